@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tessera.h - the whole public interface of libtessera, and its manual.
+ *
+ * Tessera takes an ONNX model, decides or is told how every tensor is cut over many devices, checks
+ * that the cut is right, writes one ordinary ONNX file per device and runs them together.
+ *
+ * The parts, in the order of the data flow:
+ *   1 basics         status, session, memory, findings
+ *   2 models         load, save, clone
+ *   3 graphs         graphs, nodes, values, attributes, tensors; walking and editing
+ *   4 devices        configurations, sharding specs, pipeline stages, bound to objects
+ *   5 shardings      the compact notation {2,1:0,1}; tiles of a shape
+ *   6 check, infer   findings about annotations; completing them
+ *   7 partition      one ONNX file per device
+ *   8 run, verify    ONNX Runtime on many ranks; cut against whole
+ *   9 text           JSON writer, used by the command and free to use
+ *
+ * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
+ * configurations, texts). Pointers stay valid until tsr_model_free; removed objects stay readable until
+ * then. Texts given to the library are copied. Texts returned are owned by their object, NUL-terminated,
+ * and valid until the object changes or its model is freed. Functions with an `out` parameter write it
+ * only on success.
+ *
+ * Failure. Functions that can fail return tsr_status; the first that knows the cause adds one finding to
+ * the session, callers pass the status up. Queries return NULL, 0 or -1 where there is nothing. NULL
+ * handles are a programming error unless a function says otherwise.
+ *
+ * Threads. One session and all that was made with it belong to one thread at a time; different sessions
+ * do not meet (no mutable globals). tsr_run starts its own threads and joins them before it returns.
+ *
+ * ABI. Structs that callers fill start with `size`: set it to sizeof, zero the rest; fields are only
+ * ever appended. Enumerators keep their numbers. Opaque structs may change. The soname changes with
+ * the first number of the version from 1.0 on; before that, with the second.
+ */
+#ifndef TESSERA_H
+#define TESSERA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TSR_API __attribute__((visibility("default")))
+#else
+#define TSR_API
+#endif
+
+/* ---- 1 basics ----------------------------------------------------------------------------------- */
+
+#define TSR_VERSION_MAJOR 0
+#define TSR_VERSION_MINOR 1
+#define TSR_VERSION_PATCH 0
+
+/* "0.1.0": of the library that is loaded, not of this header. */
+TSR_API const char *tsr_version(void);
+
+typedef enum tsr_status {
+    TSR_OK = 0,
+    TSR_NOMEM = 1,       /* out of memory, or over the session's memory limit */
+    TSR_IO = 2,          /* a file could not be read */
+    TSR_WRITE = 3,       /* a file could not be written; nothing was left half-written */
+    TSR_MALFORMED = 4,   /* bytes that are not what they should be */
+    TSR_INVALID = 5,     /* a well-formed thing that may not be so: bad argument, refused edit, errors found */
+    TSR_UNSUPPORTED = 6, /* right, but not done here */
+    TSR_INFEASIBLE = 7,  /* nothing fits the limits */
+    TSR_ENGINE = 8,      /* ONNX Runtime, a provider or a plug-in is absent, or refused the model */
+    TSR_PEER = 9,        /* a rank or the network failed */
+    TSR_DIFFERENT = 10,  /* verify: cut and whole differ */
+    TSR_USAGE = 11,      /* wrong use: another number of ranks than the partition has */
+    TSR_BUG = 12         /* our mistake */
+} tsr_status;
+
+TSR_API const char *tsr_status_text(tsr_status status);
+
+typedef struct tsr_session tsr_session;
+
+/* Allocates (old NULL), resizes, or frees (bytes 0). Returns NULL on failure; then old is untouched. */
+typedef void *(*tsr_alloc_fn)(void *data, void *old, size_t old_bytes, size_t bytes);
+typedef void (*tsr_progress_fn)(void *data, const char *what, uint64_t done, uint64_t total);
+
+typedef struct tsr_session_options {
+    size_t size;
+    tsr_alloc_fn alloc; /* NULL: malloc */
+    void *alloc_data;
+    size_t memory_limit; /* bytes the session may hold at a time; 0: no limit */
+    tsr_progress_fn progress;
+    void *progress_data;
+} tsr_session_options;
+
+/* NULL options are the defaults. NULL on lack of memory. */
+TSR_API tsr_session *tsr_session_new(const tsr_session_options *options);
+TSR_API void tsr_session_free(tsr_session *s); /* after everything made with it; NULL is fine */
+
+/* Makes the n-th allocation (kind 0), read (1), write (2), send (3), receive (4), start (5) from now fail,
+ * and with sticky all after it. n 0 turns it off. For tests of error paths. */
+TSR_API void tsr_session_fault(tsr_session *s, int kind, uint64_t n, bool sticky);
+
+typedef enum tsr_severity {
+    TSR_ERROR = 0,
+    TSR_WARNING = 1,
+    TSR_NOTE = 2,
+    TSR_SEVERITY_COUNT = 3
+} tsr_severity;
+
+#define TSR_MAX_FINDINGS 1000 /* further ones are counted, not kept */
+
+/* One finding. Texts are never NULL (empty where absent); node_index, rank -1, axis INT64_MIN and
+ * offset UINT64_MAX mean "not known". */
+typedef struct tsr_finding {
+    const char *code; /* kebab-case, stable */
+    tsr_severity severity;
+    const char *message, *hint;
+    const char *file, *graph, *node, *op, *value, *configuration;
+    uint64_t offset;
+    int64_t node_index, axis, rank;
+} tsr_finding;
+
+TSR_API size_t tsr_finding_count(const tsr_session *s); /* kept ones */
+TSR_API size_t tsr_finding_total(const tsr_session *s, tsr_severity severity); /* dropped ones included */
+TSR_API tsr_finding tsr_finding_at(const tsr_session *s, size_t i);
+TSR_API void tsr_finding_clear(tsr_session *s);
+/* The finding as people read it, lines with a newline each; owned by the session until cleared. */
+TSR_API const char *tsr_finding_text(tsr_session *s, size_t i);
+
+/* All codes that exist: code, title and explanation of the i-th; false past the end. */
+TSR_API bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char **title,
+                         const char **explanation);
+
+/* ---- 2 models ------------------------------------------------------------------------------------ */
+
+typedef struct tsr_model tsr_model;
+typedef struct tsr_graph tsr_graph;
+typedef struct tsr_node tsr_node;
+typedef struct tsr_value tsr_value;
+typedef struct tsr_attr tsr_attr;
+typedef struct tsr_tensor tsr_tensor;
+typedef struct tsr_function tsr_function;
+typedef struct tsr_config tsr_config;           /* a device configuration of the model */
+typedef struct tsr_node_config tsr_node_config; /* what one node says for one configuration */
+typedef struct tsr_spec tsr_spec;               /* how one value is cut at one node */
+
+/* Maps the file; strings and weights stay views into it. Every readable model can be loaded, valid or not. */
+TSR_API tsr_status tsr_model_load(tsr_session *s, const char *path, tsr_model **out);
+/* From memory that must outlive the model. Such a model has no folder, so no external data. */
+TSR_API tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n, tsr_model **out);
+/* An empty model with an empty main graph of that name. */
+TSR_API tsr_status tsr_model_new(tsr_session *s, const char *graph_name, int64_t ir_version,
+                                 tsr_model **out);
+TSR_API void tsr_model_free(tsr_model *m); /* NULL is fine */
+/* A deep copy whose references point into the copy (weights are shared views). */
+TSR_API tsr_status tsr_model_clone(const tsr_model *m, tsr_model **out);
+
+/* Writes path whole or not at all. What was not changed keeps its bytes; an untouched model is written as it
+ * was read. Refuses to overwrite the file it was loaded from (finding output-is-input). Annotations need IR 11:
+ * ir_version is raised where it is lower. A spec without value or a nameless value is refused only if it was
+ * made here; what came from a file goes back as it came. */
+TSR_API tsr_status tsr_model_save(tsr_model *m, const char *path);
+/* The same into memory owned by the session; free with tsr_bytes_free. */
+TSR_API tsr_status tsr_model_save_bytes(tsr_model *m, void **bytes, size_t *n);
+TSR_API void tsr_bytes_free(tsr_session *s, void *bytes, size_t n);
+
+TSR_API tsr_session *tsr_model_session(const tsr_model *m);
+TSR_API const char *tsr_model_path(const tsr_model *m); /* "" if not from a file */
+TSR_API int64_t tsr_model_ir_version(const tsr_model *m);
+TSR_API tsr_status tsr_model_set_ir_version(tsr_model *m, int64_t version);
+TSR_API const char *tsr_model_producer(const tsr_model *m);
+TSR_API size_t tsr_model_opset_count(const tsr_model *m);
+TSR_API const char *tsr_model_opset_domain(const tsr_model *m, size_t i);
+TSR_API int64_t tsr_model_opset_version(const tsr_model *m, size_t i);
+TSR_API tsr_status tsr_model_set_opset(tsr_model *m, const char *domain, int64_t version);
+TSR_API tsr_graph *tsr_model_graph(const tsr_model *m);
+TSR_API size_t tsr_model_function_count(const tsr_model *m);
+TSR_API tsr_function *tsr_model_function(const tsr_model *m, size_t i);
+TSR_API const char *tsr_function_name(const tsr_function *f);
+TSR_API const char *tsr_function_domain(const tsr_function *f);
+TSR_API tsr_graph *tsr_function_graph(const tsr_function *f); /* its body */
+/* Text under key of metadata_props, or NULL. Setting NULL removes. */
+TSR_API const char *tsr_model_metadata(const tsr_model *m, const char *key);
+TSR_API tsr_status tsr_model_set_metadata(tsr_model *m, const char *key, const char *value);
+
+/* ---- 3 graphs ------------------------------------------------------------------------------------- */
+
+/* ONNX element types keep their ONNX numbers. */
+typedef enum tsr_dtype {
+    TSR_UNDEFINED = 0, TSR_FLOAT = 1, TSR_UINT8 = 2, TSR_INT8 = 3, TSR_UINT16 = 4, TSR_INT16 = 5,
+    TSR_INT32 = 6, TSR_INT64 = 7, TSR_STRING = 8, TSR_BOOL = 9, TSR_FLOAT16 = 10, TSR_DOUBLE = 11,
+    TSR_UINT32 = 12, TSR_UINT64 = 13, TSR_COMPLEX64 = 14, TSR_COMPLEX128 = 15, TSR_BFLOAT16 = 16,
+    TSR_FLOAT8E4M3FN = 17, TSR_FLOAT8E4M3FNUZ = 18, TSR_FLOAT8E5M2 = 19, TSR_FLOAT8E5M2FNUZ = 20,
+    TSR_UINT4 = 21, TSR_INT4 = 22, TSR_FLOAT4E2M1 = 23, TSR_FLOAT8E8M0 = 24, TSR_UINT2 = 25,
+    TSR_INT2 = 26, TSR_FLOAT6E2M3 = 27, TSR_FLOAT6E3M2 = 28, TSR_DTYPE_COUNT = 29
+} tsr_dtype;
+
+TSR_API const char *tsr_dtype_name(tsr_dtype t); /* "float32", "int64", ... */
+TSR_API int tsr_dtype_bits(tsr_dtype t);         /* bits of one element; 0: string or unknown */
+/* Bytes of n elements packed as raw_data is; -1: overflow, string or unknown type. */
+TSR_API int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n);
+
+/* One dimension: value >= 0, else named by symbol (an expression of the exporter, such as "past + 1"),
+ * else unknown (value -1, symbol ""). */
+typedef struct tsr_dim {
+    int64_t value;
+    const char *symbol;
+} tsr_dim;
+
+TSR_API const char *tsr_graph_name(const tsr_graph *g);
+TSR_API tsr_model *tsr_graph_model(const tsr_graph *g);
+TSR_API tsr_node *tsr_graph_owner(const tsr_graph *g); /* node whose attribute this subgraph is, or NULL */
+TSR_API size_t tsr_graph_node_count(const tsr_graph *g);
+/* Nodes form a list, in file order. Removing a node keeps its own next pointer, so a walk survives it. */
+TSR_API tsr_node *tsr_graph_first(const tsr_graph *g);
+TSR_API tsr_node *tsr_node_next(const tsr_node *n);
+TSR_API size_t tsr_graph_input_count(const tsr_graph *g);
+TSR_API tsr_value *tsr_graph_input(const tsr_graph *g, size_t i);
+TSR_API size_t tsr_graph_output_count(const tsr_graph *g);
+TSR_API tsr_value *tsr_graph_output(const tsr_graph *g, size_t i);
+TSR_API size_t tsr_graph_initializer_count(const tsr_graph *g); /* dense ones */
+TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i);
+/* Value of that name in this graph (not in outer scopes), or NULL. */
+TSR_API tsr_value *tsr_graph_value(const tsr_graph *g, const char *name);
+/* Every node of the model, subgraphs right after their node, then functions: start with NULL. */
+TSR_API tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after);
+
+TSR_API const char *tsr_node_name(const tsr_node *n);
+TSR_API const char *tsr_node_op(const tsr_node *n);
+TSR_API const char *tsr_node_domain(const tsr_node *n); /* "" for ai.onnx */
+TSR_API tsr_graph *tsr_node_graph(const tsr_node *n);
+TSR_API int64_t tsr_node_index(const tsr_node *n); /* position in its graph */
+TSR_API size_t tsr_node_input_count(const tsr_node *n);
+TSR_API tsr_value *tsr_node_input(const tsr_node *n, size_t i); /* NULL: optional input left out */
+TSR_API size_t tsr_node_output_count(const tsr_node *n);
+TSR_API tsr_value *tsr_node_output(const tsr_node *n, size_t i); /* NULL: unused output */
+TSR_API size_t tsr_node_attr_count(const tsr_node *n);
+TSR_API tsr_attr *tsr_node_attr(const tsr_node *n, size_t i);
+TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name); /* NULL: absent */
+
+typedef enum tsr_attr_kind {
+    TSR_ATTR_UNDEFINED = 0, TSR_ATTR_FLOAT = 1, TSR_ATTR_INT = 2, TSR_ATTR_STRING = 3,
+    TSR_ATTR_TENSOR = 4, TSR_ATTR_GRAPH = 5, TSR_ATTR_FLOATS = 6, TSR_ATTR_INTS = 7,
+    TSR_ATTR_STRINGS = 8, TSR_ATTR_TENSORS = 9, TSR_ATTR_GRAPHS = 10, TSR_ATTR_SPARSE_TENSOR = 11,
+    TSR_ATTR_SPARSE_TENSORS = 12, TSR_ATTR_TYPE = 13, TSR_ATTR_TYPES = 14
+} tsr_attr_kind;
+TSR_API const char *tsr_attr_name(const tsr_attr *a);
+TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *a);
+TSR_API int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise); /* also for a NULL attribute */
+TSR_API float tsr_attr_float(const tsr_attr *a, float otherwise);
+TSR_API const char *tsr_attr_string(const tsr_attr *a, size_t *bytes); /* NULL: no string */
+/* Values of an INTS attribute (0 and NULL for others). */
+TSR_API size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out);
+TSR_API size_t tsr_attr_graph_count(const tsr_attr *a);
+TSR_API tsr_graph *tsr_attr_graph(const tsr_attr *a, size_t i);
+TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *a); /* NULL: no tensor */
+
+TSR_API const char *tsr_value_name(const tsr_value *v);
+TSR_API tsr_graph *tsr_value_graph(const tsr_value *v); /* NULL: a dangling reference's stand-in */
+TSR_API tsr_node *tsr_value_producer(const tsr_value *v); /* NULL: input, initializer or dangling */
+TSR_API size_t tsr_value_use_count(const tsr_value *v);  /* node input slots that read it */
+/* Calls f for each use until it returns false. */
+TSR_API void tsr_value_uses(const tsr_value *v, bool (*f)(void *data, tsr_node *n, size_t input),
+                            void *data);
+TSR_API bool tsr_value_is_input(const tsr_value *v);
+TSR_API bool tsr_value_is_output(const tsr_value *v);
+TSR_API const tsr_tensor *tsr_value_initializer(const tsr_value *v); /* NULL: not constant */
+TSR_API tsr_dtype tsr_value_dtype(const tsr_value *v); /* TSR_UNDEFINED: not known or no tensor */
+TSR_API int tsr_value_rank(const tsr_value *v);        /* -1: not known */
+TSR_API tsr_dim tsr_value_dim(const tsr_value *v, int axis);
+TSR_API tsr_status tsr_value_set_type(tsr_value *v, tsr_dtype type, int rank, const tsr_dim *dims);
+
+TSR_API tsr_dtype tsr_tensor_dtype(const tsr_tensor *t);
+TSR_API int tsr_tensor_rank(const tsr_tensor *t);
+TSR_API const int64_t *tsr_tensor_dims(const tsr_tensor *t);
+TSR_API int64_t tsr_tensor_elements(const tsr_tensor *t); /* -1: overflow or negative dims */
+TSR_API int64_t tsr_tensor_bytes(const tsr_tensor *t);    /* as raw_data; -1: not known */
+TSR_API bool tsr_tensor_is_external(const tsr_tensor *t);
+/* The elements as raw little-endian bytes: a view where stored so, a converted copy (in the model's memory)
+ * where stored in typed fields, a map where external. Fails for strings and for data that does not fit the
+ * shape; a finding says what is wrong. */
+TSR_API tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n);
+
+/* Editing. Each call keeps uses, producers and specs consistent. */
+TSR_API tsr_status tsr_value_rename(tsr_value *v, const char *name);
+TSR_API tsr_value *tsr_graph_add_input(tsr_graph *g, const char *name); /* NULL: finding added */
+TSR_API tsr_status tsr_graph_add_output(tsr_graph *g, tsr_value *v);
+/* A constant that copies n raw bytes; dims may be NULL for a scalar. */
+TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *g, const char *name, tsr_dtype type, int rank,
+                                             const int64_t *dims, const void *bytes, size_t n);
+/* Appends a node; outputs are made with the given names ("" or NULL: unused). inputs may hold NULL. */
+TSR_API tsr_node *tsr_graph_add_node(tsr_graph *g, const char *domain, const char *op, const char *name,
+                                     tsr_value *const *inputs, size_t n_inputs,
+                                     const char *const *outputs, size_t n_outputs);
+TSR_API tsr_status tsr_node_move_before(tsr_node *n, tsr_node *before); /* NULL: to the end */
+TSR_API tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value);
+TSR_API tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values, size_t count);
+TSR_API tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value);
+TSR_API tsr_status tsr_node_set_string(tsr_node *n, const char *name, const char *value);
+TSR_API tsr_status tsr_node_remove_attr(tsr_node *n, const char *name);
+/* Input i reads v from now on. The spec of the old value moves to v if the old one is no longer used by
+ * this node and v has none; otherwise it stays, or is dropped when its value is gone. */
+TSR_API tsr_status tsr_node_replace_input(tsr_node *n, size_t i, tsr_value *v);
+/* Everywhere: node inputs (with their specs) and, with outputs, the graph's outputs too. */
+TSR_API tsr_status tsr_value_replace_uses(tsr_value *v, tsr_value *by, bool outputs);
+TSR_API tsr_status tsr_node_resize_outputs(tsr_node *n, size_t count); /* drops specs of removed ones */
+/* Takes the node out. Its outputs must be unused, else finding node-still-used. */
+TSR_API tsr_status tsr_node_remove(tsr_node *n);
+/* Replaces the calls of a model-local function by its body. The call's placement goes to the body's nodes where
+ * they say nothing themselves; specs are rebound to the caller's values. */
+TSR_API tsr_status tsr_node_inline(tsr_node *call);
+
+/* ---- 4 devices -------------------------------------------------------------------------------------- */
+
+/* Declares a configuration. devices may be NULL; else n texts, and count may be 0 to mean n. */
+TSR_API tsr_status tsr_model_add_config(tsr_model *m, const char *name, int64_t count,
+                                        const char *const *devices, size_t n, tsr_config **out);
+TSR_API size_t tsr_model_config_count(const tsr_model *m);
+TSR_API tsr_config *tsr_model_config(const tsr_model *m, size_t i);
+TSR_API tsr_config *tsr_model_find_config(const tsr_model *m, const char *name); /* NULL: absent */
+/* Takes it off the model. Without cascade, node entries stay bound to it and the checker finds them; with
+ * cascade, every node entry (graphs, subgraphs, functions) bound to this object goes too. */
+TSR_API tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade);
+/* By name: the first of that name; cascade also takes entries bound to other objects of that name. */
+TSR_API tsr_status tsr_model_remove_config_named(tsr_model *m, const char *name, bool cascade);
+TSR_API const char *tsr_config_name(const tsr_config *c);
+TSR_API tsr_status tsr_config_rename(tsr_config *c, const char *name); /* node entries follow */
+TSR_API int64_t tsr_config_devices(const tsr_config *c);
+TSR_API size_t tsr_config_device_name_count(const tsr_config *c);
+TSR_API const char *tsr_config_device_name(const tsr_config *c, size_t i);
+
+/* Cuts value (an input or output of the node) along axis into count shards, under a configuration. Repeated calls
+ * on one value add axes to the same spec, first call outermost; device lists are united. stage -1: not given.
+ * Refused at once, each with its own finding: value not of this node, axis outside the rank, axis already cut,
+ * count < 1 or above the dimension, device outside the configuration, configuration not of this model,
+ * stage conflict. */
+TSR_API tsr_status tsr_node_shard(tsr_node *n, tsr_value *v, tsr_config *c, int64_t axis, int64_t count,
+                                  const int64_t *devices, size_t n_devices, int64_t stage);
+TSR_API tsr_status tsr_node_unshard(tsr_node *n, tsr_value *v, tsr_config *c); /* c NULL: all */
+/* Replaces the stage, making the entry if there is none. */
+TSR_API tsr_status tsr_node_set_stage(tsr_node *n, tsr_config *c, int64_t stage);
+TSR_API tsr_status tsr_node_unset_stage(tsr_node *n, tsr_config *c);
+
+TSR_API size_t tsr_node_config_count(const tsr_node *n);
+TSR_API tsr_node_config *tsr_node_config_at(const tsr_node *n, size_t i);
+TSR_API tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c);
+TSR_API tsr_status tsr_node_remove_config(tsr_node *n, tsr_node_config *nc);
+/* NULL: the id was absent. A name that the model does not declare gives a stand-in with 0 devices. */
+TSR_API tsr_config *tsr_node_config_config(const tsr_node_config *nc);
+TSR_API bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage); /* false: none */
+TSR_API size_t tsr_node_config_spec_count(const tsr_node_config *nc);
+TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i);
+/* The i-th spec over all configurations that cuts v at n; NULL past the end. */
+TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *n, const tsr_value *v, size_t i);
+
+/* The raw fields of a spec, in file order. */
+TSR_API tsr_value *tsr_spec_value(const tsr_spec *p); /* NULL: absent; see tsr_value_graph for stand-ins */
+TSR_API size_t tsr_spec_devices(const tsr_spec *p, const int64_t **out); /* device ids or group keys */
+TSR_API size_t tsr_spec_group_count(const tsr_spec *p);
+TSR_API int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members, size_t *n); /* its key */
+TSR_API size_t tsr_spec_dim_count(const tsr_spec *p);
+TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *p, size_t i);
+TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *p, size_t i);
+/* Factor k of dimension entry i: its size (value -1, symbol "" if absent); returns num_shards. */
+TSR_API int64_t tsr_spec_dim_factor(const tsr_spec *p, size_t i, size_t k, tsr_dim *size);
+
+/* Full control: an empty spec for v (which may be NULL), then its parts. Nothing is validated here; check says. */
+TSR_API tsr_spec *tsr_node_add_spec(tsr_node *n, tsr_config *c, tsr_value *v);
+TSR_API tsr_status tsr_spec_set_devices(tsr_spec *p, const int64_t *devices, size_t n);
+TSR_API tsr_status tsr_spec_add_group(tsr_spec *p, int64_t key, const int64_t *members, size_t n);
+/* Adds a dimension entry with n factors. sizes may be NULL (all absent). */
+TSR_API tsr_status tsr_spec_add_dim(tsr_spec *p, int64_t axis, const tsr_dim *sizes,
+                                    const int64_t *shards, size_t n);
+TSR_API tsr_status tsr_spec_remove(tsr_spec *p);
+
+/* ---- 5 shardings ------------------------------------------------------------------------------------- */
+
+/* Puts a sharding in the compact notation on value v at node n: {2,1:0,1}, {2,1:(0,1),(2,3)}, {1:0,1},
+ * {4/2*16,1:0,1}, S0,R@2x2. Replaces a spec that v has there. The whole text is validated against value and
+ * configuration first. A text that does not parse: TSR_MALFORMED; one that does not fit: TSR_INVALID. */
+TSR_API tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const char *text);
+/* The spec in that notation (rank from its value; leading whole dimensions are written). */
+TSR_API tsr_status tsr_spec_text(const tsr_spec *p, const char **out);
+
+/* One piece of a tensor on one device: [start, stop) in each dimension. */
+typedef struct tsr_box {
+    int64_t device;
+    const int64_t *start, *stop; /* rank entries each */
+} tsr_box;
+/* What a sharding does to a shape; boxes are owned by the session until the next call. devices 0: as many as
+ * the text names. */
+TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const int64_t *shape,
+                             int64_t devices, const tsr_box **out, size_t *n);
+
+/* ---- 6 check, infer ------------------------------------------------------------------------------------ */
+
+/* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
+TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
+
+/* ---- 7 partition ---------------------------------------------------------------------------------------- */
+
+typedef struct tsr_partition_options {
+    size_t size;
+    const char *config; /* NULL: the only one */
+    bool force;         /* replace an existing folder */
+    bool strict;        /* what would be replicated is an error (TSR_UNSUPPORTED) */
+} tsr_partition_options;
+
+/* Counts of one partition, for reports. Owned by the session until the next partition. */
+typedef struct tsr_collective_count {
+    const char *op;
+    size_t count; /* in the plan, not per rank */
+} tsr_collective_count;
+typedef struct tsr_replicated {
+    const char *node, *op, *reason;
+} tsr_replicated;
+typedef struct tsr_partition_summary {
+    size_t size;
+    size_t devices;
+    const int64_t *weight_bytes; /* per device */
+    const int64_t *weights;      /* elements per device */
+    const tsr_collective_count *collectives;
+    size_t n_collectives;
+    const tsr_replicated *replicated; /* meant to be cut and not */
+    size_t n_replicated;
+    size_t nodes, cut_nodes;
+} tsr_partition_summary;
+
+TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                                 tsr_partition_summary *summary);
+
+/* ---- 8 run, verify ---------------------------------------------------------------------------------------- */
+
+/* A set of named tensors in memory: inputs, outputs, recorded data. */
+typedef struct tsr_tensors tsr_tensors;
+TSR_API tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out);
+TSR_API void tsr_tensors_free(tsr_tensors *t);
+TSR_API size_t tsr_tensors_count(const tsr_tensors *t);
+TSR_API const char *tsr_tensors_name(const tsr_tensors *t, size_t i);
+TSR_API tsr_dtype tsr_tensors_dtype(const tsr_tensors *t, size_t i);
+TSR_API int tsr_tensors_rank(const tsr_tensors *t, size_t i);
+TSR_API const int64_t *tsr_tensors_dims(const tsr_tensors *t, size_t i);
+TSR_API const void *tsr_tensors_data(const tsr_tensors *t, size_t i, size_t *bytes);
+TSR_API int64_t tsr_tensors_find(const tsr_tensors *t, const char *name); /* -1: absent */
+/* Copies bytes (NULL: zeros) in; replaces a tensor of that name. */
+TSR_API tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+                                   const int64_t *dims, const void *bytes);
+/* Reads SET: .npz, .npy (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
+ * or random[:SEED][,name:1x3x224x224,...] (shapes from the model; unknown dimensions are 1 unless given). */
+TSR_API tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m, bool outputs);
+TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *npz);
+
+typedef struct tsr_run_options {
+    size_t size;
+    const char *transport; /* NULL: threads, or mpi under a launcher */
+    const char *ort_ops;   /* the user's custom-operator library, or NULL */
+    int optimize;          /* ONNX Runtime's level 0..3 plus 1; 0: default */
+    int threads;           /* per rank; 0: max(1, cores / ranks on this host) */
+    double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
+    bool check_files;      /* read all digests first */
+} tsr_run_options;
+
+/* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
+TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found, const char **version);
+/* Runs a whole model on one device. */
+TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
+                                 const tsr_tensors *inputs, tsr_tensors *outputs);
+/* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
+TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
+                           const tsr_tensors *inputs, tsr_tensors *outputs);
+/* This process's place in an MPI job: false if it was not started by a launcher. */
+TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
+
+typedef struct tsr_difference {
+    const char *name;
+    double max_abs, max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
+    bool ok;
+} tsr_difference;
+typedef struct tsr_verify_result {
+    size_t size;
+    bool ok;
+    int recorded; /* 1 equal to the recorded outputs, 0 not, -1 none recorded */
+    tsr_partition_summary partition;
+    const tsr_difference *outputs; /* owned by the session until the next verify */
+    size_t n_outputs;
+} tsr_verify_result;
+typedef struct tsr_verify_options {
+    size_t size;
+    const char *config;
+    const char *inputs; /* SET as in tsr_tensors_load; NULL: random */
+    double tolerance;   /* max_rel; 0: 5e-5 for float32, by type otherwise */
+    const char *work;   /* folder for temporary files; NULL: TMPDIR or /tmp */
+    tsr_run_options run;
+} tsr_verify_options;
+/* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. */
+TSR_API tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_options *options,
+                              tsr_verify_result *result);
+
+/* ---- 9 text ---------------------------------------------------------------------------------------------- */
+
+/* Writes one JSON document, pretty-printed, deterministic. */
+typedef struct tsr_json tsr_json;
+TSR_API tsr_json *tsr_json_new(tsr_session *s);
+TSR_API void tsr_json_free(tsr_json *j);
+TSR_API void tsr_json_begin(tsr_json *j, const char *key, char kind); /* kind '{' or '['; key NULL in arrays */
+TSR_API void tsr_json_end(tsr_json *j);
+TSR_API void tsr_json_string(tsr_json *j, const char *key, const char *value); /* NULL value: null */
+TSR_API void tsr_json_int(tsr_json *j, const char *key, int64_t value);
+TSR_API void tsr_json_number(tsr_json *j, const char *key, double value); /* NaN: null */
+TSR_API void tsr_json_bool(tsr_json *j, const char *key, bool value);
+TSR_API void tsr_json_null(tsr_json *j, const char *key);
+/* The whole text, NUL-terminated; NULL: out of memory or unbalanced. Valid until freed. */
+TSR_API const char *tsr_json_text(tsr_json *j);
+/* Adds the array of the session's findings under key, as `check --json` prints them. */
+TSR_API void tsr_json_findings(tsr_json *j, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// base.h - what every room stands on: memory, text, names, files, findings, fault points.
+//
+// Memory: arenas by lifetime over the session's allocator; an arena that failed keeps failing,
+// so builders check once at the end of a stage. Text: views, not copies. Findings: one ordered,
+// bounded list owned by the session. This room knows no ONNX.
+#ifndef TSR_BASE_H
+#define TSR_BASE_H
+
+#include "tessera.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define TSR_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define TSR_MUST_USE     __attribute__((warn_unused_result))
+#define TSR_LIKELY(x)    __builtin_expect(!!(x), 1)
+#define TSR_UNLIKELY(x)  __builtin_expect(!!(x), 0)
+#else
+#define TSR_PRINTF(f, a)
+#define TSR_MUST_USE
+#define TSR_LIKELY(x)   (x)
+#define TSR_UNLIKELY(x) (x)
+#endif
+
+#define TSR_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+// ---- text (str.c) ---------------------------------------------------------------------------
+
+// A view of bytes; not NUL-terminated, not owned. p may be NULL only if n is 0.
+struct str {
+    const char *p;
+    size_t n;
+};
+
+#define STR(literal) ((struct str){"" literal, sizeof(literal) - 1})
+#define STR_FMT      "%.*s"
+#define STR_ARG(s)   (int)((s).n > 4096 ? 4096 : (s).n), (s).p ? (s).p : ""
+
+static inline struct str str_of(const char *c) { return (struct str){c, c ? strlen(c) : 0}; }
+static inline bool str_eq(struct str a, struct str b)
+{
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+static inline bool str_is(struct str a, const char *c) { return str_eq(a, str_of(c)); }
+int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
+// Shell glob over the whole of s: * ? [set]; bounded work (no exponential backtracking).
+bool tsr__str_glob(struct str pattern, struct str s);
+// Whole of s as a decimal number; false for empty, sign '+', spaces, overflow, other text.
+bool tsr__str_int(struct str s, int64_t *out);
+// Edit distance capped at limit + 1; serves the "did you mean" hints.
+size_t tsr__str_distance(struct str a, struct str b, size_t limit);
+
+// ---- memory (arena.c) -----------------------------------------------------------------------
+
+// All memory of the library comes from the session's allocator through these two.
+void *tsr__alloc(tsr_session *s, size_t bytes);                        // NULL: out of memory
+void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes); // bytes 0 frees
+void tsr__free(tsr_session *s, void *p, size_t bytes);
+
+struct arena_block;
+
+// Zero-initialised memory that is freed as a whole. After the first failure `failed` stays set
+// and every allocation returns NULL; the out-of-memory finding is added once.
+struct arena {
+    tsr_session *session;
+    struct arena_block *blocks; // newest first
+    char *at, *end;             // free rest of the newest block
+    size_t bytes;               // handed out so far
+    bool failed;
+};
+
+void tsr__arena_init(struct arena *a, tsr_session *s);
+void tsr__arena_free(struct arena *a); // leaves an empty arena that may be used again
+void *tsr__arena_slow(struct arena *a, size_t bytes, size_t align);
+
+// Zeroed memory of that size; NULL (sticky) on failure. align is a power of two, at most 64.
+static inline void *arena_get(struct arena *a, size_t bytes, size_t align)
+{
+#ifndef TSR_TORTURE // torture builds take one block per allocation: every failure point is seen
+    uintptr_t p = ((uintptr_t)a->at + align - 1) & ~(uintptr_t)(align - 1);
+    if (TSR_LIKELY(a->at && !a->failed && p <= (uintptr_t)a->end &&
+                   bytes <= (uintptr_t)a->end - p)) {
+        a->at = (char *)p + bytes;
+        a->bytes += bytes;
+        return (void *)p; // blocks come zeroed
+    }
+#endif
+    return tsr__arena_slow(a, bytes, align);
+}
+#define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
+#define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
+void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align); // checks n * size
+struct str tsr__arena_str(struct arena *a, struct str s);                     // a NUL-terminated copy
+struct str tsr__arena_printf(struct arena *a, const char *format, ...) TSR_PRINTF(2, 3);
+
+// Growable array inside an arena (old storage is left behind): VEC(int64_t) ids = {0};
+// vec_push gives a pointer to the new zeroed slot, or NULL once the arena has failed.
+#define VEC(type)                                                                                  \
+    struct {                                                                                       \
+        type *at;                                                                                  \
+        size_t n, cap;                                                                             \
+    }
+#define vec_push(arena, v)                                                                         \
+    ((v)->n < (v)->cap ||                                                                          \
+             tsr__vec_grow(arena, (void **)&(v)->at, (v)->n, &(v)->cap, sizeof(*(v)->at))          \
+         ? &(v)->at[(v)->n++]                                                                      \
+         : NULL)
+bool tsr__vec_grow(struct arena *a, void **at, size_t n, size_t *cap, size_t size);
+
+// ---- growing text with a maximum (text.c) -----------------------------------------------------
+
+// Owned, NUL-terminated, growing; sticky failure. `max` 0 means 64 MiB.
+struct text {
+    tsr_session *session;
+    char *p;
+    size_t n, cap, max;
+    bool failed;
+};
+void tsr__text_init(struct text *t, tsr_session *s);
+void tsr__text_free(struct text *t);
+void tsr__text_add(struct text *t, struct str s);
+void tsr__text_printf(struct text *t, const char *format, ...) TSR_PRINTF(2, 3);
+void tsr__text_vprintf(struct text *t, const char *format, va_list args);
+// Adds s so that a terminal shows it as it is: control bytes and broken UTF-8 become \xNN.
+void tsr__text_add_safe(struct text *t, struct str s);
+
+// ---- names (map.c) ------------------------------------------------------------------------------
+
+// Hash map from text (viewed, not copied) to pointer; memory from an arena; presized.
+struct map_slot {
+    struct str key;
+    uint32_t hash;
+    void *value; // NULL: free slot
+};
+struct map {
+    struct arena *arena;
+    struct map_slot *slots;
+    size_t n, cap; // cap is a power of two
+};
+void tsr__map_init(struct map *m, struct arena *a, size_t expected); // expected 0 is fine
+void *tsr__map_get(const struct map *m, struct str key);             // NULL: absent
+// Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
+void **tsr__map_at(struct map *m, struct str key);
+uint32_t tsr__hash(const void *p, size_t n);
+uint64_t tsr__hash64(const void *p, size_t n, uint64_t seed); // stable over releases: fingerprints
+
+// SHA-256 (digest.c), streaming.
+struct sha256 {
+    uint32_t h[8];
+    uint64_t bytes;
+    unsigned char block[64];
+};
+void tsr__sha256_init(struct sha256 *d);
+void tsr__sha256_add(struct sha256 *d, const void *p, size_t n);
+void tsr__sha256_hex(struct sha256 *d, char out[65]);
+
+// ---- checked arithmetic ---------------------------------------------------------------------------
+
+static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+// ---- findings (diag.c) ------------------------------------------------------------------------------
+
+// Codes: diag.def is the only list. DIAG_spec_axis_range <-> "spec-axis-range".
+enum diag_code {
+#define X(id, severity, title, explanation) DIAG_##id,
+#include "diag.def"
+#undef X
+    DIAG_COUNT
+};
+
+#define DIAG_NO_OFFSET ((uint64_t)-1)
+#define DIAG_NO_AXIS   INT64_MIN
+
+// Where a finding is. All views must live until tsr__diag returns (it copies). Zero-initialise
+// with PLACE_NONE; leave out what is not known.
+struct place {
+    struct str file;
+    uint64_t offset;           // byte in file, or DIAG_NO_OFFSET
+    struct str graph;          // "main", "main > branch", "function f"
+    int64_t node_index;        // position in its graph, or -1
+    struct str node, op;       // node name and operator
+    struct str value;          // tensor
+    int64_t axis;              // or DIAG_NO_AXIS
+    struct str configuration;
+    int64_t rank;              // device or rank, or -1
+};
+#define PLACE_NONE                                                                                 \
+    ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
+
+// Adds one finding. `hint` (the remedy) may be NULL. Returns the status that fits the code's
+// severity for `return tsr__diag(...)`: see diag.c. Never fails: out of memory is a finding too.
+void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, const char *hint,
+               const char *format, ...) TSR_PRINTF(5, 6);
+// The same with a hint that is formatted: pass text made with tsr__arena_printf.
+size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before and after a stage
+// Nearest of n candidates to `wanted` for "did you mean", or an empty view.
+struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
+
+// ---- files (file.c) -----------------------------------------------------------------------------------
+
+// A file mapped for reading; bytes may be {NULL,0} for an empty file.
+struct mapped {
+    struct str bytes;
+    int fd;
+};
+// Opens and maps a regular file; adds the finding (io-open, io-read) itself.
+tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out) TSR_MUST_USE;
+void tsr__file_unmap(struct mapped *m);
+// Whole small file into memory from the arena (limit: bytes).
+tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
+                          struct str *out) TSR_MUST_USE;
+
+// A folder that files are opened beneath and never outside of: no absolute path, no "..", no link
+// that leaves it, regular files only. The one resolver for everything a model or manifest names.
+struct folder {
+    int fd;
+    int real_fd; // folder of the real file where the model file is a link (content stores), or -1
+};
+tsr_status tsr__folder_open(tsr_session *s, const char *path, struct folder *out) TSR_MUST_USE;
+tsr_status tsr__folder_of_file(tsr_session *s, const char *file, struct folder *out) TSR_MUST_USE;
+void tsr__folder_close(struct folder *f);
+// Opens name for reading beneath f; the finding names the path and why it was refused. Returns fd.
+tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str name,
+                            const struct place *at, int *fd_out) TSR_MUST_USE;
+
+// One output file, published whole or not at all: written beside the target under a temporary name,
+// renamed at commit. Buffered through 1 MiB; sticky failure; the finding is added at the first.
+struct outfile {
+    tsr_session *session;
+    char *path, *temporary;
+    int fd;
+    char *buffer;
+    size_t n;
+    uint64_t offset; // bytes written so far, buffer included
+    struct sha256 *digest; // fed with everything written, if not NULL
+    bool failed;
+};
+tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out) TSR_MUST_USE;
+void tsr__out_write(struct outfile *o, const void *p, size_t n);
+// Copies length bytes at offset of fd, by copy_file_range where it can (not with a digest), never
+// through a map; a source that ends early is an error, not a signal.
+void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length);
+void tsr__out_pad(struct outfile *o, size_t align); // zeros up to a multiple of align
+tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE; // flush, fsync, rename
+void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
+
+// A folder published whole: files are made in a sibling, renamed over at commit. An existing target
+// is refused unless replace; then the old one is kept until the new one is in place.
+struct outfolder {
+    tsr_session *session;
+    char *path, *temporary;
+    bool replace;
+};
+tsr_status tsr__outfolder_open(tsr_session *s, const char *path, bool replace,
+                               struct outfolder *out) TSR_MUST_USE;
+// Path of a file inside the folder being made (valid until commit or abort).
+struct str tsr__outfolder_path(struct outfolder *o, struct arena *a, const char *name);
+tsr_status tsr__outfolder_commit(struct outfolder *o) TSR_MUST_USE;
+void tsr__outfolder_abort(struct outfolder *o);
+// Removes a folder that we made, one level of files deep (temporary partitions).
+void tsr__folder_remove(const char *path);
+// True if both paths name the same existing file: an output must never be an input.
+bool tsr__same_file(const char *a, const char *b);
+
+// ---- fault points (fault.c) ------------------------------------------------------------------------------
+
+enum fault_kind { FAULT_ALLOC, FAULT_READ, FAULT_WRITE, FAULT_SEND, FAULT_RECEIVE, FAULT_SPAWN };
+// True where this call must fail (tests asked for the n-th of the session). Cheap when unused.
+bool tsr__fault(tsr_session *s, enum fault_kind kind);
+
+// ---- the session (session.c) -------------------------------------------------------------------------------
+
+struct diag_record {
+    enum diag_code code;
+    tsr_severity severity;
+    struct place place; // views into the session's finding arena
+    struct str message, hint;
+};
+
+struct tsr_session {
+    tsr_alloc_fn alloc_fn;
+    void *alloc_data;
+    size_t memory_used, memory_peak, memory_limit; // limit 0: none
+    struct arena diag_arena;
+    VEC(struct diag_record) diags;
+    size_t n_dropped;                  // findings beyond TSR_MAX_FINDINGS
+    size_t counts[TSR_SEVERITY_COUNT]; // by severity, dropped ones included
+    bool out_of_memory;
+    uint64_t fault_after[6], fault_seen[6]; // by kind; after 0: off
+    bool fault_sticky;
+    tsr_progress_fn progress_fn;
+    void *progress_data;
+};
+// Tells the listener, if there is one, how far a long piece of work is; done <= total.
+void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t total);
+
+#endif

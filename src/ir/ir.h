@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// ir.h - model, graph, node, value, attribute, tensor and device annotations, as objects that point at each
+// other. Other rooms use tessera.h plus what stands here; serde.c alone knows how it looks in a file.
+#ifndef TSR_IR_H
+#define TSR_IR_H
+
+#include "base/base.h"
+
+struct tsr_model;
+// Memory with the model's lifetime.
+struct arena *tsr__model_arena(tsr_model *m);
+
+// Dense numbers for side tables: every node and value of a model has one, below the count (removed ones keep
+// theirs). Values include graph inputs, initializers, outputs of nodes of all graphs, and stand-ins.
+uint32_t tsr__node_id(const tsr_node *n);
+uint32_t tsr__value_id(const tsr_value *v);
+uint32_t tsr__model_node_ids(const tsr_model *m);
+uint32_t tsr__model_value_ids(const tsr_model *m);
+
+struct str tsr__value_str(const tsr_value *v);
+struct str tsr__node_str(const tsr_node *n);    // name
+struct str tsr__node_op_str(const tsr_node *n);
+struct str tsr__node_domain_str(const tsr_node *n); // "" for ai.onnx
+struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
+// Opset version that the node's domain has in its model or function; 0: not imported.
+int64_t tsr__node_opset(const tsr_node *n);
+// Place of a node for findings (graph path such as "main > #3 If then_branch", index, name, operator).
+struct place tsr__place_node(const tsr_node *n);
+
+// A copy of n (attributes as they stand, subgraphs not allowed here) at the end of g, which may be of another
+// model; no annotations are copied. outputs are made with the given names.
+tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
+                         const struct str *outputs, size_t n_outputs);
+// The same for a node with subgraphs: outer values that they read are looked up through map(data, value).
+tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
+                              const struct str *outputs, size_t n_outputs,
+                              tsr_value *(*map)(void *data, tsr_value *outer), void *data);
+// Values that the subgraphs of n read from outside (each once): count and list in the model's arena.
+size_t tsr__node_captures(const tsr_node *n, tsr_value ***out);
+// An initializer whose bytes lie in another file.
+tsr_value *tsr__graph_add_external(tsr_graph *g, const char *name, tsr_dtype type, int rank,
+                                   const int64_t *dims, const char *location, uint64_t offset, uint64_t length);
+// Copies an initializer as it stands (strings and odd encodings too; external data becomes a view of its bytes).
+tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name);
+// A type from v for w (dimensions and all; sequence, optional and map types too).
+tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v);
+// Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
+// tsr_tensor_data (typed fields) instead. The fd belongs to the model.
+bool tsr__tensor_window(const tsr_tensor *t, int *fd, uint64_t *offset, uint64_t *length);
+// Name not yet used in g, starting from base.
+struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
+
+#endif
