@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan),
+# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name.
+
+BUILD    ?= build$(if $(SANITIZE),-asan)$(if $(COVERAGE),-cov)
+PREFIX   ?= /usr/local
+ASAN     := -Db_sanitize=address,undefined -Db_lundef=false
+OPTIONS  := $(if $(SANITIZE),$(ASAN)) $(if $(COVERAGE),-Db_coverage=true)
+SETUP    := tools/setup
+
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD)
+
+# Always asked: it costs milliseconds where nothing is to be done.
+$(BUILD)/build.ninja: setup
+	@[ -f $@ ] || meson setup $(BUILD) --prefix=$(PREFIX) $(OPTIONS)
+
+setup:
+	@$(SETUP)
+
+demo: all
+	@$(BUILD)/tessera demo
+
+test: all
+	@tools/test-summary $(BUILD) $(TEST)
+
+bench: SETUP := tools/setup bench
+bench: $(BUILD)/build.ninja
+	@meson configure $(BUILD) -Dbench=true
+	@ninja -C $(BUILD)
+	@tools/bench $(BUILD) $(BENCH)
+
+fuzz:
+	@tools/setup fuzz
+	@tools/fuzz $(FUZZ)
+
+lint: SETUP := tools/setup lint
+lint: all
+	@tools/lint $(BUILD)
+
+install: all
+	@meson install -C $(BUILD) --no-rebuild
+
+uninstall:
+	@ninja -C $(BUILD) uninstall
+
+clean:
+	rm -rf build build-asan build-cov build-fuzz
+
+.PHONY: all setup demo test bench fuzz lint install uninstall clean
