@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// bundle.c - the folder: opening it, and checking that its files are the ones that were written. Files are opened
+// beneath the folder only, read by pread in bounded pieces, and each damaged one is named.
+#include "internal.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_BYTES (256u << 10)
+
+bool tsr__manifest_name_ok(struct str name)
+{
+    if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
+        return false;
+    for (size_t i = 0; i < name.n; i++)
+        if (name.p[i] == '/' || name.p[i] == '\\' || (unsigned char)name.p[i] < 0x20 || name.p[i] == 0x7f)
+            return false;
+    return true;
+}
+
+const struct manifest_file *tsr__manifest_find(const struct manifest *m, struct str name)
+{
+    size_t low = 0, high = m->n_files;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = tsr__str_cmp(str_of(m->files[middle].name), name);
+        if (order == 0)
+            return &m->files[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+struct str tsr__bundle_file_path(const struct bundle *b, struct arena *a, const char *name)
+{
+    size_t n = strlen(b->path);
+    const char *slash = n && b->path[n - 1] == '/' ? "" : "/";
+    return tsr__arena_printf(a, "%s%s%s", b->path, slash, name);
+}
+
+tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path, struct bundle *out)
+{
+    struct bundle b = {.session = s, .path = tsr__arena_str(a, str_of(path)).p};
+    if (!b.path)
+        return TSR_NOMEM;
+    tsr_status st = tsr__folder_open(s, path, &b.folder);
+    if (st != TSR_OK)
+        return st;
+    struct str file = tsr__bundle_file_path(&b, a, MANIFEST_NAME), text;
+    st = file.p ? tsr__file_read(s, a, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = tsr__manifest_parse(s, a, file, text, &b.manifest);
+    if (st != TSR_OK)
+        tsr__folder_close(&b.folder);
+    else
+        *out = b;
+    return st;
+}
+
+void tsr__bundle_close(struct bundle *b) { tsr__folder_close(&b->folder); }
+
+// ---- checking files ---------------------------------------------------------------------------------
+
+static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, const struct place *at,
+                            char out[65])
+{
+    char *buffer = tsr__alloc(b->session, READ_BYTES);
+    if (!buffer)
+        return TSR_NOMEM;
+    struct sha256 digest;
+    tsr__sha256_init(&digest);
+    tsr_status st = TSR_OK;
+    for (uint64_t done = 0; done < bytes && st == TSR_OK;) {
+        size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
+        ssize_t got = tsr__fault(b->session, FAULT_READ) ? (errno = EIO, -1)
+                                                         : pread(fd, buffer, want, (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            tsr__diag(b->session, DIAG_io_read, at, NULL, "cannot read: %s",
+                      got < 0 ? strerror(errno) : "it became shorter while it was read");
+            st = TSR_IO;
+            break;
+        }
+        tsr__sha256_add(&digest, buffer, (size_t)got);
+        done += (uint64_t)got;
+    }
+    tsr__sha256_hex(&digest, out);
+    tsr__free(b->session, buffer, READ_BYTES);
+    return st;
+}
+
+static tsr_status check_open_file(const struct bundle *b, const struct manifest_file *f, int fd,
+                                  bool check_files, const struct place *at)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != f->bytes) {
+        tsr__diag(b->session, DIAG_partition_file_size, at, "copy the partition again, or make it again",
+                  "%s has %lld bytes; %llu were written", f->name, (long long)info.st_size,
+                  (unsigned long long)f->bytes);
+        return TSR_MALFORMED;
+    }
+    if (!check_files && f->bytes > MANIFEST_SMALL_BYTES)
+        return TSR_OK;
+    char digest[65];
+    tsr_status st = digest_of(b, fd, f->bytes, at, digest);
+    if (st == TSR_OK && strcmp(digest, f->sha256) != 0) {
+        tsr__diag(b->session, DIAG_partition_file_changed, at, "copy the partition again, or make it again",
+                  "%s is not the file that was written: its SHA-256 differs from the manifest's", f->name);
+        st = TSR_MALFORMED;
+    }
+    return st;
+}
+
+static tsr_status check_file(const struct bundle *b, const char *name, bool check_files)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(name);
+    int fd;
+    tsr_status st = tsr__folder_file(b->session, &b->folder, str_of(name), &at, &fd);
+    if (st != TSR_OK)
+        return st;
+    st = check_open_file(b, tsr__manifest_find(&b->manifest, str_of(name)), fd, check_files, &at);
+    close(fd);
+    return st;
+}
+
+tsr_status tsr__bundle_verify(const struct bundle *b, const int64_t *ranks, size_t n_ranks,
+                              bool check_files)
+{
+    const struct manifest *m = &b->manifest;
+    size_t n = ranks ? n_ranks : (size_t)m->n_ranks;
+    tsr_status st = TSR_OK, got;
+    bool common_seen = false;
+    for (size_t i = 0; i < n; i++) {
+        int64_t rank = ranks ? ranks[i] : (int64_t)i;
+        if (rank < 0 || rank >= m->n_ranks)
+            return TSR_USAGE; // the caller has said how many ranks there are
+        const struct manifest_device *d = &m->devices[rank];
+        got = check_file(b, d->file, check_files);
+        st = st == TSR_OK ? got : st;
+        for (size_t k = 0; k < d->n_data; k++) {
+            bool common = strcmp(d->data[k], MANIFEST_COMMON) == 0;
+            if (common && common_seen)
+                continue; // shared by all ranks: once is enough
+            common_seen |= common;
+            got = check_file(b, d->data[k], check_files);
+            st = st == TSR_OK ? got : st;
+        }
+    }
+    return st;
+}
