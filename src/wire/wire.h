@@ -32,9 +32,10 @@ struct wire_row {
 };
 // Row of a field, or NULL if the schema does not know it.
 const struct wire_row *tsr__wire_row(enum wire_message m, uint32_t number);
+const char *tsr__wire_message_name(enum wire_message m); // as the schema calls it: "NodeProto"
 
-// Field numbers that other files name. (F_<message>_<field>; only those in use are listed in fields.h.)
-#include "fields.h"
+// Field numbers: F_<message>_<field>, all of them.
+#include "wire/fields.h"
 
 // ---- reading (read.c) --------------------------------------------------------------------------------
 
@@ -43,8 +44,8 @@ enum wire_type { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_GROUP_BEGIN =
 struct wire_field {
     uint32_t number;
     uint32_t type;    // enum wire_type
-    uint64_t integer; // VARINT, I32, I64 (raw bits)
-    struct str bytes; // LEN: the payload; GROUP_BEGIN: what is between the tags
+    uint64_t integer; // VARINT, I32, I64 (raw bits); LEN: the length
+    struct str bytes; // LEN: the payload; GROUP_BEGIN: what is between the tags; else empty
     struct str whole; // tag and all, as it stands in the file
 };
 struct wire_cursor {
@@ -53,10 +54,28 @@ struct wire_cursor {
 };
 static inline struct wire_cursor wire_over(struct str body)
 {
-    return (struct wire_cursor){(const unsigned char *)body.p, (const unsigned char *)body.p + body.n, NULL};
+    const unsigned char *p = (const unsigned char *)(body.p ? body.p : "");
+    return (struct wire_cursor){p, p + body.n, NULL};
 }
-// Next field; false at the end and on damage (then c->wrong says what, c->p where).
-bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out);
+bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out);
+// Next field; false at the end and on damage (then c->wrong says what, c->p where). The usual field, a
+// tag and a length or value of one byte each, is decoded in place.
+static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
+{
+    const unsigned char *p = c->p;
+    size_t left = (size_t)(c->end - p);
+    if (TSR_LIKELY(left >= 2 && p[0] >= 8 && p[0] < 128 && p[1] < 128)) {
+        uint32_t type = p[0] & 7;
+        size_t n = type == WIRE_LEN ? p[1] : 0;
+        if (TSR_LIKELY((type == WIRE_LEN || type == WIRE_VARINT) && n <= left - 2)) {
+            const char *at = (const char *)p;
+            *out = (struct wire_field){p[0] >> 3, type, p[1], {at + 2, n}, {at, n + 2}};
+            c->p = p + 2 + n;
+            return true;
+        }
+    }
+    return left && tsr__wire_next_slow(c, out);
+}
 
 #define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
 
@@ -68,7 +87,7 @@ tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, s
 // Conveniences for parts that were checked (they skip what does not fit the asked kind, as protobuf does):
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present); // last one wins
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out);          // last one wins; false: absent
-// Repeated integers, packed or not or mixed: how many, and the values.
+// Repeated integers, packed or not or mixed: how many, and the first cap values (out may be NULL with cap 0).
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap);
 // A singular message: its body; if it stands there several times, their concatenation (= protobuf's merge),
 // made in the arena. present may be NULL.
@@ -76,12 +95,19 @@ struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, b
 
 // ---- writing (write.c) -----------------------------------------------------------------------------------
 
+// A nested message that was begun: where its length stands, and the bytes before its content.
+struct rope_mark {
+    size_t piece;
+    char *slot;
+    uint64_t bytes;
+};
 // A list of spans: views of unchanged bytes and encoded new ones. Adjacent spans join. Sticky failure.
 struct rope {
     struct arena *arena;
     VEC(struct str) pieces;
     uint64_t bytes;
-    char *at, *end; // free rest of the current chunk for encoded bytes
+    char *chunk, *at, *end; // memory for encoded bytes; [at, end) is free
+    VEC(struct rope_mark) open; // messages begun and not ended
 };
 void tsr__rope_init(struct rope *r, struct arena *a);
 void tsr__rope_view(struct rope *r, struct str span); // refers to span, which must live as long as the rope
@@ -97,11 +123,16 @@ void tsr__rope_end(struct rope *r, size_t mark);
 
 // Rewriting a message that came from a file. The caller lists what the managed fields hold now; everything
 // else of `origin` is kept in place and order. For each managed number, members that are spans of origin
-// (whole, with tag) stay where they were, absent ones go, new ones come after the last of that number, or
-// where ascending order of numbers puts them. Reordered members are all written at the first one's place.
+// (whole, with tag) stay where they were, absent ones go, new ones take the place of absent ones, else come
+// after the member they follow in `parts`, else where ascending order of numbers puts them. Reordered members
+// are all written at the first one's place. Parts of one number stand in their order; every number in parts
+// is managed. With parts equal to what origin holds, the result is origin as one span.
 struct wire_part {
     uint32_t number;
     struct str span; // a complete field with tag: a view into origin, or encoded elsewhere
+    // Not NULL: a new field that this function writes (tag and all) when its turn comes; span is empty then.
+    void (*emit)(struct rope *r, void *data);
+    void *data;
 };
 void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
                        const struct wire_part *parts, size_t n_parts);
@@ -109,6 +140,7 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
 // Streams the rope out. Large spans that lie in [map, map+n) are copied from fd by offset, not through memory.
 void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd);
 struct str tsr__rope_flat(const struct rope *r, struct arena *a); // one piece of memory
+void tsr__rope_read(const struct rope *r, char *out); // r->bytes bytes
 
 // ---- external data (external.c) ----------------------------------------------------------------------------
 

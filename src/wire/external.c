@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// external.c - tensor data in other files: what a model says about it, held against what is there.
+//
+// Keys and numbers are read strictly, the file is opened beneath the model's folder by `base`
+// alone, and the window is held against the file's size before a byte of it is touched. Knows no
+// element types.
+#include "wire/internal.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// ONNX Runtime marks data in its own memory with this location; in a file it is an attack or a
+// leak.
+#define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
+
+static tsr_status bad_key(tsr_session *s, const struct place *at, struct str key, struct str value)
+{
+    tsr__diag(s, DIAG_external_key, at, "write each of location, offset, length and checksum once",
+              "external data: the key \"" STR_FMT "\" is given twice (the second time as \"" STR_FMT
+              "\")",
+              STR_ARG(key), STR_ARG(value));
+    return TSR_MALFORMED;
+}
+
+// A plain decimal number from 0 to 2^63 - 1.
+static tsr_status take_number(tsr_session *s, const struct place *at, struct str key,
+                              struct str value, uint64_t *out)
+{
+    int64_t v;
+    if (value.n == 0 || value.p[0] == '-' || !tsr__str_int(value, &v)) {
+        tsr__diag(s, DIAG_external_number, at, "write a decimal number of bytes, digits only",
+                  "external data: " STR_FMT " is \"" STR_FMT "\", which is no number of bytes",
+                  STR_ARG(key), STR_ARG(value));
+        return TSR_MALFORMED;
+    }
+    *out = (uint64_t)v;
+    return TSR_OK;
+}
+
+static tsr_status check_location(tsr_session *s, const struct place *at, struct str location)
+{
+    struct str marker = STR(MEMORY_MARKER);
+    if (location.n == 0) {
+        tsr__diag(s, DIAG_external_location, at, "save the model with its data again",
+                  "external data: no location says which file it is in");
+        return TSR_MALFORMED;
+    }
+    if (location.n >= marker.n && memcmp(location.p, marker.p, marker.n) == 0) {
+        tsr__diag(s, DIAG_external_location, at, "save the model with its data in a file",
+                  "external data: the location is an address in the memory of another program");
+        return TSR_MALFORMED;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__external_parse(tsr_session *s, struct str tensor, const struct place *at,
+                               struct wire_external *out)
+{
+    enum { LOCATION, OFFSET, LENGTH, CHECKSUM, KEYS };
+    static const char *const names[KEYS] = {"location", "offset", "length", "checksum"};
+    struct str values[KEYS] = {{0}};
+    bool has[KEYS] = {false};
+    struct wire_cursor c = wire_over(tensor);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != F_TENSOR_EXTERNAL_DATA || f.type != WIRE_LEN)
+            continue;
+        struct str key = tsr__wire_bytes(f.bytes, F_STRING_PAIR_KEY, NULL);
+        struct str value = tsr__wire_bytes(f.bytes, F_STRING_PAIR_VALUE, NULL);
+        int k = 0;
+        while (k < KEYS && !str_is(key, names[k]))
+            k++;
+        if (k == KEYS)
+            continue; // keys of others are theirs
+        if (has[k])
+            return bad_key(s, at, key, value);
+        has[k] = true;
+        values[k] = value;
+    }
+    struct wire_external e = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
+    tsr_status st = check_location(s, at, e.location);
+    if (st == TSR_OK && has[OFFSET])
+        st = take_number(s, at, str_of(names[OFFSET]), values[OFFSET], &e.offset);
+    if (st == TSR_OK && has[LENGTH])
+        st = take_number(s, at, str_of(names[LENGTH]), values[LENGTH], &e.length);
+    e.has_length = has[LENGTH];
+    if (st == TSR_OK)
+        *out = e;
+    return st;
+}
+
+// Length of the window, which lies in a file of `size` bytes; or the finding.
+static tsr_status check_window(tsr_session *s, const struct wire_external *e,
+                               const struct place *at, uint64_t size, uint64_t *length_out)
+{
+    uint64_t length = e->has_length ? e->length : e->offset <= size ? size - e->offset : 0;
+    if (e->offset > size || length > size - e->offset) {
+        tsr__diag(s, DIAG_external_window, at, "bring the whole data file, or save the model again",
+                  "external data: bytes %llu to %llu of \"" STR_FMT "\" are asked for, it has %llu",
+                  (unsigned long long)e->offset,
+                  (unsigned long long)e->offset + (unsigned long long)length, STR_ARG(e->location),
+                  (unsigned long long)size);
+        return TSR_MALFORMED;
+    }
+    *length_out = length;
+    return TSR_OK;
+}
+
+tsr_status tsr__external_open(tsr_session *s, const struct folder *f, const struct wire_external *e,
+                              const struct place *at, int *fd_out, uint64_t *length_out)
+{
+    int fd = -1;
+    tsr_status st = tsr__folder_file(s, f, e->location, at, &fd);
+    if (st != TSR_OK)
+        return st;
+    struct stat info;
+    if (tsr__fault(s, FAULT_READ) || fstat(fd, &info) != 0) {
+        tsr__diag(s, DIAG_io_read, at, NULL,
+                  "external data: the size of \"" STR_FMT "\" is not known", STR_ARG(e->location));
+        st = TSR_IO;
+    } else {
+        st = check_window(s, e, at, (uint64_t)info.st_size, length_out);
+    }
+    if (st != TSR_OK) {
+        close(fd);
+        return st;
+    }
+    *fd_out = fd;
+    return TSR_OK;
+}
+
+tsr_status tsr__external_map(tsr_session *s, const struct folder *f, const struct wire_external *e,
+                             const struct place *at, struct external_map *out)
+{
+    int fd = -1;
+    uint64_t length = 0;
+    tsr_status st = tsr__external_open(s, f, e, at, &fd, &length);
+    if (st != TSR_OK)
+        return st;
+    struct external_map m = {.bytes = {"", 0}};
+    if (length > 0) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        uint64_t skip = e->offset % page; // a map starts at a page
+        m.size = (size_t)(length + skip);
+        off_t start = (off_t)(e->offset - skip);
+        m.base = tsr__fault(s, FAULT_READ) ? MAP_FAILED
+                                           : mmap(NULL, m.size, PROT_READ, MAP_PRIVATE, fd, start);
+        if (m.base == MAP_FAILED) {
+            tsr__diag(s, DIAG_io_read, at, NULL,
+                      "external data: \"" STR_FMT "\" cannot be mapped: %s", STR_ARG(e->location),
+                      strerror(errno));
+            st = TSR_IO;
+        } else {
+            m.bytes = (struct str){(const char *)m.base + skip, (size_t)length};
+        }
+    }
+    close(fd);
+    if (st == TSR_OK)
+        *out = m;
+    return st;
+}
+
+void tsr__external_unmap(struct external_map *m)
+{
+    if (m->base)
+        munmap(m->base, m->size);
+    *m = (struct external_map){0};
+}

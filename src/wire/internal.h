@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - what the files of `wire` share and other rooms do not see.
+#ifndef TSR_WIRE_INTERNAL_H
+#define TSR_WIRE_INTERNAL_H
+
+#include "wire/wire.h"
+
+// Rows by message and field number; a row without a name is an unknown field.
+extern const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1];
+
+#define VARINT_MAX 10 // bytes of the longest varint that is read
+#define TAG_MAX    5  // bytes of the longest tag that is read
+
+static inline size_t varint_size(uint64_t v)
+{
+    return 1 + (size_t)(63 - __builtin_clzll(v | 1)) / 7;
+}
+
+// Writes v as the shortest varint; room for VARINT_MAX bytes must be there. Gives the end.
+static inline char *varint_put(char *p, uint64_t v)
+{
+    while (v >= 128) {
+        *p++ = (char)(unsigned char)(v | 128);
+        v >>= 7;
+    }
+    *p++ = (char)(unsigned char)v;
+    return p;
+}
+
+#endif

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// read.c - protobuf bytes as fields: one at a time, or a whole message checked at once.
+//
+// What is refused is what the protobuf library of Python's onnx refuses, nothing more: tags are at
+// most 5 bytes and 32 bits, lengths at most 5 bytes (longer only where more than 32 GiB need them),
+// varints at most 10; a field with an unexpected wire type is an unknown field; messages and groups
+// together nest 100 deep. Nothing is allocated, every length is held against the bytes that are
+// left before it is used.
+#include "wire/internal.h"
+
+enum wrong { FINE, TRUNCATED, LENGTH, TAG, NUMBER, TYPE, VARINT, GROUP, DEPTH, PACKED };
+
+static const struct {
+    enum diag_code code;
+    const char *text;
+} wrongs[] = {
+    [TRUNCATED] = {DIAG_wire_truncated, "the bytes end in the middle of a field"},
+    [LENGTH] = {DIAG_wire_length, "a length reaches beyond the message that it stands in"},
+    [TAG] = {DIAG_wire_tag, "a field's tag has more than 32 bits"},
+    [NUMBER] = {DIAG_wire_tag, "a field has the number 0"},
+    [TYPE] = {DIAG_wire_tag, "a field has a wire type that does not exist"},
+    [VARINT] = {DIAG_wire_varint, "an integer takes more than 10 bytes"},
+    [GROUP] = {DIAG_wire_group, "a group is not closed, or closed without having been opened"},
+    [DEPTH] = {DIAG_wire_depth, "messages are nested more than 100 deep"},
+    [PACKED] = {DIAG_wire_packed, "a packed list does not end where its last element ends"},
+};
+
+// Where a walk is; p is behind what was read last.
+struct scan {
+    const unsigned char *p, *end;
+};
+
+static enum wrong take_varint(struct scan *s, uint64_t *out)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < VARINT_MAX; i++) {
+        if (s->p == s->end)
+            return TRUNCATED;
+        unsigned char b = *s->p++;
+        v |= (uint64_t)(b & 127) << (7 * i); // bits above 64 fall away, as in every implementation
+        if (b < 128) {
+            *out = v;
+            return FINE;
+        }
+    }
+    return VARINT;
+}
+
+static enum wrong take_tag(struct scan *s, uint32_t *number, uint32_t *type)
+{
+    const unsigned char *start = s->p;
+    uint64_t v = 0;
+    enum wrong wrong = take_varint(s, &v);
+    if (wrong == VARINT || (wrong == FINE && (s->p - start > TAG_MAX || v > UINT32_MAX)))
+        return TAG;
+    *number = (uint32_t)v >> 3;
+    *type = (uint32_t)v & 7;
+    return wrong;
+}
+
+// A length and as many bytes. Lengths below 32 GiB fit in 5 bytes; longer ones of these are
+// refused, as protobuf does, which knows no lengths above 2 GiB at all.
+static enum wrong take_bytes(struct scan *s, struct str *out)
+{
+    const unsigned char *start = s->p;
+    uint64_t n = 0;
+    enum wrong wrong = take_varint(s, &n);
+    if (wrong != FINE)
+        return wrong == VARINT ? LENGTH : wrong;
+    if ((s->p - start > TAG_MAX && n >> 35 == 0) || n > (uint64_t)(s->end - s->p))
+        return LENGTH;
+    *out = (struct str){(const char *)s->p, (size_t)n};
+    s->p += n;
+    return FINE;
+}
+
+static enum wrong take_fixed(struct scan *s, int bytes, uint64_t *out)
+{
+    if (s->end - s->p < bytes)
+        return TRUNCATED;
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++)
+        v |= (uint64_t)s->p[i] << (8 * i);
+    s->p += bytes;
+    *out = v;
+    return FINE;
+}
+
+// Any value but a group.
+static enum wrong take_plain(struct scan *s, uint32_t type, uint64_t *integer, struct str *bytes)
+{
+    switch (type) {
+    case WIRE_VARINT:
+        return take_varint(s, integer);
+    case WIRE_I64:
+        return take_fixed(s, 8, integer);
+    case WIRE_I32:
+        return take_fixed(s, 4, integer);
+    case WIRE_LEN:
+        return take_bytes(s, bytes);
+    default:
+        return TYPE;
+    }
+}
+
+// What follows the opening tag of a group, up to and with its closing tag. Groups are no part of
+// the ONNX schema, so their fields have no meaning here: nesting is tracked by number alone,
+// without recursion. (A field number 0 passes inside a group, as it does in the library that we
+// follow.)
+static enum wrong take_group(struct scan *s, uint32_t number, int levels, struct str *inside)
+{
+    uint32_t open[WIRE_MAX_DEPTH];
+    int n = 0;
+    if (levels < 1)
+        return DEPTH;
+    const char *start = (const char *)s->p;
+    open[n++] = number;
+    while (n > 0) {
+        const unsigned char *at = s->p;
+        uint32_t type = 0;
+        if (at == s->end)
+            return GROUP;
+        enum wrong wrong = take_tag(s, &number, &type);
+        if (wrong != FINE)
+            return wrong;
+        uint64_t integer;
+        struct str bytes;
+        if (type == WIRE_GROUP_BEGIN) {
+            if (n >= levels)
+                return DEPTH;
+            open[n++] = number;
+        } else if (type == WIRE_GROUP_END) {
+            if (open[--n] != number)
+                return GROUP;
+            *inside = (struct str){start, (size_t)((const char *)at - start)};
+        } else if ((wrong = take_plain(s, type, &integer, &bytes)) != FINE) {
+            return wrong;
+        }
+    }
+    return FINE;
+}
+
+// One field of a message below which `levels` more may nest.
+static enum wrong take_field(struct scan *s, int levels, struct wire_field *out)
+{
+    const char *start = (const char *)s->p;
+    *out = (struct wire_field){0};
+    enum wrong wrong = take_tag(s, &out->number, &out->type);
+    if (wrong != FINE)
+        return wrong;
+    if (out->number == 0)
+        return NUMBER;
+    if (out->type == WIRE_GROUP_END)
+        return GROUP;
+    if (out->type == WIRE_GROUP_BEGIN)
+        wrong = take_group(s, out->number, levels, &out->bytes);
+    else
+        wrong = take_plain(s, out->type, &out->integer, &out->bytes);
+    if (out->type == WIRE_LEN)
+        out->integer = out->bytes.n;
+    out->whole = (struct str){start, (size_t)((const char *)s->p - start)};
+    return wrong;
+}
+
+bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out)
+{
+    struct scan s = {c->p, c->end};
+    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH, out);
+    if (wrong != FINE) {
+        c->wrong = wrongs[wrong].text;
+        return false;
+    }
+    c->p = s.p;
+    return true;
+}
+
+// ---- the check
+// --------------------------------------------------------------------------------------
+
+// True if the bytes are whole varints of at most 10 bytes.
+static bool varints_ok(const unsigned char *p, const unsigned char *end)
+{
+    int run = 0; // bytes so far that say "more follows"
+    while (p < end) {
+        uint64_t eight;
+        if (run == 0 && end - p >= 8 && (memcpy(&eight, p, 8), !(eight & 0x8080808080808080u))) {
+            p += 8;
+            continue;
+        }
+        run = *p++ < 128 ? 0 : run + 1;
+        if (run == VARINT_MAX)
+            return false;
+    }
+    return run == 0;
+}
+
+static bool packed_ok(const struct wire_row *row, struct str bytes)
+{
+    const unsigned char *p = (const unsigned char *)bytes.p;
+    if (row->kind == KIND_FLOAT)
+        return bytes.n % 4 == 0;
+    if (row->kind == KIND_DOUBLE)
+        return bytes.n % 8 == 0;
+    return varints_ok(p, p + bytes.n);
+}
+
+// First damage that a walk met.
+struct damage {
+    enum wrong wrong;
+    const unsigned char *at;
+    enum wire_message message;
+};
+
+static bool damaged(struct damage *d, enum wrong wrong, const unsigned char *at,
+                    enum wire_message m)
+{
+    *d = (struct damage){wrong, at, m};
+    return false;
+}
+
+// Walks a message and, by recursion, all known nested ones; depth is its own level, at most
+// WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the
+// usual field (tag, length and value of one byte) is handled here without a call.
+static bool walk(struct damage *d, struct str body, enum wire_message m, int depth)
+{
+    const struct wire_row *rows = tsr__wire_rows[m];
+    struct scan s = {(const unsigned char *)body.p, (const unsigned char *)body.p + body.n};
+    while (s.p < s.end) {
+        const unsigned char *start = s.p;
+        size_t left = (size_t)(s.end - start);
+        uint32_t number;
+        struct str bytes;
+        if (TSR_LIKELY(left >= 2 && start[0] >= 8 && start[0] < 128 && start[1] < 128 &&
+                       (start[0] & 5) == 0 && ((start[0] & 2) == 0 || start[1] <= left - 2))) {
+            s.p += 2; // varint or length-delimited: wire types 0 and 2
+            if ((start[0] & 2) == 0)
+                continue;
+            number = start[0] >> 3;
+            bytes = (struct str){(const char *)s.p, start[1]};
+            s.p += start[1];
+        } else {
+            struct wire_field f;
+            enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &f);
+            if (wrong != FINE)
+                return damaged(d, wrong, start, m);
+            if (f.type != WIRE_LEN || f.number > WIRE_MAX_NUMBER)
+                continue;
+            number = f.number;
+            bytes = f.bytes;
+        }
+        const struct wire_row *row = &rows[number];
+        if (row->kind == KIND_MESSAGE) {
+            if (depth >= WIRE_MAX_DEPTH)
+                return damaged(d, DEPTH, start, m);
+            if (!walk(d, bytes, (enum wire_message)row->message, depth + 1))
+                return false;
+        } else if (row->repeated && row->kind != KIND_BYTES && !packed_ok(row, bytes)) {
+            return damaged(d, PACKED, start, m);
+        }
+    }
+    return true;
+}
+
+tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,
+                           enum wire_message m, int depth)
+{
+    struct damage d = {0};
+    if (body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, m, depth)))
+        return TSR_OK;
+    if (d.wrong == FINE)
+        damaged(&d, DEPTH, (const unsigned char *)body.p, m);
+    struct place at = PLACE_NONE;
+    at.file = file;
+    at.offset = (uint64_t)((const char *)d.at - start);
+    tsr__diag(s, wrongs[d.wrong].code, &at,
+              "export the model again, or fetch a fresh copy of the file", "%s (in a %s)",
+              wrongs[d.wrong].text, tsr__wire_message_name(d.message));
+    return TSR_MALFORMED;
+}
+
+// ---- reading parts that were checked
+// ------------------------------------------------------------------
+
+struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    struct str last = {0};
+    bool found = false;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        last = f.bytes;
+        found = true;
+    }
+    if (present)
+        *present = found;
+    return last;
+}
+
+bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    bool found = false;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_VARINT)
+            continue;
+        *out = (int64_t)f.integer;
+        found = true;
+    }
+    return found;
+}
+
+static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
+{
+    struct scan s = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
+    uint64_t v;
+    while (s.p < s.end && take_varint(&s, &v) == FINE) {
+        if (n < cap)
+            out[n] = (int64_t)v;
+        n++;
+    }
+    return n;
+}
+
+size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    size_t n = 0;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number)
+            continue;
+        if (f.type == WIRE_LEN) {
+            n = unpack(f.bytes, out, n, cap);
+        } else if (f.type == WIRE_VARINT) {
+            if (n < cap)
+                out[n] = (int64_t)f.integer;
+            n++;
+        }
+    }
+    return n;
+}
+
+struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, bool *present)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    struct str only = {0};
+    size_t count = 0, total = 0;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        only = f.bytes;
+        total += f.bytes.n;
+        count++;
+    }
+    if (present)
+        *present = count > 0;
+    if (count < 2)
+        return only;
+    char *joined = arena_get(a, total + 1, 1);
+    if (!joined)
+        return (struct str){0};
+    size_t at = 0;
+    c = wire_over(body);
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        memcpy(joined + at, f.bytes.p, f.bytes.n);
+        at += f.bytes.n;
+    }
+    return (struct str){joined, total};
+}

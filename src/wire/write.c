@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// write.c - ONNX bytes as a rope: spans of the old file where nothing changed, encoded chunks
+// elsewhere.
+//
+// Encoded bytes go into chunks of the arena and become pieces of the rope; a piece that continues
+// the last one in memory is joined to it. A nested message reserves one byte for its length; a
+// longer length moves the content up where that lies in one chunk, or is put between two pieces.
+// Knows fields, not messages.
+#include "wire/internal.h"
+
+#define CHUNK_BYTES ((size_t)64 << 10)
+#define VIEW_BYTES  ((size_t)2 << 10)   // texts from here on are referred to, not copied
+#define SMALL_BYTES ((size_t)32)        // spans below are copied: a piece costs more than they do
+#define COPY_BYTES  ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
+
+void tsr__rope_init(struct rope *r, struct arena *a)
+{
+    *r = (struct rope){.arena = a};
+}
+
+// Room for n encoded bytes at r->at, or false once memory has run out.
+static bool room(struct rope *r, size_t n)
+{
+    if (TSR_LIKELY(r->at && (size_t)(r->end - r->at) >= n))
+        return true;
+    size_t bytes = n > CHUNK_BYTES ? n : CHUNK_BYTES;
+    char *chunk = arena_get(r->arena, bytes, 1);
+    if (!chunk)
+        return false;
+    r->chunk = r->at = chunk;
+    r->end = chunk + bytes;
+    return true;
+}
+
+// Makes span the end of the rope.
+static void append(struct rope *r, const char *p, size_t n)
+{
+    struct str *last = r->pieces.n ? &r->pieces.at[r->pieces.n - 1] : NULL;
+    if (last && last->p + last->n == p) {
+        last->n += n;
+    } else {
+        struct str *piece = vec_push(r->arena, &r->pieces);
+        if (!piece)
+            return;
+        *piece = (struct str){p, n};
+    }
+    r->bytes += n;
+}
+
+// Takes in the encoded bytes from r->at to end.
+static void commit(struct rope *r, char *end)
+{
+    char *start = r->at;
+    r->at = end;
+    append(r, start, (size_t)(end - start));
+}
+
+void tsr__rope_copy(struct rope *r, struct str bytes)
+{
+    if (bytes.n == 0 || !room(r, bytes.n))
+        return;
+    memcpy(r->at, bytes.p, bytes.n);
+    commit(r, r->at + bytes.n);
+}
+
+void tsr__rope_view(struct rope *r, struct str span)
+{
+    struct str *last = r->pieces.n ? &r->pieces.at[r->pieces.n - 1] : NULL;
+    if (span.n == 0)
+        return;
+    if (span.n < SMALL_BYTES && last && last->p + last->n == r->at && span.p != r->at)
+        tsr__rope_copy(r, span);
+    else
+        append(r, span.p, span.n);
+}
+
+static char *put_tag(char *p, uint32_t number, enum wire_type type)
+{
+    return varint_put(p, (uint64_t)number << 3 | type);
+}
+
+void tsr__rope_int(struct rope *r, uint32_t number, int64_t value)
+{
+    if (!room(r, TAG_MAX + VARINT_MAX))
+        return;
+    commit(r, varint_put(put_tag(r->at, number, WIRE_VARINT), (uint64_t)value));
+}
+
+void tsr__rope_float(struct rope *r, uint32_t number, float value)
+{
+    uint32_t bits;
+    if (!room(r, TAG_MAX + sizeof bits))
+        return;
+    memcpy(&bits, &value, sizeof bits);
+    char *p = put_tag(r->at, number, WIRE_I32);
+    for (int i = 0; i < 4; i++)
+        *p++ = (char)(unsigned char)(bits >> (8 * i));
+    commit(r, p);
+}
+
+void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value)
+{
+    bool copy = value.n < VIEW_BYTES;
+    if (!room(r, TAG_MAX + VARINT_MAX + (copy ? value.n : 0)))
+        return;
+    char *p = varint_put(put_tag(r->at, number, WIRE_LEN), value.n);
+    if (copy && value.n) {
+        memcpy(p, value.p, value.n);
+        p += value.n;
+    }
+    commit(r, p);
+    if (!copy)
+        append(r, value.p, value.n);
+}
+
+void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tsr__rope_int(r, number, v[i]);
+}
+
+void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t n)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += varint_size((uint64_t)v[i]);
+    if (!room(r, TAG_MAX + VARINT_MAX))
+        return;
+    commit(r, varint_put(put_tag(r->at, number, WIRE_LEN), bytes));
+    for (size_t i = 0; i < n && room(r, VARINT_MAX); i++)
+        commit(r, varint_put(r->at, (uint64_t)v[i]));
+}
+
+// ---- nested messages
+// --------------------------------------------------------------------------------
+
+size_t tsr__rope_begin(struct rope *r, uint32_t number)
+{
+    size_t mark = r->open.n;
+    struct rope_mark *m = room(r, TAG_MAX + 1) ? vec_push(r->arena, &r->open) : NULL;
+    if (!m)
+        return mark;
+    char *slot = put_tag(r->at, number, WIRE_LEN);
+    *slot = 0;
+    commit(r, slot + 1);
+    *m = (struct rope_mark){r->pieces.n - 1, slot, r->bytes};
+    return mark;
+}
+
+// Puts the length between the piece that ends before the slot and the rest, which becomes its own
+// piece.
+static void insert_length(struct rope *r, const struct rope_mark *m, uint64_t length)
+{
+    struct str *spare = room(r, VARINT_MAX) ? vec_push(r->arena, &r->pieces) : NULL;
+    spare = spare ? vec_push(r->arena, &r->pieces) : NULL;
+    if (!spare)
+        return;
+    char *start = r->at;
+    r->at = varint_put(start, length);
+    struct str *head = &r->pieces.at[m->piece];
+    struct str rest = {m->slot + 1, (size_t)(head->p + head->n - (m->slot + 1))};
+    size_t behind = r->pieces.n - 2 - (m->piece + 1);
+    size_t gap = rest.n ? 2 : 1;
+    memmove(head + 1 + gap, head + 1, behind * sizeof *head);
+    head->n = (size_t)(m->slot - head->p);
+    head[1] = (struct str){start, (size_t)(r->at - start)};
+    if (rest.n)
+        head[2] = rest;
+    else
+        r->pieces.n--;
+    r->bytes += head[1].n - 1;
+}
+
+void tsr__rope_end(struct rope *r, size_t mark)
+{
+    if (r->arena->failed || mark >= r->open.n)
+        return;
+    struct rope_mark m = r->open.at[mark];
+    r->open.n = mark;
+    uint64_t length = r->bytes - m.bytes;
+    size_t extra = varint_size(length) - 1;
+    bool one_chunk = m.slot >= r->chunk && m.slot < r->at && m.piece == r->pieces.n - 1 &&
+                     r->pieces.at[m.piece].p + r->pieces.at[m.piece].n == r->at;
+    if (extra == 0) {
+        *m.slot = (char)length;
+    } else if (one_chunk && (size_t)(r->end - r->at) >= extra) {
+        memmove(m.slot + 1 + extra, m.slot + 1, (size_t)length);
+        varint_put(m.slot, length);
+        commit(r, r->at + extra);
+    } else {
+        insert_length(r, &m, length);
+    }
+}
+
+// ---- rewriting
+// --------------------------------------------------------------------------------------
+
+// The parts of one managed number while origin is walked. Members: the fields of that number in
+// origin.
+struct lane {
+    uint32_t first, n; // its parts are order[first .. first + n)
+    uint32_t next;     // parts before it are written
+    uint32_t kept;     // first part from next on that is a span of origin (looked up lazily)
+    uint32_t left;     // members of origin still to come
+    bool moved;        // kept parts stand in another order than in origin
+};
+
+#define FEW_PARTS 64 // their order fits on the stack
+
+struct rewrite {
+    struct rope *rope;
+    struct str origin;
+    const struct wire_part *parts;
+    uint32_t *order;  // indices of parts: by number, else as the caller has them
+    uint32_t managed; // bit set of the numbers that have a lane
+    uint32_t absent;  // of these, the ones that origin has no member of
+    struct lane lanes[WIRE_MAX_NUMBER + 1]; // by number; only the managed ones are set
+    uint32_t few[FEW_PARTS];
+};
+
+static bool is_kept(const struct rewrite *w, struct str span)
+{
+    return (uintptr_t)span.p - (uintptr_t)w->origin.p < w->origin.n;
+}
+
+static struct lane *lane_of(struct rewrite *w, uint32_t number)
+{
+    return number <= WIRE_MAX_NUMBER && w->managed >> number & 1 ? &w->lanes[number] : NULL;
+}
+
+static struct str part_at(const struct rewrite *w, const struct lane *l, uint32_t i)
+{
+    return w->parts[w->order[l->first + i]].span;
+}
+
+// Writes the parts of l before `end` that are not written yet.
+static void write_until(struct rewrite *w, struct lane *l, uint32_t end)
+{
+    for (; l->next < end; l->next++)
+        tsr__rope_view(w->rope, part_at(w, l, l->next));
+}
+
+// Sorts the parts into lanes and finds the lanes whose kept parts are out of order.
+static void sort_parts(struct rewrite *w, size_t n_parts)
+{
+    for (size_t i = 0; i < n_parts; i++)
+        w->lanes[w->parts[i].number].n++;
+    uint32_t first = 0;
+    for (uint32_t bits = w->managed; bits; bits &= bits - 1) {
+        struct lane *l = &w->lanes[__builtin_ctz(bits)];
+        l->first = first;
+        first += l->n;
+        l->n = 0;
+    }
+    for (size_t i = 0; i < n_parts; i++) {
+        struct lane *l = &w->lanes[w->parts[i].number];
+        w->order[l->first + l->n++] = (uint32_t)i;
+    }
+    for (uint32_t bits = w->managed; bits; bits &= bits - 1) {
+        struct lane *l = &w->lanes[__builtin_ctz(bits)];
+        const char *before = NULL;
+        for (uint32_t k = 0; k < l->n; k++) {
+            struct str span = part_at(w, l, k);
+            if (!is_kept(w, span))
+                continue;
+            l->moved |= before && span.p <= before;
+            before = span.p;
+        }
+    }
+}
+
+static void count_members(struct rewrite *w)
+{
+    struct wire_cursor c = wire_over(w->origin);
+    struct wire_field f;
+    w->absent = w->managed;
+    while (tsr__wire_next(&c, &f)) {
+        struct lane *l = lane_of(w, f.number);
+        if (!l)
+            continue;
+        l->left++;
+        w->absent &= ~((uint32_t)1 << f.number);
+    }
+}
+
+// A member of a managed number, as it stands in origin.
+static void rewrite_member(struct rewrite *w, struct lane *l, struct str whole)
+{
+    l->left--;
+    if (l->moved || l->left == 0) {
+        write_until(w, l, l->n);
+        return;
+    }
+    if (l->kept < l->next)
+        l->kept = l->next;
+    while (l->kept < l->n && !is_kept(w, part_at(w, l, l->kept)))
+        l->kept++;
+    if (l->kept < l->n && part_at(w, l, l->kept).p == whole.p)
+        write_until(w, l, l->kept + 1);
+    else if (l->next < l->kept)
+        write_until(w, l,
+                    l->next + 1); // gone from here, and something new waits: it takes the place
+}
+
+// Writes the numbers below `below` that origin has no member of.
+static void write_absent(struct rewrite *w, uint32_t below)
+{
+    while (w->absent && (uint32_t)__builtin_ctz(w->absent) < below) {
+        struct lane *l = &w->lanes[__builtin_ctz(w->absent)];
+        write_until(w, l, l->n);
+        w->absent &= w->absent - 1;
+    }
+}
+
+void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
+                       const struct wire_part *parts, size_t n_parts)
+{
+    struct rewrite w; // not initialised as a whole: this runs once for each changed node
+    w.rope = r;
+    w.origin = origin;
+    w.parts = parts;
+    w.managed = 0;
+    w.order = n_parts <= FEW_PARTS ? w.few : ARENA_ARRAY(r->arena, uint32_t, n_parts);
+    if (!w.order)
+        return;
+    for (size_t i = 0; i < n_managed; i++) {
+        w.managed |= (uint32_t)1 << managed[i];
+        w.lanes[managed[i]] = (struct lane){0};
+    }
+    sort_parts(&w, n_parts);
+    count_members(&w);
+    struct wire_cursor c = wire_over(origin);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        write_absent(&w, f.number);
+        struct lane *l = lane_of(&w, f.number);
+        if (l)
+            rewrite_member(&w, l, f.whole);
+        else
+            tsr__rope_view(r, f.whole);
+    }
+    write_absent(&w, UINT32_MAX);
+}
+
+// ---- giving out
+// -------------------------------------------------------------------------------------
+
+void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd)
+{
+    for (size_t i = 0; i < r->pieces.n; i++) {
+        struct str piece = r->pieces.at[i];
+        uintptr_t offset = (uintptr_t)piece.p - (uintptr_t)map.p;
+        if (fd >= 0 && piece.n >= COPY_BYTES && offset < map.n && piece.n <= map.n - offset)
+            tsr__out_copy(o, fd, offset, piece.n);
+        else
+            tsr__out_write(o, piece.p, piece.n);
+    }
+}
+
+void tsr__rope_read(const struct rope *r, char *out)
+{
+    for (size_t i = 0; i < r->pieces.n; i++) {
+        memcpy(out, r->pieces.at[i].p, r->pieces.at[i].n);
+        out += r->pieces.at[i].n;
+    }
+}
+
+struct str tsr__rope_flat(const struct rope *r, struct arena *a)
+{
+    if (r->pieces.n == 1)
+        return r->pieces.at[0];
+    char *p = r->arena->failed ? NULL : arena_get(a, (size_t)r->bytes + 1, 1);
+    if (!p)
+        return (struct str){0};
+    tsr__rope_read(r, p);
+    return (struct str){p, (size_t)r->bytes};
+}
