@@ -9,9 +9,11 @@
 
 #include "base/base.h"
 
-#define TILE_MAX_RANK    64
-#define TILE_MAX_FACTORS 16      // per dimension
-#define TILE_MAX_SHARDS  1048576 // per layout
+#define TILE_MAX_RANK      64
+#define TILE_MAX_FACTORS   16       // per dimension
+#define TILE_MAX_LOOPS     64       // cut factors of a layout; each at least halves, so 20 are reached at most
+#define TILE_MAX_SHARDS    1048576  // per layout
+#define TILE_MAX_INTERVALS 16777216 // of one dimension of one piece
 
 // First index of shard j of n over size elements: floor(j * size / n). Shard j is [start(j), start(j + 1)).
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
@@ -40,7 +42,18 @@ struct tile_layout {
 
 // A layout that is not cut, on the given devices. NULL: out of memory.
 struct tile_layout *tsr__layout_whole(struct arena *a, int rank, const int64_t *devices, size_t n);
+// Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or more than
+// TILE_MAX_SHARDS shards.
+struct tile_layout *tsr__layout_cut(struct arena *a, int rank, const struct tile_dim *dims);
+// Gives shards their owners: pairs in any order, sorted here; a pair that occurs twice counts once.
+// False: out of memory.
+struct tile_owner {
+    int64_t shard, device;
+};
+bool tsr__layout_own(struct arena *a, struct tile_layout *l, struct tile_owner *pairs, size_t n);
 struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *l);
+// The same layout with its shards numbered in the order of the dimensions. NULL: out of memory.
+struct tile_layout *tsr__layout_ordered(struct arena *a, const struct tile_layout *l);
 bool tsr__layout_is_whole(const struct tile_layout *l); // nothing is cut
 // Same cuts of the same factors and the same owners for the same pieces (loop order does not matter).
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
@@ -52,6 +65,9 @@ int64_t tsr__layout_shard_of(const struct tile_layout *l, int64_t device, int64_
 // Coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *l, int64_t shard, int64_t *coords);
 
+// Sizes of the factors of a dimension of that many elements. They multiply to it; only where nothing but the first
+// factor is cut, its last unit may be short. False: they do not fit, or a factor is smaller than its cuts.
+bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes);
 // For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per factor of
 // the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit. With out NULL only counts.
 struct tile_interval {

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// copy.c - moves what two pieces have in common: from one to the other, into a message, out of a
+// message.
+//
+// All three are one walk over the intersection in row-major order of the whole index space, so that
+// sender and receiver agree on the order without a word. Dimensions at the end that both pieces
+// have whole and alike are taken together as bytes of one element, so runs are as long as they can
+// be. It allocates nothing.
+#include "tile/tile.h"
+
+struct walk {
+    const struct tile_piece *from, *to;
+    int rank;    // dimensions walked; those behind are part of `unit`
+    size_t unit; // bytes that always move together
+    size_t from_step[TILE_MAX_RANK], to_step[TILE_MAX_RANK]; // bytes from one index to the next
+    char *message; // next place in the message, where one side is packed
+    bool pack, unpack;
+    int64_t units; // moved so far
+};
+
+// Moves n neighbouring units.
+static inline void move(struct walk *w, const char *src, char *dst, int64_t n)
+{
+    size_t bytes = (size_t)n * w->unit;
+    if (w->pack)
+        dst = w->message;
+    else if (w->unpack)
+        src = w->message;
+    memcpy(dst, src, bytes);
+    if (w->message)
+        w->message += bytes;
+    w->units += n;
+}
+
+static void walk(struct walk *w, int d, const char *src, char *dst);
+
+static void walk_run(struct walk *w, int d, const char *src, char *dst, int64_t n)
+{
+    if (d == w->rank - 1) {
+        move(w, src, dst, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        walk(w, d + 1, src, dst);
+        src += w->from_step[d];
+        dst += w->to_step[d];
+    }
+}
+
+// Merges the two ascending interval lists of dimension d; before_* are the elements already passed,
+// which is where the next interval is stored.
+static void walk(struct walk *w, int d, const char *src, char *dst)
+{
+    if (d == w->rank) {
+        move(w, src, dst, 1);
+        return;
+    }
+    const struct tile_interval *x = w->from->dims[d].at, *x_end = x + w->from->dims[d].n;
+    const struct tile_interval *y = w->to->dims[d].at, *y_end = y + w->to->dims[d].n;
+    int64_t before_x = 0, before_y = 0;
+    while (x < x_end && y < y_end) {
+        int64_t start = x->start > y->start ? x->start : y->start;
+        int64_t stop = x->stop < y->stop ? x->stop : y->stop;
+        if (start < stop)
+            walk_run(w, d, src + (size_t)(before_x + start - x->start) * w->from_step[d],
+                     dst + (size_t)(before_y + start - y->start) * w->to_step[d], stop - start);
+        bool x_done = x->stop <= y->stop, y_done = y->stop <= x->stop;
+        if (x_done) {
+            before_x += x->stop - x->start;
+            x++;
+        }
+        if (y_done) {
+            before_y += y->stop - y->start;
+            y++;
+        }
+    }
+}
+
+static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int d)
+{
+    return a->dims[d].n == 1 && b->dims[d].n == 1 &&
+           memcmp(a->dims[d].at, b->dims[d].at, sizeof(*a->dims[d].at)) == 0;
+}
+
+static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
+{
+    int64_t per_unit = 1;
+    w->rank = w->from->rank;
+    w->unit = elem_bytes;
+    while (w->rank > 0 && same_dim(w->from, w->to, w->rank - 1)) {
+        int64_t size = w->from->dims[--w->rank].size;
+        w->unit *= (size_t)size;
+        per_unit *= size;
+    }
+    if (w->unit == 0)
+        return 0; // a dimension without elements
+    size_t from = w->unit, to = w->unit;
+    for (int d = w->rank - 1; d >= 0; d--) {
+        w->from_step[d] = w->unpack ? 0 : from; // the packed side is not addressed, it just goes on
+        w->to_step[d] = w->pack ? 0 : to;
+        from *= (size_t)w->from->dims[d].size;
+        to *= (size_t)w->to->dims[d].size;
+    }
+    walk(w, 0, src, dst);
+    return w->units * per_unit;
+}
+
+int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
+                        void *dst, size_t elem_bytes)
+{
+    struct walk w = {.from = from, .to = to};
+    return walk_all(&w, src, dst, elem_bytes);
+}
+
+int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
+                        const struct tile_piece *theirs, void *message, size_t elem_bytes)
+{
+    struct walk w = {.from = mine, .to = theirs, .message = message, .pack = true};
+    return walk_all(&w, src, message, elem_bytes);
+}
+
+int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
+                          const void *message, size_t elem_bytes)
+{
+    struct walk w = {.from = theirs, .to = mine, .message = (char *)message, .unpack = true};
+    return walk_all(&w, message, dst, elem_bytes);
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// layout.c - layouts: how an index space is cut and who owns each shard.
+//
+// Shards are numbered by nested loops over the cut factors. Owners are stored shard after shard in
+// one array with offsets, as rows of a sparse matrix are. It does not know sizes; piece.c brings a
+// shape in.
+#include "tile/tile.h"
+
+#include <stdlib.h>
+
+static struct tile_layout *layout_alloc(struct arena *a, int rank, int n_loops, int64_t n_shards,
+                                        size_t n_owners)
+{
+    struct tile_layout *l = ARENA_NEW(a, struct tile_layout);
+    if (!l)
+        return NULL;
+    l->rank = rank;
+    l->n_loops = n_loops;
+    l->n_shards = n_shards;
+    l->dims = ARENA_ARRAY(a, struct tile_dim, (size_t)rank + 1);
+    l->loops = ARENA_ARRAY(a, struct tile_loop, (size_t)n_loops + 1);
+    l->first = ARENA_ARRAY(a, int64_t, (size_t)n_shards + 1);
+    l->owners = ARENA_ARRAY(a, int64_t, n_owners + 1);
+    return a->failed ? NULL : l;
+}
+
+static bool dims_copy(struct arena *a, struct tile_layout *l, const struct tile_dim *dims)
+{
+    for (int d = 0; d < l->rank; d++) {
+        size_t n = (size_t)dims[d].n;
+        l->dims[d].n = dims[d].n;
+        l->dims[d].factors = ARENA_ARRAY(a, struct tile_factor, n + 1);
+        if (!l->dims[d].factors)
+            return false;
+        if (n)
+            memcpy(l->dims[d].factors, dims[d].factors, n * sizeof(struct tile_factor));
+    }
+    return true;
+}
+
+struct tile_layout *tsr__layout_cut(struct arena *a, int rank, const struct tile_dim *dims)
+{
+    int n_loops = 0;
+    int64_t n_shards = 1;
+    if (rank < 0 || rank > TILE_MAX_RANK)
+        return NULL;
+    for (int d = 0; d < rank; d++)
+        for (int f = 0; f < dims[d].n; f++) {
+            int64_t cuts = dims[d].factors[f].cuts;
+            if (cuts < 1 || cuts > TILE_MAX_SHARDS / n_shards)
+                return NULL;
+            n_shards *= cuts;
+            n_loops += cuts > 1;
+        }
+    struct tile_layout *l = layout_alloc(a, rank, n_loops, n_shards, 0);
+    if (!l || !dims_copy(a, l, dims))
+        return NULL;
+    int at = 0;
+    for (int d = 0; d < rank; d++)
+        for (int f = 0; f < dims[d].n; f++)
+            if (dims[d].factors[f].cuts > 1)
+                l->loops[at++] = (struct tile_loop){d, f};
+    return l;
+}
+
+static int owner_order(const void *a, const void *b)
+{
+    const struct tile_owner *x = a, *y = b;
+    if (x->shard != y->shard)
+        return x->shard < y->shard ? -1 : 1;
+    return (x->device > y->device) - (x->device < y->device);
+}
+
+bool tsr__layout_own(struct arena *a, struct tile_layout *l, struct tile_owner *pairs, size_t n)
+{
+    int64_t *owners = ARENA_ARRAY(a, int64_t, n + 1);
+    if (!owners)
+        return false;
+    bool sorted = true;
+    for (size_t i = 1; i < n && sorted; i++)
+        sorted = owner_order(&pairs[i - 1], &pairs[i]) < 0;
+    if (!sorted)
+        qsort(pairs, n, sizeof(*pairs), owner_order);
+    size_t at = 0;
+    int64_t kept = 0;
+    for (int64_t k = 0; k < l->n_shards; k++) {
+        l->first[k] = kept;
+        for (; at < n && pairs[at].shard <= k; at++)
+            if (at == 0 || owner_order(&pairs[at - 1], &pairs[at]) != 0)
+                owners[kept++] = pairs[at].device;
+    }
+    l->first[l->n_shards] = kept;
+    l->owners = owners;
+    return true;
+}
+
+struct tile_layout *tsr__layout_whole(struct arena *a, int rank, const int64_t *devices, size_t n)
+{
+    struct tile_dim none[TILE_MAX_RANK] = {{0}};
+    struct tile_layout *l = tsr__layout_cut(a, rank, none);
+    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+    if (!l || !pairs)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        pairs[i] = (struct tile_owner){0, devices[i]};
+    return tsr__layout_own(a, l, pairs, n) ? l : NULL;
+}
+
+struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *l)
+{
+    size_t n_owners = (size_t)l->first[l->n_shards];
+    struct tile_layout *c = layout_alloc(a, l->rank, l->n_loops, l->n_shards, n_owners);
+    if (!c || !dims_copy(a, c, l->dims))
+        return NULL;
+    memcpy(c->loops, l->loops, (size_t)l->n_loops * sizeof(*l->loops));
+    memcpy(c->first, l->first, ((size_t)l->n_shards + 1) * sizeof(*l->first));
+    memcpy(c->owners, l->owners, n_owners * sizeof(*l->owners));
+    return c;
+}
+
+// For each loop of b the loop of a with the same position; both number the same cut factors, the
+// k-th cut factor of a dimension standing for itself whatever whole factors lie between.
+static int cut_ordinal(const struct tile_layout *l, const struct tile_loop *at)
+{
+    int n = 0;
+    for (int f = 0; f < at->factor; f++)
+        n += l->dims[at->dim].factors[f].cuts > 1;
+    return n;
+}
+
+static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
+{
+    for (int i = 0; i < b->n_loops; i++)
+        for (int j = 0; j < a->n_loops; j++)
+            if (a->loops[j].dim == b->loops[i].dim &&
+                cut_ordinal(a, &a->loops[j]) == cut_ordinal(b, &b->loops[i]))
+                in_a[i] = j;
+}
+
+static int64_t loop_cuts(const struct tile_layout *l, int i)
+{
+    return l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts;
+}
+
+void tsr__layout_coords(const struct tile_layout *l, int64_t shard, int64_t *coords)
+{
+    for (int i = l->n_loops - 1; i >= 0; i--) {
+        int64_t cuts = loop_cuts(l, i);
+        coords[i] = shard % cuts;
+        shard /= cuts;
+    }
+}
+
+// Shard of a that is at the same place as shard k of b.
+static int64_t same_shard(const struct tile_layout *a, const struct tile_layout *b, const int *in_a,
+                          int64_t k)
+{
+    int64_t of_b[TILE_MAX_LOOPS], of_a[TILE_MAX_LOOPS] = {0}, at = 0;
+    tsr__layout_coords(b, k, of_b);
+    for (int i = 0; i < b->n_loops; i++)
+        of_a[in_a[i]] = of_b[i];
+    for (int i = 0; i < a->n_loops; i++)
+        at = at * loop_cuts(a, i) + of_a[i];
+    return at;
+}
+
+struct tile_layout *tsr__layout_ordered(struct arena *a, const struct tile_layout *l)
+{
+    struct tile_layout *o = tsr__layout_cut(a, l->rank, l->dims);
+    size_t n = (size_t)l->first[l->n_shards];
+    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+    if (!o || !pairs)
+        return NULL;
+    int in_l[TILE_MAX_LOOPS] = {0};
+    match_loops(l, o, in_l);
+    size_t at = 0;
+    for (int64_t k = 0; k < o->n_shards; k++) {
+        const int64_t *owners;
+        size_t count = tsr__layout_owners(l, same_shard(l, o, in_l, k), &owners);
+        for (size_t i = 0; i < count; i++)
+            pairs[at++] = (struct tile_owner){k, owners[i]};
+    }
+    return tsr__layout_own(a, o, pairs, n) ? o : NULL;
+}
+
+bool tsr__layout_is_whole(const struct tile_layout *l)
+{
+    return l->n_shards == 1;
+}
+
+// The next factor of a dimension with neighbouring whole factors taken together; false past the
+// end.
+static bool next_factor(const struct tile_dim *d, int *at, struct tile_factor *out)
+{
+    if (*at >= d->n)
+        return false;
+    *out = d->factors[(*at)++];
+    while (out->cuts == 1 && *at < d->n && d->factors[*at].cuts == 1)
+        if (!mul_ok(out->size, d->factors[(*at)++].size, &out->size))
+            out->size = 0;
+    return true;
+}
+
+static bool dim_is_cut(const struct tile_dim *d)
+{
+    for (int f = 0; f < d->n; f++)
+        if (d->factors[f].cuts > 1)
+            return true;
+    return false;
+}
+
+// A size that is not given (0) is what the others leave, so it equals any other in its place.
+static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
+{
+    if (!dim_is_cut(a) || !dim_is_cut(b))
+        return dim_is_cut(a) == dim_is_cut(b);
+    struct tile_factor x, y;
+    bool alone = a->n == 1 && b->n == 1;
+    int i = 0, j = 0;
+    for (;;) {
+        bool more = next_factor(a, &i, &x);
+        if (more != next_factor(b, &j, &y))
+            return false;
+        if (!more)
+            return true;
+        if (x.cuts != y.cuts || (!alone && x.size && y.size && x.size != y.size))
+            return false;
+    }
+}
+
+bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
+{
+    if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)
+        return false;
+    for (int d = 0; d < a->rank; d++)
+        if (!dims_equal(&a->dims[d], &b->dims[d]))
+            return false;
+    int in_a[TILE_MAX_LOOPS] = {0};
+    match_loops(a, b, in_a);
+    for (int64_t k = 0; k < b->n_shards; k++) {
+        const int64_t *x, *y;
+        size_t n = tsr__layout_owners(a, same_shard(a, b, in_a, k), &x);
+        if (n != tsr__layout_owners(b, k, &y) || memcmp(x, y, n * sizeof(*x)) != 0)
+            return false;
+    }
+    return true;
+}
+
+size_t tsr__layout_owners(const struct tile_layout *l, int64_t shard, const int64_t **out)
+{
+    *out = l->owners + l->first[shard];
+    return (size_t)(l->first[shard + 1] - l->first[shard]);
+}
+
+bool tsr__layout_has_device(const struct tile_layout *l, int64_t device)
+{
+    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
+        if (l->owners[i] == device)
+            return true;
+    return false;
+}
+
+int64_t tsr__layout_shard_of(const struct tile_layout *l, int64_t device, int64_t from)
+{
+    for (int64_t k = from < 0 ? 0 : from; k < l->n_shards; k++)
+        for (int64_t i = l->first[k]; i < l->first[k + 1]; i++)
+            if (l->owners[i] == device)
+                return k;
+    return -1;
+}
