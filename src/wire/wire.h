@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire.h - protobuf bytes <-> ONNX messages. Knows the schema as a table of fields, knows no graph.
 //
-// Reading is a cursor over a message body that yields one field at a time as a view; a whole-file check
-// walks every known nested message once (bounded depth, count, work) so that later, lazy readers of a part
-// cannot fail. Writing is a rope: spans that did not change are referred to, never copied; only changed
-// messages are encoded. Unknown fields stay where they were.
+// Reading is a cursor over a message body that yields one field at a time as a view; a whole-file
+// check walks every known nested message once (bounded depth, count, work) so that later, lazy
+// readers of a part cannot fail. Writing is a rope: spans that did not change are referred to,
+// never copied; only changed messages are encoded. Unknown fields stay where they were.
 #ifndef TSR_WIRE_H
 #define TSR_WIRE_H
 
 #include "base/base.h"
 
-// ---- the schema (schema.c) -----------------------------------------------------------------------
+// ---- the schema (schema.c) ------------------------------------------------------------------
 
+// clang-format off
 // One enumerator per ONNX message; the table gives kind and message type of every known field.
 enum wire_message {
-    WIRE_MODEL, WIRE_GRAPH, WIRE_NODE, WIRE_ATTRIBUTE, WIRE_TENSOR, WIRE_SEGMENT, WIRE_SPARSE_TENSOR,
-    WIRE_VALUE_INFO, WIRE_TYPE, WIRE_TYPE_TENSOR, WIRE_TYPE_SEQUENCE, WIRE_TYPE_MAP, WIRE_TYPE_OPAQUE,
-    WIRE_TYPE_SPARSE_TENSOR, WIRE_TYPE_OPTIONAL, WIRE_SHAPE, WIRE_DIMENSION, WIRE_OPSET, WIRE_STRING_PAIR,
-    WIRE_ANNOTATION, WIRE_TRAINING, WIRE_FUNCTION, WIRE_CONFIG, WIRE_NODE_CONFIG, WIRE_SPEC, WIRE_GROUP,
-    WIRE_SHARDED_DIM, WIRE_SIMPLE_DIM, WIRE_SEQUENCE, WIRE_MAP, WIRE_OPTIONAL, WIRE_MESSAGE_COUNT
+    WIRE_MODEL, WIRE_GRAPH, WIRE_NODE, WIRE_ATTRIBUTE, WIRE_TENSOR, WIRE_SEGMENT,
+    WIRE_SPARSE_TENSOR, WIRE_VALUE_INFO, WIRE_TYPE, WIRE_TYPE_TENSOR, WIRE_TYPE_SEQUENCE,
+    WIRE_TYPE_MAP, WIRE_TYPE_OPAQUE, WIRE_TYPE_SPARSE_TENSOR, WIRE_TYPE_OPTIONAL, WIRE_SHAPE,
+    WIRE_DIMENSION, WIRE_OPSET, WIRE_STRING_PAIR, WIRE_ANNOTATION, WIRE_TRAINING, WIRE_FUNCTION,
+    WIRE_CONFIG, WIRE_NODE_CONFIG, WIRE_SPEC, WIRE_GROUP, WIRE_SHARDED_DIM, WIRE_SIMPLE_DIM,
+    WIRE_SEQUENCE, WIRE_MAP, WIRE_OPTIONAL, WIRE_MESSAGE_COUNT
 };
 
-enum wire_kind { KIND_INT, KIND_FLOAT, KIND_DOUBLE, KIND_BYTES, KIND_MESSAGE }; // INT: any varint type
+// INT is any type that is a varint.
+enum wire_kind { KIND_INT, KIND_FLOAT, KIND_DOUBLE, KIND_BYTES, KIND_MESSAGE };
+enum wire_type {
+    WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_GROUP_BEGIN = 3, WIRE_GROUP_END = 4,
+    WIRE_I32 = 5
+};
+// clang-format on
 
 struct wire_row {
     uint16_t number;
@@ -37,9 +45,7 @@ const char *tsr__wire_message_name(enum wire_message m); // as the schema calls 
 // Field numbers: F_<message>_<field>, all of them.
 #include "wire/fields.h"
 
-// ---- reading (read.c) --------------------------------------------------------------------------------
-
-enum wire_type { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_GROUP_BEGIN = 3, WIRE_GROUP_END = 4, WIRE_I32 = 5 };
+// ---- reading (read.c) -----------------------------------------------------------------------
 
 struct wire_field {
     uint32_t number;
@@ -58,8 +64,8 @@ static inline struct wire_cursor wire_over(struct str body)
     return (struct wire_cursor){p, p + body.n, NULL};
 }
 bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out);
-// Next field; false at the end and on damage (then c->wrong says what, c->p where). The usual field, a
-// tag and a length or value of one byte each, is decoded in place.
+// Next field; false at the end and on damage (then c->wrong says what, c->p where). The usual
+// field, a tag and a length or value of one byte each, is decoded in place.
 static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
 {
     const unsigned char *p = c->p;
@@ -79,21 +85,24 @@ static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
 
 #define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
 
-// Checks the whole message with all known nested ones. `file` and `start` (first byte of the file in memory)
-// place the finding. TSR_MALFORMED after exactly one finding (wire-...) with its byte offset.
+// Checks the whole message with all known nested ones. `file` and `start` (first byte of the file
+// in memory) place the finding. TSR_MALFORMED after exactly one finding (wire-...) with its byte
+// offset.
 tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,
                            enum wire_message m, int depth) TSR_MUST_USE;
 
-// Conveniences for parts that were checked (they skip what does not fit the asked kind, as protobuf does):
+// Conveniences for parts that were checked (they skip what does not fit the asked kind, as protobuf
+// does). An int32 field is the low 32 bits of its integer:
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present); // last one wins
-bool tsr__wire_int(struct str body, uint32_t number, int64_t *out);          // last one wins; false: absent
-// Repeated integers, packed or not or mixed: how many, and the first cap values (out may be NULL with cap 0).
+bool tsr__wire_int(struct str body, uint32_t number, int64_t *out); // last one wins; false: absent
+// Repeated integers, packed or not or mixed: how many, and the first cap values (out may be NULL
+// with cap 0).
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap);
-// A singular message: its body; if it stands there several times, their concatenation (= protobuf's merge),
-// made in the arena. present may be NULL.
+// A singular message: its body; if it stands there several times, their concatenation (= protobuf's
+// merge), made in the arena. present may be NULL.
 struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, bool *present);
 
-// ---- writing (write.c) -----------------------------------------------------------------------------------
+// ---- writing (write.c) ----------------------------------------------------------------------
 
 // A nested message that was begun: where its length stands, and the bytes before its content.
 struct rope_mark {
@@ -101,60 +110,70 @@ struct rope_mark {
     char *slot;
     uint64_t bytes;
 };
-// A list of spans: views of unchanged bytes and encoded new ones. Adjacent spans join. Sticky failure.
+// A list of spans: views of unchanged bytes and encoded new ones. Adjacent spans join. Sticky
+// failure.
 struct rope {
     struct arena *arena;
     VEC(struct str) pieces;
     uint64_t bytes;
-    char *chunk, *at, *end; // memory for encoded bytes; [at, end) is free
+    char *chunk, *at, *end;     // memory for encoded bytes; [at, end) is free
     VEC(struct rope_mark) open; // messages begun and not ended
 };
 void tsr__rope_init(struct rope *r, struct arena *a);
-void tsr__rope_view(struct rope *r, struct str span); // refers to span, which must live as long as the rope
+// Refers to span, which must live as long as the rope (very short ones may be copied).
+void tsr__rope_view(struct rope *r, struct str span);
 void tsr__rope_copy(struct rope *r, struct str bytes);
 void tsr__rope_int(struct rope *r, uint32_t number, int64_t value); // tag and varint
 void tsr__rope_float(struct rope *r, uint32_t number, float value);
-void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value); // tag, length, copy (view if large)
-void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n); // unpacked, as proto2 writes
+// Tag, length and a copy; a value of 2 KiB or more is referred to and must live as long as the
+// rope.
+void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value);
+// Repeated integers: unpacked, as proto2 writes most of them, and packed.
+void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n);
 void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t n);
 // A nested message of unknown length: mark = begin; ... fields ...; end(mark).
 size_t tsr__rope_begin(struct rope *r, uint32_t number);
 void tsr__rope_end(struct rope *r, size_t mark);
 
-// Rewriting a message that came from a file. The caller lists what the managed fields hold now; everything
-// else of `origin` is kept in place and order. For each managed number, members that are spans of origin
-// (whole, with tag) stay where they were, absent ones go, new ones take the place of absent ones, else come
-// after the member they follow in `parts`, else where ascending order of numbers puts them. Reordered members
-// are all written at the first one's place. Parts of one number stand in their order; every number in parts
-// is managed. With parts equal to what origin holds, the result is origin as one span.
+// Rewriting a message that came from a file. The caller lists what the managed fields hold now;
+// everything else of `origin` is kept in place and order. For each managed number, members that are
+// spans of origin (whole, with tag) stay where they were, absent ones go, new ones take the place
+// of absent ones, else come after the member they follow in `parts`, else where ascending order of
+// numbers puts them. Reordered members are all written at the first one's place. Parts of one
+// number stand in their order; every number in parts is managed. With parts equal to what origin
+// holds, the result is origin as one span.
 struct wire_part {
     uint32_t number;
     struct str span; // a complete field with tag: a view into origin, or encoded elsewhere
-    // Not NULL: a new field that this function writes (tag and all) when its turn comes; span is empty then.
+    // Not NULL: a new field that this function writes (tag and all) when its turn comes; span is
+    // empty then.
     void (*emit)(struct rope *r, void *data);
     void *data;
 };
 void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
                        const struct wire_part *parts, size_t n_parts);
 
-// Streams the rope out. Large spans that lie in [map, map+n) are copied from fd by offset, not through memory.
+// Streams the rope out. Large spans that lie in [map, map+n) are copied from fd by offset, not
+// through memory.
 void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd);
 struct str tsr__rope_flat(const struct rope *r, struct arena *a); // one piece of memory
-void tsr__rope_read(const struct rope *r, char *out); // r->bytes bytes
+void tsr__rope_read(const struct rope *r, char *out);             // r->bytes bytes
 
-// ---- external data (external.c) ----------------------------------------------------------------------------
+// ---- external data (external.c) -------------------------------------------------------------
 
 struct wire_external {
     struct str location, checksum;
     uint64_t offset, length;
     bool has_length;
 };
-// Reads TensorProto.external_data of a checked tensor body; finding external-... with the reason if it is bad.
+// Reads TensorProto.external_data of a checked tensor body; finding external-... with the reason if
+// it is bad.
 tsr_status tsr__external_parse(tsr_session *s, struct str tensor, const struct place *at,
                                struct wire_external *out) TSR_MUST_USE;
 // Opens the file beneath the folder and checks that [offset, offset + length) lies in it.
 tsr_status tsr__external_open(tsr_session *s, const struct folder *f, const struct wire_external *e,
-                              const struct place *at, int *fd_out, uint64_t *length_out) TSR_MUST_USE;
+                              const struct place *at, int *fd_out,
+                              uint64_t *length_out) TSR_MUST_USE;
 // Maps the window read-only; unmap with the same base and size.
 struct external_map {
     void *base;
