@@ -218,9 +218,10 @@ struct rewrite {
     uint32_t few[FEW_PARTS];
 };
 
-static bool is_kept(const struct rewrite *w, struct str span)
+// True for a part that is a span of origin.
+static bool is_kept(const struct rewrite *w, const struct wire_part *part)
 {
-    return (uintptr_t)span.p - (uintptr_t)w->origin.p < w->origin.n;
+    return !part->emit && (uintptr_t)part->span.p - (uintptr_t)w->origin.p < w->origin.n;
 }
 
 static struct lane *lane_of(struct rewrite *w, uint32_t number)
@@ -228,16 +229,21 @@ static struct lane *lane_of(struct rewrite *w, uint32_t number)
     return number <= WIRE_MAX_NUMBER && w->managed >> number & 1 ? &w->lanes[number] : NULL;
 }
 
-static struct str part_at(const struct rewrite *w, const struct lane *l, uint32_t i)
+static const struct wire_part *part_at(const struct rewrite *w, const struct lane *l, uint32_t i)
 {
-    return w->parts[w->order[l->first + i]].span;
+    return &w->parts[w->order[l->first + i]];
 }
 
 // Writes the parts of l before `end` that are not written yet.
 static void write_until(struct rewrite *w, struct lane *l, uint32_t end)
 {
-    for (; l->next < end; l->next++)
-        tsr__rope_view(w->rope, part_at(w, l, l->next));
+    while (l->next < end) {
+        const struct wire_part *part = part_at(w, l, l->next++);
+        if (part->emit)
+            part->emit(w->rope, part->data);
+        else
+            tsr__rope_view(w->rope, part->span);
+    }
 }
 
 // Sorts the parts into lanes and finds the lanes whose kept parts are out of order.
@@ -260,11 +266,11 @@ static void sort_parts(struct rewrite *w, size_t n_parts)
         struct lane *l = &w->lanes[__builtin_ctz(bits)];
         const char *before = NULL;
         for (uint32_t k = 0; k < l->n; k++) {
-            struct str span = part_at(w, l, k);
-            if (!is_kept(w, span))
+            const struct wire_part *part = part_at(w, l, k);
+            if (!is_kept(w, part))
                 continue;
-            l->moved |= before && span.p <= before;
-            before = span.p;
+            l->moved |= before && part->span.p <= before;
+            before = part->span.p;
         }
     }
 }
@@ -295,7 +301,7 @@ static void rewrite_member(struct rewrite *w, struct lane *l, struct str whole)
         l->kept = l->next;
     while (l->kept < l->n && !is_kept(w, part_at(w, l, l->kept)))
         l->kept++;
-    if (l->kept < l->n && part_at(w, l, l->kept).p == whole.p)
+    if (l->kept < l->n && part_at(w, l, l->kept)->span.p == whole.p)
         write_until(w, l, l->kept + 1);
     else if (l->next < l->kept)
         write_until(w, l,
