@@ -131,23 +131,27 @@ void tsr__text_add_safe(struct text *t, struct str s);
 
 // ---- names (map.c) ------------------------------------------------------------------------------
 
-// Hash map from text (viewed, not copied) to pointer; memory from an arena; presized.
+// Hash map from text (viewed, not copied) to pointer; memory from an arena; presized. Hashes are
+// keyed per process, so that no model can be made whose names all collide: the order of slots means
+// nothing and must not reach any output. Keys are shorter than 4 GiB.
 struct map_slot {
-    struct str key;
-    uint32_t hash;
-    void *value; // NULL: free slot
+    const char *p;
+    uint32_t n;
+    uint32_t hash; // 0: free slot
+    void *value;
 };
 struct map {
     struct arena *arena;
     struct map_slot *slots;
     size_t n, cap; // cap is a power of two
+    uint64_t key[2];
 };
 void tsr__map_init(struct map *m, struct arena *a, size_t expected); // expected 0 is fine
 void *tsr__map_get(const struct map *m, struct str key);             // NULL: absent
 // Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
 void **tsr__map_at(struct map *m, struct str key);
 uint32_t tsr__hash(const void *p, size_t n);
-uint64_t tsr__hash64(const void *p, size_t n, uint64_t seed); // stable over releases: fingerprints
+uint64_t tsr__hash64(const void *p, size_t n, uint64_t seed); // stable over releases (XXH64): fingerprints
 
 // SHA-256 (digest.c), streaming.
 struct sha256 {
@@ -199,8 +203,8 @@ struct place {
 #define PLACE_NONE                                                                                 \
     ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
 
-// Adds one finding. `hint` (the remedy) may be NULL. Returns the status that fits the code's
-// severity for `return tsr__diag(...)`: see diag.c. Never fails: out of memory is a finding too.
+// Adds one finding. `hint` (the remedy) and `at` may be NULL. Texts are copied, over-long ones cut.
+// Never fails: out of memory is a finding too.
 void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...) TSR_PRINTF(5, 6);
 // The same with a hint that is formatted: pass text made with tsr__arena_printf.
@@ -209,6 +213,9 @@ size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before 
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 
 // ---- files (file.c) -----------------------------------------------------------------------------------
+
+// Descriptors of open files are above 2 everywhere here: all of these structs, zeroed, hold nothing and
+// may be closed, unmapped or aborted.
 
 // A file mapped for reading; bytes may be {NULL,0} for an empty file.
 struct mapped {
@@ -243,9 +250,11 @@ struct outfile {
     int fd;
     char *buffer;
     size_t n;
-    uint64_t offset; // bytes written so far, buffer included
+    uint64_t offset;       // bytes written so far, buffer included
     struct sha256 *digest; // fed with everything written, if not NULL
     bool failed;
+    tsr_status status; // of the first failure; what commit returns
+    int dir_fd;        // folder of the target
 };
 tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out) TSR_MUST_USE;
 void tsr__out_write(struct outfile *o, const void *p, size_t n);
@@ -257,7 +266,8 @@ tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE; // flush, fsync, ren
 void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
 
 // A folder published whole: files are made in a sibling, renamed over at commit. An existing target
-// is refused unless replace; then the old one is kept until the new one is in place.
+// that is not an empty folder is refused unless replace; then the old one is kept until the new one
+// is in place. One that holds folders is never replaced: nothing made here does.
 struct outfolder {
     tsr_session *session;
     char *path, *temporary;
@@ -276,7 +286,15 @@ bool tsr__same_file(const char *a, const char *b);
 
 // ---- fault points (fault.c) ------------------------------------------------------------------------------
 
-enum fault_kind { FAULT_ALLOC, FAULT_READ, FAULT_WRITE, FAULT_SEND, FAULT_RECEIVE, FAULT_SPAWN };
+enum fault_kind {
+    FAULT_ALLOC,
+    FAULT_READ,
+    FAULT_WRITE,
+    FAULT_SEND,
+    FAULT_RECEIVE,
+    FAULT_SPAWN,
+    FAULT_COUNT
+};
 // True where this call must fail (tests asked for the n-th of the session). Cheap when unused.
 bool tsr__fault(tsr_session *s, enum fault_kind kind);
 
@@ -285,9 +303,15 @@ bool tsr__fault(tsr_session *s, enum fault_kind kind);
 struct diag_record {
     enum diag_code code;
     tsr_severity severity;
-    struct place place; // views into the session's finding arena
+    struct place place; // NUL-terminated copies in the session's finding arena
     struct str message, hint;
+    const char *rendered; // by tsr_finding_text, or NULL
 };
+
+#define SESSION_DIAGS 8 // findings that need no memory for themselves
+
+// What calls hand out as "owned by the session until the next call": free, then fill the arena again.
+enum result { RESULT_TILES, RESULT_PARTITION, RESULT_RUN, RESULT_VERIFY, RESULT_COUNT };
 
 struct tsr_session {
     tsr_alloc_fn alloc_fn;
@@ -298,10 +322,15 @@ struct tsr_session {
     size_t n_dropped;                  // findings beyond TSR_MAX_FINDINGS
     size_t counts[TSR_SEVERITY_COUNT]; // by severity, dropped ones included
     bool out_of_memory;
-    uint64_t fault_after[6], fault_seen[6]; // by kind; after 0: off
+    char out_of_memory_text[96]; // message of that finding
+    struct diag_record first_diags[SESSION_DIAGS];
+    uint64_t fault_after[FAULT_COUNT], fault_seen[FAULT_COUNT]; // by kind; after 0: off
     bool fault_sticky;
     tsr_progress_fn progress_fn;
     void *progress_data;
+    struct arena results[RESULT_COUNT];
+    void *engine;                                      // of runtime: made at first use
+    void (*engine_free)(tsr_session *s, void *engine); // called by tsr_session_free
 };
 // Tells the listener, if there is one, how far a long piece of work is; done <= total.
 void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t total);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// fault.c - fault points: the n-th allocation, read, write, ... of a session fails on demand.
+//
+// Counting is atomic because the ranks of a run send and receive from their own threads.
+#include "base/internal.h"
+
+bool tsr__fault(tsr_session *s, enum fault_kind kind)
+{
+    uint64_t after = s->fault_after[kind];
+    if (TSR_LIKELY(after == 0))
+        return false;
+    uint64_t seen = __atomic_add_fetch(&s->fault_seen[kind], 1, __ATOMIC_RELAXED);
+    return s->fault_sticky ? seen >= after : seen == after;
+}
+
+void tsr_session_fault(tsr_session *s, int kind, uint64_t n, bool sticky)
+{
+    if (kind < 0 || kind >= FAULT_COUNT)
+        return;
+    s->fault_after[kind] = n;
+    s->fault_seen[kind] = 0;
+    s->fault_sticky = sticky;
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// file.c - reading files that the user named: mapped, or whole into memory. Regular files only.
+#include "base/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static tsr_status refuse(tsr_session *s, enum diag_code code, const char *path, const char *hint,
+                         const char *why)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(path);
+    tsr__diag(s, code, &at, hint, "cannot %s '%s': %s", code == DIAG_io_open ? "open" : "read",
+              path, why);
+    return TSR_IO;
+}
+
+static tsr_status open_regular(tsr_session *s, const char *path, int *fd_out, struct stat *st)
+{
+    int fd = -1;
+    if (tsr__fault(s, FAULT_READ))
+        errno = EIO;
+    else
+        fd = tsr__fd_above(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (fd < 0 || fstat(fd, st) != 0) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return refuse(s, DIAG_io_open, path,
+                      error == ENOENT ? "check the path; it is taken from the current folder"
+                                      : NULL,
+                      strerror(error));
+    }
+    if (!S_ISREG(st->st_mode)) {
+        close(fd);
+        return refuse(s, DIAG_io_open, path, "give the path of a regular file",
+                      S_ISDIR(st->st_mode) ? "it is a folder" : "it is not a regular file");
+    }
+    *fd_out = fd;
+    return TSR_OK;
+}
+
+tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out)
+{
+    struct stat st;
+    int fd;
+    tsr_status status = open_regular(s, path, &fd, &st);
+    if (status != TSR_OK)
+        return status;
+    void *p = NULL;
+    if (st.st_size > 0) {
+        p = tsr__fault(s, FAULT_READ)
+                ? (errno = EIO, MAP_FAILED)
+                : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            status = refuse(s, DIAG_io_read, path, NULL, strerror(errno));
+            close(fd);
+            return status;
+        }
+    }
+    *out = (struct mapped){.bytes = {p, (size_t)st.st_size}, .fd = fd};
+    return TSR_OK;
+}
+
+void tsr__file_unmap(struct mapped *m)
+{
+    if (m->bytes.p)
+        munmap((void *)(uintptr_t)m->bytes.p, m->bytes.n);
+    if (m->fd > 0)
+        close(m->fd);
+    *m = (struct mapped){.fd = -1};
+}
+
+// Reads exactly n bytes; 0, or an errno, or -1 if the file ends before.
+static int read_all(tsr_session *s, int fd, char *p, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : read(fd, p + done, n - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? errno : -1;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
+                          struct str *out)
+{
+    struct stat st;
+    int fd;
+    tsr_status status = open_regular(s, path, &fd, &st);
+    if (status != TSR_OK)
+        return status;
+    size_t n = (size_t)st.st_size;
+    char *p = NULL;
+    if ((uint64_t)st.st_size > limit)
+        status = refuse(s, DIAG_io_read, path, NULL, "it is larger than such a file may be");
+    else if (!(p = arena_get(a, n + 1, 1)))
+        status = TSR_NOMEM;
+    int error = status == TSR_OK ? read_all(s, fd, p, n) : 0;
+    if (error)
+        status = refuse(s, DIAG_io_read, path, NULL,
+                        error < 0 ? "it became shorter meanwhile" : strerror(error));
+    close(fd);
+    if (status == TSR_OK)
+        *out = (struct str){p, n};
+    return status;
+}
+
+bool tsr__same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}

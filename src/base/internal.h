@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - what the files of base share, and what their tests reach into.
+#ifndef TSR_BASE_INTERNAL_H
+#define TSR_BASE_INTERNAL_H
+
+#include "base/base.h"
+
+// From this size on, the default allocator maps pages itself, aligned for huge pages.
+#define PAGES_BYTES ((size_t)2 << 20)
+
+// The allocator of sessions that bring none. Memory of PAGES_BYTES and more comes zeroed, unless
+// tsr__default_zeroes is false (sanitizers see only what malloc gives).
+void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes);
+extern const bool tsr__default_zeroes;
+
+// Adds the out-of-memory finding, which needs no memory, unless it is there already.
+void tsr__diag_nomem(tsr_session *s, size_t bytes);
+
+// The first character of p[0..n): its length in bytes (1 to 4) and its number; 0 if it is not
+// UTF-8.
+size_t tsr__utf8(const char *p, size_t n, uint32_t *out);
+
+// A finite number, the same in every locale: the shortest text that reads back
+// as the same double.
+void tsr__double_text(double value, char out[32]);
+
+// Opens name beneath the folder `root` for reading; -1 and errno, EXDEV where it would leave the
+// folder. use_kernel false takes the way for kernels without openat2.
+int tsr__open_beneath(int root, const char *name, bool use_kernel);
+// Opens name of `folder` where links may lead from there, if the file they lead to is beneath
+// `root`.
+int tsr__open_through(int folder, const char *name, int root, bool use_kernel);
+// Keeps 0, 1 and 2 free for what they are: a file that got one of these numbers gets another.
+int tsr__fd_above(int fd);
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// map.c - names to pointers, and the hashes.
+//
+// Open addressing, linear steps, at most three quarters full. Each slot carries 32 bits of its
+// hash: they decide nearly every comparison without touching the key, and tables grow without
+// hashing anew.
+#include "base/internal.h"
+
+#include <sys/auxv.h>
+
+#define MAP_MIN 16
+
+static uint64_t read64(const unsigned char *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint32_t read32(const unsigned char *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// ---- the map's own hash -------------------------------------------------------------------------
+
+__extension__ typedef unsigned __int128 uint128;
+
+static inline uint64_t fold(uint64_t a, uint64_t b)
+{
+    uint128 product = (uint128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+// Folded multiplication, both factors keyed: with one of them open, zeros could be aimed at.
+static uint32_t keyed_hash(const struct map *m, const char *key, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)key;
+    uint64_t k0 = m->key[0], k1 = m->key[1], h = n ^ k1, a, b;
+    size_t left = n;
+    for (; left > 16; left -= 16, p += 16)
+        h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
+    if (left >= 8) {
+        a = read64(p);
+        b = read64(p + left - 8);
+    } else if (left >= 4) {
+        a = read32(p);
+        b = read32(p + left - 4);
+    } else {
+        a = left ? (uint64_t)p[0] << 16 | (uint64_t)p[left / 2] << 8 | p[left - 1] : 0;
+        b = 0;
+    }
+    h = fold(fold(a ^ k0 ^ h, b ^ k1), k0 | 1);
+    uint32_t hash = (uint32_t)(h ^ h >> 32);
+    return hash ? hash : 1;
+}
+
+// Sixteen bytes that the kernel draws for each process.
+static void draw_key(uint64_t key[2])
+{
+    key[0] = 0x9E3779B97F4A7C15u;
+    key[1] = 0xC2B2AE3D27D4EB4Fu;
+    uintptr_t drawn = getauxval(AT_RANDOM);
+    if (drawn)
+        memcpy(key, (const void *)drawn, 16);
+}
+
+// ---- the map ------------------------------------------------------------------------------------
+
+static bool resize(struct map *m, size_t cap)
+{
+    struct map_slot *slots = ARENA_ARRAY(m->arena, struct map_slot, cap);
+    if (!slots)
+        return false;
+    for (size_t i = 0; i < m->cap; i++) {
+        if (!m->slots[i].hash)
+            continue;
+        size_t at = m->slots[i].hash & (cap - 1);
+        while (slots[at].hash)
+            at = (at + 1) & (cap - 1);
+        slots[at] = m->slots[i];
+    }
+    m->slots = slots;
+    m->cap = cap;
+    return true;
+}
+
+void tsr__map_init(struct map *m, struct arena *a, size_t expected)
+{
+    *m = (struct map){.arena = a};
+    draw_key(m->key);
+    if (expected == 0)
+        return; // the first key makes the table
+    size_t cap = MAP_MIN;
+    while (cap - cap / 4 < expected && cap < SIZE_MAX / 2)
+        cap *= 2;
+    resize(m, cap); // a failure shows at the first key
+}
+
+// The slot of key, or the free one where it belongs. The table is never full.
+static struct map_slot *find(const struct map *m, struct str key, uint32_t hash)
+{
+    size_t mask = m->cap - 1;
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+        struct map_slot *s = &m->slots[i];
+        if (s->hash == 0 || (s->hash == hash && s->n == key.n && memcmp(s->p, key.p, key.n) == 0))
+            return s;
+    }
+}
+
+void *tsr__map_get(const struct map *m, struct str key)
+{
+    if (m->n == 0 || key.n > UINT32_MAX)
+        return NULL;
+    if (key.n == 0)
+        key.p = "";
+    return find(m, key, keyed_hash(m, key.p, key.n))->value;
+}
+
+void **tsr__map_at(struct map *m, struct str key)
+{
+    if (key.n > UINT32_MAX) {
+        m->arena->failed = true;
+        tsr__diag_nomem(m->arena->session, key.n);
+        return NULL;
+    }
+    if (m->n >= m->cap - m->cap / 4 && !resize(m, m->cap ? m->cap * 2 : MAP_MIN))
+        return NULL;
+    if (key.n == 0)
+        key.p = "";
+    uint32_t hash = keyed_hash(m, key.p, key.n);
+    struct map_slot *s = find(m, key, hash);
+    if (s->hash == 0) {
+        *s = (struct map_slot){key.p, (uint32_t)key.n, hash, NULL};
+        m->n++;
+    }
+    return &s->value;
+}
+
+// ---- stable hashes: XXH64, as its author describes it -------------------------------------------
+
+#define P1 0x9E3779B185EBCA87u
+#define P2 0xC2B2AE3D27D4EB4Fu
+#define P3 0x165667B19E3779F9u
+#define P4 0x85EBCA77C2B2AE63u
+#define P5 0x27D4EB2F165667C5u
+
+static uint64_t rotate(uint64_t v, int by)
+{
+    return v << by | v >> (64 - by);
+}
+static uint64_t lane(uint64_t acc, uint64_t v)
+{
+    return rotate(acc + v * P2, 31) * P1;
+}
+static uint64_t merge(uint64_t h, uint64_t v)
+{
+    return (h ^ lane(0, v)) * P1 + P4;
+}
+
+static uint64_t little64(const unsigned char *p)
+{
+    uint64_t v = read64(p);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
+static uint64_t little32(const unsigned char *p)
+{
+    uint32_t v = read32(p);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap32(v);
+#endif
+    return v;
+}
+
+static uint64_t hash_tail(uint64_t h, const unsigned char *p, size_t n)
+{
+    for (; n >= 8; n -= 8, p += 8)
+        h = rotate(h ^ lane(0, little64(p)), 27) * P1 + P4;
+    if (n >= 4) {
+        h = rotate(h ^ little32(p) * P1, 23) * P2 + P3;
+        n -= 4, p += 4;
+    }
+    for (; n > 0; n--, p++)
+        h = rotate(h ^ *p * P5, 11) * P1;
+    h = (h ^ h >> 33) * P2;
+    h = (h ^ h >> 29) * P3;
+    return h ^ h >> 32;
+}
+
+uint64_t tsr__hash64(const void *data, size_t n, uint64_t seed)
+{
+    const unsigned char *p = data;
+    uint64_t h = seed + P5;
+    size_t left = n;
+    if (n >= 32) {
+        uint64_t v[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
+        for (; left >= 32; left -= 32, p += 32)
+            for (int i = 0; i < 4; i++)
+                v[i] = lane(v[i], little64(p + 8 * i));
+        h = rotate(v[0], 1) + rotate(v[1], 7) + rotate(v[2], 12) + rotate(v[3], 18);
+        for (int i = 0; i < 4; i++)
+            h = merge(h, v[i]);
+    }
+    return hash_tail(h + n, p, left);
+}
+
+uint32_t tsr__hash(const void *p, size_t n)
+{
+    uint64_t h = tsr__hash64(p, n, 0);
+    return (uint32_t)(h ^ h >> 32);
+}

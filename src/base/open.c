@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// open.c - the one resolver for names that a model or manifest gives: nothing outside its folder.
+//
+// The kernel contains the search itself (openat2, Linux 5.6): no check that a swapped link could
+// outrun. Older kernels walk name by name and follow no link; a link is then resolved by looking at
+// where it ends, and that place is walked to again from the root. Names are refused before that if
+// they are absolute or have "..".
+#include "base/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) // a FIFO must not make us wait
+#define OPEN_TRIES 100 // the kernel asks to try again while somebody renames on the path
+
+int tsr__fd_above(int fd)
+{
+    if (fd < 0 || fd > 2)
+        return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, 3), error = errno;
+    close(fd);
+    errno = error;
+    return above;
+}
+
+static int open_kernel(int root, const char *name, uint64_t resolve)
+{
+    struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
+    for (int i = 0; i < OPEN_TRIES; i++) {
+        int fd = (int)syscall(SYS_openat2, root, name, &how, sizeof how);
+        if (fd >= 0 || (errno != EAGAIN && errno != EINTR))
+            return fd;
+    }
+    return -1;
+}
+
+static void close_keep_errno(int fd)
+{
+    int error = errno;
+    close(fd);
+    errno = error;
+}
+
+// Component by component, links refused (ELOOP; ENOTDIR where one stands for a folder).
+static int open_walking(int root, const char *name)
+{
+    char part[NAME_MAX + 1];
+    int dir = root;
+    for (;;) {
+        size_t n = strcspn(name, "/");
+        const char *rest = name + n + strspn(name + n, "/");
+        if (n > NAME_MAX) {
+            errno = ENAMETOOLONG;
+            break;
+        }
+        memcpy(part, name, n);
+        part[n] = 0;
+        bool last = !name[n]; // "file/" asks for a folder, which is refused as one
+        int fd =
+            openat(dir, n ? part : ".",
+                   last ? OPEN_FLAGS | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (dir != root)
+            close_keep_errno(dir);
+        if (fd < 0 || last)
+            return fd;
+        dir = fd;
+        name = *rest ? rest : ".";
+    }
+    if (dir != root)
+        close_keep_errno(dir);
+    return -1;
+}
+
+static bool path_of_fd(int fd, char out[PATH_MAX])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, out, PATH_MAX - 1);
+    if (n <= 0 || n >= PATH_MAX - 1 || out[0] != '/')
+        return false;
+    out[n] = 0;
+    return true;
+}
+
+static int open_no_links(int root, const char *name, bool use_kernel)
+{
+    int fd = use_kernel ? open_kernel(root, name, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS) : -1;
+    if (use_kernel && (fd >= 0 || (errno != ENOSYS && errno != EPERM)))
+        return fd;
+    return open_walking(root, name);
+}
+
+int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
+{
+    char target[PATH_MAX], home[PATH_MAX];
+    int found = openat(folder, name, O_PATH | O_CLOEXEC); // looks, opens nothing
+    if (found < 0)
+        return -1;
+    bool known = path_of_fd(found, target) && path_of_fd(root, home);
+    close(found);
+    size_t n = known ? strlen(home) : 0;
+    if (n == 1)
+        n = 0; // the root of all is "/" alone
+    if (!known || strncmp(target, home, n) != 0 || target[n] != '/') {
+        errno = EXDEV;
+        return -1;
+    }
+    return open_no_links(root, target + n + 1, use_kernel);
+}
+
+int tsr__open_beneath(int root, const char *name, bool use_kernel)
+{
+    int fd = use_kernel ? open_kernel(root, name, RESOLVE_BENEATH) : -1;
+    if (use_kernel && (fd >= 0 || (errno != ENOSYS && errno != EPERM)))
+        return fd;
+    fd = open_walking(root, name);
+    if (fd >= 0 || (errno != ELOOP && errno != ENOTDIR))
+        return fd;
+    return tsr__open_through(root, name, root, false);
+}
+
+// ---- folders ------------------------------------------------------------------------------------
+
+static tsr_status refuse_open(tsr_session *s, const char *path, const char *hint)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(path);
+    tsr__diag(s, DIAG_io_open, &at, hint, "cannot open '%s': %s", path, strerror(errno));
+    return TSR_IO;
+}
+
+tsr_status tsr__folder_open(tsr_session *s, const char *path, struct folder *out)
+{
+    int fd = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1)
+                                       : open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    fd = tsr__fd_above(fd);
+    if (fd < 0)
+        return refuse_open(s, path, "give the path of a folder that may be read");
+    *out = (struct folder){.fd = fd, .real_fd = -1};
+    return TSR_OK;
+}
+
+// Opens the folder that holds path; "a/b" is in "a", "b" in ".", "/b" in "/".
+static int open_parent(const char *path)
+{
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    if (n >= sizeof parent) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(parent, path, n);
+    parent[n] = 0;
+    const char *name = !slash ? "." : n == 0 ? "/" : parent;
+    return tsr__fd_above(open(name, O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
+
+tsr_status tsr__folder_of_file(tsr_session *s, const char *file, struct folder *out)
+{
+    char real[PATH_MAX];
+    struct stat st;
+    int fd = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : open_parent(file);
+    if (fd < 0)
+        return refuse_open(s, file, NULL);
+    *out = (struct folder){.fd = fd, .real_fd = -1};
+    // Content stores keep a model and its data as links into one folder: that one counts as well.
+    if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
+        out->real_fd = open_parent(real);
+    return TSR_OK;
+}
+
+void tsr__folder_close(struct folder *f)
+{
+    if (f->fd > 0)
+        close(f->fd);
+    if (f->real_fd > 0)
+        close(f->real_fd);
+    *f = (struct folder){.fd = -1, .real_fd = -1};
+}
+
+// ---- files beneath them -------------------------------------------------------------------------
+
+// NULL, or why such a name is never looked for.
+static const char *name_fault(struct str name)
+{
+    if (name.n == 0)
+        return "is empty";
+    if (memchr(name.p, 0, name.n))
+        return "holds a NUL byte";
+    if (name.n >= PATH_MAX)
+        return "is too long";
+    if (name.p[0] == '/')
+        return "is absolute";
+    for (size_t i = 0; i < name.n;) {
+        const char *slash = memchr(name.p + i, '/', name.n - i);
+        size_t n = slash ? (size_t)(slash - name.p) - i : name.n - i;
+        if (n == 2 && name.p[i] == '.' && name.p[i + 1] == '.')
+            return "has a '..' in it";
+        i += n + 1;
+    }
+    return NULL;
+}
+
+static int open_allowed(const struct folder *f, const char *name)
+{
+    int fd = tsr__open_beneath(f->fd, name, true);
+    if (fd >= 0 || f->real_fd <= 0)
+        return fd;
+    if (errno == EXDEV)
+        return tsr__open_through(f->fd, name, f->real_fd, true);
+    return errno == ENOENT ? tsr__open_beneath(f->real_fd, name, true) : fd;
+}
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "is a folder"
+           : S_ISFIFO(mode) ? "is a pipe"
+           : S_ISSOCK(mode) ? "is a socket"
+                            : "is a device";
+}
+
+tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str name,
+                            const struct place *at, int *fd_out)
+{
+    static const char inside[] = "files that a model names must lie in its own folder";
+    char path[PATH_MAX];
+    struct stat st;
+    const char *fault = name_fault(name);
+    if (fault) {
+        tsr__diag(s, DIAG_path_outside, at, inside, "the file name '" STR_FMT "' %s", STR_ARG(name),
+                  fault);
+        return TSR_IO;
+    }
+    memcpy(path, name.p, name.n);
+    path[name.n] = 0;
+    int fd = tsr__fd_above(tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : open_allowed(f, path));
+    if (fd < 0 && (errno == EXDEV || errno == ELOOP)) {
+        tsr__diag(s, DIAG_path_outside, at, inside, "'%s' %s", path,
+                  errno == EXDEV ? "is a link that leads outside its folder"
+                                 : "is a link that cannot be followed");
+        return TSR_IO;
+    }
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        tsr__diag(s, DIAG_io_open, at,
+                  errno == ENOENT ? "bring the file along, beside the one that names it" : NULL,
+                  "cannot open '%s': %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return TSR_IO;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        tsr__diag(s, DIAG_io_open, at, "only regular files are read", "cannot open '%s': it %s",
+                  path, kind_of(st.st_mode));
+        close(fd);
+        return TSR_IO;
+    }
+    fcntl(fd, F_SETFL, O_RDONLY); // it was non-blocking for the opening alone
+    *fd_out = fd;
+    return TSR_OK;
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// str.c - views of text: order, globs, numbers, edit distance. Allocates nothing.
+#include "base/internal.h"
+
+int tsr__str_cmp(struct str a, struct str b)
+{
+    size_t n = a.n < b.n ? a.n : b.n;
+    int order = n ? memcmp(a.p, b.p, n) : 0;
+    if (order)
+        return order;
+    return a.n < b.n ? -1 : a.n > b.n;
+}
+
+// Length of the set that starts at p[0] == '[', closing bracket included; 0 if it is never closed.
+// A ']' right after the opening (or after its '!' or '^') is a member.
+static size_t set_length(const char *p, size_t n)
+{
+    size_t i = 1;
+    if (i < n && (p[i] == '!' || p[i] == '^'))
+        i++;
+    for (i++; i < n; i++)
+        if (p[i] == ']')
+            return i + 1;
+    return 0;
+}
+
+static bool set_has(const char *p, size_t n, unsigned char c)
+{
+    bool negated = p[1] == '!' || p[1] == '^', found = false;
+    for (size_t i = negated ? 2 : 1; i + 1 < n; i++) {
+        unsigned char low = (unsigned char)p[i], high = low;
+        if (i + 3 < n && p[i + 1] == '-') {
+            high = (unsigned char)p[i + 2];
+            i += 2;
+        }
+        found |= low <= c && c <= high;
+    }
+    return found != negated;
+}
+
+// Matches one character of s with the pattern element at p; 0 if it does not, else the element's
+// length.
+static size_t match_one(const char *p, size_t n, char c)
+{
+    size_t set = *p == '[' ? set_length(p, n) : 0;
+    if (set)
+        return set_has(p, set, (unsigned char)c) ? set : 0;
+    return *p == '?' || *p == c;
+}
+
+// After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |s|.
+bool tsr__str_glob(struct str pattern, struct str s)
+{
+    size_t p = 0, i = 0, star = SIZE_MAX, star_i = 0;
+    while (i < s.n) {
+        size_t step = 0;
+        if (p < pattern.n && pattern.p[p] == '*') {
+            star = ++p;
+            star_i = i;
+            continue;
+        }
+        if (p < pattern.n)
+            step = match_one(pattern.p + p, pattern.n - p, s.p[i]);
+        if (step) {
+            p += step;
+            i++;
+        } else if (star != SIZE_MAX) {
+            p = star;
+            i = ++star_i;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern.n && pattern.p[p] == '*')
+        p++;
+    return p == pattern.n;
+}
+
+bool tsr__str_int(struct str s, int64_t *out)
+{
+    bool negative = s.n > 0 && s.p[0] == '-';
+    size_t i = negative;
+    int64_t value = 0; // built downwards: the most negative number has no positive twin
+    if (i == s.n)
+        return false;
+    for (; i < s.n; i++) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return false;
+        if (!mul_ok(value, 10, &value) || !add_ok(value, -(s.p[i] - '0'), &value))
+            return false;
+    }
+    if (!negative && value == INT64_MIN)
+        return false;
+    *out = negative ? value : -value;
+    return true;
+}
+
+#define DISTANCE_MAX                                                                               \
+    255 // longer texts, once what they share at both ends is gone, count as different
+
+static void trim_shared(struct str *a, struct str *b)
+{
+    while (a->n && b->n && a->p[0] == b->p[0]) {
+        a->p++, a->n--;
+        b->p++, b->n--;
+    }
+    while (a->n && b->n && a->p[a->n - 1] == b->p[b->n - 1]) {
+        a->n--;
+        b->n--;
+    }
+}
+
+// row[j] is the distance between the first i bytes of a and the first j of b.
+size_t tsr__str_distance(struct str a, struct str b, size_t limit)
+{
+    size_t row[DISTANCE_MAX + 1];
+    trim_shared(&a, &b);
+    size_t gap = a.n > b.n ? a.n - b.n : b.n - a.n;
+    if (gap > limit || a.n > DISTANCE_MAX || b.n > DISTANCE_MAX)
+        return limit + 1;
+    for (size_t j = 0; j <= b.n; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a.n; i++) {
+        size_t diagonal = row[0], best = row[0] = i;
+        for (size_t j = 1; j <= b.n; j++) {
+            size_t swap = diagonal + (a.p[i - 1] != b.p[j - 1]);
+            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = swap < least ? swap : least;
+            best = row[j] < best ? row[j] : best;
+        }
+        if (best > limit)
+            return limit + 1;
+    }
+    return row[b.n] > limit ? limit + 1 : row[b.n];
+}
+
+struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
+{
+    struct str nearest = {NULL, 0};
+    size_t limit = wanted.n < 3 ? 1 : wanted.n / 3 > 8 ? 8 : wanted.n / 3;
+    for (size_t i = 0; i < n && limit > 0; i++) {
+        size_t distance = tsr__str_distance(wanted, candidates[i], limit);
+        if (distance > limit || candidates[i].n == 0 || distance >= wanted.n)
+            continue;
+        nearest = candidates[i];
+        if (distance == 0)
+            break;
+        limit = distance - 1; // the first of equally near ones stays
+    }
+    return nearest;
+}

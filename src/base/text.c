@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// text.c - text that grows up to a maximum, and what is safe to show on a terminal.
+#include "base/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define TEXT_MAX ((size_t)64 << 20)
+
+void tsr__text_init(struct text *t, tsr_session *s)
+{
+    *t = (struct text){.session = s};
+}
+
+void tsr__text_free(struct text *t)
+{
+    tsr__free(t->session, t->p, t->cap);
+    tsr__text_init(t, t->session);
+}
+
+// Makes room for `more` bytes and the NUL after them.
+static bool reserve(struct text *t, size_t more)
+{
+    size_t max = t->max ? t->max : TEXT_MAX;
+    if (t->failed)
+        return false;
+    if (more < t->cap - t->n)
+        return true;
+    if (t->n > max || more > max - t->n) {
+        tsr__diag_nomem(t->session, more);
+        t->failed = true;
+        return false;
+    }
+    size_t need = t->n + more + 1, cap = t->cap ? t->cap * 2 : 256;
+    if (cap < need)
+        cap = need;
+    char *p = tsr__realloc(t->session, t->p, t->cap, cap);
+    if (!p) {
+        t->failed = true;
+        return false;
+    }
+    t->p = p;
+    t->cap = cap;
+    return true;
+}
+
+void tsr__text_add(struct text *t, struct str s)
+{
+    if (!reserve(t, s.n))
+        return;
+    if (s.n)
+        memcpy(t->p + t->n, s.p, s.n);
+    t->n += s.n;
+    t->p[t->n] = 0;
+}
+
+void tsr__text_vprintf(struct text *t, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    if (reserve(t, 0)) {
+        int n = vsnprintf(t->p + t->n, t->cap - t->n, format, args);
+        if (n < 0)
+            t->failed = true;
+        else if ((size_t)n < t->cap - t->n)
+            t->n += (size_t)n;
+        else if (reserve(t, (size_t)n))
+            t->n += (size_t)vsnprintf(t->p + t->n, t->cap - t->n, format, again);
+        if (t->failed && t->p)
+            t->p[t->n] = 0; // a cut first attempt is not part of the text
+    }
+    va_end(again);
+}
+
+void tsr__text_printf(struct text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tsr__text_vprintf(t, format, args);
+    va_end(args);
+}
+
+size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
+{
+    const unsigned char *u = (const unsigned char *)p;
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (n == 0)
+        return 0;
+    size_t length = u[0] < 0x80   ? 1
+                    : u[0] < 0xC2 ? 0
+                    : u[0] < 0xE0 ? 2
+                    : u[0] < 0xF0 ? 3
+                    : u[0] < 0xF5 ? 4
+                                  : 0;
+    if (length == 0 || length > n)
+        return 0;
+    uint32_t c = length == 1 ? u[0] : u[0] & (0x7Fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((u[i] & 0xC0) != 0x80)
+            return 0;
+        c = c << 6 | (u[i] & 0x3Fu);
+    }
+    if (c < least[length] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return 0;
+    *out = c;
+    return length;
+}
+
+// What would move the cursor, change colours, reorder the line or stay invisible.
+static bool is_unsafe(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0xFEFF ||
+           (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
+           (c >= 0x2060 && c <= 0x206F) || (c >= 0xE0000 && c <= 0xE007F);
+}
+
+void tsr__text_add_safe(struct text *t, struct str s)
+{
+    size_t i = 0, clean = 0; // s[clean..i) is shown as it is
+    while (i < s.n) {
+        uint32_t c = 0;
+        size_t length = tsr__utf8(s.p + i, s.n - i, &c);
+        if (length && !is_unsafe(c)) {
+            i += length;
+            continue;
+        }
+        tsr__text_add(t, (struct str){s.p + clean, i - clean});
+        for (size_t end = i + (length ? length : 1); i < end; i++)
+            tsr__text_printf(t, "\\x%02X", (unsigned char)s.p[i]);
+        clean = i;
+    }
+    tsr__text_add(t, (struct str){s.p + clean, s.n - clean});
+}
+
+// The locale decides what printf puts between whole and fraction; a point is put there again.
+static void plain_point(char *p)
+{
+    char *to = p;
+    bool pointed = false;
+    for (; *p; p++) {
+        if ((*p >= '0' && *p <= '9') || *p == '-' || *p == '+' || *p == 'e') {
+            *to++ = *p;
+        } else if (!pointed) {
+            *to++ = '.';
+            pointed = true;
+        }
+    }
+    *to = 0;
+}
+
+void tsr__double_text(double value, char out[32])
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
+    plain_point(out);
+}
