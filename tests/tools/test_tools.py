@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tools that the other tests rely on: does the runner count what it should, does lint see what it should?"""
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+failed = 0
+
+
+def load(name):
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), os.path.join(ROOT, "tools", name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def check(name, got, want):
+    global failed
+    failed += got != want
+    print("ok %s" % name if got == want else "not ok %s: got %r, want %r" % (name, got, want))
+
+
+def judged(result, stdout, stderr="", code=0):
+    passed, bad, skipped, _ = summary.judge({"result": result, "stdout": stdout, "stderr": stderr, "returncode": code})
+    return passed, len(bad), len(skipped)
+
+
+def breaches(path, text):
+    """What lint says about one file."""
+    lint.breaches.clear()
+    lint.print = lambda *_: None
+    lint.check_includes(path, text)
+    lint.check_head(path, text)
+    lint.check_calls(path, text)
+    return len(lint.breaches)
+
+
+sys.dont_write_bytecode = True
+sys.argv = sys.argv[:1]
+summary, lint = load("test-summary"), load("lint")
+HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
+
+check("counts TAP", judged("OK", "1..2\nok 1 - a\nok 2 - b\n"), (2, 0, 0))
+check("counts lines of scripts", judged("FAIL", "ok a\nnot ok b: why\n", code=1), (1, 1, 0))
+check("counts a program without lines once", judged("OK", "fine\n"), (1, 0, 0))
+check("a program that dies adds a failed case", judged("FAIL", "ok 1 - a\n", code=-11), (1, 1, 0))
+check("a time-out adds a failed case", judged("TIMEOUT", "ok 1 - a\n"), (1, 1, 0))
+check("a skipped case is not passed", judged("OK", "ok a # SKIP no engine\nok b\n"), (1, 0, 1))
+check("a skipped program is one", judged("SKIP", "no MPI here\n", code=77), (0, 0, 1))
+check("a failed line counts whatever the exit code", judged("OK", "not ok a\n"), (0, 1, 0))
+check("other words are no cases", judged("OK", "okay\nnot okay\nbook 3\n"), (1, 0, 0))
+
+check("lint: a clean file", breaches("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
+check("lint: a room above", breaches("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
+check("lint: a commented include", breaches("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
+check("lint: another room's private header", breaches("src/ir/x.c", HEAD + '#include "base/internal.h"\n'), 1)
+check("lint: serde sees wire", breaches("src/ir/serde_read.c", HEAD + '#include "wire/wire.h"\n'), 0)
+check("lint: the rest of ir does not", breaches("src/ir/graph.c", HEAD + '#include "wire/wire.h"\n'), 1)
+check("lint: the command sees the public header only", breaches("src/cli/x.c", HEAD + '#include "base/base.h"\n'), 1)
+check("lint: no SPDX line", breaches("src/wire/x.c", "int f(int);\n"), 1)
+check("lint: a banned function", breaches("src/cli/x.c", HEAD + "void f(void) { strcpy(a, b); }\n"), 1)
+check("lint: its name in a text or comment", breaches("src/cli/x.c", HEAD + '// strcpy(a)\nconst char *t = "strcpy(a)";\n'), 0)
+check("lint: printing in the library", breaches("src/wire/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 1)
+check("lint: printing in the command", breaches("src/cli/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 0)
+check("lint: the environment in transport", breaches("src/transport/x.c", HEAD + 'int f(void) { return !getenv("A"); }\n'), 0)
+LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"
+check("lint: length of a function", [(n, name) for n, name, _ in lint.functions("x.c", LONG)], [(72, "f")])
+sys.exit(1 if failed else 0)
