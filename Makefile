@@ -39,7 +39,9 @@ lint: all
 	@tools/lint $(BUILD)
 
 install: all
-	@meson install -C $(BUILD) --no-rebuild
+	@meson configure $(BUILD) --prefix=$(PREFIX)
+	@meson install -C $(BUILD)
+	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
 uninstall:
 	@ninja -C $(BUILD) uninstall
