@@ -164,6 +164,10 @@ TSR_API tsr_status tsr_model_save(tsr_model *m, const char *path);
 TSR_API tsr_status tsr_model_save_bytes(tsr_model *m, void **bytes, size_t *n);
 TSR_API void tsr_bytes_free(tsr_session *s, void *bytes, size_t n);
 
+/* Copies the external data files that the model names into the folder of path (existing ones are replaced whole), so
+ * that a model saved there finds them. A folder that is the model's own needs nothing. */
+TSR_API tsr_status tsr_model_copy_data(tsr_model *m, const char *path);
+
 TSR_API tsr_session *tsr_model_session(const tsr_model *m);
 TSR_API const char *tsr_model_path(const tsr_model *m); /* "" if not from a file */
 TSR_API int64_t tsr_model_ir_version(const tsr_model *m);
@@ -396,6 +400,10 @@ TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const i
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
 TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
+/* Completes one configuration (NULL: the only one): every layout that follows from the explicit specs becomes a spec of
+ * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
+ * whose check has errors is refused (TSR_INVALID). */
+TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
 
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 
@@ -470,6 +478,9 @@ TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_opt
                            const tsr_tensors *inputs, tsr_tensors *outputs);
 /* This process's place in an MPI job: false if it was not started by a launcher. */
 TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
+
+/* Whether ranks can be run over "threads", "openmpi" or "mpich" here (its plug-in is present). */
+TSR_API bool tsr_transport_available(const char *family);
 
 typedef struct tsr_difference {
     const char *name;

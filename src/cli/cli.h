@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli.h - what the commands share: the tables of commands and options, exit codes, printing.
+//
+// A command is one file cmd_NAME.c with one `struct command`. Options are rows; the parser hands
+// them over in the order given, because edits are applied in order. Only this room prints, exits
+// and reads the environment.
+#ifndef TSR_CLI_H
+#define TSR_CLI_H
+
+#include "tessera.h"
+
+#include <stdio.h>
+
+enum {
+    EXIT_DONE = 0,
+    EXIT_NO = 1, // findings, differences, refused edits
+    EXIT_USAGE = 2,
+    EXIT_READ = 3, // cannot read the model or partition
+    EXIT_INFEASIBLE = 4,
+    EXIT_UNSUPPORTED = 5, // under --strict
+    EXIT_PEER = 6,
+    EXIT_ENGINE = 7,
+    EXIT_WRITE = 8,
+    EXIT_INTERRUPTED = 130
+};
+
+struct option {
+    const char *name;  // with dashes: "--config", "-o"
+    const char *value; // what its argument is called; NULL: a flag
+    const char *help;
+};
+#define END_OF_OPTIONS                                                                             \
+    {                                                                                              \
+        NULL, NULL, NULL                                                                           \
+    }
+// Rows of the commands that execute something; cli_read_run_options reads them.
+// clang-format off
+#define RUN_OPTIONS                                                                                       \
+    {"--transport", "NAME", "threads or mpi (default: mpi under an MPI launcher, else threads)"},         \
+    {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
+    {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
+    {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \
+    {"--ort-ops", "LIB", "your custom-operator library for ONNX Runtime"},                                \
+    {"--check-files", NULL, "read all digests of the partition first"}
+// clang-format on
+
+// One option as given.
+struct given {
+    const struct option *option;
+    const char *value; // NULL for flags
+};
+
+struct cli;
+struct command {
+    const char *name, *arguments, *summary; // arguments: "MODEL", "MODEL -o OUT"
+    const char *detail;                     // more lines for --help, or NULL
+    const char *example;                    // works as typed from the project's root
+    const struct option *options;           // besides --json, --quiet, --help
+    int min_arguments, max_arguments;
+    int (*run)(struct cli *c);
+};
+
+struct cli {
+    const struct command *command;
+    tsr_session *session;
+    struct given *given;
+    size_t n_given;
+    const char **arguments;
+    size_t n_arguments;
+    bool json, quiet, verbose;
+    const char *program; // argv[0]
+};
+
+extern const struct command *const cli_commands[]; // ends with NULL
+extern const struct option cli_common[];           // options of every command
+
+// The last value given for an option, or NULL; and whether a flag was given.
+const char *cli_value(const struct cli *c, const char *name);
+bool cli_flag(const struct cli *c, const char *name);
+// Option row of a command by name (common ones included), or NULL.
+const struct option *cli_option(const struct command *command, const char *name, size_t n);
+
+// Says what is wrong with the call on stderr, with the way to the help; returns EXIT_USAGE.
+int cli_usage(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Prints findings on stderr (notes only with --verbose) and returns the exit code for the status.
+int cli_finish(struct cli *c, tsr_status status);
+// Progress, results of writing and other remarks: stderr, not with --quiet or --json.
+void cli_say(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Prints a finished JSON document and frees it; EXIT_WRITE if stdout is closed.
+int cli_print_json(struct cli *c, tsr_json *j, int code);
+// A document begun with its version.
+tsr_json *cli_json(struct cli *c);
+
+// 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
+const char *cli_bytes(int64_t bytes);
+const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
+
+// Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps near the
+// program or the current folder. TSR_ENGINE with one finding if there is none.
+tsr_status cli_engine(struct cli *c, const char **found, const char **version);
+// Fills run options from the command line; EXIT_USAGE after a message, else 0.
+int cli_read_run_options(struct cli *c, tsr_run_options *options);
+// Parses --seconds, --timeout and the like: a positive number.
+bool cli_number(const char *text, double *out);
+
+#endif

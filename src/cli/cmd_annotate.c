@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_annotate.c - writes configurations, shardings and stages by hand; all wrong edits are told,
+// then nothing is written.
+#include "edit.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *trim(char *text)
+{
+    text += strspn(text, " \t\r\n");
+    size_t n = strlen(text);
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        text[--n] = 0;
+    return text;
+}
+
+// One line of a script: the same words as on the command line, the rest of the line being the
+// value.
+static void script_line(struct editor *e, char *line)
+{
+    char *option = trim(line);
+    if (!*option || *option == '#')
+        return;
+    char *value = option + strcspn(option, " \t=");
+    if (!*value) {
+        edit_wrong(e, EXIT_USAGE, "'%s' has no value", option);
+        return;
+    }
+    *value++ = 0;
+    value = trim(value);
+    size_t n = strlen(value);
+    bool cascade = n > 10 && !strcmp(value + n - 10, " --cascade");
+    if (cascade) {
+        value[n - 10] = 0;
+        value = trim(value);
+        n = strlen(value);
+    }
+    if (n > 1 && value[0] == '\'' && value[n - 1] == '\'') {
+        value[n - 1] = 0;
+        value++;
+    }
+    edit_apply(e, option, value, cascade);
+}
+
+static void run_script(struct editor *e, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    if (!f) {
+        edit_wrong(e, EXIT_READ, "cannot read %s: %s", path, strerror(errno));
+        return;
+    }
+    e->script = path;
+    for (e->line = 1; getline(&line, &cap, f) >= 0; e->line++)
+        script_line(e, line);
+    e->script = NULL;
+    free(line);
+    fclose(f);
+}
+
+static void run_edits(struct editor *e, const struct cli *c)
+{
+    for (size_t i = 0; i < c->n_given; i++) {
+        const char *name = c->given[i].option->name;
+        bool cascade = i + 1 < c->n_given && !strcmp(c->given[i + 1].option->name, "--cascade");
+        if (!strcmp(name, "--script"))
+            run_script(e, c->given[i].value);
+        else if (c->given[i].value && strcmp(name, "-o"))
+            edit_apply(e, name, c->given[i].value, cascade);
+    }
+}
+
+static int finish(struct cli *c, struct editor *e, tsr_model *m, const char *out)
+{
+    if (e->code) {
+        cli_finish(c, TSR_OK);
+        cli_say(c, "nothing was written\n");
+        return e->code;
+    }
+    tsr_status status = TSR_OK;
+    if (cli_flag(c, "--copy-data"))
+        status = tsr_model_copy_data(m, out);
+    if (status == TSR_OK)
+        status = tsr_model_save(m, out);
+    int code = cli_finish(c, status);
+    if (status == TSR_OK)
+        cli_say(c, "%s: %zu edits, written\n", out, e->n_applied);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    const char *out = cli_value(c, "-o");
+    tsr_model *m = NULL;
+    struct editor e;
+    if (!out)
+        return cli_usage(c, "where to? give -o OUT");
+    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    if (status != TSR_OK)
+        return cli_finish(c, status);
+    int code = EXIT_READ;
+    if (edit_begin(&e, c, m)) {
+        run_edits(&e, c);
+        code = finish(c, &e, m, out);
+    }
+    edit_end(&e);
+    tsr_model_free(m);
+    return code;
+}
+
+static const struct option options[] = {
+    {"-o", "OUT", "the model to write"},
+    {"--config", "NAME[:N[=dev,...]]",
+     "declare a configuration of N devices, or choose one, for the edits that follow"},
+    {"--remove-config", "NAME", "take a configuration off the model"},
+    {"--cascade", NULL, "after --remove-config: with every annotation that names it"},
+    {"--shard", "NODE:VALUE=SHARDING",
+     "cut a value at a node: {2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2"},
+    {"--unshard", "NODE:VALUE", "take that away again"},
+    {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
+    {"--tile", "VALUE=SHARDING", "cut a value at its producer and at all its consumers"},
+    {"--script", "FILE", "one edit per line, the same words; # begins a comment"},
+    {"--copy-data", NULL, "bring external data along into OUT's folder"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_annotate = {
+    .name = "annotate",
+    .arguments = "MODEL [edits] -o OUT",
+    .summary = "write configurations, shardings and stages by hand",
+    .detail = "NODE is a name, a glob over names, one of the node's outputs, or #index; `outer > "
+              "branch > inner` in subgraphs.\n"
+              "SHARDING: cuts per dimension, then the device of each shard. {1,4:0,1,2,3} cuts "
+              "columns in 4; (0,1) is a group\n"
+              "that shares a shard; {1:0,1} duplicates; {4/2*16,1:0,1} cuts 4 heads of 16; "
+              "S0,R@2x2 cuts over a mesh axis.\n"
+              "Without edits OUT has the bytes of MODEL.",
+    .example = "tessera annotate tests/models/t5_tiny/model.onnx --config tp2:2 --shard "
+               "'node_linear_4:val_140={1,2:0,1}' "
+               "--shard 'node_linear_5:val_141={2,1:0,1}' -o /tmp/cut.onnx",
+    .options = options,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_completion.c - completion scripts for bash, zsh and fish, made from the tables of commands
+// and options.
+#include "cli.h"
+
+#include <string.h>
+
+static void each_option(const struct command *k,
+                        void (*f)(const struct command *, const struct option *))
+{
+    for (const struct option *o = k->options; o && o->name; o++)
+        f(k, o);
+    for (const struct option *o = cli_common; o->name; o++)
+        f(k, o);
+}
+
+static void word(const struct command *k, const struct option *o)
+{
+    (void)k;
+    printf(" %s", o->name);
+}
+
+static void bash(void)
+{
+    printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("    %s) words=\"", cli_commands[i]->name);
+        each_option(cli_commands[i], word);
+        printf("\" ;;\n");
+    }
+    printf("    esac\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
+    for (size_t i = 0; cli_commands[i]; i++)
+        printf("%s ", cli_commands[i]->name);
+    printf("--help --version\"\n    elif [[ \"${COMP_WORDS[COMP_CWORD]}\" != -* ]]; then\n        "
+           "words=\"\"\n    fi\n"
+           "    COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\n"
+           "complete -o default -F _tessera tessera\n");
+}
+
+static void zsh_option(const struct command *k, const struct option *o)
+{
+    (void)k;
+    printf(" '%s[", o->name);
+    for (const char *p = o->help; *p; p++)
+        printf(strchr("[]:'\\", *p) ? *p == '\'' ? "'\\''" : "\\%c" : "%c", *p);
+    printf("]%s'", o->value ? ":value:_files" : "");
+}
+
+static void zsh(void)
+{
+    printf("#compdef tessera\n_tessera() {\n    if (( CURRENT == 2 )); then\n        local -a "
+           "commands=(");
+    for (size_t i = 0; cli_commands[i]; i++)
+        printf(" '%s:%s'", cli_commands[i]->name, cli_commands[i]->summary);
+    printf(
+        " )\n        _describe command commands\n        return\n    fi\n    case $words[2] in\n");
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("    %s) _arguments '*:file:_files'", cli_commands[i]->name);
+        each_option(cli_commands[i], zsh_option);
+        printf(" ;;\n");
+    }
+    printf("    esac\n}\ncompdef _tessera tessera\n");
+}
+
+static void fish_option(const struct command *k, const struct option *o)
+{
+    printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", k->name);
+    printf(o->name[1] == '-' ? "-l %s" : "-s %s", o->name + (o->name[1] == '-' ? 2 : 1));
+    printf("%s -d \"%s\"\n", o->value ? " -r" : "", o->help);
+}
+
+static void fish(void)
+{
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("complete -c tessera -n __fish_use_subcommand -a %s -d \"%s\"\n",
+               cli_commands[i]->name, cli_commands[i]->summary);
+        each_option(cli_commands[i], fish_option);
+    }
+}
+
+static int run(struct cli *c)
+{
+    const char *shell = c->arguments[0];
+    if (!strcmp(shell, "bash"))
+        bash();
+    else if (!strcmp(shell, "zsh"))
+        zsh();
+    else if (!strcmp(shell, "fish"))
+        fish();
+    else
+        return cli_usage(c, "no completion for '%s'; there is bash, zsh and fish", shell);
+    return EXIT_DONE;
+}
+
+const struct command cmd_completion = {
+    .name = "completion",
+    .arguments = "bash|zsh|fish",
+    .summary = "print a completion script for a shell",
+    .example = "tessera completion bash > /tmp/tessera.bash",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

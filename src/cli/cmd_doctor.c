@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_doctor.c - what of the surroundings is found and what is missing, and what to do about it.
+#include "cli.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct item {
+    const char *what, *state; // "ok" or "missing"
+    char detail[512];
+    const char *remedy;
+};
+
+// First program of that name on the path; empty if none.
+static void which(const char *name, char *out, size_t cap)
+{
+    const char *path = getenv("PATH");
+    out[0] = 0;
+    for (const char *p = path ? path : ""; *p;) {
+        size_t n = strcspn(p, ":");
+        if ((size_t)snprintf(out, cap, "%.*s/%s", (int)n, p, name) < cap && access(out, X_OK) == 0)
+            return;
+        out[0] = 0;
+        p += n + (p[n] == ':');
+    }
+}
+
+static void set(struct item *i, const char *what, bool ok, const char *remedy)
+{
+    i->what = what;
+    i->state = ok ? "ok" : "missing";
+    i->remedy = ok ? "" : remedy;
+}
+
+static void look_engine(struct cli *c, struct item *i)
+{
+    const char *found = "", *version = "";
+    bool ok = cli_engine(c, &found, &version) == TSR_OK;
+    tsr_finding_clear(c->session);
+    set(i, "ONNX Runtime", ok,
+        "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path");
+    snprintf(i->detail, sizeof i->detail, "%s%s%s", version, ok ? " at " : "", found);
+}
+
+static void look_mpi(struct item *i, const char *what, const char *program, const char *family,
+                     const char *remedy)
+{
+    char path[PATH_MAX];
+    which(program, path, sizeof path);
+    bool plugin = tsr_transport_available(family);
+    set(i, what, path[0] && plugin,
+        path[0] ? "rebuild: the plug-in is made where this MPI's headers are installed" : remedy);
+    snprintf(i->detail, sizeof i->detail, "%.400s%s", path,
+             path[0] && !plugin ? " (no plug-in)" : "");
+}
+
+static void look_python(struct item *i)
+{
+    char line[400] = "";
+    FILE *p = popen("PATH=\".venv/bin:$PATH\" python3 -c 'import sys, onnx, onnxruntime; "
+                    "print(sys.version.split()[0], \"onnx\", "
+                    "onnx.__version__, \"onnxruntime\", onnxruntime.__version__)' 2>/dev/null",
+                    "r");
+    bool ok = p && fgets(line, sizeof line, p);
+    if (p)
+        pclose(p);
+    line[strcspn(line, "\n")] = 0;
+    set(i, "Python witnesses", ok && line[0],
+        "only the tests need them; tools/setup puts them into .venv");
+    snprintf(i->detail, sizeof i->detail, "%s", line);
+}
+
+static int print_text(const struct item *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        printf("%-18s %-8s %s\n", items[i].what, items[i].state, items[i].detail);
+        if (items[i].remedy[0])
+            printf("%-27s help: %s\n", "", items[i].remedy);
+    }
+    return EXIT_DONE;
+}
+
+static int print_doctor_json(struct cli *c, const struct item *items, size_t n)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_begin(j, "items", '[');
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "what", items[i].what);
+        tsr_json_string(j, "state", items[i].state);
+        tsr_json_string(j, "detail", items[i].detail);
+        tsr_json_string(j, "remedy", items[i].remedy);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    return cli_print_json(c, j, EXIT_DONE);
+}
+
+static int run(struct cli *c)
+{
+    struct item items[6] = {0};
+    set(&items[0], "tessera", true, "");
+    snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
+    set(&items[1], "processors", true, "");
+    snprintf(items[1].detail, sizeof items[1].detail, "%ld cores, %s memory",
+             sysconf(_SC_NPROCESSORS_ONLN),
+             cli_bytes((int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
+    look_engine(c, &items[2]);
+    look_mpi(&items[3], "Open MPI", "mpirun.openmpi", "openmpi",
+             "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
+    look_mpi(&items[4], "MPICH", "mpirun.mpich", "mpich",
+             "apt install mpich libmpich-dev; threads need no MPI");
+    look_python(&items[5]);
+    return c->json ? print_doctor_json(c, items, 6) : print_text(items, 6);
+}
+
+const struct command cmd_doctor = {
+    .name = "doctor",
+    .arguments = "",
+    .summary = "what is found and missing here, and what to do",
+    .example = "tessera doctor",
+    .run = run,
+};

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_infer.c - fills in what the annotations left open and writes the model.
+#include "cli.h"
+
+static int run(struct cli *c)
+{
+    const char *out = cli_value(c, "-o");
+    tsr_model *m = NULL;
+    if (!out)
+        return cli_usage(c, "where to? give -o OUT");
+    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    if (status == TSR_OK)
+        status = tsr_infer(m, cli_value(c, "--config"));
+    if (status == TSR_OK)
+        status = tsr_model_save(m, out);
+    int code = cli_finish(c, status);
+    if (status == TSR_OK)
+        cli_say(c, "%s: written\n", out);
+    tsr_model_free(m);
+    return code;
+}
+
+static const struct option options[] = {
+    {"-o", "OUT", "the model to write"},
+    {"--config", "NAME", "configuration to complete (needed if the model has several)"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_infer = {
+    .name = "infer",
+    .arguments = "MODEL -o OUT",
+    .summary = "fill in what the annotations left open",
+    .detail = "Explicit shardings are never changed. Inputs without one take what the node's other "
+              "shardings demand, else what\n"
+              "their producer gives; outputs follow from the operator's rule.",
+    .example = "tessera infer /tmp/cut.onnx -o /tmp/complete.onnx",
+    .options = options,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

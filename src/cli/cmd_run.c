@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_run.c - runs a partition (or a whole model) on a set of inputs.
+#include "cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static void print_outputs(const tsr_tensors *t)
+{
+    for (size_t i = 0; i < tsr_tensors_count(t); i++) {
+        printf("%-24s %s [", tsr_tensors_name(t, i), tsr_dtype_name(tsr_tensors_dtype(t, i)));
+        for (int k = 0; k < tsr_tensors_rank(t, i); k++)
+            printf("%s%lld", k ? ", " : "", (long long)tsr_tensors_dims(t, i)[k]);
+        printf("]\n");
+    }
+}
+
+static void json_outputs(tsr_json *j, const tsr_tensors *t)
+{
+    tsr_json_begin(j, "outputs", '[');
+    for (size_t i = 0; i < tsr_tensors_count(t); i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "name", tsr_tensors_name(t, i));
+        tsr_json_string(j, "type", tsr_dtype_name(tsr_tensors_dtype(t, i)));
+        tsr_json_begin(j, "shape", '[');
+        for (int k = 0; k < tsr_tensors_rank(t, i); k++)
+            tsr_json_int(j, NULL, tsr_tensors_dims(t, i)[k]);
+        tsr_json_end(j);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static int report(struct cli *c, const tsr_tensors *outputs)
+{
+    int rank = 0, ranks = 1;
+    tsr_launcher(&rank, &ranks, NULL);
+    if (rank > 0)
+        return EXIT_DONE;
+    if (c->json) {
+        tsr_json *j = cli_json(c);
+        if (j)
+            json_outputs(j, outputs);
+        return cli_print_json(c, j, EXIT_DONE);
+    }
+    if (!c->quiet)
+        print_outputs(outputs);
+    return EXIT_DONE;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// Whole inputs for a partition are named and typed by its rank 0 file.
+static tsr_status load_inputs(struct cli *c, const char *path, bool folder, tsr_tensors *inputs)
+{
+    const char *set = cli_value(c, "--inputs");
+    char file[4096];
+    tsr_model *m = NULL;
+    snprintf(file, sizeof file, "%s%s", path, folder ? "/rank0.onnx" : "");
+    tsr_status status = tsr_model_load(c->session, file, &m);
+    if (status == TSR_OK)
+        status = tsr_tensors_load(inputs, set ? set : "random", m, false);
+    tsr_model_free(m);
+    return status;
+}
+
+static tsr_status execute(struct cli *c, const tsr_run_options *options, tsr_tensors *inputs,
+                          tsr_tensors *outputs)
+{
+    const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
+    bool folder = is_folder(path);
+    int rank = 0, ranks = 1;
+    tsr_status status = load_inputs(c, path, folder, inputs);
+    if (status == TSR_OK)
+        status = folder ? tsr_run(c->session, path, options, inputs, outputs)
+                        : tsr_run_model(c->session, path, options, inputs, outputs);
+    bool mine = !tsr_launcher(&rank, &ranks, NULL) || rank == 0;
+    if (status == TSR_OK && file && mine)
+        status = tsr_tensors_save(outputs, file);
+    return status;
+}
+
+static int run(struct cli *c)
+{
+    tsr_run_options options;
+    tsr_tensors *inputs = NULL, *outputs = NULL;
+    int code = cli_read_run_options(c, &options);
+    if (code)
+        return code;
+    tsr_status status = cli_engine(c, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_tensors_new(c->session, &inputs);
+    if (status == TSR_OK)
+        status = tsr_tensors_new(c->session, &outputs);
+    if (status == TSR_OK)
+        status = execute(c, &options, inputs, outputs);
+    code = cli_finish(c, status);
+    if (status == TSR_OK)
+        code = report(c, outputs);
+    tsr_tensors_free(outputs);
+    tsr_tensors_free(inputs);
+    return code;
+}
+
+static const struct option options_table[] = {
+    {"--inputs", "SET", ".npz, .npy, a folder test_data_set_N, or random[:SEED] (default)"},
+    {"--outputs", "FILE.npz", "write the outputs there (under MPI: rank 0)"},
+    RUN_OPTIONS,
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_run = {
+    .name = "run",
+    .arguments = "FOLDER|MODEL",
+    .summary = "run a partition (ranks as threads, or under mpirun) or a whole model",
+    .detail = "`mpirun -n 4 tessera run parts/` runs the same with one process per rank.",
+    .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
+               "tests/models/bert_tiny/test_data_set_0",
+    .options = options_table,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_tiles.c - what a sharding does to a shape: start, stop and size of every device's pieces.
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define MAX_RANK 64
+
+// "7x4" -> rank and sizes; -1: not a shape.
+static int parse_shape(const char *text, int64_t *shape)
+{
+    int rank = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || errno || v < 0 || rank == MAX_RANK || *p == '+' || *p == ' ')
+            return -1;
+        shape[rank++] = v;
+        if (!*end)
+            return rank;
+        if (*end != 'x')
+            return -1;
+        p = end;
+    }
+}
+
+static void list_text(char *out, size_t cap, const int64_t *v, const int64_t *minus, int rank)
+{
+    size_t k = (size_t)snprintf(out, cap, "[");
+    for (int i = 0; i < rank && k < cap; i++)
+        k += (size_t)snprintf(out + k, cap - k, "%s%lld", i ? ", " : "",
+                              (long long)(v[i] - (minus ? minus[i] : 0)));
+    if (k < cap)
+        snprintf(out + k, cap - k, "]");
+}
+
+static void print_boxes(const tsr_box *boxes, size_t n, int rank)
+{
+    printf("%-7s %-24s %-24s %s\n", "device", "start", "stop", "size");
+    for (size_t i = 0; i < n; i++) {
+        char start[256], stop[256], size[256];
+        list_text(start, sizeof start, boxes[i].start, NULL, rank);
+        list_text(stop, sizeof stop, boxes[i].stop, NULL, rank);
+        list_text(size, sizeof size, boxes[i].stop, boxes[i].start, rank);
+        printf("%-7lld %-24s %-24s %s\n", (long long)boxes[i].device, start, stop, size);
+    }
+}
+
+static void json_list(tsr_json *j, const char *key, const int64_t *v, const int64_t *minus,
+                      int rank)
+{
+    tsr_json_begin(j, key, '[');
+    for (int i = 0; i < rank; i++)
+        tsr_json_int(j, NULL, v[i] - (minus ? minus[i] : 0));
+    tsr_json_end(j);
+}
+
+static int print_tiles_json(struct cli *c, const tsr_box *boxes, size_t n, int rank)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_begin(j, "tiles", '[');
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_int(j, "device", boxes[i].device);
+        json_list(j, "start", boxes[i].start, NULL, rank);
+        json_list(j, "stop", boxes[i].stop, NULL, rank);
+        json_list(j, "size", boxes[i].stop, boxes[i].start, rank);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    return cli_print_json(c, j, EXIT_DONE);
+}
+
+static int run(struct cli *c)
+{
+    const char *shape_text = cli_value(c, "--shape"), *sharding = cli_value(c, "--sharding");
+    int64_t shape[MAX_RANK];
+    if (!shape_text || !sharding)
+        return cli_usage(c, "needs --shape and --sharding");
+    int rank = parse_shape(shape_text, shape);
+    if (rank < 0)
+        return cli_usage(c, "--shape wants sizes such as 7x4, not '%s'", shape_text);
+    const tsr_box *boxes = NULL;
+    size_t n = 0;
+    tsr_status status = tsr_tiles(c->session, sharding, rank, shape, 0, &boxes, &n);
+    if (status == TSR_MALFORMED) {
+        cli_finish(c, status);
+        return EXIT_USAGE;
+    }
+    if (status != TSR_OK)
+        return cli_finish(c, status);
+    if (c->json)
+        return print_tiles_json(c, boxes, n, rank);
+    print_boxes(boxes, n, rank);
+    return EXIT_DONE;
+}
+
+static const struct option options[] = {
+    {"--shape", "7x4", "sizes of the tensor"},
+    {"--sharding", "SHARDING", "{5,1:3,2,4,1,0}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_tiles = {
+    .name = "tiles",
+    .arguments = "--shape SIZES --sharding SHARDING",
+    .summary = "what a sharding does to a shape",
+    .example = "tessera tiles --shape 7x4 --sharding '{5,1:3,2,4,1,0}'",
+    .options = options,
+    .max_arguments = 0,
+    .run = run,
+};

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// edit.h - the edit language of `annotate`: finding nodes and values by text, applying one edit.
+#ifndef TSR_CLI_EDIT_H
+#define TSR_CLI_EDIT_H
+
+#include "cli.h"
+
+struct name_entry {
+    const char *name;
+    tsr_node *node;
+};
+
+// Where one edit came from, for messages: "--shard mm:W={2,1}" or "edits.txt:3: --shard ...".
+struct editor {
+    struct cli *cli;
+    tsr_model *model;
+    tsr_config *config;         // selected for the edits that follow; NULL: none yet
+    struct name_entry *names;   // nodes of the main graph by name, sorted
+    struct name_entry *outputs; // and by output
+    size_t n_names, n_outputs;
+    tsr_node **found; // nodes of the last look-up
+    size_t n_found, cap_found;
+    const char *script; // file name, or NULL
+    size_t line;
+    int code; // worst exit code so far
+    size_t n_applied;
+};
+
+bool edit_begin(struct editor *e, struct cli *c, tsr_model *m); // false: out of memory
+void edit_end(struct editor *e);
+// Applies one edit; problems are told and remembered in e->code, and work goes on.
+void edit_apply(struct editor *e, const char *option, const char *value, bool cascade);
+// Says what is wrong with an edit and notes the exit code (EXIT_NO or EXIT_USAGE).
+void edit_wrong(struct editor *e, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// lookup.c: nodes that the text names (name, one of its outputs, #index, glob, `outer > branch >
+// inner`); the count.
+size_t edit_find_nodes(struct editor *e, const char *text, size_t n, bool globs);
+// Splits NODE:VALUE where it names nodes and one of their values. On success e->found holds the
+// nodes and *value the value's name. Otherwise it says why.
+bool edit_find_target(struct editor *e, const char *text, size_t n, char **value);
+// The value of that name (exactly) among the node's inputs and outputs, or NULL.
+tsr_value *edit_node_value(const tsr_node *n, const char *name);
+char *edit_copy(const char *text, size_t n);
+
+#endif

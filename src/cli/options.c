@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// options.c - what the commands share: option look-up, messages, exit codes, numbers for people.
+#include "cli.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct option cli_common[] = {
+    {"--json", NULL, "one JSON document on stdout"},
+    {"--quiet", NULL, "no remarks on stderr, errors excepted"},
+    {"--verbose", NULL, "notes too"},
+    {"--help", NULL, "this text"},
+    END_OF_OPTIONS,
+};
+
+#define COMMAND(name) extern const struct command cmd_##name;
+#include "commands.def"
+#undef COMMAND
+
+const struct command *const cli_commands[] = {
+#define COMMAND(name) &cmd_##name,
+#include "commands.def"
+#undef COMMAND
+    NULL,
+};
+
+const char *cli_value(const struct cli *c, const char *name)
+{
+    for (size_t i = c->n_given; i-- > 0;)
+        if (!strcmp(c->given[i].option->name, name))
+            return c->given[i].value;
+    return NULL;
+}
+
+bool cli_flag(const struct cli *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_given; i++)
+        if (!strcmp(c->given[i].option->name, name))
+            return true;
+    return false;
+}
+
+static const struct option *find_in(const struct option *table, const char *name, size_t n)
+{
+    for (const struct option *o = table; o && o->name; o++)
+        if (strlen(o->name) == n && !memcmp(o->name, name, n))
+            return o;
+    return NULL;
+}
+
+const struct option *cli_option(const struct command *command, const char *name, size_t n)
+{
+    const struct option *o = find_in(command->options, name, n);
+    return o ? o : find_in(cli_common, name, n);
+}
+
+int cli_usage(const struct cli *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "tessera %s: ", c->command->name);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\nusage: tessera %s %s\n`tessera %s --help` says more\n", c->command->name,
+            c->command->arguments, c->command->name);
+    va_end(args);
+    return EXIT_USAGE;
+}
+
+static int exit_code(tsr_status status)
+{
+    static const unsigned char codes[] = {
+        [TSR_OK] = EXIT_DONE,
+        [TSR_NOMEM] = EXIT_READ,
+        [TSR_IO] = EXIT_READ,
+        [TSR_WRITE] = EXIT_WRITE,
+        [TSR_MALFORMED] = EXIT_READ,
+        [TSR_INVALID] = EXIT_NO,
+        [TSR_UNSUPPORTED] = EXIT_UNSUPPORTED,
+        [TSR_INFEASIBLE] = EXIT_INFEASIBLE,
+        [TSR_ENGINE] = EXIT_ENGINE,
+        [TSR_PEER] = EXIT_PEER,
+        [TSR_DIFFERENT] = EXIT_NO,
+        [TSR_USAGE] = EXIT_USAGE,
+        [TSR_BUG] = EXIT_NO,
+    };
+    return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
+}
+
+int cli_finish(struct cli *c, tsr_status status)
+{
+    size_t shown = 0;
+    for (size_t i = 0; i < tsr_finding_count(c->session); i++) {
+        tsr_severity severity = tsr_finding_at(c->session, i).severity;
+        if (severity == TSR_ERROR || (!c->quiet && (severity == TSR_WARNING || c->verbose))) {
+            fputs(tsr_finding_text(c->session, i), stderr);
+            shown++;
+        }
+    }
+    size_t all =
+        tsr_finding_total(c->session, TSR_ERROR) + tsr_finding_total(c->session, TSR_WARNING);
+    if (shown < all && !c->quiet && tsr_finding_count(c->session) >= TSR_MAX_FINDINGS)
+        fprintf(stderr, "... and %zu more findings\n", all - shown);
+    if (status != TSR_OK && !tsr_finding_total(c->session, TSR_ERROR) && status != TSR_DIFFERENT)
+        fprintf(stderr, "tessera %s: %s\n", c->command->name, tsr_status_text(status));
+    return exit_code(status);
+}
+
+void cli_say(const struct cli *c, const char *format, ...)
+{
+    if (c->quiet || c->json)
+        return;
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+}
+
+tsr_json *cli_json(struct cli *c)
+{
+    tsr_json *j = tsr_json_new(c->session);
+    if (j) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_int(j, "version", 1);
+    }
+    return j;
+}
+
+int cli_print_json(struct cli *c, tsr_json *j, int code)
+{
+    if (j)
+        tsr_json_end(j);
+    const char *text = j ? tsr_json_text(j) : NULL;
+    if (!text) {
+        fprintf(stderr, "tessera %s: out of memory\n", c->command->name);
+        code = EXIT_READ;
+    } else if (fputs(text, stdout) < 0 || fputc('\n', stdout) < 0) {
+        code = EXIT_WRITE;
+    }
+    tsr_json_free(j);
+    return code;
+}
+
+static char *scratch(void)
+{
+    static char buffers[4][48];
+    static int next;
+    next = (next + 1) % 4;
+    return buffers[next];
+}
+
+const char *cli_bytes(int64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    char *out = scratch();
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 1024 && u < 5) {
+        v /= 1024;
+        u++;
+    }
+    snprintf(out, 48, u && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+    return out;
+}
+
+const char *cli_count(int64_t n)
+{
+    char digits[24], *out = scratch();
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)n), k = 0;
+    for (int i = 0; i < length; i++) {
+        out[k++] = digits[i];
+        int left = length - i - 1;
+        if (left && left % 3 == 0 && digits[i] != '-')
+            out[k++] = ',';
+    }
+    out[k] = 0;
+    return out;
+}
+
+bool cli_number(const char *text, double *out)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v) || v <= 0)
+        return false;
+    *out = v;
+    return true;
+}
+
+int cli_read_run_options(struct cli *c, tsr_run_options *options)
+{
+    const char *text;
+    double v = 0;
+    *options = (tsr_run_options){.size = sizeof *options};
+    options->transport = cli_value(c, "--transport");
+    options->ort_ops = cli_value(c, "--ort-ops");
+    options->check_files = cli_flag(c, "--check-files");
+    if ((text = cli_value(c, "--timeout"))) {
+        if (!cli_number(text, &options->timeout_s))
+            return cli_usage(c, "--timeout wants seconds, not '%s'", text);
+    }
+    if ((text = cli_value(c, "--threads"))) {
+        if (!cli_number(text, &v) || v > 4096 || v != (int)v)
+            return cli_usage(c, "--threads wants a whole number, not '%s'", text);
+        options->threads = (int)v;
+    }
+    if ((text = cli_value(c, "--optimize"))) {
+        if (text[0] < '0' || text[0] > '3' || text[1])
+            return cli_usage(c, "--optimize wants 0, 1, 2 or 3, not '%s'", text);
+        options->optimize = text[0] - '0' + 1;
+    }
+    return 0;
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// summary.h - a partition's summary as text and as JSON.
+#ifndef TSR_CLI_SUMMARY_H
+#define TSR_CLI_SUMMARY_H
+
+#include "cli.h"
+
+void summary_print(FILE *to, const tsr_partition_summary *p);
+void summary_json(tsr_json *j, const tsr_partition_summary *p); // adds its fields to an open object
+
+#endif
