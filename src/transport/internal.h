@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - what the transports share: the header that travels before data, comparing, waiting.
+#ifndef TSR_TRANSPORT_INTERNAL_H
+#define TSR_TRANSPORT_INTERNAL_H
+
+#include "transport/transport.h"
+
+#define HEADER_MAGIC                                                                               \
+    0x31525354u // "TSR1" on a little-endian host; another byte order does not match
+
+// A call as it is told to the others.
+struct comm_header {
+    uint32_t magic, kind, reduce, type;
+    uint64_t plan;
+    int64_t id;
+    uint64_t run;
+    int64_t count;
+    uint64_t detail, group; // group: hash of its members
+    int64_t notes[COMM_NOTES];
+    uint64_t bytes; // that this member sends to the reader (set per reader)
+    char op[16], node[COMM_NAME];
+};
+
+void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm_header *out);
+// TSR_OK if both say the same; else says how rank mine and rank theirs differ.
+tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
+                               const struct comm_header *theirs, int their_rank,
+                               struct comm_trouble *why);
+// Fills why; returns status for `return tsr__trouble(...)`.
+tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
+                        ...) TSR_PRINTF(4, 5);
+// Copies text into a field of n bytes, cut and terminated; keeps UTF-8 whole.
+void tsr__name_copy(char *out, size_t n, const char *text);
+
+double tsr__now_s(void); // monotonic
+
+// A wait that spins, then yields, then sleeps in short steps.
+struct patience {
+    unsigned rounds;
+    double started_s, looked_s; // 0: not yet measured
+};
+// One step of waiting. True about every millisecond, when it is time to look around; started_s is
+// set then.
+bool tsr__patience(struct patience *p, bool crowded);
+
+// Elements [first, first + count) that member k of n folds: whole cache lines, equal shares.
+void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);
+
+#endif

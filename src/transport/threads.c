@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// threads.c - ranks as threads of one process: pointers are shared, nothing is copied but the
+// result.
+//
+// A call has two meetings. Arrival: each member writes its header and pointers into its slot and
+// raises its counter for every other member; when all counters are up, all headers are compared,
+// and data may be read. Departure: each member raises its second counter when it no longer touches
+// the others' memory; when all have, the caller may free its own. Counters are per pair of ranks,
+// so the k-th meeting of two ranks is always with each other: ranks that disagree about operator,
+// order or group meet in different calls, and find it.
+//
+// When the job fails, a member may leave only when nobody reads its memory any more: see leave().
+#include "transport/internal.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum state {
+    AT_WORK, // outside of calls, or waiting in one
+    IN_DATA, // reads or writes other members' memory
+    GONE,    // left the job: ended, or failed
+};
+
+struct slot {
+    struct endpoint endpoint; // first: an endpoint is its slot
+    struct thread_job *job;
+    struct comm_header header;
+    const void *in;
+    void *out;
+    const struct comm_exchange *x;
+    atomic_int state;
+    atomic_int waiting_for; // rank, or -1
+    atomic_uint_fast64_t
+        *arrived; // [peer]: calls with that peer entered; written by this rank alone
+    atomic_uint_fast64_t *departed;
+    const void **ins; // scratch of one call, one entry per member
+    void **outs;
+    int64_t (*notes)[COMM_NOTES];
+    char pad[64]; // slots of different ranks share no cache line
+};
+
+struct thread_job {
+    struct arena arena; // holds all of this
+    int n;
+    bool crowded; // more ranks than cores: spinning only steals time
+    struct slot *slots;
+    atomic_uint_fast64_t *counters;
+    size_t row; // words of one rank's counters
+    atomic_int failed;
+    pthread_mutex_t lock; // guards trouble while it is written
+    struct comm_trouble trouble;
+};
+
+static int cores_here(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+static void threads_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
+{
+    struct thread_job *j = ((struct slot *)e)->job;
+    pthread_mutex_lock(&j->lock);
+    if (!atomic_load(&j->failed)) {
+        tsr__trouble(&j->trouble, status, rank, "%s", text);
+        atomic_store(&j->failed, 1);
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+// The job's trouble, for a rank that finds it failed.
+static tsr_status told(struct thread_job *j, struct comm_trouble *why)
+{
+    pthread_mutex_lock(&j->lock);
+    *why = j->trouble;
+    pthread_mutex_unlock(&j->lock);
+    return why->status;
+}
+
+// After a failure: waits until no member can be inside this rank's memory, then counts as gone. A
+// member enters IN_DATA only if it sees the job unfailed after having announced IN_DATA, so one of
+// both sees the other.
+static void leave(struct slot *me, const struct comm_call *c)
+{
+    for (int i = 0; i < c->n_group; i++) {
+        struct slot *peer = &me->job->slots[c->group[i]];
+        struct patience p = {0};
+        while (peer != me && atomic_load(&peer->state) == IN_DATA)
+            tsr__patience(&p, me->job->crowded);
+    }
+    atomic_store(&me->state, GONE);
+}
+
+static tsr_status give_up(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+{
+    threads_fail(&me->endpoint, why->status, why->rank, why->text);
+    leave(me, c);
+    return why->status;
+}
+
+// True if following "waits for" from this rank comes back to a rank seen: nobody of them will ever
+// move.
+static bool in_a_ring(const struct slot *me)
+{
+    const struct thread_job *j = me->job;
+    int at = me->endpoint.rank;
+    for (int steps = 0; steps <= j->n; steps++) {
+        at = atomic_load(&j->slots[at].waiting_for);
+        if (at < 0 || atomic_load(&j->slots[at].state) != AT_WORK)
+            return false;
+        if (at == me->endpoint.rank)
+            return true;
+    }
+    return false; // a ring without this rank: its members will tell
+}
+
+// Looks around while waiting for a peer that has not arrived.
+static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *c,
+                       int *rings, struct comm_trouble *why)
+{
+    int rank = peer->endpoint.rank;
+    if (atomic_load(&me->job->failed))
+        return told(me->job, why);
+    if (atomic_load(&peer->state) == GONE)
+        return tsr__trouble(why, TSR_PEER, rank,
+                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
+                            me->endpoint.rank, c->op, c->node, (long long)c->id);
+    *rings = in_a_ring(me) ? *rings + 1 : 0;
+    if (*rings < 50) // stable over many looks: not a snapshot of ranks on the move
+        return TSR_OK;
+    return tsr__trouble(why, TSR_PEER, rank,
+                        "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for "
+                        "rank %d, which is at %.15s '%.47s' (id %lld)",
+                        me->endpoint.rank, c->op, c->node, (long long)c->id, rank, peer->header.op,
+                        peer->header.node, (long long)peer->header.id);
+}
+
+static tsr_status await_arrival(struct slot *me, struct slot *peer, const struct comm_call *c,
+                                struct comm_trouble *why)
+{
+    int mine = me->endpoint.rank, theirs = peer->endpoint.rank;
+    uint_fast64_t wanted = atomic_load_explicit(&me->arrived[theirs], memory_order_relaxed);
+    struct patience p = {0};
+    int rings = 0;
+    while (atomic_load_explicit(&peer->arrived[mine], memory_order_acquire) < wanted) {
+        if (p.rounds == 0)
+            atomic_store_explicit(&me->waiting_for, theirs, memory_order_relaxed);
+        if (!tsr__patience(&p, me->job->crowded))
+            continue;
+        tsr_status st = look(me, peer, c, &rings, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (p.rounds)
+        atomic_store_explicit(&me->waiting_for, -1, memory_order_relaxed);
+    return TSR_OK;
+}
+
+// All members are there and say the same; or the job fails.
+static tsr_status arrive(struct slot *me, const struct comm_call *c, const int64_t *notes,
+                         struct comm_trouble *why)
+{
+    struct thread_job *j = me->job;
+    if (atomic_load_explicit(&j->failed, memory_order_relaxed)) {
+        atomic_store(&me->state, GONE);
+        return told(j, why);
+    }
+    tsr__header_of(c, notes, &me->header);
+    for (int i = 0; i < c->n_group; i++)
+        if (c->group[i] != me->endpoint.rank)
+            atomic_fetch_add_explicit(&me->arrived[c->group[i]], 1, memory_order_release);
+    for (int i = 0; i < c->n_group; i++) {
+        struct slot *peer = &j->slots[c->group[i]];
+        if (peer == me)
+            continue;
+        tsr_status st = await_arrival(me, peer, c, why);
+        if (st == TSR_OK)
+            st = tsr__header_compare(&me->header, me->endpoint.rank, &peer->header,
+                                     peer->endpoint.rank, why);
+        if (st != TSR_OK)
+            return give_up(me, c, why);
+    }
+    return TSR_OK;
+}
+
+// From here on this rank may touch the others' memory; false if the job failed meanwhile.
+static bool enter_data(struct slot *me)
+{
+    atomic_store(&me->state, IN_DATA);
+    if (!atomic_load(&me->job->failed))
+        return true;
+    atomic_store(&me->state, AT_WORK);
+    return false;
+}
+
+// Done with the others' memory; back when the others are done with ours.
+static tsr_status depart(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+{
+    struct thread_job *j = me->job;
+    atomic_store_explicit(&me->state, AT_WORK, memory_order_release);
+    for (int i = 0; i < c->n_group; i++)
+        if (c->group[i] != me->endpoint.rank)
+            atomic_fetch_add_explicit(&me->departed[c->group[i]], 1, memory_order_release);
+    for (int i = 0; i < c->n_group; i++) {
+        struct slot *peer = &j->slots[c->group[i]];
+        if (peer == me)
+            continue;
+        uint_fast64_t wanted =
+            atomic_load_explicit(&me->departed[c->group[i]], memory_order_relaxed);
+        atomic_uint_fast64_t *theirs = &peer->departed[me->endpoint.rank];
+        struct patience p = {0};
+        while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
+            tsr__patience(&p, j->crowded);
+            if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
+                leave(me, c); // it left without touching us: the job failed
+                return told(j, why);
+            }
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status backed_off(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+{
+    told(me->job, why);
+    leave(me, c);
+    return why->status;
+}
+
+// Folds this member's slice of all inputs into all outputs.
+static void reduce_slice(struct slot *me, const struct comm_call *c)
+{
+    int64_t first, length;
+    int self = 0;
+    for (int i = 0; i < c->n_group; i++) {
+        const struct slot *peer = &me->job->slots[c->group[i]];
+        me->ins[i] = peer->in;
+        me->outs[i] = peer->out;
+        self = peer == me ? i : self;
+    }
+    tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, self, &first, &length);
+    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
+}
+
+static tsr_status threads_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
+                                     void *out, struct comm_trouble *why)
+{
+    struct slot *me = (struct slot *)e;
+    me->in = in;
+    me->out = out;
+    tsr_status st = arrive(me, c, NULL, why);
+    if (st != TSR_OK)
+        return st;
+    if (!enter_data(me))
+        return backed_off(me, c, why);
+    reduce_slice(me, c);
+    return depart(me, c, why);
+}
+
+// Copies what every member sends to this one; the sizes must be those expected.
+static tsr_status copy_parts(struct slot *me, const struct comm_call *c,
+                             const struct comm_exchange *x, int self, struct comm_trouble *why)
+{
+    for (int i = 0; i < c->n_group; i++) {
+        const struct slot *peer = &me->job->slots[c->group[i]];
+        const struct comm_buffer *from = &peer->x->send[self], *to = &x->recv[i];
+        if (from->bytes != to->bytes)
+            return tsr__trouble(why, TSR_PEER, peer->endpoint.rank,
+                                "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu",
+                                c->op, c->node, (long long)c->id, peer->endpoint.rank, from->bytes,
+                                me->endpoint.rank, to->bytes);
+        if (to->bytes && to->p != from->p)
+            memcpy(to->p, from->p, to->bytes);
+    }
+    return TSR_OK;
+}
+
+static tsr_status tell_arrived(struct slot *me, const struct comm_call *c, struct comm_exchange *x,
+                               struct comm_trouble *why)
+{
+    if (!x->arrived)
+        return TSR_OK;
+    for (int i = 0; i < c->n_group; i++)
+        memcpy(me->notes[i], me->job->slots[c->group[i]].header.notes, sizeof me->notes[i]);
+    tsr_status st = x->arrived(x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+    return st == TSR_OK ? TSR_OK : give_up(me, c, why);
+}
+
+static tsr_status threads_exchange(struct endpoint *e, const struct comm_call *c,
+                                   struct comm_exchange *x, struct comm_trouble *why)
+{
+    struct slot *me = (struct slot *)e;
+    me->x = x;
+    int self = 0;
+    while (c->group[self] != e->rank)
+        self++;
+    tsr_status st = arrive(me, c, x->notes, why);
+    if (st == TSR_OK)
+        st = tell_arrived(me, c, x, why);
+    if (st != TSR_OK)
+        return st;
+    if (!enter_data(me))
+        return backed_off(me, c, why);
+    st = copy_parts(me, c, x, self, why);
+    if (st == TSR_OK)
+        return depart(me, c, why);
+    atomic_store(&me->state, AT_WORK);
+    return give_up(me, c, why);
+}
+
+static void threads_close(struct endpoint *e)
+{
+    atomic_store(&((struct slot *)e)->state, GONE);
+}
+
+static const struct transport threads_transport = {
+    .name = "threads",
+    .all_reduce = threads_all_reduce,
+    .exchange = threads_exchange,
+    .fail = threads_fail,
+    .close = threads_close,
+};
+
+static void slot_init(struct thread_job *j, int rank, int cores)
+{
+    struct slot *s = &j->slots[rank];
+    size_t n = (size_t)j->n;
+    s->endpoint = (struct endpoint){&threads_transport, rank, j->n, j->n, cores};
+    s->job = j;
+    atomic_init(&s->waiting_for, -1);
+    s->arrived = j->counters + 2 * (size_t)rank * j->row;
+    s->departed = s->arrived + j->row;
+    s->ins = ARENA_ARRAY(&j->arena, const void *, n);
+    s->outs = ARENA_ARRAY(&j->arena, void *, n);
+    s->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&j->arena, int64_t, n * COMM_NOTES);
+}
+
+struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_options *options)
+{
+    (void)options; // threads live and die with their process: there is no heartbeat to miss
+    struct arena a;
+    tsr__arena_init(&a, s);
+    struct thread_job *j = ARENA_NEW(&a, struct thread_job);
+    if (!j)
+        return NULL;
+    j->arena = a;
+    j->n = n;
+    j->row = ((size_t)n + 7) / 8 * 8; // whole cache lines
+    j->slots = arena_get(&j->arena, (size_t)n * sizeof *j->slots, 64);
+    j->counters = arena_get(&j->arena, (size_t)n * 2 * j->row * sizeof *j->counters, 64);
+    pthread_mutex_init(&j->lock, NULL);
+    int cores = cores_here();
+    j->crowded = n > cores;
+    for (int i = 0; i < n && !j->arena.failed; i++)
+        slot_init(j, i, cores);
+    if (!j->arena.failed)
+        return j;
+    tsr__threads_free(j);
+    return NULL;
+}
+
+struct endpoint *tsr__threads_endpoint(struct thread_job *j, int rank)
+{
+    return &j->slots[rank].endpoint;
+}
+
+void tsr__threads_free(struct thread_job *j)
+{
+    if (!j)
+        return;
+    pthread_mutex_destroy(&j->lock);
+    struct arena a = j->arena; // it holds the job itself
+    tsr__arena_free(&a);
+}
+
+const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j)
+{
+    return atomic_load(&((struct thread_job *)j)->failed) ? &j->trouble : NULL;
+}

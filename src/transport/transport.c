@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// transport.c - the calls of the seam, and what all transports share: headers, messages, patience.
+#include "transport/internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+static const char *const kind_names[COMM_KIND_COUNT] = {
+    "?", "barrier", "AllReduce", "AllGather", "Reshard", "handshake",
+};
+static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
+
+static const char *kind_name(uint32_t k)
+{
+    return k < COMM_KIND_COUNT ? kind_names[k] : "?";
+}
+
+static const char *reduce_name(uint32_t r)
+{
+    return r < COMM_REDUCE_COUNT ? reduce_names[r] : "?";
+}
+
+tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
+                        ...)
+{
+    why->status = status;
+    why->rank = rank;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why->text, sizeof why->text, format, args);
+    va_end(args);
+    return status;
+}
+
+void tsr__name_copy(char *out, size_t n, const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    if (length >= n) {
+        length = n - 1;
+        while (length && ((unsigned char)text[length] & 0xC0) == 0x80)
+            length--; // not in the middle of a character
+    }
+    if (length)
+        memcpy(out, text, length);
+    memset(out + length, 0, n - length);
+}
+
+void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm_header *out)
+{
+    memset(out, 0, sizeof *out);
+    out->magic = HEADER_MAGIC;
+    out->kind = (uint32_t)c->kind;
+    out->reduce = (uint32_t)c->reduce;
+    out->type = (uint32_t)c->type;
+    out->plan = c->plan;
+    out->id = c->id;
+    out->run = c->run;
+    out->count = c->count;
+    out->detail = c->detail;
+    out->group = tsr__hash64(c->group, (size_t)c->n_group * sizeof *c->group, 0);
+    if (notes)
+        memcpy(out->notes, notes, sizeof out->notes);
+    tsr__name_copy(out->op, sizeof out->op, c->op ? c->op : kind_name(out->kind));
+    tsr__name_copy(out->node, sizeof out->node, c->node);
+}
+
+// What differs, as "mine against theirs"; the order is from the most telling to the least.
+static bool difference(const struct comm_header *a, const struct comm_header *b, char *out,
+                       size_t n)
+{
+    if (a->plan != b->plan)
+        snprintf(out, n, "another plan (%016llx against %016llx)", (unsigned long long)a->plan,
+                 (unsigned long long)b->plan);
+    else if (a->kind != b->kind)
+        snprintf(out, n, "another operator (%s against %s)", kind_name(a->kind),
+                 kind_name(b->kind));
+    else if (a->id != b->id)
+        snprintf(out, n, "another id (%lld against %lld)", (long long)a->id, (long long)b->id);
+    else if (a->run != b->run)
+        snprintf(out, n, "another run (%llu against %llu)", (unsigned long long)a->run,
+                 (unsigned long long)b->run);
+    else if (a->group != b->group)
+        snprintf(out, n, "another group");
+    else if (a->type != b->type)
+        snprintf(out, n, "another element type (%s against %s)", tsr_dtype_name((tsr_dtype)a->type),
+                 tsr_dtype_name((tsr_dtype)b->type));
+    else if (a->reduce != b->reduce)
+        snprintf(out, n, "another reduction (%s against %s)", reduce_name(a->reduce),
+                 reduce_name(b->reduce));
+    else if (a->count != b->count)
+        snprintf(out, n, "another number of elements (%lld against %lld)", (long long)a->count,
+                 (long long)b->count);
+    else if (a->detail != b->detail)
+        snprintf(out, n, "other attributes");
+    else
+        return false;
+    return true;
+}
+
+// "rank 1 AllReduce 'fc' (id 3)"
+static void describe(const struct comm_header *h, int rank, char *out, size_t n)
+{
+    snprintf(out, n, "rank %d is at %.*s '%.*s' (id %lld)", rank, (int)sizeof h->op - 1, h->op,
+             COMM_NAME - 1, h->node, (long long)h->id);
+}
+
+tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
+                               const struct comm_header *theirs, int their_rank,
+                               struct comm_trouble *why)
+{
+    if (theirs->magic != HEADER_MAGIC)
+        return tsr__trouble(why, TSR_PEER, their_rank,
+                            "rank %d does not speak this protocol: another version of Tessera, or "
+                            "another kind of processor",
+                            their_rank);
+    char what[128], a[128], b[128];
+    if (!difference(mine, theirs, what, sizeof what))
+        return TSR_OK;
+    describe(mine, my_rank, a, sizeof a);
+    describe(theirs, their_rank, b, sizeof b);
+    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
+}
+
+double tsr__now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#define SPIN_ROUNDS  400  // about 10 us: a peer on another core arrives within that, or is at work
+#define YIELD_ROUNDS 4000 // then a few ms of giving the core away
+#define SLEEP_NS     50000
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+bool tsr__patience(struct patience *p, bool crowded)
+{
+    unsigned round = p->rounds++;
+    if (round < SPIN_ROUNDS && !crowded) {
+        relax();
+        return false;
+    }
+    if (round < YIELD_ROUNDS) {
+        sched_yield();
+    } else {
+        struct timespec nap = {0, SLEEP_NS};
+        nanosleep(&nap, NULL);
+    }
+    if (round % 32)
+        return false;
+    double now = tsr__now_s();
+    if (p->started_s == 0)
+        p->started_s = p->looked_s = now;
+    if (now - p->looked_s < 1e-3)
+        return false;
+    p->looked_s = now;
+    return true;
+}
+
+void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
+{
+    int64_t unit =
+        elem_bytes < 256 ? (int64_t)(256 / elem_bytes) : 1; // small tensors: one member folds
+    int64_t units = count / unit + (count % unit != 0);
+    int64_t a = units / n * k + units % n * k / n;
+    int64_t b = units / n * (k + 1) + units % n * (k + 1) / n;
+    *first = a * unit < count ? a * unit : count;
+    *length = (b * unit < count ? b * unit : count) - *first;
+}
+
+// A call that this endpoint can make at all: its own mistakes are told before others wait.
+static tsr_status call_ok(const struct endpoint *e, const struct comm_call *c,
+                          struct comm_trouble *why)
+{
+    bool mine = false;
+    for (int i = 0; i < c->n_group; i++) {
+        if (c->group[i] < 0 || c->group[i] >= e->size || (i && c->group[i] <= c->group[i - 1]))
+            return tsr__trouble(why, TSR_INVALID, e->rank,
+                                "%s '%s': the group is not an ascending list of ranks below %d",
+                                c->op, c->node, e->size);
+        mine |= c->group[i] == e->rank;
+    }
+    if (!mine)
+        return tsr__trouble(why, TSR_INVALID, e->rank, "%s '%s': rank %d is not in the group",
+                            c->op, c->node, e->rank);
+    return TSR_OK;
+}
+
+tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
+                                void *out, struct comm_trouble *why)
+{
+    tsr_status st = call_ok(e, c, why);
+    if (st == TSR_OK && !tsr__reduce_ok(c->type, c->reduce))
+        st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
+                          c->op, c->node, tsr_dtype_name(c->type));
+    if (st == TSR_OK)
+        return e->transport->all_reduce(e, c, in, out, why);
+    e->transport->fail(e, st, e->rank, why->text);
+    return st;
+}
+
+tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
+                              struct comm_exchange *x, struct comm_trouble *why)
+{
+    tsr_status st = call_ok(e, c, why);
+    if (st == TSR_OK)
+        return e->transport->exchange(e, c, x, why);
+    e->transport->fail(e, st, e->rank, why->text);
+    return st;
+}
+
+#define BARRIER_INLINE 64
+
+tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,
+                             struct comm_trouble *why)
+{
+    int64_t few[BARRIER_INLINE];
+    struct comm_buffer none[BARRIER_INLINE] = {{0}};
+    // Jobs larger than that meet in blocks: each rank with rank 0 would serialise, so everybody in
+    // a block meets, then the heads of the blocks, then the blocks again.
+    int block = e->rank / BARRIER_INLINE * BARRIER_INLINE;
+    int n = e->size - block < BARRIER_INLINE ? e->size - block : BARRIER_INLINE;
+    int heads = (e->size + BARRIER_INLINE - 1) / BARRIER_INLINE;
+    for (int step = 0; step < (heads > 1 ? 3 : 1); step++) {
+        struct comm_call c = {.plan = plan,
+                              .kind = COMM_HANDSHAKE,
+                              .op = "handshake",
+                              .node = what,
+                              .id = step,
+                              .group = few};
+        if (step == 1 && e->rank != block)
+            continue;
+        c.n_group = step == 1 ? heads : n;
+        if (c.n_group > BARRIER_INLINE)
+            return tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%d ranks are too many", e->size);
+        for (int i = 0; i < c.n_group; i++)
+            few[i] = step == 1 ? (int64_t)i * BARRIER_INLINE : block + i;
+        struct comm_buffer got[BARRIER_INLINE] = {{0}};
+        struct comm_exchange x = {.send = none, .recv = got};
+        tsr_status st = tsr__comm_exchange(e, &c, &x, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text)
+{
+    e->transport->fail(e, status, e->rank, text);
+}
+
+void tsr__comm_close(struct endpoint *e)
+{
+    if (e)
+        e->transport->close(e);
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// transport.h - moves bytes between the ranks of one job, behind one seam.
+//
+// A rank holds an endpoint. All members of a group make the same calls in the same order; every
+// call says what it is (struct comm_call), and the group compares that before any byte is trusted:
+// ranks that disagree get an error that names both, never wrong numbers and never a hang.
+// Reductions fold in group order, so all ranks and all transports give the same bits. A rank that
+// fails takes the others with it at once; one that gives no sign of life is named by those who wait
+// for it; one that is merely slow is waited for.
+//
+// An endpoint belongs to one thread at a time. Failures are told in a struct comm_trouble, not as
+// findings, because the rank's thread may not touch the session; whoever runs the ranks makes the
+// finding. This room knows no ONNX but the numbers of the element types.
+#ifndef TSR_TRANSPORT_H
+#define TSR_TRANSPORT_H
+
+#include "base/base.h"
+
+#define COMM_MAX_RANKS 65536
+#define COMM_NOTES     4
+#define COMM_NAME      48 // bytes of a node's name that travel, terminator included
+
+#define COMM_DEAD_S    5.0  // a process that is gone is reported after this
+#define COMM_STOPPED_S 15.0 // default of the longest wait for a rank without a heartbeat
+
+enum comm_kind {
+    COMM_BARRIER = 1,
+    COMM_ALL_REDUCE = 2,
+    COMM_ALL_GATHER = 3,
+    COMM_RESHARD = 4,
+    COMM_HANDSHAKE = 5,
+    COMM_KIND_COUNT
+};
+enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
+
+// What a rank believes it is about to do with its group: the fingerprint. All but op, node and
+// stream must be equal on all members.
+struct comm_call {
+    uint64_t plan; // fingerprint of the partition
+    int64_t id;    // number of this communication in the plan
+    uint64_t run;  // how often this rank has made it before
+    enum comm_kind kind;
+    enum comm_reduce reduce;
+    tsr_dtype type;       // element type that travels
+    int64_t count;        // elements, where all have equally many; else 0
+    uint64_t detail;      // hash of everything else that must agree (axis, layouts)
+    const int64_t *group; // ranks that take part, ascending, this one among them
+    int n_group;
+    const char *op, *node; // for messages
+    void *stream;          // for device memory: later
+};
+
+// Why a call failed. rank is the one at fault, -1 where nobody can be named.
+struct comm_trouble {
+    tsr_status status;
+    int rank;
+    char text[512];
+};
+
+// A piece of memory. device 0 is the host's; others are for transports that move device memory.
+struct comm_buffer {
+    void *p;
+    size_t bytes;
+    int device;
+};
+
+// What one member sends to and gets from each member of the group, in the group's order (its own
+// entry is copied). notes are a few words to all others; `arrived`, if given, is called once all
+// are there and agree, with everybody's notes, and may then set the receive buffers (their sizes
+// must be what the others send).
+struct comm_exchange {
+    const struct comm_buffer *send;
+    struct comm_buffer *recv;
+    int64_t notes[COMM_NOTES];
+    tsr_status (*arrived)(void *data, const int64_t (*notes)[COMM_NOTES], struct comm_trouble *why);
+    void *data;
+};
+
+struct endpoint;
+
+// The seam. All functions but `fail` are called by the endpoint's thread alone.
+struct transport {
+    const char *name; // "threads", "mpi"
+    // out := elements of all members' in folded in group order; in == out is fine.
+    tsr_status (*all_reduce)(struct endpoint *e, const struct comm_call *c, const void *in,
+                             void *out, struct comm_trouble *why);
+    tsr_status (*exchange)(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
+                           struct comm_trouble *why);
+    // Ends the job: every rank that waits, or will, gets this status and text. The first one
+    // counts.
+    void (*fail)(struct endpoint *e, tsr_status status, int rank, const char *text);
+    // This rank takes part no more; whoever waits for it from now on is told so.
+    void (*close)(struct endpoint *e);
+};
+struct endpoint {
+    const struct transport *transport;
+    int rank, size;
+    int host_ranks, host_cores; // ranks of the job on this host, cores that they have together
+};
+
+struct comm_options {
+    double timeout_s;    // longest wait for a rank without a heartbeat; 0: COMM_STOPPED_S
+    const char *plugins; // folder to look for plug-ins in first, or NULL
+};
+
+// ---- collectives
+// ------------------------------------------------------------------------------------
+
+tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
+                                void *out, struct comm_trouble *why);
+tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
+                              struct comm_exchange *x, struct comm_trouble *why);
+// All ranks of the job meet under this plan: the start of a run, and the proof that they run the
+// same thing.
+tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,
+                             struct comm_trouble *why);
+void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text);
+void tsr__comm_close(struct endpoint *e); // NULL is fine
+
+// ---- ranks as threads of one process (threads.c)
+// -------------------------------------------------------
+
+struct thread_job;
+// A job of n ranks; endpoints belong to it. NULL: out of memory (finding added).
+struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_options *options);
+struct endpoint *tsr__threads_endpoint(struct thread_job *j, int rank);
+void tsr__threads_free(struct thread_job *j); // after all ranks have ended
+// What ended the job, or NULL. After all ranks have ended.
+const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j);
+
+// ---- ranks as processes (mpi.c, net.c)
+// --------------------------------------------------------------------
+
+// Joins the MPI job that a launcher of that family started ("openmpi", "mpich"). Adds the finding
+// itself: plugin-absent, mpi-failed.
+tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
+                         struct endpoint **out);
+
+// The launcher's word on this process (launcher.c): tsr_launcher of tessera.h. Families that are no
+// MPI: "torchrun".
+bool tsr__launcher_is_mpi(const char *family);
+
+// ---- arithmetic (reduce.c)
+// ----------------------------------------------------------------------------------
+
+// True if elements of that type can be reduced: floats of 16, 32, 64 bits, bfloat16, integers of 8
+// to 64 bits, bool.
+bool tsr__reduce_ok(tsr_dtype type, enum comm_reduce op);
+size_t
+tsr__elem_bytes(tsr_dtype type); // of types that can be reduced, and other whole-byte ones; 0: none
+// out[m][i] := fold of in[0][first + i] .. in[n - 1][first + i], for count elements from `first`
+// on; written to each of n_out outputs. Every in[k] may be one of the outputs. Integers wrap
+// around; float16 and bfloat16 are accumulated in float and rounded once, to nearest even; max and
+// min give NaN if there is one; bool: sum and max are "or", prod and min are "and".
+void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                 void *const *out, int n_out, int64_t first, int64_t count);
+
+#endif
