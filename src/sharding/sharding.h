@@ -26,6 +26,8 @@ tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const
                                struct tile_layout **out, int *suppressed, struct notation_error *wrong) TSR_MUST_USE;
 // The canonical text of a layout (loop order is normalised to dimension order).
 struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
+// What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and parse are inverse.
+bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
 
 // ---- specs (spec.c) ----------------------------------------------------------------------------------------
 
