@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command from outside: words, exit codes, what is written and what is not. Models are made with Python's onnx."""
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+TESSERA = os.path.abspath(sys.argv[1])
+failed = 0
+try:
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError:
+    print("ok cli # SKIP Python's onnx is not here")
+    sys.exit(0)
+
+
+def call(*args):
+    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
+
+
+def check(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("ok %s" % name if ok else "not ok %s: %s" % (name, str(why)[:600]))
+
+
+def read(path):
+    return open(path, "rb").read() if os.path.exists(path) else b""
+
+
+def make(path):
+    """mm: y = W x, an unnamed Relu, act: an If with a branch, names that need quotes."""
+    f = TensorProto.FLOAT
+    info = helper.make_tensor_value_info
+    then = helper.make_graph([helper.make_node("Relu", ["z"], ["t"], name="inner")], "then", [], [info("t", f, None)])
+    other = helper.make_graph([helper.make_node("Neg", ["z"], ["e"], name="inner")], "else", [], [info("e", f, None)])
+    nodes = [helper.make_node("MatMul", ["W", "x"], ["y"], name="mm"),
+             helper.make_node("Relu", ["y"], ["z"]),
+             helper.make_node("If", ["c"], ["i"], name="choose", then_branch=then, else_branch=other),
+             helper.make_node("Add", ["i", "a:b"], ["s:t"], name="odd:name"),
+             helper.make_node("Add", ["s:t", "name:a:b"], ["o"], name="odd"),
+             helper.make_node("Abs", ["o"], ["out"], name="mm2")]
+    g = helper.make_graph(nodes, "g", [info("W", f, [8, 6]), info("x", f, [6, 4]), info("c", TensorProto.BOOL, []),
+                                       info("a:b", f, [8, 4]), info("name:a:b", f, [8, 4])], [info("out", f, [8, 4])])
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+def specs(path):
+    """{(node, value): (devices, [(axis, [shards])])} of the main graph and its branches."""
+    found = {}
+
+    def walk(graph):
+        for n in graph.node:
+            for c in n.device_configurations:
+                for s in c.sharding_spec:
+                    found[n.name or n.output[0], s.tensor_name] = (list(s.device), [(d.axis, [p.num_shards for p in d.simple_sharding]) for d in s.sharded_dim])
+            for a in n.attribute:
+                if a.HasField("g"):
+                    walk(a.g)
+    walk(onnx.load(path).graph)
+    return found
+
+
+def stages(path):
+    return {n.name or n.output[0]: [c.pipeline_stage for c in n.device_configurations if c.HasField("pipeline_stage")]
+            for n in onnx.load(path).graph.node if n.device_configurations}
+
+
+def annotate(d, *edits):
+    out = os.path.join(d, "out.onnx")
+    if os.path.exists(out):
+        os.remove(out)
+    rc, _, err = call("annotate", os.path.join(d, "m.onnx"), *edits, "-o", out)
+    return rc, err, out
+
+
+def test_help():
+    rc, out, _ = call("--help")
+    commands = re.findall(r"^  (\w+)  ", out, re.M)
+    check("help lists commands", rc == 0 and len(commands) >= 12, out)
+    for k in commands:
+        rc, out, _ = call(k, "--help")
+        example = out.split("example:")[-1].strip()
+        check("help of %s" % k, rc == 0 and example.startswith("tessera %s" % k), out)
+        check("help %s is the same" % k, call("help", k)[1] == out)
+    check("no command", call()[0] == 2)
+    check("unknown command", call("frobnicate")[0] == 2 and "frobnicate" in call("frobnicate")[2])
+    check("version", call("--version")[1].startswith("tessera 0."))
+
+
+def test_examples():
+    """Every example of the help texts works as typed from the project's root, in the order of the commands."""
+    rc, out, _ = call("--help")
+    for k in re.findall(r"^  (\w+)  ", out, re.M):
+        example = call(k, "--help")[1].split("example:")[-1].strip()
+        if k == "partition":
+            subprocess.run(["rm", "-rf", "/tmp/parts"])
+        words = shlex.split(example)[1:]
+        if ">" in words:
+            words = words[: words.index(">")]
+        rc, out, err = call(*words)
+        if rc == 7:
+            print("ok example of %s # SKIP no ONNX Runtime here" % k)
+        else:
+            check("example of %s" % k, rc == 0, (example, rc, err))
+
+
+def test_usage(d):
+    m = os.path.join(d, "m.onnx")
+    for args in (["info"], ["info", m, m], ["info", "--nope", m], ["annotate", m], ["annotate", m, "-o"], ["annotate", m, "--config", "c:2", "--shard"],
+                 ["tiles", "--shape", "7x", "--sharding", "{1:0}"], ["completion", "tcsh"], ["run", m, "--optimize", "9"], ["demo", "--devices", "0"],
+                 ["info", "--json=1", m], ["check"]):
+        rc, out, err = call(*args)
+        check("usage: %s" % " ".join(args[:1] + [os.path.basename(a) for a in args[1:]]), rc == 2 and err.strip() and not out, (rc, out, err))
+    check("a folder is no model", call("info", d)[0] == 3)
+    check("a missing file", call("check", os.path.join(d, "none.onnx"))[0] == 3)
+    check("an unknown code", call("explain", "no-such-code")[0] == 1)
+
+
+def test_annotate(d):
+    m = os.path.join(d, "m.onnx")
+    rc, err, out = annotate(d)
+    check("no edit: same bytes", rc == 0 and read(out) == read(m), err)
+    rc, err, out = annotate(d, "--config", "c:2", "--remove-config", "c")
+    a, b = read(m), read(out)
+    check("a configuration in and out: same bytes but the IR version", rc == 0 and b[:1] + a[1:2] + b[2:] == a, err)
+    rc, err, out = annotate(d, "--config", "c:2", "--shard", "mm:W={2,1}", "--unshard", "mm:W", "--stage", "mm=1", "--stage", "mm=none", "--remove-config", "c", "--cascade")
+    b = read(out)
+    check("everything in and out: same bytes but the IR version", rc == 0 and b[:1] + a[1:2] + b[2:] == a, err)
+    two = ["--config", "c:2"]
+    for name, edits, want in (
+            ("by name", ["--shard", "mm:W={2,1:0,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
+            ("by output", ["--shard", "z:y={2,1:0,1}"], {("z", "y"): ([0, 1], [(0, [2])])}),
+            ("by index", ["--shard", "#1:z={1,2:1,0}"], {("z", "z"): ([1, 0], [(1, [2])])}),
+            ("by glob", ["--shard", "m?:W={2,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
+            ("in a branch", ["--shard", "choose > then_branch > inner:z={2,1}"], {("inner", "z"): ([0, 1], [(0, [2])])}),
+            ("names with colons", ["--shard", "odd:name:s:t={2,1}"], {("odd:name", "s:t"): ([0, 1], [(0, [2])])}),
+            ("quotes settle it", ["--shard", '"odd":"name:a:b"={2,1}'], {("odd", "name:a:b"): ([0, 1], [(0, [2])])}),
+            ("at producer and consumers", ["--tile", "y={2,1}"], {("mm", "y"): ([0, 1], [(0, [2])]), ("z", "y"): ([0, 1], [(0, [2])])}),
+            ("the later one holds", ["--shard", "mm:W={2,1}", "--shard", "mm:W={1,2}"], {("mm", "W"): ([0, 1], [(1, [2])])}),
+            ("two values", ["--shard", "mm:W={1,2}", "--shard", "mm:x={2,1}"], {("mm", "W"): ([0, 1], [(1, [2])]), ("mm", "x"): ([0, 1], [(0, [2])])})):
+        rc, err, out = annotate(d, *two, *edits)
+        got = specs(out) if rc == 0 else None
+        check("shard %s" % name, got == want, (rc, err, got))
+    rc, err, out = annotate(d, *two, "--stage", "mm*=1", "--stage", "#1=0")
+    check("stages", rc == 0 and stages(out) == {"mm": [1], "mm2": [1], "z": [0]}, (err, rc == 0 and stages(out)))
+    script = os.path.join(d, "edits.txt")
+    open(script, "w").write("# a comment\n\n--config c:2=CPU,CUDA:0\n--shard mm:W={2,1:0,1}\n  --stage mm=3  \n--config d:4\n--remove-config d --cascade\n")
+    rc, err, out = annotate(d, "--script", script)
+    check("script", rc == 0 and specs(out) == {("mm", "W"): ([0, 1], [(0, [2])])} and stages(out)["mm"] == [3] and list(onnx.load(out).configuration[0].device) == ["CPU", "CUDA:0"], err)
+    open(script, "w").write("--config c:2\n--shard mm:nothing={2,1}\n--shard nobody:W={2,1}\n--frob x=1\n")
+    rc, err, out = annotate(d, "--script", script)
+    check("a script's mistakes are all told with their lines", rc == 2 and all("edits.txt:%d" % k in err for k in (2, 3, 4)) and not os.path.exists(out), err)
+
+
+def test_refused(d):
+    for name, code, edits in (
+            ("no such value", 1, ["--shard", "mm:nothing={2,1}"]), ("no such node", 1, ["--shard", "nm:W={2,1}"]), ("ambiguous", 1, ["--shard", "odd:name:a:b={2,1}"]),
+            ("no configuration", 2, None), ("not a sharding", 2, ["--shard", "mm:W={2,1"]), ("too many dimensions", 1, ["--shard", "mm:W={2,1,1}"]),
+            ("too many devices", 1, ["--shard", "mm:W={2,1:0,1,2}"]), ("device out of range", 1, ["--shard", "mm:W={2,1:0,7}"]),
+            ("more shards than elements", 1, ["--shard", "mm:W={9,1}"]), ("suppressed tile", 1, ["--shard", "mm:W={2,1:0,-1}"]), ("negative stage", 1, ["--stage", "mm=-1"]),
+            ("stage is no number", 2, ["--stage", "mm=first"]), ("no such configuration", 1, ["--remove-config", "none"]), ("declared twice", 1, ["--config", "c:4"]), ("no devices", 1, ["--config", "d:0"]),
+            ("names and count differ", 1, ["--config", "d:3=CPU,CPU"]), ("no equals sign", 2, ["--shard", "mm:W"]), ("no such tile", 1, ["--tile", "nothing={2,1}"]),
+            ("no such script", 3, ["--script", os.path.join(d, "none.txt")])):
+        rc, err, out = annotate(d, *(["--config", "c:2"] + edits if edits else ["--shard", "mm:W={2,1}"]))
+        check("refused: %s" % name, rc == code and err.strip() and not os.path.exists(out), (rc, err))
+    rc, err, _ = annotate(d, "--config", "c:2", "--shard", "nm:W={2,1}")
+    check("did you mean", "did you mean 'mm'" in err, err)
+    rc, err, _ = annotate(d, "--config", "c:2", "--shard", "mm:nothing={2,1}")
+    check("the node's values are listed", "'W'" in err and "'x'" in err and "'y'" in err, err)
+    m = os.path.join(d, "m.onnx")
+    before = read(m)
+    check("never over the input", call("annotate", m, "--config", "c:2", "-o", m)[0] == 1 and read(m) == before)
+    check("cannot write", call("annotate", m, "--config", "c:2", "-o", os.path.join(d, "no", "such", "x.onnx"))[0] == 8)
+
+
+def test_info(d):
+    _, _, out = annotate(d, "--config", "c:2=CPU,NPU", "--shard", "mm:W={2,1:(0),(1)}", "--stage", "mm=0")
+    rc, text, err = call("info", out, "--json")
+    doc = json.loads(text)
+    keys = "ir_version opsets nodes operators initializers weight_bytes inputs outputs configurations shardings stages".split()
+    check("info --json", rc == 0 and all(k in doc for k in keys) and doc["ir_version"] == 11 and doc["opsets"] == {"": 18}, text + err)
+    check("info counts nodes of branches", doc["nodes"] == 8 and doc["operators"]["Add"] == 2, doc)
+    check("info shows shardings", doc["shardings"][0]["sharding"] == "{2,1:0,1}" and doc["stages"][0]["stage"] == 0, doc)
+    rc, text, _ = call("info", out)
+    check("info as text", rc == 0 and "mm:W {2,1:0,1}" in text and "2 devices: CPU, NPU" in text and "W " in text, text)
+
+
+def test_check_and_explain(d):
+    m = onnx.load(os.path.join(d, "m.onnx"))
+    m.ir_version = 11
+    m.configuration.add(name="c", num_devices=2)
+    c = m.graph.node[0].device_configurations.add(configuration_id="c")
+    c.sharding_spec.add(tensor_name="V", device=[0])
+    c.sharding_spec.add(tensor_name="W", device=[0, 9]).sharded_dim.add(axis=5).simple_sharding.add(num_shards=2)
+    m.graph.node[1].device_configurations.add(configuration_id="d")
+    bad = os.path.join(d, "bad.onnx")
+    onnx.save(m, bad)
+    rc, text, _ = call("check", bad, "--json")
+    doc = json.loads(text)
+    check("check finds all at once", rc == 1 and doc["errors"] >= 4, text)
+    check("each with its place and remedy", all(f["node"] is not None and f["hint"] and f["message"] for f in doc["findings"] if f["severity"] == "error"), text)
+    rc, text, _ = call("check", bad)
+    check("check as text", rc == 1 and "errors" in text.splitlines()[-1], text)
+    check("check of a clean model", call("check", os.path.join(d, "m.onnx"))[0] == 0)
+    rc, text, _ = call("explain")
+    codes = [line.split()[0] for line in text.splitlines()]
+    check("explain lists codes", rc == 0 and {f["code"] for f in doc["findings"]} <= set(codes), codes)
+    check("explain explains each", all(call("explain", k)[0] == 0 for k in codes[:12]))
+
+
+def test_completion(d):
+    for shell in ("bash", "zsh", "fish"):
+        rc, text, _ = call("completion", shell)
+        check("completion for %s" % shell, rc == 0 and "annotate" in text and "script" in text)
+    path = os.path.join(d, "c.bash")
+    open(path, "w").write(call("completion", "bash")[1])
+    script = "source %s; COMP_WORDS=(tessera ann); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera check --con); COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}" % path
+    got = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.split()
+    check("bash completes", got == ["annotate", "--config"], got)
+
+
+def test_damaged(d):
+    whole = read(os.path.join(d, "m.onnx"))
+    path, out = os.path.join(d, "cut.onnx"), os.path.join(d, "cut-out.onnx")
+    open(path, "wb").write(whole[: len(whole) // 2])
+    for args in (["info", path], ["check", path], ["annotate", path, "-o", out]):
+        rc, _, err = call(*args)
+        check("half a file: %s" % args[0], rc == 3 and len(err.strip().splitlines()) <= 4 and not os.path.exists(out), (rc, err))
+
+
+with tempfile.TemporaryDirectory() as d:
+    make(os.path.join(d, "m.onnx"))
+    test_help()
+    test_usage(d)
+    test_annotate(d)
+    test_refused(d)
+    test_info(d)
+    test_check_and_explain(d)
+    test_completion(d)
+    test_damaged(d)
+    test_examples()
+sys.exit(failed > 0)
