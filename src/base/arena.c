@@ -25,6 +25,9 @@
 #define PLAIN_MALLOC 0
 #endif
 
+// Sanitizers stop at what their malloc cannot hold, where it should return NULL.
+#define LARGEST ((size_t)1 << (PLAIN_MALLOC ? 38 : 62))
+
 // ---- the default allocator ----------------------------------------------------------------------
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
@@ -38,8 +41,6 @@ static bool by_pages(size_t bytes)
 // model is a third faster. Both ends that the alignment leaves over are given back.
 static void *pages_get(size_t bytes)
 {
-    if (bytes > SIZE_MAX - 2 * PAGES_BYTES)
-        return NULL;
     size_t want = (bytes + PAGE_MAX - 1) & ~(PAGE_MAX - 1);
     char *p =
         mmap(NULL, want + PAGES_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,6 +70,8 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
             default_free(old, old_bytes);
         return NULL;
     }
+    if (bytes > LARGEST)
+        return NULL;
     if (!by_pages(bytes) && (!old || !by_pages(old_bytes)))
         return realloc(old, bytes);
     void *p = by_pages(bytes) ? pages_get(bytes) : malloc(bytes);

@@ -158,6 +158,7 @@ struct sha256 {
     uint32_t h[8];
     uint64_t bytes;
     unsigned char block[64];
+    bool by_processor; // it has instructions for this
 };
 void tsr__sha256_init(struct sha256 *d);
 void tsr__sha256_add(struct sha256 *d, const void *p, size_t n);

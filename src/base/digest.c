@@ -2,6 +2,11 @@
 // digest.c - SHA-256 (FIPS 180-4), streaming. Names in capitals are the standard's.
 #include "base/internal.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -48,15 +53,73 @@ static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
     }
 }
 
-static void blocks(uint32_t H[8], const unsigned char *p, size_t n)
+#if defined(__x86_64__)
+
+// The processor's own rounds, some six times faster. W holds the last sixteen words of the
+// schedule, four to a register; the state is kept as the instructions want it, ABEF and CDGH.
+__attribute__((target("sha,sse4.1"))) static void blocks_x86(uint32_t H[8], const unsigned char *p,
+                                                             size_t n)
+{
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i dcba = _mm_shuffle_epi32(_mm_loadu_si128((const void *)&H[0]), 0xB1);
+    __m128i hgfe = _mm_shuffle_epi32(_mm_loadu_si128((const void *)&H[4]), 0x1B);
+    __m128i abef = _mm_alignr_epi8(dcba, hgfe, 8), cdgh = _mm_blend_epi16(hgfe, dcba, 0xF0);
+    for (; n > 0; n--, p += 64) {
+        __m128i W[4], abef_before = abef, cdgh_before = cdgh;
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) {
+            __m128i *now = &W[i % 4], last = W[(i + 3) % 4];
+            if (i < 4) {
+                *now = _mm_shuffle_epi8(_mm_loadu_si128((const void *)(p + 16 * i)), swap);
+            } else {
+                __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(*now, W[(i + 1) % 4]),
+                                            _mm_alignr_epi8(last, W[(i + 2) % 4], 4));
+                *now = _mm_sha256msg2_epu32(sum, last);
+            }
+            __m128i k = _mm_add_epi32(*now, _mm_loadu_si128((const void *)&K[4 * i]));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, k);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(k, 0x0E));
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    __m128i feba = _mm_shuffle_epi32(abef, 0x1B), dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128((void *)&H[0], _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128((void *)&H[4], _mm_alignr_epi8(dchg, feba, 8));
+}
+
+static bool has_rounds(void)
+{
+    unsigned a, b, c, d, sse;
+    if (!__get_cpuid(1, &a, &b, &sse, &d) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return false;
+    return (sse & bit_SSE4_1) && (sse & bit_SSSE3) && (b & bit_SHA);
+}
+
+#else
+static void blocks_x86(uint32_t H[8], const unsigned char *p, size_t n)
 {
     blocks_portable(H, p, n);
+}
+static bool has_rounds(void)
+{
+    return false;
+}
+#endif
+
+static void blocks(struct sha256 *d, const unsigned char *p, size_t n)
+{
+    if (d->by_processor)
+        blocks_x86(d->h, p, n);
+    else
+        blocks_portable(d->h, p, n);
 }
 
 void tsr__sha256_init(struct sha256 *d)
 {
     *d = (struct sha256){.h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
-                               0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
+                               0x9b05688c, 0x1f83d9ab, 0x5be0cd19},
+                         .by_processor = has_rounds()};
 }
 
 void tsr__sha256_add(struct sha256 *d, const void *data, size_t n)
@@ -70,9 +133,9 @@ void tsr__sha256_add(struct sha256 *d, const void *data, size_t n)
         p += take, n -= take;
         if (held + take < 64)
             return;
-        blocks(d->h, d->block, 1);
+        blocks(d, d->block, 1);
     }
-    blocks(d->h, p, n / 64);
+    blocks(d, p, n / 64);
     if (n % 64)
         memcpy(d->block, p + n / 64 * 64, n % 64);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dtype.c - names and sizes of the element types. Here, below all rooms, because transports need them too.
+// dtype.c - names and sizes of the element types. Here, below all rooms, because transports need
+// them too.
 #include "base/base.h"
 
 static const struct {

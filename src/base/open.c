@@ -62,6 +62,10 @@ static int open_walking(int root, const char *name)
         }
         memcpy(part, name, n);
         part[n] = 0;
+        if (strcmp(part, "..") == 0) {
+            errno = EXDEV;
+            break;
+        }
         bool last = !name[n]; // "file/" asks for a folder, which is refused as one
         int fd =
             openat(dir, n ? part : ".",

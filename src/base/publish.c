@@ -147,7 +147,7 @@ static int create_temporary(struct outfile *o)
         if (!o->temporary) {
             unlinkat(o->dir_fd, name, 0);
             close(fd);
-            errno = ENOMEM;
+            errno = 0; // the finding is there
             return -1;
         }
         return tsr__fd_above(fd);
@@ -160,6 +160,10 @@ static int open_target(struct outfile *o)
     struct stat st;
     if (tsr__fault(o->session, FAULT_WRITE)) {
         errno = EIO;
+        return -1;
+    }
+    if (!*o->path) {
+        errno = ENOENT;
         return -1;
     }
     if (is_special(o->path))
@@ -200,13 +204,15 @@ tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out)
         goto failed;
     o.fd = open_target(&o);
     if (o.fd < 0) {
-        status = errno == ENOMEM ? TSR_NOMEM : refuse(s, path, errno);
+        status = errno == 0 ? TSR_NOMEM : refuse(s, path, errno);
         goto failed;
     }
     *out = o;
     return TSR_OK;
 
 failed:
+    if (o.temporary)
+        unlinkat(o.dir_fd, o.temporary, 0);
     release(&o);
     return status;
 }

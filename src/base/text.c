@@ -24,13 +24,13 @@ static bool reserve(struct text *t, size_t more)
     size_t max = t->max ? t->max : TEXT_MAX;
     if (t->failed)
         return false;
-    if (more < t->cap - t->n)
-        return true;
     if (t->n > max || more > max - t->n) {
         tsr__diag_nomem(t->session, more);
         t->failed = true;
         return false;
     }
+    if (more < t->cap - t->n)
+        return true;
     size_t need = t->n + more + 1, cap = t->cap ? t->cap * 2 : 256;
     if (cap < need)
         cap = need;

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON writer: layout, escapes, misuse, findings; a foreign parser reads what it wrote.
+#include "scratch.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static void layout(void **state)
+{
+    struct scratch *t = *state;
+    tsr_json *j = tsr_json_new(t->s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_string(j, "name", "x");
+    tsr_json_string(j, "absent", NULL);
+    tsr_json_begin(j, "dims", '[');
+    tsr_json_int(j, NULL, 1);
+    tsr_json_int(j, NULL, INT64_MIN);
+    tsr_json_string(j, NULL, "a, b");
+    tsr_json_end(j);
+    tsr_json_begin(j, "empty", '[');
+    tsr_json_end(j);
+    tsr_json_begin(j, "list", '[');
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_end(j);
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_bool(j, "yes", true);
+    tsr_json_number(j, "nan", NAN);
+    tsr_json_number(j, "inf", -INFINITY);
+    tsr_json_number(j, "half", 0.5);
+    tsr_json_end(j);
+    tsr_json_end(j);
+    tsr_json_end(j);
+    assert_string_equal(tsr_json_text(j), "{\n"
+                                          "  \"name\": \"x\",\n"
+                                          "  \"absent\": null,\n"
+                                          "  \"dims\": [1, -9223372036854775808, \"a, b\"],\n"
+                                          "  \"empty\": [],\n"
+                                          "  \"list\": [\n"
+                                          "    {},\n"
+                                          "    {\n"
+                                          "      \"yes\": true,\n"
+                                          "      \"nan\": null,\n"
+                                          "      \"inf\": null,\n"
+                                          "      \"half\": 0.5\n"
+                                          "    }\n"
+                                          "  ]\n"
+                                          "}\n");
+    assert_ptr_equal(tsr_json_text(j), tsr_json_text(j));
+    tsr_json_free(j);
+    assert_int_equal(t->s->memory_used, sizeof *t->s);
+}
+
+static void long_arrays_keep_their_lines(void **state)
+{
+    struct scratch *t = *state;
+    tsr_json *j = tsr_json_new(t->s);
+    tsr_json_begin(j, NULL, '[');
+    for (int i = 0; i < 100; i++)
+        tsr_json_int(j, NULL, i);
+    tsr_json_end(j);
+    assert_memory_equal(tsr_json_text(j), "[\n  0,\n  1,\n", 12);
+    tsr_json_free(j);
+}
+
+static char *round_trip(tsr_session *s, const char *value)
+{
+    tsr_json *j = tsr_json_new(s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_string(j, value, value); // as key too
+    tsr_json_end(j);
+    json_error_t error;
+    json_t *read = json_loads(tsr_json_text(j), 0, &error);
+    if (!read)
+        fail_msg("%s in %s", error.text, tsr_json_text(j));
+    const char *key = json_object_iter_key(json_object_iter(read));
+    char *copy = strdup(json_string_value(json_object_iter_value(json_object_iter(read))));
+    assert_string_equal(key, copy);
+    json_decref(read);
+    tsr_json_free(j);
+    return copy;
+}
+
+static void escapes(void **state)
+{
+    struct scratch *t = *state;
+    const char *same[] = {"",
+                          "plain",
+                          "\"quoted\" \\ / ",
+                          "tab\t nl\n cr\r bell\a esc\x1b del\x7f",
+                          "\xc3\xbc \xe6\xbc\xa2 \xf0\x9f\x98\x80",
+                          "\xe2\x80\xa8 \xe2\x80\xa9",
+                          "</script>"};
+    for (size_t i = 0; i < TSR_COUNT(same); i++) {
+        char *back = round_trip(t->s, same[i]);
+        assert_string_equal(back, same[i]);
+        free(back);
+    }
+    char *broken = round_trip(t->s, "a\xff b\xc3 c\xed\xa0\x80 d");
+    assert_string_equal(broken, "a\\xFF b\\xC3 c\\xED\\xA0\\x80 d");
+    free(broken);
+    unsigned seed = 3;
+    for (int round = 0; round < 3000; round++) { // any bytes give a document that can be read
+        char bytes[20];
+        for (size_t i = 0; i < sizeof bytes - 1; i++)
+            bytes[i] = (char)((seed = seed * 1103515245 + 12345) >> 16 | 1);
+        bytes[19] = 0;
+        free(round_trip(t->s, bytes));
+    }
+}
+
+static void numbers(void **state)
+{
+    struct scratch *t = *state;
+    const double values[] = {0,      1,       -1,        0.1, 1e-300, 1.7976931348623157e308,
+                             5e-324, 1.0 / 3, 12345678.9};
+    tsr_json *j = tsr_json_new(t->s);
+    tsr_json_begin(j, NULL, '[');
+    for (size_t i = 0; i < TSR_COUNT(values); i++)
+        tsr_json_number(j, NULL, values[i]);
+    tsr_json_end(j);
+    json_t *read = json_loads(tsr_json_text(j), 0, NULL);
+    assert_non_null(read);
+    for (size_t i = 0; i < TSR_COUNT(values); i++)
+        assert_true(json_number_value(json_array_get(read, i)) == values[i]);
+    json_decref(read);
+    tsr_json_free(j);
+}
+
+static void misuse_gives_no_text(void **state)
+{
+    struct scratch *t = *state;
+    for (int wrong = 0; wrong < 9; wrong++) {
+        tsr_json *j = tsr_json_new(t->s);
+        if (wrong == 0) {
+            tsr_json_begin(j, NULL, '{'); // never ended
+        } else if (wrong == 1) {
+            tsr_json_end(j);
+        } else if (wrong == 2) {
+            tsr_json_begin(j, NULL, '{');
+            tsr_json_int(j, NULL, 1); // no key
+            tsr_json_end(j);
+        } else if (wrong == 3) {
+            tsr_json_begin(j, NULL, '[');
+            tsr_json_int(j, "key", 1);
+            tsr_json_end(j);
+        } else if (wrong == 4) {
+            tsr_json_int(j, NULL, 1);
+            tsr_json_int(j, NULL, 2); // a second document
+        } else if (wrong == 5) {
+            tsr_json_begin(j, NULL, '(');
+            tsr_json_end(j);
+        } else if (wrong == 6) {
+            for (int i = 0; i < 1000; i++)
+                tsr_json_begin(j, NULL, '[');
+            for (int i = 0; i < 1000; i++)
+                tsr_json_end(j);
+        } else if (wrong == 7) {
+            tsr_json_int(j, "key", 1); // outside an object
+        }                              // 8: nothing at all
+        assert_null(tsr_json_text(j));
+        tsr_json_free(j);
+    }
+    assert_null(tsr_json_text(NULL));
+    tsr_json_int(NULL, "a", 1);
+    tsr_json_findings(NULL, "a");
+    tsr_json_free(NULL);
+}
+
+static void findings(void **state)
+{
+    struct scratch *t = *state;
+    struct place at = PLACE_NONE;
+    tsr__diag(t->s, DIAG_io_open, &at, NULL, "bare");
+    at = (struct place){STR("f.onnx"), 7,        STR("main"), 3,         STR("n\xff"),
+                        STR("Add"),    STR("v"), 0,           STR("tp"), 2};
+    tsr__diag(t->s, DIAG_io_read, &at, "do this", "full");
+    tsr_json *j = tsr_json_new(t->s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_findings(j, "findings");
+    tsr_json_end(j);
+    assert_string_equal(
+        tsr_json_text(j),
+        "{\n  \"findings\": [\n    {\n"
+        "      \"code\": \"io-open\",\n      \"severity\": \"error\",\n"
+        "      \"message\": \"bare\",\n      \"hint\": null,\n      \"node\": null,\n"
+        "      \"value\": null,\n      \"axis\": null,\n      \"configuration\": null,\n"
+        "      \"file\": null,\n      \"offset\": null,\n      \"graph\": null,\n"
+        "      \"op\": null,\n      \"node_index\": null,\n      \"rank\": null\n    },\n    {\n"
+        "      \"code\": \"io-read\",\n      \"severity\": \"error\",\n"
+        "      \"message\": \"full\",\n      \"hint\": \"do this\",\n"
+        "      \"node\": \"n\\\\xFF\",\n      \"value\": \"v\",\n      \"axis\": 0,\n"
+        "      \"configuration\": \"tp\",\n      \"file\": \"f.onnx\",\n      \"offset\": 7,\n"
+        "      \"graph\": \"main\",\n      \"op\": \"Add\",\n      \"node_index\": 3,\n"
+        "      \"rank\": 2\n    }\n  ]\n}\n");
+    tsr_json_free(j);
+}
+
+static void no_memory(void **state)
+{
+    struct scratch *t = *state;
+    tsr__diag(t->s, DIAG_io_open, NULL, NULL, "something");
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        tsr_session_fault(t->s, 0, n, false);
+        tsr_json *j = tsr_json_new(t->s);
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_findings(j, "findings");
+        tsr_json_end(j);
+        failed = t->s->fault_seen[0] >= n;
+        assert_true((tsr_json_text(j) == NULL) == failed);
+        tsr_json_free(j);
+    }
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, scratch_open, scratch_close)
+    const struct CMUnitTest tests[] = {
+        T(layout),    T(long_arrays_keep_their_lines), T(escapes),
+        T(numbers),   T(misuse_gives_no_text),         T(findings),
+        T(no_memory),
+    };
+    return cmocka_run_group_tests_name("base json", tests, NULL, NULL);
+}

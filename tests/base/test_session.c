@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions: options of any size, the caller's allocator, the listener, status texts.
+#include "scratch.h"
+
+struct heap {
+    size_t held, calls;
+    bool refuse;
+};
+
+static void *heap_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
+{
+    struct heap *h = data;
+    h->calls++;
+    if (h->refuse && bytes > 0)
+        return NULL;
+    h->held += bytes - old_bytes;
+    if (bytes == 0) {
+        free(old);
+        return NULL;
+    }
+    void *p = realloc(old, bytes);
+    if (!old)
+        memset(p, 0xEE, bytes); // nobody may count on zeros
+    return p;
+}
+
+static void callers_allocator(void **state)
+{
+    (void)state;
+    struct heap h = {0};
+    tsr_session_options options = {.size = sizeof options, .alloc = heap_alloc, .alloc_data = &h};
+    tsr_session *s = tsr_session_new(&options);
+    assert_non_null(s);
+    assert_int_equal(tsr_finding_count(s), 0);
+    struct arena a;
+    tsr__arena_init(&a, s);
+    unsigned char *p = arena_get(&a, (size_t)5 << 20, 64);
+    for (size_t i = 0; i < (size_t)5 << 20; i += 1021)
+        assert_int_equal(p[i], 0);
+    tsr__diag(s, DIAG_io_open, NULL, NULL, "x");
+    assert_int_equal(h.held, s->memory_used);
+    tsr__arena_free(&a);
+    h.refuse = true;
+    assert_null(tsr__alloc(s, 10));
+    assert_string_equal(tsr_finding_at(s, 1).code, "out-of-memory");
+    h.refuse = false;
+    arena_get(&s->results[RESULT_TILES], 100, 8);
+    tsr_session_free(s);
+    assert_int_equal(h.held, 0);
+    h.refuse = true;
+    assert_null(tsr_session_new(&options));
+    tsr_session_free(NULL);
+}
+
+static void older_and_newer_callers(void **state)
+{
+    (void)state;
+    struct {
+        tsr_session_options known;
+        char later[64];
+    } newer = {.known = {.size = sizeof newer, .memory_limit = 12345}};
+    memset(newer.later, 0xFF, sizeof newer.later);
+    tsr_session *s = tsr_session_new(&newer.known);
+    assert_int_equal(s->memory_limit, 12345);
+    tsr_session_free(s);
+    tsr_session_options older = {.size = offsetof(tsr_session_options, memory_limit),
+                                 .memory_limit = 1};
+    s = tsr_session_new(&older);
+    assert_int_equal(s->memory_limit, 0);
+    tsr_session_free(s);
+}
+
+static void hear(void *data, const char *what, uint64_t done, uint64_t total)
+{
+    assert_string_equal(what, "loading");
+    assert_true(done <= total);
+    *(uint64_t *)data = done;
+}
+
+static void listener(void **state)
+{
+    (void)state;
+    uint64_t heard = 0;
+    tsr_session_options options = {
+        .size = sizeof options, .progress = hear, .progress_data = &heard};
+    tsr_session *s = tsr_session_new(&options);
+    tsr__progress(s, "loading", 3, 4);
+    assert_true(heard == 3);
+    tsr_session_free(s);
+    s = tsr_session_new(NULL);
+    tsr__progress(s, "nobody listens", 1, 1);
+    tsr_session_free(s);
+}
+
+static void free_engine(tsr_session *s, void *engine)
+{
+    tsr__free(s, engine, 100);
+}
+
+static void engine_goes_with_the_session(void **state)
+{
+    (void)state;
+    struct heap h = {0};
+    tsr_session_options options = {.size = sizeof options, .alloc = heap_alloc, .alloc_data = &h};
+    tsr_session *s = tsr_session_new(&options);
+    s->engine = tsr__alloc(s, 100);
+    s->engine_free = free_engine;
+    tsr_session_free(s);
+    assert_int_equal(h.held, 0);
+}
+
+static void status_texts(void **state)
+{
+    (void)state;
+    for (int i = TSR_OK; i <= TSR_BUG; i++) {
+        assert_true(strlen(tsr_status_text((tsr_status)i)) > 3);
+        for (int k = TSR_OK; k < i; k++)
+            assert_string_not_equal(tsr_status_text((tsr_status)i), tsr_status_text((tsr_status)k));
+    }
+    assert_string_equal(tsr_status_text((tsr_status)99), "unknown status");
+}
+
+static void faults_count(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    assert_false(tsr__fault(s, FAULT_SEND));
+    tsr_session_fault(s, FAULT_SEND, 2, false);
+    assert_false(tsr__fault(s, FAULT_SEND));
+    assert_false(tsr__fault(s, FAULT_READ)); // kinds do not mix
+    assert_true(tsr__fault(s, FAULT_SEND));
+    assert_false(tsr__fault(s, FAULT_SEND));
+    tsr_session_fault(s, FAULT_SEND, 2, true);
+    assert_false(tsr__fault(s, FAULT_SEND));
+    assert_true(tsr__fault(s, FAULT_SEND));
+    assert_true(tsr__fault(s, FAULT_SEND));
+    tsr_session_fault(s, FAULT_SEND, 0, false);
+    assert_false(tsr__fault(s, FAULT_SEND));
+    tsr_session_fault(s, 99, 1, true); // no such kind
+    tsr_session_fault(s, -1, 1, true);
+    tsr_session_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(callers_allocator), cmocka_unit_test(older_and_newer_callers),
+        cmocka_unit_test(listener),          cmocka_unit_test(engine_goes_with_the_session),
+        cmocka_unit_test(status_texts),      cmocka_unit_test(faults_count),
+    };
+    return cmocka_run_group_tests_name("base session", tests, NULL, NULL);
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views: order, globs, numbers, edit distance, nearest name.
+#include "scratch.h"
+
+#include <time.h>
+
+static void order(void **state)
+{
+    (void)state;
+    assert_true(tsr__str_cmp(STR("a"), STR("b")) < 0);
+    assert_true(tsr__str_cmp(STR("ab"), STR("a")) > 0);
+    assert_true(tsr__str_cmp(STR(""), STR("a")) < 0);
+    assert_true(tsr__str_cmp(STR("\x7f"), STR("\xff")) < 0); // bytes, not signs
+    assert_int_equal(tsr__str_cmp((struct str){NULL, 0}, STR("")), 0);
+    assert_true(str_eq((struct str){NULL, 0}, STR("")));
+    assert_true(str_is(STR("x"), "x"));
+}
+
+static void globs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *text;
+        bool matches;
+    } rows[] = {
+        {"", "", true},
+        {"", "a", false},
+        {"*", "", true},
+        {"*", "anything", true},
+        {"**", "x", true},
+        {"a*", "abc", true},
+        {"*c", "abc", true},
+        {"a*c", "abbc", true},
+        {"a*c", "abcd", false},
+        {"*b*", "abc", true},
+        {"layer.?.fc", "layer.3.fc", true},
+        {"layer.?.fc", "layer.13.fc", false},
+        {"layer.*.fc", "layer.13.fc", true},
+        {"[abc]x", "bx", true},
+        {"[abc]x", "dx", false},
+        {"[a-c]x", "bx", true},
+        {"[a-c]x", "dx", false},
+        {"[!a-c]x", "dx", true},
+        {"[^a-c]x", "ax", false},
+        {"[]]", "]", true},
+        {"[!]]", "]", false},
+        {"[a-]", "-", true},
+        {"[a-]", "b", false},
+        {"[-a]", "-", true},
+        {"[", "[", true},
+        {"[a", "[a", true},
+        {"[]", "[]", true},
+        {"[*]", "*", true},
+        {"[*]", "a", false},
+        {"x[0-9]*y", "x1anything/y", true},
+        {"*a*b", "aXaXb", true},
+        {"*ab*cd", "abxxabxcxcd", true},
+        {"?", "", false},
+        {"a?", "a", false},
+        {"*?", "a", true},
+        {"/model/*", "/model/layers.0/MatMul", true},
+    };
+    for (size_t i = 0; i < TSR_COUNT(rows); i++)
+        if (tsr__str_glob(str_of(rows[i].pattern), str_of(rows[i].text)) != rows[i].matches)
+            fail_msg("'%s' on '%s'", rows[i].pattern, rows[i].text);
+}
+
+static void globs_stay_bounded(void **state)
+{
+    (void)state;
+    static char pattern[2001], text[20000];
+    for (size_t i = 0; i < 2000; i += 2)
+        memcpy(pattern + i, "*a", 2);
+    memset(text, 'a', sizeof text);
+    pattern[1999] = 'b';
+    clock_t start = clock();
+    assert_false(tsr__str_glob((struct str){pattern, 2000}, (struct str){text, sizeof text}));
+    assert_true(clock() - start < 5 * CLOCKS_PER_SEC);
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool good;
+        int64_t value;
+    } rows[] = {
+        {"0", true, 0},
+        {"-0", true, 0},
+        {"42", true, 42},
+        {"-42", true, -42},
+        {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN},
+        {"9223372036854775808", false, 0},
+        {"-9223372036854775809", false, 0},
+        {"18446744073709551616", false, 0},
+        {"", false, 0},
+        {"-", false, 0},
+        {"+1", false, 0},
+        {" 1", false, 0},
+        {"1 ", false, 0},
+        {"0x10", false, 0},
+        {"1e3", false, 0},
+        {"1.0", false, 0},
+        {"--1", false, 0},
+    };
+    for (size_t i = 0; i < TSR_COUNT(rows); i++) {
+        int64_t value = 0;
+        if (tsr__str_int(str_of(rows[i].text), &value) != rows[i].good || value != rows[i].value)
+            fail_msg("'%s'", rows[i].text);
+    }
+    int64_t untouched = 7;
+    assert_false(tsr__str_int((struct str){NULL, 0}, &untouched));
+    assert_int_equal(untouched, 7);
+}
+
+// Brute force, as the definition has it.
+static size_t plain_distance(const char *a, const char *b)
+{
+    if (!*a || !*b)
+        return strlen(a) + strlen(b);
+    size_t swap = plain_distance(a + 1, b + 1) + (*a != *b);
+    size_t drop = plain_distance(a + 1, b) + 1, add = plain_distance(a, b + 1) + 1;
+    size_t least = drop < add ? drop : add;
+    return swap < least ? swap : least;
+}
+
+static void distances(void **state)
+{
+    (void)state;
+    unsigned seed = 1;
+    for (int round = 0; round < 2000; round++) {
+        char a[7] = "", b[7] = "";
+        for (int i = 0; i < 6; i++) {
+            a[i] = "abc"[(seed = seed * 1103515245 + 12345) >> 16 & 1];
+            b[i] = "abc"[(seed = seed * 1103515245 + 12345) >> 16 & 1];
+        }
+        a[(seed >> 20) % 7] = 0;
+        b[(seed >> 24) % 7] = 0;
+        size_t want = plain_distance(a, b);
+        for (size_t limit = 0; limit < 8; limit++)
+            assert_int_equal(tsr__str_distance(str_of(a), str_of(b), limit),
+                             want > limit ? limit + 1 : want);
+    }
+    static char text[10000];
+    memset(text, 'a', sizeof text);
+    assert_int_equal(tsr__str_distance((struct str){text, 10000}, (struct str){text, 9999}, 2), 1);
+    text[0] = 'b';
+    assert_int_equal(
+        tsr__str_distance((struct str){text, 5000}, (struct str){text + 5000, 5000}, 2), 1);
+}
+
+static void nearest(void **state)
+{
+    (void)state;
+    const struct str names[] = {STR("input"), STR("hidden"), STR("output"), STR("W_up"), STR("")};
+    assert_true(str_is(tsr__nearest(STR("hiden"), names, 5), "hidden"));
+    assert_true(str_is(tsr__nearest(STR("ouptut"), names, 5), "output"));
+    assert_true(str_is(tsr__nearest(STR("W_up"), names, 5), "W_up"));
+    assert_int_equal(tsr__nearest(STR("bias"), names, 5).n, 0);
+    assert_int_equal(tsr__nearest(STR("x"), names, 5).n, 0);
+    assert_int_equal(tsr__nearest(STR("input"), NULL, 0).n, 0);
+    const struct str even[] = {STR("abcx"), STR("abcy")};
+    assert_true(str_is(tsr__nearest(STR("abcd"), even, 2), "abcx")); // the first of equals
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order),
+        cmocka_unit_test(globs),
+        cmocka_unit_test(globs_stay_bounded),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(distances),
+        cmocka_unit_test(nearest),
+    };
+    return cmocka_run_group_tests_name("base str", tests, NULL, NULL);
+}
