@@ -29,7 +29,7 @@
 
 #define TSR_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-// ---- text (str.c) ---------------------------------------------------------------------------
+// ---- text (str.c) ----
 
 // A view of bytes; not NUL-terminated, not owned. p may be NULL only if n is 0.
 struct str {
@@ -41,12 +41,18 @@ struct str {
 #define STR_FMT      "%.*s"
 #define STR_ARG(s)   (int)((s).n > 4096 ? 4096 : (s).n), (s).p ? (s).p : ""
 
-static inline struct str str_of(const char *c) { return (struct str){c, c ? strlen(c) : 0}; }
+static inline struct str str_of(const char *c)
+{
+    return (struct str){c, c ? strlen(c) : 0};
+}
 static inline bool str_eq(struct str a, struct str b)
 {
     return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
 }
-static inline bool str_is(struct str a, const char *c) { return str_eq(a, str_of(c)); }
+static inline bool str_is(struct str a, const char *c)
+{
+    return str_eq(a, str_of(c));
+}
 int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
 // Shell glob over the whole of s: * ? [set]; bounded work (no exponential backtracking).
 bool tsr__str_glob(struct str pattern, struct str s);
@@ -55,10 +61,10 @@ bool tsr__str_int(struct str s, int64_t *out);
 // Edit distance capped at limit + 1; serves the "did you mean" hints.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
 
-// ---- memory (arena.c) -----------------------------------------------------------------------
+// ---- memory (arena.c) ----
 
 // All memory of the library comes from the session's allocator through these two.
-void *tsr__alloc(tsr_session *s, size_t bytes);                        // NULL: out of memory
+void *tsr__alloc(tsr_session *s, size_t bytes);                              // NULL: out of memory
 void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes); // bytes 0 frees
 void tsr__free(tsr_session *s, void *p, size_t bytes);
 
@@ -95,7 +101,7 @@ static inline void *arena_get(struct arena *a, size_t bytes, size_t align)
 #define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
 #define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
 void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align); // checks n * size
-struct str tsr__arena_str(struct arena *a, struct str s);                     // a NUL-terminated copy
+struct str tsr__arena_str(struct arena *a, struct str s); // a NUL-terminated copy
 struct str tsr__arena_printf(struct arena *a, const char *format, ...) TSR_PRINTF(2, 3);
 
 // Growable array inside an arena (old storage is left behind): VEC(int64_t) ids = {0};
@@ -112,7 +118,7 @@ struct str tsr__arena_printf(struct arena *a, const char *format, ...) TSR_PRINT
          : NULL)
 bool tsr__vec_grow(struct arena *a, void **at, size_t n, size_t *cap, size_t size);
 
-// ---- growing text with a maximum (text.c) -----------------------------------------------------
+// ---- growing text with a maximum (text.c) ----
 
 // Owned, NUL-terminated, growing; sticky failure. `max` 0 means 64 MiB.
 struct text {
@@ -129,7 +135,7 @@ void tsr__text_vprintf(struct text *t, const char *format, va_list args);
 // Adds s so that a terminal shows it as it is: control bytes and broken UTF-8 become \xNN.
 void tsr__text_add_safe(struct text *t, struct str s);
 
-// ---- names (map.c) ------------------------------------------------------------------------------
+// ---- names (map.c) ----
 
 // Hash map from text (viewed, not copied) to pointer; memory from an arena; presized. Hashes are
 // keyed per process, so that no model can be made whose names all collide: the order of slots means
@@ -151,7 +157,8 @@ void *tsr__map_get(const struct map *m, struct str key);             // NULL: ab
 // Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
 void **tsr__map_at(struct map *m, struct str key);
 uint32_t tsr__hash(const void *p, size_t n);
-uint64_t tsr__hash64(const void *p, size_t n, uint64_t seed); // stable over releases (XXH64): fingerprints
+uint64_t tsr__hash64(const void *p, size_t n,
+                     uint64_t seed); // stable over releases (XXH64): fingerprints
 
 // SHA-256 (digest.c), streaming.
 struct sha256 {
@@ -164,7 +171,7 @@ void tsr__sha256_init(struct sha256 *d);
 void tsr__sha256_add(struct sha256 *d, const void *p, size_t n);
 void tsr__sha256_hex(struct sha256 *d, char out[65]);
 
-// ---- checked arithmetic ---------------------------------------------------------------------------
+// ---- checked arithmetic ----
 
 static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
 {
@@ -175,7 +182,7 @@ static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
-// ---- findings (diag.c) ------------------------------------------------------------------------------
+// ---- findings (diag.c) ----
 
 // Codes: diag.def is the only list. DIAG_spec_axis_range <-> "spec-axis-range".
 enum diag_code {
@@ -192,14 +199,14 @@ enum diag_code {
 // with PLACE_NONE; leave out what is not known.
 struct place {
     struct str file;
-    uint64_t offset;           // byte in file, or DIAG_NO_OFFSET
-    struct str graph;          // "main", "main > branch", "function f"
-    int64_t node_index;        // position in its graph, or -1
-    struct str node, op;       // node name and operator
-    struct str value;          // tensor
-    int64_t axis;              // or DIAG_NO_AXIS
+    uint64_t offset;     // byte in file, or DIAG_NO_OFFSET
+    struct str graph;    // "main", "main > branch", "function f"
+    int64_t node_index;  // position in its graph, or -1
+    struct str node, op; // node name and operator
+    struct str value;    // tensor
+    int64_t axis;        // or DIAG_NO_AXIS
     struct str configuration;
-    int64_t rank;              // device or rank, or -1
+    int64_t rank; // device or rank, or -1
 };
 #define PLACE_NONE                                                                                 \
     ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
@@ -213,10 +220,10 @@ size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before 
 // Nearest of n candidates to `wanted` for "did you mean", or an empty view.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 
-// ---- files (file.c) -----------------------------------------------------------------------------------
+// ---- files (file.c) ----
 
-// Descriptors of open files are above 2 everywhere here: all of these structs, zeroed, hold nothing and
-// may be closed, unmapped or aborted.
+// Descriptors of open files are above 2 everywhere here: all of these structs, zeroed, hold nothing
+// and may be closed, unmapped or aborted.
 
 // A file mapped for reading; bytes may be {NULL,0} for an empty file.
 struct mapped {
@@ -262,7 +269,7 @@ void tsr__out_write(struct outfile *o, const void *p, size_t n);
 // Copies length bytes at offset of fd, by copy_file_range where it can (not with a digest), never
 // through a map; a source that ends early is an error, not a signal.
 void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length);
-void tsr__out_pad(struct outfile *o, size_t align); // zeros up to a multiple of align
+void tsr__out_pad(struct outfile *o, size_t align);         // zeros up to a multiple of align
 tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE; // flush, fsync, rename
 void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
 
@@ -285,7 +292,7 @@ void tsr__folder_remove(const char *path);
 // True if both paths name the same existing file: an output must never be an input.
 bool tsr__same_file(const char *a, const char *b);
 
-// ---- fault points (fault.c) ------------------------------------------------------------------------------
+// ---- fault points (fault.c) ----
 
 enum fault_kind {
     FAULT_ALLOC,
@@ -299,7 +306,7 @@ enum fault_kind {
 // True where this call must fail (tests asked for the n-th of the session). Cheap when unused.
 bool tsr__fault(tsr_session *s, enum fault_kind kind);
 
-// ---- the session (session.c) -------------------------------------------------------------------------------
+// ---- the session (session.c) ----
 
 struct diag_record {
     enum diag_code code;
@@ -311,7 +318,8 @@ struct diag_record {
 
 #define SESSION_DIAGS 8 // findings that need no memory for themselves
 
-// What calls hand out as "owned by the session until the next call": free, then fill the arena again.
+// What calls hand out as "owned by the session until the next call": free, then fill the arena
+// again.
 enum result { RESULT_TILES, RESULT_PARTITION, RESULT_RUN, RESULT_VERIFY, RESULT_COUNT };
 
 struct tsr_session {
