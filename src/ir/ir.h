@@ -26,6 +26,11 @@ struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
 int64_t tsr__node_opset(const tsr_node *n);
 // Place of a node for findings (graph path such as "main > #3 If then_branch", index, name, operator).
 struct place tsr__place_node(const tsr_node *n);
+struct place tsr__place_value(const tsr_value *v);
+
+// Whose spec it is: the node that has it, and the configuration it holds for (NULL: the id was absent).
+tsr_node *tsr__spec_node(const tsr_spec *p);
+tsr_config *tsr__spec_config(const tsr_spec *p);
 
 // A copy of n (attributes as they stand, subgraphs not allowed here) at the end of g, which may be of another
 // model; no annotations are copied. outputs are made with the given names.
@@ -47,6 +52,15 @@ tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v);
 // Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
 // tsr_tensor_data (typed fields) instead. The fd belongs to the model.
 bool tsr__tensor_window(const tsr_tensor *t, int *fd, uint64_t *offset, uint64_t *length);
+// What the public queries leave out, for the checker: absent is not the same as zero.
+bool tsr__config_is_declared(const tsr_config *c); // false: a stand-in, or taken off the model
+bool tsr__config_has_count(const tsr_config *c);
+bool tsr__spec_dim_has_axis(const tsr_spec *p, size_t i);
+bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k);
+tsr_node_config *tsr__spec_entry(const tsr_spec *p);
+tsr_node *tsr__node_config_node(const tsr_node_config *nc);
+bool tsr__value_is_other(const tsr_value *v);     // declared as sequence, map, optional, ...
+struct str tsr__attr_ref(const tsr_attr *a);      // function attribute it stands for, or empty
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
 

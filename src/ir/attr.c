@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// attr.c - attributes of nodes: reading values, setting and removing them.
+#include "ir/internal.h"
+
+// The public views are const; decoding fills the object behind them once.
+static tsr_attr *ready(const tsr_attr *a)
+{
+    if (a)
+        tsr__attr_decode((tsr_attr *)a);
+    return (tsr_attr *)a;
+}
+
+const char *tsr_attr_name(const tsr_attr *a)
+{
+    return a->name.p;
+}
+tsr_attr_kind tsr_attr_kind_of(const tsr_attr *a)
+{
+    return a->kind;
+}
+struct str tsr__attr_ref(const tsr_attr *a)
+{
+    return a->ref;
+}
+size_t tsr_attr_graph_count(const tsr_attr *a)
+{
+    return a->n_graphs;
+}
+
+int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
+{
+    const tsr_attr *r = ready(a);
+    return r && r->kind == TSR_ATTR_INT && r->has_value ? r->integer : otherwise;
+}
+
+float tsr_attr_float(const tsr_attr *a, float otherwise)
+{
+    const tsr_attr *r = ready(a);
+    return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
+}
+
+const char *tsr_attr_string(const tsr_attr *a, size_t *bytes)
+{
+    tsr_attr *r = ready(a);
+    if (!r || r->kind != TSR_ATTR_STRING || !r->has_value)
+        return NULL;
+    if (!r->text_ready) {
+        r->text = tsr__keep(r->node->graph->model, r->text);
+        r->text_ready = true;
+    }
+    if (bytes)
+        *bytes = r->text.n;
+    return r->text.p;
+}
+
+size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
+{
+    const tsr_attr *r = ready(a);
+    bool ints = r && r->kind == TSR_ATTR_INTS;
+    if (out)
+        *out = ints && r->n_ints ? r->ints : NULL;
+    return ints ? r->n_ints : 0;
+}
+
+tsr_graph *tsr_attr_graph(const tsr_attr *a, size_t i)
+{
+    return i < a->n_graphs ? a->graphs[i] : NULL;
+}
+
+const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
+{
+    const tsr_attr *r = ready(a);
+    return r && r->kind == TSR_ATTR_TENSOR ? r->tensor : NULL;
+}
+
+// ---- setting
+// -----------------------------------------------------------------------------------------------
+
+static tsr_status check_edit(tsr_node *n, const char *name)
+{
+    struct place at = tsr__place_node(n);
+    if (n->flags & N_GONE) {
+        tsr__diag(n->graph->model->session, DIAG_node_removed, &at, NULL,
+                  "the node is no longer in its graph");
+        return TSR_INVALID;
+    }
+    if (!name || !*name) {
+        tsr__diag(n->graph->model->session, DIAG_name_empty, &at, NULL,
+                  "an attribute needs a name");
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
+static tsr_attr *append_attr(tsr_node *n)
+{
+    struct arena *a = &n->graph->model->arena;
+    tsr_attr **more = ARENA_ARRAY(a, tsr_attr *, (size_t)n->n_attrs + 1);
+    tsr_attr *at = ARENA_NEW(a, tsr_attr);
+    if (!more || !at)
+        return NULL;
+    for (size_t i = 0; i < n->n_attrs; i++)
+        more[i] = n->attrs[i];
+    at->node = n;
+    more[n->n_attrs++] = at;
+    n->attrs = more;
+    return at;
+}
+
+tsr_attr *tsr__attr_append(tsr_node *n)
+{
+    tsr__attrs_decode(n);
+    return append_attr(n);
+}
+
+// The attribute of that name, emptied, or a new one; it takes the place of one that was there.
+static tsr_status fresh_attr(tsr_node *n, const char *name, tsr_attr_kind kind, tsr_attr **out)
+{
+    tsr_status st = check_edit(n, name);
+    if (st != TSR_OK)
+        return st;
+    tsr_attr *a = tsr_node_find_attr(n, name);
+    if (a)
+        tsr__attr_unlink(a);
+    else
+        a = append_attr(n);
+    if (!a)
+        return TSR_NOMEM;
+    *a = (tsr_attr){.node = n, .kind = kind, .decoded = true, .changed = true, .has_value = true};
+    a->name = tsr__keep(n->graph->model, str_of(name));
+    tsr__touch_node(n, N_ATTRIBUTES);
+    *out = a;
+    return model_status(n->graph->model);
+}
+
+tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value)
+{
+    tsr_attr *a;
+    tsr_status st = fresh_attr(n, name, TSR_ATTR_INT, &a);
+    if (st == TSR_OK)
+        a->integer = value;
+    return st;
+}
+
+tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value)
+{
+    tsr_attr *a;
+    tsr_status st = fresh_attr(n, name, TSR_ATTR_FLOAT, &a);
+    if (st == TSR_OK)
+        a->real = value;
+    return st;
+}
+
+tsr_status tsr_node_set_string(tsr_node *n, const char *name, const char *value)
+{
+    tsr_attr *a;
+    struct str text =
+        tsr__keep(n->graph->model, str_of(value)); // before an old text of this node goes
+    tsr_status st = fresh_attr(n, name, TSR_ATTR_STRING, &a);
+    if (st == TSR_OK) {
+        a->text = text;
+        a->text_ready = true;
+    }
+    return st;
+}
+
+tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values, size_t count)
+{
+    tsr_attr *a;
+    int64_t *copy = ARENA_ARRAY(&n->graph->model->arena, int64_t, count);
+    if (!copy)
+        return TSR_NOMEM;
+    if (count)
+        memcpy(copy, values, count * sizeof(*copy));
+    tsr_status st = fresh_attr(n, name, TSR_ATTR_INTS, &a);
+    if (st == TSR_OK) {
+        a->ints = copy;
+        a->n_ints = count;
+    }
+    return st;
+}
+
+tsr_status tsr_node_remove_attr(tsr_node *n, const char *name)
+{
+    tsr_status st = check_edit(n, name);
+    if (st != TSR_OK)
+        return st;
+    tsr_attr *a = tsr_node_find_attr(n, name);
+    if (!a) {
+        struct place at = tsr__place_node(n);
+        tsr__diag(n->graph->model->session, DIAG_attribute_absent, &at, NULL,
+                  "the node has no attribute '%s'", name);
+        return TSR_INVALID;
+    }
+    tsr__attr_unlink(a);
+    size_t i = 0;
+    while (n->attrs[i] != a)
+        i++;
+    for (; i + 1 < n->n_attrs; i++)
+        n->attrs[i] = n->attrs[i + 1];
+    n->n_attrs--;
+    tsr__touch_node(n, N_ATTRIBUTES);
+    return model_status(n->graph->model);
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// device.c - device configurations of a model, and the entries that nodes have for them.
+//
+// An entry points at its configuration and its values; nothing here looks anything up by name
+// except the calls that are given one. A stand-in is a configuration that node entries name and the
+// model does not declare.
+#include "ir/internal.h"
+
+// ---- configurations
+// ----------------------------------------------------------------------------------------
+
+static void touch_configs(tsr_model *m)
+{
+    m->configs_changed = m->changed = m->devices_touched = true;
+}
+
+static struct place place_config(const tsr_model *m, struct str name)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(m->path ? m->path : "");
+    at.configuration = name;
+    return at;
+}
+
+static tsr_status check_new(tsr_model *m, struct str name, int64_t count, size_t n)
+{
+    struct place at = place_config(m, name);
+    if (!name.n) {
+        tsr__diag(m->session, DIAG_config_name_empty, &at, "give it a name",
+                  "a device configuration needs a name");
+        return TSR_INVALID;
+    }
+    if (tsr_model_find_config(m, name.p)) {
+        tsr__diag(m->session, DIAG_config_exists, &at, "use it, or choose another name",
+                  "the model has a device configuration '" STR_FMT "' already", STR_ARG(name));
+        return TSR_INVALID;
+    }
+    if (count < 1 || count > INT32_MAX) {
+        tsr__diag(m->session, DIAG_config_device_count, &at, "give a number of at least 1",
+                  "device configuration '" STR_FMT "' with %lld devices", STR_ARG(name),
+                  (long long)count);
+        return TSR_INVALID;
+    }
+    if (n && (uint64_t)count != n) {
+        tsr__diag(m->session, DIAG_config_device_names, &at,
+                  "give one name for each device, or none",
+                  "device configuration '" STR_FMT "' has %lld devices and %zu names",
+                  STR_ARG(name), (long long)count, n);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_model_add_config(tsr_model *m, const char *name, int64_t count,
+                                const char *const *devices, size_t n, tsr_config **out)
+{
+    n = devices ? n : 0;
+    if (count == 0)
+        count = (int64_t)n;
+    tsr_status st = check_new(m, str_of(name ? name : ""), count, n);
+    if (st != TSR_OK)
+        return st;
+    tsr_config *c = tsr__map_get(&m->config_ids, str_of(name));
+    if (!c || !c->standin) // one that nodes wait for is declared herewith
+        c = ARENA_NEW(&m->arena, tsr_config);
+    struct str *names = ARENA_ARRAY(&m->arena, struct str, n);
+    tsr_config **slot = m->arena.failed ? NULL : vec_push(&m->arena, &m->configs);
+    if (!slot)
+        return TSR_NOMEM;
+    *c = (tsr_config){.model = m, .devices = count, .has_count = true, .registered = true};
+    c->name = tsr__keep(m, str_of(name));
+    c->names = names;
+    for (; c->n_names < n; c->n_names++)
+        names[c->n_names] = tsr__keep(m, str_of(devices[c->n_names]));
+    *slot = c;
+    touch_configs(m);
+    if (out && model_status(m) == TSR_OK)
+        *out = c;
+    return model_status(m);
+}
+
+size_t tsr_model_config_count(const tsr_model *m)
+{
+    return m->configs.n;
+}
+
+tsr_config *tsr_model_config(const tsr_model *m, size_t i)
+{
+    return i < m->configs.n ? m->configs.at[i] : NULL;
+}
+
+tsr_config *tsr_model_find_config(const tsr_model *m, const char *name)
+{
+    for (size_t i = 0; i < m->configs.n; i++)
+        if (str_is(m->configs.at[i]->name, name))
+            return m->configs.at[i];
+    return NULL;
+}
+
+// Drops node entries bound to c, or (named) to any configuration of its name.
+static void cascade_away(tsr_model *m, const tsr_config *c, bool named)
+{
+    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
+        for (size_t i = n->n_configs; i-- > 0;) {
+            const tsr_config *d = n->configs[i]->config;
+            if (d == c || (named && d && str_eq(d->name, c->name)))
+                tsr_node_remove_config(n, n->configs[i]);
+        }
+}
+
+static tsr_status remove_config(tsr_model *m, tsr_config *c, bool cascade, bool named)
+{
+    size_t i = 0;
+    while (i < m->configs.n && m->configs.at[i] != c)
+        i++;
+    memmove(&m->configs.at[i], &m->configs.at[i + 1], (m->configs.n - i - 1) * sizeof(c));
+    m->configs.n--;
+    c->registered = false;
+    touch_configs(m);
+    if (cascade)
+        cascade_away(m, c, named);
+    return model_status(m);
+}
+
+tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade)
+{
+    if (!c || c->model != m || !c->registered) {
+        struct place at = place_config(m, c ? c->name : STR(""));
+        tsr__diag(m->session, DIAG_config_unknown, &at, NULL,
+                  "the configuration is not declared by this model");
+        return TSR_INVALID;
+    }
+    return remove_config(m, c, cascade, false);
+}
+
+// "did you mean" for a configuration that is not there.
+static const char *config_hint(tsr_model *m, struct str name)
+{
+    if (!m->configs.n)
+        return "the model declares no device configuration";
+    struct str *names = ARENA_ARRAY(&m->arena, struct str, m->configs.n);
+    if (!names)
+        return NULL;
+    for (size_t i = 0; i < m->configs.n; i++)
+        names[i] = m->configs.at[i]->name;
+    struct str near = tsr__nearest(name, names, m->configs.n);
+    if (!near.n)
+        return "see tsr_model_config for those that are declared";
+    return tsr__arena_printf(&m->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
+}
+
+tsr_status tsr_model_remove_config_named(tsr_model *m, const char *name, bool cascade)
+{
+    tsr_config *c = tsr_model_find_config(m, name);
+    if (!c) {
+        struct place at = place_config(m, str_of(name));
+        tsr__diag(m->session, DIAG_config_unknown, &at, config_hint(m, str_of(name)),
+                  "there is no device configuration '%s'", name);
+        return TSR_INVALID;
+    }
+    return remove_config(m, c, cascade, true);
+}
+
+const char *tsr_config_name(const tsr_config *c)
+{
+    return c->name.p;
+}
+int64_t tsr_config_devices(const tsr_config *c)
+{
+    return c->devices;
+}
+size_t tsr_config_device_name_count(const tsr_config *c)
+{
+    return c->n_names;
+}
+
+const char *tsr_config_device_name(const tsr_config *c, size_t i)
+{
+    return i < c->n_names ? c->names[i].p : NULL;
+}
+
+tsr_status tsr_config_rename(tsr_config *c, const char *name)
+{
+    tsr_model *m = c->model;
+    struct str text = str_of(name ? name : "");
+    if (str_eq(c->name, text))
+        return TSR_OK;
+    tsr_status st = check_new(m, text, 1, 0);
+    if (st != TSR_OK)
+        return st;
+    struct str copy = tsr__arena_str(&m->arena, text);
+    if (!copy.p)
+        return TSR_NOMEM;
+    c->name = copy;
+    c->renamed = m->renamed = true;
+    touch_configs(m);
+    return TSR_OK;
+}
+
+bool tsr__config_is_declared(const tsr_config *c)
+{
+    return c->registered;
+}
+bool tsr__config_has_count(const tsr_config *c)
+{
+    return c->has_count;
+}
+
+// ---- entries of nodes
+// ----------------------------------------------------------------------------------------
+
+tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c)
+{
+    struct arena *a = &n->graph->model->arena;
+    tsr_node_config **more = ARENA_ARRAY(a, tsr_node_config *, (size_t)n->n_configs + 1);
+    tsr_node_config *nc = ARENA_NEW(a, tsr_node_config);
+    if (!more || !nc)
+        return NULL;
+    for (size_t i = 0; i < n->n_configs; i++)
+        more[i] = n->configs[i];
+    nc->node = n;
+    nc->config = c;
+    more[n->n_configs++] = nc;
+    n->configs = more;
+    return nc;
+}
+
+size_t tsr_node_config_count(const tsr_node *n)
+{
+    return n->n_configs;
+}
+
+tsr_node_config *tsr_node_config_at(const tsr_node *n, size_t i)
+{
+    return i < n->n_configs ? n->configs[i] : NULL;
+}
+
+tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c)
+{
+    for (size_t i = 0; i < n->n_configs; i++)
+        if (n->configs[i]->config == c)
+            return n->configs[i];
+    return NULL;
+}
+
+tsr_status tsr_node_remove_config(tsr_node *n, tsr_node_config *nc)
+{
+    size_t i = 0;
+    while (i < n->n_configs && n->configs[i] != nc)
+        i++;
+    if (i == n->n_configs) {
+        struct place at = tsr__place_node(n);
+        tsr__diag(n->graph->model->session, DIAG_annotation_absent, &at, NULL,
+                  "the annotation is not one of this node, or was removed");
+        return TSR_INVALID;
+    }
+    for (; i + 1 < n->n_configs; i++)
+        n->configs[i] = n->configs[i + 1];
+    n->n_configs--;
+    nc->gone = true;
+    n->graph->model->devices_touched = true;
+    tsr__touch_node(n, N_CONFIGS);
+    return model_status(n->graph->model);
+}
+
+tsr_config *tsr_node_config_config(const tsr_node_config *nc)
+{
+    return nc->config;
+}
+size_t tsr_node_config_spec_count(const tsr_node_config *nc)
+{
+    return nc->n_specs;
+}
+
+bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage)
+{
+    if (nc->has_stage && stage)
+        *stage = nc->stage;
+    return nc->has_stage;
+}
+
+tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
+{
+    return i < nc->n_specs ? nc->specs[i] : NULL;
+}
+
+tsr_spec *tsr_node_sharding_of(const tsr_node *n, const tsr_value *v, size_t i)
+{
+    for (size_t k = 0; k < n->n_configs; k++)
+        for (size_t j = 0; j < n->configs[k]->n_specs; j++)
+            if (n->configs[k]->specs[j]->value == v && i-- == 0)
+                return n->configs[k]->specs[j];
+    return NULL;
+}

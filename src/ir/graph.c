@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph.c - walking: graphs, nodes, values and their types. Changes nothing that a caller can see.
+#include "ir/internal.h"
+
+// ---- graphs
+// ----------------------------------------------------------------------------------------------
+
+const char *tsr_graph_name(const tsr_graph *g)
+{
+    tsr_graph *w = (tsr_graph *)g; // the C text is made when it is asked for
+    return tsr__text(w->model, &w->name, &w->flags, G_TEXT);
+}
+
+tsr_model *tsr_graph_model(const tsr_graph *g)
+{
+    return g->model;
+}
+tsr_node *tsr_graph_owner(const tsr_graph *g)
+{
+    return g->owner;
+}
+size_t tsr_graph_node_count(const tsr_graph *g)
+{
+    return g->n_nodes;
+}
+tsr_node *tsr_graph_first(const tsr_graph *g)
+{
+    return g->first;
+}
+tsr_node *tsr_node_next(const tsr_node *n)
+{
+    return n->next;
+}
+size_t tsr_graph_input_count(const tsr_graph *g)
+{
+    return g->inputs.n;
+}
+size_t tsr_graph_output_count(const tsr_graph *g)
+{
+    return g->outputs.n;
+}
+size_t tsr_graph_initializer_count(const tsr_graph *g)
+{
+    return g->initializers.n;
+}
+
+tsr_value *tsr_graph_input(const tsr_graph *g, size_t i)
+{
+    return i < g->inputs.n ? g->inputs.at[i].value : NULL;
+}
+
+tsr_value *tsr_graph_output(const tsr_graph *g, size_t i)
+{
+    return i < g->outputs.n ? g->outputs.at[i].value : NULL;
+}
+
+tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i)
+{
+    return i < g->initializers.n ? g->initializers.at[i] : NULL;
+}
+
+tsr_value *tsr_graph_value(const tsr_graph *g, const char *name)
+{
+    tsr_value *v = tsr__graph_own(g, str_of(name));
+    return v && !(v->flags & V_STANDIN) ? v : NULL;
+}
+
+// First node of the subgraphs of n from the k-th on.
+static tsr_node *first_below(const tsr_node *n, size_t k)
+{
+    tsr_graph *g;
+    for (size_t count = tsr__node_graphs(n, k, &g); k < count; k++) {
+        tsr__node_graphs(n, k, &g);
+        if (g->first)
+            return g->first;
+    }
+    return NULL;
+}
+
+static size_t place_of_graph(const tsr_graph *g)
+{
+    tsr_graph *h;
+    size_t k = 0, count = tsr__node_graphs(g->owner, 0, &h);
+    for (; k < count; k++) {
+        tsr__node_graphs(g->owner, k, &h);
+        if (h == g)
+            return k;
+    }
+    return count;
+}
+
+static tsr_node *first_of_functions(const tsr_model *m, const tsr_function *after)
+{
+    size_t i = 0;
+    while (after && i < m->functions.n && m->functions.at[i++] != after) {
+    }
+    for (; i < m->functions.n; i++)
+        if (m->functions.at[i]->graph->first)
+            return m->functions.at[i]->graph->first;
+    return NULL;
+}
+
+tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after)
+{
+    if (!after)
+        return m->graph->first ? m->graph->first : first_of_functions(m, NULL);
+    tsr_node *next = after->flags & N_GRAPHS ? first_below(after, 0) : NULL;
+    while (!next && !(next = after->next)) {
+        const tsr_graph *g = after->graph;
+        if (!g->owner)
+            return first_of_functions(m, g->function);
+        next = first_below(g->owner, place_of_graph(g) + 1);
+        after = g->owner;
+    }
+    return next;
+}
+
+// ---- nodes
+// -------------------------------------------------------------------------------------------------
+
+const char *tsr_node_name(const tsr_node *n)
+{
+    tsr_node *w = (tsr_node *)n;
+    return tsr__text(w->graph->model, &w->name, &w->flags, N_TEXT);
+}
+
+const char *tsr_node_op(const tsr_node *n)
+{
+    return n->op->text.p;
+}
+const char *tsr_node_domain(const tsr_node *n)
+{
+    return n->domain->text.p;
+}
+tsr_graph *tsr_node_graph(const tsr_node *n)
+{
+    return n->graph;
+}
+size_t tsr_node_input_count(const tsr_node *n)
+{
+    return n->n_inputs;
+}
+size_t tsr_node_output_count(const tsr_node *n)
+{
+    return n->n_outputs;
+}
+
+int64_t tsr_node_index(const tsr_node *n)
+{
+    tsr_graph *g = n->graph;
+    if (n->flags & N_GONE)
+        return -1;
+    if (g->flags & G_ORDER) {
+        uint32_t i = 0;
+        for (tsr_node *at = g->first; at; at = at->next)
+            at->index = i++;
+        g->flags &= ~(uint32_t)G_ORDER;
+    }
+    return n->index;
+}
+
+tsr_value *tsr_node_input(const tsr_node *n, size_t i)
+{
+    return i < n->n_inputs ? n->inputs[i].value : NULL;
+}
+
+tsr_value *tsr_node_output(const tsr_node *n, size_t i)
+{
+    return i < n->n_outputs ? n->outputs[i] : NULL;
+}
+
+size_t tsr_node_attr_count(const tsr_node *n)
+{
+    tsr__attrs_decode((tsr_node *)n);
+    return n->n_attrs;
+}
+
+tsr_attr *tsr_node_attr(const tsr_node *n, size_t i)
+{
+    tsr__attrs_decode((tsr_node *)n);
+    return i < n->n_attrs ? n->attrs[i] : NULL;
+}
+
+tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name)
+{
+    tsr__attrs_decode((tsr_node *)n);
+    for (size_t i = 0; i < n->n_attrs; i++)
+        if (str_is(n->attrs[i]->name, name))
+            return n->attrs[i];
+    return NULL;
+}
+
+// ---- values
+// --------------------------------------------------------------------------------------------------
+
+const char *tsr_value_name(const tsr_value *v)
+{
+    tsr_value *w = (tsr_value *)v;
+    return tsr__text(tsr__value_model(v), &w->name, &w->flags, V_TEXT);
+}
+
+tsr_graph *tsr_value_graph(const tsr_value *v)
+{
+    return v->flags & (V_STANDIN | V_GONE) ? NULL : v->home;
+}
+
+tsr_node *tsr_value_producer(const tsr_value *v)
+{
+    return v->producer;
+}
+size_t tsr_value_use_count(const tsr_value *v)
+{
+    return v->n_uses;
+}
+bool tsr_value_is_input(const tsr_value *v)
+{
+    return v->flags & V_INPUT;
+}
+bool tsr_value_is_output(const tsr_value *v)
+{
+    return v->n_outputs > 0;
+}
+const tsr_tensor *tsr_value_initializer(const tsr_value *v)
+{
+    return v->tensor;
+}
+
+void tsr_value_uses(const tsr_value *v, bool (*f)(void *data, tsr_node *n, size_t input),
+                    void *data)
+{
+    if (!v->last_use)
+        return;
+    struct use *u = v->last_use->next, *last = v->last_use;
+    for (;;) {
+        struct use *next = u->next;
+        if (!f(data, u->node, (size_t)(u - u->node->inputs)) || u == last)
+            return;
+        u = next;
+    }
+}
+
+static const struct vtype *type_of(const tsr_value *v)
+{
+    tsr__type_decode((tsr_value *)v);
+    return v->type;
+}
+
+tsr_dtype tsr_value_dtype(const tsr_value *v)
+{
+    const struct vtype *t = type_of(v);
+    return t ? t->dtype : TSR_UNDEFINED;
+}
+
+int tsr_value_rank(const tsr_value *v)
+{
+    const struct vtype *t = type_of(v);
+    return t ? t->rank : -1;
+}
+
+tsr_dim tsr_value_dim(const tsr_value *v, int axis)
+{
+    const struct vtype *t = type_of(v);
+    return t && axis >= 0 && axis < t->rank ? t->dims[axis] : (tsr_dim){-1, ""};
+}
+
+struct str tsr__dim_symbol(const tsr_value *v, int axis)
+{
+    return str_of(tsr_value_dim(v, axis).symbol);
+}
+
+bool tsr__value_is_other(const tsr_value *v)
+{
+    const struct vtype *t = type_of(v);
+    return t && t->other.n > 0;
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - the bodies of the objects, for the files of this room only.
+//
+// Everything lives in the model's arena and points at each other. What came from a file remembers
+// the field it came from (`whole`: tag and all, a view into the store) and what was changed since,
+// so that saving can refer to the unchanged rest. Names are views until somebody asks for a C text.
+#ifndef TSR_IR_INTERNAL_H
+#define TSR_IR_INTERNAL_H
+
+#include "ir/ir.h"
+
+// ---- the bytes that objects are views of
+// ----------------------------------------------------------
+
+struct window; // a mapped piece of an external file
+struct opened; // an external file that is open
+
+// Shared by a model, its clones, and models that copied constants from it.
+struct store {
+    tsr_session *session;
+    size_t refs;
+    const char *path; // of the model file; NULL: from memory, or nothing was loaded
+    struct mapped file;
+    struct str bytes;
+    struct folder folder; // of the model file; only if has_folder
+    bool has_folder;
+    struct arena arena; // messages that stood in several places of the file, merged
+    struct window *windows;
+    struct opened *opened;
+};
+struct store *tsr__store_new(tsr_session *s);
+struct store *tsr__store_hold(struct store *st);
+void tsr__store_drop(struct store *st);
+void tsr__store_close_external(struct store *st);
+
+// A text that occurs often (operator, domain), once per model and NUL-terminated.
+struct symbol {
+    struct str text;
+};
+
+// ---- objects
+// -----------------------------------------------------------------------------------------
+
+// Declared type: a tensor with its dimensions, or something else kept as bytes.
+struct vtype {
+    tsr_dtype dtype;
+    int rank; // -1: not known
+    tsr_dim *dims;
+    struct str other; // body of a TypeProto that is no plain tensor (sequence, map, ...), or empty
+};
+
+// One input slot of a node; the slots that read one value form a ring.
+struct use {
+    tsr_value *value;
+    tsr_node *node;
+    struct use *next, *prev; // NULL: not linked (the node was removed)
+};
+
+enum value_flag {
+    V_INPUT = 1,    // of its graph
+    V_STANDIN = 2,  // nothing defines it
+    V_TEXT = 4,     // the name is NUL-terminated memory of the arena
+    V_RENAMED = 8,  // since it was read
+    V_TYPED = 16,   // its type was set by a call
+    V_NEW = 32,     // made by a call
+    V_GONE = 64,    // its node was removed
+    V_SPARSE = 128, // a sparse initializer
+    V_DECODED = 256,
+    V_WRITTEN = 512, // scratch of the writer
+};
+struct tsr_value {
+    struct str name;
+    tsr_graph *home; // where it is defined, or for a stand-in where it was first read
+    tsr_node *producer;
+    struct use *last_use; // ring; next of the last is the first
+    uint32_t n_uses, id, n_outputs, flags;
+    struct str info; // field that holds its ValueInfo, if it has one
+    struct vtype *type;
+    tsr_tensor *tensor;
+    tsr_value *next; // of the graph, in order of making
+};
+
+enum node_flag {
+    N_GRAPHS = 1,
+    N_GONE = 2,
+    N_TEXT = 4,
+    N_ATTRS = 8, // attributes are decoded
+    N_NEW = 16,
+    N_INPUTS = 32, // changed since it was read
+    N_OUTPUTS = 64,
+    N_ATTRIBUTES = 128,
+    N_CONFIGS = 256,
+    N_CHANGED = N_INPUTS | N_OUTPUTS | N_ATTRIBUTES | N_CONFIGS,
+};
+struct tsr_node {
+    tsr_graph *graph;
+    tsr_node *next, *prev;
+    struct str name;
+    const struct symbol *op, *domain;
+    struct str whole; // field it came from, or with N_NEW was copied from
+    struct use *inputs;
+    tsr_value **outputs;
+    uint32_t n_inputs, n_outputs;
+    tsr_attr **attrs;
+    tsr_node_config **configs;
+    uint32_t n_attrs, n_configs;
+    uint32_t id, index, flags;
+};
+
+struct tsr_attr {
+    tsr_node *node;
+    struct str name;
+    struct str whole; // empty: made by a call
+    struct str ref;   // name of the function's attribute it stands for, or empty
+    struct str rest;  // body of a foreign message whose value it copies, or empty
+    tsr_attr_kind kind;
+    bool decoded, changed, has_value, text_ready;
+    int64_t integer;
+    float real;
+    struct str text;
+    int64_t *ints;
+    size_t n_ints;
+    tsr_graph **graphs;
+    size_t n_graphs;
+    tsr_tensor *tensor;
+};
+
+struct tsr_tensor {
+    tsr_model *model;
+    tsr_value *value; // of an initializer, else NULL
+    struct str whole; // field it came from; empty: made by a call
+    struct str body;
+    struct store *store; // that body is a view of, if it is another model's
+    tsr_status status;   // of the last attempt to get its data
+    bool decoded, external, has_raw, data_ready;
+    bool replaced; // raw stands for whatever data body has
+    int32_t type;  // as written, may be no known type
+    int rank;
+    int64_t *dims;
+    struct str raw;      // raw_data, or the bytes given
+    struct str location; // made by tsr__graph_add_external
+    uint64_t offset, length;
+    const void *data; // result of tsr_tensor_data
+    size_t bytes;
+};
+
+// A graph input or output with the field that declares it.
+struct port {
+    tsr_value *value;
+    struct str whole;
+    bool replaced; // another value than the field names
+};
+
+enum graph_flag {
+    G_NODES = 1, // changed since it was read
+    G_INPUTS = 2,
+    G_OUTPUTS = 4,
+    G_INITIALIZERS = 8,
+    G_INFOS = 16,
+    G_RENAMED = 32,
+    G_TEXT = 64,
+    G_ORDER = 128, // node indices are stale
+    G_NAME = 256,
+    G_CHANGED = G_NODES | G_INPUTS | G_OUTPUTS | G_INITIALIZERS | G_INFOS | G_RENAMED,
+};
+struct tsr_graph {
+    tsr_model *model;
+    tsr_node *owner; // of the attribute that holds it
+    tsr_attr *attr;
+    tsr_function *function;
+    tsr_graph *next; // of the model
+    struct str name, body, path;
+    tsr_node *first, *last;
+    size_t n_nodes;
+    struct map names;   // name -> value; a removed name maps to tsr__no_value
+    struct map renamed; // name in the file -> value that is called otherwise now
+    tsr_value *values, *last_value;
+    VEC(struct port) inputs;
+    VEC(struct port) outputs;
+    VEC(tsr_value *) initializers;
+    uint32_t flags;
+};
+
+struct opset {
+    struct str domain; // NUL-terminated, "" for ai.onnx
+    int64_t version;
+    struct str whole;
+    bool changed;
+};
+typedef VEC(struct opset) opset_list;
+
+struct tsr_function {
+    tsr_model *model;
+    struct str name, domain, overload; // NUL-terminated
+    tsr_graph *graph;
+    struct str whole;
+    opset_list opsets;
+};
+
+struct metadata {
+    struct str key, value; // NUL-terminated
+    struct str whole;
+    bool changed;
+};
+
+struct tsr_config {
+    tsr_model *model;
+    struct str name; // NUL-terminated
+    int64_t devices;
+    struct str *names; // NUL-terminated
+    size_t n_names;
+    struct str whole;
+    bool has_count, registered, standin, renamed;
+};
+
+enum spec_flag { S_NAME = 1, S_DEVICES = 2, S_GROUPS = 4, S_DIMS = 8, S_GONE = 16 };
+struct spec_group {
+    int64_t key;
+    int64_t *members;
+    size_t n;
+    bool has_key;
+    struct str whole;
+};
+struct spec_factor {
+    tsr_dim size;
+    int64_t shards;
+    bool has_shards;
+};
+struct spec_dim {
+    int64_t axis;
+    bool has_axis;
+    struct spec_factor *factors;
+    size_t n;
+    struct str whole;
+};
+struct tsr_spec {
+    tsr_node_config *entry;
+    tsr_value *value;
+    struct str whole;
+    uint32_t flags;
+    VEC(int64_t) devices;
+    VEC(struct spec_group) groups;
+    VEC(struct spec_dim) dims;
+};
+struct tsr_node_config {
+    tsr_node *node;
+    tsr_config *config;
+    struct str whole;
+    bool has_stage, changed, gone;
+    int64_t stage;
+    tsr_spec **specs;
+    uint32_t n_specs;
+};
+
+struct tsr_model {
+    tsr_session *session;
+    struct arena arena;
+    struct store *store;
+    VEC(struct store *) held; // stores of other models that constants are views of
+    const char *path;
+    int64_t ir_version;
+    bool has_ir_version, ir_changed;
+    bool changed;         // anything
+    bool renamed;         // some value or configuration
+    bool devices_touched; // annotations were written by a call
+    struct str producer;
+    opset_list opsets;
+    bool opsets_changed;
+    VEC(struct metadata) metadata;
+    bool metadata_changed;
+    tsr_graph *graph;
+    tsr_graph *graphs; // all, newest first
+    VEC(tsr_function *) functions;
+    VEC(tsr_config *) configs;
+    bool configs_changed;
+    struct map config_ids; // as loaded: id -> configuration or stand-in
+    struct map symbols;
+    struct map fresh; // base name -> counter
+    const struct symbol *last_op;
+    uint32_t n_node_ids, n_value_ids;
+    bool has_subgraphs;
+};
+
+extern const tsr_value tsr__no_value; // what a removed name maps to
+
+// ---- helpers (core.c)
+// -----------------------------------------------------------------------------------
+
+// TSR_OK, or TSR_NOMEM once the model's memory has failed.
+static inline tsr_status model_status(const tsr_model *m)
+{
+    return m->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+tsr_model *tsr__model_make(tsr_session *s); // no graph yet
+tsr_graph *tsr__graph_make(tsr_model *m, size_t names);
+const struct symbol *tsr__symbol(tsr_model *m, struct str text);
+struct str tsr__keep(tsr_model *m, struct str text); // a NUL-terminated copy; never NULL text
+const char *tsr__text(tsr_model *m, struct str *view, uint32_t *flags, uint32_t bit);
+
+tsr_value *tsr__value_make(tsr_graph *g, struct str name);
+// The value that a definition of name gives: a stand-in that was waiting for it, or a new one.
+tsr_value *tsr__value_define(tsr_graph *g, struct str name);
+tsr_value *tsr__graph_own(const tsr_graph *g, struct str name);    // in g, stand-ins included
+tsr_value *tsr__graph_lookup(const tsr_graph *g, struct str name); // in g and outwards
+tsr_value *tsr__graph_refer(tsr_graph *g, struct str name); // the same, made as stand-in if absent
+void tsr__use_link(struct use *u, tsr_value *v);
+void tsr__use_unlink(struct use *u); // value stays readable
+void tsr__node_append(tsr_graph *g, tsr_node *n);
+tsr_node *tsr__node_make(tsr_graph *g, struct str domain, struct str op, struct str name,
+                         size_t n_inputs, size_t n_outputs);
+void tsr__touch_node(tsr_node *n, uint32_t bits);
+void tsr__touch_graph(tsr_graph *g, uint32_t bits);
+tsr_model *tsr__value_model(const tsr_value *v);
+bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer); // the same, or nested in it
+size_t tsr__node_graphs(const tsr_node *n, size_t k,
+                        tsr_graph **out);                  // k-th subgraph; returns the count
+bool tsr__node_has(const tsr_node *n, const tsr_value *v); // is an input or output
+struct place tsr__place_value(const tsr_value *v);
+struct str tsr__graph_path(const tsr_graph *g);
+
+// ---- serde_*.c, the only files that see wire
+// ------------------------------------------------------------
+
+tsr_status tsr__serde_read(tsr_model *m) TSR_MUST_USE; // from m->store
+void tsr__attrs_decode(tsr_node *n); // all attributes of a node, without their values
+void tsr__attr_decode(tsr_attr *a);  // its value
+void tsr__type_decode(tsr_value *v);
+void tsr__tensor_decode(tsr_tensor *t);
+tsr_status tsr__tensor_load(tsr_tensor *t) TSR_MUST_USE; // fills data and bytes
+struct str tsr__node_overload(const tsr_node *n);
+// Attribute that the function declares with a default; body empty: none.
+struct str tsr__function_default(const tsr_function *f, struct str name);
+struct str tsr__type_bytes(tsr_model *m, const struct vtype *t); // TypeProto body
+void tsr__config_decode(tsr_config *c, struct str body);
+void tsr__node_config_decode(tsr_node_config *nc, struct str body);
+
+// ---- annotations (device.c, spec.c)
+// ------------------------------------------------------------------------
+
+tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c);
+tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v);
+void tsr__spec_touch(tsr_spec *p, uint32_t bits);
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v);
+void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p);
+// After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
+void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to);
+void tsr__configs_copy(tsr_node *to, const tsr_node *from,
+                       tsr_value *(*map)(void *data, tsr_value *v), void *data,
+                       tsr_config *(*map_config)(void *data, tsr_config *c));
+
+// ---- copying (copy.c)
+// ---------------------------------------------------------------------------------------
+
+// Bytes of `from` for use in `to`: shared where they lie in a store (which is then held), else
+// copied.
+struct str tsr__carry(tsr_model *to, const tsr_model *from, struct str bytes);
+void tsr__attr_copy(tsr_node *to, const tsr_attr *from, struct str name);
+
+// ---- attributes and subgraphs (attr.c, edit.c)
+// ---------------------------------------------------------------
+
+tsr_attr *tsr__attr_append(tsr_node *n);
+void tsr__attr_unlink(tsr_attr *a); // its subgraphs no longer read anything
+
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde.h - what the serde_*.c files share: the way into wire, which no other file of this room
+// sees.
+#ifndef TSR_IR_SERDE_H
+#define TSR_IR_SERDE_H
+
+#include "ir/internal.h"
+#include "wire/wire.h"
+
+// Payload of a complete field.
+static inline struct str tsr__field_body(struct str whole)
+{
+    struct wire_cursor c = wire_over(whole);
+    struct wire_field f;
+    return whole.n && tsr__wire_next(&c, &f) ? f.bytes : (struct str){"", 0};
+}
+
+#endif

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_lazy.c - the parts of a file that are decoded when somebody asks: attributes, types,
+// annotations.
+//
+// All of it was checked when the file was loaded, so decoding fails only for lack of memory (sticky
+// in the model's arena; the object then looks empty).
+#include "ir/serde.h"
+
+// ---- attributes
+// -------------------------------------------------------------------------------------------
+
+// Kind that the value fields show, for files that do not state it.
+static tsr_attr_kind kind_of_field(uint32_t number)
+{
+    static const uint8_t kinds[] = {
+        [F_ATTRIBUTE_F] = TSR_ATTR_FLOAT,
+        [F_ATTRIBUTE_I] = TSR_ATTR_INT,
+        [F_ATTRIBUTE_S] = TSR_ATTR_STRING,
+        [F_ATTRIBUTE_T] = TSR_ATTR_TENSOR,
+        [F_ATTRIBUTE_G] = TSR_ATTR_GRAPH,
+        [F_ATTRIBUTE_FLOATS] = TSR_ATTR_FLOATS,
+        [F_ATTRIBUTE_INTS] = TSR_ATTR_INTS,
+        [F_ATTRIBUTE_STRINGS] = TSR_ATTR_STRINGS,
+        [F_ATTRIBUTE_TENSORS] = TSR_ATTR_TENSORS,
+        [F_ATTRIBUTE_GRAPHS] = TSR_ATTR_GRAPHS,
+        [F_ATTRIBUTE_TP] = TSR_ATTR_TYPE,
+        [F_ATTRIBUTE_TYPE_PROTOS] = TSR_ATTR_TYPES,
+        [F_ATTRIBUTE_SPARSE_TENSOR] = TSR_ATTR_SPARSE_TENSOR,
+        [F_ATTRIBUTE_SPARSE_TENSORS] = TSR_ATTR_SPARSE_TENSORS,
+    };
+    return number < TSR_COUNT(kinds) ? (tsr_attr_kind)kinds[number] : TSR_ATTR_UNDEFINED;
+}
+
+static void decode_head(tsr_attr *a, struct str body)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    tsr_attr_kind seen = TSR_ATTR_UNDEFINED;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number == F_ATTRIBUTE_NAME && f.type == WIRE_LEN)
+            a->name = f.bytes;
+        else if (f.number == F_ATTRIBUTE_REF_ATTR_NAME && f.type == WIRE_LEN)
+            a->ref = f.bytes;
+        else if (f.number == F_ATTRIBUTE_TYPE && f.type == WIRE_VARINT &&
+                 f.integer <= TSR_ATTR_TYPES)
+            a->kind = (tsr_attr_kind)f.integer;
+        else if (kind_of_field(f.number) != TSR_ATTR_UNDEFINED)
+            seen = kind_of_field(f.number);
+    }
+    if (a->kind == TSR_ATTR_UNDEFINED)
+        a->kind = seen;
+}
+
+void tsr__attrs_decode(tsr_node *n)
+{
+    struct arena *ar = &n->graph->model->arena;
+    if (n->flags & N_ATTRS)
+        return;
+    n->flags |= N_ATTRS;
+    size_t expected = n->n_attrs;
+    n->n_attrs = 0;
+    tsr_attr *all = ARENA_ARRAY(ar, tsr_attr, expected);
+    n->attrs = ARENA_ARRAY(ar, tsr_attr *, expected);
+    if (!all || !n->attrs)
+        return;
+    struct wire_cursor c = wire_over(tsr__field_body(n->whole));
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f) && n->n_attrs < expected) {
+        if (f.number != F_NODE_ATTRIBUTE || f.type != WIRE_LEN)
+            continue;
+        tsr_attr *a = &all[n->n_attrs];
+        a->node = n;
+        a->whole = f.whole;
+        decode_head(a, f.bytes);
+        a->name = tsr__keep(n->graph->model, a->name);
+        n->attrs[n->n_attrs++] = a;
+    }
+}
+
+static void decode_tensor(tsr_attr *a, struct str body)
+{
+    tsr_model *m = a->node->graph->model;
+    bool present = false;
+    struct str t = tsr__wire_merged(&m->store->arena, body, F_ATTRIBUTE_T, &present);
+    a->tensor = present ? ARENA_NEW(&m->arena, tsr_tensor) : NULL;
+    if (a->tensor)
+        *a->tensor = (tsr_tensor){.model = m, .body = t};
+}
+
+static void decode_ints(tsr_attr *a, struct str body)
+{
+    size_t n = tsr__wire_ints(body, F_ATTRIBUTE_INTS, NULL, 0);
+    a->ints = ARENA_ARRAY(&a->node->graph->model->arena, int64_t, n);
+    if (a->ints)
+        a->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, a->ints, n);
+}
+
+void tsr__attr_decode(tsr_attr *a)
+{
+    if (a->decoded)
+        return;
+    a->decoded = true;
+    struct str body = a->whole.n ? tsr__field_body(a->whole) : a->rest;
+    struct wire_cursor c;
+    struct wire_field f;
+    switch (a->kind) {
+    case TSR_ATTR_INT:
+        a->has_value = tsr__wire_int(body, F_ATTRIBUTE_I, &a->integer);
+        break;
+    case TSR_ATTR_FLOAT:
+        c = wire_over(body);
+        while (tsr__wire_next(&c, &f)) {
+            if (f.number != F_ATTRIBUTE_F || f.type != WIRE_I32)
+                continue;
+            uint32_t bits = (uint32_t)f.integer;
+            memcpy(&a->real, &bits, sizeof(bits));
+            a->has_value = true;
+        }
+        break;
+    case TSR_ATTR_STRING:
+        a->text = tsr__wire_bytes(body, F_ATTRIBUTE_S, &a->has_value);
+        break;
+    case TSR_ATTR_INTS:
+        decode_ints(a, body);
+        break;
+    case TSR_ATTR_TENSOR:
+        decode_tensor(a, body);
+        break;
+    default:
+        break;
+    }
+    // A default value may be left out on the wire where the type is stated.
+    if (!a->ref.n &&
+        (a->kind == TSR_ATTR_INT || a->kind == TSR_ATTR_FLOAT || a->kind == TSR_ATTR_STRING))
+        a->has_value = true;
+}
+
+struct str tsr__node_overload(const tsr_node *n)
+{
+    return tsr__wire_bytes(tsr__field_body(n->whole), F_NODE_OVERLOAD, NULL);
+}
+
+struct str tsr__function_default(const tsr_function *fn, struct str name)
+{
+    struct wire_cursor c = wire_over(tsr__field_body(fn->whole));
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f))
+        if (f.number == F_FUNCTION_ATTRIBUTE_PROTO && f.type == WIRE_LEN &&
+            str_eq(tsr__wire_bytes(f.bytes, F_ATTRIBUTE_NAME, NULL), name))
+            return f.bytes;
+    return (struct str){"", 0};
+}
+
+// ---- types
+// -------------------------------------------------------------------------------------------------
+
+static tsr_dim decode_dim(tsr_model *m, struct str body)
+{
+    tsr_dim d = {-1, ""};
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) { // a oneof: the last member wins
+        if (f.number == F_DIMENSION_DIM_VALUE && f.type == WIRE_VARINT)
+            d = (tsr_dim){(int64_t)f.integer < 0 ? -1 : (int64_t)f.integer, ""};
+        else if (f.number == F_DIMENSION_DIM_PARAM && f.type == WIRE_LEN)
+            d = (tsr_dim){-1, f.bytes.n ? tsr__keep(m, f.bytes).p : ""};
+    }
+    return d;
+}
+
+static void decode_shape(tsr_model *m, struct str shape, struct vtype *t)
+{
+    struct wire_cursor c = wire_over(shape);
+    struct wire_field f;
+    size_t n = 0;
+    while (tsr__wire_next(&c, &f))
+        n += f.number == F_SHAPE_DIM && f.type == WIRE_LEN;
+    t->dims = ARENA_ARRAY(&m->arena, tsr_dim, n);
+    if (!t->dims || n > INT32_MAX)
+        return;
+    t->rank = 0;
+    c = wire_over(shape);
+    while (tsr__wire_next(&c, &f))
+        if (f.number == F_SHAPE_DIM && f.type == WIRE_LEN)
+            t->dims[t->rank++] = decode_dim(m, f.bytes);
+}
+
+// Which alternative of TypeProto holds (a oneof: the last one), and its body.
+static uint32_t type_member(struct str type, struct str *body)
+{
+    uint32_t number = 0;
+    struct wire_cursor c = wire_over(type);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.type == WIRE_LEN && f.number != F_TYPE_DENOTATION &&
+            f.number <= F_TYPE_OPTIONAL_TYPE && tsr__wire_row(WIRE_TYPE, f.number)) {
+            number = f.number;
+            *body = f.bytes;
+        }
+    }
+    return number;
+}
+
+static void decode_type(tsr_value *v, struct vtype *t, struct str type)
+{
+    tsr_model *m = tsr__value_model(v);
+    struct str body = {"", 0};
+    uint32_t member = type_member(type, &body);
+    if (member != F_TYPE_TENSOR_TYPE) {
+        t->other = type;
+        return;
+    }
+    int64_t elem = 0;
+    body = tsr__wire_merged(&m->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
+    tsr__wire_int(body, F_TYPE_TENSOR_ELEM_TYPE, &elem);
+    t->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
+    bool shaped = false;
+    struct str shape = tsr__wire_merged(&m->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
+    if (shaped)
+        decode_shape(m, shape, t);
+}
+
+static void type_of_tensor(tsr_value *v, struct vtype *t)
+{
+    tsr_tensor_rank(v->tensor);
+    t->dtype = tsr_tensor_dtype(v->tensor);
+    t->dims = ARENA_ARRAY(&tsr__value_model(v)->arena, tsr_dim, (size_t)v->tensor->rank);
+    if (!t->dims)
+        return;
+    t->rank = v->tensor->rank;
+    for (int i = 0; i < t->rank; i++)
+        t->dims[i] = (tsr_dim){v->tensor->dims[i] < 0 ? -1 : v->tensor->dims[i], ""};
+}
+
+void tsr__type_decode(tsr_value *v)
+{
+    if (v->flags & V_DECODED)
+        return;
+    tsr_model *m = tsr__value_model(v);
+    v->flags |= V_DECODED;
+    if (!v->info.n && !v->tensor)
+        return;
+    struct vtype *t = ARENA_NEW(&m->arena, struct vtype);
+    if (!t)
+        return;
+    t->rank = -1;
+    v->type = t;
+    bool present = false;
+    struct str type = {"", 0};
+    if (v->info.n)
+        type = tsr__wire_merged(&m->store->arena, tsr__field_body(v->info), F_VALUE_INFO_TYPE,
+                                &present);
+    if (present)
+        decode_type(v, t, type);
+    if (v->tensor && t->rank < 0 && !t->other.n)
+        type_of_tensor(v, t);
+}
+
+// ---- annotations
+// ---------------------------------------------------------------------------------------------
+
+void tsr__config_decode(tsr_config *c, struct str body)
+{
+    tsr_model *m = c->model;
+    c->name = tsr__keep(m, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
+    c->has_count = tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &c->devices);
+    c->devices = (int32_t)c->devices;
+    struct wire_cursor cur = wire_over(body);
+    struct wire_field f;
+    size_t n = 0;
+    while (tsr__wire_next(&cur, &f))
+        n += f.number == F_CONFIG_DEVICE && f.type == WIRE_LEN;
+    c->names = ARENA_ARRAY(&m->arena, struct str, n);
+    if (!c->names)
+        return;
+    cur = wire_over(body);
+    while (tsr__wire_next(&cur, &f))
+        if (f.number == F_CONFIG_DEVICE && f.type == WIRE_LEN)
+            c->names[c->n_names++] = tsr__keep(m, f.bytes);
+}
+
+static void decode_group(tsr_model *m, tsr_spec *p, const struct wire_field *f)
+{
+    struct spec_group *g = vec_push(&m->arena, &p->groups);
+    if (!g)
+        return;
+    g->whole = f->whole;
+    g->has_key = tsr__wire_int(f->bytes, F_GROUP_KEY, &g->key);
+    size_t n = tsr__wire_ints(f->bytes, F_GROUP_VALUE, NULL, 0);
+    g->members = ARENA_ARRAY(&m->arena, int64_t, n);
+    if (g->members)
+        g->n = tsr__wire_ints(f->bytes, F_GROUP_VALUE, g->members, n);
+}
+
+static struct spec_factor decode_factor(tsr_model *m, struct str body)
+{
+    struct spec_factor out = {.size = {-1, ""}};
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number == F_SIMPLE_DIM_DIM_VALUE && f.type == WIRE_VARINT)
+            out.size = (tsr_dim){(int64_t)f.integer, ""};
+        else if (f.number == F_SIMPLE_DIM_DIM_PARAM && f.type == WIRE_LEN)
+            out.size = (tsr_dim){-1, tsr__keep(m, f.bytes).p};
+    }
+    out.has_shards = tsr__wire_int(body, F_SIMPLE_DIM_NUM_SHARDS, &out.shards);
+    return out;
+}
+
+static void decode_spec_dim(tsr_model *m, tsr_spec *p, const struct wire_field *field)
+{
+    struct spec_dim *d = vec_push(&m->arena, &p->dims);
+    if (!d)
+        return;
+    d->whole = field->whole;
+    d->has_axis = tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &d->axis);
+    struct wire_cursor c = wire_over(field->bytes);
+    struct wire_field f;
+    size_t n = 0;
+    while (tsr__wire_next(&c, &f))
+        n += f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN;
+    d->factors = ARENA_ARRAY(&m->arena, struct spec_factor, n);
+    if (!d->factors)
+        return;
+    c = wire_over(field->bytes);
+    while (tsr__wire_next(&c, &f))
+        if (f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN)
+            d->factors[d->n++] = decode_factor(m, f.bytes);
+}
+
+// The value that a spec's name means at n: one of the node's own, else whatever is in scope, else a
+// stand-in.
+static tsr_value *spec_value(tsr_node *n, struct str name)
+{
+    for (size_t i = 0; i < n->n_inputs; i++)
+        if (n->inputs[i].value && str_eq(n->inputs[i].value->name, name))
+            return n->inputs[i].value;
+    for (size_t i = 0; i < n->n_outputs; i++)
+        if (n->outputs[i] && str_eq(n->outputs[i]->name, name))
+            return n->outputs[i];
+    return tsr__graph_refer(n->graph, name);
+}
+
+static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
+{
+    tsr_model *m = nc->node->graph->model;
+    struct str name = tsr__wire_bytes(field->bytes, F_SPEC_TENSOR_NAME, NULL);
+    tsr_spec *p = tsr__spec_make(nc, name.n ? spec_value(nc->node, name) : NULL);
+    if (!p)
+        return;
+    p->whole = field->whole;
+    size_t n = tsr__wire_ints(field->bytes, F_SPEC_DEVICE, NULL, 0);
+    p->devices.at = ARENA_ARRAY(&m->arena, int64_t, n);
+    if (p->devices.at)
+        p->devices.n = p->devices.cap =
+            tsr__wire_ints(field->bytes, F_SPEC_DEVICE, p->devices.at, n);
+    struct wire_cursor c = wire_over(field->bytes);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN)
+            decode_group(m, p, &f);
+        else if (f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN)
+            decode_spec_dim(m, p, &f);
+    }
+}
+
+// The configuration of that name, or a stand-in that all who name it share.
+static tsr_config *config_named(tsr_model *m, struct str id)
+{
+    void **slot = tsr__map_at(&m->config_ids, id);
+    if (!slot || *slot)
+        return slot ? *slot : NULL;
+    tsr_config *c = ARENA_NEW(&m->arena, tsr_config);
+    if (!c)
+        return NULL;
+    c->model = m;
+    c->name = tsr__keep(m, id);
+    c->standin = true;
+    *slot = c;
+    return c;
+}
+
+void tsr__node_config_decode(tsr_node_config *nc, struct str body)
+{
+    bool present = false;
+    struct str id = tsr__wire_bytes(body, F_NODE_CONFIG_CONFIGURATION_ID, &present);
+    if (present && id.n)
+        nc->config = config_named(nc->node->graph->model, id);
+    nc->has_stage = tsr__wire_int(body, F_NODE_CONFIG_PIPELINE_STAGE, &nc->stage);
+    nc->stage = (int32_t)nc->stage;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f))
+        if (f.number == F_NODE_CONFIG_SHARDING_SPEC && f.type == WIRE_LEN)
+            decode_spec(nc, &f);
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_node.c - writing a node: its names, attributes and what it says about devices.
+#include "ir/write.h"
+
+// ---- annotations
+// ---------------------------------------------------------------------------------------
+
+static void emit_group(struct rope *r, void *data)
+{
+    const struct spec_group *g = data;
+    size_t mark = tsr__rope_begin(r, F_SPEC_INDEX_TO_DEVICE_GROUP_MAP);
+    tsr__rope_int(r, F_GROUP_KEY, g->key);
+    tsr__rope_ints(r, F_GROUP_VALUE, g->members, g->n);
+    tsr__rope_end(r, mark);
+}
+
+static void emit_sharded_dim(struct rope *r, void *data)
+{
+    const struct spec_dim *d = data;
+    size_t mark = tsr__rope_begin(r, F_SPEC_SHARDED_DIM);
+    tsr__rope_int(r, F_SHARDED_DIM_AXIS, d->axis);
+    for (size_t i = 0; i < d->n; i++) {
+        const struct spec_factor *f = &d->factors[i];
+        size_t inner = tsr__rope_begin(r, F_SHARDED_DIM_SIMPLE_SHARDING);
+        if (f->size.value >= 0)
+            tsr__rope_int(r, F_SIMPLE_DIM_DIM_VALUE, f->size.value);
+        else if (f->size.symbol && f->size.symbol[0])
+            tsr__rope_bytes(r, F_SIMPLE_DIM_DIM_PARAM, str_of(f->size.symbol));
+        tsr__rope_int(r, F_SIMPLE_DIM_NUM_SHARDS, f->shards);
+        tsr__rope_end(r, inner);
+    }
+    tsr__rope_end(r, mark);
+}
+
+static void emit_devices(struct rope *r, void *data)
+{
+    const tsr_spec *p = data;
+    tsr__rope_ints(r, F_SPEC_DEVICE, p->devices.at, p->devices.n);
+}
+
+static void emit_spec(struct rope *r, void *data)
+{
+    tsr_spec *s = data;
+    bool all = !s->whole.n;
+    uint32_t managed[4];
+    size_t n = 0;
+    struct parts p = {.arena = r->arena};
+    if (all || (s->flags & S_NAME)) {
+        managed[n++] = F_SPEC_TENSOR_NAME;
+        if (s->value)
+            tsr__part_text(&p, F_SPEC_TENSOR_NAME, s->value->name);
+    }
+    if (all || (s->flags & S_DEVICES)) {
+        managed[n++] = F_SPEC_DEVICE;
+        if (s->devices.n)
+            tsr__part_emit(&p, F_SPEC_DEVICE, emit_devices, s);
+    }
+    if (all || (s->flags & S_GROUPS)) {
+        managed[n++] = F_SPEC_INDEX_TO_DEVICE_GROUP_MAP;
+        for (size_t i = 0; i < s->groups.n; i++)
+            if (s->groups.at[i].whole.n)
+                tsr__part(&p, managed[n - 1], s->groups.at[i].whole);
+            else
+                tsr__part_emit(&p, managed[n - 1], emit_group, &s->groups.at[i]);
+    }
+    if (all || (s->flags & S_DIMS)) {
+        managed[n++] = F_SPEC_SHARDED_DIM;
+        for (size_t i = 0; i < s->dims.n; i++)
+            if (s->dims.at[i].whole.n)
+                tsr__part(&p, managed[n - 1], s->dims.at[i].whole);
+            else
+                tsr__part_emit(&p, managed[n - 1], emit_sharded_dim, &s->dims.at[i]);
+    }
+    tsr__parts_write(r, F_NODE_CONFIG_SHARDING_SPEC, tsr__field_body(s->whole), managed, n, &p);
+}
+
+// The parts of a number stay where they are if they say the same already.
+static void part_same_text(struct parts *p, struct str origin, uint32_t number, struct str text)
+{
+    bool present = false;
+    struct str now = tsr__wire_bytes(origin, number, &present);
+    if (present && str_eq(now, text))
+        tsr__parts_keep(p, origin, number);
+    else
+        tsr__part_text(p, number, text);
+}
+
+static void part_same_int(struct parts *p, struct str origin, uint32_t number, int64_t value)
+{
+    int64_t now = 0;
+    if (tsr__wire_int(origin, number, &now) && now == value)
+        tsr__parts_keep(p, origin, number);
+    else
+        tsr__part_int(p, number, value);
+}
+
+static void emit_node_config(struct rope *r, void *data)
+{
+    tsr_node_config *nc = data;
+    static const uint32_t managed[] = {F_NODE_CONFIG_CONFIGURATION_ID, F_NODE_CONFIG_SHARDING_SPEC,
+                                       F_NODE_CONFIG_PIPELINE_STAGE};
+    struct parts p = {.arena = r->arena};
+    struct str origin = tsr__field_body(nc->whole);
+    if (nc->config)
+        part_same_text(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID, nc->config->name);
+    else
+        tsr__parts_keep(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID);
+    for (size_t i = 0; i < nc->n_specs; i++) {
+        tsr_spec *s = nc->specs[i];
+        if (s->whole.n && !s->flags)
+            tsr__part(&p, F_NODE_CONFIG_SHARDING_SPEC, s->whole);
+        else
+            tsr__part_emit(&p, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, s);
+    }
+    if (nc->has_stage)
+        part_same_int(&p, origin, F_NODE_CONFIG_PIPELINE_STAGE, nc->stage);
+    tsr__parts_write(r, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &p);
+}
+
+// ---- attributes
+// --------------------------------------------------------------------------------------------
+
+static void emit_graph_one(struct rope *r, void *g)
+{
+    tsr__emit_graph(r, F_ATTRIBUTE_G, g);
+}
+static void emit_graph_many(struct rope *r, void *g)
+{
+    tsr__emit_graph(r, F_ATTRIBUTE_GRAPHS, g);
+}
+
+// An attribute whose subgraphs were changed.
+static void emit_attr_graphs(struct rope *r, const tsr_attr *a, struct str origin)
+{
+    static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
+    struct parts p = {.arena = r->arena};
+    size_t k = 0;
+    bool single = false;
+    tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
+    if (single && a->n_graphs) {
+        tsr_graph *g = a->graphs[k++];
+        if (g->flags & G_CHANGED || !g->body.n)
+            tsr__part_emit(&p, F_ATTRIBUTE_G, emit_graph_one, g);
+        else
+            tsr__parts_keep(&p, origin, F_ATTRIBUTE_G);
+    }
+    struct wire_cursor c = wire_over(origin);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != F_ATTRIBUTE_GRAPHS || f.type != WIRE_LEN || k >= a->n_graphs)
+            continue;
+        tsr_graph *g = a->graphs[k++];
+        if (g->flags & G_CHANGED)
+            tsr__part_emit(&p, F_ATTRIBUTE_GRAPHS, emit_graph_many, g);
+        else
+            tsr__part(&p, F_ATTRIBUTE_GRAPHS, f.whole);
+    }
+    bool named = !a->whole.n; // copied under another name
+    if (named)
+        tsr__part_text(&p, F_ATTRIBUTE_NAME, a->name);
+    tsr__parts_write(r, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &p);
+}
+
+static void emit_new_attr(struct rope *r, const tsr_attr *a)
+{
+    size_t mark = tsr__rope_begin(r, F_NODE_ATTRIBUTE);
+    tsr__rope_bytes(r, F_ATTRIBUTE_NAME, a->name);
+    switch (a->kind) {
+    case TSR_ATTR_INT:
+        tsr__rope_int(r, F_ATTRIBUTE_I, a->integer);
+        break;
+    case TSR_ATTR_FLOAT:
+        tsr__rope_float(r, F_ATTRIBUTE_F, a->real);
+        break;
+    case TSR_ATTR_STRING:
+        tsr__rope_bytes(r, F_ATTRIBUTE_S, a->text);
+        break;
+    case TSR_ATTR_INTS:
+        tsr__rope_ints(r, F_ATTRIBUTE_INTS, a->ints, a->n_ints);
+        break;
+    default:
+        break;
+    }
+    tsr__rope_int(r, F_ATTRIBUTE_TYPE, a->kind);
+    tsr__rope_end(r, mark);
+}
+
+static void emit_attr(struct rope *r, void *data)
+{
+    const tsr_attr *a = data;
+    static const uint32_t name_field = F_ATTRIBUTE_NAME;
+    struct str origin = a->whole.n ? tsr__field_body(a->whole) : a->rest;
+    struct parts p = {.arena = r->arena};
+    if (a->n_graphs) {
+        emit_attr_graphs(r, a, origin);
+    } else if (origin.n) {
+        tsr__part_text(&p, F_ATTRIBUTE_NAME, a->name);
+        tsr__parts_write(r, F_NODE_ATTRIBUTE, origin, &name_field, 1, &p);
+    } else {
+        emit_new_attr(r, a);
+    }
+}
+
+// ---- nodes
+// ---------------------------------------------------------------------------------------------------
+
+// True if the texts of that number in origin are these.
+static bool same_names(struct str origin, uint32_t number, const tsr_node *n, bool outputs)
+{
+    size_t i = 0, count = outputs ? n->n_outputs : n->n_inputs;
+    struct wire_cursor c = wire_over(origin);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        if (i == count)
+            return false;
+        const tsr_value *v = outputs ? n->outputs[i] : n->inputs[i].value;
+        i++;
+        if (!str_eq(f.bytes, v ? v->name : STR("")))
+            return false;
+    }
+    return i == count;
+}
+
+static void parts_of_slots(struct parts *p, const tsr_node *n, bool outputs)
+{
+    uint32_t number = outputs ? F_NODE_OUTPUT : F_NODE_INPUT;
+    for (size_t i = 0; i < (outputs ? n->n_outputs : n->n_inputs); i++) {
+        const tsr_value *v = outputs ? n->outputs[i] : n->inputs[i].value;
+        tsr__part_text(p, number, v ? v->name : STR(""));
+    }
+}
+
+static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed, size_t *count)
+{
+    managed[(*count)++] = F_NODE_NAME;
+    managed[(*count)++] = F_NODE_OP_TYPE;
+    managed[(*count)++] = F_NODE_DOMAIN;
+    if (n->name.n)
+        tsr__part_text(p, F_NODE_NAME, n->name);
+    tsr__part_text(p, F_NODE_OP_TYPE, n->op->text);
+    if (n->domain->text.n)
+        tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
+}
+
+static void write_node(struct rope *r, uint32_t number, tsr_node *n)
+{
+    uint32_t managed[8];
+    size_t count = 0;
+    struct parts p = {.arena = r->arena};
+    struct str origin = tsr__field_body(n->whole);
+    bool fresh = n->flags & N_NEW; // a copy keeps what we do not manage
+    if (fresh || ((n->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, n, false))) {
+        managed[count++] = F_NODE_INPUT;
+        parts_of_slots(&p, n, false);
+    }
+    if (fresh || ((n->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, n, true))) {
+        managed[count++] = F_NODE_OUTPUT;
+        parts_of_slots(&p, n, true);
+    }
+    if (fresh)
+        parts_of_head(&p, n, managed, &count);
+    if (fresh || (n->flags & N_ATTRIBUTES)) {
+        managed[count++] = F_NODE_ATTRIBUTE;
+        for (size_t i = 0; i < n->n_attrs; i++)
+            if (n->attrs[i]->whole.n && !n->attrs[i]->changed)
+                tsr__part(&p, F_NODE_ATTRIBUTE, n->attrs[i]->whole);
+            else
+                tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attr, n->attrs[i]);
+    }
+    if (fresh || (n->flags & N_CONFIGS)) {
+        managed[count++] = F_NODE_DEVICE_CONFIGURATIONS;
+        for (size_t i = 0; i < n->n_configs; i++)
+            if (n->configs[i]->whole.n && !n->configs[i]->changed)
+                tsr__part(&p, F_NODE_DEVICE_CONFIGURATIONS, n->configs[i]->whole);
+            else
+                tsr__part_emit(&p, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config, n->configs[i]);
+    }
+    tsr__parts_write(r, number, origin, managed, count, &p);
+}
+
+void tsr__emit_node(struct rope *r, void *node)
+{
+    write_node(r, F_GRAPH_NODE, node);
+}
+void tsr__emit_function_node(struct rope *r, void *node)
+{
+    write_node(r, F_FUNCTION_NODE, node);
+}

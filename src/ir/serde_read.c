@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_read.c - bytes -> objects. The whole file was checked by wire before, so nothing here can
+// be damaged.
+//
+// One pass over each graph: inputs and initializers define their names first, then nodes in file
+// order, then outputs and declared types. Subgraphs are built with their node, annotations last,
+// when every name is known. Attributes, types and tensors stay bytes until somebody asks
+// (serde_lazy.c).
+#include "ir/internal.h"
+#include "ir/serde.h"
+
+struct reader {
+    tsr_model *m;
+    struct arena scratch;
+    VEC(struct str) inputs;
+    VEC(struct str) outputs;
+    VEC(tsr_node *) annotated;
+};
+
+static void read_graph(struct reader *rd, tsr_graph *g, struct str body);
+
+// ---- nodes
+// ---------------------------------------------------------------------------------------------
+
+static bool holds_graph(struct str attribute)
+{
+    struct wire_cursor c = wire_over(attribute);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f))
+        if ((f.number == F_ATTRIBUTE_G || f.number == F_ATTRIBUTE_GRAPHS) && f.type == WIRE_LEN)
+            return true;
+    return false;
+}
+
+static tsr_graph *sub_graph(struct reader *rd, tsr_attr *a, struct str body)
+{
+    tsr_graph *g = tsr__graph_make(rd->m, 0);
+    if (!g)
+        return NULL;
+    g->owner = a->node;
+    g->attr = a;
+    rd->m->has_subgraphs = true;
+    read_graph(rd, g, body);
+    return g;
+}
+
+static void read_attr_graphs(struct reader *rd, tsr_attr *a)
+{
+    struct str body = tsr__field_body(a->whole);
+    bool single = false;
+    struct str merged = tsr__wire_merged(&rd->m->store->arena, body, F_ATTRIBUTE_G, &single);
+    size_t n = single ? 1 : 0;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f))
+        n += f.number == F_ATTRIBUTE_GRAPHS && f.type == WIRE_LEN;
+    if (!n)
+        return;
+    a->graphs = ARENA_ARRAY(&rd->m->arena, tsr_graph *, n);
+    if (!a->graphs)
+        return;
+    if (single && (a->graphs[0] = sub_graph(rd, a, merged)))
+        a->n_graphs = 1;
+    c = wire_over(body);
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != F_ATTRIBUTE_GRAPHS || f.type != WIRE_LEN)
+            continue;
+        tsr_graph *g = sub_graph(rd, a, f.bytes);
+        if (!g)
+            return;
+        a->graphs[a->n_graphs++] = g;
+    }
+}
+
+// What a node's fields say, gathered before the node is made because its arrays have exact sizes.
+struct node_fields {
+    struct str name, op, domain;
+    size_t attrs;
+    bool graphs, annotated;
+};
+
+static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    rd->inputs.n = rd->outputs.n = 0;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.type != WIRE_LEN)
+            continue;
+        struct str *slot = NULL;
+        switch (f.number) {
+        case F_NODE_INPUT:
+            slot = vec_push(&rd->scratch, &rd->inputs);
+            break;
+        case F_NODE_OUTPUT:
+            slot = vec_push(&rd->scratch, &rd->outputs);
+            break;
+        case F_NODE_NAME:
+            slot = &out->name;
+            break;
+        case F_NODE_OP_TYPE:
+            slot = &out->op;
+            break;
+        case F_NODE_DOMAIN:
+            slot = &out->domain;
+            break;
+        case F_NODE_ATTRIBUTE:
+            out->attrs++;
+            out->graphs = out->graphs || holds_graph(f.bytes);
+            break;
+        case F_NODE_DEVICE_CONFIGURATIONS:
+            out->annotated = true;
+            break;
+        default:
+            break;
+        }
+        if (slot)
+            *slot = f.bytes;
+    }
+}
+
+static void read_node(struct reader *rd, tsr_graph *g, const struct wire_field *f)
+{
+    tsr_model *m = rd->m;
+    struct node_fields d = {0};
+    scan_node(rd, f->bytes, &d);
+    if (rd->scratch.failed)
+        return;
+    tsr_node *n = tsr__node_make(g, d.domain, d.op, d.name, rd->inputs.n, rd->outputs.n);
+    if (!n)
+        return;
+    n->whole = f->whole;
+    n->n_attrs = (uint32_t)d.attrs;
+    for (size_t i = 0; i < n->n_inputs; i++)
+        tsr__use_link(&n->inputs[i], tsr__graph_refer(g, rd->inputs.at[i]));
+    // Before the subgraphs, because reading those uses the same scratch.
+    for (size_t i = 0; i < n->n_outputs; i++) {
+        if (!rd->outputs.at[i].n)
+            continue;
+        n->outputs[i] = tsr__value_define(g, rd->outputs.at[i]);
+        if (n->outputs[i])
+            n->outputs[i]->producer = n;
+    }
+    tsr__node_append(g, n);
+    if (d.graphs) {
+        tsr__attrs_decode(n);
+        n->flags |= N_GRAPHS;
+        for (size_t i = 0; i < n->n_attrs && !m->arena.failed; i++)
+            read_attr_graphs(rd, n->attrs[i]);
+    }
+    if (d.annotated) {
+        tsr_node **slot = vec_push(&rd->scratch, &rd->annotated);
+        if (slot)
+            *slot = n;
+    }
+}
+
+// ---- graphs
+// ----------------------------------------------------------------------------------------------
+
+static bool has_type(struct str info)
+{
+    bool present = false;
+    tsr__wire_bytes(info, F_VALUE_INFO_TYPE, &present);
+    return present;
+}
+
+// Reserves exact room for a list; false: out of memory.
+#define RESERVE(arena, v, count)                                                                   \
+    ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
+                      ((v)->cap = (count)) > 0))
+
+static void read_input(tsr_graph *g, struct str name, struct str whole, bool typed)
+{
+    tsr_value *v = tsr__value_define(g, name);
+    struct port *p = vec_push(&g->model->arena, &g->inputs);
+    if (!v || !p)
+        return;
+    v->flags |= V_INPUT;
+    if (typed)
+        v->info = whole;
+    *p = (struct port){.value = v, .whole = whole};
+}
+
+static void read_output(tsr_graph *g, struct str name, struct str whole, bool typed)
+{
+    tsr_value *v = tsr__graph_refer(g, name);
+    if (!v && !name.n)
+        v = tsr__value_make(g, name);
+    struct port *p = vec_push(&g->model->arena, &g->outputs);
+    if (!v || !p)
+        return;
+    v->n_outputs++;
+    if (typed && !v->info.p)
+        v->info = whole;
+    *p = (struct port){.value = v, .whole = whole};
+}
+
+static void read_initializer(tsr_graph *g, const struct wire_field *f)
+{
+    tsr_model *m = g->model;
+    struct str name = tsr__wire_bytes(f->bytes, F_TENSOR_NAME, NULL);
+    tsr_value *v = tsr__graph_own(g, name);
+    if (!v || !(v->flags & V_INPUT) || v->tensor) // an input may have its default here
+        v = tsr__value_define(g, name);
+    tsr_tensor *t = ARENA_NEW(&m->arena, tsr_tensor);
+    tsr_value **slot = vec_push(&m->arena, &g->initializers);
+    if (!v || !t || !slot)
+        return;
+    *t = (tsr_tensor){.model = m, .value = v, .whole = f->whole, .body = f->bytes};
+    v->tensor = t;
+    *slot = v;
+}
+
+static void read_sparse(tsr_graph *g, struct str body)
+{
+    struct str values = tsr__wire_bytes(body, F_SPARSE_TENSOR_VALUES, NULL);
+    struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
+    tsr_value *v = tsr__graph_own(g, name);
+    if (!v || !(v->flags & V_INPUT))
+        v = tsr__value_define(g, name);
+    if (v)
+        v->flags |= V_SPARSE;
+}
+
+static void read_value_infos(tsr_graph *g, struct str body, uint32_t number)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    tsr_value *guess = g->values; // they mostly stand in the order of the values
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
+        tsr_value *v = guess && str_eq(guess->name, name) ? guess : tsr__graph_own(g, name);
+        if (!v)
+            continue;
+        if (!v->info.p)
+            v->info = f.whole;
+        guess = v->next;
+    }
+}
+
+static void count_fields(struct str body, size_t *counts, size_t n)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f))
+        if (f.number < n && f.type == WIRE_LEN)
+            counts[f.number]++;
+}
+
+static void read_ports(tsr_graph *g, struct str body, bool outputs)
+{
+    uint32_t number = outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number || f.type != WIRE_LEN)
+            continue;
+        struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
+        if (outputs)
+            read_output(g, name, f.whole, has_type(f.bytes));
+        else
+            read_input(g, name, f.whole, has_type(f.bytes));
+    }
+}
+
+static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
+{
+    struct arena *a = &rd->m->arena;
+    size_t n[F_GRAPH_METADATA_PROPS + 1] = {0};
+    count_fields(body, n, TSR_COUNT(n));
+    g->body = body;
+    g->name = tsr__wire_bytes(body, F_GRAPH_NAME, NULL);
+    tsr__map_init(&g->names, a, n[F_GRAPH_NODE] + n[F_GRAPH_INPUT] + n[F_GRAPH_INITIALIZER]);
+    if (!RESERVE(a, &g->inputs, n[F_GRAPH_INPUT]) || !RESERVE(a, &g->outputs, n[F_GRAPH_OUTPUT]) ||
+        !RESERVE(a, &g->initializers, n[F_GRAPH_INITIALIZER]))
+        return;
+    read_ports(g, body, false);
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    if (n[F_GRAPH_INITIALIZER] || n[F_GRAPH_SPARSE_INITIALIZER]) {
+        while (tsr__wire_next(&c, &f) && !a->failed) {
+            if (f.number == F_GRAPH_INITIALIZER && f.type == WIRE_LEN)
+                read_initializer(g, &f);
+            else if (f.number == F_GRAPH_SPARSE_INITIALIZER && f.type == WIRE_LEN)
+                read_sparse(g, f.bytes);
+        }
+    }
+    c = wire_over(body);
+    while (tsr__wire_next(&c, &f) && !a->failed)
+        if (f.number == F_GRAPH_NODE && f.type == WIRE_LEN)
+            read_node(rd, g, &f);
+    read_ports(g, body, true);
+    if (n[F_GRAPH_VALUE_INFO])
+        read_value_infos(g, body, F_GRAPH_VALUE_INFO);
+}
+
+static void bind_standin(tsr_value *v, tsr_value *w)
+{
+    tsr_graph *g = v->home;
+    while (v->last_use) {
+        struct use *u = v->last_use->next;
+        tsr__use_unlink(u);
+        tsr__use_link(u, w);
+    }
+    for (size_t i = 0; i < g->outputs.n; i++) {
+        if (g->outputs.at[i].value != v)
+            continue;
+        g->outputs.at[i].value = w;
+        w->n_outputs++;
+        v->n_outputs--;
+    }
+    void **slot = tsr__map_at(&g->names, v->name);
+    if (slot && *slot == v)
+        *slot = (void *)&tsr__no_value;
+}
+
+// A name that a subgraph reads may be defined further down in an outer graph: bind it there.
+static void settle_standins(tsr_model *m)
+{
+    for (tsr_graph *g = m->graphs; g; g = g->next)
+        for (tsr_value *v = g->owner ? g->values : NULL; v; v = v->next) {
+            tsr_value *w = NULL;
+            if (v->flags & V_STANDIN)
+                w = tsr__graph_lookup(g->owner->graph, v->name);
+            if (w)
+                bind_standin(v, w);
+        }
+}
+
+// ---- functions, model
+// --------------------------------------------------------------------------------------
+
+static void read_opset(tsr_model *m, opset_list *list, const struct wire_field *f)
+{
+    struct opset *o = vec_push(&m->arena, list);
+    if (!o)
+        return;
+    struct str domain = tsr__wire_bytes(f->bytes, F_OPSET_DOMAIN, NULL);
+    o->domain = tsr__keep(m, str_is(domain, "ai.onnx") ? STR("") : domain);
+    o->whole = f->whole;
+    tsr__wire_int(f->bytes, F_OPSET_VERSION, &o->version);
+}
+
+static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
+{
+    tsr_graph *g = fn->graph;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number == F_FUNCTION_INPUT && f.type == WIRE_LEN)
+            read_input(g, f.bytes, f.whole, false);
+        else if (f.number == F_FUNCTION_OPSET_IMPORT && f.type == WIRE_LEN)
+            read_opset(rd->m, &fn->opsets, &f);
+    }
+    c = wire_over(body);
+    while (tsr__wire_next(&c, &f) && !rd->m->arena.failed)
+        if (f.number == F_FUNCTION_NODE && f.type == WIRE_LEN)
+            read_node(rd, g, &f);
+    c = wire_over(body);
+    while (tsr__wire_next(&c, &f))
+        if (f.number == F_FUNCTION_OUTPUT && f.type == WIRE_LEN)
+            read_output(g, f.bytes, f.whole, false);
+    read_value_infos(g, body, F_FUNCTION_VALUE_INFO);
+}
+
+static void read_function(struct reader *rd, const struct wire_field *f)
+{
+    tsr_model *m = rd->m;
+    tsr_function *fn = ARENA_NEW(&m->arena, tsr_function);
+    tsr_function **slot = vec_push(&m->arena, &m->functions);
+    if (!fn || !slot)
+        return;
+    *slot = fn;
+    fn->model = m;
+    fn->whole = f->whole;
+    fn->name = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_NAME, NULL));
+    struct str domain = tsr__wire_bytes(f->bytes, F_FUNCTION_DOMAIN, NULL);
+    fn->domain = tsr__keep(m, str_is(domain, "ai.onnx") ? STR("") : domain);
+    fn->overload = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_OVERLOAD, NULL));
+    size_t n[F_FUNCTION_METADATA_PROPS + 1] = {0};
+    count_fields(f->bytes, n, TSR_COUNT(n));
+    fn->graph = tsr__graph_make(m, n[F_FUNCTION_NODE] + n[F_FUNCTION_INPUT]);
+    if (!fn->graph)
+        return;
+    fn->graph->function = fn;
+    fn->graph->name = fn->name;
+    fn->graph->body = f->bytes;
+    read_function_body(rd, fn, f->bytes);
+}
+
+static void read_config(tsr_model *m, const struct wire_field *f)
+{
+    tsr_config *c = ARENA_NEW(&m->arena, tsr_config);
+    tsr_config **slot = vec_push(&m->arena, &m->configs);
+    if (!c || !slot)
+        return;
+    *slot = c;
+    c->model = m;
+    c->registered = true;
+    c->whole = f->whole;
+    tsr__config_decode(c, f->bytes);
+    void **id = c->name.n ? tsr__map_at(&m->config_ids, c->name) : NULL;
+    if (id)
+        *id = c; // of two with one name the last counts
+}
+
+static void read_metadata(tsr_model *m, const struct wire_field *f)
+{
+    struct metadata *e = vec_push(&m->arena, &m->metadata);
+    if (!e)
+        return;
+    e->key = tsr__keep(m, tsr__wire_bytes(f->bytes, F_STRING_PAIR_KEY, NULL));
+    e->value = tsr__keep(m, tsr__wire_bytes(f->bytes, F_STRING_PAIR_VALUE, NULL));
+    e->whole = f->whole;
+}
+
+static void read_model_fields(struct reader *rd, struct str body)
+{
+    tsr_model *m = rd->m;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.type != WIRE_LEN)
+            continue;
+        switch (f.number) {
+        case F_MODEL_OPSET_IMPORT:
+            read_opset(m, &m->opsets, &f);
+            break;
+        case F_MODEL_METADATA_PROPS:
+            read_metadata(m, &f);
+            break;
+        case F_MODEL_CONFIGURATION:
+            read_config(m, &f);
+            break;
+        case F_MODEL_FUNCTIONS:
+            read_function(rd, &f);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static void read_annotations(struct reader *rd)
+{
+    for (size_t i = 0; i < rd->annotated.n; i++) {
+        tsr_node *n = rd->annotated.at[i];
+        struct wire_cursor c = wire_over(tsr__field_body(n->whole));
+        struct wire_field f;
+        while (tsr__wire_next(&c, &f)) {
+            if (f.number != F_NODE_DEVICE_CONFIGURATIONS || f.type != WIRE_LEN)
+                continue;
+            tsr_node_config *nc = tsr__node_config_make(n, NULL);
+            if (!nc)
+                return;
+            nc->whole = f.whole;
+            tsr__node_config_decode(nc, f.bytes);
+        }
+    }
+}
+
+tsr_status tsr__serde_read(tsr_model *m)
+{
+    struct str body = m->store->bytes;
+    tsr_status st =
+        tsr__wire_check(m->session, str_of(m->path ? m->path : ""), body.p, body, WIRE_MODEL, 0);
+    if (st != TSR_OK)
+        return st;
+    struct reader rd = {.m = m};
+    tsr__arena_init(&rd.scratch, m->session);
+    m->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &m->ir_version);
+    m->producer = tsr__keep(m, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
+    m->graph = tsr__graph_make(m, 0);
+    if (m->graph) {
+        read_graph(&rd, m->graph, tsr__wire_merged(&m->store->arena, body, F_MODEL_GRAPH, NULL));
+        read_model_fields(&rd, body);
+        settle_standins(m);
+        read_annotations(&rd);
+    }
+    if (m->arena.failed || m->store->arena.failed || rd.scratch.failed)
+        st = TSR_NOMEM;
+    tsr__arena_free(&rd.scratch);
+    return st;
+}

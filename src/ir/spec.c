@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// spec.c - sharding specs as plain fields: read them, build them, take them away. Validates
+// nothing.
+#include "ir/internal.h"
+
+static tsr_model *model_of(const tsr_spec *p)
+{
+    return p->entry->node->graph->model;
+}
+
+tsr_node *tsr__spec_node(const tsr_spec *p)
+{
+    return p->entry->node;
+}
+tsr_config *tsr__spec_config(const tsr_spec *p)
+{
+    return p->entry->config;
+}
+
+void tsr__spec_touch(tsr_spec *p, uint32_t bits)
+{
+    p->flags |= bits;
+    p->entry->changed = true;
+    tsr__touch_node(p->entry->node, N_CONFIGS);
+}
+
+tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v)
+{
+    struct arena *a = &nc->node->graph->model->arena;
+    tsr_spec **more = ARENA_ARRAY(a, tsr_spec *, (size_t)nc->n_specs + 1);
+    tsr_spec *p = ARENA_NEW(a, tsr_spec);
+    if (!more || !p)
+        return NULL;
+    for (size_t i = 0; i < nc->n_specs; i++)
+        more[i] = nc->specs[i];
+    p->entry = nc;
+    p->value = v;
+    more[nc->n_specs++] = p;
+    nc->specs = more;
+    return p;
+}
+
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v)
+{
+    for (size_t i = 0; i < nc->n_specs; i++)
+        if (nc->specs[i]->value == v)
+            return nc->specs[i];
+    return NULL;
+}
+
+void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p)
+{
+    size_t i = 0;
+    while (i < nc->n_specs && nc->specs[i] != p)
+        i++;
+    if (i == nc->n_specs)
+        return;
+    for (; i + 1 < nc->n_specs; i++)
+        nc->specs[i] = nc->specs[i + 1];
+    nc->n_specs--;
+    nc->changed = true;
+    p->flags |= S_GONE;
+    tsr__touch_node(nc->node, N_CONFIGS);
+}
+
+void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to)
+{
+    if (!from || from == to || tsr__node_has(n, from))
+        return;
+    for (size_t k = 0; k < n->n_configs; k++) {
+        tsr_node_config *nc = n->configs[k];
+        for (size_t i = nc->n_specs; i-- > 0;) {
+            tsr_spec *p = nc->specs[i];
+            if (p->value != from)
+                continue;
+            if (!to || tsr__entry_spec(nc, to)) {
+                tsr__entry_drop_spec(nc, p);
+            } else {
+                p->value = to;
+                tsr__spec_touch(p, S_NAME);
+            }
+        }
+    }
+}
+
+// ---- reading
+// ---------------------------------------------------------------------------------------------
+
+tsr_value *tsr_spec_value(const tsr_spec *p)
+{
+    return p->value;
+}
+size_t tsr_spec_group_count(const tsr_spec *p)
+{
+    return p->groups.n;
+}
+size_t tsr_spec_dim_count(const tsr_spec *p)
+{
+    return p->dims.n;
+}
+tsr_node_config *tsr__spec_entry(const tsr_spec *p)
+{
+    return p->entry;
+}
+tsr_node *tsr__node_config_node(const tsr_node_config *nc)
+{
+    return nc->node;
+}
+
+size_t tsr_spec_devices(const tsr_spec *p, const int64_t **out)
+{
+    if (out)
+        *out = p->devices.at;
+    return p->devices.n;
+}
+
+int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members, size_t *n)
+{
+    bool there = i < p->groups.n;
+    if (members)
+        *members = there ? p->groups.at[i].members : NULL;
+    if (n)
+        *n = there ? p->groups.at[i].n : 0;
+    return there ? p->groups.at[i].key : -1;
+}
+
+int64_t tsr_spec_dim_axis(const tsr_spec *p, size_t i)
+{
+    return i < p->dims.n ? p->dims.at[i].axis : 0;
+}
+
+bool tsr__spec_dim_has_axis(const tsr_spec *p, size_t i)
+{
+    return i < p->dims.n && p->dims.at[i].has_axis;
+}
+
+size_t tsr_spec_dim_factor_count(const tsr_spec *p, size_t i)
+{
+    return i < p->dims.n ? p->dims.at[i].n : 0;
+}
+
+int64_t tsr_spec_dim_factor(const tsr_spec *p, size_t i, size_t k, tsr_dim *size)
+{
+    bool there = k < tsr_spec_dim_factor_count(p, i);
+    if (size)
+        *size = there ? p->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
+    return there ? p->dims.at[i].factors[k].shards : 0;
+}
+
+bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k)
+{
+    return k < tsr_spec_dim_factor_count(p, i) && p->dims.at[i].factors[k].has_shards;
+}
+
+// ---- building
+// --------------------------------------------------------------------------------------------
+
+tsr_spec *tsr_node_add_spec(tsr_node *n, tsr_config *c, tsr_value *v)
+{
+    tsr_node_config *nc = tsr_node_find_config(n, c);
+    if (!nc)
+        nc = tsr__node_config_make(n, c);
+    tsr_spec *p = nc ? tsr__spec_make(nc, v) : NULL;
+    if (!p)
+        return NULL;
+    n->graph->model->devices_touched = true;
+    tsr__spec_touch(p, S_NAME | S_DEVICES | S_GROUPS | S_DIMS);
+    return p;
+}
+
+static int64_t *copy_ints(tsr_model *m, const int64_t *from, size_t n)
+{
+    int64_t *to = ARENA_ARRAY(&m->arena, int64_t, n);
+    if (to && n)
+        memcpy(to, from, n * sizeof(*to));
+    return to;
+}
+
+static void touched(tsr_spec *p, uint32_t bits)
+{
+    model_of(p)->devices_touched = true;
+    tsr__spec_touch(p, bits);
+}
+
+tsr_status tsr_spec_set_devices(tsr_spec *p, const int64_t *devices, size_t n)
+{
+    int64_t *copy = copy_ints(model_of(p), devices, n);
+    if (!copy)
+        return TSR_NOMEM;
+    p->devices.at = copy;
+    p->devices.n = p->devices.cap = n;
+    touched(p, S_DEVICES);
+    return TSR_OK;
+}
+
+tsr_status tsr_spec_add_group(tsr_spec *p, int64_t key, const int64_t *members, size_t n)
+{
+    int64_t *copy = copy_ints(model_of(p), members, n);
+    struct spec_group *g = copy ? vec_push(&model_of(p)->arena, &p->groups) : NULL;
+    if (!g)
+        return TSR_NOMEM;
+    *g = (struct spec_group){.key = key, .members = copy, .n = n, .has_key = true};
+    touched(p, S_GROUPS);
+    return TSR_OK;
+}
+
+tsr_status tsr_spec_add_dim(tsr_spec *p, int64_t axis, const tsr_dim *sizes, const int64_t *shards,
+                            size_t n)
+{
+    tsr_model *m = model_of(p);
+    struct spec_factor *factors = ARENA_ARRAY(&m->arena, struct spec_factor, n);
+    struct spec_dim *d = factors ? vec_push(&m->arena, &p->dims) : NULL;
+    if (!d)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        factors[i] =
+            (struct spec_factor){.size = {-1, ""}, .shards = shards[i], .has_shards = true};
+        if (sizes && sizes[i].value >= 0)
+            factors[i].size.value = sizes[i].value;
+        else if (sizes && sizes[i].symbol)
+            factors[i].size.symbol = tsr__keep(m, str_of(sizes[i].symbol)).p;
+    }
+    *d = (struct spec_dim){.axis = axis, .has_axis = true, .factors = factors, .n = n};
+    touched(p, S_DIMS);
+    return model_status(m);
+}
+
+// An entry that was made here and says nothing any more goes away.
+static void drop_empty(tsr_node_config *nc)
+{
+    if (!nc->whole.n && !nc->n_specs && !nc->has_stage && !nc->gone)
+        (void)tsr_node_remove_config(nc->node, nc);
+}
+
+tsr_status tsr_spec_remove(tsr_spec *p)
+{
+    tsr_node_config *nc = p->entry;
+    if ((p->flags & S_GONE) || nc->gone) {
+        struct place at = tsr__place_node(nc->node);
+        tsr__diag(model_of(p)->session, DIAG_annotation_absent, &at, NULL,
+                  "the sharding was removed already");
+        return TSR_INVALID;
+    }
+    model_of(p)->devices_touched = true;
+    tsr__entry_drop_spec(nc, p);
+    drop_empty(nc);
+    return model_status(model_of(p));
+}
+
+tsr_status tsr_node_unset_stage(tsr_node *n, tsr_config *c)
+{
+    tsr_node_config *nc = tsr_node_find_config(n, c);
+    if (!nc || !nc->has_stage) {
+        struct place at = tsr__place_node(n);
+        at.configuration = c ? c->name : STR("");
+        tsr__diag(n->graph->model->session, DIAG_annotation_absent, &at, NULL,
+                  "the node has no pipeline stage there");
+        return TSR_INVALID;
+    }
+    nc->has_stage = false;
+    nc->changed = true;
+    n->graph->model->devices_touched = true;
+    tsr__touch_node(n, N_CONFIGS);
+    drop_empty(nc);
+    return model_status(n->graph->model);
+}
+
+tsr_status tsr_node_unshard(tsr_node *n, tsr_value *v, tsr_config *c)
+{
+    size_t dropped = 0;
+    for (size_t k = n->n_configs; k-- > 0;) {
+        tsr_node_config *nc = n->configs[k];
+        if (c && nc->config != c)
+            continue;
+        for (size_t i = nc->n_specs; i-- > 0;)
+            if (nc->specs[i]->value == v) {
+                tsr__entry_drop_spec(nc, nc->specs[i]);
+                dropped++;
+            }
+        if (dropped)
+            drop_empty(nc);
+    }
+    tsr_model *m = n->graph->model;
+    if (!dropped) {
+        struct place at = tsr__place_node(n);
+        at.value = v ? v->name : STR("");
+        at.configuration = c ? c->name : STR("");
+        tsr__diag(m->session, DIAG_annotation_absent, &at, NULL,
+                  "the node has no sharding of that value there");
+        return TSR_INVALID;
+    }
+    m->devices_touched = true;
+    return model_status(m);
+}

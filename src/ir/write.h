@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// write.h - what the writing files of serde share: lists of parts for tsr__rope_rewrite.
+#ifndef TSR_IR_WRITE_H
+#define TSR_IR_WRITE_H
+
+#include "ir/serde.h"
+
+struct parts {
+    struct wire_part *at;
+    size_t n, cap;
+    struct arena *arena;
+};
+struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span);
+void tsr__part_emit(struct parts *p, uint32_t number, void (*emit)(struct rope *, void *),
+                    void *data);
+void tsr__part_text(struct parts *p, uint32_t number, struct str text);
+void tsr__part_int(struct parts *p, uint32_t number, int64_t value);
+void tsr__parts_keep(struct parts *p, struct str origin, uint32_t number); // all of that number
+// One field of that number that holds origin, rewritten.
+void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const uint32_t *managed,
+                      size_t n, const struct parts *p);
+
+void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g);
+void tsr__emit_function(struct rope *r, void *function);
+void tsr__emit_node(struct rope *r, void *node);          // as a field of a graph
+void tsr__emit_function_node(struct rope *r, void *node); // as a field of a function
+
+#endif
