@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - what the files of ops share: operators, kernels, tensors as kernels see them.
+#ifndef TSR_OPS_INTERNAL_H
+#define TSR_OPS_INTERNAL_H
+
+#include "ops/ops.h"
+#include "tile/tile.h"
+
+#include <stdatomic.h>
+
+#define OPS_MAX_RANK TILE_MAX_RANK
+
+struct kernel;
+
+// One operator: a row of the table in ops.c.
+struct op_kind {
+    const char *name, *plain; // plain: without the suffix of the type
+    enum comm_kind kind;
+    int inputs;     // token included
+    tsr_dtype only; // the one element type, or TSR_UNDEFINED for all
+    bool inplace;
+    OrtStatus *(*create)(struct kernel *k, const OrtKernelInfo *info);
+    OrtStatus *(*compute)(struct kernel *k, OrtKernelContext *context);
+    OrtStatus *(*infer)(const OrtCustomOp *op,
+                        OrtShapeInferContext *context); // NULL: shapes not known
+};
+struct op {
+    OrtCustomOp ort; // first
+    const struct op_kind *kind;
+    struct ops *ops;
+};
+struct ops {
+    tsr_session *session; // memory of kernels; touched by the rank's thread alone
+    const OrtApi *api;
+    OrtCustomOpDomain *domain;
+    struct endpoint *endpoint;
+    char why[256];    // no endpoint: the reason
+    atomic_flag busy; // one run at a time
+    struct comm_trouble trouble;
+    struct op *list;
+};
+
+struct kernel {
+    struct ops *ops;
+    const OrtApi *api;
+    const struct op_kind *kind;
+    struct arena arena;    // attributes
+    struct comm_call call; // of this node; run and count change
+    int self;              // place of this rank in the group
+    int64_t axis;
+    struct reshard *reshard;
+    char *scratch;
+    size_t scratch_bytes;
+};
+
+// A tensor that a kernel reads.
+struct tensor_view {
+    const void *data;
+    tsr_dtype type;
+    int rank;
+    int64_t dims[OPS_MAX_RANK];
+    int64_t elements;
+};
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        OrtStatus *try_status = (call);                                                            \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+// An error of this kernel, with operator and node in front.
+OrtStatus *tsr__kernel_error(struct kernel *k, const char *format, ...) TSR_PRINTF(2, 3);
+// The error of a call that failed; kept as the trouble of the run.
+OrtStatus *tsr__kernel_trouble(struct kernel *k, const struct comm_trouble *why);
+OrtStatus *tsr__kernel_ints(struct kernel *k, const OrtKernelInfo *info, const char *name,
+                            int64_t **out, size_t *n);
+// Input i, which must be a tensor that a kernel can look at. type TSR_UNDEFINED: whatever it has.
+OrtStatus *tsr__kernel_input(struct kernel *k, OrtKernelContext *context, size_t i, tsr_dtype type,
+                             struct tensor_view *out);
+OrtStatus *tsr__kernel_output(struct kernel *k, OrtKernelContext *context, size_t i,
+                              const int64_t *dims, int rank, void **data);
+// At least that many bytes that live until the next call; NULL: out of memory.
+void *tsr__kernel_scratch(struct kernel *k, size_t bytes);
+
+// The token goes on: last input to last output.
+OrtStatus *tsr__pass_token(struct kernel *k, OrtKernelContext *context);
+
+OrtStatus *tsr__all_reduce_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__all_reduce_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__all_gather_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context);
+void tsr__reshard_free(struct kernel *k);
+
+#endif

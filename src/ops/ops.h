@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// ops.h - our communication operators (domain ai.tessera) as custom operators of ONNX Runtime, on a
+// transport.
+//
+// Each rank's session gets operators of its own, bound to that rank's endpoint. Nodes are
+// untrusted: every attribute is checked when the kernel is made. All failures become an OrtStatus
+// that names the node.
+#ifndef TSR_OPS_H
+#define TSR_OPS_H
+
+#include "ort.h"
+#include "transport/transport.h"
+
+#define OPS_DOMAIN "ai.tessera"
+
+// The operators of one rank, registered with the options of one session.
+struct ops;
+
+// Makes the operators and adds their domain to the options. minor is the runtime's (1.17: 17). With
+// endpoint NULL models can be loaded but not run: why says the reason, which every kernel then
+// gives. Must outlive the session; the endpoint must outlive it too. Returns NULL and *out, or ONNX
+// Runtime's word on what failed.
+OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
+                        struct endpoint *e, const char *why, struct ops **out);
+void tsr__ops_free(struct ops *o); // NULL is fine
+// What stopped the last run, or NULL: says more than ONNX Runtime's status.
+const struct comm_trouble *tsr__ops_trouble(const struct ops *o);
+// Minor number of a version text such as "1.31.1"; 0: not understood.
+int tsr__ort_minor(const char *version);
+
+#endif

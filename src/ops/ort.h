@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// ort.h - own declaration of the part of ONNX Runtime's C interface that is used here.
+//
+// The interface is a flat table of functions that only ever grows: an entry is known by its number,
+// and none has moved since it appeared. Version 17 of the table (ONNX Runtime 1.17) has all that is
+// needed, so one build runs on 1.17 and every later release, and nothing of ONNX Runtime is needed
+// to build. Gaps are entries that are not used. Element types have their ONNX numbers, as tsr_dtype
+// has.
+#ifndef TSR_OPS_ORT_H
+#define TSR_OPS_ORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ORT_API 17 // version of the table that is asked for
+#define ORT_OP_VERSION                                                                             \
+    18 // newest form of OrtCustomOp that is used; never above the runtime's minor number
+
+enum { ORT_LOG_ERROR = 3, ORT_LOG_FATAL = 4 };
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_SUCHFILE = 3, ORT_NOT_IMPLEMENTED = 9 };
+enum { ORT_ARENA_ALLOCATOR = 1, ORT_MEMORY_DEFAULT = 0, ORT_MEMORY_CPU_INPUT = -2 };
+enum { ORT_SEQUENTIAL = 0 };
+
+typedef struct OrtStatus OrtStatus; // NULL is success
+typedef struct OrtEnv OrtEnv;
+typedef struct OrtSession OrtSession;
+typedef struct OrtSessionOptions OrtSessionOptions;
+typedef struct OrtRunOptions OrtRunOptions;
+typedef struct OrtValue OrtValue;
+typedef struct OrtMemoryInfo OrtMemoryInfo;
+typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtTypeInfo OrtTypeInfo;
+typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
+typedef struct OrtCustomOpDomain OrtCustomOpDomain;
+typedef struct OrtCustomOp OrtCustomOp;
+typedef struct OrtKernelInfo OrtKernelInfo;
+typedef struct OrtKernelContext OrtKernelContext;
+typedef struct OrtShapeInferContext OrtShapeInferContext;
+
+typedef struct OrtApi {
+    OrtStatus *(*CreateStatus)(int code, const char *message);
+    int (*GetErrorCode)(const OrtStatus *status);
+    const char *(*GetErrorMessage)(const OrtStatus *status);
+    OrtStatus *(*CreateEnv)(int log_level, const char *id, OrtEnv **out);
+    void *reserved_4[3];
+    OrtStatus *(*CreateSession)(const OrtEnv *env, const char *path,
+                                const OrtSessionOptions *options, OrtSession **out);
+    void *reserved_8;
+    OrtStatus *(*Run)(OrtSession *session, const OrtRunOptions *options,
+                      const char *const *input_names, const OrtValue *const *inputs,
+                      size_t n_inputs, const char *const *output_names, size_t n_outputs,
+                      OrtValue **outputs);
+    OrtStatus *(*CreateSessionOptions)(OrtSessionOptions **out);
+    void *reserved_11[2];
+    OrtStatus *(*SetSessionExecutionMode)(OrtSessionOptions *options, int mode);
+    void *reserved_14[8];
+    OrtStatus *(*SetSessionLogSeverityLevel)(OrtSessionOptions *options, int level);
+    OrtStatus *(*SetSessionGraphOptimizationLevel)(OrtSessionOptions *options, int level);
+    OrtStatus *(*SetIntraOpNumThreads)(OrtSessionOptions *options, int n);
+    OrtStatus *(*SetInterOpNumThreads)(OrtSessionOptions *options, int n);
+    OrtStatus *(*CreateCustomOpDomain)(const char *domain, OrtCustomOpDomain **out);
+    OrtStatus *(*CustomOpDomain_Add)(OrtCustomOpDomain *domain, const OrtCustomOp *op);
+    OrtStatus *(*AddCustomOpDomain)(OrtSessionOptions *options, OrtCustomOpDomain *domain);
+    void *reserved_29;
+    OrtStatus *(*SessionGetInputCount)(const OrtSession *session, size_t *out);
+    OrtStatus *(*SessionGetOutputCount)(const OrtSession *session, size_t *out);
+    void *reserved_32;
+    OrtStatus *(*SessionGetInputTypeInfo)(const OrtSession *session, size_t i, OrtTypeInfo **out);
+    OrtStatus *(*SessionGetOutputTypeInfo)(const OrtSession *session, size_t i, OrtTypeInfo **out);
+    void *reserved_35;
+    OrtStatus *(*SessionGetInputName)(const OrtSession *session, size_t i, OrtAllocator *allocator,
+                                      char **out);
+    OrtStatus *(*SessionGetOutputName)(const OrtSession *session, size_t i, OrtAllocator *allocator,
+                                       char **out);
+    void *reserved_38;
+    OrtStatus *(*CreateRunOptions)(OrtRunOptions **out);
+    void *reserved_40[6];
+    OrtStatus *(*RunOptionsSetTerminate)(OrtRunOptions *options);
+    void *reserved_47;
+    OrtStatus *(*CreateTensorAsOrtValue)(OrtAllocator *allocator, const int64_t *shape, size_t rank,
+                                         int type, OrtValue **out);
+    OrtStatus *(*CreateTensorWithDataAsOrtValue)(const OrtMemoryInfo *info, void *data,
+                                                 size_t bytes, const int64_t *shape, size_t rank,
+                                                 int type, OrtValue **out);
+    OrtStatus *(*IsTensor)(const OrtValue *value, int *out);
+    OrtStatus *(*GetTensorMutableData)(OrtValue *value, void **out);
+    void *reserved_52[3];
+    OrtStatus *(*CastTypeInfoToTensorInfo)(const OrtTypeInfo *info,
+                                           const OrtTensorTypeAndShapeInfo **out);
+    void *reserved_56;
+    OrtStatus *(*CreateTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo **out);
+    OrtStatus *(*SetTensorElementType)(OrtTensorTypeAndShapeInfo *info, int type);
+    OrtStatus *(*SetDimensions)(OrtTensorTypeAndShapeInfo *info, const int64_t *dims, size_t rank);
+    OrtStatus *(*GetTensorElementType)(const OrtTensorTypeAndShapeInfo *info, int *out);
+    OrtStatus *(*GetDimensionsCount)(const OrtTensorTypeAndShapeInfo *info, size_t *out);
+    OrtStatus *(*GetDimensions)(const OrtTensorTypeAndShapeInfo *info, int64_t *dims, size_t rank);
+    void *reserved_63;
+    OrtStatus *(*GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo *info, size_t *out);
+    OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *value, OrtTensorTypeAndShapeInfo **out);
+    void *reserved_66[3];
+    OrtStatus *(*CreateCpuMemoryInfo)(int allocator_type, int memory_type, OrtMemoryInfo **out);
+    void *reserved_70[6];
+    OrtStatus *(*AllocatorFree)(OrtAllocator *allocator, void *p);
+    void *reserved_77;
+    OrtStatus *(*GetAllocatorWithDefaultOptions)(OrtAllocator **out);
+    void *reserved_79[7];
+    OrtStatus *(*KernelInfoGetAttribute_int64)(const OrtKernelInfo *info, const char *name,
+                                               int64_t *out);
+    OrtStatus *(*KernelInfoGetAttribute_string)(const OrtKernelInfo *info, const char *name,
+                                                char *out, size_t *bytes);
+    OrtStatus *(*KernelContext_GetInputCount)(const OrtKernelContext *context, size_t *out);
+    OrtStatus *(*KernelContext_GetOutputCount)(const OrtKernelContext *context, size_t *out);
+    OrtStatus *(*KernelContext_GetInput)(const OrtKernelContext *context, size_t i,
+                                         const OrtValue **out);
+    OrtStatus *(*KernelContext_GetOutput)(OrtKernelContext *context, size_t i, const int64_t *dims,
+                                          size_t rank, OrtValue **out);
+    void (*ReleaseEnv)(OrtEnv *env);
+    void (*ReleaseStatus)(OrtStatus *status);
+    void (*ReleaseMemoryInfo)(OrtMemoryInfo *info);
+    void (*ReleaseSession)(OrtSession *session);
+    void (*ReleaseValue)(OrtValue *value);
+    void (*ReleaseRunOptions)(OrtRunOptions *options);
+    void (*ReleaseTypeInfo)(OrtTypeInfo *info);
+    void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo *info);
+    void (*ReleaseSessionOptions)(OrtSessionOptions *options);
+    void (*ReleaseCustomOpDomain)(OrtCustomOpDomain *domain);
+    void *reserved_102[28];
+    OrtStatus *(*AddSessionConfigEntry)(OrtSessionOptions *options, const char *key,
+                                        const char *value);
+    void *reserved_131[32];
+    OrtStatus *(*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo *info, const char *name,
+                                                    int64_t *out, size_t *n);
+    void *reserved_164[29];
+    OrtStatus *(*KernelContext_GetGPUComputeStream)(const OrtKernelContext *context, void **out);
+    void *reserved_194[34];
+    OrtStatus *(*RegisterCustomOpsLibrary_V2)(OrtSessionOptions *options, const char *path);
+    void *reserved_229[8];
+    OrtStatus *(*HasSessionConfigEntry)(const OrtSessionOptions *options, const char *key,
+                                        int *out);
+    OrtStatus *(*GetSessionConfigEntry)(const OrtSessionOptions *options, const char *key,
+                                        char *out, size_t *bytes);
+    void *reserved_239[5];
+    OrtStatus *(*KernelInfo_GetNodeName)(const OrtKernelInfo *info, char *out, size_t *bytes);
+    void *reserved_245[23];
+    OrtStatus *(*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext *context, size_t i,
+                                                      OrtTensorTypeAndShapeInfo **out);
+    void *reserved_269;
+    OrtStatus *(*ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext *context,
+                                                       size_t i,
+                                                       const OrtTensorTypeAndShapeInfo *info);
+} OrtApi;
+
+#define ORT_SLOT(name, i)                                                                          \
+    _Static_assert(offsetof(OrtApi, name) == (i) * sizeof(void *), "place of " #name)
+ORT_SLOT(Run, 9);
+ORT_SLOT(AddCustomOpDomain, 28);
+ORT_SLOT(CreateTensorWithDataAsOrtValue, 49);
+ORT_SLOT(GetTensorTypeAndShape, 65);
+ORT_SLOT(GetAllocatorWithDefaultOptions, 78);
+ORT_SLOT(ReleaseCustomOpDomain, 101);
+ORT_SLOT(AddSessionConfigEntry, 130);
+ORT_SLOT(KernelInfoGetAttributeArray_int64, 163);
+ORT_SLOT(KernelContext_GetGPUComputeStream, 193);
+ORT_SLOT(RegisterCustomOpsLibrary_V2, 228);
+ORT_SLOT(GetSessionConfigEntry, 238);
+ORT_SLOT(KernelInfo_GetNodeName, 244);
+ORT_SLOT(ShapeInferContext_SetOutputTypeShape, 270);
+
+typedef struct OrtApiBase {
+    const OrtApi *(*GetApi)(uint32_t version);
+    const char *(*GetVersionString)(void);
+} OrtApiBase;
+
+// One operator. Own data stands behind it in a larger struct; every function but the last four is
+// given the operator.
+struct OrtCustomOp {
+    uint32_t version;
+    void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,
+                          const OrtKernelInfo *info); // before 16
+    const char *(*GetName)(const OrtCustomOp *op);
+    const char *(*GetExecutionProviderType)(const OrtCustomOp *op); // NULL: CPU
+    int (*GetInputType)(const OrtCustomOp *op, size_t i);           // 0: any
+    size_t (*GetInputTypeCount)(const OrtCustomOp *op);
+    int (*GetOutputType)(const OrtCustomOp *op, size_t i);
+    size_t (*GetOutputTypeCount)(const OrtCustomOp *op);
+    void (*KernelCompute)(void *kernel, OrtKernelContext *context); // before 16
+    void (*KernelDestroy)(void *kernel);
+    int (*GetInputCharacteristic)(const OrtCustomOp *op, size_t i); // 0: required
+    int (*GetOutputCharacteristic)(const OrtCustomOp *op, size_t i);
+    int (*GetInputMemoryType)(const OrtCustomOp *op, size_t i);
+    int (*GetVariadicInputMinArity)(const OrtCustomOp *op);
+    int (*GetVariadicInputHomogeneity)(const OrtCustomOp *op);
+    int (*GetVariadicOutputMinArity)(const OrtCustomOp *op);
+    int (*GetVariadicOutputHomogeneity)(const OrtCustomOp *op);
+    OrtStatus *(*CreateKernelV2)(const OrtCustomOp *op, const OrtApi *api,
+                                 const OrtKernelInfo *info, void **out);
+    OrtStatus *(*KernelComputeV2)(void *kernel, OrtKernelContext *context);
+    OrtStatus *(*InferOutputShapeFn)(const OrtCustomOp *op, OrtShapeInferContext *context);
+    int (*GetStartVersion)(const OrtCustomOp *op);
+    int (*GetEndVersion)(const OrtCustomOp *op);
+    size_t (*GetMayInplace)(int **inputs, int **outputs);
+    void (*ReleaseMayInplace)(int *inputs, int *outputs);
+    size_t (*GetAliasMap)(int **inputs, int **outputs);
+    void (*ReleaseAliasMap)(int *inputs, int *outputs);
+};
+_Static_assert(sizeof(OrtCustomOp) == 26 * sizeof(void *), "size of OrtCustomOp");
+
+#endif

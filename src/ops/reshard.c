@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard.c - from any layout to any other, by intersection of pieces: the complete fallback.
+//
+// Every rank owns at most one shard of the source and one of the target. Whoever wants part of a
+// source shard that it does not have gets it from one of the shard's owners; which one follows from
+// the layouts alone, so both sides know without a word. What moves between two ranks is packed in
+// row-major order of the intersection. The moves depend on the shape and are kept until it changes.
+#include "ops/internal.h"
+
+#include <stdio.h>
+
+struct moves {
+    int64_t shape[OPS_MAX_RANK];
+    const struct tile_piece *have, *want; // of this rank, or NULL
+    const struct tile_piece **send,
+        **recv; // per member: its target piece, its source piece; NULL: nothing
+    struct comm_buffer *out, *in;
+    size_t out_bytes, in_bytes;
+};
+struct reshard {
+    struct tile_layout *source, *target;
+    struct arena arena;  // of the moves
+    struct moves *moves; // NULL: none made yet
+};
+
+// ---- creation
+// ----------------------------------------------------------------------------------------------
+
+static bool in_group(const struct kernel *k, int64_t rank)
+{
+    for (int i = 0; i < k->call.n_group; i++)
+        if (k->call.group[i] == rank)
+            return true;
+    return false;
+}
+
+// Owners are in the group, and each has one shard.
+static OrtStatus *check_layout(struct kernel *k, const char *name, const struct tile_layout *l,
+                               bool source)
+{
+    for (int64_t s = 0; s < l->n_shards; s++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(l, s, &owners);
+        if (n == 0 && source)
+            return tsr__kernel_error(k, "'%s': nobody owns shard %lld", name, (long long)s);
+        for (size_t i = 0; i < n; i++) {
+            if (!in_group(k, owners[i]))
+                return tsr__kernel_error(k, "'%s': owner %lld is not in the group", name,
+                                         (long long)owners[i]);
+            if (tsr__layout_shard_of(l, owners[i], 0) != s ||
+                tsr__layout_shard_of(l, owners[i], s + 1) >= 0)
+                return tsr__kernel_error(k, "'%s': rank %lld owns several shards", name,
+                                         (long long)owners[i]);
+        }
+    }
+    return NULL;
+}
+
+static OrtStatus *read_layout(struct kernel *k, const OrtKernelInfo *info, const char *name,
+                              struct tile_layout **out)
+{
+    int64_t *v;
+    size_t n;
+    TRY(tsr__kernel_ints(k, info, name, &v, &n));
+    *out = tsr__layout_decode(&k->arena, v, n);
+    if (!*out)
+        return tsr__kernel_error(k, "attribute '%s' is not a layout", name);
+    k->call.detail = tsr__hash64(v, n * sizeof *v, k->call.detail);
+    return check_layout(k, name, *out, out == &k->reshard->source);
+}
+
+OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info)
+{
+    k->reshard = ARENA_NEW(&k->arena, struct reshard);
+    if (!k->reshard)
+        return tsr__kernel_error(k, "out of memory");
+    tsr__arena_init(&k->reshard->arena, k->ops->session);
+    TRY(read_layout(k, info, "source", &k->reshard->source));
+    TRY(read_layout(k, info, "target", &k->reshard->target));
+    if (k->reshard->source->rank != k->reshard->target->rank)
+        return tsr__kernel_error(k, "source and target differ in rank");
+    return NULL;
+}
+
+void tsr__reshard_free(struct kernel *k)
+{
+    if (k->reshard)
+        tsr__arena_free(&k->reshard->arena);
+}
+
+// ---- moves
+// ---------------------------------------------------------------------------------------------------
+
+static int64_t overlap_dim(const struct tile_interval *x, int64_t n, const struct tile_interval *y,
+                           int64_t m)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0, j = 0; i < n && j < m;) {
+        int64_t start = x[i].start > y[j].start ? x[i].start : y[j].start;
+        int64_t stop = x[i].stop < y[j].stop ? x[i].stop : y[j].stop;
+        sum += stop > start ? stop - start : 0;
+        if (x[i].stop <= y[j].stop)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+// Elements that two pieces have in common; never more than either has.
+static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
+{
+    int64_t n = 1;
+    for (int d = 0; d < a->rank && n; d++)
+        n *= overlap_dim(a->dims[d].at, a->dims[d].n, b->dims[d].at, b->dims[d].n);
+    return n;
+}
+
+// Who of a source shard's owners sends to a rank that wants part of it; the rank itself if it is
+// one.
+static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_t rank)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(source, shard, &owners);
+    for (size_t i = 0; i < n; i++)
+        if (owners[i] == rank)
+            return rank;
+    return owners[(size_t)rank % n];
+}
+
+static const struct tile_piece *piece_of(struct reshard *r, const struct tile_layout *l,
+                                         const int64_t *shape, int64_t rank, int64_t *shard)
+{
+    *shard = tsr__layout_shard_of(l, rank, 0);
+    return *shard < 0 ? NULL : tsr__layout_piece(&r->arena, l, shape, *shard);
+}
+
+// What this rank sends to member i and gets from it.
+static void plan_member(struct kernel *k, struct moves *m, int i, int64_t my_shard)
+{
+    struct reshard *r = k->reshard;
+    int64_t me = k->ops->endpoint->rank, them = k->call.group[i], shard;
+    size_t bytes = tsr__elem_bytes(k->call.type);
+    const struct tile_piece *theirs = piece_of(r, r->target, m->shape, them, &shard);
+    if (theirs && m->have && them != me && sender_of(r->source, my_shard, them) == me) {
+        m->out[i].bytes = (size_t)overlap(m->have, theirs) * bytes;
+        m->send[i] = theirs;
+        m->out_bytes += m->out[i].bytes;
+    }
+    const struct tile_piece *from = piece_of(r, r->source, m->shape, them, &shard);
+    if (from && m->want && them != me && sender_of(r->source, shard, me) == them) {
+        m->in[i].bytes = (size_t)overlap(m->want, from) * bytes;
+        m->recv[i] = from;
+        m->in_bytes += m->in[i].bytes;
+    }
+}
+
+static struct moves *make_moves(struct kernel *k, const int64_t *shape)
+{
+    struct reshard *r = k->reshard;
+    r->moves = NULL;
+    tsr__arena_free(&r->arena);
+    size_t n = (size_t)k->call.n_group;
+    struct moves *m = ARENA_NEW(&r->arena, struct moves);
+    if (!m)
+        return NULL;
+    memcpy(m->shape, shape, (size_t)r->source->rank * sizeof *shape);
+    m->send = ARENA_ARRAY(&r->arena, const struct tile_piece *, n);
+    m->recv = ARENA_ARRAY(&r->arena, const struct tile_piece *, n);
+    m->out = ARENA_ARRAY(&r->arena, struct comm_buffer, n);
+    m->in = ARENA_ARRAY(&r->arena, struct comm_buffer, n);
+    if (r->arena.failed)
+        return NULL;
+    int64_t have, want, me = k->ops->endpoint->rank;
+    m->have = piece_of(r, r->source, shape, me, &have);
+    m->want = piece_of(r, r->target, shape, me, &want);
+    if ((have >= 0 && !m->have) || (want >= 0 && !m->want))
+        return NULL;
+    for (int i = 0; i < k->call.n_group; i++)
+        plan_member(k, m, i, have);
+    return r->arena.failed ? NULL : (r->moves = m);
+}
+
+// ---- compute
+// -----------------------------------------------------------------------------------------------------
+
+static OrtStatus *moves_for(struct kernel *k, const struct tensor_view *shape, struct moves **out)
+{
+    struct reshard *r = k->reshard;
+    const int64_t *v = shape->data;
+    int64_t n = 1;
+    if (shape->rank != 1 || shape->dims[0] != r->source->rank)
+        return tsr__kernel_error(k, "shape has %lld entries, the layouts have rank %d",
+                                 (long long)shape->elements, r->source->rank);
+    for (int d = 0; d < r->source->rank; d++)
+        if (v[d] < 0 || !mul_ok(n, v[d], &n))
+            return tsr__kernel_error(k, "a shape that no tensor has");
+    if (!mul_ok(n, (int64_t)tsr__elem_bytes(k->call.type), &n))
+        return tsr__kernel_error(k, "a tensor that is too large");
+    *out = r->moves;
+    if (*out && memcmp((*out)->shape, v, (size_t)r->source->rank * sizeof *v) == 0)
+        return NULL;
+    *out = make_moves(k, v);
+    return *out ? NULL
+                : tsr__kernel_error(k,
+                                    "the layouts do not fit the shape: a dimension is smaller than "
+                                    "its number of shards");
+}
+
+// The tensor must be this rank's piece of the source.
+static OrtStatus *check_input(struct kernel *k, const struct moves *m, const struct tensor_view *x)
+{
+    if (!m->have)
+        return x->elements == 0 ? NULL
+                                : tsr__kernel_error(k,
+                                                    "rank %d owns nothing of the source, but gives "
+                                                    "%lld elements",
+                                                    k->ops->endpoint->rank, (long long)x->elements);
+    bool same = x->rank == m->have->rank;
+    for (int d = 0; same && d < x->rank; d++)
+        same = x->dims[d] == m->have->dims[d].size;
+    return same ? NULL : tsr__kernel_error(k, "the input is not this rank's piece of the source");
+}
+
+static OrtStatus *make_output(struct kernel *k, OrtKernelContext *context, const struct moves *m,
+                              void **out)
+{
+    int64_t dims[OPS_MAX_RANK] = {0};
+    int rank = 1; // nothing owned: an empty tensor
+    if (m->want) {
+        rank = m->want->rank;
+        for (int d = 0; d < rank; d++)
+            dims[d] = m->want->dims[d].size;
+    }
+    return tsr__kernel_output(k, context, 0, dims, rank, out);
+}
+
+static bool pack(struct kernel *k, struct moves *m, const void *data)
+{
+    char *at = tsr__kernel_scratch(k, m->out_bytes + m->in_bytes);
+    size_t bytes = tsr__elem_bytes(k->call.type);
+    for (int i = 0; at && i < k->call.n_group; i++) {
+        m->out[i].p = at;
+        if (m->out[i].bytes)
+            tsr__piece_pack(m->have, data, m->send[i], at, bytes);
+        at += m->out[i].bytes;
+    }
+    for (int i = 0; at && i < k->call.n_group; i++) {
+        m->in[i].p = at;
+        at += m->in[i].bytes;
+    }
+    return at;
+}
+
+OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context)
+{
+    struct tensor_view x, shape;
+    struct moves *m;
+    void *out;
+    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
+    TRY(tsr__kernel_input(k, context, 1, TSR_INT64, &shape));
+    TRY(moves_for(k, &shape, &m));
+    TRY(check_input(k, m, &x));
+    TRY(make_output(k, context, m, &out));
+    if (!pack(k, m, x.data))
+        return tsr__kernel_error(k, "out of memory");
+    size_t bytes = tsr__elem_bytes(k->call.type);
+    uint64_t detail = k->call.detail; // the shape must agree too
+    k->call.detail =
+        tsr__hash64(m->shape, (size_t)k->reshard->source->rank * sizeof *m->shape, detail);
+    struct comm_exchange e = {.send = m->out, .recv = m->in};
+    struct comm_trouble why;
+    tsr_status st = tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why);
+    k->call.detail = detail;
+    if (st != TSR_OK)
+        return tsr__kernel_trouble(k, &why);
+    if (m->have && m->want)
+        tsr__piece_copy(m->have, x.data, m->want, out, bytes);
+    for (int i = 0; i < k->call.n_group; i++)
+        if (m->in[i].bytes)
+            tsr__piece_unpack(m->want, out, m->recv[i], m->in[i].p, bytes);
+    return tsr__pass_token(k, context);
+}
