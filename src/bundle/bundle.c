@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bundle.c - the folder: opening it, and checking that its files are the ones that were written. Files are opened
-// beneath the folder only, read by pread in bounded pieces, and each damaged one is named.
+// bundle.c - the folder: opening it, and checking that its files are the ones that were written.
+// Files are opened beneath the folder only, read by pread in bounded pieces, and each damaged one
+// is named.
 #include "internal.h"
 
 #include <errno.h>
@@ -14,7 +15,8 @@ bool tsr__manifest_name_ok(struct str name)
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
         return false;
     for (size_t i = 0; i < name.n; i++)
-        if (name.p[i] == '/' || name.p[i] == '\\' || (unsigned char)name.p[i] < 0x20 || name.p[i] == 0x7f)
+        if (name.p[i] == '/' || name.p[i] == '\\' || (unsigned char)name.p[i] < 0x20 ||
+            name.p[i] == 0x7f)
             return false;
     return true;
 }
@@ -61,9 +63,13 @@ tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path, s
     return st;
 }
 
-void tsr__bundle_close(struct bundle *b) { tsr__folder_close(&b->folder); }
+void tsr__bundle_close(struct bundle *b)
+{
+    tsr__folder_close(&b->folder);
+}
 
-// ---- checking files ---------------------------------------------------------------------------------
+// ---- checking files
+// ---------------------------------------------------------------------------------
 
 static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, const struct place *at,
                             char out[65])
@@ -99,7 +105,8 @@ static tsr_status check_open_file(const struct bundle *b, const struct manifest_
 {
     struct stat info;
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != f->bytes) {
-        tsr__diag(b->session, DIAG_partition_file_size, at, "copy the partition again, or make it again",
+        tsr__diag(b->session, DIAG_partition_file_size, at,
+                  "copy the partition again, or make it again",
                   "%s has %lld bytes; %llu were written", f->name, (long long)info.st_size,
                   (unsigned long long)f->bytes);
         return TSR_MALFORMED;
@@ -109,8 +116,10 @@ static tsr_status check_open_file(const struct bundle *b, const struct manifest_
     char digest[65];
     tsr_status st = digest_of(b, fd, f->bytes, at, digest);
     if (st == TSR_OK && strcmp(digest, f->sha256) != 0) {
-        tsr__diag(b->session, DIAG_partition_file_changed, at, "copy the partition again, or make it again",
-                  "%s is not the file that was written: its SHA-256 differs from the manifest's", f->name);
+        tsr__diag(b->session, DIAG_partition_file_changed, at,
+                  "copy the partition again, or make it again",
+                  "%s is not the file that was written: its SHA-256 differs from the manifest's",
+                  f->name);
         st = TSR_MALFORMED;
     }
     return st;

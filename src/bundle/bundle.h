@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // bundle.h - the folder of a partition: its manifest, its files, their digests (docs/formats.md).
 //
-// Written by `partition` from a struct manifest, read by `runtime` with suspicion: sizes and counts are bounded,
-// every name is a plain file name inside the folder, files are the ones that were written. A rank needs the
-// manifest, its own files and the common data, so checking takes the ranks that are wanted. This room knows no
-// ONNX: types and shardings are texts here.
+// Written by `partition` from a struct manifest, read by `runtime` with suspicion: sizes and counts
+// are bounded, every name is a plain file name inside the folder, files are the ones that were
+// written. A rank needs the manifest, its own files and the common data, so checking takes the
+// ranks that are wanted. This room knows no ONNX: types and shardings are texts here.
 #ifndef TSR_BUNDLE_H
 #define TSR_BUNDLE_H
 
@@ -72,12 +72,15 @@ struct bundle {
     struct manifest manifest;
 };
 
-// Opens the folder and reads its manifest; no other file is touched. Not there: TSR_IO; not a manifest, or one that
-// contradicts itself: TSR_MALFORMED; a newer version: TSR_UNSUPPORTED. One finding that names the file.
-tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path, struct bundle *out) TSR_MUST_USE;
+// Opens the folder and reads its manifest; no other file is touched. Not there: TSR_IO; not a
+// manifest, or one that contradicts itself: TSR_MALFORMED; a newer version: TSR_UNSUPPORTED. One
+// finding that names the file.
+tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path,
+                            struct bundle *out) TSR_MUST_USE;
 void tsr__bundle_close(struct bundle *b);
-// Checks the files that these ranks need (ranks NULL: all): present, of the written size, and small ones (all of
-// them with check_files) with the written digest. Every damaged file is a finding of its own that names it.
+// Checks the files that these ranks need (ranks NULL: all): present, of the written size, and small
+// ones (all of them with check_files) with the written digest. Every damaged file is a finding of
+// its own that names it.
 tsr_status tsr__bundle_verify(const struct bundle *b, const int64_t *ranks, size_t n_ranks,
                               bool check_files) TSR_MUST_USE;
 // Entry of that file, or NULL.
@@ -85,7 +88,8 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *m, struct 
 // Path of a file of the partition, for an engine that opens files itself.
 struct str tsr__bundle_file_path(const struct bundle *b, struct arena *a, const char *name);
 
-// The manifest as JSON text, deterministic. Returns NULL when out of memory; free with tsr_json_free(*owner).
+// The manifest as JSON text, deterministic. Returns NULL when out of memory; free with
+// tsr_json_free(*owner).
 const char *tsr__manifest_text(tsr_session *s, const struct manifest *m, tsr_json **owner);
 // Writes manifest.json into the folder that is being made.
 tsr_status tsr__manifest_write(struct outfolder *o, const struct manifest *m) TSR_MUST_USE;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// read.c - manifest.json -> struct manifest, with suspicion. The first thing that is wrong is the finding; after it
-// every helper does nothing (sticky), so the reading functions stay straight lines. Knows no ONNX.
+// read.c - manifest.json -> struct manifest, with suspicion. The first thing that is wrong is the
+// finding; after it every helper does nothing (sticky), so the reading functions stay straight
+// lines. Knows no ONNX.
 #include "internal.h"
 
 #include <jansson.h>
@@ -23,8 +24,8 @@ static void wrong(struct reader *r, const char *field, const char *what)
     r->failed = true;
     struct place at = PLACE_NONE;
     at.file = r->file;
-    tsr__diag(r->session, DIAG_manifest_malformed, &at, "partition the model again", "\"%s\" %s", field,
-              what);
+    tsr__diag(r->session, DIAG_manifest_malformed, &at, "partition the model again", "\"%s\" %s",
+              field, what);
 }
 
 static const json_t *member(struct reader *r, const json_t *o, const char *key, json_type type)
@@ -54,7 +55,8 @@ static const char *text_member(struct reader *r, const json_t *o, const char *ke
     return copy_text(r, key, member(r, o, key, JSON_STRING));
 }
 
-static int64_t int_member(struct reader *r, const json_t *o, const char *key, int64_t low, int64_t high)
+static int64_t int_member(struct reader *r, const json_t *o, const char *key, int64_t low,
+                          int64_t high)
 {
     const json_t *v = member(r, o, key, JSON_INTEGER);
     int64_t i = v ? (int64_t)json_integer_value(v) : low;
@@ -74,7 +76,8 @@ static const json_t *list_member(struct reader *r, const json_t *o, const char *
     return v;
 }
 
-// Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it then).
+// Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
+// then).
 static const json_t *entry(struct reader *r, const json_t *list, const char *key, size_t i)
 {
     const json_t *v = r->failed ? NULL : json_array_get(list, i);
@@ -85,7 +88,8 @@ static const json_t *entry(struct reader *r, const json_t *list, const char *key
     return v;
 }
 
-// ---- the files ------------------------------------------------------------------------------------
+// ---- the files
+// ------------------------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {
@@ -131,7 +135,8 @@ static void read_files(struct reader *r, const json_t *root, struct manifest *m)
     qsort(m->files, m->n_files, sizeof(*m->files), by_name);
 }
 
-// ---- the other parts --------------------------------------------------------------------------------
+// ---- the other parts
+// --------------------------------------------------------------------------------
 
 static void read_model(struct reader *r, const json_t *root, struct manifest *m)
 {
@@ -218,10 +223,12 @@ static void read_shape(struct reader *r, const json_t *e, struct manifest_port *
     p->dims = dims;
 }
 
-static struct manifest_port *read_ports(struct reader *r, const json_t *root, const char *key, size_t *n)
+static struct manifest_port *read_ports(struct reader *r, const json_t *root, const char *key,
+                                        size_t *n)
 {
     const json_t *list = list_member(r, root, key, n);
-    struct manifest_port *ports = r->failed ? NULL : ARENA_ARRAY(r->arena, struct manifest_port, *n + 1);
+    struct manifest_port *ports =
+        r->failed ? NULL : ARENA_ARRAY(r->arena, struct manifest_port, *n + 1);
     for (size_t i = 0; !r->failed && ports && i < *n; i++) {
         const json_t *e = entry(r, list, key, i);
         ports[i].name = text_member(r, e, "name");
@@ -232,7 +239,8 @@ static struct manifest_port *read_ports(struct reader *r, const json_t *root, co
     return ports;
 }
 
-static void read_group(struct reader *r, const json_t *list, int64_t n_ranks, struct manifest_group *g)
+static void read_group(struct reader *r, const json_t *list, int64_t n_ranks,
+                       struct manifest_group *g)
 {
     g->n = json_array_size(list);
     int64_t *ranks = g->n <= (size_t)n_ranks ? ARENA_ARRAY(r->arena, int64_t, g->n + 1) : NULL;
@@ -290,7 +298,8 @@ static tsr_status read_root(struct reader *r, const json_t *root, struct manifes
     at.file = r->file;
     int64_t version = int_member(r, root, "version", 1, INT64_MAX);
     if (!r->failed && version > MANIFEST_VERSION) {
-        tsr__diag(r->session, DIAG_manifest_version, &at, "use the release of tessera that wrote it, or a newer one",
+        tsr__diag(r->session, DIAG_manifest_version, &at,
+                  "use the release of tessera that wrote it, or a newer one",
                   "this manifest has version %lld; up to %d is known here", (long long)version,
                   MANIFEST_VERSION);
         return TSR_UNSUPPORTED;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same partition has the
-// same bytes.
+// write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same
+// partition has the same bytes.
 #include "bundle/bundle.h"
 
 static void write_ports(tsr_json *j, const char *key, const struct manifest_port *ports, size_t n)

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// convert.c - bringing a value from the forms that exist to the layout that is wanted, by the
+// cheapest way: it is there; a constant is stored so; every device has what it needs and slices; a
+// gather along one axis; a reshard of anything to anything. A reshard needs the whole shape at run
+// time: where no rank can compute it, the value is gathered first (a gather needs none) and its
+// shape is sent along.
+#include "internal.h"
+
+#define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
+
+static struct form *fail(struct plan *p, enum diag_code code, const struct item *it,
+                         const tsr_node *reader, const char *hint, const char *what)
+{
+    struct place at = reader ? tsr__place_node(reader) : PLACE_NONE;
+    at.value = it->name;
+    at.configuration = str_of(tsr_config_name(p->flow->config));
+    tsr__diag(p->session, code, &at, hint, "%s", what);
+    if (p->status == TSR_OK)
+        p->status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
+    return NULL;
+}
+
+static struct form *step_form(struct plan *p, enum step_kind kind, struct form *from,
+                              const struct tile_layout *to, struct step **out)
+{
+    struct form *f = tsr__form_new(p, from->item, to, FORM_MADE);
+    struct step *st = f ? tsr__step_new(p, kind, 2, 1) : NULL;
+    if (!st)
+        return NULL;
+    st->inputs[0] = from;
+    st->outputs[0] = f;
+    *out = st;
+    return f;
+}
+
+static bool set_groups(struct plan *p, struct step *st, struct device_group *groups, size_t n)
+{
+    st->groups = groups;
+    st->n_groups = n;
+    st->group_live = ARENA_ARRAY(p->arena, unsigned char, n + 1);
+    return st->group_live != NULL;
+}
+
+// ---- without communication
+// --------------------------------------------------------------------------------
+
+static struct form *find_form(struct item *it, const struct tile_layout *want)
+{
+    for (struct form *f = it->first; f; f = f->next)
+        if (!f->partial && tsr__layout_same(f->layout, want))
+            return f;
+    return NULL;
+}
+
+// A constant is stored in the layout that is wanted; texts and unknown types only whole.
+static struct form *const_form(struct plan *p, struct item *it, const struct tile_layout *want)
+{
+    bool whole = tsr__layout_is_whole(want);
+    if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
+        return NULL;
+    struct form *f = tsr__form_new(p, it, want, whole ? FORM_MADE : FORM_CONST);
+    if (f && whole)
+        f->same = it->first; // stored once for all
+    return f;
+}
+
+static struct form *local_form(struct plan *p, struct item *it, const struct tile_layout *want)
+{
+    for (struct form *from = it->first; from; from = from->next) {
+        bool identity;
+        if (from->partial || !tsr__local_ok(p, it, from->layout, want, &identity))
+            continue;
+        struct step *st;
+        if (!identity)
+            return step_form(p, STEP_SLICE, from, want, &st);
+        struct form *f = tsr__form_new(p, it, want, FORM_MADE);
+        if (f)
+            f->same = from;
+        return f;
+    }
+    return NULL;
+}
+
+// ---- with communication
+// --------------------------------------------------------------------------------------
+
+// Gathers loop i of from; want NULL: whatever comes out.
+static struct form *gather_loop(struct plan *p, struct form *from, int loop,
+                                const struct tile_layout *want)
+{
+    struct device_group *groups;
+    size_t n_groups;
+    const struct tile_layout *to = tsr__gathered(p->arena, from->layout, loop, &groups, &n_groups);
+    struct step *st;
+    if (!to || (want && !tsr__layout_same(to, want)))
+        return NULL;
+    struct form *f = step_form(p, STEP_GATHER, from, to, &st);
+    if (!f || !set_groups(p, st, groups, n_groups))
+        return NULL;
+    st->axis = from->layout->loops[loop].dim;
+    return f;
+}
+
+static struct form *gather_form(struct plan *p, struct item *it, const struct tile_layout *want)
+{
+    for (struct form *from = it->first; from; from = from->next)
+        for (int i = 0; !from->partial && i < from->layout->n_loops; i++) {
+            struct form *f = gather_loop(p, from, i, want);
+            if (f)
+                return f;
+        }
+    return NULL;
+}
+
+// Gathers until nothing is cut; NULL: some cut cannot be gathered.
+static struct form *gather_all(struct plan *p, struct form *from)
+{
+    while (from && from->layout->n_loops) {
+        struct form *next = NULL;
+        for (int i = 0; i < from->layout->n_loops && !next; i++)
+            next = gather_loop(p, from, i, NULL);
+        from = next;
+    }
+    return from;
+}
+
+static const struct tile_layout *whole_on_both(struct plan *p, int rank,
+                                               const struct tile_layout *a,
+                                               const struct tile_layout *b,
+                                               struct device_group *out)
+{
+    int64_t *x, *y, n = 0;
+    size_t n_x = tsr__layout_devices(p->arena, a, &x), n_y = tsr__layout_devices(p->arena, b, &y);
+    int64_t *both = ARENA_ARRAY(p->arena, int64_t, n_x + n_y + 1);
+    if (!both)
+        return NULL;
+    for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
+        bool from_x = k == n_y || (i < n_x && x[i] <= y[k]);
+        int64_t device = from_x ? x[i++] : y[k++];
+        if (n == 0 || both[n - 1] != device)
+            both[n++] = device;
+    }
+    *out = (struct device_group){both, (size_t)n};
+    return tsr__layout_whole(p->arena, rank, both, (size_t)n);
+}
+
+static struct form *reshard(struct plan *p, struct form *from, const struct tile_layout *want,
+                            struct form *shape)
+{
+    struct step *st;
+    struct form *f = step_form(p, STEP_RESHARD, from, want, &st);
+    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
+    if (!f || !group || !whole_on_both(p, 0, from->layout, want, group) ||
+        !set_groups(p, st, group, 1))
+        return NULL;
+    st->inputs[1] = shape;
+    return f;
+}
+
+// The shape of a value that lies whole somewhere, as a value of its own.
+static struct form *shape_form(struct plan *p, struct form *whole, const struct tile_layout *want,
+                               const tsr_node *reader)
+{
+    struct item *it = whole->item;
+    if (!it->shape_item) {
+        struct item *s = ARENA_NEW(p->arena, struct item);
+        tsr_dim *dims = ARENA_ARRAY(p->arena, tsr_dim, 1);
+        int64_t *shape = ARENA_ARRAY(p->arena, int64_t, 1);
+        if (!s || !dims || !shape)
+            return NULL;
+        shape[0] = it->rank;
+        dims[0] = (tsr_dim){it->rank, ""};
+        *s = (struct item){
+            .dtype = TSR_INT64, .rank = 1, .dims = dims, .fixed = true, .shape = shape};
+        s->name = tsr__arena_printf(p->arena, STR_FMT ".shape", STR_ARG(it->name));
+        it->shape_item = s;
+        int64_t *devices;
+        size_t n = tsr__layout_devices(p->arena, whole->layout, &devices);
+        struct tile_layout *there = tsr__layout_whole(p->arena, 1, devices, n);
+        struct form *f = there ? tsr__form_new(p, s, there, FORM_MADE) : NULL;
+        struct step *st = f ? tsr__step_new(p, STEP_SHAPE, 1, 1) : NULL;
+        if (!st)
+            return NULL;
+        st->inputs[0] = whole;
+        st->outputs[0] = f;
+    }
+    return tsr__plan_convert(p, it->shape_item, want, reader);
+}
+
+// No rank can compute the whole shape: gather, then slice, or send the shape along.
+static struct form *reshard_unknown(struct plan *p, struct item *it, struct form *from,
+                                    const struct tile_layout *want, const tsr_node *reader)
+{
+    struct form *whole = it->rank < 0 ? NULL : gather_all(p, from);
+    if (plan_status(p) != TSR_OK)
+        return NULL;
+    if (!whole)
+        return fail(p, DIAG_partition_size_unknown, it, reader,
+                    "give it the same sharding at both ends, or keep it whole",
+                    "its sharding must change here, and its whole shape cannot be computed on "
+                    "every device");
+    struct form *f = local_form(p, it, want);
+    if (f)
+        return f;
+    struct device_group group;
+    const struct tile_layout *both = whole_on_both(p, 1, whole->layout, want, &group);
+    struct form *shape = both ? shape_form(p, whole, both, reader) : NULL;
+    return shape ? reshard(p, whole, want, shape) : NULL;
+}
+
+static struct form *reshard_form(struct plan *p, struct item *it, const struct tile_layout *want,
+                                 const tsr_node *reader)
+{
+    struct form *from = it->first;
+    while (from && from->partial)
+        from = from->next;
+    if (!from)
+        return fail(p, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
+                    "this value is read before anything makes it");
+    if (!FIXED_BITS(it->dtype))
+        return fail(p, DIAG_partition_no_tensor, it, reader,
+                    "keep it on the devices where it is made",
+                    "this value must move between devices and is no tensor of numbers, or its type "
+                    "is not known");
+    if (!tsr__owns_once(want))
+        return fail(p, DIAG_partition_size_unknown, it, reader, "give each device one shard",
+                    "a device owns several shards of this value");
+    if (tsr__shape_known(p, it))
+        return reshard(p, from, want, NULL);
+    return reshard_unknown(p, it, from, want, reader);
+}
+
+struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                               const tsr_node *reader)
+{
+    if (!want) { // the flow gives every present input a layout
+        p->status = p->status == TSR_OK ? TSR_BUG : p->status;
+        return NULL;
+    }
+    struct form *f = find_form(it, want);
+    if (!f && it->first)
+        f = const_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK)
+        f = local_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK)
+        f = gather_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK)
+        f = reshard_form(p, it, want, reader);
+    return plan_status(p) == TSR_OK ? f : NULL;
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit.c - the steps, forwards, into one graph per rank: inputs, nodes with what their rule says
+// about the local one, communication, outputs, the token. Everything a rank does not need was found
+// before (live.c), so nothing is removed.
+#include "internal.h"
+
+// ---- a part's frame
+// -----------------------------------------------------------------------------------
+
+// Lowest IR version that can hold the types in use: 10 at most where they allow it (older engines
+// refuse more).
+static int64_t ir_version(const struct plan *p)
+{
+    static const struct {
+        tsr_dtype type;
+        int64_t ir;
+    } newer[] = {{TSR_FLOAT8E4M3FN, 9},   {TSR_FLOAT8E4M3FNUZ, 9}, {TSR_FLOAT8E5M2, 9},
+                 {TSR_FLOAT8E5M2FNUZ, 9}, {TSR_UINT4, 10},         {TSR_INT4, 10},
+                 {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
+                 {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
+    int64_t own = tsr_model_ir_version(p->model);
+    int64_t ir = own < 4 ? 4 : own > 8 ? 8 : own; // 4: constants need not be inputs
+    if (tsr_model_function_count(p->model) && ir < 8)
+        ir = 8;
+    for (uint32_t v = 0; v < tsr__model_value_ids(p->model); v++)
+        for (size_t i = 0; p->items[v] && i < TSR_COUNT(newer); i++)
+            if (p->items[v]->dtype == newer[i].type && ir < newer[i].ir)
+                ir = newer[i].ir;
+    return ir;
+}
+
+static tsr_status copy_opsets(struct part *t)
+{
+    const tsr_model *m = t->plan->model;
+    tsr_status st = TSR_OK;
+    bool onnx = false;
+    for (size_t i = 0; i < tsr_model_opset_count(m) && st == TSR_OK; i++) {
+        const char *domain = tsr_model_opset_domain(m, i);
+        onnx |= !domain[0];
+        st = tsr_model_set_opset(t->model, domain, tsr_model_opset_version(m, i));
+    }
+    if (!onnx && st == TSR_OK)
+        st = tsr_model_set_opset(t->model, "", t->plan->opset);
+    return st == TSR_OK ? tsr_model_set_opset(t->model, COMM_DOMAIN, 1) : st;
+}
+
+static tsr_status add_inputs(struct part *t)
+{
+    tsr_graph *g = tsr_model_graph(t->plan->model);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        tsr_value *v = tsr_graph_input(g, i);
+        if (tsr_value_initializer(v))
+            continue; // a constant with a default (IR 3): here it is a constant
+        struct item *it = tsr__item_of(t->plan, v);
+        tsr_value *w = it ? tsr_graph_add_input(t->graph, tsr_value_name(v)) : NULL;
+        if (!w || tsr__value_copy_type(w, v) != TSR_OK)
+            return TSR_NOMEM;
+        it->first->local[t->rank] = w;
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_token(struct part *t)
+{
+    static const int64_t one[1] = {1}, zero[1] = {0};
+    t->token =
+        tsr_graph_add_initializer(t->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
+    return t->token ? TSR_OK : TSR_NOMEM;
+}
+
+static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
+{
+    *t = (struct part){.plan = p, .rank = rank};
+    const char *name = tsr_graph_name(tsr_model_graph(p->model));
+    tsr_status st = tsr_model_new(p->session, name[0] ? name : "main", ir_version(p), &t->model);
+    if (st != TSR_OK)
+        return st;
+    t->graph = tsr_model_graph(t->model);
+    tsr__map_init(&t->constants, p->arena, 16);
+    tsr__map_init(&t->sizes, p->arena, 16);
+    struct str number = tsr__arena_printf(p->arena, "%lld", (long long)rank);
+    if (!number.p)
+        return TSR_NOMEM;
+    if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||
+        (st = add_token(t)) != TSR_OK ||
+        (st = tsr_model_set_metadata(t->model, "ai.tessera.plan", p->fingerprint)) != TSR_OK)
+        return st;
+    return tsr_model_set_metadata(t->model, "ai.tessera.rank", number.p);
+}
+
+// ---- nodes
+// ------------------------------------------------------------------------------------------------
+
+// Position of the device in the placement, or -1.
+static int64_t place_index(const struct placement *place, int64_t device)
+{
+    for (size_t i = 0; i < place->n_devices; i++)
+        if (place->devices[i] == device)
+            return (int64_t)i;
+    return -1;
+}
+
+bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
+{
+    const struct rule *rule = nf->place.rule;
+    bool once = false;
+    for (int i = 0; rule && i < rule->n_rewrites; i++)
+        once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
+    int64_t at = once ? place_index(&nf->place, device) : -1;
+    for (int f = 0; at >= 0 && f < rule->n_factors; f++)
+        if (rule->factors[f].kind == FACTOR_RED && nf->place.cuts[f] > 1 &&
+            nf->place.coords[at * rule->n_factors + f] != 0)
+            return true;
+    return false;
+}
+
+static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_value **inputs)
+{
+    const struct node_flow *nf = st->flow;
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *w = &rule->rewrites[i];
+        if (w->index < 0 || (size_t)w->index >= st->n_node_inputs)
+            continue;
+        if (w->kind == REWRITE_ADD_ONCE && tsr__adds_elsewhere(nf, t->rank, w->index))
+            inputs[w->index] = NULL;
+        if (w->kind == REWRITE_SHAPE && inputs[w->index] && nf->outputs[w->output]) {
+            const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
+            inputs[w->index] =
+                tsr__part_local_shape(t, source, inputs[w->index], nf->outputs[w->output]);
+            if (!inputs[w->index])
+                return TSR_NOMEM;
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status rewrite_attributes(const struct part *t, const struct node_flow *nf,
+                                     tsr_node *copy)
+{
+    const struct rule *rule = nf->place.rule;
+    int64_t at = place_index(&nf->place, t->rank);
+    for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *w = &rule->rewrites[i];
+        tsr_attr *attr = w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;
+        if (!attr || nf->place.cuts[w->factor] < 2)
+            continue;
+        int64_t unit = rule->factors[w->factor].unit > 0 ? rule->factors[w->factor].unit : 1;
+        struct local_size size = {unit, unit, nf->place.coords[at * rule->n_factors + w->factor],
+                                  nf->place.cuts[w->factor]};
+        int64_t whole = tsr_attr_int(attr, 0);
+        tsr_status st = tsr_node_set_int(copy, w->name, tsr__local_size_of(&size, whole));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+struct captured {
+    const struct step *step;
+    tsr_value **list;
+    int64_t rank;
+};
+
+static tsr_value *find_captured(void *data, tsr_value *outer)
+{
+    const struct captured *c = data;
+    for (size_t i = c->step->n_node_inputs; i < c->step->n_inputs; i++)
+        if (c->list[i - c->step->n_node_inputs] == outer && c->step->inputs[i])
+            return form_root(c->step->inputs[i])->local[c->rank];
+    return NULL;
+}
+
+static bool has_graphs(const tsr_node *n)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+            return true;
+    return false;
+}
+
+static tsr_node *copy_node(struct part *t, struct step *st, tsr_value **inputs,
+                           const struct str *outputs)
+{
+    const tsr_node *n = st->flow->node;
+    size_t n_inputs = st->n_node_inputs;
+    while (n_inputs && !inputs[n_inputs - 1])
+        n_inputs--;
+    if (!has_graphs(n))
+        return tsr__node_copy(t->graph, n, inputs, n_inputs, outputs, st->n_outputs);
+    struct captured c = {.step = st, .rank = t->rank};
+    tsr__node_captures(n, &c.list);
+    return tsr__node_copy_deep(t->graph, n, inputs, n_inputs, outputs, st->n_outputs, find_captured,
+                               &c);
+}
+
+static tsr_status emit_node(struct part *t, struct step *st)
+{
+    struct plan *p = t->plan;
+    bool any = false;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        any |= st->outputs[i] && st->outputs[i]->live[t->rank];
+    if (!any)
+        return TSR_OK;
+    tsr_value **inputs = ARENA_ARRAY(p->arena, tsr_value *, st->n_node_inputs + 1);
+    struct str *outputs = ARENA_ARRAY(p->arena, struct str, st->n_outputs + 1);
+    if (!inputs || !outputs)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_node_inputs; i++)
+        inputs[i] = st->inputs[i] ? form_root(st->inputs[i])->local[t->rank] : NULL;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            outputs[i] = tsr__form_name(t, st->outputs[i]);
+    tsr_status status = rewrite_inputs(t, st, inputs);
+    if (status != TSR_OK)
+        return status;
+    tsr_node *copy = copy_node(t, st, inputs, outputs);
+    if (!copy)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            st->outputs[i]->local[t->rank] = tsr_node_output(copy, i);
+    return rewrite_attributes(t, st->flow, copy);
+}
+
+static tsr_status emit_shape(struct part *t, struct step *st)
+{
+    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    tsr_value *y = tsr__part_node(t, "Shape", tsr__form_name(t, st->outputs[0]), 1, x);
+    st->outputs[0]->local[t->rank] = y;
+    return y ? TSR_OK : TSR_NOMEM;
+}
+
+static tsr_status emit_step(struct plan *p, struct part *parts, struct step *st)
+{
+    if (st->n_groups)
+        return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
+    tsr_status status = TSR_OK;
+    for (int64_t r = 0; r < p->n_ranks && status == TSR_OK; r++) {
+        if (st->kind == STEP_NODE && place_index(&st->flow->place, r) >= 0)
+            status = emit_node(&parts[r], st);
+        else if (st->kind == STEP_SLICE && st->outputs[0]->live[r])
+            status = tsr__emit_slice(&parts[r], st);
+        else if (st->kind == STEP_SHAPE && st->outputs[0]->live[r])
+            status = emit_shape(&parts[r], st);
+    }
+    return status;
+}
+
+// ---- outputs
+// ------------------------------------------------------------------------------------------------
+
+static tsr_status add_outputs(struct part *t)
+{
+    tsr_graph *g = tsr_model_graph(t->plan->model);
+    for (size_t i = 0; i < t->plan->outputs.n; i++) {
+        tsr_value *v = tsr_graph_output(g, i);
+        tsr_value *local = form_root(t->plan->outputs.at[i])->local[t->rank];
+        if (local && strcmp(tsr_value_name(local), tsr_value_name(v)) != 0)
+            local = tsr__part_node(t, "Identity", tsr__value_str(v), 1, local);
+        if (!local || tsr__value_copy_type(local, v) != TSR_OK ||
+            tsr_graph_add_output(t->graph, local) != TSR_OK)
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// The last token is an output, so that no engine drops what it depends on.
+static tsr_status add_token_output(struct part *t)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    tsr_value *out = t->token;
+    if (!tsr_value_producer(out))
+        out = tsr__part_node(t, "Identity", STR(TOKEN_OUT), 1, out);
+    else if (tsr_value_rename(out, TOKEN_OUT) != TSR_OK)
+        return TSR_NOMEM;
+    if (!out || tsr_value_set_type(out, TSR_INT64, 1, one) != TSR_OK)
+        return TSR_NOMEM;
+    return tsr_graph_add_output(t->graph, out);
+}
+
+tsr_status tsr__parts_build(struct plan *p, struct part *parts)
+{
+    tsr_status st = TSR_OK;
+    uint64_t common;
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
+        st = part_begin(p, &parts[r], r);
+    if (st == TSR_OK)
+        st = tsr__weights_place(p, parts, &common);
+    for (size_t i = 0; i < p->steps.n && st == TSR_OK; i++)
+        st = emit_step(p, parts, p->steps.at[i]);
+    if (st == TSR_OK)
+        st = add_outputs(&parts[0]);
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
+        st = add_token_output(&parts[r]);
+    return st;
+}

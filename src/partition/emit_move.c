@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_move.c - slices and communication nodes. A slice takes what a rank needs from what it holds,
+// with constant bounds where sizes are known, with bounds computed from the size at run time where
+// not. A communication node is made on every rank of its group at once, with the same number and
+// attributes, and chained through the rank's token.
+#include "internal.h"
+
+// ---- slices
+// -------------------------------------------------------------------------------------------
+
+struct bounds {
+    int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
+    int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
+        parts[TILE_MAX_RANK];
+    int64_t n;
+};
+
+static tsr_value *slice_old(struct part *t, tsr_value *x, const struct bounds *b, struct str out)
+{
+    tsr_value *y = tsr__part_node(t, "Slice", out, 1, x);
+    tsr_node *n = y ? tsr_value_producer(y) : NULL;
+    if (!n || tsr_node_set_ints(n, "starts", b->starts, (size_t)b->n) != TSR_OK ||
+        tsr_node_set_ints(n, "ends", b->stops, (size_t)b->n) != TSR_OK ||
+        tsr_node_set_ints(n, "axes", b->axes, (size_t)b->n) != TSR_OK)
+        return NULL;
+    return y;
+}
+
+static tsr_value *slice_static(struct part *t, tsr_value *x, const struct bounds *b, struct str out)
+{
+    if (t->plan->opset < 10)
+        return slice_old(t, x, b, out);
+    return tsr__part_node(t, "Slice", out, 4, x, tsr__part_ints(t, b->starts, b->n),
+                          tsr__part_ints(t, b->stops, b->n), tsr__part_ints(t, b->axes, b->n));
+}
+
+// Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
+// end.
+static tsr_value *slice_dynamic(struct part *t, tsr_value *x, const struct bounds *b,
+                                struct str out)
+{
+    const struct str any = {0};
+    tsr_value *axes = tsr__part_ints(t, b->axes, b->n), *unit = tsr__part_ints(t, b->unit, b->n);
+    tsr_value *parts = tsr__part_ints(t, b->parts, b->n);
+    tsr_value *f = tsr__part_node(t, "Shape", any, 1, x);
+    f = tsr__part_node(t, "Gather", any, 2, f, axes);
+    f = tsr__part_node(t, "Add", any, 2, f, tsr__part_ints(t, b->spare, b->n));
+    f = tsr__part_node(t, "Div", any, 2, f, unit);
+    tsr_value *start = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, b->part, b->n));
+    tsr_value *stop = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, b->next, b->n));
+    start = tsr__part_node(t, "Div", any, 2, start, parts);
+    stop = tsr__part_node(t, "Div", any, 2, stop, parts);
+    start = tsr__part_node(t, "Mul", any, 2, start, unit);
+    stop = tsr__part_node(t, "Mul", any, 2, stop, unit);
+    return tsr__part_node(t, "Slice", out, 4, x, start, stop, axes);
+}
+
+// Several runs of one dimension: their indices.
+static tsr_value *pick(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+                       struct str out)
+{
+    int64_t count = 0, at = 0;
+    for (int64_t i = 0; i < cut->n; i++)
+        count += cut->at[i].stop - cut->at[i].start;
+    int64_t *indices = ARENA_ARRAY(t->plan->arena, int64_t, (size_t)count + 1);
+    for (int64_t i = 0; i < cut->n && indices; i++)
+        for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
+            indices[at++] = k;
+    tsr_value *y =
+        indices ? tsr__part_node(t, "Gather", out, 2, x, tsr__part_ints(t, indices, count)) : NULL;
+    return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+}
+
+static void add_static(struct bounds *b, int axis, const struct tile_interval *at)
+{
+    b->axes[b->n] = axis;
+    b->starts[b->n] = at->start;
+    b->stops[b->n++] = at->stop;
+}
+
+static void add_dynamic(struct bounds *b, int axis, const struct dim_cut *cut)
+{
+    b->axes[b->n] = axis;
+    b->unit[b->n] = cut->unit;
+    b->spare[b->n] = cut->unit - 1;
+    b->part[b->n] = cut->part;
+    b->next[b->n] = cut->part + 1;
+    b->parts[b->n++] = cut->parts;
+}
+
+tsr_status tsr__emit_slice(struct part *t, struct step *st)
+{
+    struct form *from = st->inputs[0], *to = st->outputs[0];
+    tsr_value *x = form_root(from)->local[t->rank];
+    struct bounds fixed = {.n = 0}, dynamic = {.n = 0};
+    struct dim_cut cuts[TILE_MAX_RANK];
+    int n_picks = 0;
+    for (int d = 0; d < to->layout->rank && d < TILE_MAX_RANK; d++) {
+        cuts[d] = tsr__dim_way(t->plan, to->item, from->layout, to->layout, t->rank, d);
+        n_picks += cuts[d].way == DIM_STATIC && cuts[d].n != 1;
+        if (cuts[d].way == DIM_STATIC && cuts[d].n == 1)
+            add_static(&fixed, d, &cuts[d].at[0]);
+        if (cuts[d].way == DIM_DYNAMIC)
+            add_dynamic(&dynamic, d, &cuts[d]);
+    }
+    // The last node gives the form its name.
+    struct str name = tsr__form_name(t, to), any = {0};
+    int left = n_picks + (fixed.n > 0) + (dynamic.n > 0);
+    for (int d = 0; d < to->layout->rank && n_picks; d++)
+        if (cuts[d].way == DIM_STATIC && cuts[d].n != 1)
+            x = pick(t, x, d, &cuts[d], --left ? any : name);
+    if (fixed.n)
+        x = slice_static(t, x, &fixed, --left ? any : name);
+    if (dynamic.n)
+        x = slice_dynamic(t, x, &dynamic, name);
+    to->local[t->rank] = x;
+    return x ? TSR_OK : TSR_NOMEM;
+}
+
+// ---- communication
+// --------------------------------------------------------------------------------------
+
+const char *tsr__step_op(const struct step *st)
+{
+    return st->kind == STEP_REDUCE   ? TSR_OP_ALLREDUCE
+           : st->kind == STEP_GATHER ? TSR_OP_ALLGATHER
+                                     : TSR_OP_RESHARD;
+}
+
+static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
+                             const struct tile_layout *l)
+{
+    size_t count = tsr__layout_encode(l, NULL, 0);
+    int64_t *code = ARENA_ARRAY(p->arena, int64_t, count + 1);
+    if (!code)
+        return TSR_NOMEM;
+    tsr__layout_encode(l, code, count);
+    return tsr_node_set_ints(n, name, code, count);
+}
+
+static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step *st)
+{
+    static const char *const reduce[] = {[COMBINE_SUM] = "sum",
+                                         [COMBINE_MAX] = "max",
+                                         [COMBINE_MIN] = "min",
+                                         [COMBINE_PROD] = "prod"};
+    if (st->kind == STEP_REDUCE)
+        return tsr_node_set_string(n, "reduce", reduce[st->flow->combine]);
+    if (st->kind == STEP_GATHER)
+        return tsr_node_set_int(n, "axis", st->axis);
+    tsr_status status = set_layout(p, n, "source", st->inputs[0]->layout);
+    return status == TSR_OK ? set_layout(p, n, "target", st->outputs[0]->layout) : status;
+}
+
+static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step *st,
+                                 const struct device_group *group)
+{
+    tsr_status status = tsr_node_set_string(n, "plan", p->fingerprint);
+    if (status == TSR_OK)
+        status = tsr_node_set_int(n, "id", st->id);
+    if (status == TSR_OK)
+        status = tsr_node_set_ints(n, "group", group->devices, group->n);
+    if (status == TSR_OK)
+        status = tsr_node_set_int(n, "elem_type", st->outputs[0]->item->dtype);
+    return status == TSR_OK ? own_attributes(p, n, st) : status;
+}
+
+static tsr_value *comm_shape(struct part *t, const struct step *st)
+{
+    struct form *shape = st->inputs[1];
+    return shape ? form_root(shape)->local[t->rank] : tsr__part_shape(t, st->inputs[0]->item);
+}
+
+static tsr_status emit_on(struct part *t, struct step *st, const struct device_group *group)
+{
+    struct plan *p = t->plan;
+    struct form *from = st->inputs[0], *to = st->outputs[0];
+    struct item *it = to->item;
+    tsr_value *x = form_root(from)->local[t->rank], *inputs[3];
+    if (!x && st->kind == STEP_RESHARD)
+        x = tsr__part_empty(t, it->dtype);
+    size_t n = 0;
+    inputs[n++] = x;
+    if (st->kind == STEP_RESHARD)
+        inputs[n++] = comm_shape(t, st);
+    inputs[n++] = t->token;
+    for (size_t i = 0; i < n; i++)
+        if (!inputs[i])
+            return TSR_NOMEM;
+    bool first = !to->local[t->rank]; // a rank may serve in two groups: it keeps the first result
+    struct str name = first ? tsr__form_name(t, to) : tsr__part_fresh(t);
+    struct str token = tsr__arena_printf(p->arena, TOKEN_NAME ".%lld", (long long)st->id);
+    struct str op = tsr__arena_printf(p->arena, "%s%s", tsr__step_op(st),
+                                      it->dtype == TSR_FLOAT16 ? "F16" : "");
+    struct str label = tsr__arena_printf(p->arena, "%s_%lld", tsr__step_op(st), (long long)st->id);
+    if (p->arena->failed)
+        return TSR_NOMEM;
+    if (!first)
+        token = tsr__part_fresh(t);
+    const char *outputs[2] = {name.p, token.p};
+    tsr_node *node =
+        tsr_graph_add_node(t->graph, COMM_DOMAIN, op.p, label.p, inputs, n, outputs, 2);
+    if (!node)
+        return TSR_NOMEM;
+    if (first)
+        to->local[t->rank] = tsr_node_output(node, 0);
+    t->token = tsr_node_output(node, 1);
+    return set_attributes(p, node, st, group);
+}
+
+tsr_status tsr__emit_comm(struct part *parts, struct step *st)
+{
+    tsr_status status = TSR_OK;
+    for (size_t g = 0; g < st->n_groups && status == TSR_OK; g++) {
+        const struct device_group *group = &st->groups[g];
+        if (!st->group_live[g])
+            continue;
+        if (group->n == 1 && st->kind != STEP_RESHARD) { // alone: nothing to combine with
+            int64_t r = group->devices[0];
+            st->outputs[0]->local[r] = form_root(st->inputs[0])->local[r];
+            continue;
+        }
+        for (size_t i = 0; i < group->n && status == TSR_OK; i++)
+            status = emit_on(&parts[group->devices[i]], st, group);
+    }
+    return status;
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
+// dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
+// their concatenation. Shapes stay global everywhere; only where a node is told the shape of its
+// own cut result, local sizes are computed from it.
+#include "internal.h"
+
+#include <ctype.h>
+
+#define EXPR_MAX_DEPTH 32
+#define EXPR_MAX_TEXT  1024
+
+void tsr__plan_find_sizes(struct plan *p)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    tsr__map_init(&p->sizes, p->arena, 16);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        for (int d = 0; d < tsr_value_rank(v) && !tsr_value_initializer(v); d++) {
+            struct str symbol = tsr__dim_symbol(v, d);
+            void **slot = symbol.n ? tsr__map_at(&p->sizes, symbol) : NULL;
+            struct size_source *at =
+                slot && !*slot ? ARENA_NEW(p->arena, struct size_source) : NULL;
+            if (!at)
+                continue;
+            *at = (struct size_source){v, d};
+            *slot = at;
+        }
+    }
+}
+
+// ---- expressions
+// --------------------------------------------------------------------------------------
+
+// A walk over the text; with a part it makes nodes, without it only answers whether it could.
+struct expr {
+    struct plan *plan;
+    struct part *part; // NULL: only asking
+    const char *at, *end;
+    int depth;
+};
+// What an expression is: not known (ok false), a number (value NULL), or an int64[1].
+struct sized {
+    bool ok;
+    int64_t number;
+    tsr_value *value;
+    bool symbolic;
+};
+
+static struct sized read_sum(struct expr *e);
+
+static void skip_space(struct expr *e)
+{
+    while (e->at < e->end && isspace((unsigned char)*e->at))
+        e->at++;
+}
+
+static bool take(struct expr *e, const char *text)
+{
+    skip_space(e);
+    size_t n = strlen(text);
+    if ((size_t)(e->end - e->at) < n || memcmp(e->at, text, n) != 0)
+        return false;
+    e->at += n;
+    return true;
+}
+
+// The size of a symbol in this part: Shape of the input, then its entry; made once.
+static tsr_value *symbol_value(struct part *t, struct str symbol, const struct size_source *from)
+{
+    tsr_value *known = tsr__map_get(&t->sizes, symbol);
+    if (known)
+        return known;
+    struct item *it = tsr__item_of(t->plan, from->input);
+    tsr_value *input = it ? it->first->local[t->rank] : NULL;
+    int64_t axis = from->axis;
+    tsr_value *shape = tsr__part_node(t, "Shape", (struct str){0}, 1, input);
+    tsr_value *size =
+        tsr__part_node(t, "Gather", (struct str){0}, 2, shape, tsr__part_ints(t, &axis, 1));
+    void **slot = size ? tsr__map_at(&t->sizes, symbol) : NULL;
+    if (slot)
+        *slot = size;
+    return size;
+}
+
+static struct sized read_symbol(struct expr *e, struct str symbol)
+{
+    const struct size_source *from = tsr__map_get(&e->plan->sizes, symbol);
+    if (!from)
+        return (struct sized){0};
+    tsr_value *v = e->part ? symbol_value(e->part, symbol, from) : NULL;
+    return (struct sized){.ok = !e->part || v, .value = v, .symbolic = true};
+}
+
+static struct sized read_atom(struct expr *e)
+{
+    if (take(e, "floor(") || take(e, "(")) { // sizes are integers: floor is what / does here
+        struct sized inner = read_sum(e);
+        return take(e, ")") ? inner : (struct sized){0};
+    }
+    skip_space(e);
+    const char *start = e->at;
+    while (e->at < e->end && (isalnum((unsigned char)*e->at) || *e->at == '_' || *e->at == '.'))
+        e->at++;
+    struct str word = {start, (size_t)(e->at - start)};
+    struct sized number = {.ok = true};
+    if (tsr__str_int(word, &number.number))
+        return number;
+    return word.n ? read_symbol(e, word) : (struct sized){0};
+}
+
+static tsr_value *as_value(struct part *t, const struct sized *s)
+{
+    return s->value ? s->value : tsr__part_ints(t, &s->number, 1);
+}
+
+static struct sized combine(struct expr *e, const char *op, struct sized a, struct sized b)
+{
+    struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
+    if (!out.ok)
+        return out;
+    if (!out.symbolic) {
+        bool fits = *op == 'A'   ? add_ok(a.number, b.number, &out.number)
+                    : *op == 'S' ? !__builtin_sub_overflow(a.number, b.number, &out.number)
+                    : *op == 'M' ? mul_ok(a.number, b.number, &out.number)
+                                 : b.number > 0;
+        if (fits && *op == 'D')
+            out.number = a.number / b.number;
+        out.ok = fits;
+    } else if (e->part) {
+        out.value = tsr__part_node(e->part, op, (struct str){0}, 2, as_value(e->part, &a),
+                                   as_value(e->part, &b));
+        out.ok = out.value != NULL;
+    }
+    return out;
+}
+
+static struct sized read_product(struct expr *e)
+{
+    struct sized left = read_atom(e);
+    for (;;) {
+        if (!left.ok)
+            return left;
+        if (take(e, "*"))
+            left = combine(e, "Mul", left, read_atom(e));
+        else if (take(e, "//") || take(e, "/"))
+            left = combine(e, "Div", left, read_atom(e));
+        else
+            return left;
+    }
+}
+
+static struct sized read_sum(struct expr *e)
+{
+    struct sized left = {0};
+    if (e->depth++ < EXPR_MAX_DEPTH)
+        left = read_product(e);
+    while (left.ok) {
+        if (take(e, "+"))
+            left = combine(e, "Add", left, read_product(e));
+        else if (take(e, "-"))
+            left = combine(e, "Sub", left, read_product(e));
+        else
+            break;
+    }
+    e->depth--;
+    return left;
+}
+
+// The size of one dimension; a symbol that an input has as it stands comes before any reading of
+// it.
+static struct sized size_of(struct plan *p, struct part *t, const tsr_dim *d)
+{
+    struct str text = str_of(d->symbol);
+    struct expr e = {p, t, text.p, text.p ? text.p + text.n : NULL, 0};
+    if (d->value >= 0)
+        return (struct sized){.ok = true, .number = d->value};
+    if (text.n == 0 || text.n > EXPR_MAX_TEXT)
+        return (struct sized){0};
+    if (tsr__map_get(&p->sizes, text))
+        return read_symbol(&e, text);
+    struct sized s = read_sum(&e);
+    skip_space(&e);
+    return e.at == e.end ? s : (struct sized){0};
+}
+
+bool tsr__shape_known(struct plan *p, const struct item *it)
+{
+    bool known = it->rank >= 0;
+    for (int d = 0; d < it->rank && known; d++)
+        known = size_of(p, NULL, &it->dims[d]).ok;
+    return known;
+}
+
+tsr_value *tsr__part_shape(struct part *t, const struct item *it)
+{
+    if (it->fixed)
+        return tsr__part_ints(t, it->shape, it->rank);
+    tsr_value **sizes = ARENA_ARRAY(t->plan->arena, tsr_value *, (size_t)it->rank + 1);
+    for (int d = 0; d < it->rank && sizes; d++) {
+        struct sized s = size_of(t->plan, t, &it->dims[d]);
+        sizes[d] = s.ok ? as_value(t, &s) : NULL;
+        if (!sizes[d])
+            return NULL;
+    }
+    struct str name = tsr__part_fresh(t);
+    if (!name.p || !sizes)
+        return NULL;
+    const char *outputs[1] = {name.p};
+    tsr_node *n =
+        tsr_graph_add_node(t->graph, "", "Concat", name.p, sizes, (size_t)it->rank, outputs, 1);
+    if (!n || tsr_node_set_int(n, "axis", 0) != TSR_OK)
+        return NULL;
+    return tsr_node_output(n, 0);
+}
+
+// ---- local sizes
+// ------------------------------------------------------------------------------------------
+
+struct local_columns {
+    int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
+        next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
+};
+
+// local = (b - a) * scale - last * (F * unit - S) with F = (S + unit - 1) / unit, entry by entry;
+// entries up to 1 (0: as the input, -1: what is left, 1: cannot be cut) stay.
+static tsr_value *local_nodes(struct part *t, tsr_value *host, const struct local_columns *c,
+                              int64_t n)
+{
+    const struct str any = {0};
+    tsr_value *parts = tsr__part_ints(t, c->parts, n), *unit = tsr__part_ints(t, c->unit, n);
+    tsr_value *f = tsr__part_node(t, "Add", any, 2, host, tsr__part_ints(t, c->spare, n));
+    f = tsr__part_node(t, "Div", any, 2, f, unit);
+    tsr_value *a = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, c->part, n));
+    tsr_value *b = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, c->next, n));
+    a = tsr__part_node(t, "Div", any, 2, a, parts);
+    b = tsr__part_node(t, "Div", any, 2, b, parts);
+    tsr_value *local = tsr__part_node(t, "Sub", any, 2, b, a);
+    local = tsr__part_node(t, "Mul", any, 2, local, tsr__part_ints(t, c->scale, n));
+    tsr_value *missing = tsr__part_node(t, "Mul", any, 2, f, unit);
+    missing = tsr__part_node(t, "Sub", any, 2, missing, host);
+    missing = tsr__part_node(t, "Mul", any, 2, missing, tsr__part_ints(t, c->last, n));
+    local = tsr__part_node(t, "Sub", any, 2, local, missing);
+    const int64_t one = 1;
+    tsr_value *sized = tsr__part_node(t, "Greater", any, 2, host, tsr__part_ints(t, &one, 1));
+    return tsr__part_node(t, "Where", any, 3, sized, local, host);
+}
+
+// Entries of the host value: they name the last dimensions of the tensor.
+static int64_t host_entries(struct part *t, const tsr_value *source, const struct tile_layout *l)
+{
+    struct shape s = tsr__shapes_of(t->plan->flow->shapes, source);
+    int64_t n = s.rank == 1 ? s.dims[0].value : -1;
+    return n < 0 || n > l->rank ? l->rank : n;
+}
+
+tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
+                                 const struct tile_layout *l)
+{
+    int64_t known[TILE_MAX_RANK], coords[TILE_MAX_FACTORS];
+    int64_t n = tsr__shapes_ints(t->plan->flow->shapes, source, known, TILE_MAX_RANK);
+    bool constant = n >= 0 && n <= l->rank, any = false;
+    if (!constant)
+        n = host_entries(t, source, l);
+    struct local_columns c;
+    for (int64_t i = 0; i < n; i++) {
+        int d = (int)(l->rank - n + i);
+        if (!tsr__device_coords(l, t->rank, d, coords))
+            return NULL;
+        struct local_size s = tsr__local_size(&l->dims[d], coords);
+        bool cut = tsr__dim_cut(&l->dims[d]);
+        if (!cut)
+            s = (struct local_size){1, 1, 0, 1};
+        any |= cut;
+        if (constant && known[i] > 1)
+            known[i] = tsr__local_size_of(&s, known[i]);
+        c.unit[i] = s.unit;
+        c.spare[i] = s.unit - 1;
+        c.scale[i] = s.scale;
+        c.part[i] = s.part;
+        c.next[i] = s.part + 1;
+        c.parts[i] = s.parts;
+        c.last[i] = s.part == s.parts - 1;
+    }
+    if (!any)
+        return host;
+    return constant ? tsr__part_ints(t, known, n) : local_nodes(t, host, &c, n);
+}

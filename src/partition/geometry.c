@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// geometry.c - layouts seen from one device: what it holds, whether that suffices for another
+// layout, what a gather gives. Pure index arithmetic over layouts and the sizes of an item; plans
+// nothing.
+#include "internal.h"
+
+#include <stdlib.h>
+
+bool tsr__dim_cut(const struct tile_dim *d)
+{
+    for (int f = 0; f < d->n; f++)
+        if (d->factors[f].cuts > 1)
+            return true;
+    return false;
+}
+
+bool tsr__device_coords(const struct tile_layout *l, int64_t device, int d, int64_t *coords)
+{
+    int64_t loops[TILE_MAX_LOOPS];
+    int64_t shard = tsr__layout_shard_of(l, device, 0);
+    if (shard < 0)
+        return false;
+    memset(coords, 0, TILE_MAX_FACTORS * sizeof(*coords));
+    tsr__layout_coords(l, shard, loops);
+    for (int i = 0; i < l->n_loops; i++)
+        if (l->loops[i].dim == d)
+            coords[l->loops[i].factor] = loops[i];
+    return true;
+}
+
+static bool same_owners(const struct tile_layout *a, const struct tile_layout *b)
+{
+    const int64_t *x, *y;
+    size_t n = tsr__layout_owners(a, 0, &x), m = tsr__layout_owners(b, 0, &y);
+    return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
+}
+
+// A value of unknown rank may have whole layouts of any rank.
+bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
+{
+    if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
+        return same_owners(a, b);
+    return tsr__layout_equal(a, b);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static size_t sorted_owners(struct arena *a, const struct tile_layout *l, int64_t **out)
+{
+    size_t n = (size_t)l->first[l->n_shards];
+    int64_t *all = ARENA_ARRAY(a, int64_t, n + 1);
+    if (!all)
+        return 0;
+    memcpy(all, l->owners, n * sizeof(*all));
+    qsort(all, n, sizeof(*all), by_number);
+    *out = all;
+    return n;
+}
+
+size_t tsr__layout_devices(struct arena *a, const struct tile_layout *l, int64_t **out)
+{
+    int64_t *all = NULL;
+    size_t n = sorted_owners(a, l, &all), kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || all[i] != all[i - 1])
+            all[kept++] = all[i];
+    *out = all;
+    return kept;
+}
+
+bool tsr__owns_once(const struct tile_layout *l)
+{
+    for (int64_t k = 0; k < l->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(l, k, &owners);
+        for (size_t i = 0; i < n; i++)
+            if (tsr__layout_shard_of(l, owners[i], 0) != k)
+                return false;
+    }
+    return true;
+}
+
+// ---- one dimension on one device
+// ----------------------------------------------------------------------
+
+static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
+                          const int64_t *y)
+{
+    if (a->n != b->n)
+        return false;
+    for (int f = 0; f < a->n; f++) {
+        bool size = a->n == 1 || a->factors[f].size == b->factors[f].size;
+        if (!size || a->factors[f].cuts != b->factors[f].cuts || x[f] != y[f])
+            return false;
+    }
+    return true;
+}
+
+static struct tile_interval *intervals(struct plan *p, const struct tile_dim *d, int64_t size,
+                                       const int64_t *coords, int64_t *n)
+{
+    *n = tsr__dim_intervals(d, size, coords, NULL, 0);
+    if (*n < 0 || *n > (1 << 20))
+        return NULL;
+    struct tile_interval *at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)*n + 1);
+    if (at)
+        tsr__dim_intervals(d, size, coords, at, *n);
+    return at;
+}
+
+// Every interval of `b` lies in one of `a` (both ascend): b in indices of what a keeps.
+static struct dim_cut within(struct plan *p, const struct tile_interval *a, int64_t n_a,
+                             const struct tile_interval *b, int64_t n_b)
+{
+    struct dim_cut cut = {.way = DIM_STATIC};
+    cut.at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)n_b + 1);
+    int64_t i = 0, before = 0;
+    for (int64_t k = 0; k < n_b && cut.at; k++) {
+        while (i < n_a && a[i].stop < b[k].stop)
+            before += a[i].stop - a[i].start, i++;
+        if (i == n_a || b[k].start < a[i].start)
+            return (struct dim_cut){.way = DIM_NO};
+        int64_t start = before + b[k].start - a[i].start;
+        int64_t stop = start + b[k].stop - b[k].start;
+        if (cut.n && cut.at[cut.n - 1].stop == start)
+            cut.at[cut.n - 1].stop = stop; // neighbours join
+        else
+            cut.at[cut.n++] = (struct tile_interval){start, stop};
+    }
+    int64_t held = before;
+    for (; i < n_a; i++)
+        held += a[i].stop - a[i].start;
+    if (cut.n == 1 && cut.at[0].start == 0 && cut.at[0].stop == held)
+        cut.way = DIM_SAME;
+    return cut;
+}
+
+static struct dim_cut dynamic_cut(const struct plan *p, const struct tile_dim *from,
+                                  const struct tile_dim *to, const int64_t *coords)
+{
+    struct dim_cut cut = {.way = DIM_NO};
+    if (tsr__dim_cut(from) || p->opset < 10) // older Slice takes no computed bounds
+        return cut;
+    int64_t unit = 1;
+    for (int f = 1; f < to->n; f++)
+        if (to->factors[f].cuts > 1 || to->factors[f].size <= 0 ||
+            !mul_ok(unit, to->factors[f].size, &unit))
+            return cut; // strided, or a unit that depends on the size
+    return (struct dim_cut){
+        .way = DIM_DYNAMIC, .unit = unit, .part = coords[0], .parts = to->factors[0].cuts};
+}
+
+struct dim_cut tsr__dim_way(struct plan *p, const struct item *it, const struct tile_layout *from,
+                            const struct tile_layout *to, int64_t device, int d)
+{
+    static const struct tile_dim whole = {NULL, 0};
+    const struct tile_dim *a = d < from->rank ? &from->dims[d] : &whole;
+    const struct tile_dim *b = d < to->rank ? &to->dims[d] : &whole;
+    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
+    if (!tsr__device_coords(from, device, d, x) || !tsr__device_coords(to, device, d, y))
+        return (struct dim_cut){.way = DIM_NO};
+    if ((!tsr__dim_cut(a) && !tsr__dim_cut(b)) || factors_equal(a, b, x, y))
+        return (struct dim_cut){.way = DIM_SAME};
+    if (!tsr__dim_cut(b))
+        return (struct dim_cut){.way = DIM_NO};
+    int64_t size = d < it->rank ? it->dims[d].value : -1;
+    if (size < 0)
+        return dynamic_cut(p, a, b, y);
+    int64_t n_a, n_b;
+    struct tile_interval *held = intervals(p, a, size, x, &n_a),
+                         *need = intervals(p, b, size, y, &n_b);
+    if (!held || !need)
+        return (struct dim_cut){.way = DIM_NO};
+    return within(p, held, n_a, need, n_b);
+}
+
+bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layout *from,
+                   const struct tile_layout *to, bool *identity)
+{
+    int rank = from->rank > to->rank ? from->rank : to->rank;
+    *identity = true;
+    for (int64_t i = 0; i < to->first[to->n_shards]; i++) {
+        int64_t device = to->owners[i];
+        if (!tsr__layout_has_device(from, device))
+            return false;
+        for (int d = 0; d < rank; d++) {
+            enum dim_way way = tsr__dim_way(p, it, from, to, device, d).way;
+            if (way == DIM_NO)
+                return false;
+            *identity &= way == DIM_SAME;
+        }
+    }
+    return true;
+}
+
+// ---- gathering
+// ------------------------------------------------------------------------------------------
+
+// from without the cut of dimension dim; owners are left to the caller.
+static struct tile_layout *uncut(struct arena *a, const struct tile_layout *from, int dim)
+{
+    struct tile_dim dims[TILE_MAX_RANK] = {{0}};
+    memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
+    dims[dim] = (struct tile_dim){NULL, 0};
+    return tsr__layout_cut(a, from->rank, dims);
+}
+
+// Shard of `l` at these loop coordinates of `from`, whose loop `gone` l does not have.
+static int64_t shard_at(const struct tile_layout *l, const struct tile_layout *from,
+                        const int64_t *coords, int gone)
+{
+    int64_t at = 0;
+    for (int i = 0; i < l->n_loops; i++) {
+        int64_t mine = 0;
+        for (int k = 0; k < from->n_loops; k++)
+            if (k != gone && from->loops[k].dim == l->loops[i].dim &&
+                from->loops[k].factor == l->loops[i].factor)
+                mine = coords[k];
+        at = at * l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts + mine;
+    }
+    return at;
+}
+
+// Shard numbers of `from` along loop i, starting at a shard whose coordinate there is 0.
+static int64_t loop_stride(const struct tile_layout *from, int loop)
+{
+    int64_t stride = 1;
+    for (int i = loop + 1; i < from->n_loops; i++)
+        stride *= from->dims[from->loops[i].dim].factors[from->loops[i].factor].cuts;
+    return stride;
+}
+
+// The groups that hold shards k, k + stride, ...: the l-th takes the l-th owner of each. False:
+// they do not pair, or do not ascend (a gather concatenates in the order of ranks).
+static bool pair_owners(struct arena *a, const struct tile_layout *from, int64_t k, int64_t stride,
+                        int64_t parts, struct device_group *groups, size_t *n_groups)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(from, k, &owners);
+    for (size_t l = 0; l < n; l++) {
+        struct device_group *g = &groups[(*n_groups)++];
+        g->n = (size_t)parts;
+        g->devices = ARENA_ARRAY(a, int64_t, g->n);
+        for (int64_t j = 0; j < parts && g->devices; j++) {
+            if (tsr__layout_owners(from, k + j * stride, &owners) != n)
+                return false;
+            g->devices[j] = owners[l];
+            if (j && g->devices[j] <= g->devices[j - 1])
+                return false;
+        }
+    }
+    return n > 0;
+}
+
+const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layout *from, int loop,
+                                        struct device_group **groups, size_t *n_groups)
+{
+    int dim = from->loops[loop].dim;
+    for (int i = 0; i < from->n_loops; i++)
+        if (i != loop && from->loops[i].dim == dim)
+            return NULL; // two cuts of one dimension: strided
+    for (int f = 0; f < from->loops[loop].factor; f++)
+        if (from->dims[dim].factors[f].size != 1)
+            return NULL;
+    if (!tsr__owns_once(from))
+        return NULL;
+    size_t n_owners = (size_t)from->first[from->n_shards];
+    struct tile_layout *to = uncut(a, from, dim);
+    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n_owners + 1);
+    *groups = ARENA_ARRAY(a, struct device_group, n_owners + 1);
+    *n_groups = 0;
+    if (!to || !pairs || !*groups)
+        return NULL;
+    int64_t stride = loop_stride(from, loop), at = 0, coords[TILE_MAX_LOOPS];
+    for (int64_t k = 0; k < from->n_shards; k++) {
+        tsr__layout_coords(from, k, coords);
+        if (coords[loop] == 0 &&
+            !pair_owners(a, from, k, stride, from->dims[dim].factors[from->loops[loop].factor].cuts,
+                         *groups, n_groups))
+            return NULL;
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(from, k, &owners);
+        for (size_t i = 0; i < n; i++)
+            pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
+    }
+    return tsr__layout_own(a, to, pairs, n_owners) ? to : NULL;
+}
+
+// ---- local sizes
+// ------------------------------------------------------------------------------------------
+
+struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords)
+{
+    struct local_size l = {1, 1, 0, 1};
+    int rest = 0;
+    for (int f = 0; f < d->n; f++)
+        if (d->factors[f].size == 0)
+            rest = f;
+    for (int f = 0; f < d->n; f++) {
+        const struct tile_factor *at = &d->factors[f];
+        if (f == rest) {
+            l.part = coords[f];
+            l.parts = at->cuts;
+            continue;
+        }
+        l.unit *= at->size;
+        l.scale *= tsr__tile_start(at->size, at->cuts, coords[f] + 1) -
+                   tsr__tile_start(at->size, at->cuts, coords[f]);
+    }
+    return l;
+}
+
+int64_t tsr__local_size_of(const struct local_size *l, int64_t whole)
+{
+    int64_t units = (whole + l->unit - 1) / l->unit;
+    int64_t a = tsr__tile_start(units, l->parts, l->part);
+    int64_t b = tsr__tile_start(units, l->parts, l->part + 1);
+    int64_t missing = l->part == l->parts - 1 ? units * l->unit - whole : 0;
+    return (b - a) * l->scale - missing;
+}

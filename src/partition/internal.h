@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - between the files of this room.
+//
+// Three passes. plan.c walks the flow once and writes down steps: a node, a reduction, a local
+// slice, a gather, a reshard, each from forms of values to forms. live.c walks the steps backwards
+// and marks what each rank must have. emit*.c walk them forwards once more and build all ranks'
+// graphs together, so that every communication has one number and one place in the order for all
+// who take part.
+#ifndef TSR_PARTITION_INTERNAL_H
+#define TSR_PARTITION_INTERNAL_H
+
+#include "partition/partition.h"
+#include "bundle/bundle.h"
+#include "sharding/sharding.h"
+
+#define COMM_DOMAIN  "ai.tessera"
+#define TOKEN_NAME   "ai.tessera.token"
+#define TOKEN_OUT    "ai.tessera.token.out"
+#define INLINE_BYTES 1024 // constants up to this size stay in the rank file
+
+// ---- what is planned
+// --------------------------------------------------------------------------------
+
+struct item;
+
+enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
+// One layout of one value: what each device holds of it.
+struct form {
+    struct item *item;
+    const struct tile_layout *layout;
+    enum form_kind kind;
+    bool partial; // still to be reduced
+    struct form
+        *same; // not NULL: on its devices it is this other form (read through tsr__form_root)
+    struct form *next;   // of the item, in order of making
+    int index;           // in that list
+    unsigned char *live; // by rank: the rank must have it
+    tsr_value **local;   // by rank, once built
+    // Constants outside of the rank file:
+    bool common;           // in the common file
+    uint64_t *offset;      // by rank (one entry if common) where its bytes lie
+    unsigned char *stored; // by rank: it lies in a data file
+    struct form *next_const;
+};
+
+// A value of the main graph, or the shape of one as a value of its own.
+struct item {
+    const tsr_value *value; // NULL: a shape
+    struct str name;
+    tsr_dtype dtype;
+    int rank; // -1: not known
+    const tsr_dim *dims;
+    bool fixed;     // all sizes are numbers: shape holds them
+    int64_t *shape; // rank entries
+    struct form *first, *last;
+    struct item *shape_item;
+};
+
+enum step_kind { STEP_NODE, STEP_REDUCE, STEP_SLICE, STEP_GATHER, STEP_RESHARD, STEP_SHAPE };
+struct step {
+    enum step_kind kind;
+    const struct node_flow *flow; // STEP_NODE, STEP_REDUCE
+    struct form *
+        *inputs; // NULL entries: absent. Of a node: its inputs, then what its subgraphs read
+    size_t n_inputs, n_node_inputs;
+    struct form **outputs;
+    size_t n_outputs;
+    struct device_group *groups; // of a communication
+    unsigned char *group_live;
+    size_t n_groups;
+    int axis;   // STEP_GATHER
+    int64_t id; // of a communication that is live; else -1
+};
+
+struct plan {
+    tsr_session *session;
+    struct arena *arena;
+    tsr_model *model;
+    const struct flow *flow;
+    int64_t n_ranks;
+    int64_t opset; // of ai.onnx
+    const int64_t *all_devices;
+    struct item **items; // by value id
+    struct form *consts, *last_const;
+    VEC(struct step *) steps;
+    VEC(struct form *) outputs; // of the model, in order
+    struct map names;           // every name in the model
+    struct map sizes;           // symbol -> struct size_source
+    int64_t n_comms;
+    char model_sha256[65], fingerprint[17];
+    tsr_status status; // first failure
+};
+
+// Where the size that a symbol stands for can be read: a dimension of a model input.
+struct size_source {
+    const tsr_value *input;
+    int axis;
+};
+
+// plan.c
+tsr_status tsr__plan_build(struct plan *p) TSR_MUST_USE;
+struct item *tsr__item_of(struct plan *p, const tsr_value *v);
+static inline struct form *form_root(struct form *f)
+{
+    while (f->same)
+        f = f->same;
+    return f;
+}
+// convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
+// added.
+struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                               const tsr_node *reader);
+struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_layout *l,
+                           enum form_kind kind);
+struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs);
+// live.c
+void tsr__plan_live(struct plan *p);
+// The device leaves input i of the node out, because another one adds it to the sum (emit.c).
+bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
+
+// ---- geometry.c: layouts seen from one device
+// ----------------------------------------------------------
+
+bool tsr__dim_cut(const struct tile_dim *d);
+// Coordinates of the device in dimension d (one per factor); false: it holds nothing.
+bool tsr__device_coords(const struct tile_layout *l, int64_t device, int d, int64_t *coords);
+bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
+bool tsr__owns_once(const struct tile_layout *l); // no device owns two shards
+// Devices of l, ascending, each once.
+size_t tsr__layout_devices(struct arena *a, const struct tile_layout *l, int64_t **out);
+
+// How a device gets its part of one dimension from what it holds.
+enum dim_way { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
+struct dim_cut {
+    enum dim_way way;
+    struct tile_interval *at; // DIM_STATIC: in local indices
+    int64_t n;
+    int64_t unit, part, parts; // DIM_DYNAMIC: units of `unit` elements, part j of n
+};
+struct dim_cut tsr__dim_way(struct plan *p, const struct item *it, const struct tile_layout *from,
+                            const struct tile_layout *to, int64_t device, int d);
+// Every device of `to` holds all it needs in `from`; *identity: and nothing else.
+bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layout *from,
+                   const struct tile_layout *to, bool *identity);
+// Layout after gathering loop i of from, and the groups that gather; NULL: cannot be gathered.
+const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layout *from, int loop,
+                                        struct device_group **groups, size_t *n_groups);
+// A local size as a function of the global one D: (b - a) * scale - last * (F * unit - D), where
+// F = ceil(D / unit), a = part * F / parts, b = (part + 1) * F / parts.
+struct local_size {
+    int64_t unit, scale, part, parts;
+};
+struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords);
+int64_t tsr__local_size_of(const struct local_size *l, int64_t whole);
+
+// ---- what is built
+// ----------------------------------------------------------------------------------------
+
+// One rank's model under construction.
+struct part {
+    struct plan *plan;
+    int64_t rank;
+    tsr_model *model;
+    tsr_graph *graph;
+    tsr_value *token;     // the last one
+    struct map constants; // bytes -> value
+    struct map sizes;     // symbol -> value
+    int64_t n_fresh;
+    int64_t weights, weight_bytes;
+    uint64_t data_bytes; // length of its data file
+    bool uses_common;
+};
+
+// emit.c
+tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
+// emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
+// added).
+tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
+tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
+tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
+struct str tsr__part_fresh(struct part *t);
+struct str tsr__form_name(struct part *t, struct form *f);
+// emit_shape.c: sizes at run time.
+tsr_value *tsr__part_shape(struct part *t, const struct item *it); // int64[rank], the global shape
+bool tsr__shape_known(struct plan *p,
+                      const struct item *it); // such a value can be made on every rank
+void tsr__plan_find_sizes(struct plan *p);
+// A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
+tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
+                                 const struct tile_layout *l);
+// emit_move.c: slices and communication.
+tsr_status tsr__emit_slice(struct part *t, struct step *st) TSR_MUST_USE;
+const char *tsr__step_op(const struct step *st); // of a communication, without the type
+tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
+
+// weights.c: where constants lie, and writing them.
+tsr_status tsr__weights_place(struct plan *p, struct part *parts,
+                              uint64_t *common_bytes) TSR_MUST_USE;
+struct data_file {
+    uint64_t bytes;
+    char sha256[65];
+};
+// Writes common.data and rankN.data into the folder; files (n_ranks + 1, the last is the common
+// one) gets sizes and digests; bytes 0: no such file.
+tsr_status tsr__weights_write(struct plan *p, struct part *parts, struct outfolder *o,
+                              struct data_file *files) TSR_MUST_USE;
+
+// agree.c: proves that all ranks agree on their communication.
+tsr_status tsr__parts_agree(struct plan *p, struct part *parts) TSR_MUST_USE;
+
+// The first failure of the plan, with out of memory behind it.
+static inline tsr_status plan_status(const struct plan *p)
+{
+    return p->status != TSR_OK ? p->status : p->arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+#endif

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
+// all of its group as soon as one member needs its result; a rank that only serves others takes
+// part and keeps nothing. Live communications get their numbers here, in the order of the plan.
+#include "internal.h"
+
+static void want(struct form *f, int64_t rank)
+{
+    if (f)
+        form_root(f)->live[rank] = 1;
+}
+
+static bool wanted(struct form *f, int64_t rank)
+{
+    return f && form_root(f)->live[rank];
+}
+
+static void live_node(struct step *st)
+{
+    const struct node_flow *nf = st->flow;
+    for (size_t d = 0; d < nf->place.n_devices; d++) {
+        int64_t rank = nf->place.devices[d];
+        bool any = false;
+        for (size_t i = 0; i < st->n_outputs; i++)
+            any |= wanted(st->outputs[i], rank);
+        for (size_t i = 0; i < st->n_inputs && any; i++)
+            if (i >= st->n_node_inputs || !tsr__adds_elsewhere(nf, rank, (int)i))
+                want(st->inputs[i], rank);
+    }
+}
+
+static void live_groups(struct step *st)
+{
+    for (size_t g = 0; g < st->n_groups; g++) {
+        const struct device_group *group = &st->groups[g];
+        for (size_t i = 0; i < group->n; i++)
+            st->group_live[g] |= wanted(st->outputs[0], group->devices[i]);
+        for (size_t i = 0; i < group->n && st->group_live[g]; i++) {
+            int64_t rank = group->devices[i];
+            if (tsr__layout_has_device(st->inputs[0]->layout, rank))
+                want(st->inputs[0], rank);
+            if (st->n_inputs > 1)
+                want(st->inputs[1], rank);
+        }
+    }
+}
+
+static void live_local(struct plan *p, struct step *st)
+{
+    for (int64_t r = 0; r < p->n_ranks; r++)
+        if (wanted(st->outputs[0], r))
+            want(st->inputs[0], r);
+}
+
+static void number(struct plan *p, struct step *st)
+{
+    bool live = false;
+    for (size_t g = 0; g < st->n_groups; g++)
+        live |= st->group_live[g];
+    if (live)
+        st->id = p->n_comms++;
+}
+
+void tsr__plan_live(struct plan *p)
+{
+    for (size_t i = 0; i < p->outputs.n; i++)
+        want(p->outputs.at[i], 0);
+    for (size_t i = p->steps.n; i-- > 0;) {
+        struct step *st = p->steps.at[i];
+        if (st->kind == STEP_NODE)
+            live_node(st);
+        else if (st->n_groups)
+            live_groups(st);
+        else
+            live_local(p, st);
+    }
+    for (size_t i = 0; i < p->steps.n; i++)
+        number(p, p->steps.at[i]);
+}

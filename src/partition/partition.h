@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// partition.h - an annotated model -> one ordinary ONNX file per device with explicit
+// communication, weights cut.
+//
+// Other rooms use tsr_partition of tessera.h. What a rank file looks like is in docs/formats.md.
+#ifndef TSR_PARTITION_H
+#define TSR_PARTITION_H
+
+#include "base/base.h"
+
+// Operators of our domain that a rank file may hold: the base name without the element type.
+#define TSR_OP_ALLREDUCE "AllReduce"
+#define TSR_OP_ALLGATHER "AllGather"
+#define TSR_OP_RESHARD   "Reshard"
+
+#endif

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan.c - the walk over the flow: for each node that matters, its inputs in the layouts that it
+// needs, the node, the reduction of its results. What is planned is lists of steps between forms;
+// nothing is built here. Explicit output specs that differ from what a node gives are not made here
+// either: whoever reads the value asks for its layout, so a reshard happens once, when it is
+// needed, and from the best form there is.
+#include "internal.h"
+
+// ---- items
+// --------------------------------------------------------------------------------------------
+
+static void item_sizes(struct plan *p, struct item *it)
+{
+    it->fixed = it->rank >= 0;
+    for (int d = 0; d < it->rank; d++)
+        it->fixed &= it->dims[d].value >= 0;
+    if (!it->fixed)
+        return;
+    it->shape = ARENA_ARRAY(p->arena, int64_t, (size_t)it->rank + 1);
+    for (int d = 0; d < it->rank && it->shape; d++)
+        it->shape[d] = it->dims[d].value;
+}
+
+// What a constant is stands in the constant itself.
+static void item_type(struct plan *p, struct item *it)
+{
+    const tsr_tensor *t = tsr_value_initializer(it->value);
+    struct shape shape = tsr__shapes_of(p->flow->shapes, it->value);
+    it->dtype = t ? tsr_tensor_dtype(t) : shape.dtype;
+    it->rank = t ? tsr_tensor_rank(t) : shape.rank;
+    it->dims = shape.dims;
+    if (!t || it->rank < 0)
+        return;
+    tsr_dim *dims = ARENA_ARRAY(p->arena, tsr_dim, (size_t)it->rank + 1);
+    for (int d = 0; d < it->rank && dims; d++)
+        dims[d] = (tsr_dim){tsr_tensor_dims(t)[d], ""};
+    it->dims = dims;
+}
+
+struct item *tsr__item_of(struct plan *p, const tsr_value *v)
+{
+    struct item **slot = &p->items[tsr__value_id(v)];
+    if (*slot)
+        return *slot;
+    struct item *it = ARENA_NEW(p->arena, struct item);
+    if (!it)
+        return NULL;
+    it->value = v;
+    it->name = tsr__value_str(v);
+    item_type(p, it);
+    item_sizes(p, it);
+    *slot = it;
+    // Constants are stored in whatever form is asked for; inputs are given whole to every rank.
+    bool constant = tsr_value_initializer(v), input = !constant && tsr_value_is_input(v);
+    if (constant || input) {
+        int rank = it->rank < 0 ? 0 : it->rank;
+        struct tile_layout *whole =
+            tsr__layout_whole(p->arena, rank, p->all_devices, (size_t)p->n_ranks);
+        if (!whole || !tsr__form_new(p, it, whole, constant ? FORM_CONST : FORM_INPUT))
+            return NULL;
+    }
+    return it;
+}
+
+struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_layout *l,
+                           enum form_kind kind)
+{
+    struct form *f = ARENA_NEW(p->arena, struct form);
+    if (!f || !l)
+        return NULL;
+    f->item = it;
+    f->layout = l;
+    f->kind = kind;
+    f->live = ARENA_ARRAY(p->arena, unsigned char, (size_t)p->n_ranks);
+    f->local = ARENA_ARRAY(p->arena, tsr_value *, (size_t)p->n_ranks);
+    f->offset = kind == FORM_CONST ? ARENA_ARRAY(p->arena, uint64_t, (size_t)p->n_ranks) : NULL;
+    f->stored =
+        kind == FORM_CONST ? ARENA_ARRAY(p->arena, unsigned char, (size_t)p->n_ranks) : NULL;
+    if (p->arena->failed)
+        return NULL;
+    f->index = it->last ? it->last->index + 1 : 0;
+    *(it->last ? &it->last->next : &it->first) = f;
+    it->last = f;
+    if (kind == FORM_CONST) {
+        *(p->last_const ? &p->last_const->next_const : &p->consts) = f;
+        p->last_const = f;
+    }
+    return f;
+}
+
+struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs)
+{
+    struct step *st = ARENA_NEW(p->arena, struct step);
+    struct step **slot = st ? vec_push(p->arena, &p->steps) : NULL;
+    if (!slot)
+        return NULL;
+    *slot = st;
+    st->kind = kind;
+    st->id = -1;
+    st->n_inputs = n_inputs;
+    st->n_outputs = n_outputs;
+    st->inputs = ARENA_ARRAY(p->arena, struct form *, n_inputs + 1);
+    st->outputs = ARENA_ARRAY(p->arena, struct form *, n_outputs + 1);
+    return p->arena->failed ? NULL : st;
+}
+
+// ---- nodes
+// ----------------------------------------------------------------------------------------------
+
+static struct form *plan_input(struct plan *p, const struct node_flow *nf, tsr_value *v,
+                               const struct tile_layout *want)
+{
+    struct item *it = tsr__item_of(p, v);
+    return it ? tsr__plan_convert(p, it, want, nf->node) : NULL;
+}
+
+// A subgraph reads whole values: the body runs as it stands.
+static struct form *plan_capture(struct plan *p, const struct node_flow *nf, tsr_value *v)
+{
+    struct item *it = tsr__item_of(p, v);
+    int rank = !it || it->rank < 0 ? 0 : it->rank;
+    struct tile_layout *want =
+        tsr__layout_whole(p->arena, rank, nf->place.devices, nf->place.n_devices);
+    return it && want ? tsr__plan_convert(p, it, want, nf->node) : NULL;
+}
+
+static bool needs_reduction(const struct node_flow *nf)
+{
+    for (size_t g = 0; g < nf->n_groups; g++)
+        if (nf->groups[g].n > 1)
+            return true;
+    return false;
+}
+
+static bool disjoint(const struct device_group *a, const struct device_group *b)
+{
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t k = 0; k < b->n; k++)
+            if (a->devices[i] == b->devices[k])
+                return false;
+    return true;
+}
+
+// One round of a reduction: groups that do not meet. Returns how many of `left` stay for another
+// round.
+static size_t take_round(struct device_group *left, size_t n, struct device_group *round,
+                         size_t *n_round)
+{
+    size_t kept = 0;
+    *n_round = 0;
+    for (size_t g = 0; g < n; g++) {
+        bool free = true;
+        for (size_t k = 0; k < *n_round && free; k++)
+            free = disjoint(&left[g], &round[k]);
+        if (free)
+            round[(*n_round)++] = left[g];
+        else
+            left[kept++] = left[g];
+    }
+    return kept;
+}
+
+// Usually one round: a device is in two groups only where copies of a part are unequal in number.
+static bool plan_reduce(struct plan *p, const struct node_flow *nf, struct form *partial)
+{
+    struct form *whole = tsr__form_new(p, partial->item, partial->layout, FORM_MADE);
+    struct device_group *left = ARENA_ARRAY(p->arena, struct device_group, nf->n_groups + 1);
+    if (!whole || !left)
+        return false;
+    memcpy(left, nf->groups, nf->n_groups * sizeof(*left));
+    partial->partial = true;
+    for (size_t n = nf->n_groups; n > 0;) {
+        struct step *st = tsr__step_new(p, STEP_REDUCE, 1, 1);
+        struct device_group *round = ARENA_ARRAY(p->arena, struct device_group, n);
+        if (!st || !round)
+            return false;
+        n = take_round(left, n, round, &st->n_groups);
+        st->flow = nf;
+        st->inputs[0] = partial;
+        st->outputs[0] = whole;
+        st->groups = round;
+        st->group_live = ARENA_ARRAY(p->arena, unsigned char, st->n_groups + 1);
+    }
+    return !p->arena->failed;
+}
+
+static bool plan_node(struct plan *p, const struct node_flow *nf)
+{
+    const tsr_node *n = nf->node;
+    tsr_value **captures;
+    size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
+    size_t n_captures = tsr__node_captures(n, &captures);
+    struct form **inputs = ARENA_ARRAY(p->arena, struct form *, n_in + n_captures + 1);
+    for (size_t i = 0; i < n_in + n_captures && inputs; i++) {
+        tsr_value *v = i < n_in ? tsr_node_input(n, i) : captures[i - n_in];
+        if (!v)
+            continue;
+        inputs[i] = i < n_in ? plan_input(p, nf, v, nf->inputs[i]) : plan_capture(p, nf, v);
+        if (!inputs[i])
+            return false;
+    }
+    struct step *st = inputs ? tsr__step_new(p, STEP_NODE, 0, n_out) : NULL;
+    if (!st)
+        return false;
+    st->flow = nf;
+    st->inputs = inputs; // converted first: their steps come before this one
+    st->n_inputs = n_in + n_captures;
+    st->n_node_inputs = n_in;
+    for (size_t i = 0; i < n_out; i++) {
+        tsr_value *v = tsr_node_output(n, i);
+        struct item *it = v ? tsr__item_of(p, v) : NULL;
+        if (v && (!it || !(st->outputs[i] = tsr__form_new(p, it, nf->outputs[i], FORM_MADE))))
+            return false;
+    }
+    for (size_t i = 0; i < n_out && needs_reduction(nf); i++)
+        if (st->outputs[i] && !plan_reduce(p, nf, st->outputs[i]))
+            return false;
+    return true;
+}
+
+// ---- what matters
+// -----------------------------------------------------------------------------------------
+
+// A node matters if an output of the model needs it.
+static bool mark_needed(const tsr_node *n, unsigned char *needed)
+{
+    bool any = false;
+    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+        const tsr_value *v = tsr_node_output(n, i);
+        any |= v && needed[tsr__value_id(v)];
+    }
+    if (!any)
+        return false;
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(n, &captures);
+    for (size_t i = 0; i < tsr_node_input_count(n); i++)
+        if (tsr_node_input(n, i))
+            needed[tsr__value_id(tsr_node_input(n, i))] = 1;
+    for (size_t i = 0; i < n_captures; i++)
+        needed[tsr__value_id(captures[i])] = 1;
+    return true;
+}
+
+static unsigned char *needed_nodes(struct plan *p)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    unsigned char *values =
+        ARENA_ARRAY(p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
+    unsigned char *nodes = ARENA_ARRAY(p->arena, unsigned char, p->flow->n_nodes + 1);
+    if (!values || !nodes)
+        return NULL;
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++)
+        values[tsr__value_id(tsr_graph_output(g, i))] = 1;
+    for (size_t i = p->flow->n_nodes; i-- > 0;)
+        nodes[i] = mark_needed(p->flow->nodes[i].node, values);
+    return nodes;
+}
+
+// Rank 0 gives every output whole.
+static bool plan_outputs(struct plan *p)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
+        struct item *it = tsr__item_of(p, tsr_graph_output(g, i));
+        struct tile_layout *first =
+            it ? tsr__layout_whole(p->arena, it->rank < 0 ? 0 : it->rank, p->all_devices, 1) : NULL;
+        struct form *f = first ? tsr__plan_convert(p, it, first, NULL) : NULL;
+        struct form **slot = f ? vec_push(p->arena, &p->outputs) : NULL;
+        if (!slot)
+            return false;
+        *slot = f;
+    }
+    return true;
+}
+
+static void take_name(struct plan *p, const tsr_value *v)
+{
+    void **slot = v ? tsr__map_at(&p->names, tsr__value_str(v)) : NULL;
+    if (slot)
+        *slot = p;
+}
+
+// Names of all graphs: one that is made up must not hide any.
+static void collect_names(struct plan *p)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    tsr__map_init(&p->names, p->arena, tsr__model_value_ids(p->model));
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        take_name(p, tsr_graph_input(g, i));
+    for (size_t i = 0; i < tsr_graph_initializer_count(g); i++)
+        take_name(p, tsr_graph_initializer(g, i));
+    for (tsr_node *n = tsr_model_next_node(p->model, NULL); n;
+         n = tsr_model_next_node(p->model, n)) {
+        for (size_t i = 0; i < tsr_node_output_count(n); i++)
+            take_name(p, tsr_node_output(n, i));
+        for (size_t i = 0; i < tsr_node_input_count(n); i++) // inputs and constants of subgraphs
+            take_name(p, tsr_node_input(n, i));
+    }
+}
+
+tsr_status tsr__plan_build(struct plan *p)
+{
+    p->items = ARENA_ARRAY(p->arena, struct item *, tsr__model_value_ids(p->model) + 1);
+    unsigned char *needed = p->items ? needed_nodes(p) : NULL;
+    if (!needed)
+        return TSR_NOMEM;
+    collect_names(p);
+    tsr__plan_find_sizes(p);
+    for (size_t i = 0; i < p->flow->n_nodes; i++)
+        if (needed[i] && !plan_node(p, &p->flow->nodes[i]))
+            return plan_status(p) == TSR_OK ? TSR_BUG : plan_status(p);
+    if (!plan_outputs(p))
+        return plan_status(p) == TSR_OK ? TSR_BUG : plan_status(p);
+    tsr__plan_live(p);
+    return plan_status(p);
+}
