@@ -466,6 +466,7 @@ typedef struct tsr_run_options {
     int threads;           /* per rank; 0: max(1, cores / ranks on this host) */
     double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
     bool check_files;      /* read all digests first */
+    const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
 } tsr_run_options;
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
