@@ -269,8 +269,9 @@ void tsr__out_write(struct outfile *o, const void *p, size_t n);
 // Copies length bytes at offset of fd, by copy_file_range where it can (not with a digest), never
 // through a map; a source that ends early is an error, not a signal.
 void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length);
-void tsr__out_pad(struct outfile *o, size_t align);         // zeros up to a multiple of align
-tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE; // flush, fsync, rename
+void tsr__out_pad(struct outfile *o, size_t align); // zeros up to a multiple of align
+// Flush, fsync (not for large new files), rename.
+tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE;
 void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
 
 // A folder published whole: files are made in a sibling, renamed over at commit. An existing target

@@ -33,4 +33,19 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel);
 // Keeps 0, 1 and 2 free for what they are: a file that got one of these numbers gets another.
 int tsr__fd_above(int fd);
 
+// Paths of outputs (outfile.c): an owned copy of n bytes, NULL without memory; its last name; the
+// folder that it is in, open, or -1; a fresh name for a temporary.
+#define TEMPORARY_NAME 32
+char *tsr__path_copy(tsr_session *s, const char *path, size_t n);
+void tsr__path_free(tsr_session *s, char **path);
+const char *tsr__path_name(const char *path);
+int tsr__path_open_parent(const char *path);
+void tsr__path_draw(char out[TEMPORARY_NAME]);
+// Adds the finding io-write for that errno; TSR_WRITE.
+tsr_status tsr__refuse_write(tsr_session *s, const char *path, int error);
+
+// Puts the folder o->temporary in the place of the one at o->path and removes that one. use_kernel
+// false takes the way for systems that cannot exchange two names in one step.
+tsr_status tsr__outfolder_replace(struct outfolder *o, bool use_kernel);
+
 #endif

@@ -273,6 +273,26 @@ static void replaces_on_request_only(void **state)
     assert_int_equal(entries("."), 1);
 }
 
+// Where two names cannot be exchanged in one step.
+static void replaces_in_steps(void **state)
+{
+    struct scratch *t = *state;
+    struct outfolder f;
+    assert_int_equal(mkdir("parts", 0777), 0);
+    put("parts/old", "old");
+    assert_int_equal(tsr__outfolder_open(t->s, "parts", true, &f), TSR_OK);
+    fill(t->s, &f, "new", "new");
+    assert_int_equal(tsr__outfolder_replace(&f, false), TSR_OK);
+    assert_content("parts/new", "new");
+    assert_int_equal(entries("parts"), 1);
+    assert_int_equal(entries("."), 1);
+    // The new one is gone: the old one is put back.
+    assert_int_equal(tsr__outfolder_replace(&f, false), TSR_WRITE);
+    assert_content("parts/new", "new");
+    assert_finding(t->s, "io-write");
+    tsr__outfolder_abort(&f);
+}
+
 static void never_takes_what_is_not_ours(void **state)
 {
     struct scratch *t = *state;
@@ -365,6 +385,7 @@ int main(void)
         T(devices_and_pipes),
         T(publishes_a_folder),
         T(replaces_on_request_only),
+        T(replaces_in_steps),
         T(never_takes_what_is_not_ours),
         T(empty_folders_are_taken),
         T(others_were_faster),
