@@ -32,7 +32,7 @@ bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
 // ---- specs (spec.c) ----------------------------------------------------------------------------------------
 
 // The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...) unless quiet.
-// TSR_INVALID: it describes none.
+// TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices) and counts as absent.
 tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct shape *shape, bool quiet,
                             struct tile_layout **out) TSR_MUST_USE;
 // Writes layout as the spec of v at n under c (replacing one that is there).
@@ -56,9 +56,12 @@ struct device_group {
     int64_t *devices;
     size_t n;
 };
+// The groups of a placement, in order of the reduced coordinates. False: out of memory.
+bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out, size_t *n,
+                           enum combine *combine) TSR_MUST_USE;
 struct node_flow {
     const tsr_node *node;
-    struct placement place;
+    struct placement place; // its rule may be finer than tsr__rule_of: factors that a layout cuts inside are two
     struct tile_layout **inputs;  // what the node needs of each input (NULL: absent input)
     struct tile_layout **outputs; // what it gives, after the reduction (NULL: unused output)
     struct tile_layout **wanted;  // explicit output specs that differ from outputs: reshard after; NULL: none

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+// check.c - tsr_check: everything that is wrong with a model's annotations, in one pass, each
+// mistake once.
+//
+// Configurations first, then every node of every graph with its entries and specs, then the order
+// of stages. Marks by number (value, configuration) instead of searches keep it linear, however
+// many slots, specs or entries one node has. What one spec says of itself is examine.c's business.
+// It knows no operators.
+#include "sharding/examine.h"
+
+#define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
+#define STAGE_WALKS_MAX 256 // configurations whose stages are followed through the graph
+#define SCRATCH_MAX     1048576
+
+struct config_state {
+    const tsr_config *config;
+    uint32_t seen_at;   // mark of the node that had an entry for it last
+    int64_t last_stage; // in file order; -1: none yet
+    bool descends;      // some stage is below one before it
+};
+
+struct check {
+    tsr_model *model;
+    tsr_session *session;
+    const char *only;     // configuration asked for, or NULL
+    struct arena arena;   // lives as long as the check
+    struct arena scratch; // freed now and then
+    struct map configs;   // name -> struct config_state, declared ones
+    struct config_state *states;
+    size_t n_states;
+    uint32_t *of_node; // by value id: mark of the node that it is an input or output of
+    uint32_t *of_spec; // by value id: mark of the entry that had a spec of it last
+    size_t n_ids;
+    uint32_t node_mark, entry_mark;
+    bool annotated;
+};
+
+// Hints are made only if the finding will be kept.
+#define HINT(c, ...)                                                                               \
+    (tsr_finding_count((c)->session) < TSR_MAX_FINDINGS                                            \
+         ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
+         : NULL)
+
+static struct place place_model(const struct check *c, const tsr_config *config)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(c->model));
+    at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
+    return at;
+}
+
+static struct place place_entry(const tsr_node *n, const tsr_config *config)
+{
+    struct place at = tsr__place_node(n);
+    at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
+    return at;
+}
+
+// ---- configurations
+// -------------------------------------------------------------------------------------
+
+static const char *nearest_config(struct check *c, struct str name)
+{
+    struct str names[CANDIDATES_MAX] = {{0}};
+    size_t n = 0;
+    for (; n < c->n_states && n < CANDIDATES_MAX; n++)
+        names[n] = str_of(tsr_config_name(c->states[n].config));
+    struct str near = tsr__nearest(name, names, n);
+    if (near.n)
+        return HINT(c, "did you mean '" STR_FMT "'?", STR_ARG(near));
+    if (n == 0)
+        return "the model declares no configuration: add one, or remove the annotation";
+    if (n == 1)
+        return HINT(c, "the model declares '" STR_FMT "' only", STR_ARG(names[0]));
+    return "name one that the model declares, or remove the annotation";
+}
+
+static void check_config(struct check *c, const tsr_config *config)
+{
+    struct place at = place_model(c, config);
+    int64_t devices = tsr_config_devices(config);
+    size_t names = tsr_config_device_name_count(config);
+    if (devices < 1)
+        tsr__diag(c->session, DIAG_config_device_count, &at,
+                  names ? HINT(c, "did you mean %zu, one for each name?", names)
+                        : "give a number of 1 or more",
+                  "configuration '%s' has %lld devices", tsr_config_name(config),
+                  (long long)devices);
+    else if (names && (uint64_t)devices != names)
+        tsr__diag(c->session, DIAG_config_device_names, &at,
+                  HINT(c, "give %lld name%s, or none", (long long)devices, devices == 1 ? "" : "s"),
+                  "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
+                  (long long)devices, devices == 1 ? "" : "s", names, names == 1 ? "" : "s");
+}
+
+static bool chosen(const struct check *c, const char *name)
+{
+    return !c->only || strcmp(c->only, name) == 0;
+}
+
+// Declared configurations by name; the first of a name counts.
+static bool check_configs(struct check *c)
+{
+    size_t n = tsr_model_config_count(c->model);
+    c->states = ARENA_ARRAY(&c->arena, struct config_state, n + 1);
+    tsr__map_init(&c->configs, &c->arena, n);
+    for (size_t i = 0; c->states && i < n; i++) {
+        const tsr_config *config = tsr_model_config(c->model, i);
+        const char *name = tsr_config_name(config);
+        struct config_state *state = &c->states[c->n_states];
+        *state = (struct config_state){.config = config, .last_stage = -1};
+        void **slot = tsr__map_at(&c->configs, str_of(name));
+        if (!slot)
+            return false;
+        struct place at = place_model(c, config);
+        if (!*slot) {
+            *slot = state;
+            c->n_states++;
+        } else if (chosen(c, name)) {
+            tsr__diag(c->session, DIAG_config_twice, &at, "rename one of them, or remove it",
+                      "the model declares configuration '%s' more than once", name);
+        }
+        if (!name[0] && !c->only)
+            tsr__diag(c->session, DIAG_config_name_empty, &at, "give it a name",
+                      "configuration %zu of the model has no name", i);
+        if (chosen(c, name))
+            check_config(c, config);
+    }
+    c->annotated = n > 0;
+    return !c->arena.failed;
+}
+
+// ---- specs
+// ------------------------------------------------------------------------------------------------
+
+// The name among the node's own that is nearest to what the spec says.
+static const char *nearest_value(struct check *c, const tsr_node *n, struct str name)
+{
+    struct str names[CANDIDATES_MAX] = {{0}};
+    size_t count = 0;
+    for (size_t i = 0; i < tsr_node_input_count(n) && count < CANDIDATES_MAX; i++)
+        if (tsr_node_input(n, i))
+            names[count++] = tsr__value_str(tsr_node_input(n, i));
+    for (size_t i = 0; i < tsr_node_output_count(n) && count < CANDIDATES_MAX; i++)
+        if (tsr_node_output(n, i))
+            names[count++] = tsr__value_str(tsr_node_output(n, i));
+    struct str near = tsr__nearest(name, names, count);
+    if (near.n)
+        return HINT(c, "did you mean '" STR_FMT "'?", STR_ARG(near));
+    return "name an input or output of the node, or remove the sharding";
+}
+
+// True if the spec is about a value of this node; else a finding says what it is about.
+static bool check_spec_value(struct check *c, const tsr_node *n, const tsr_config *config,
+                             const tsr_value *v)
+{
+    struct place at = place_entry(n, config);
+    if (!v || !tsr__value_str(v).n) {
+        tsr__diag(c->session, DIAG_spec_no_value, &at, "name an input or output of the node",
+                  "a sharding of the node names no tensor");
+        return false;
+    }
+    uint32_t id = tsr__value_id(v);
+    at.value = tsr__value_str(v);
+    tsr_graph *home = tsr_value_graph(v);
+    bool here = id < c->n_ids && (!home || tsr_graph_model(home) == c->model);
+    if (!here || c->of_node[id] != c->node_mark) {
+        if (!home)
+            tsr__diag(c->session, DIAG_spec_value_unknown, &at, nearest_value(c, n, at.value),
+                      "the sharding is of '" STR_FMT "', which nothing in the model is called",
+                      STR_ARG(at.value));
+        else
+            tsr__diag(c->session, DIAG_shard_value, &at, nearest_value(c, n, at.value),
+                      "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
+        return false;
+    }
+    if (c->of_spec[id] == c->entry_mark)
+        tsr__diag(c->session, DIAG_spec_twice, &at, "keep one of them",
+                  "the node has more than one sharding of '" STR_FMT "'", STR_ARG(at.value));
+    c->of_spec[id] = c->entry_mark;
+    return true;
+}
+
+static void check_spec(struct check *c, const tsr_node *n, const tsr_config *config,
+                       int64_t devices, const tsr_spec *p)
+{
+    const tsr_value *v = tsr_spec_value(p);
+    struct spec_scope sc = {
+        .session = c->session,
+        .arena = &c->scratch,
+        .node = n,
+        .config = config ? tsr_config_name(config) : "",
+        .devices = devices,
+    };
+    struct shape shape = {.rank = -1};
+    if (check_spec_value(c, n, config, v))
+        shape = tsr__declared_shape(&c->scratch, v);
+    tsr__spec_examine(&sc, p, &shape);
+}
+
+// ---- entries
+// --------------------------------------------------------------------------------------------------
+
+// The declared configuration that the entry holds for, or NULL with a finding.
+static struct config_state *check_binding(struct check *c, const tsr_node *n,
+                                          const tsr_config *config)
+{
+    struct place at = place_entry(n, config);
+    if (!config || !tsr_config_name(config)[0]) {
+        tsr__diag(c->session, DIAG_annotation_no_config, &at,
+                  "name a configuration of the model, or remove the annotation",
+                  config ? "an annotation of the node is for a configuration with an empty name"
+                         : "an annotation of the node is without a configuration");
+        return NULL;
+    }
+    struct config_state *state = tsr__map_get(&c->configs, at.configuration);
+    if (!state)
+        tsr__diag(c->session, DIAG_config_unknown, &at, nearest_config(c, at.configuration),
+                  "the model declares no configuration '%s'", tsr_config_name(config));
+    else if (state->config != config && !tsr__config_is_declared(config))
+        tsr__diag(c->session, DIAG_config_foreign, &at,
+                  "make the annotation for the declared configuration",
+                  "the annotation is for a configuration '%s' that is not the one registered under "
+                  "that name",
+                  tsr_config_name(config));
+    return state;
+}
+
+static void check_stage(struct check *c, const tsr_node *n, const tsr_node_config *nc,
+                        struct config_state *state)
+{
+    int64_t stage;
+    if (!tsr_node_config_stage(nc, &stage))
+        return;
+    if (stage < 0) {
+        struct place at = place_entry(n, tsr_node_config_config(nc));
+        tsr__diag(c->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
+                  "the pipeline stage of the node is %lld", (long long)stage);
+    } else if (state) {
+        state->descends |= stage < state->last_stage;
+        state->last_stage = stage;
+    }
+}
+
+static void check_entry(struct check *c, const tsr_node *n, const tsr_node_config *nc)
+{
+    const tsr_config *config = tsr_node_config_config(nc);
+    if (c->only && (!config || strcmp(tsr_config_name(config), c->only) != 0))
+        return;
+    struct config_state *state = check_binding(c, n, config);
+    if (state && state->seen_at == c->node_mark) {
+        struct place at = place_entry(n, config);
+        tsr__diag(c->session, DIAG_annotation_twice, &at, "merge them into one",
+                  "the node has more than one annotation for configuration '%s'",
+                  tsr_config_name(config));
+    }
+    if (state)
+        state->seen_at = c->node_mark;
+    check_stage(c, n, nc, state);
+    // Devices are judged by the declared configuration, and not at all without one.
+    int64_t devices = state ? tsr_config_devices(state->config) : -1;
+    c->entry_mark++;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
+        check_spec(c, n, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
+    if (c->scratch.bytes > SCRATCH_MAX) {
+        tsr__arena_free(&c->scratch);
+        tsr__arena_init(&c->scratch, c->session);
+    }
+}
+
+static void check_node(struct check *c, const tsr_node *n)
+{
+    if (tsr_node_config_count(n) == 0)
+        return;
+    c->annotated = true;
+    c->node_mark++;
+    for (size_t i = 0; i < tsr_node_input_count(n); i++)
+        if (tsr_node_input(n, i))
+            c->of_node[tsr__value_id(tsr_node_input(n, i))] = c->node_mark;
+    for (size_t i = 0; i < tsr_node_output_count(n); i++)
+        if (tsr_node_output(n, i))
+            c->of_node[tsr__value_id(tsr_node_output(n, i))] = c->node_mark;
+    for (size_t i = 0; i < tsr_node_config_count(n); i++)
+        check_entry(c, n, tsr_node_config_at(n, i));
+}
+
+// ---- stages
+// -----------------------------------------------------------------------------------------------------
+
+// Stage of a node in a configuration; -1: none.
+static int64_t stage_of(const tsr_node *n, struct str config)
+{
+    int64_t stage;
+    for (size_t i = 0; i < tsr_node_config_count(n); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(n, i);
+        const tsr_config *c = tsr_node_config_config(nc);
+        if (c && str_is(config, tsr_config_name(c)) && tsr_node_config_stage(nc, &stage))
+            return stage < 0 ? -1 : stage;
+    }
+    return -1;
+}
+
+// The latest stage that a value depends on, and the node that has it.
+struct reach {
+    int64_t stage; // plus 1; 0: none
+    const tsr_node *from;
+};
+
+static void report_order(struct check *c, const tsr_node *n, const tsr_config *config,
+                         const tsr_value *v, int64_t stage, const struct reach *r)
+{
+    struct place at = place_entry(n, config), from = tsr__place_node(r->from);
+    at.value = tsr__value_str(v);
+    tsr__diag(
+        c->session, DIAG_stage_order, &at,
+        HINT(c, "put this node into stage %lld or later, or the other into stage %lld or earlier",
+             (long long)r->stage - 1, (long long)stage),
+        "stage %lld needs '" STR_FMT "', which depends on node '" STR_FMT "' (#%lld " STR_FMT
+        ") of stage %lld",
+        (long long)stage, STR_ARG(at.value), STR_ARG(from.node), (long long)from.node_index,
+        STR_ARG(from.op), (long long)r->stage - 1);
+}
+
+// Follows the stages of one configuration along the data, through nodes that have none.
+static void walk_stages(struct check *c, const tsr_config *config, struct reach *reach)
+{
+    struct str name = str_of(tsr_config_name(config));
+    memset(reach, 0, tsr__model_value_ids(c->model) * sizeof(*reach));
+    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
+         n = tsr_model_next_node(c->model, n)) {
+        int64_t own = stage_of(n, name);
+        struct reach latest = {own + 1, n};
+        for (size_t i = 0; i < tsr_node_input_count(n); i++) {
+            const tsr_value *v = tsr_node_input(n, i);
+            const struct reach *r = v ? &reach[tsr__value_id(v)] : NULL;
+            if (!r || r->stage <= latest.stage)
+                continue;
+            if (own >= 0) {
+                report_order(c, n, config, v, own, r);
+                break; // once for each node
+            }
+            latest = *r;
+        }
+        for (size_t i = 0; i < tsr_node_output_count(n); i++)
+            if (tsr_node_output(n, i))
+                reach[tsr__value_id(tsr_node_output(n, i))] = latest;
+    }
+}
+
+// Where the stages of a configuration never fall in file order, no value can run against them.
+static bool check_stages(struct check *c)
+{
+    struct reach *reach = NULL;
+    size_t walks = 0;
+    for (size_t i = 0; i < c->n_states; i++) {
+        if (!c->states[i].descends)
+            continue;
+        if (!reach)
+            reach =
+                ARENA_ARRAY(&c->arena, struct reach, tsr__model_value_ids(c->model) + (size_t)1);
+        if (!reach)
+            return false;
+        if (walks++ == STAGE_WALKS_MAX) {
+            struct place at = place_model(c, c->states[i].config);
+            tsr__diag(
+                c->session, DIAG_stage_unchecked, &at, "check it with --config",
+                "the order of stages was followed in %d configurations, not in this one and those "
+                "behind it",
+                STAGE_WALKS_MAX);
+            break;
+        }
+        walk_stages(c, c->states[i].config, reach);
+    }
+    return true;
+}
+
+// ---- all of it
+// ------------------------------------------------------------------------------------------------------
+
+static bool check_model(struct check *c)
+{
+    c->n_ids = tsr__model_value_ids(c->model);
+    c->of_node = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
+    c->of_spec = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
+    if (!c->of_node || !c->of_spec || !check_configs(c))
+        return false;
+    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
+         n = tsr_model_next_node(c->model, n))
+        check_node(c, n);
+    if (c->annotated && tsr_model_ir_version(c->model) < 11) {
+        struct place at = place_model(c, NULL);
+        tsr__diag(c->session, DIAG_annotation_ir_version, &at, "raise ir_version to 11",
+                  "the model has annotations and IR version %lld",
+                  (long long)tsr_model_ir_version(c->model));
+    }
+    return check_stages(c) && !c->scratch.failed;
+}
+
+tsr_status tsr_check(tsr_model *m, const char *config)
+{
+    struct check c = {.model = m, .session = tsr_model_session(m), .only = config};
+    tsr__arena_init(&c.arena, c.session);
+    tsr__arena_init(&c.scratch, c.session);
+    tsr_status status = TSR_OK;
+    if (config && !tsr_model_find_config(m, config)) {
+        bool known = check_configs(&c);
+        struct place at = place_model(&c, NULL);
+        at.configuration = str_of(config);
+        tsr__diag(c.session, DIAG_config_unknown, &at,
+                  known ? nearest_config(&c, at.configuration) : NULL,
+                  "the model declares no configuration '%s'", config);
+        status = TSR_INVALID;
+    } else if (!check_model(&c)) {
+        status = TSR_NOMEM;
+    }
+    tsr__arena_free(&c.scratch);
+    tsr__arena_free(&c.arena);
+    return status;
+}

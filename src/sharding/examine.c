@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+// examine.c - what can be wrong with one spec: its axes, sizes, shard counts, devices and groups.
+//
+// The checker and the reader of layouts both ask here, so that what passes the check has a layout.
+// Everything that is wrong is reported, each mistake once: a count that cannot be judged because of
+// another mistake is not.
+#include "sharding/examine.h"
+
+#include <stdlib.h>
+
+#define SPEC_MAX_OWNERS 4194304 // of all shards together
+
+static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int64_t axis)
+{
+    struct place at = sc->node ? tsr__place_node(sc->node) : PLACE_NONE;
+    tsr_value *v = tsr_spec_value(p);
+    at.value = v ? tsr__value_str(v) : STR("");
+    at.configuration = str_of(sc->config);
+    at.axis = axis;
+    return at;
+}
+
+// Reports unless quiet. Hints are made only if the finding will be kept.
+#define REPORT(sc, p, code, on_axis, hint, ...)                                                    \
+    do {                                                                                           \
+        if (!(sc)->quiet) {                                                                        \
+            struct place report_at = place_of(sc, p, on_axis);                                     \
+            tsr__diag((sc)->session, DIAG_##code, &report_at, hint, __VA_ARGS__);                  \
+        }                                                                                          \
+    } while (0)
+#define ERROR(sc, p, code, on_axis, hint, ...)                                                     \
+    do {                                                                                           \
+        (sc)->errors++;                                                                            \
+        REPORT(sc, p, code, on_axis, hint, __VA_ARGS__);                                           \
+    } while (0)
+#define HINT(sc, ...)                                                                              \
+    (tsr_finding_count((sc)->session) < TSR_MAX_FINDINGS && !(sc)->quiet                           \
+         ? tsr__arena_printf((sc)->arena, __VA_ARGS__).p                                           \
+         : NULL)
+
+// ---- devices and groups
+// ---------------------------------------------------------------------------------
+
+static int key_order(const void *a, const void *b)
+{
+    const struct group_key *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+bool tsr__groups_index(struct arena *a, const tsr_spec *p, struct group_index *out)
+{
+    out->n = tsr_spec_group_count(p);
+    out->keys = NULL;
+    if (out->n == 0)
+        return true;
+    out->keys = ARENA_ARRAY(a, struct group_key, out->n);
+    if (!out->keys)
+        return false;
+    for (size_t i = 0; i < out->n; i++)
+        out->keys[i] = (struct group_key){tsr_spec_group(p, i, NULL, NULL), i};
+    qsort(out->keys, out->n, sizeof(*out->keys), key_order);
+    return true;
+}
+
+int64_t tsr__groups_find(const struct group_index *g, int64_t key)
+{
+    size_t low = 0, high = g->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (g->keys[middle].key < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < g->n && g->keys[low].key == key ? (int64_t)g->keys[low].at : -1;
+}
+
+static int number_order(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The smallest number that occurs twice; false: none. Sorts.
+static bool repeated(int64_t *v, size_t n, int64_t *out)
+{
+    for (size_t i = 1; i < n; i++)
+        if (v[i - 1] > v[i]) {
+            qsort(v, n, sizeof(*v), number_order);
+            break;
+        }
+    for (size_t i = 1; i < n; i++)
+        if (v[i - 1] == v[i]) {
+            *out = v[i];
+            return true;
+        }
+    return false;
+}
+
+static bool device_fits(struct spec_scope *sc, const tsr_spec *p, int64_t d, const char *where)
+{
+    if (d >= 0 && (sc->devices < 0 || d < sc->devices))
+        return true;
+    if (sc->devices < 0)
+        ERROR(sc, p, shard_device, DIAG_NO_AXIS, "devices are numbered from 0",
+              "%s names device %lld", where, (long long)d);
+    else
+        ERROR(sc, p, shard_device, DIAG_NO_AXIS,
+              HINT(sc, "devices are 0 to %lld; did you mean %lld?", (long long)(sc->devices - 1),
+                   d < 0 ? 0ll : (long long)(sc->devices - 1)),
+              "%s names device %lld, but configuration '%s' has %lld device%s", where, (long long)d,
+              sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
+    return false;
+}
+
+static void examine_group(struct spec_scope *sc, const tsr_spec *p, size_t i)
+{
+    const int64_t *members = NULL;
+    size_t n = 0;
+    int64_t key = tsr_spec_group(p, i, &members, &n), twice;
+    if (n == 0)
+        ERROR(sc, p, group_empty, DIAG_NO_AXIS, "list the devices that hold the shard",
+              "device group %lld has no members", (long long)key);
+    if (sc->devices > 0 && key >= 0 && key < sc->devices)
+        REPORT(sc, p, group_key_device, DIAG_NO_AXIS,
+               HINT(sc, "use a negative key such as %lld", -(long long)key - 1),
+               "the key %lld of a device group is also the number of a device", (long long)key);
+    for (size_t k = 0; k < n; k++)
+        device_fits(sc, p, members[k], "a device group");
+    int64_t *sorted = ARENA_ARRAY(sc->arena, int64_t, n + 1);
+    if (!sorted || n == 0)
+        return;
+    memcpy(sorted, members, n * sizeof(*members));
+    if (repeated(sorted, n, &twice))
+        ERROR(sc, p, group_member_twice, DIAG_NO_AXIS, "list each member once",
+              "device %lld is in device group %lld twice", (long long)twice, (long long)key);
+}
+
+// Which groups the device list names.
+static bool *used_groups(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g)
+{
+    bool *used = ARENA_ARRAY(sc->arena, bool, g->n + 1);
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(p, &devices);
+    for (size_t i = 0; used && g->n && i < n; i++) {
+        int64_t at = tsr__groups_find(g, devices[i]);
+        if (at >= 0)
+            used[at] = true;
+    }
+    return used;
+}
+
+static void examine_groups(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g)
+{
+    bool *used = used_groups(sc, p, g);
+    for (size_t i = 1; i < g->n; i++)
+        if (g->keys[i].key == g->keys[i - 1].key &&
+            (i == 1 || g->keys[i - 2].key != g->keys[i].key))
+            ERROR(sc, p, group_key_twice, DIAG_NO_AXIS, "give each group a key of its own",
+                  "two device groups have the key %lld", (long long)g->keys[i].key);
+    for (size_t i = 0; i < g->n; i++) {
+        examine_group(sc, p, i);
+        int64_t key = tsr_spec_group(p, i, NULL, NULL);
+        if (used && !used[i] && tsr__groups_find(g, key) == (int64_t)i)
+            REPORT(sc, p, group_unused, DIAG_NO_AXIS,
+                   HINT(sc, "put %lld into the device list, or remove the group", (long long)key),
+                   "nothing refers to device group %lld", (long long)key);
+    }
+}
+
+// A device that holds several shards: listed twice, or in two of the groups that are named.
+static void examine_repeats(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g,
+                            bool cut)
+{
+    const int64_t *devices, *members;
+    size_t n = tsr_spec_devices(p, &devices), total = 0, count;
+    for (size_t i = 0; i < n; i++) {
+        int64_t at = g->n ? tsr__groups_find(g, devices[i]) : -1;
+        count = 1;
+        if (at >= 0)
+            tsr_spec_group(p, (size_t)at, &members, &count);
+        total += count;
+        if (total > SPEC_MAX_OWNERS) { // large groups named over and over
+            ERROR(sc, p, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
+                  "the sharding gives its shards more than %d owners", SPEC_MAX_OWNERS);
+            return;
+        }
+    }
+    int64_t *all = ARENA_ARRAY(sc->arena, int64_t, total + 1), twice;
+    total = 0;
+    for (size_t i = 0; all && i < n; i++) {
+        int64_t at = g->n ? tsr__groups_find(g, devices[i]) : -1;
+        members = &devices[i];
+        count = 1;
+        if (at >= 0)
+            tsr_spec_group(p, (size_t)at, &members, &count);
+        if (count)
+            memcpy(all + total, members, count * sizeof(*all));
+        total += count;
+    }
+    if (all && repeated(all, total, &twice))
+        REPORT(sc, p, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
+               cut ? "device %lld holds more than one shard"
+                   : "device %lld is listed more than once",
+               (long long)twice);
+}
+
+static void examine_devices(struct spec_scope *sc, const tsr_spec *p, bool cut)
+{
+    struct group_index g;
+    if (!tsr__groups_index(sc->arena, p, &g))
+        return;
+    size_t before = sc->errors;
+    if (g.n)
+        examine_groups(sc, p, &g);
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(p, &devices);
+    for (size_t i = 0; i < n; i++) {
+        if (g.n && tsr__groups_find(&g, devices[i]) >= 0)
+            continue;
+        if (devices[i] < 0)
+            ERROR(sc, p, shard_device, DIAG_NO_AXIS,
+                  HINT(sc, "define device group %lld, or name a device", (long long)devices[i]),
+                  "the device list names %lld, which is neither a device nor a group",
+                  (long long)devices[i]);
+        else
+            device_fits(sc, p, devices[i], "the device list");
+    }
+    if (sc->errors == before && n > 0)
+        examine_repeats(sc, p, &g, cut);
+}
+
+// ---- axes and sizes
+// ------------------------------------------------------------------------------------------
+
+// Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
+static int64_t front_axis(int64_t axis, int rank)
+{
+    if (rank < 0)
+        return axis >= 0 ? axis : INT64_MIN;
+    if (axis < -(int64_t)rank || axis >= rank)
+        return INT64_MIN;
+    return axis < 0 ? axis + rank : axis;
+}
+
+static void examine_axis(struct spec_scope *sc, const tsr_spec *p, int64_t axis, int rank)
+{
+    if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
+        return;
+    if (rank == 0) {
+        ERROR(sc, p, shard_axis, axis, "a scalar is whole on its devices: list no axis",
+              "axis %lld of a scalar", (long long)axis);
+        return;
+    }
+    ERROR(sc, p, shard_axis, axis,
+          HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1,
+               axis < 0 ? -rank : rank - 1),
+          "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
+}
+
+// Axes that are listed twice, that may be, and axes that are not in order.
+static void examine_axes(struct spec_scope *sc, const tsr_spec *p, int rank)
+{
+    size_t n = tsr_spec_dim_count(p), front = 0, back = 0;
+    if (n < 2)
+        return;
+    int64_t *from_front = ARENA_ARRAY(sc->arena, int64_t, n);
+    int64_t *from_back = ARENA_ARRAY(sc->arena, int64_t, n);
+    if (!from_front || !from_back)
+        return;
+    bool ordered = true;
+    for (size_t i = 0; i < n; i++) {
+        int64_t raw = tsr_spec_dim_axis(p, i), axis = front_axis(raw, rank);
+        if (axis != INT64_MIN) {
+            ordered &= front == 0 || from_front[front - 1] <= axis;
+            from_front[front++] = axis;
+        } else if (rank < 0) {
+            ordered &= back == 0 || from_back[back - 1] <= raw;
+            from_back[back++] = raw;
+        }
+    }
+    int64_t twice;
+    bool found = false;
+    if (repeated(from_front, front, &twice) || repeated(from_back, back, &twice)) {
+        ERROR(sc, p, shard_axis_twice, twice, "list the axis once, with one number of shards",
+              "axis %lld is cut more than once", (long long)twice);
+        found = true;
+    }
+    if (!found && rank < 0 && front && back)
+        REPORT(sc, p, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
+               "axes %lld and %lld may be the same: the rank of the tensor is not known",
+               (long long)from_front[0], (long long)from_back[0]);
+    if (!found && !ordered)
+        REPORT(sc, p, spec_axis_order, DIAG_NO_AXIS,
+               "list the axes in order, with the devices to match",
+               "the axes are not listed in order; shards are numbered in the order of the list");
+}
+
+static bool same_symbol(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+// The stated size of an axis of one factor against the shape.
+static void examine_stated(struct spec_scope *sc, const tsr_spec *p, int64_t axis, tsr_dim stated,
+                           tsr_dim real)
+{
+    bool named = stated.value < 0 && stated.symbol && stated.symbol[0];
+    if (stated.value >= 0 && real.value >= 0 && stated.value != real.value)
+        ERROR(sc, p, spec_size, axis,
+              HINT(sc, "did you mean %lld? The size may also be left out", (long long)real.value),
+              "axis %lld is stated to have %lld elements, the tensor has %lld there",
+              (long long)axis, (long long)stated.value, (long long)real.value);
+    else if (named && real.value >= 0)
+        REPORT(sc, p, spec_symbol, axis, "leave the size out",
+               "axis %lld is stated to have '%s' elements, the tensor has %lld there",
+               (long long)axis, stated.symbol, (long long)real.value);
+    else if (named && real.symbol && real.symbol[0] && !same_symbol(stated.symbol, real.symbol))
+        REPORT(sc, p, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
+               "axis %lld is stated to have '%s' elements, the tensor has '%s' there",
+               (long long)axis, stated.symbol, real.symbol);
+}
+
+// Sizes of several factors: each known or open (0), neighbouring whole ones taken together.
+static bool examine_factors(struct spec_scope *sc, const tsr_spec *p, size_t i, int64_t axis,
+                            tsr_dim real)
+{
+    struct tile_factor f[TILE_MAX_FACTORS];
+    size_t count = tsr_spec_dim_factor_count(p, i);
+    struct tile_dim d = {f, 0};
+    int open = 0;
+    if (count > TILE_MAX_FACTORS) {
+        ERROR(sc, p, spec_factors, axis, HINT(sc, "at most %d are supported", TILE_MAX_FACTORS),
+              "axis %lld is made of %zu factors", (long long)axis, count);
+        return false;
+    }
+    for (size_t k = 0; k < count; k++) {
+        tsr_dim size;
+        int64_t cuts = tsr_spec_dim_factor(p, i, k, &size);
+        int64_t known = size.value < 0 ? 0 : size.value;
+        if (size.value == 0) {
+            ERROR(sc, p, spec_factors, axis, "give each factor a size of 1 or more",
+                  "a factor of axis %lld has no elements", (long long)axis);
+            return false;
+        }
+        bool join = known == 0 && cuts == 1 && d.n && f[d.n - 1].cuts == 1 && f[d.n - 1].size == 0;
+        open += known == 0 && !join;
+        if (!join)
+            f[d.n++] = (struct tile_factor){known, cuts};
+    }
+    if (open > 1) {
+        ERROR(sc, p, spec_size_open, axis, "give the sizes of all factors but one",
+              "axis %lld has %d factors of unknown size", (long long)axis, open);
+        return false;
+    }
+    int64_t sizes[TILE_MAX_FACTORS];
+    if (real.value < 0 || tsr__dim_sizes(&d, real.value, sizes))
+        return true;
+    ERROR(sc, p, spec_factors, axis,
+          HINT(sc, "the product of the factors must be %lld", (long long)real.value),
+          "the factors of axis %lld do not make its %lld elements", (long long)axis,
+          (long long)real.value);
+    return false;
+}
+
+// Shards of each factor against the size that is stated or known for it. False: a count is
+// impossible.
+static bool examine_counts(struct spec_scope *sc, const tsr_spec *p, size_t i, int64_t axis,
+                           tsr_dim real)
+{
+    size_t count = tsr_spec_dim_factor_count(p, i);
+    bool fine = true;
+    for (size_t k = 0; k < count; k++) {
+        tsr_dim size;
+        int64_t shards = tsr_spec_dim_factor(p, i, k, &size);
+        int64_t elements = count == 1 && real.value >= 0 ? real.value : size.value;
+        if (shards < 1) {
+            ERROR(sc, p, shard_count, axis,
+                  "leave the axis out to keep it whole, or give 2 or more",
+                  "axis %lld is cut into %lld shards", (long long)axis, (long long)shards);
+            fine = false;
+        } else if (shards > 1 && elements >= 0 && shards > elements) {
+            ERROR(sc, p, shard_size, axis,
+                  elements > 1 ? HINT(sc, "cut it into %lld or fewer", (long long)elements)
+                               : "keep this axis whole",
+                  "%s %lld has %lld elements and is cut into %lld shards",
+                  count == 1 ? "axis" : "a factor of axis", (long long)axis, (long long)elements,
+                  (long long)shards);
+            fine = false;
+        }
+    }
+    return fine;
+}
+
+// One listed axis. Multiplies its shards into *product; -1 there: not to be judged.
+static void examine_dim(struct spec_scope *sc, const tsr_spec *p, size_t i,
+                        const struct shape *shape, int64_t *product)
+{
+    int64_t raw = tsr_spec_dim_axis(p, i), axis = front_axis(raw, shape->rank);
+    size_t count = tsr_spec_dim_factor_count(p, i);
+    tsr_dim real = {-1, ""};
+    if (shape->rank >= 0 && axis != INT64_MIN)
+        real = shape->dims[axis];
+    examine_axis(sc, p, raw, shape->rank);
+    if (count == 0) {
+        ERROR(sc, p, spec_dim_empty, raw, "say in how many shards, or leave the axis out",
+              "axis %lld is listed without a number of shards", (long long)raw);
+        *product = -1;
+        return;
+    }
+    bool fine = examine_counts(sc, p, i, raw, real);
+    if (count == 1) {
+        tsr_dim stated;
+        tsr_spec_dim_factor(p, i, 0, &stated);
+        examine_stated(sc, p, raw, stated, real);
+    } else if (fine) {
+        examine_factors(sc, p, i, raw, real);
+    }
+    for (size_t k = 0; k < count && *product >= 0; k++) {
+        int64_t shards = tsr_spec_dim_factor(p, i, k, NULL);
+        if (shards < 1)
+            *product = -1;
+        else if (*product > 0 && !mul_ok(*product, shards, product))
+            *product = 0; // more than any list can have; stays
+    }
+}
+
+// ---- shards against devices
+// ----------------------------------------------------------------------------------
+
+// product: number of shards, 0 if it overflows, -1 if it is not to be judged.
+static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t product)
+{
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(p, &devices);
+    if (product < 0 || (product == 1 && n > 0))
+        return;
+    if (product == 0 || product > TILE_MAX_SHARDS)
+        ERROR(sc, p, spec_large, DIAG_NO_AXIS, "check the numbers of shards",
+              "the cuts make more than %d shards", TILE_MAX_SHARDS);
+    else if (n == 0 && product == 1)
+        REPORT(sc, p, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
+               "the sharding neither cuts nor places the tensor");
+    else if (n == 0 && sc->devices >= 0 && product > sc->devices)
+        ERROR(sc, p, spec_owners, DIAG_NO_AXIS,
+              "cut less, or name the devices that hold several shards",
+              "the tensor is cut into %lld shards, but configuration '%s' has %lld device%s",
+              (long long)product, sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
+    else if (n == 0)
+        REPORT(sc, p, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
+               "the sharding names no devices; 0 to %lld are assumed", (long long)product - 1);
+    else if ((uint64_t)product != n)
+        ERROR(sc, p, spec_owners, DIAG_NO_AXIS,
+              HINT(sc, "list %lld device%s or groups, or cut into %zu", (long long)product,
+                   product == 1 ? "" : "s", n),
+              "the tensor is cut into %lld shards, but the device list has %zu entr%s",
+              (long long)product, n, n == 1 ? "y" : "ies");
+}
+
+void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *p, const struct shape *shape)
+{
+    int64_t product = 1;
+    examine_axes(sc, p, shape->rank);
+    for (size_t i = 0; i < tsr_spec_dim_count(p); i++)
+        examine_dim(sc, p, i, shape, &product);
+    examine_devices(sc, p, product != 1);
+    examine_owners(sc, p, product);
+}
+
+struct shape tsr__declared_shape(struct arena *a, const tsr_value *v)
+{
+    struct shape s = {.dtype = tsr_value_dtype(v), .rank = tsr_value_rank(v)};
+    tsr_dim *dims = s.rank > 0 ? ARENA_ARRAY(a, tsr_dim, (size_t)s.rank) : NULL;
+    if (s.rank > 0 && !dims)
+        return (struct shape){.dtype = s.dtype, .rank = -1};
+    for (int d = 0; d < s.rank; d++)
+        dims[d] = tsr_value_dim(v, d);
+    s.dims = dims;
+    return s;
+}

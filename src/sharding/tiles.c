@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// tiles.c - what a sharding does to a shape, as boxes: for people, for `tessera tiles`, for tests.
+#include "sharding/examine.h"
+
+#include <stdlib.h>
+
+#define TILES_MAX 1048576 // boxes of one answer
+
+struct boxes {
+    struct arena *arena;
+    VEC(tsr_box) list;
+    int64_t left; // that may still be made
+};
+
+// Adds the boxes of a piece for one device: the product of its intervals. False: too many, or no
+// memory.
+static bool add_piece(struct boxes *b, const struct tile_piece *p, int64_t device)
+{
+    int64_t at[TILE_MAX_RANK] = {0}, count = 1;
+    for (int d = 0; d < p->rank; d++)
+        if (!mul_ok(count, p->dims[d].n, &count) || count > b->left)
+            return false;
+    b->left -= count;
+    for (int64_t i = 0; i < count; i++) {
+        tsr_box *box = vec_push(b->arena, &b->list);
+        int64_t *bounds = ARENA_ARRAY(b->arena, int64_t, 2 * (size_t)p->rank + 1);
+        if (!box || !bounds)
+            return false;
+        *box = (tsr_box){device, bounds, bounds + p->rank};
+        for (int d = 0; d < p->rank; d++) {
+            bounds[d] = p->dims[d].at[at[d]].start;
+            bounds[p->rank + d] = p->dims[d].at[at[d]].stop;
+        }
+        for (int d = p->rank - 1; d >= 0 && ++at[d] == p->dims[d].n; d--)
+            at[d] = 0;
+    }
+    return true;
+}
+
+struct held {
+    int64_t device, shard;
+};
+
+static int held_order(const void *a, const void *b)
+{
+    const struct held *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    return (x->shard > y->shard) - (x->shard < y->shard);
+}
+
+// Device by device, each with its shards in order.
+static tsr_status add_all(struct boxes *b, struct arena *scratch, const struct tile_layout *l,
+                          const int64_t *shape)
+{
+    size_t n = (size_t)l->first[l->n_shards], at = 0;
+    struct held *held = ARENA_ARRAY(scratch, struct held, n + 1);
+    if (!held)
+        return TSR_NOMEM;
+    for (int64_t k = 0; k < l->n_shards; k++)
+        for (int64_t i = l->first[k]; i < l->first[k + 1]; i++)
+            held[at++] = (struct held){l->owners[i], k};
+    qsort(held, n, sizeof(*held), held_order);
+    for (size_t i = 0; i < n; i++) {
+        struct tile_piece *p = tsr__layout_piece(scratch, l, shape, held[i].shard);
+        if (p && add_piece(b, p, held[i].device))
+            continue;
+        if (b->arena->failed || scratch->failed)
+            return TSR_NOMEM;
+        tsr__diag(scratch->session, DIAG_tiles_many, NULL, "ask for a smaller shape",
+                  "the sharding makes more than %d boxes", TILES_MAX);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
+static bool shape_fits(tsr_session *s, int rank, const int64_t *shape)
+{
+    bool fits = rank >= 0 && rank <= TILE_MAX_RANK;
+    for (int d = 0; fits && d < rank; d++)
+        fits = shape[d] >= 0;
+    if (!fits)
+        tsr__diag(s, DIAG_sharding_misfit, NULL, "give up to 64 dimensions of 0 or more elements",
+                  "the shape is not possible");
+    return fits;
+}
+
+static bool devices_fit(tsr_session *s, const struct tile_layout *l, int64_t devices)
+{
+    int64_t most = -1;
+    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
+        most = l->owners[i] > most ? l->owners[i] : most;
+    if (devices <= 0 || most < devices)
+        return true;
+    tsr__diag(s, DIAG_shard_device, NULL, "name devices below their number",
+              "the sharding names device %lld of %lld", (long long)most, (long long)devices);
+    return false;
+}
+
+tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const int64_t *shape,
+                     int64_t devices, const tsr_box **out, size_t *n)
+{
+    struct arena *kept = &s->results[RESULT_TILES], scratch;
+    struct tile_layout *l = NULL;
+    struct notation_error wrong = {0};
+    if (!shape_fits(s, rank, shape))
+        return TSR_INVALID;
+    tsr__arena_free(kept);
+    tsr__arena_init(kept, s);
+    tsr__arena_init(&scratch, s);
+    struct boxes b = {.arena = kept, .left = TILES_MAX};
+    tsr_status status = tsr__notation_parse(&scratch, str_of(text), rank, shape, &l, NULL, &wrong);
+    if (status != TSR_OK)
+        (void)tsr__notation_wrong(s, NULL, status, str_of(text), &wrong);
+    else if (!devices_fit(s, l, devices))
+        status = TSR_INVALID;
+    else
+        status = add_all(&b, &scratch, l, shape);
+    tsr__arena_free(&scratch);
+    if (status != TSR_OK)
+        return status;
+    *out = b.list.at;
+    *n = b.list.n;
+    return TSR_OK;
+}
