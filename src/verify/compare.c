@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// compare.c - two tensors: how far apart. Cutting a contraction changes the order of a sum, so
+// floats differ by a few units of their precision times the length of the sum; everything that no
+// float arithmetic precedes is the same.
+#include "verify/verify.h"
+
+#include <math.h>
+
+double tsr__tolerance(tsr_dtype type)
+{
+    switch (type) { // relative to the largest magnitude of the tensor; about a thousand units of
+                    // the type
+    case TSR_DOUBLE:
+    case TSR_COMPLEX128:
+        return 1e-12;
+    case TSR_FLOAT:
+    case TSR_COMPLEX64:
+        return 5e-5;
+    case TSR_FLOAT16:
+        return 1e-2;
+    case TSR_BFLOAT16:
+        return 5e-2;
+    case TSR_FLOAT8E4M3FN:
+    case TSR_FLOAT8E4M3FNUZ:
+    case TSR_FLOAT8E5M2:
+    case TSR_FLOAT8E5M2FNUZ:
+        return 0.25;
+    default:
+        return 0;
+    }
+}
+
+// ---- one element as a double
+// ------------------------------------------------------------------------------
+
+static double half_value(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double v = exponent == 31 ? (fraction ? NAN : INFINITY)
+               : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                              : ldexp(fraction, -24);
+    return bits >> 15 ? -v : v;
+}
+
+static double bfloat_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float v;
+    memcpy(&v, &wide, sizeof(v));
+    return v;
+}
+
+// 8-bit floats: exponent bits, bias, whether the type has infinities, whether NaN is 0x80 alone.
+static double eighth_value(tsr_dtype t, uint8_t bits)
+{
+    bool e4 = t == TSR_FLOAT8E4M3FN || t == TSR_FLOAT8E4M3FNUZ;
+    bool uz = t == TSR_FLOAT8E4M3FNUZ || t == TSR_FLOAT8E5M2FNUZ;
+    int width = e4 ? 3 : 2, bias = (e4 ? 7 : 15) + uz;
+    int exponent = (bits & 127) >> width, fraction = bits & ((1 << width) - 1);
+    if (uz ? bits == 0x80 : e4 ? (bits & 127) == 127 : (bits & 127) > 124)
+        return NAN;
+    double v = !uz && !e4 && (bits & 127) == 124 ? INFINITY
+               : exponent ? ldexp((1 << width) + fraction, exponent - bias - width)
+                          : ldexp(fraction, 1 - bias - width);
+    return bits >> 7 ? -v : v;
+}
+
+#define READ(type)                                                                                 \
+    do {                                                                                           \
+        type v;                                                                                    \
+        memcpy(&v, (const char *)data + i * sizeof(v), sizeof(v));                                 \
+        return (double)v;                                                                          \
+    } while (0)
+
+static double element(tsr_dtype t, const void *data, size_t i)
+{
+    uint16_t half;
+    switch (t) {
+    case TSR_FLOAT:
+    case TSR_COMPLEX64:
+        READ(float);
+    case TSR_DOUBLE:
+    case TSR_COMPLEX128:
+        READ(double);
+    case TSR_FLOAT16:
+    case TSR_BFLOAT16:
+        memcpy(&half, (const char *)data + 2 * i, 2);
+        return t == TSR_FLOAT16 ? half_value(half) : bfloat_value(half);
+    case TSR_INT8:
+        READ(int8_t);
+    case TSR_UINT8:
+        READ(uint8_t);
+    case TSR_INT16:
+        READ(int16_t);
+    case TSR_UINT16:
+        READ(uint16_t);
+    case TSR_INT32:
+        READ(int32_t);
+    case TSR_UINT32:
+        READ(uint32_t);
+    case TSR_INT64:
+        READ(int64_t);
+    case TSR_UINT64:
+        READ(uint64_t);
+    default:
+        return eighth_value(t, ((const uint8_t *)data)[i]);
+    }
+}
+
+// Numbers that element() reads, per element of the tensor; 0: no numbers.
+static size_t numbers_of(tsr_dtype t)
+{
+    if (t == TSR_COMPLEX64 || t == TSR_COMPLEX128)
+        return 2;
+    return tsr__tolerance(t) > 0 || (t >= TSR_UINT8 && t <= TSR_INT64) || t == TSR_UINT32 ||
+           t == TSR_UINT64;
+}
+
+// ---- two tensors
+// ------------------------------------------------------------------------------------------
+
+static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size_t k)
+{
+    int rank = tsr_tensors_rank(a, i);
+    if (tsr_tensors_dtype(a, i) != tsr_tensors_dtype(b, k) || rank != tsr_tensors_rank(b, k))
+        return false;
+    for (int d = 0; d < rank; d++)
+        if (tsr_tensors_dims(a, i)[d] != tsr_tensors_dims(b, k)[d])
+            return false;
+    return true;
+}
+
+static double gap(double a, double b)
+{
+    if (a == b || (isnan(a) && isnan(b)))
+        return 0;
+    double d = fabs(a - b);
+    return isnan(d) ? INFINITY : d;
+}
+
+static void measure(tsr_dtype t, const void *want, const void *got, size_t n, tsr_difference *out)
+{
+    double largest = 0, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        double a = element(t, want, i), d = gap(a, element(t, got, i));
+        most = d > most ? d : most;
+        if (isfinite(a) && fabs(a) > largest)
+            largest = fabs(a);
+    }
+    out->max_abs = most;
+    out->max_rel = most == 0 ? 0 : most / largest;
+}
+
+tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
+                            double tolerance)
+{
+    tsr_difference out = {.name = tsr_tensors_name(want, i), .max_abs = NAN, .max_rel = NAN};
+    if (k < 0 || !same_kind(want, i, got, (size_t)k))
+        return out;
+    tsr_dtype t = tsr_tensors_dtype(want, i);
+    size_t bytes, other, per = numbers_of(t);
+    const void *a = tsr_tensors_data(want, i, &bytes),
+               *b = tsr_tensors_data(got, (size_t)k, &other);
+    if (bytes == other && (bytes == 0 || memcmp(a, b, bytes) == 0)) {
+        out.max_abs = out.max_rel = 0;
+        out.ok = true;
+        return out;
+    }
+    if (bytes != other || per == 0)
+        return out;
+    size_t n = bytes / ((size_t)tsr_dtype_bits(t) / 8) * per;
+    measure(t, a, b, n, &out);
+    double allowed = tsr__tolerance(t);
+    if (tolerance > 0 && allowed > 0)
+        allowed = tolerance;
+    out.ok = out.max_abs == 0 || out.max_rel <= allowed;
+    return out;
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify.c - tsr_verify: partition into a temporary folder, run cut and whole, compare. The folder
+// goes in every case.
+#include "verify/verify.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct work {
+    tsr_session *session;
+    struct arena arena;
+    const char *path;
+    const tsr_verify_options *options;
+    tsr_run_options run;
+    tsr_model *model;
+    tsr_tensors *inputs, *recorded, *whole, *cut;
+    char *folder, *parts; // the temporary folder, and the partition in it
+};
+
+static tsr_status make_folder(struct work *w)
+{
+    const char *base = w->options->work ? w->options->work : "/tmp";
+    struct str name = tsr__arena_printf(&w->arena, "%s/tessera-verify-XXXXXX", base);
+    if (!name.p)
+        return TSR_NOMEM;
+    char *path = (char *)name.p; // in our arena
+    if (tsr__fault(w->session, FAULT_WRITE) || !mkdtemp(path)) {
+        struct place at = PLACE_NONE;
+        at.file = str_of(base);
+        tsr__diag(w->session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
+                  "cannot make a temporary folder: %s", strerror(errno));
+        return TSR_WRITE;
+    }
+    w->folder = path;
+    w->parts = (char *)tsr__arena_printf(&w->arena, "%s/parts", path).p;
+    return w->parts ? TSR_OK : TSR_NOMEM;
+}
+
+static void remove_folder(struct work *w)
+{
+    if (w->parts)
+        tsr__folder_remove(w->parts);
+    if (w->folder)
+        tsr__folder_remove(w->folder);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static tsr_status load_inputs(struct work *w)
+{
+    const char *set = w->options->inputs ? w->options->inputs : "random";
+    tsr_status st = tsr_tensors_load(w->inputs, set, w->model, false);
+    if (st != TSR_OK || !is_folder(set))
+        return st;
+    struct str first = tsr__arena_printf(&w->arena, "%s/output_0.pb", set);
+    if (!first.p)
+        return TSR_NOMEM;
+    return access(first.p, F_OK) == 0 ? tsr_tensors_load(w->recorded, set, w->model, true) : TSR_OK;
+}
+
+// ---- comparing
+// --------------------------------------------------------------------------------------------
+
+static void report(struct work *w, const tsr_difference *d, enum diag_code code,
+                   const char *against)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(w->path);
+    at.value = str_of(d->name);
+    if (d->max_abs != d->max_abs)
+        tsr__diag(w->session, code, &at, NULL, "cut and %s differ in kind, shape or content",
+                  against);
+    else
+        tsr__diag(w->session, code, &at, NULL,
+                  "cut and %s differ by %.3g (%.3g of the largest magnitude)", against, d->max_abs,
+                  d->max_rel);
+}
+
+static void compare_recorded(struct work *w, tsr_verify_result *r)
+{
+    size_t n = tsr_tensors_count(w->recorded);
+    r->recorded = n ? 1 : -1;
+    for (size_t i = 0; i < n; i++) {
+        int64_t k = tsr_tensors_find(w->cut, tsr_tensors_name(w->recorded, i));
+        tsr_difference d = tsr__compare(w->recorded, i, w->cut, k, w->options->tolerance);
+        if (d.ok)
+            continue;
+        r->recorded = 0;
+        report(w, &d, DIAG_verify_recorded, "recorded outputs");
+    }
+}
+
+static tsr_status compare_all(struct work *w, tsr_verify_result *r)
+{
+    struct arena *a = &w->session->results[RESULT_VERIFY];
+    tsr__arena_free(a);
+    size_t n = tsr_tensors_count(w->whole);
+    tsr_difference *list = ARENA_ARRAY(a, tsr_difference, n + 1);
+    r->ok = true;
+    for (size_t i = 0; i < n && list; i++) {
+        const char *name = tsr_tensors_name(w->whole, i);
+        list[i] = tsr__compare(w->whole, i, w->cut, tsr_tensors_find(w->cut, name),
+                               w->options->tolerance);
+        list[i].name = tsr__arena_str(a, str_of(name)).p;
+        if (a->failed)
+            return TSR_NOMEM;
+        r->ok &= list[i].ok;
+        if (!list[i].ok)
+            report(w, &list[i], DIAG_verify_different, "whole");
+    }
+    r->outputs = list;
+    r->n_outputs = n;
+    compare_recorded(w, r);
+    return a->failed ? TSR_NOMEM : r->ok ? TSR_OK : TSR_DIFFERENT;
+}
+
+// ---- all of it
+// ----------------------------------------------------------------------------------------------
+
+static tsr_status open_all(struct work *w)
+{
+    tsr_status st = tsr_model_load(w->session, w->path, &w->model);
+    tsr_tensors **sets[] = {&w->inputs, &w->recorded, &w->whole, &w->cut};
+    for (size_t i = 0; i < TSR_COUNT(sets) && st == TSR_OK; i++)
+        st = tsr_tensors_new(w->session, sets[i]);
+    return st == TSR_OK ? load_inputs(w) : st;
+}
+
+static tsr_status run_both(struct work *w, tsr_verify_result *r)
+{
+    tsr_partition_options cut = {.size = sizeof(cut), .config = w->options->config};
+    r->partition.size = sizeof(r->partition);
+    tsr_status st = make_folder(w);
+    if (st == TSR_OK)
+        st = tsr_partition(w->model, w->parts, &cut, &r->partition);
+    if (st == TSR_OK)
+        st = tsr_run_model(w->session, w->path, &w->run, w->inputs, w->whole);
+    if (st == TSR_OK)
+        st = tsr_run(w->session, w->parts, &w->run, w->inputs, w->cut);
+    return st == TSR_OK ? compare_all(w, r) : st;
+}
+
+static void close_all(struct work *w)
+{
+    remove_folder(w);
+    tsr_tensors_free(w->cut);
+    tsr_tensors_free(w->whole);
+    tsr_tensors_free(w->recorded);
+    tsr_tensors_free(w->inputs);
+    tsr_model_free(w->model);
+    tsr__arena_free(&w->arena);
+}
+
+tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_options *options,
+                      tsr_verify_result *result)
+{
+    tsr_verify_options given = {.size = sizeof(given)};
+    if (options)
+        memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
+    struct work w = {.session = s, .path = model, .options = &given, .run = given.run};
+    w.run.size = sizeof(w.run);
+    if (!w.run.transport)
+        w.run.transport = "threads"; // one process compares, whoever started it
+    tsr__arena_init(&w.arena, s);
+    tsr_verify_result r = {.size = sizeof(r), .recorded = -1};
+    tsr_status st = open_all(&w);
+    if (st == TSR_OK)
+        st = run_both(&w, &r);
+    close_all(&w);
+    if ((st == TSR_OK || st == TSR_DIFFERENT) && result) {
+        size_t n = result->size && result->size < sizeof(r) ? result->size : sizeof(r);
+        r.size = n;
+        memcpy(result, &r, n);
+    }
+    return st;
+}
