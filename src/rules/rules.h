@@ -1,55 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-// rules.h - how every operator may be cut: one declarative row per operator, instantiated for a node.
+// rules.h - how every operator may be cut: one declarative row per operator, instantiated for a
+// node.
 //
-// A rule names the factors of a computation (m, k, n of a MatMul) and says which factors make up each
-// dimension of each tensor. Shapes, validity, inference, communication, local rewriting and FLOPs follow
-// from that alone. This room knows factors, not devices. It is the only one that compares operator names.
+// A rule names the factors of a computation (m, k, n of a MatMul) and says which factors make up
+// each dimension of each tensor. Shapes, validity, inference, communication, local rewriting and
+// FLOPs follow from that alone. This room knows factors, not devices. It is the only one that
+// compares operator names.
 #ifndef TSR_RULES_H
 #define TSR_RULES_H
 
 #include "ir/ir.h"
 
-// ---- shapes -----------------------------------------------------------------------------------------
+// ---- shapes
+// -----------------------------------------------------------------------------------------
 
-// What is known of every value's type and shape, from the model's own declarations and from the rules.
+// What is known of every value's type and shape, from the model's own declarations and from the
+// rules.
 struct shapes;
 struct shape {
     tsr_dtype dtype; // TSR_UNDEFINED: not known, or no tensor
     int rank;        // -1: not known
-    const tsr_dim *dims; // symbols are views of NUL-terminated text; value -1 and symbol "": not known
+    const tsr_dim
+        *dims; // symbols are views of NUL-terminated text; value -1 and symbol "": not known
 };
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m);
 struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
-// Elements of a constant integer tensor (initializer or a constant-making node) of at most cap entries; -1: unknown.
+// Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
+// entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
 bool tsr__dim_equal(tsr_dim a, tsr_dim b); // both known and the same number or the same expression
 
-// ---- rules ------------------------------------------------------------------------------------------------
+// ---- rules
+// ------------------------------------------------------------------------------------------------
 
 #define RULE_MAX_FACTORS 128
 
 enum factor_kind {
-    FACTOR_PAR,  // passes through: cut freely, every tensor that has it is cut alike
-    FACTOR_RED,  // reduced away: cut gives partial results, combined by `combine`
-    FACTOR_REP,  // must be whole
+    FACTOR_PAR, // passes through: cut freely, every tensor that has it is cut alike
+    FACTOR_RED, // reduced away: cut gives partial results, combined by `combine`
+    FACTOR_REP, // must be whole
 };
 enum combine { COMBINE_SUM, COMBINE_MAX, COMBINE_MIN, COMBINE_PROD };
 
 struct rule_factor {
-    const char *name;     // from the notation: "m", "k", ...
+    const char *name; // from the notation: "m", "k", ...
     enum factor_kind kind;
     enum combine combine; // for FACTOR_RED
     tsr_dim size;
-    int64_t unit;         // may be cut only in multiples of this many elements; 1: anywhere
+    int64_t unit; // may be cut only in multiples of this many elements; 1: anywhere
 };
-// One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never cut.
+// One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never
+// cut.
 struct rule_dim {
     const int *factors;
     int n;
 };
 struct rule_tensor {
-    bool host;  // a small value that steers the node (a shape, an axis): whole on every device, never cut
+    bool host;   // a small value that steers the node (a shape, an axis): whole on every device,
+                 // never cut
     bool absent; // optional and not given
     int rank;
     const struct rule_dim *dims;
@@ -57,10 +66,12 @@ struct rule_tensor {
 
 // How the local node differs from the whole one, beyond having smaller tensors.
 enum rewrite_kind {
-    REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of global ones
-    REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the device with
-                      // coordinate 0 of every reduced factor keeps it, the others leave it out
-    REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
+    REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of
+                      // global ones
+    REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
+                      // device with coordinate 0 of every reduced factor keeps it, the others leave
+                      // it out
+    REWRITE_ATTR, // attribute `name` holds the size of `factor`: the local size instead
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
@@ -78,8 +89,8 @@ struct rule {
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
 };
 
-// The rule of a node, never NULL unless out of memory: an operator without a row, a node with subgraphs, or
-// shapes that are not known give a rule with `whole` set and no factors.
+// The rule of a node, never NULL unless out of memory: an operator without a row, a node with
+// subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s);
 
 // The table, for `tessera rules` and the lint: i-th row; false past the end.

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// notation.c - reads the text of a rule, such as "[B~ m k],[B~ k n] -> [B m n]; red k:sum".
+//
+//   rule    := tensors "->" tensors { ";" clause }
+//   tensor  := "[" dim* "]" | "·" | "."       the last two: a host value, never cut
+//              then "?" (optional) and "…" or "..." (the last input repeats)
+//   dim     := f | "(" f g … ")" | A | "1"    factor; product, outermost first; pack; size 1
+//              then "*" (a pack, for the eye) or "~" (broadcast: size 1 or missing here means not
+//              mapped)
+//   clause  := red f:op | rep f… | blk f/unit | gen f…      what a factor needs
+//            | stat f…, halo f…, scan f…, sel f…, off f…    kinds that need a recipe: whole until
+//            they have one | shape i | once i | attr name=f               how the local node
+//            differs | P:… | flops …                                read by people only
+//
+// Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
+// passes through; one on the left alone needs a clause, one on the right alone needs gen or rep.
+// Knows no nodes.
+#include "rules/internal.h"
+
+#include <ctype.h>
+
+struct parser {
+    struct arena *arena;
+    struct str text; // what is left
+    struct pattern *p;
+    const char *wrong;
+};
+
+static void skip(struct parser *r)
+{
+    while (r->text.n && r->text.p[0] == ' ')
+        r->text = (struct str){r->text.p + 1, r->text.n - 1};
+}
+
+static bool take(struct parser *r, const char *word)
+{
+    size_t n = strlen(word);
+    skip(r);
+    if (r->text.n < n || memcmp(r->text.p, word, n) != 0)
+        return false;
+    r->text = (struct str){r->text.p + n, r->text.n - n};
+    return true;
+}
+
+static bool fail(struct parser *r, const char *what)
+{
+    if (!r->wrong)
+        r->wrong = what;
+    return false;
+}
+
+static struct str word(struct parser *r)
+{
+    skip(r);
+    size_t n = 0;
+    while (n < r->text.n && (isalnum((unsigned char)r->text.p[n]) || r->text.p[n] == '_'))
+        n++;
+    struct str w = {r->text.p, n};
+    r->text = (struct str){r->text.p + n, r->text.n - n};
+    return w;
+}
+
+static int find_letter(const struct pattern *p, struct str name)
+{
+    for (int i = 0; i < p->n_letters; i++)
+        if (str_eq(p->letters[i].name, name))
+            return i;
+    return -1;
+}
+
+// The letter at the front, made if new. -1: there is none, or too many.
+static int letter(struct parser *r, bool out)
+{
+    struct str name = word(r);
+    if (!name.n || isdigit((unsigned char)name.p[0]))
+        return fail(r, "expected a factor") ? 0 : -1;
+    int i = find_letter(r->p, name);
+    if (i < 0) {
+        if (r->p->n_letters == PATTERN_MAX_LETTERS)
+            return fail(r, "too many factors") ? 0 : -1;
+        i = r->p->n_letters++;
+        r->p->letters[i] =
+            (struct letter){.name = name, .pack = isupper((unsigned char)name.p[0]), .unit = 1};
+    }
+    *(out ? &r->p->letters[i].out : &r->p->letters[i].in) = true;
+    return i;
+}
+
+static bool add_letter(struct parser *r, struct pattern_dim *d, bool out)
+{
+    int *more = ARENA_ARRAY(r->arena, int, (size_t)d->n + 1);
+    int i = letter(r, out);
+    if (i < 0 || !more)
+        return false;
+    if (d->n)
+        memcpy(more, d->letters, (size_t)d->n * sizeof(int));
+    more[d->n++] = i;
+    d->letters = more;
+    return true;
+}
+
+static bool parse_dim(struct parser *r, struct pattern_dim *d, bool out)
+{
+    if (take(r, "(")) {
+        while (!take(r, ")"))
+            if (!add_letter(r, d, out))
+                return false;
+        if (!d->n)
+            return fail(r, "empty product");
+    } else if (!take(r, "1") && !add_letter(r, d, out)) {
+        return false;
+    }
+    if (take(r, "*") && !(d->n == 1 && r->p->letters[d->letters[0]].pack))
+        return fail(r, "'*' is for packs (capitals)");
+    d->broadcast = take(r, "~");
+    if (d->n > 1)
+        for (int i = 0; i < d->n; i++)
+            if (r->p->letters[d->letters[i]].pack)
+                return fail(r, "a pack cannot stand in a product");
+    return true;
+}
+
+static bool parse_tensor(struct parser *r, struct pattern_tensor *t, bool out)
+{
+    VEC(struct pattern_dim) dims = {0};
+    if (take(r, "·") || take(r, ".")) {
+        t->host = true;
+    } else if (take(r, "[")) {
+        while (!take(r, "]")) {
+            struct pattern_dim *d = vec_push(r->arena, &dims);
+            if (!d || !parse_dim(r, d, out))
+                return false;
+        }
+        t->dims = dims.at;
+        t->n_dims = (int)dims.n;
+    } else {
+        return fail(r, "expected a tensor: [..] or ·");
+    }
+    t->optional = take(r, "?");
+    t->variadic = take(r, "…") || take(r, "...");
+    return true;
+}
+
+static bool parse_tensors(struct parser *r, bool out, struct pattern_tensor **at, int *n)
+{
+    VEC(struct pattern_tensor) list = {0};
+    skip(r);
+    bool none = out ? !r->text.n || r->text.p[0] == ';' : r->text.n && r->text.p[0] == '-';
+    while (!none) {
+        struct pattern_tensor *t = vec_push(r->arena, &list);
+        if (!t || !parse_tensor(r, t, out))
+            return false;
+        if (!take(r, ","))
+            break;
+        if (t->variadic)
+            return fail(r, "only the last tensor may repeat");
+    }
+    *at = list.at;
+    *n = (int)list.n;
+    return true;
+}
+
+static const struct {
+    const char *name;
+    enum combine combine;
+} combines[] = {
+    {"sum", COMBINE_SUM},
+    {"max", COMBINE_MAX},
+    {"min", COMBINE_MIN},
+    {"prod", COMBINE_PROD},
+};
+
+static bool parse_combine(struct parser *r, struct letter *l)
+{
+    struct str name = take(r, ":") ? word(r) : (struct str){0};
+    for (size_t i = 0; i < TSR_COUNT(combines); i++)
+        if (str_is(name, combines[i].name)) {
+            l->combine = combines[i].combine;
+            return true;
+        }
+    return fail(r, "red needs one of :sum :max :min :prod");
+}
+
+// One letter of a clause; it must have been seen, and have no clause yet.
+static struct letter *clause_letter(struct parser *r)
+{
+    int i = find_letter(r->p, word(r));
+    if (i < 0 || r->p->letters[i].has_clause) {
+        fail(r, i < 0 ? "a clause names a factor that no tensor has" : "a factor has two clauses");
+        return NULL;
+    }
+    r->p->letters[i].has_clause = true;
+    return &r->p->letters[i];
+}
+
+static bool parse_letters(struct parser *r, struct str clause)
+{
+    do {
+        struct letter *l = clause_letter(r);
+        if (!l)
+            return false;
+        if (str_is(clause, "red")) {
+            l->kind = FACTOR_RED;
+            if (l->out || !parse_combine(r, l))
+                return fail(r, "a reduced factor stands in an output");
+        } else if (str_is(clause, "blk")) {
+            if (!take(r, "/") || !tsr__str_int(word(r), &l->unit) || l->unit < 1)
+                return fail(r, "blk needs a unit: blk f/32");
+        } else if (str_is(clause, "gen")) {
+            if (l->in)
+                return fail(r, "a generated factor stands in an input");
+        } else {
+            l->kind = FACTOR_REP;
+        }
+        skip(r);
+    } while (r->text.n && r->text.p[0] != ';');
+    return true;
+}
+
+static bool parse_rewrite(struct parser *r, enum rewrite_kind kind)
+{
+    struct rule_rewrite *more = ARENA_ARRAY(r->arena, struct rule_rewrite, r->p->n_rewrites + 1u);
+    if (!more)
+        return false;
+    if (r->p->n_rewrites)
+        memcpy(more, r->p->rewrites, (size_t)r->p->n_rewrites * sizeof(*more));
+    struct rule_rewrite *w = &more[r->p->n_rewrites++];
+    *w = (struct rule_rewrite){.kind = kind, .index = -1, .factor = -1};
+    r->p->rewrites = more;
+    struct str name = word(r);
+    int64_t index = -1;
+    if (kind == REWRITE_ATTR) {
+        w->name = tsr__arena_str(r->arena, name).p;
+        w->factor = take(r, "=") ? find_letter(r->p, word(r)) : -1;
+        return w->factor >= 0 || fail(r, "attr needs name=factor");
+    }
+    if (!tsr__str_int(name, &index) || index < 0 || index >= r->p->n_inputs)
+        return fail(r, "shape and once need the number of an input");
+    w->index = (int)index;
+    return true;
+}
+
+static bool parse_clause(struct parser *r)
+{
+    static const char *const kinds[] = {"red",  "rep",  "blk", "gen", "stat",
+                                        "halo", "scan", "sel", "off"};
+    struct str clause = word(r);
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        if (str_is(clause, kinds[i]))
+            return parse_letters(r, clause);
+    if (str_is(clause, "shape"))
+        return parse_rewrite(r, REWRITE_SHAPE);
+    if (str_is(clause, "once"))
+        return parse_rewrite(r, REWRITE_ADD_ONCE);
+    if (str_is(clause, "attr"))
+        return parse_rewrite(r, REWRITE_ATTR);
+    if (!str_is(clause, "P") && !str_is(clause, "flops"))
+        return fail(r, "unknown clause");
+    while (r->text.n && r->text.p[0] != ';')
+        r->text = (struct str){r->text.p + 1, r->text.n - 1};
+    return true;
+}
+
+// Each letter has one role: through, reduced, whole, or made.
+static bool check_roles(struct parser *r)
+{
+    for (int i = 0; i < r->p->n_letters; i++) {
+        const struct letter *l = &r->p->letters[i];
+        if (l->in != l->out && !l->has_clause)
+            return fail(r, l->in ? "a factor that only inputs have needs a clause"
+                                 : "a factor that only outputs have needs gen or rep");
+    }
+    return true;
+}
+
+struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong)
+{
+    struct parser r = {.arena = a, .text = text, .p = ARENA_NEW(a, struct pattern)};
+    *wrong = NULL;
+    if (!r.p)
+        return NULL;
+    bool ok = parse_tensors(&r, false, &r.p->inputs, &r.p->n_inputs) &&
+              (take(&r, "->") || fail(&r, "expected '->'")) &&
+              parse_tensors(&r, true, &r.p->outputs, &r.p->n_outputs);
+    while (ok && take(&r, ";"))
+        ok = parse_clause(&r);
+    skip(&r);
+    if (ok && r.text.n)
+        ok = fail(&r, "text after the rule");
+    ok = ok && check_roles(&r) && !a->failed;
+    *wrong = r.wrong;
+    return ok ? r.p : NULL;
+}

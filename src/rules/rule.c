@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+// rule.c - the rule of one node: the row's pattern, laid over the shapes that the node has.
+//
+// Packs get their lengths from the ranks, factors their sizes from the dimensions. Where it cannot
+// be proved that a factor means the same in all tensors (two symbols that may or may not
+// broadcast), it must stay whole; where the shapes do not fit the pattern at all, so must the node.
+#include "rules/internal.h"
+
+#define NOT_KNOWN (-1)
+
+struct build {
+    struct arena *arena;
+    const tsr_node *node;
+    const struct shapes *shapes;
+    const struct pattern *p;
+    const struct derivation *d;
+    int length[PATTERN_MAX_LETTERS]; // of each pack
+    int base[PATTERN_MAX_LETTERS];   // first factor of each letter
+    struct rule_factor factors[RULE_MAX_FACTORS];
+    bool doubtful[RULE_MAX_FACTORS]; // may broadcast or not, depending on sizes at run time
+    int n_factors;
+    const char *whole;
+};
+
+static bool refuse(struct build *b, const char *why)
+{
+    if (!b->whole)
+        b->whole = why;
+    return false;
+}
+
+static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list, int n, int i)
+{
+    if (i < n)
+        return &list[i];
+    return n && list[n - 1].variadic ? &list[n - 1] : NULL;
+}
+
+static const tsr_value *value_at(const tsr_node *n, bool out, int i)
+{
+    size_t count = out ? tsr_node_output_count(n) : tsr_node_input_count(n);
+    if ((size_t)i >= count)
+        return NULL;
+    return out ? tsr_node_output(n, (size_t)i) : tsr_node_input(n, (size_t)i);
+}
+
+// The i-th tensor of one side: its pattern and its shape. Values that are not given have rank -1.
+static struct shape shape_at(const struct build *b, bool out, int i)
+{
+    const tsr_value *v = value_at(b->node, out, i);
+    return v ? tsr__shapes_of(b->shapes, v) : (struct shape){.rank = NOT_KNOWN};
+}
+
+static int count_of(const struct build *b, bool out)
+{
+    return (int)(out ? tsr_node_output_count(b->node) : tsr_node_input_count(b->node));
+}
+
+static const struct pattern_tensor *pattern_at(const struct build *b, bool out, int i)
+{
+    return out ? tensor_at(b->p->outputs, b->p->n_outputs, i)
+               : tensor_at(b->p->inputs, b->p->n_inputs, i);
+}
+
+static bool is_pack(const struct build *b, const struct pattern_dim *d)
+{
+    return d->n == 1 && b->p->letters[d->letters[0]].pack;
+}
+
+// Leading broadcast dimensions may be missing in a tensor without packs: [m~ n~] as [n~].
+static int missing_dims(const struct build *b, const struct pattern_tensor *t, int rank)
+{
+    int missing = t->n_dims - rank;
+    for (int i = 0; i < missing; i++)
+        if (!t->dims[i].broadcast || is_pack(b, &t->dims[i]))
+            return -1;
+    return missing;
+}
+
+// ---- lengths of packs
+// -----------------------------------------------------------------------------
+
+static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
+{
+    const struct pattern_dim *open = NULL;
+    int fixed = 0;
+    for (int i = 0; i < t->n_dims; i++) {
+        const struct pattern_dim *d = &t->dims[i];
+        if (!is_pack(b, d))
+            fixed++;
+        else if (!open && (b->length[d->letters[0]] == NOT_KNOWN || d->broadcast))
+            open = d;
+        else if (b->length[d->letters[0]] == NOT_KNOWN)
+            return refuse(b, "the rule leaves the number of dimensions open");
+        else
+            fixed += b->length[d->letters[0]];
+    }
+    if (!open)
+        return (rank == fixed || missing_dims(b, t, rank) > 0) ||
+               refuse(b, "a tensor has another number of dimensions than the rule expects");
+    int length = rank - fixed, *known = &b->length[open->letters[0]];
+    if (length < 0)
+        return refuse(b, "a tensor has fewer dimensions than the rule expects");
+    if (!open->broadcast && *known != NOT_KNOWN && *known != length)
+        return refuse(b, "tensors have different numbers of dimensions");
+    *known = length > *known ? length : *known;
+    return true;
+}
+
+// Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
+// for packs that no input has.
+static bool fit_ranks(struct build *b)
+{
+    for (int i = 0; i < PATTERN_MAX_LETTERS; i++)
+        b->length[i] = NOT_KNOWN;
+    for (int out = 0; out < 2; out++)
+        for (int i = 0; i < count_of(b, out); i++) {
+            const struct pattern_tensor *t = pattern_at(b, out, i);
+            if (!value_at(b->node, out, i)) {
+                if (!out && t && !t->optional)
+                    return refuse(b, "an input is missing");
+                continue;
+            }
+            if (!t)
+                return refuse(b, out ? "more outputs than the rule has"
+                                     : "more inputs than the rule has");
+            int rank = shape_at(b, out, i).rank;
+            if (t->host || (out && rank == NOT_KNOWN))
+                continue;
+            if (rank == NOT_KNOWN)
+                return refuse(b, "the shape of an input is not known");
+            if (!fit_rank(b, t, rank))
+                return false;
+        }
+    return true;
+}
+
+// A strict pack must be as long as the longest: [A*],[A~] with a longer second input does not fit.
+static bool check_strict(struct build *b)
+{
+    for (int i = 0; i < count_of(b, false); i++) {
+        const struct pattern_tensor *t = pattern_at(b, false, i);
+        int rank = shape_at(b, false, i).rank, want = 0;
+        bool loose = false;
+        if (!value_at(b->node, false, i) || t->host)
+            continue;
+        for (int k = 0; k < t->n_dims; k++) {
+            loose = loose || t->dims[k].broadcast;
+            want += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+        }
+        if (!loose && rank != want)
+            return refuse(b, "tensors have different numbers of dimensions");
+    }
+    return true;
+}
+
+// ---- factors
+// ----------------------------------------------------------------------------------------
+
+static bool make_factors(struct build *b)
+{
+    for (int i = 0; i < b->p->n_letters; i++) {
+        const struct letter *l = &b->p->letters[i];
+        int count = l->pack ? b->length[i] : 1;
+        b->base[i] = b->n_factors;
+        for (int k = 0; k < (count > 0 ? count : 0); k++) {
+            if (b->n_factors == RULE_MAX_FACTORS)
+                return refuse(b, "more factors than are followed");
+            struct rule_factor *f = &b->factors[b->n_factors++];
+            struct str name = l->pack
+                                  ? tsr__arena_printf(b->arena, STR_FMT "%d", STR_ARG(l->name), k)
+                                  : tsr__arena_str(b->arena, l->name);
+            *f = (struct rule_factor){.name = name.p,
+                                      .kind = l->kind,
+                                      .combine = l->combine,
+                                      .size = DIM_UNKNOWN,
+                                      .unit = l->unit};
+        }
+    }
+    return !b->arena->failed;
+}
+
+// Calls f for each dimension of tensor i that the pattern maps: the factors (count 0: size 1).
+typedef bool (*dim_fn)(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                       const int *factors, int n, void *data);
+
+static bool each_dim(struct build *b, bool out, int i, int rank, dim_fn f, void *data)
+{
+    const struct pattern_tensor *t = pattern_at(b, out, i);
+    int missing = missing_dims(b, t, rank), total = 0, axis = 0;
+    for (int k = 0; k < t->n_dims; k++)
+        total += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+    for (int k = missing > 0 ? missing : 0; k < t->n_dims; k++) {
+        const struct pattern_dim *d = &t->dims[k];
+        int list[RULE_MAX_FACTORS], n = 0;
+        if (is_pack(b, d)) {
+            int length = b->length[d->letters[0]];
+            int skip = d->broadcast && total > rank ? total - rank : 0; // aligned from the right
+            for (int e = skip; e < length; e++) {
+                int one = b->base[d->letters[0]] + e;
+                if (!f(b, out, i, axis++, d, &one, 1, data))
+                    return false;
+            }
+            continue;
+        }
+        for (; n < d->n && n < RULE_MAX_FACTORS; n++)
+            list[n] = b->base[d->letters[n]];
+        if (!f(b, out, i, axis++, d, list, n, data))
+            return false;
+    }
+    return true;
+}
+
+// The rank that the pattern gives a tensor: for outputs whose shape is not declared.
+static int pattern_rank(const struct build *b, bool out, int i)
+{
+    const struct pattern_tensor *t = pattern_at(b, out, i);
+    int rank = 0;
+    for (int k = 0; k < t->n_dims; k++)
+        rank += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+    return rank;
+}
+
+// ---- sizes
+// --------------------------------------------------------------------------------------------
+
+static tsr_dim dim_at(const struct build *b, bool out, int i, int axis)
+{
+    struct shape s = shape_at(b, out, i);
+    return s.rank > axis ? s.dims[axis] : DIM_UNKNOWN;
+}
+
+// What two tensors say about one factor. Numbers win over symbols.
+static bool join_size(struct build *b, int factor, tsr_dim d)
+{
+    tsr_dim *size = &b->factors[factor].size;
+    if (!dim_known(d) || tsr__dim_equal(*size, d))
+        return true;
+    if (!dim_known(*size)) {
+        *size = d;
+        return true;
+    }
+    if (d.value >= 0 && size->value >= 0)
+        return refuse(b, "the sizes of the tensors do not fit together");
+    if (d.value >= 0)
+        *size = d;
+    return true;
+}
+
+static bool strict_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                        const int *factors, int n, void *data)
+{
+    (void)data;
+    tsr_dim here = dim_at(b, out, i, axis);
+    if (n == 0 && here.value >= 0 && here.value != 1)
+        return refuse(b, "a dimension that should be 1 is not");
+    if (n != 1 || d->broadcast)
+        return true;
+    return join_size(b, factors[0], here);
+}
+
+// Broadcast dimensions, after the strict ones: a number above 1 is the size. A symbol is the size
+// if no other tensor disagrees; else nobody knows before the run whether it is 1.
+static bool loose_number(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                         const int *factors, int n, void *data)
+{
+    (void)data;
+    tsr_dim here = dim_at(b, out, i, axis);
+    if (n != 1 || !d->broadcast || here.value < 0 || here.value == 1)
+        return true;
+    return join_size(b, factors[0], here);
+}
+
+static bool loose_symbol(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                         const int *factors, int n, void *data)
+{
+    (void)data;
+    tsr_dim here = dim_at(b, out, i, axis);
+    if (n != 1 || !d->broadcast || here.value >= 0)
+        return true;
+    tsr_dim *size = &b->factors[factors[0]].size;
+    if (!dim_known(*size) && !b->doubtful[factors[0]]) {
+        *size = here;
+        b->doubtful[factors[0]] = !dim_known(here);
+    } else if (!tsr__dim_equal(*size, here)) {
+        b->doubtful[factors[0]] = true;
+        if (size->value < 0)
+            *size = DIM_UNKNOWN;
+    }
+    return true;
+}
+
+// A broadcast factor that nobody has above 1 is 1.
+static bool loose_one(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                      const int *factors, int n, void *data)
+{
+    (void)data;
+    tsr_dim here = dim_at(b, out, i, axis);
+    if (n != 1 || !d->broadcast || here.value != 1)
+        return true;
+    tsr_dim *size = &b->factors[factors[0]].size;
+    if (!dim_known(*size) && !b->doubtful[factors[0]])
+        *size = here;
+    return true;
+}
+
+// A product with one unknown factor gives its size.
+static bool product_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                         const int *factors, int n, void *data)
+{
+    (void)d;
+    (void)data;
+    struct expr rest = tsr__expr_of(dim_at(b, out, i, axis));
+    int open = NOT_KNOWN;
+    if (n < 2 || !rest.known)
+        return true;
+    for (int k = 0; k < n; k++) {
+        struct expr e = tsr__expr_of(b->factors[factors[k]].size);
+        if (!e.known && open != NOT_KNOWN)
+            return true;
+        if (!e.known)
+            open = factors[k];
+        else if (!tsr__expr_div(&rest, &e))
+            return rest.n || e.n || refuse(b, "the sizes of the tensors do not fit together");
+    }
+    if (open != NOT_KNOWN)
+        b->factors[open].size = tsr__expr_dim(b->arena, &rest);
+    return true;
+}
+
+static bool sizes_of_side(struct build *b, bool out, dim_fn f)
+{
+    for (int i = 0; i < count_of(b, out); i++) {
+        if (!value_at(b->node, out, i) || pattern_at(b, out, i)->host)
+            continue;
+        int rank = shape_at(b, out, i).rank;
+        if (rank != NOT_KNOWN && !each_dim(b, out, i, rank, f, NULL))
+            return false;
+    }
+    return true;
+}
+
+static bool find_sizes(struct build *b)
+{
+    for (int i = 0; i < b->d->n_sizes; i++)
+        for (int k = 0; k < b->p->n_letters; k++)
+            if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
+                b->factors[b->base[k]].size = b->d->sizes[i].size;
+    bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
+              sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
+              sizes_of_side(b, true, strict_size) && sizes_of_side(b, false, product_size) &&
+              sizes_of_side(b, true, product_size);
+    for (int i = 0; ok && i < b->n_factors; i++)
+        if (b->doubtful[i])
+            b->factors[i].kind = FACTOR_REP;
+    return ok;
+}
+
+// ---- the instance
+// -----------------------------------------------------------------------------------------
+
+static bool map_dim(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                    const int *factors, int n, void *data)
+{
+    struct rule_dim *dims = data;
+    bool one = d->broadcast && dim_at(b, out, i, axis).value == 1;
+    int *copy = ARENA_ARRAY(b->arena, int, (size_t)n + 1);
+    if (!copy)
+        return false;
+    memcpy(copy, factors, (size_t)n * sizeof(int));
+    dims[axis] = (struct rule_dim){.factors = copy, .n = one ? 0 : n};
+    return true;
+}
+
+static bool make_tensor(struct build *b, bool out, int i, struct rule_tensor *t)
+{
+    const struct pattern_tensor *p = pattern_at(b, out, i);
+    if (!value_at(b->node, out, i)) {
+        t->absent = true;
+        return true;
+    }
+    int rank = shape_at(b, out, i).rank;
+    t->host = p->host;
+    if (rank == NOT_KNOWN)
+        rank = p->host ? 0 : pattern_rank(b, out, i);
+    t->rank = rank;
+    struct rule_dim *dims = ARENA_ARRAY(b->arena, struct rule_dim, (size_t)rank + 1);
+    t->dims = dims;
+    return dims && (t->host || each_dim(b, out, i, rank, map_dim, dims));
+}
+
+static bool make_side(struct build *b, bool out, const struct rule_tensor **list, int *n)
+{
+    int count = count_of(b, out);
+    struct rule_tensor *t = ARENA_ARRAY(b->arena, struct rule_tensor, (size_t)count + 1);
+    for (int i = 0; t && i < count; i++)
+        if (!make_tensor(b, out, i, &t[i]))
+            return false;
+    *list = t;
+    *n = count;
+    return t != NULL;
+}
+
+static bool make_rewrites(struct build *b, struct rule *r)
+{
+    struct rule_rewrite *w =
+        ARENA_ARRAY(b->arena, struct rule_rewrite, (size_t)b->p->n_rewrites + 1);
+    for (int i = 0; w && i < b->p->n_rewrites; i++) {
+        w[r->n_rewrites] = b->p->rewrites[i];
+        if (w[r->n_rewrites].name)
+            w[r->n_rewrites].name = tsr__arena_str(b->arena, str_of(w[r->n_rewrites].name)).p;
+        if (w[r->n_rewrites].factor >= 0)
+            w[r->n_rewrites].factor = b->base[w[r->n_rewrites].factor];
+        if (w[r->n_rewrites].index < 0 || value_at(b->node, false, w[r->n_rewrites].index))
+            r->n_rewrites++; // not for an input that is left out
+    }
+    r->rewrites = w;
+    return w != NULL;
+}
+
+static bool build_rule(struct build *b, struct rule *r)
+{
+    if (!fit_ranks(b) || !check_strict(b) || !make_factors(b) || !find_sizes(b) ||
+        !make_side(b, false, &r->inputs, &r->n_inputs) ||
+        !make_side(b, true, &r->outputs, &r->n_outputs) || !make_rewrites(b, r))
+        return false;
+    struct rule_factor *f = ARENA_ARRAY(b->arena, struct rule_factor, (size_t)b->n_factors + 1);
+    if (!f)
+        return false;
+    memcpy(f, b->factors, (size_t)b->n_factors * sizeof(*f));
+    r->factors = f;
+    r->n_factors = b->n_factors;
+    return true;
+}
+
+static const struct rule *whole_rule(struct arena *a, const char *why)
+{
+    struct rule *r = ARENA_NEW(a, struct rule);
+    if (r)
+        r->whole = why;
+    return r;
+}
+
+static bool has_subgraphs(const tsr_node *n)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+            return true;
+    return false;
+}
+
+static const struct rule *instantiate(struct arena *a, struct arena *scratch,
+                                      const struct derivation *d)
+{
+    const char *wrong;
+    struct rule *r = ARENA_NEW(a, struct rule);
+    struct build *b = ARENA_NEW(scratch, struct build);
+    const struct pattern *p = d->text ? tsr__pattern_parse(scratch, str_of(d->text), &wrong) : NULL;
+    if (!r || !b || scratch->failed)
+        return NULL;
+    if (!p)
+        return whole_rule(a, "the rule of this node could not be built");
+    b->arena = a;
+    b->node = d->node;
+    b->shapes = d->shapes;
+    b->p = p;
+    b->d = d;
+    if (build_rule(b, r))
+        return r;
+    return a->failed ? NULL : whole_rule(a, b->whole);
+}
+
+const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
+{
+    const struct op_row *row = tsr__row_of(n);
+    if (has_subgraphs(n))
+        return whole_rule(a, "nodes with subgraphs are not cut yet");
+    if (!row)
+        return whole_rule(a, "there is no rule for this operator (of this opset) yet");
+    struct derivation d = {.arena = a, .node = n, .shapes = s, .text = row->rule};
+    if (row->derive)
+        row->derive(&d);
+    if (d.whole)
+        return whole_rule(a, d.whole);
+    // The parsed text and the work table are large and gone after this: not in the caller's arena.
+    struct arena scratch;
+    tsr__arena_init(&scratch, a->session);
+    const struct rule *r = instantiate(a, &scratch, &d);
+    tsr__arena_free(&scratch);
+    return r;
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// canonical.c - one form for layouts that are the same: {64/2} and {4/2*16} over 64 elements.
+//
+// An even cut of s in c parts is c leading digits, each fully cut, and s/c whole ones below. In
+// that form neighbours of one kind are multiplied together; at the end full digits take the whole
+// ones below them in again. An uneven cut is a digit of its own kind and stays as it is.
+#include "sharding/internal.h"
+
+enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_UNEVEN };
+struct digit {
+    enum digit_kind kind;
+    int64_t size, cuts; // size 0: not known
+    int part;           // last part that cut it (its coordinate counts ones)
+};
+
+static int expand(const struct cut_part *parts, int n, struct digit *out)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t size = parts[i].size, cuts = parts[i].cuts;
+        bool even = size > 0 && size % cuts == 0;
+        if (cuts > 1)
+            out[count++] =
+                (struct digit){even ? DIGIT_FULL : DIGIT_UNEVEN, even ? cuts : size, cuts, i};
+        if (cuts == 1 || even) {
+            int64_t inner = cuts == 1 ? size : size / cuts;
+            if (inner != 1)
+                out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, -1};
+        }
+    }
+    return count;
+}
+
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t r;
+    return a && b && mul_ok(a, b, &r) ? r : 0;
+}
+
+// Takes neighbours together; moves of parts that went into a full digit get their strides.
+static int merge(struct digit *d, int n, struct cut_move *moves, int n_parts)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        struct digit *last = count ? &d[count - 1] : NULL;
+        if (last && last->kind == d[i].kind && d[i].kind != DIGIT_UNEVEN) {
+            last->size = times(last->size, d[i].size);
+            last->cuts *= d[i].cuts;
+            for (int k = 0; k < n_parts && d[i].kind == DIGIT_FULL; k++)
+                if (moves[k].to == count - 1)
+                    moves[k].stride *= d[i].cuts;
+        } else {
+            d[count++] = d[i];
+        }
+        if (d[i].part >= 0)
+            moves[d[i].part] = (struct cut_move){count - 1, 1};
+    }
+    return count;
+}
+
+int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
+                       struct cut_move *moves)
+{
+    struct digit d[2 * RULE_MAX_FACTORS];
+    for (int i = 0; i < n; i++)
+        moves[i] = (struct cut_move){-1, 0};
+    int count = merge(d, expand(parts, n, d), moves, n), made = 0;
+    for (int i = 0; i < count; i++, made++) {
+        out[made] = (struct tile_factor){d[i].size, d[i].cuts};
+        for (int k = 0; k < n; k++)
+            if (moves[k].to == i)
+                moves[k].to = made;
+        if (d[i].kind == DIGIT_FULL && i + 1 < count && d[i + 1].kind == DIGIT_WHOLE) {
+            out[made].size = times(d[i].size, d[i + 1].size);
+            i++;
+        }
+    }
+    if (made == 1 && out[0].cuts == 1)
+        return 0;
+    if (made == 1)
+        out[0].size = 0;
+    return made;
+}
+
+// Parts of a dimension as the layout has them; sizes resolved where the dimension is known.
+static int parts_of(const struct tile_dim *d, tsr_dim size, struct cut_part *parts)
+{
+    int64_t sizes[TILE_MAX_FACTORS], product = 1;
+    bool fits = size.value >= 0 && tsr__dim_sizes(d, size.value, sizes);
+    for (int i = 0; fits && i < d->n; i++)
+        product = times(product, sizes[i]);
+    fits = fits && product == size.value; // else the last unit is short: left as it is
+    for (int i = 0; i < d->n; i++)
+        parts[i] = (struct cut_part){fits ? sizes[i] : d->factors[i].size, d->factors[i].cuts};
+    return size.value < 0 || fits ? d->n : -1;
+}
+
+struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
+                                          const struct shape *shape)
+{
+    size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
+    struct tile_dim *dims = ARENA_ARRAY(a, struct tile_dim, rank + 1);
+    struct cut_move(*moves)[TILE_MAX_FACTORS] = tsr__arena_array(
+        a, rank + 1, sizeof(struct cut_move[TILE_MAX_FACTORS]), _Alignof(struct cut_move));
+    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+    if (!dims || !moves || !pairs)
+        return NULL;
+    for (int d = 0; d < l->rank; d++) {
+        struct cut_part parts[TILE_MAX_FACTORS];
+        tsr_dim size = shape->rank == l->rank ? shape->dims[d] : (tsr_dim){.value = -1};
+        dims[d] = l->dims[d];
+        int count = parts_of(&l->dims[d], size, parts);
+        for (int k = 0; k < l->dims[d].n; k++)
+            moves[d][k] = (struct cut_move){k, 1};
+        if (count < 0)
+            continue;
+        dims[d].factors = ARENA_ARRAY(a, struct tile_factor, 2u * TILE_MAX_FACTORS);
+        if (!dims[d].factors)
+            return NULL;
+        dims[d].n = tsr__cut_canonical(parts, count, dims[d].factors, moves[d]);
+    }
+    struct tile_layout *c = tsr__layout_cut(a, l->rank, dims);
+    for (int64_t shard = 0; c && shard < l->n_shards; shard++) {
+        int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
+        const int64_t *owners;
+        tsr__layout_coords(l, shard, coords);
+        for (int loop = 0; loop < c->n_loops; loop++) {
+            int64_t part = 0,
+                    cuts = c->dims[c->loops[loop].dim].factors[c->loops[loop].factor].cuts;
+            for (int i = 0; i < l->n_loops; i++) {
+                struct cut_move m = moves[l->loops[i].dim][l->loops[i].factor];
+                if (l->loops[i].dim == c->loops[loop].dim && m.to == c->loops[loop].factor)
+                    part += coords[i] * m.stride;
+            }
+            k = k * cuts + part;
+        }
+        size_t count = tsr__layout_owners(l, shard, &owners);
+        for (size_t i = 0; i < count; i++)
+            pairs[at++] = (struct tile_owner){k, owners[i]};
+    }
+    return c && tsr__layout_own(a, c, pairs, n) ? c : NULL;
+}

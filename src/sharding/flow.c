@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+// flow.c - follows the explicit specs of one configuration through the main graph, node by node.
+//
+// At each node explicit input specs come first, then explicit output specs, then the layouts in
+// which the other inputs arrive; the solver (solve.c) makes one placement of them. What does not
+// fit stays out and is resharded; explicit specs that cannot be had leave the node whole, with a
+// warning. All layouts here are canonical, so equal ones are equal. Knows no costs and makes no
+// graph.
+#include "sharding/solve.h"
+
+struct noted {
+    const struct tile_layout *layout;
+    struct noted *next;
+};
+struct work {
+    struct flow *f;
+    struct arena *arena;  // of the flow
+    struct arena scratch; // of one node
+    int64_t n_all;
+    int64_t *all;                   // 0 .. n_all - 1
+    struct noted **noted;           // by value id: forms that were mentioned
+    struct tile_layout **whole_all; // by rank: whole on all devices
+};
+struct step {
+    struct work *w;
+    tsr_node *node;
+    struct node_flow *nf;
+    size_t n_in, n_out;
+    struct tile_layout **in, **out; // explicit specs
+    bool explicit_in, explicit_out, explicit_cut;
+};
+
+static struct tile_layout *whole_all(struct work *w, int rank)
+{
+    rank = rank < 0 ? 0 : rank > TILE_MAX_RANK ? TILE_MAX_RANK : rank;
+    struct tile_layout **at = &w->whole_all[rank];
+    if (!*at)
+        *at = tsr__layout_whole(w->arena, rank, w->all, (size_t)w->n_all);
+    return *at;
+}
+
+static struct shape shape_of(const struct step *s, const tsr_value *v)
+{
+    return tsr__shapes_of(s->w->f->shapes, v);
+}
+
+static bool is_constant(const tsr_value *v)
+{
+    return tsr_value_initializer(v) && !tsr_value_is_input(v);
+}
+
+// ---- explicit specs
+// --------------------------------------------------------------------------------------
+
+static bool take_spec(struct step *s, const tsr_spec *p)
+{
+    const tsr_value *v = tsr_spec_value(p);
+    if (!v)
+        return true;
+    struct shape shape = shape_of(s, v);
+    struct tile_layout *l = NULL;
+    for (size_t i = 0; i < s->n_in + s->n_out; i++) {
+        bool out = i >= s->n_in;
+        size_t k = out ? i - s->n_in : i;
+        if ((out ? tsr_node_output(s->node, k) : tsr_node_input(s->node, k)) != v)
+            continue;
+        if (!l) {
+            if (tsr__spec_layout(&s->w->scratch, p, &shape, false, &l) != TSR_OK)
+                return false;
+            if (!l)
+                return true; // says nothing
+            l = tsr__layout_canonical(s->w->arena, l, &shape);
+            if (!l)
+                return false;
+        }
+        *(out ? &s->out[k] : &s->in[k]) = l;
+        *(out ? &s->explicit_out : &s->explicit_in) = true;
+        s->explicit_cut = s->explicit_cut || !tsr__layout_is_whole(l);
+    }
+    return true;
+}
+
+static bool read_specs(struct step *s)
+{
+    for (size_t i = 0; i < tsr_node_config_count(s->node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(s->node, i);
+        if (tsr_node_config_config(nc) != s->w->f->config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (!take_spec(s, tsr_node_config_spec(nc, k)))
+                return false;
+    }
+    return true;
+}
+
+// ---- findings
+// ------------------------------------------------------------------------------------------------
+
+static struct place place_of(const struct step *s, const tsr_value *v)
+{
+    struct place at = tsr__place_node(s->node);
+    at.configuration = str_of(tsr_config_name(s->w->f->config));
+    if (v)
+        at.value = tsr__value_str(v);
+    return at;
+}
+
+static void not_cut(struct step *s, const char *why)
+{
+    if (s->nf->replicated)
+        return;
+    s->nf->replicated = why;
+    struct place at = place_of(s, NULL);
+    tsr__diag(s->w->arena->session, DIAG_not_cut_here, &at,
+              "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
+              "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
+}
+
+static size_t owners_at(const struct tile_layout *l, int64_t d, int64_t *shard)
+{
+    size_t n = 0;
+    for (int64_t k = tsr__layout_shard_of(l, d, 0); k >= 0; k = tsr__layout_shard_of(l, d, k + 1)) {
+        *shard = k;
+        n++;
+    }
+    return n;
+}
+
+// True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
+// each dimension.
+static bool held(const struct tile_layout *have, const struct tile_layout *need)
+{
+    if (have == need || tsr__layout_equal(have, need))
+        return true;
+    if (have->rank != need->rank)
+        return false;
+    for (int64_t k = 0; k < need->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(need, k, &owners);
+        int64_t want[TILE_MAX_RANK * TILE_MAX_FACTORS], got[TILE_MAX_RANK * TILE_MAX_FACTORS];
+        tsr__layout_coords(need, k, want);
+        for (size_t i = 0; i < n; i++) {
+            int64_t shard = -1;
+            if (owners_at(have, owners[i], &shard) != 1)
+                return false;
+            tsr__layout_coords(have, shard, got);
+            for (int a = 0; a < have->n_loops; a++) {
+                struct tile_loop la = have->loops[a];
+                bool same = false;
+                for (int b = 0; b < need->n_loops && !same; b++)
+                    same = need->loops[b].dim == la.dim && need->loops[b].factor == la.factor &&
+                           need->dims[la.dim].n == have->dims[la.dim].n &&
+                           need->dims[la.dim].factors[la.factor].cuts ==
+                               have->dims[la.dim].factors[la.factor].cuts &&
+                           need->dims[la.dim].factors[la.factor].size ==
+                               have->dims[la.dim].factors[la.factor].size &&
+                           want[b] == got[a];
+                if (!same)
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+// Mentions once per value and form that an input without a spec has to move.
+static void mention(struct step *s, const tsr_value *v, const struct tile_layout *need)
+{
+    struct work *w = s->w;
+    uint32_t id = tsr__value_id(v);
+    const struct tile_layout *have = w->f->values[id];
+    if (is_constant(v) || held(have, need))
+        return;
+    for (struct noted *n = w->noted[id]; n; n = n->next)
+        if (tsr__layout_equal(n->layout, need))
+            return;
+    struct noted *n = ARENA_NEW(w->arena, struct noted);
+    if (!n)
+        return;
+    *n = (struct noted){need, w->noted[id]};
+    w->noted[id] = n;
+    w->f->n_notes++;
+    struct place at = place_of(s, v);
+    struct str from = tsr__notation_print(&w->scratch, have);
+    struct str to = tsr__notation_print(&w->scratch, need);
+    tsr__diag(w->arena->session, DIAG_reshard_implied, &at,
+              "shard the producer's output or this input so that they agree, if that is possible",
+              "the value lies as " STR_FMT " and is needed as " STR_FMT, STR_ARG(from),
+              STR_ARG(to));
+}
+
+// ---- a node that runs whole
+// --------------------------------------------------------------------------------
+
+static void add_owners(bool *on, int64_t n_all, const struct tile_layout *l)
+{
+    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
+        if (l->owners[i] >= 0 && l->owners[i] < n_all)
+            on[l->owners[i]] = true;
+}
+
+static void set_all(bool *on, int64_t n, bool value)
+{
+    for (int64_t i = 0; i < n; i++)
+        on[i] = value;
+}
+
+static size_t count_on(const bool *on, int64_t n)
+{
+    size_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += on[i];
+    return count;
+}
+
+// Where a whole node runs: where its specs say, else where all inputs are, else everywhere.
+static bool *whole_devices(struct step *s)
+{
+    int64_t n_all = s->w->n_all;
+    struct arena *a = &s->w->scratch;
+    bool *on = ARENA_ARRAY(a, bool, (size_t)n_all + 1),
+         *one = ARENA_ARRAY(a, bool, (size_t)n_all + 1);
+    if (!on || !one)
+        return NULL;
+    for (size_t i = 0; i < s->n_in; i++)
+        if (s->in[i])
+            add_owners(on, n_all, s->in[i]);
+    for (size_t i = 0; i < s->n_out && !s->explicit_in; i++)
+        if (s->out[i])
+            add_owners(on, n_all, s->out[i]);
+    if (count_on(on, n_all))
+        return on;
+    set_all(on, n_all, true);
+    for (size_t i = 0; i < s->n_in; i++) {
+        const tsr_value *v = tsr_node_input(s->node, i);
+        if (!v || is_constant(v))
+            continue;
+        set_all(one, n_all, false);
+        add_owners(one, n_all, s->w->f->values[tsr__value_id(v)]);
+        for (int64_t d = 0; d < n_all; d++)
+            on[d] = on[d] && one[d];
+    }
+    if (!count_on(on, n_all))
+        set_all(on, n_all, true);
+    return on;
+}
+
+static bool place_whole(struct step *s, const char *why)
+{
+    struct rule *r = ARENA_NEW(s->w->arena, struct rule);
+    struct solve whole;
+    bool *on = whole_devices(s);
+    if (!r || !on)
+        return false;
+    r->whole = why;
+    if (!tsr__solve_init(&whole, &s->w->scratch, s->w->arena, r, s->w->n_all))
+        return false;
+    whole.on = on;
+    return tsr__solve_result(&whole, s->w->arena, &s->nf->place);
+}
+
+// ---- a node that runs by its rule
+// ----------------------------------------------------------------------------
+
+static const tsr_value *slot(const struct step *s, bool out, size_t i)
+{
+    return out ? tsr_node_output(s->node, i) : tsr_node_input(s->node, i);
+}
+
+static bool add(struct step *s, struct solve *v, bool out, size_t i, const struct tile_layout *l,
+                bool each_loop, bool pin)
+{
+    struct shape shape = shape_of(s, slot(s, out, i));
+    return tsr__solve_add(v, out, (int)i, l, &shape, each_loop, pin);
+}
+
+// Explicit output specs are asked for, not forced: what the inputs forbid is a reshard after the
+// node.
+static void add_outputs(struct step *s, struct solve *v)
+{
+    for (size_t i = 0; i < s->n_out; i++) {
+        if (!s->out[i])
+            continue;
+        struct solve attempt = tsr__solve_copy(v);
+        if (v->arena->failed)
+            return;
+        bool fits = add(s, &attempt, true, i, s->out[i], false, false);
+        bool same = count_on(attempt.on, v->n_all) == count_on(v->on, v->n_all);
+        if (fits && (same || !s->explicit_in))
+            *v = attempt;
+        else if (!s->explicit_in && !tsr__layout_is_whole(s->out[i]))
+            not_cut(s, attempt.wrong);
+    }
+}
+
+static void add_arrivals(struct step *s, struct solve *v)
+{
+    for (size_t i = 0; i < s->n_in; i++) {
+        const tsr_value *value = slot(s, false, i);
+        if (!value || s->in[i] || is_constant(value))
+            continue;
+        const struct tile_layout *l = s->w->f->values[tsr__value_id(value)];
+        struct solve attempt = tsr__solve_copy(v);
+        if (v->arena->failed)
+            return;
+        bool fits = add(s, &attempt, false, i, l, true, false);
+        bool same = count_on(attempt.on, v->n_all) == count_on(v->on, v->n_all);
+        if (fits && (same || (!s->explicit_in && !s->explicit_out)))
+            *v = attempt;
+    }
+}
+
+static bool place_rule(struct step *s, const struct rule *r)
+{
+    struct solve v;
+    if (!tsr__solve_init(&v, &s->w->scratch, s->w->arena, r, s->w->n_all))
+        return false;
+    for (size_t i = 0; i < s->n_in; i++)
+        if (s->in[i] && !add(s, &v, false, i, s->in[i], false, true)) {
+            if (s->w->scratch.failed || s->w->arena->failed)
+                return false;
+            if (s->explicit_cut)
+                not_cut(s, v.wrong);
+            return place_whole(s, v.wrong);
+        }
+    add_outputs(s, &v);
+    add_arrivals(s, &v);
+    return !s->w->scratch.failed && tsr__solve_result(&v, s->w->arena, &s->nf->place);
+}
+
+// ---- results
+// -----------------------------------------------------------------------------------------------------
+
+static struct tile_layout *layout_of(struct step *s, bool out, size_t i)
+{
+    const struct placement *p = &s->nf->place;
+    const tsr_value *v = slot(s, out, i);
+    if (!v)
+        return NULL;
+    int rank = shape_of(s, v).rank;
+    if (!p->rule->whole)
+        return tsr__placement_project(s->w->arena, p,
+                                      &(out ? p->rule->outputs : p->rule->inputs)[i]);
+    rank = rank < 0 ? 0 : rank;
+    if (p->n_devices == (size_t)s->w->n_all)
+        return whole_all(s->w, rank);
+    return tsr__layout_whole(s->w->arena, rank, p->devices, p->n_devices);
+}
+
+static bool give_results(struct step *s)
+{
+    struct node_flow *nf = s->nf;
+    for (size_t i = 0; i < s->n_in; i++) {
+        const tsr_value *v = slot(s, false, i);
+        nf->inputs[i] = layout_of(s, false, i);
+        if (v && !nf->inputs[i])
+            return false;
+        if (v && !s->in[i])
+            mention(s, v, nf->inputs[i]);
+    }
+    for (size_t i = 0; i < s->n_out; i++) {
+        const tsr_value *v = slot(s, true, i);
+        if (!v)
+            continue;
+        nf->outputs[i] = layout_of(s, true, i);
+        if (!nf->outputs[i])
+            return false;
+        if (s->out[i] && !tsr__layout_equal(s->out[i], nf->outputs[i]))
+            nf->wanted[i] = s->out[i];
+        s->w->f->values[tsr__value_id(v)] = nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
+    }
+    return nf->place.rule->whole ||
+           tsr__placement_groups(s->w->arena, &nf->place, &nf->groups, &nf->n_groups, &nf->combine);
+}
+
+// Values that the subgraphs of a node read count as its inputs: whole where it runs.
+static bool mention_captures(struct step *s)
+{
+    tsr_value **captures;
+    size_t n = tsr__node_captures(s->node, &captures);
+    const struct placement *p = &s->nf->place;
+    for (size_t i = 0; i < n; i++) {
+        int rank = shape_of(s, captures[i]).rank;
+        struct tile_layout *need =
+            tsr__layout_whole(s->w->arena, rank < 0 ? 0 : rank, p->devices, p->n_devices);
+        if (!need)
+            return false;
+        if (s->w->f->values[tsr__value_id(captures[i])])
+            mention(s, captures[i], need);
+    }
+    return true;
+}
+
+// ---- nodes
+// ---------------------------------------------------------------------------------------------------------
+
+static bool inputs_ready(struct step *s)
+{
+    for (size_t i = 0; i < s->n_in; i++) {
+        const tsr_value *v = tsr_node_input(s->node, i);
+        if (!v || s->w->f->values[tsr__value_id(v)])
+            continue;
+        struct place at = place_of(s, v);
+        tsr__diag(s->w->arena->session, DIAG_value_not_ready, &at,
+                  "bring the nodes into an order in which every value is made before it is read",
+                  "an input of the node is not made by any node before it");
+        return false;
+    }
+    return true;
+}
+
+static bool make_room(struct step *s)
+{
+    struct arena *a = s->w->arena;
+    s->n_in = tsr_node_input_count(s->node);
+    s->n_out = tsr_node_output_count(s->node);
+    s->in = ARENA_ARRAY(&s->w->scratch, struct tile_layout *, s->n_in + 1);
+    s->out = ARENA_ARRAY(&s->w->scratch, struct tile_layout *, s->n_out + 1);
+    s->nf->node = s->node;
+    s->nf->inputs = ARENA_ARRAY(a, struct tile_layout *, s->n_in + 1);
+    s->nf->outputs = ARENA_ARRAY(a, struct tile_layout *, s->n_out + 1);
+    s->nf->wanted = ARENA_ARRAY(a, struct tile_layout *, s->n_out + 1);
+    return !a->failed && !s->w->scratch.failed;
+}
+
+static bool flow_node(struct work *w, tsr_node *n, struct node_flow *nf)
+{
+    struct step s = {.w = w, .node = n, .nf = nf};
+    if (!make_room(&s) || !inputs_ready(&s) || !read_specs(&s))
+        return false;
+    const struct rule *r = tsr__rule_of(w->arena, n, w->f->shapes);
+    if (!r)
+        return false;
+    bool ok;
+    if (r->whole) {
+        if (s.explicit_cut)
+            not_cut(&s, r->whole);
+        ok = place_whole(&s, r->whole);
+    } else {
+        ok = place_rule(&s, r);
+    }
+    return ok && give_results(&s) && mention_captures(&s);
+}
+
+static bool start_values(struct work *w, const tsr_graph *g)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(g) + tsr_graph_initializer_count(g); i++) {
+        size_t n = tsr_graph_input_count(g);
+        const tsr_value *v = i < n ? tsr_graph_input(g, i) : tsr_graph_initializer(g, i - n);
+        struct tile_layout *l = whole_all(w, tsr__shapes_of(w->f->shapes, v).rank);
+        if (!l)
+            return false;
+        w->f->values[tsr__value_id(v)] = l;
+    }
+    return true;
+}
+
+static bool start(struct work *w, struct arena *a, tsr_model *m, const tsr_config *c)
+{
+    size_t ids = tsr__model_value_ids(m);
+    w->arena = a;
+    w->n_all = tsr_config_devices(c);
+    if (w->n_all < 1 || w->n_all > SOLVE_MAX_DEVICES) {
+        struct place at = PLACE_NONE;
+        at.configuration = str_of(tsr_config_name(c));
+        tsr__diag(a->session, DIAG_config_too_large, &at, NULL,
+                  "the configuration has %lld devices; 1 to %d can be followed",
+                  (long long)w->n_all, SOLVE_MAX_DEVICES);
+        return false;
+    }
+    w->f = ARENA_NEW(a, struct flow);
+    w->all = ARENA_ARRAY(a, int64_t, (size_t)w->n_all);
+    w->noted = ARENA_ARRAY(a, struct noted *, ids + 1);
+    w->whole_all = ARENA_ARRAY(a, struct tile_layout *, TILE_MAX_RANK + 1);
+    if (a->failed)
+        return false;
+    for (int64_t d = 0; d < w->n_all; d++)
+        w->all[d] = d;
+    w->f->model = m;
+    w->f->config = c;
+    w->f->n_nodes = tsr_graph_node_count(tsr_model_graph(m));
+    w->f->nodes = ARENA_ARRAY(a, struct node_flow, w->f->n_nodes + 1);
+    w->f->values = ARENA_ARRAY(a, struct tile_layout *, ids + 1);
+    w->f->shapes = tsr__shapes_new(a, m);
+    return w->f->shapes && !a->failed && start_values(w, tsr_model_graph(m));
+}
+
+struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c)
+{
+    struct work w = {0};
+    if (!start(&w, a, m, c))
+        return NULL;
+    size_t i = 0;
+    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && i < w.f->n_nodes;
+         n = tsr_node_next(n), i++) {
+        tsr__arena_init(&w.scratch, a->session);
+        bool ok = flow_node(&w, n, &w.f->nodes[i]);
+        tsr__arena_free(&w.scratch);
+        if (!ok)
+            return NULL;
+    }
+    return a->failed ? NULL : w.f;
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - what the files of this room share: one form for layouts that are the same.
+#ifndef TSR_SHARDING_INTERNAL_H
+#define TSR_SHARDING_INTERNAL_H
+
+#include "sharding/sharding.h"
+
+// ---- canonical.c ----------------------------------------------------------------------------------
+
+// A part of a dimension: so many elements (0: not known), cut so often.
+struct cut_part {
+    int64_t size, cuts;
+};
+// Where the coordinate of a part went: factor `to` (-1: nowhere, it is whole), in steps of stride.
+struct cut_move {
+    int to;
+    int64_t stride;
+};
+// The canonical factors of a dimension made of those parts (room for 2n) and where each part went.
+int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
+                       struct cut_move *moves);
+// The same pieces and owners in the canonical form. NULL: out of memory.
+struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
+                                          const struct shape *shape);
+
+#endif
