@@ -74,6 +74,22 @@ static void limit_and_peak(void **state)
     tsr_session_free(s);
 }
 
+static void nothing_is_a_size_too(void **state)
+{
+    struct scratch *t = *state;
+    struct arena a;
+    void *p = tsr__alloc(t->s, 0);
+    assert_non_null(p);
+    tsr__free(t->s, p, 0);
+    p = tsr__realloc(t->s, NULL, 0, 10);
+    assert_null(tsr__realloc(t->s, p, 10, 0));
+    tsr__free(t->s, NULL, 0);
+    assert_int_equal(t->s->memory_used, sizeof *t->s);
+    tsr__arena_init(&a, t->s);
+    assert_non_null(arena_get(&a, 0, 1));
+    tsr__arena_free(&a);
+}
+
 static void default_allocator_keeps_bytes(void **state)
 {
     (void)state;
@@ -151,6 +167,7 @@ int main(void)
         T(large_ones_come_zeroed_again),
         T(overflowing_sizes_are_out_of_memory),
         T(limit_and_peak),
+        T(nothing_is_a_size_too),
         T(default_allocator_keeps_bytes),
         T(vectors_grow),
         T(vectors_fail_softly),

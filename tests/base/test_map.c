@@ -99,6 +99,9 @@ static void stable_hash(void **state)
     assert_true(tsr__hash64("abc", 3, 0) == 0x44BC2CF5AD770999u);
     const char *nobody = "Nobody inspects the spammish repetition";
     assert_true(tsr__hash64(nobody, strlen(nobody), 0) == 0xFBCEA83C8A378BF1u);
+    assert_true(tsr__hash64("asdf", 4, 0) == 0x415872F599CEA71Eu);
+    const char *call = "Call me Ishmael. Some years ago--never mind how long precisely-";
+    assert_true(tsr__hash64(call, strlen(call), 0) == 0x02A2E85470D6FD96u);
     assert_true(tsr__hash64(nobody, strlen(nobody), 1) != tsr__hash64(nobody, strlen(nobody), 0));
     assert_true(tsr__hash("a", 1) != tsr__hash("b", 1));
 }

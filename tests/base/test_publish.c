@@ -2,6 +2,8 @@
 // Files and folders that appear whole or not at all.
 #include "scratch.h"
 
+#include <sys/resource.h>
+
 static void publishes(void **state)
 {
     struct scratch *t = *state;
@@ -216,6 +218,67 @@ static void devices_and_pipes(void **state)
     assert_int_equal(entries("."), 1);
 }
 
+// What a full disk does, by the limit on file sizes: writing, copying, with and without the
+// kernel's help.
+static void no_room(void **state)
+{
+    struct scratch *t = *state;
+    static char bytes[300000];
+    struct rlimit old, less;
+    struct sha256 d;
+    int fd = open("in", O_RDWR | O_CREAT, 0666);
+    assert_int_equal(write(fd, bytes, sizeof bytes), sizeof bytes);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    less = old;
+    less.rlim_cur = 150000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &less), 0);
+    for (int way = 0; way < 3; way++) {
+        struct outfile o;
+        tsr__sha256_init(&d);
+        assert_int_equal(tsr__out_open(t->s, "out", &o), TSR_OK);
+        o.digest = way == 1 ? &d : NULL;
+        if (way == 2)
+            tsr__out_write(&o, bytes, sizeof bytes);
+        else
+            tsr__out_copy(&o, fd, 0, sizeof bytes);
+        assert_int_equal(tsr__out_commit(&o), TSR_WRITE);
+        assert_non_null(strstr(tsr_finding_at(t->s, 0).message, "'out': File too large"));
+        assert_finding(t->s, "io-write");
+        assert_int_equal(entries("."), 1);
+    }
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, SIG_DFL);
+    close(fd);
+}
+
+static void no_descriptors(void **state)
+{
+    struct scratch *t = *state;
+    struct rlimit old, less;
+    struct outfile o;
+    struct mapped m;
+    put("in", "x");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    int next = dup(0), refused = 0;
+    close(next);
+    for (int more = 0; more < 3; more++) { // none at all, one for the folder, enough
+        less = old;
+        less.rlim_cur = (rlim_t)(next + more);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &less), 0);
+        tsr_status st = tsr__out_open(t->s, "out", &o);
+        tsr_status st_map = more == 0 ? tsr__file_map(t->s, "in", &m) : TSR_IO;
+        setrlimit(RLIMIT_NOFILE, &old);
+        refused += st == TSR_WRITE;
+        assert_int_equal(st_map, TSR_IO);
+        if (st == TSR_OK)
+            tsr__out_abort(&o);
+        assert_int_equal(entries("."), 1);
+        tsr_finding_clear(t->s);
+    }
+    assert_int_equal(refused, 2);
+}
+
 // ---- folders ------------------------------------------------------------------------------------
 
 static void fill(tsr_session *s, struct outfolder *f, const char *name, const char *bytes)
@@ -383,6 +446,8 @@ int main(void)
         T(refused_targets),
         T(links_are_replaced_not_followed),
         T(devices_and_pipes),
+        T(no_room),
+        T(no_descriptors),
         T(publishes_a_folder),
         T(replaces_on_request_only),
         T(replaces_in_steps),
