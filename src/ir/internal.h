@@ -211,6 +211,7 @@ struct tsr_config {
     size_t n_names;
     struct str whole;
     bool has_count, registered, standin, renamed;
+    tsr_config *twin; // scratch of tsr_model_clone
 };
 
 enum spec_flag { S_NAME = 1, S_DEVICES = 2, S_GROUPS = 4, S_DIMS = 8, S_GONE = 16 };
@@ -321,7 +322,8 @@ struct str tsr__graph_path(const tsr_graph *g);
 // ---- serde_*.c, the only files that see wire
 // ------------------------------------------------------------
 
-tsr_status tsr__serde_read(tsr_model *m) TSR_MUST_USE; // from m->store
+tsr_status tsr__serde_read(tsr_model *m) TSR_MUST_USE;   // from m->store
+void tsr__external_warn(tsr_model *m, const char *path); // data files that stay behind
 void tsr__attrs_decode(tsr_node *n); // all attributes of a node, without their values
 void tsr__attr_decode(tsr_attr *a);  // its value
 void tsr__type_decode(tsr_value *v);
@@ -344,17 +346,33 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v);
 void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p);
 // After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
 void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to);
-void tsr__configs_copy(tsr_node *to, const tsr_node *from,
-                       tsr_value *(*map)(void *data, tsr_value *v), void *data,
-                       tsr_config *(*map_config)(void *data, tsr_config *c));
 
-// ---- copying (copy.c)
-// ---------------------------------------------------------------------------------------
+// ---- copying (copy.c) ----------------------------------------------------------------------------
 
-// Bytes of `from` for use in `to`: shared where they lie in a store (which is then held), else
-// copied.
-struct str tsr__carry(tsr_model *to, const tsr_model *from, struct str bytes);
-void tsr__attr_copy(tsr_node *to, const tsr_attr *from, struct str name);
+// Spans of fields (whole, body, rest, raw, other) always lie in stores, so whoever holds the stores may share
+// them; names and the like lie in the model's arena and are copied.
+struct cloner {
+    tsr_model *to;
+    const tsr_model *from;
+    struct arena scratch;
+    struct map twins;                              // value -> its copy
+    tsr_value *(*outer)(void *data, tsr_value *v); // for values without one; NULL: they have none
+    void *data;
+    tsr_config *(*config)(void *data, tsr_config *c); // NULL: annotations are left out
+    bool exact;           // the copy is as changed or unchanged as the original
+    const tsr_node *call; // attributes that stand for the call's are replaced, or NULL
+    const tsr_function *fn;
+};
+void tsr__cloner_init(struct cloner *c, tsr_model *to, const tsr_model *from);
+tsr_status tsr__cloner_end(struct cloner *c); // TSR_NOMEM if anything was lacking
+void tsr__twin_set(struct cloner *c, const tsr_value *v, tsr_value *twin);
+tsr_value *tsr__twin(struct cloner *c, tsr_value *v);
+tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owner, tsr_attr *attr);
+// A copy of n with everything but inputs, outputs and place; inputs and outputs are counted, not set.
+tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, size_t n_inputs,
+                          size_t n_outputs);
+void tsr__clone_configs(struct cloner *c, tsr_node *to, const tsr_node *from);
+void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
 // ---- attributes and subgraphs (attr.c, edit.c)
 // ---------------------------------------------------------------

@@ -237,6 +237,8 @@ tsr_status tsr_model_save(tsr_model *m, const char *path)
         tsr__out_abort(&out);
     }
     tsr__arena_free(&scratch);
+    if (st == TSR_OK)
+        tsr__external_warn(m, path);
     return st;
 }
 

@@ -91,7 +91,7 @@ static struct form *gather_loop(struct plan *p, struct form *from, int loop,
     struct device_group *groups;
     size_t n_groups;
     const struct tile_layout *to = tsr__gathered(p->arena, from->layout, loop, &groups, &n_groups);
-    struct step *st;
+    struct step *st = NULL;
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
     struct form *f = step_form(p, STEP_GATHER, from, to, &st);
@@ -147,7 +147,7 @@ static const struct tile_layout *whole_on_both(struct plan *p, int rank,
 static struct form *reshard(struct plan *p, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
-    struct step *st;
+    struct step *st = NULL;
     struct form *f = step_form(p, STEP_RESHARD, from, want, &st);
     struct device_group *group = ARENA_NEW(p->arena, struct device_group);
     if (!f || !group || !whole_on_both(p, 0, from->layout, want, group) ||

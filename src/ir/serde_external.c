@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_external.c - the data files that a model names: bringing them along, and saying when they stay behind.
+//
+// The names are found by a walk over the model's bytes, so every carrier counts: initializers, sparse ones,
+// attributes, functions, training graphs. A name from a model never leads out of the target folder.
+#include "ir/serde.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct walk {
+    tsr_model *model;
+    struct map seen; // location -> itself
+    VEC(struct str) locations;
+    tsr_status status;
+};
+
+static void found_tensor(struct walk *w, struct str body)
+{
+    struct wire_external e;
+    struct place at = PLACE_NONE;
+    int64_t location = 0;
+    if (!tsr__wire_int(body, F_TENSOR_DATA_LOCATION, &location) || location != 1)
+        return;
+    bool named;
+    at.file = str_of(w->model->path ? w->model->path : "");
+    at.value = tsr__wire_bytes(body, F_TENSOR_NAME, &named);
+    tsr_status status = tsr__external_parse(w->model->session, body, &at, &e);
+    if (status != TSR_OK) {
+        w->status = status;
+        return;
+    }
+    void **slot = tsr__map_at(&w->seen, e.location);
+    if (!slot || *slot)
+        return;
+    *slot = w;
+    struct str *out = vec_push(&w->model->arena, &w->locations);
+    if (out)
+        *out = tsr__arena_str(&w->model->arena, e.location);
+}
+
+// The file was checked when it was loaded: depth is bounded, fields are whole.
+static void walk_message(struct walk *w, struct str body, enum wire_message m)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    if (m == WIRE_TENSOR)
+        found_tensor(w, body);
+    while (tsr__wire_next(&c, &f)) {
+        const struct wire_row *row = tsr__wire_row(m, f.number);
+        if (row && row->kind == KIND_MESSAGE && f.type == WIRE_LEN)
+            walk_message(w, f.bytes, (enum wire_message)row->message);
+    }
+}
+
+static tsr_status find_locations(tsr_model *m, struct walk *w)
+{
+    *w = (struct walk){.model = m};
+    tsr__map_init(&w->seen, &m->arena, 0);
+    walk_message(w, m->store->bytes, WIRE_MODEL);
+    return m->arena.failed ? TSR_NOMEM : w->status;
+}
+
+static tsr_status refuse(tsr_model *m, struct str location, const char *why)
+{
+    struct place at = PLACE_NONE;
+    at.file = location;
+    tsr__diag(m->session, DIAG_io_write, &at,
+              "save the model with its data under plain file names first",
+              "external data is not copied: %s", why);
+    return TSR_WRITE;
+}
+
+// Folder part of path with its slash; empty for a bare name.
+static struct str folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (struct str){path, (size_t)(slash - path) + 1} : (struct str){"", 0};
+}
+
+// Makes the folders between base and the file. Links are not followed: they might lead out.
+static tsr_status make_folders(tsr_model *m, struct str location, char *full, size_t base)
+{
+    for (char *p = full + base; (p = strchr(p, '/')); p++) {
+        struct stat st;
+        *p = 0;
+        bool ok = (mkdir(full, 0777) == 0 || errno == EEXIST) && lstat(full, &st) == 0 &&
+                  S_ISDIR(st.st_mode);
+        *p = '/';
+        if (!ok)
+            return refuse(m, location, "a folder on its way cannot be made");
+    }
+    return TSR_OK;
+}
+
+static bool leads_out(struct str location)
+{
+    for (size_t i = 0; i < location.n;) {
+        const char *end = memchr(location.p + i, '/', location.n - i);
+        size_t n = end ? (size_t)(end - location.p) - i : location.n - i;
+        if (n == 0 || (n == 2 && !memcmp(location.p + i, "..", 2)))
+            return true;
+        i += n + 1;
+    }
+    return memchr(location.p, 0, location.n) != NULL;
+}
+
+static tsr_status copy_file(tsr_model *m, int fd, const char *full)
+{
+    struct outfile o;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return TSR_IO;
+    tsr_status status = tsr__out_open(m->session, full, &o);
+    if (status != TSR_OK)
+        return status;
+    tsr__out_copy(&o, fd, 0, (uint64_t)st.st_size);
+    status = tsr__out_commit(&o);
+    tsr__out_abort(&o);
+    return status;
+}
+
+static tsr_status copy_one(tsr_model *m, const struct folder *from, struct str location,
+                           struct str to)
+{
+    struct place at = PLACE_NONE;
+    int fd;
+    if (leads_out(location))
+        return refuse(m, location, "its name leads out of the folder");
+    struct str full = tsr__arena_printf(&m->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
+    if (!full.p)
+        return TSR_NOMEM;
+    at.file = str_of(m->path);
+    tsr_status status = tsr__folder_file(m->session, from, location, &at, &fd);
+    if (status != TSR_OK)
+        return status;
+    status = make_folders(m, location, (char *)full.p, to.n);
+    if (status == TSR_OK)
+        status = copy_file(m, fd, full.p);
+    close(fd);
+    return status;
+}
+
+// True if both folders are the same one.
+static bool same_folder(tsr_model *m, const char *path)
+{
+    struct str a = tsr__arena_printf(&m->arena, STR_FMT ".", STR_ARG(folder_of(m->path)));
+    struct str b = tsr__arena_printf(&m->arena, STR_FMT ".", STR_ARG(folder_of(path)));
+    return a.p && b.p && tsr__same_file(a.p, b.p);
+}
+
+tsr_status tsr_model_copy_data(tsr_model *m, const char *path)
+{
+    struct walk w;
+    struct folder from;
+    if (!m->path || !m->path[0] || same_folder(m, path))
+        return TSR_OK;
+    tsr_status status = find_locations(m, &w);
+    if (status != TSR_OK || !w.locations.n)
+        return status;
+    status = tsr__folder_of_file(m->session, m->path, &from);
+    if (status != TSR_OK)
+        return status;
+    for (size_t i = 0; i < w.locations.n && status == TSR_OK; i++)
+        status = copy_one(m, &from, w.locations.at[i], folder_of(path));
+    tsr__folder_close(&from);
+    return status;
+}
+
+// Warns where a model is saved away from the data it names and the data is not there either.
+void tsr__external_warn(tsr_model *m, const char *path)
+{
+    struct walk w;
+    struct stat st;
+    if (!m->path || !m->path[0] || same_folder(m, path) || find_locations(m, &w) != TSR_OK)
+        return;
+    for (size_t i = 0; i < w.locations.n; i++) {
+        struct str to = folder_of(path), location = w.locations.at[i];
+        struct str full =
+            tsr__arena_printf(&m->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
+        if (!full.p || leads_out(location) || stat(full.p, &st) == 0)
+            continue;
+        struct place at = PLACE_NONE;
+        at.file = str_of(path);
+        tsr__diag(m->session, DIAG_external_elsewhere, &at,
+                  "give --copy-data, or copy the file beside the model",
+                  "the model's data file \"" STR_FMT "\" is not beside it", STR_ARG(location));
+    }
+}
