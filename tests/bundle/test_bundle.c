@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_bundle.c - the folder of a partition: written, read back, and every way to damage it.
+#include "bundle/internal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct bench {
+    tsr_session *s;
+    struct arena arena;
+    char base[64], folder[96];
+};
+
+static int setup(void **state)
+{
+    struct bench *b = calloc(1, sizeof(*b));
+    b->s = tsr_session_new(NULL);
+    tsr__arena_init(&b->arena, b->s);
+    memcpy(b->base, "/tmp/tessera-bundle-XXXXXX", 27);
+    assert_non_null(mkdtemp(b->base));
+    snprintf(b->folder, sizeof(b->folder), "%s/parts", b->base);
+    *state = b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *b = *state;
+    tsr__folder_remove(b->folder);
+    tsr__folder_remove(b->base);
+    tsr__arena_free(&b->arena);
+    tsr_session_free(b->s);
+    free(b);
+    return 0;
+}
+
+static const char *code_at(const struct bench *b, size_t i)
+{
+    return tsr_finding_at(b->s, i).code;
+}
+
+static const char *const content[] = {"common", "zero", "data of one", "one"};
+static const char *const names[] = {"common.data", "rank0.onnx", "rank1.data", "rank1.onnx"};
+
+static void fill(struct bench *b, struct manifest *m)
+{
+    static const tsr_dim dims[3] = {{-1, "batch"}, {16, ""}, {-1, ""}};
+    static const int64_t ranks[2] = {0, 1};
+    static const struct manifest_group group = {ranks, 2};
+    static struct manifest_port in = {"x", "float32", "{1,1,1:(0,1)}", 3, dims};
+    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", -1, NULL};
+    static struct manifest_collective c = {0, "AllReduce", "float32", &group, 1};
+    static struct manifest_replicated r = {"n", "Softmax", "no rule for this operator yet"};
+    static const char *both[] = {"rank1.data", "common.data"};
+    static struct manifest_device devices[2];
+    static struct manifest_file files[4];
+    devices[0] = (struct manifest_device){"CPU", "rank0.onnx", both + 1, 1, 10, 40};
+    devices[1] = (struct manifest_device){"", "rank1.onnx", both, 2, 20, 80};
+    *m = (struct manifest){"tessera 0.1.0",
+                           "m.onnx",
+                           "00",
+                           "tp",
+                           "0123456789abcdef",
+                           2,
+                           devices,
+                           &in,
+                           &out,
+                           1,
+                           1,
+                           &c,
+                           1,
+                           &r,
+                           1,
+                           files,
+                           4};
+    for (int i = 0; i < 4; i++) {
+        struct sha256 d;
+        tsr__sha256_init(&d);
+        tsr__sha256_add(&d, content[i], strlen(content[i]));
+        tsr__sha256_hex(&d, files[i].sha256);
+        files[i].name = names[i];
+        files[i].bytes = strlen(content[i]);
+    }
+    (void)b;
+}
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(text, 1, strlen(text), f);
+    fclose(f);
+}
+
+static void write_bundle(struct bench *b)
+{
+    struct manifest m;
+    struct outfolder o;
+    fill(b, &m);
+    assert_int_equal(tsr__outfolder_open(b->s, b->folder, false, &o), TSR_OK);
+    for (int i = 0; i < 4; i++) {
+        struct str path = tsr__outfolder_path(&o, &b->arena, names[i]);
+        struct outfile f;
+        assert_int_equal(tsr__out_open(b->s, path.p, &f), TSR_OK);
+        tsr__out_write(&f, content[i], strlen(content[i]));
+        assert_int_equal(tsr__out_commit(&f), TSR_OK);
+    }
+    assert_int_equal(tsr__manifest_write(&o, &m), TSR_OK);
+    assert_int_equal(tsr__outfolder_commit(&o), TSR_OK);
+}
+
+static void written_is_read_back(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    const struct manifest *m = &got.manifest;
+    assert_string_equal(m->generator, "tessera 0.1.0");
+    assert_string_equal(m->plan, "0123456789abcdef");
+    assert_string_equal(m->configuration, "tp");
+    assert_int_equal(m->n_ranks, 2);
+    assert_string_equal(m->devices[1].file, "rank1.onnx");
+    assert_int_equal(m->devices[1].n_data, 2);
+    assert_string_equal(m->devices[1].data[0], "rank1.data");
+    assert_int_equal(m->devices[1].weight_bytes, 80);
+    assert_int_equal(m->inputs[0].rank, 3);
+    assert_string_equal(m->inputs[0].dims[0].symbol, "batch");
+    assert_int_equal(m->inputs[0].dims[1].value, 16);
+    assert_int_equal(m->inputs[0].dims[2].value, -1);
+    assert_int_equal(m->outputs[0].rank, -1);
+    assert_string_equal(m->outputs[0].name, "y \"quoted\"");
+    assert_int_equal(m->n_collectives, 1);
+    assert_string_equal(m->collectives[0].op, "AllReduce");
+    assert_int_equal(m->collectives[0].groups[0].n, 2);
+    assert_string_equal(m->replicated[0].reason, "no rule for this operator yet");
+    assert_int_equal(m->n_files, 4);
+    assert_int_equal(tsr__manifest_find(m, STR("rank1.data"))->bytes, 11);
+    assert_null(tsr__manifest_find(m, STR("rank2.data")));
+    assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_OK);
+    assert_int_equal(tsr_finding_count(b->s), 0);
+    tsr__bundle_close(&got);
+}
+
+static void same_manifest_same_bytes(void **state)
+{
+    struct bench *b = *state;
+    struct manifest m;
+    fill(b, &m);
+    tsr_json *one, *two;
+    const char *a = tsr__manifest_text(b->s, &m, &one), *c = tsr__manifest_text(b->s, &m, &two);
+    assert_string_equal(a, c);
+    tsr_json_free(one);
+    tsr_json_free(two);
+}
+
+// ---- damage -----------------------------------------------------------------------------------------------
+
+static void a_rank_needs_only_its_files(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank1.onnx", b->folder);
+    assert_int_equal(unlink(path), 0);
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    assert_int_equal(tsr__bundle_verify(&got, (int64_t[]){0}, 1, true), TSR_OK);
+    assert_int_equal(tsr__bundle_verify(&got, (int64_t[]){1}, 1, true), TSR_IO);
+    assert_string_equal(code_at(b, 0), "io-open");
+    assert_non_null(strstr(tsr_finding_text(b->s, 0), "rank1.onnx"));
+    assert_int_equal(tsr__bundle_verify(&got, (int64_t[]){2}, 1, true), TSR_USAGE);
+    tsr__bundle_close(&got);
+}
+
+static void changed_files_are_named(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    put(b->folder, "rank1.data", "DATA of one");
+    put(b->folder, "common.data", "com");
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    assert_int_equal(tsr__bundle_verify(&got, NULL, 0, false), TSR_MALFORMED);
+    assert_int_equal(tsr_finding_count(b->s), 2); // the common file is looked at once
+    assert_string_equal(code_at(b, 0), "partition-file-size");
+    assert_non_null(strstr(tsr_finding_text(b->s, 0), "common.data"));
+    assert_string_equal(code_at(b, 1), "partition-file-changed");
+    assert_non_null(strstr(tsr_finding_text(b->s, 1), "rank1.data"));
+    tsr__bundle_close(&got);
+}
+
+static void large_files_only_on_request(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank1.data", b->folder);
+    assert_int_equal(truncate(path, MANIFEST_SMALL_BYTES + 1), 0);
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    for (size_t i = 0; i < got.manifest.n_files; i++)
+        if (strcmp(got.manifest.files[i].name, "rank1.data") == 0)
+            got.manifest.files[i].bytes = MANIFEST_SMALL_BYTES + 1; // as if it had been that large
+    assert_int_equal(tsr__bundle_verify(&got, NULL, 0, false), TSR_OK);
+    assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_MALFORMED);
+    assert_string_equal(code_at(b, 0), "partition-file-changed");
+    tsr__bundle_close(&got);
+}
+
+static void links_do_not_lead_out(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank0.onnx", b->folder);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    assert_int_not_equal(tsr__bundle_verify(&got, (int64_t[]){0}, 1, false), TSR_OK);
+    assert_int_equal(tsr_finding_count(b->s), 1);
+    tsr__bundle_close(&got);
+}
+
+static void an_absent_folder(void **state)
+{
+    struct bench *b = *state;
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_IO);
+    assert_int_equal(tsr_finding_count(b->s), 1);
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->base, &got),
+                     TSR_IO); // a folder without manifest
+    assert_int_equal(tsr_finding_count(b->s), 2);
+    assert_non_null(strstr(tsr_finding_text(b->s, 1), "manifest.json"));
+}
+
+static void names_are_plain(void **state)
+{
+    (void)state;
+    assert_true(tsr__manifest_name_ok(STR("rank0.onnx")));
+    assert_false(tsr__manifest_name_ok(STR("")));
+    assert_false(tsr__manifest_name_ok(STR(".")));
+    assert_false(tsr__manifest_name_ok(STR("..")));
+    assert_false(tsr__manifest_name_ok(STR("a/b")));
+    assert_false(tsr__manifest_name_ok(STR("a\\b")));
+    assert_false(tsr__manifest_name_ok(STR("/etc/passwd")));
+    assert_false(tsr__manifest_name_ok(STR("a\nb")));
+}
+
+// Replaces the first `from` in the text of a good manifest by `to` and reads it.
+static tsr_status read_edited(struct bench *b, const char *from, const char *to)
+{
+    struct manifest m, got;
+    fill(b, &m);
+    tsr_json *owner;
+    const char *text = tsr__manifest_text(b->s, &m, &owner), *at = strstr(text, from);
+    if (!at)
+        fail_msg("no %s in the manifest", from);
+    char *edited = malloc(strlen(text) + strlen(to) + 1);
+    size_t before = (size_t)(at - text);
+    memcpy(edited, text, before);
+    snprintf(edited + before, strlen(text) + strlen(to) + 1 - before, "%s%s", to,
+             at + strlen(from));
+    tsr_status st =
+        tsr__manifest_parse(b->s, &b->arena, STR("manifest.json"), str_of(edited), &got);
+    free(edited);
+    tsr_json_free(owner);
+    return st;
+}
+
+static void damaged_manifests(void **state)
+{
+    struct bench *b = *state;
+    static const char *const edits[][2] = {
+        {"{", ""},
+        {"\"version\": 1", "\"version\": 0"},
+        {"\"version\"", "\"edition\""},
+        {"\"tp\"", "7"},
+        {"0123456789abcdef", "0123456789abcdeg"},
+        {"0123456789abcdef", "0123456789abcde"},
+        {"\"ranks\": 2", "\"ranks\": 3"},
+        {"\"ranks\": 2", "\"ranks\": 0"},
+        {"\"ranks\": 2", "\"ranks\": 99999999999"},
+        {"\"ranks\": 2", "\"ranks\": \"2\""},
+        {"\"rank\": 1", "\"rank\": 0"},
+        {"\"file\": \"rank0.onnx\"", "\"file\": \"rank7.onnx\""},
+        {"\"file\": \"rank0.onnx\"", "\"file\": \"../rank0.onnx\""},
+        {"\"rank0.onnx\": \"", "\"../evil\": \""},
+        {"\"rank0.onnx\": \"", "\"rank0.onnx\": \"00"},
+        {"\"id\": 0", "\"id\": 1"},
+        {"\"groups\": [", "\"groups\": [[1, 0],"},
+        {"\"groups\": [", "\"groups\": [[0, 2],"},
+        {"\"groups\": [", "\"groups\": [[],"},
+        {"\"groups\": [", "\"groups\": [5,"},
+        {"\"elements\": 10", "\"elements\": -10"},
+        {"\"elements\": 10", "\"elements\": 1e1"},
+        {"\"shape\": [", "\"shape\": [-3,"},
+        {"\"shape\": [", "\"shape\": [true,"},
+        {"\"inputs\": [", "\"inputs\": [3,"},
+        {"\"name\": \"x\"", "\"name\": \"x\\u0000\""},
+        {"\"plan\"", "\"ranks\": 2, \"plan\""}, // twice
+    };
+    for (size_t i = 0; i < TSR_COUNT(edits); i++) {
+        tsr_finding_clear(b->s);
+        if (read_edited(b, edits[i][0], edits[i][1]) != TSR_MALFORMED)
+            fail_msg("accepted with %s for %s", edits[i][1], edits[i][0]);
+        assert_int_equal(tsr_finding_count(b->s), 1);
+        assert_string_equal(code_at(b, 0), "manifest-malformed");
+        assert_non_null(strstr(tsr_finding_text(b->s, 0), "manifest.json"));
+    }
+    tsr_finding_clear(b->s);
+    assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 2"), TSR_UNSUPPORTED);
+    assert_string_equal(code_at(b, 0), "manifest-version");
+    tsr_finding_clear(b->s);
+    assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 1, \"later\": {}"), TSR_OK);
+    assert_int_equal(read_edited(b, "]", "]"), TSR_OK);
+}
+
+// Every byte of a manifest lost, and every prefix: never a crash.
+static void truncated_manifests(void **state)
+{
+    struct bench *b = *state;
+    struct manifest m, got;
+    fill(b, &m);
+    tsr_json *owner;
+    const char *text = tsr__manifest_text(b->s, &m, &owner);
+    size_t n = strlen(text);
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        tsr_finding_clear(b->s);
+        assert_int_equal(
+            tsr__manifest_parse(b->s, &b->arena, STR("m"), (struct str){text, i}, &got),
+            TSR_MALFORMED);
+        assert_int_equal(tsr_finding_count(b->s), 1);
+    }
+    char *copy = malloc(n + 1);
+    for (size_t i = 0; i < n; i++) {
+        tsr_finding_clear(b->s);
+        memcpy(copy, text, i);
+        memcpy(copy + i, text + i + 1, n - i);
+        tsr_status st =
+            tsr__manifest_parse(b->s, &b->arena, STR("m"), (struct str){copy, n - 1}, &got);
+        assert_int_equal(tsr_finding_count(b->s), st != TSR_OK);
+    }
+    free(copy);
+    tsr_json_free(owner);
+}
+
+static void faults_are_reported(void **state)
+{
+    struct bench *b = *state;
+    write_bundle(b);
+    for (uint64_t n = 1; n < 200; n++) {
+        struct arena a;
+        struct bundle got;
+        tsr_finding_clear(b->s);
+        tsr__arena_init(&a, b->s);
+        tsr_session_fault(b->s, n % 2, (n + 1) / 2, false);
+        tsr_status st = tsr__bundle_open(b->s, &a, b->folder, &got);
+        if (st == TSR_OK) {
+            st = tsr__bundle_verify(&got, NULL, 0, true);
+            tsr__bundle_close(&got);
+        }
+        tsr_session_fault(b->s, 0, 0, false);
+        tsr_session_fault(b->s, 1, 0, false);
+        assert_int_equal(st != TSR_OK, tsr_finding_count(b->s) > 0);
+        tsr__arena_free(&a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(written_is_read_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(same_manifest_same_bytes, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_rank_needs_only_its_files, setup, teardown),
+        cmocka_unit_test_setup_teardown(changed_files_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(large_files_only_on_request, setup, teardown),
+        cmocka_unit_test_setup_teardown(links_do_not_lead_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_absent_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_are_plain, setup, teardown),
+        cmocka_unit_test_setup_teardown(damaged_manifests, setup, teardown),
+        cmocka_unit_test_setup_teardown(truncated_manifests, setup, teardown),
+        cmocka_unit_test_setup_teardown(faults_are_reported, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("bundle", tests, NULL, NULL);
+}
