@@ -38,7 +38,7 @@ static float half_to_float(uint16_t h)
     return bits_float(sign | float_bits(f));
 }
 
-static uint16_t float_to_half(float f)
+uint16_t tsr__float_to_half(float f)
 {
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
     u &= 0x7FFFFFFF;
@@ -59,7 +59,7 @@ static float bfloat_to_float(uint16_t b)
     return bits_float((uint32_t)b << 16);
 }
 
-static uint16_t float_to_bfloat(float f)
+uint16_t tsr__float_to_bfloat(float f)
 {
     uint32_t u = float_bits(f);
     if ((u & 0x7FFFFFFF) > 0x7F800000)
@@ -140,7 +140,7 @@ static void store_half(void *to, const float *x, size_t n)
 {
     uint16_t *out = to;
     for (size_t i = 0; i < n; i++)
-        out[i] = float_to_half(x[i]);
+        out[i] = tsr__float_to_half(x[i]);
 }
 
 static void load_bfloat(float *out, const void *from, size_t n)
@@ -154,7 +154,7 @@ static void store_bfloat(void *to, const float *x, size_t n)
 {
     uint16_t *out = to;
     for (size_t i = 0; i < n; i++)
-        out[i] = float_to_bfloat(x[i]);
+        out[i] = tsr__float_to_bfloat(x[i]);
 }
 
 struct kernel {

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine.c - finds ONNX Runtime and opens it: at run time, from wherever it is, whatever release
+// from 1.17 on.
+#include "runtime/internal.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+
+#define OLDEST_MINOR 17
+
+static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
+
+static const char hint_absent[] =
+    "install it (pip install onnxruntime, or Debian's libonnxruntime) or name the library: "
+    "TESSERA_ORT=/path/to/libonnxruntime.so";
+
+static void *open_library(const char *path)
+{
+    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE; // it has threads and exit handlers: it stays
+    if (path)
+        return dlopen(path, flags);
+    for (size_t i = 0; i < TSR_COUNT(loader_names); i++) {
+        void *handle = dlopen(loader_names[i], flags);
+        if (handle)
+            return handle;
+    }
+    return NULL;
+}
+
+static void library_path(void *handle, const char *path, char *out, size_t n)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name[0])
+        path = map->l_name;
+    snprintf(out, n, "%s", path ? path : loader_names[0]);
+}
+
+// The table of functions; a finding says why there is none.
+static tsr_status open_api(tsr_session *s, void *handle, struct engine *e)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(e->path);
+    void *symbol = dlsym(handle, "OrtGetApiBase");
+    const OrtApiBase *(*get_base)(void);
+    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function
+    const OrtApiBase *base = symbol ? get_base() : NULL;
+    if (!base) {
+        tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "this library is not ONNX Runtime");
+        return TSR_ENGINE;
+    }
+    snprintf(e->version, sizeof e->version, "%s", base->GetVersionString());
+    e->minor = tsr__ort_minor(e->version);
+    e->api = e->minor >= OLDEST_MINOR ? base->GetApi(ORT_API) : NULL;
+    if (e->api)
+        return TSR_OK;
+    tsr__diag(s, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
+              "ONNX Runtime %s is too old or of another kind", e->version);
+    return TSR_ENGINE;
+}
+
+static tsr_status open_env(tsr_session *s, struct engine *e)
+{
+    OrtStatus *st =
+        e->api->CreateEnv(ORT_LOG_FATAL, "tessera", &e->env); // findings say it, not stderr
+    if (!st)
+        st = e->api->CreateCpuMemoryInfo(ORT_ARENA_ALLOCATOR, ORT_MEMORY_DEFAULT, &e->memory);
+    if (!st)
+        st = e->api->GetAllocatorWithDefaultOptions(&e->allocator);
+    if (!st)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(e->path);
+    tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
+              e->api->GetErrorMessage(st));
+    e->api->ReleaseStatus(st);
+    return TSR_ENGINE;
+}
+
+static void engine_free(tsr_session *s, void *engine)
+{
+    struct engine *e = engine;
+    if (!e)
+        return;
+    if (e->memory)
+        e->api->ReleaseMemoryInfo(e->memory);
+    if (e->env)
+        e->api->ReleaseEnv(e->env);
+    tsr__free(s, e, sizeof *e);
+}
+
+static tsr_status engine_open(tsr_session *s, const char *path)
+{
+    void *handle = open_library(path);
+    if (!handle) {
+        const char *why = dlerror();
+        struct place at = PLACE_NONE;
+        at.file = str_of(path);
+        tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
+                  why ? why : "no such library");
+        return TSR_ENGINE;
+    }
+    struct engine *e = tsr__alloc(s, sizeof *e);
+    if (!e)
+        return TSR_NOMEM;
+    memset(e, 0, sizeof *e);
+    library_path(handle, path, e->path, sizeof e->path);
+    tsr_status st = open_api(s, handle, e);
+    if (st == TSR_OK)
+        st = open_env(s, e);
+    if (st != TSR_OK) {
+        engine_free(s, e);
+        return st;
+    }
+    s->engine = e;
+    s->engine_free = engine_free;
+    return TSR_OK;
+}
+
+tsr_status tsr__engine(tsr_session *s, struct engine **out)
+{
+    tsr_status st = s->engine ? TSR_OK : engine_open(s, NULL);
+    if (st == TSR_OK)
+        *out = s->engine;
+    return st;
+}
+
+tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
+                           const char **version)
+{
+    tsr_status st = s->engine ? TSR_OK : engine_open(s, path);
+    if (st != TSR_OK)
+        return st;
+    const struct engine *e = s->engine;
+    if (found)
+        *found = e->path;
+    if (version)
+        *version = e->version;
+    return TSR_OK;
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.c - runs a whole model, or a partition: all ranks as threads, or this process's rank of an
+// MPI job.
+#include "runtime/internal.h"
+#include "bundle/bundle.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int cores_here(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+// Callers may have been built with an older, shorter struct.
+static tsr_status read_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out)
+{
+    memset(out, 0, sizeof *out);
+    if (given)
+        memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
+    if (out->optimize < 0 || out->optimize > 4 || out->threads < 0 || out->timeout_s < 0) {
+        tsr__diag(s, DIAG_run_options, NULL,
+                  "levels are 0 to 3; threads and seconds are not negative",
+                  "options of the run are out of range");
+        return TSR_USAGE;
+    }
+    return TSR_OK;
+}
+
+static struct rank rank_for(struct engine *e, const tsr_run_options *o, const tsr_tensors *inputs,
+                            int cores, int ranks)
+{
+    int threads = tsr__rank_threads(cores, ranks, o->threads);
+    return (struct rank){
+        .engine = e,
+        .ort_ops = o->ort_ops,
+        .optimize = o->optimize,
+        .threads = threads,
+        .spin = (int64_t)threads * ranks <= cores,
+        .inputs = inputs,
+    };
+}
+
+tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
+                         const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    tsr_run_options o;
+    struct engine *e;
+    tsr_status st = read_options(s, options, &o);
+    if (st == TSR_OK)
+        st = tsr__engine(s, &e);
+    if (st != TSR_OK)
+        return st;
+    struct rank r = rank_for(e, &o, inputs, cores_here(), 1);
+    r.path = path;
+    tsr__rank_work(&r);
+    tsr__rank_findings(&r, s);
+    st = r.status;
+    if (st == TSR_OK)
+        st = tsr__rank_outputs(&r, s, outputs);
+    tsr__rank_free(&r);
+    return st;
+}
+
+// ---- a partition
+// -----------------------------------------------------------------------------------------------
+
+struct job {
+    tsr_session *session;
+    const tsr_run_options *options;
+    struct engine *engine;
+    struct arena arena;
+    struct bundle bundle;
+    const tsr_tensors *inputs;
+    tsr_tensors *outputs;
+};
+
+static void rank_of_partition(struct job *j, struct rank *r, int rank, struct endpoint *e)
+{
+    *r = rank_for(j->engine, j->options, j->inputs, e->host_cores, e->host_ranks);
+    r->endpoint = e;
+    r->path = tsr__bundle_file_path(&j->bundle, &j->arena, j->bundle.manifest.devices[rank].file).p;
+    r->plan = strtoull(j->bundle.manifest.plan, NULL, 16);
+}
+
+static void *rank_thread(void *data)
+{
+    struct rank *r = data;
+    tsr__rank_work(r);
+    tsr__comm_close(r->endpoint);
+    return NULL;
+}
+
+// Starts a thread for each rank and waits for all; signals go to the caller's thread.
+static tsr_status run_threads(struct job *j, struct rank *ranks, int n)
+{
+    pthread_t *threads = ARENA_ARRAY(&j->arena, pthread_t, (size_t)n);
+    if (!threads)
+        return TSR_NOMEM;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int started = 0, failed = 0;
+    while (started < n && !failed) {
+        failed = tsr__fault(j->session, FAULT_SPAWN) ||
+                 pthread_create(&threads[started], NULL, rank_thread, &ranks[started]) != 0;
+        started += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        tsr__comm_fail(ranks[started].endpoint, TSR_PEER, "a rank's thread could not be started");
+        tsr__comm_close(ranks[started].endpoint);
+    }
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (!failed)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = started;
+    tsr__diag(j->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of threads",
+              "the thread of rank %d could not be started", started);
+    return TSR_PEER;
+}
+
+// The first rank that failed by itself tells why; else whoever was told.
+static tsr_status verdict(struct job *j, const struct rank *ranks, int n)
+{
+    const struct rank *worst = NULL;
+    for (int i = 0; i < n; i++)
+        if (ranks[i].status != TSR_OK && (!worst || (worst->told && !ranks[i].told)))
+            worst = &ranks[i];
+    if (!worst)
+        return TSR_OK;
+    tsr__rank_findings(worst, j->session);
+    return worst->status;
+}
+
+static tsr_status run_as_threads(struct job *j)
+{
+    int n = (int)j->bundle.manifest.n_ranks;
+    struct comm_options co = {.timeout_s = j->options->timeout_s};
+    struct rank *ranks = ARENA_ARRAY(&j->arena, struct rank, (size_t)n);
+    struct thread_job *t = ranks ? tsr__threads_new(j->session, n, &co) : NULL;
+    if (!t)
+        return TSR_NOMEM;
+    for (int i = 0; i < n; i++)
+        rank_of_partition(j, &ranks[i], i, tsr__threads_endpoint(t, i));
+    tsr_status st = j->arena.failed ? TSR_NOMEM : run_threads(j, ranks, n);
+    if (st == TSR_OK)
+        st = verdict(j, ranks, n);
+    if (st == TSR_OK)
+        st = tsr__rank_outputs(&ranks[0], j->session, j->outputs);
+    for (int i = 0; i < n; i++)
+        tsr__rank_free(&ranks[i]);
+    tsr__threads_free(t);
+    return st;
+}
+
+static tsr_status run_under_mpi(struct job *j, const char *family)
+{
+    struct comm_options co = {.timeout_s = j->options->timeout_s, .plugins = j->options->plugins};
+    struct endpoint *e = NULL;
+    tsr_status st = tsr__mpi_open(j->session, family, &co, &e);
+    if (st != TSR_OK)
+        return st;
+    struct rank r;
+    rank_of_partition(j, &r, e->rank, e);
+    if (!j->arena.failed)
+        tsr__rank_work(&r);
+    st = j->arena.failed ? TSR_NOMEM : verdict(j, &r, 1);
+    if (st == TSR_OK && e->rank == 0)
+        st = tsr__rank_outputs(&r, j->session, j->outputs);
+    tsr__rank_free(&r);
+    tsr__comm_close(e);
+    return st;
+}
+
+static tsr_status usage(struct job *j, enum diag_code code, const char *hint, const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(j->bundle.path);
+    tsr__diag(j->session, code, &at, hint, "%s", text);
+    return TSR_USAGE;
+}
+
+// Inputs that the model does not have are most likely misspelt.
+static void note_unknown(struct job *j)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    for (size_t i = 0; i < j->inputs->n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < m->n_inputs && !known; k++)
+            known = strcmp(m->inputs[k].name, j->inputs->at[i]->name) == 0;
+        struct place at = PLACE_NONE;
+        at.value = str_of(j->inputs->at[i]->name);
+        if (!known)
+            tsr__diag(j->session, DIAG_input_unknown, &at, NULL,
+                      "the model has no input of this name");
+    }
+}
+
+enum way { AS_THREADS, UNDER_MPI };
+
+// Which transport: what was asked for, else the launcher's.
+static tsr_status choose(struct job *j, bool launched, const char *family, enum way *out)
+{
+    const char *t = j->options->transport;
+    *out = launched && !t ? UNDER_MPI : AS_THREADS;
+    if (launched && !t && !tsr__launcher_is_mpi(family))
+        return usage(j, DIAG_transport_absent, "start it with mpirun, or srun with an MPI plug-in",
+                     "this launcher gives ranks but no way to talk: it is not an MPI launcher");
+    if (!t || strcmp(t, "threads") == 0)
+        return TSR_OK;
+    if (strcmp(t, "mpi") != 0)
+        return usage(j, DIAG_transport_absent, "transports are: threads, mpi",
+                     "this transport does not exist here");
+    if (!launched)
+        return usage(j, DIAG_transport_absent, "mpirun -n N tessera run FOLDER",
+                     "the transport mpi needs an MPI launcher");
+    *out = UNDER_MPI;
+    return TSR_OK;
+}
+
+static tsr_status run_job(struct job *j)
+{
+    int rank = 0, ranks = 1;
+    const char *family = "";
+    enum way way;
+    bool launched = tsr_launcher(&rank, &ranks, &family);
+    tsr_status st = choose(j, launched, family, &way);
+    if (st != TSR_OK)
+        return st;
+    const struct manifest *m = &j->bundle.manifest;
+    if (way == UNDER_MPI && ranks != m->n_ranks) {
+        char text[128];
+        snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
+                 (long long)m->n_ranks, ranks);
+        return usage(j, DIAG_ranks_differ, "start as many ranks as the partition has", text);
+    }
+    int64_t mine = rank;
+    st = tsr__bundle_verify(&j->bundle, way == UNDER_MPI ? &mine : NULL, way == UNDER_MPI,
+                            j->options->check_files);
+    if (st == TSR_OK)
+        st = tsr__engine(j->session, &j->engine);
+    if (st != TSR_OK)
+        return st;
+    note_unknown(j);
+    return way == UNDER_MPI ? run_under_mpi(j, family) : run_as_threads(j);
+}
+
+tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
+                   const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    tsr_run_options o;
+    struct job j = {.session = s, .options = &o, .inputs = inputs, .outputs = outputs};
+    tsr_status st = read_options(s, options, &o);
+    if (st != TSR_OK)
+        return st;
+    tsr__arena_init(&j.arena, s);
+    st = tsr__bundle_open(s, &j.arena, folder, &j.bundle);
+    if (st == TSR_OK) {
+        st = run_job(&j);
+        tsr__bundle_close(&j.bundle);
+    }
+    tsr__arena_free(&j.arena);
+    return st;
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+
+#define DATA_ALIGN 64
+#define MAX_RANK   64
+
+tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out)
+{
+    tsr_tensors *t = tsr__alloc(s, sizeof *t);
+    if (!t)
+        return TSR_NOMEM;
+    *t = (tsr_tensors){.session = s};
+    *out = t;
+    return TSR_OK;
+}
+
+static void tensor_free(tsr_session *s, struct tensor *x)
+{
+    tsr__free(s, x, x->cap);
+}
+
+void tsr_tensors_free(tsr_tensors *t)
+{
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->n; i++)
+        tensor_free(t->session, t->at[i]);
+    tsr__free(t->session, t->at, t->cap * sizeof *t->at);
+    tsr__free(t->session, t, sizeof *t);
+}
+
+size_t tsr_tensors_count(const tsr_tensors *t)
+{
+    return t->n;
+}
+
+const char *tsr_tensors_name(const tsr_tensors *t, size_t i)
+{
+    return i < t->n ? t->at[i]->name : NULL;
+}
+
+tsr_dtype tsr_tensors_dtype(const tsr_tensors *t, size_t i)
+{
+    return i < t->n ? t->at[i]->type : TSR_UNDEFINED;
+}
+
+int tsr_tensors_rank(const tsr_tensors *t, size_t i)
+{
+    return i < t->n ? t->at[i]->rank : -1;
+}
+
+const int64_t *tsr_tensors_dims(const tsr_tensors *t, size_t i)
+{
+    return i < t->n ? t->at[i]->dims : NULL;
+}
+
+const void *tsr_tensors_data(const tsr_tensors *t, size_t i, size_t *bytes)
+{
+    if (bytes)
+        *bytes = i < t->n ? t->at[i]->bytes : 0;
+    return i < t->n ? t->at[i]->data : NULL;
+}
+
+static int64_t find(const tsr_tensors *t, struct str name)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (str_is(name, t->at[i]->name))
+            return (int64_t)i;
+    return -1;
+}
+
+int64_t tsr_tensors_find(const tsr_tensors *t, const char *name)
+{
+    return find(t, str_of(name));
+}
+
+static tsr_status bad_shape(tsr_tensors *t, struct str name, tsr_dtype type)
+{
+    struct place at = PLACE_NONE;
+    at.value = name;
+    tsr__diag(t->session, DIAG_tensor_type, &at, NULL,
+              "a tensor of %s with this shape cannot be held", tsr_dtype_name(type));
+    return TSR_UNSUPPORTED;
+}
+
+// Bytes of the elements; false: no such tensor.
+static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *out)
+{
+    int64_t n = 1;
+    if (rank < 0 || rank > MAX_RANK)
+        return false;
+    for (int d = 0; d < rank; d++)
+        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
+            return false;
+    int64_t bytes = tsr_dtype_bytes(type, n);
+    *out = (size_t)bytes;
+    return bytes >= 0 && bytes < INT64_MAX / 2;
+}
+
+static struct tensor *tensor_new(tsr_session *s, struct str name, tsr_dtype type, int rank,
+                                 const int64_t *dims, size_t bytes)
+{
+    size_t dims_at = sizeof(struct tensor), name_at = dims_at + (size_t)rank * sizeof *dims;
+    size_t cap = name_at + name.n + 1 + DATA_ALIGN + bytes;
+    char *p = tsr__alloc(s, cap);
+    if (!p)
+        return NULL;
+    struct tensor *x = (struct tensor *)p;
+    uintptr_t data =
+        ((uintptr_t)p + name_at + name.n + 1 + DATA_ALIGN - 1) & ~(uintptr_t)(DATA_ALIGN - 1);
+    *x = (struct tensor){
+        .name = p + name_at, .type = type, .rank = rank, .bytes = bytes, .cap = cap};
+    x->dims = (int64_t *)(p + dims_at);
+    x->data = (void *)data;
+    if (rank)
+        memcpy(x->dims, dims, (size_t)rank * sizeof *dims);
+    if (name.n)
+        memcpy(x->name, name.p, name.n);
+    x->name[name.n] = 0;
+    return x;
+}
+
+static bool grow(tsr_tensors *t)
+{
+    if (t->n < t->cap)
+        return true;
+    size_t cap = t->cap ? 2 * t->cap : 8;
+    void *at = tsr__realloc(t->session, t->at, t->cap * sizeof *t->at, cap * sizeof *t->at);
+    if (!at)
+        return false;
+    t->at = at;
+    t->cap = cap;
+    return true;
+}
+
+tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
+                            const int64_t *dims, struct tensor **out)
+{
+    size_t bytes;
+    if (!data_bytes(type, rank, dims, &bytes))
+        return bad_shape(t, name, type);
+    struct tensor *x = tensor_new(t->session, name, type, rank, dims, bytes);
+    if (!x)
+        return TSR_NOMEM;
+    int64_t old = find(t, name);
+    if (old < 0 && !grow(t)) {
+        tensor_free(t->session, x);
+        return TSR_NOMEM;
+    }
+    if (old >= 0)
+        tensor_free(t->session, t->at[old]);
+    t->at[old >= 0 ? (size_t)old : t->n++] = x;
+    *out = x;
+    return TSR_OK;
+}
+
+tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+                           const int64_t *dims, const void *bytes)
+{
+    struct tensor *x;
+    tsr_status st = tsr__tensors_add(t, str_of(name), type, rank, dims, &x);
+    if (st != TSR_OK || x->bytes == 0)
+        return st;
+    if (bytes)
+        memcpy(x->data, bytes, x->bytes);
+    else
+        memset(x->data, 0, x->bytes);
+    return TSR_OK;
+}
