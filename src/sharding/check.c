@@ -191,6 +191,7 @@ static void check_spec(struct check *c, const tsr_node *n, const tsr_config *con
         .node = n,
         .config = config ? tsr_config_name(config) : "",
         .devices = devices,
+        .remarks = true,
     };
     struct shape shape = {.rank = -1};
     if (check_spec_value(c, n, config, v))

@@ -20,18 +20,23 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int
     return at;
 }
 
-// Reports unless quiet. Hints are made only if the finding will be kept.
-#define REPORT(sc, p, code, on_axis, hint, ...)                                                    \
+// Errors are counted always and reported unless quiet, remarks (warnings and notes) where asked for. Hints are made
+// only if the finding will be kept.
+#define SAY(sc, p, code, on_axis, hint, ...)                                                       \
     do {                                                                                           \
-        if (!(sc)->quiet) {                                                                        \
-            struct place report_at = place_of(sc, p, on_axis);                                     \
-            tsr__diag((sc)->session, DIAG_##code, &report_at, hint, __VA_ARGS__);                  \
-        }                                                                                          \
+        struct place said_at = place_of(sc, p, on_axis);                                           \
+        tsr__diag((sc)->session, DIAG_##code, &said_at, hint, __VA_ARGS__);                        \
+    } while (0)
+#define REMARK(sc, p, code, on_axis, hint, ...)                                                    \
+    do {                                                                                           \
+        if ((sc)->remarks)                                                                         \
+            SAY(sc, p, code, on_axis, hint, __VA_ARGS__);                                          \
     } while (0)
 #define ERROR(sc, p, code, on_axis, hint, ...)                                                     \
     do {                                                                                           \
         (sc)->errors++;                                                                            \
-        REPORT(sc, p, code, on_axis, hint, __VA_ARGS__);                                           \
+        if (!(sc)->quiet)                                                                          \
+            SAY(sc, p, code, on_axis, hint, __VA_ARGS__);                                          \
     } while (0)
 #define HINT(sc, ...)                                                                              \
     (tsr_finding_count((sc)->session) < TSR_MAX_FINDINGS && !(sc)->quiet                           \
@@ -124,7 +129,7 @@ static void examine_group(struct spec_scope *sc, const tsr_spec *p, size_t i)
         ERROR(sc, p, group_empty, DIAG_NO_AXIS, "list the devices that hold the shard",
               "device group %lld has no members", (long long)key);
     if (sc->devices > 0 && key >= 0 && key < sc->devices)
-        REPORT(sc, p, group_key_device, DIAG_NO_AXIS,
+        REMARK(sc, p, group_key_device, DIAG_NO_AXIS,
                HINT(sc, "use a negative key such as %lld", -(long long)key - 1),
                "the key %lld of a device group is also the number of a device", (long long)key);
     for (size_t k = 0; k < n; k++)
@@ -164,7 +169,7 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *p, const struc
         examine_group(sc, p, i);
         int64_t key = tsr_spec_group(p, i, NULL, NULL);
         if (used && !used[i] && tsr__groups_find(g, key) == (int64_t)i)
-            REPORT(sc, p, group_unused, DIAG_NO_AXIS,
+            REMARK(sc, p, group_unused, DIAG_NO_AXIS,
                    HINT(sc, "put %lld into the device list, or remove the group", (long long)key),
                    "nothing refers to device group %lld", (long long)key);
     }
@@ -201,7 +206,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *p, const stru
         total += count;
     }
     if (all && repeated(all, total, &twice))
-        REPORT(sc, p, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
+        REMARK(sc, p, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
                cut ? "device %lld holds more than one shard"
                    : "device %lld is listed more than once",
                (long long)twice);
@@ -289,11 +294,11 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *p, int rank)
         found = true;
     }
     if (!found && rank < 0 && front && back)
-        REPORT(sc, p, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
+        REMARK(sc, p, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
                "axes %lld and %lld may be the same: the rank of the tensor is not known",
                (long long)from_front[0], (long long)from_back[0]);
     if (!found && !ordered)
-        REPORT(sc, p, spec_axis_order, DIAG_NO_AXIS,
+        REMARK(sc, p, spec_axis_order, DIAG_NO_AXIS,
                "list the axes in order, with the devices to match",
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
@@ -314,11 +319,11 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *p, int64_t axi
               "axis %lld is stated to have %lld elements, the tensor has %lld there",
               (long long)axis, (long long)stated.value, (long long)real.value);
     else if (named && real.value >= 0)
-        REPORT(sc, p, spec_symbol, axis, "leave the size out",
+        REMARK(sc, p, spec_symbol, axis, "leave the size out",
                "axis %lld is stated to have '%s' elements, the tensor has %lld there",
                (long long)axis, stated.symbol, (long long)real.value);
     else if (named && real.symbol && real.symbol[0] && !same_symbol(stated.symbol, real.symbol))
-        REPORT(sc, p, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
+        REMARK(sc, p, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
                "axis %lld is stated to have '%s' elements, the tensor has '%s' there",
                (long long)axis, stated.symbol, real.symbol);
 }
@@ -441,7 +446,7 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t pro
         ERROR(sc, p, spec_large, DIAG_NO_AXIS, "check the numbers of shards",
               "the cuts make more than %d shards", TILE_MAX_SHARDS);
     else if (n == 0 && product == 1)
-        REPORT(sc, p, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
+        REMARK(sc, p, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
                "the sharding neither cuts nor places the tensor");
     else if (n == 0 && sc->devices >= 0 && product > sc->devices)
         ERROR(sc, p, spec_owners, DIAG_NO_AXIS,
@@ -449,7 +454,7 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t pro
               "the tensor is cut into %lld shards, but configuration '%s' has %lld device%s",
               (long long)product, sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
     else if (n == 0)
-        REPORT(sc, p, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
+        REMARK(sc, p, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
                "the sharding names no devices; 0 to %lld are assumed", (long long)product - 1);
     else if ((uint64_t)product != n)
         ERROR(sc, p, spec_owners, DIAG_NO_AXIS,

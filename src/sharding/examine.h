@@ -13,6 +13,7 @@ struct spec_scope {
     const char *config;   // "" : not known
     int64_t devices;      // of the configuration; -1: not known, devices are not judged
     bool quiet;           // count errors, report nothing
+    bool remarks;         // report warnings and notes too
     size_t errors;
 };
 

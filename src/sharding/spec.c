@@ -22,32 +22,34 @@ static struct spec_scope scope_of(struct arena *a, const tsr_spec *p, bool quiet
     };
 }
 
-// The rank that the layout gets, or -1 with a finding.
+// The rank that the layout gets, or -1 with a finding. Where it is not known, the axes tell as much as is needed, if
+// they are all counted from the same end.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *p, const struct shape *shape)
 {
-    int64_t rank = shape->rank < 0 ? 0 : shape->rank;
+    int64_t front = 0, back = 0;
+    for (size_t i = 0; i < tsr_spec_dim_count(p); i++) {
+        int64_t axis = tsr_spec_dim_axis(p, i);
+        if (axis >= front)
+            front = axis < INT32_MAX ? axis + 1 : INT32_MAX;
+        if (axis < -back)
+            back = axis > -INT32_MAX ? -axis : INT32_MAX;
+    }
+    int64_t rank = shape->rank >= 0 ? shape->rank : front ? front : back;
+    bool known = shape->rank >= 0 || !front || !back;
+    if (known && rank <= TILE_MAX_RANK)
+        return (int)rank;
+    if (sc->quiet)
+        return -1;
     struct place at = tsr__place_node(sc->node);
     at.value = tsr_spec_value(p) ? tsr__value_str(tsr_spec_value(p)) : STR("");
     at.configuration = str_of(sc->config);
-    for (size_t i = 0; i < tsr_spec_dim_count(p); i++) {
-        at.axis = tsr_spec_dim_axis(p, i);
-        if (shape->rank < 0 && at.axis < 0) {
-            if (!sc->quiet)
-                tsr__diag(sc->session, DIAG_spec_rank_unknown, &at, "declare the tensor's shape",
-                          "axis %lld cannot be found: the rank of the tensor is not known",
-                          (long long)at.axis);
-            return -1;
-        }
-        if (at.axis >= rank)
-            rank = at.axis < INT32_MAX ? at.axis + 1 : INT32_MAX; // only where it is not known
-    }
-    if (rank <= TILE_MAX_RANK)
-        return (int)rank;
-    at.axis = DIAG_NO_AXIS;
-    if (!sc->quiet)
+    if (known)
         tsr__diag(sc->session, DIAG_spec_large, &at,
                   "keep the tensor whole by giving it no sharding",
                   "the tensor has more than %d dimensions", TILE_MAX_RANK);
+    else
+        tsr__diag(sc->session, DIAG_spec_rank_unknown, &at, "declare the tensor's shape",
+                  "axes are counted from both ends, and the rank of the tensor is not known");
     return -1;
 }
 
@@ -151,7 +153,9 @@ static bool dim_is_cut(const struct tile_dim *d)
     return false;
 }
 
-static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis, const struct tile_dim *d)
+// The axis is counted from the front, or (from_back of it dimensions) from the back.
+static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis, int from_back,
+                            const struct tile_dim *d)
 {
     tsr_dim sizes[TILE_MAX_FACTORS], real = {-1, ""};
     int64_t cuts[TILE_MAX_FACTORS], known[TILE_MAX_FACTORS];
@@ -165,7 +169,7 @@ static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis, const str
     }
     if (d->n == 1)
         sizes[0] = real;
-    return tsr_spec_add_dim(p, axis, sizes, cuts, (size_t)d->n);
+    return tsr_spec_add_dim(p, axis - from_back, sizes, cuts, (size_t)d->n);
 }
 
 // The device list: a device where a shard has one owner, else a group.
@@ -186,13 +190,13 @@ static tsr_status write_owners(struct arena *a, tsr_spec *p, const struct tile_l
 }
 
 static tsr_status write_spec(struct arena *a, tsr_spec *p, const tsr_value *v,
-                             const struct tile_layout *l)
+                             const struct tile_layout *l, int from_back)
 {
     struct tile_layout *o = tsr__layout_ordered(a, l);
     tsr_status status = o ? write_owners(a, p, o) : TSR_NOMEM;
     for (int d = 0; status == TSR_OK && d < l->rank; d++)
         if (dim_is_cut(&o->dims[d]))
-            status = write_dim(p, v, d, &o->dims[d]);
+            status = write_dim(p, v, d, from_back, &o->dims[d]);
     return status;
 }
 
@@ -205,20 +209,26 @@ static tsr_spec *old_spec(const tsr_node *n, const tsr_config *c, const tsr_valu
     return NULL;
 }
 
-tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struct tile_layout *l)
+static tsr_status replace_spec(tsr_node *n, tsr_config *c, tsr_value *v,
+                               const struct tile_layout *l, int from_back)
 {
     tsr_spec *old = old_spec(n, c, v), *p = tsr_node_add_spec(n, c, v);
     if (!p)
         return TSR_NOMEM;
     struct arena scratch;
     tsr__arena_init(&scratch, tsr_model_session(tsr_graph_model(tsr_node_graph(n))));
-    tsr_status status = write_spec(&scratch, p, v, l);
+    tsr_status status = write_spec(&scratch, p, v, l, from_back);
     tsr__arena_free(&scratch);
     if (status != TSR_OK) {
         (void)tsr_spec_remove(p); // the old one stays
         return status;
     }
     return old ? tsr_spec_remove(old) : TSR_OK;
+}
+
+tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struct tile_layout *l)
+{
+    return replace_spec(n, c, v, l, 0);
 }
 
 // ---- as text
@@ -298,7 +308,8 @@ static tsr_status shard_text(struct arena *a, tsr_node *n, tsr_value *v, tsr_con
         return tsr__notation_wrong(s, &at, status, text, &wrong);
     if (!owners_fit(s, a, &at, c, l))
         return TSR_INVALID;
-    return tsr__spec_write(n, c, v, l);
+    // Entries of a text belong to the last dimensions; where the rank is not known, that is what is written.
+    return replace_spec(n, c, v, l, shape.rank < 0 ? l->rank : 0);
 }
 
 tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const char *text)
