@@ -169,7 +169,7 @@ tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v)
     struct vtype *t = ARENA_NEW(&m->arena, struct vtype);
     if (!t)
         return TSR_NOMEM;
-    *t = (struct vtype){.rank = -1, .other = tsr__keep(m, v->type->other)};
+    *t = (struct vtype){.rank = -1, .other = tsr__arena_str(&m->store->arena, v->type->other)};
     typed(w, t);
     return model_status(m);
 }
@@ -283,7 +283,7 @@ tsr_value *tsr_graph_add_initializer(tsr_graph *g, const char *name, tsr_dtype t
         return NULL;
     struct str copy = {"", 0};
     if (n) {
-        char *to = arena_get(&g->model->arena, n, 64);
+        char *to = arena_get(&g->model->store->arena, n, 64); // clones share it
         if (!to)
             return NULL;
         memcpy(to, bytes, n);

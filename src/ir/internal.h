@@ -328,7 +328,7 @@ void tsr__attrs_decode(tsr_node *n); // all attributes of a node, without their 
 void tsr__attr_decode(tsr_attr *a);  // its value
 void tsr__type_decode(tsr_value *v);
 void tsr__tensor_decode(tsr_tensor *t);
-tsr_status tsr__tensor_load(tsr_tensor *t) TSR_MUST_USE; // fills data and bytes
+tsr_status tsr__tensor_ready(tsr_tensor *t) TSR_MUST_USE; // fills data and bytes
 struct str tsr__node_overload(const tsr_node *n);
 // Attribute that the function declares with a default; body empty: none.
 struct str tsr__function_default(const tsr_function *f, struct str name);

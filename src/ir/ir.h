@@ -63,5 +63,9 @@ bool tsr__value_is_other(const tsr_value *v);     // declared as sequence, map, 
 struct str tsr__attr_ref(const tsr_attr *a);      // function attribute it stands for, or empty
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
+// The tensor in a file that holds one TensorProto (ONNX test data). It belongs to *holder, to be freed after use;
+// the arena must outlive that.
+tsr_status tsr__tensor_load(tsr_session *s, struct arena *a, const char *path, tsr_model **holder,
+                            const tsr_tensor **out) TSR_MUST_USE;
 
 #endif

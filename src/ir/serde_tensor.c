@@ -336,7 +336,7 @@ static tsr_status load(tsr_tensor *t)
 }
 
 // A failure is remembered, so that asking twice gives one finding.
-tsr_status tsr__tensor_load(tsr_tensor *t)
+tsr_status tsr__tensor_ready(tsr_tensor *t)
 {
     tsr__tensor_decode(t);
     if (!t->data_ready) {
@@ -348,7 +348,7 @@ tsr_status tsr__tensor_load(tsr_tensor *t)
 
 tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n)
 {
-    tsr_status st = tsr__tensor_load((tsr_tensor *)t);
+    tsr_status st = tsr__tensor_ready((tsr_tensor *)t);
     if (st == TSR_OK) {
         *bytes = t->data;
         *n = t->bytes;
@@ -399,7 +399,7 @@ bool tsr__tensor_window(const tsr_tensor *ct, int *fd, uint64_t *offset, uint64_
         return t->status == TSR_OK;
     }
     uintptr_t start = (uintptr_t)st->bytes.p;
-    if (tsr__tensor_load(t) != TSR_OK || st->file.fd <= 0 || (uintptr_t)t->data < start ||
+    if (tsr__tensor_ready(t) != TSR_OK || st->file.fd <= 0 || (uintptr_t)t->data < start ||
         (uintptr_t)t->data + t->bytes > start + st->bytes.n)
         return false;
     *fd = st->file.fd;

@@ -84,7 +84,20 @@ static void rename_and_back(tsr_model *m, const char *path, char *want, size_t n
             }
             free(old);
         }
-    compare(m, "renamed and back", path, want, n, false);
+    compare(m, "renamed and back", path, want, n, true);
+}
+
+// A copy is as good as the original, before and after that is freed.
+static void clone_and_save(tsr_model **m, const char *path, char *want, size_t n)
+{
+    tsr_model *copy = NULL;
+    if (tsr_model_clone(*m, &copy) != TSR_OK) {
+        bad++;
+        return;
+    }
+    tsr_model_free(*m);
+    *m = copy;
+    compare(copy, "cloned", path, want, n, true);
 }
 
 static void one(tsr_session *s, const char *path)
@@ -101,6 +114,7 @@ static void one(tsr_session *s, const char *path)
         return;
     }
     compare(m, "unchanged", path, bytes, n, false);
+    clone_and_save(&m, path, bytes, n);
     tsr_config *c = NULL;
     if (tsr_model_add_config(m, "q", 2, NULL, 0, &c) != TSR_OK ||
         tsr_model_remove_config(m, c, false))
@@ -108,7 +122,9 @@ static void one(tsr_session *s, const char *path)
     compare(m, "configuration added and removed", path, bytes, n, true);
     annotate_and_back(m);
     compare(m, "annotated and back", path, bytes, n, true);
+    clone_and_save(&m, path, bytes, n);
     rename_and_back(m, path, bytes, n);
+    clone_and_save(&m, path, bytes, n);
     if (tsr_finding_count(s)) {
         printf("%s: %s", path, tsr_finding_text(s, 0));
         bad++;
