@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// infer.c - completes annotations: what the flow found is written down as specs of every input and output
+// that had none. Explicit specs stay as they are, so inferring twice changes nothing.
+#include "sharding/sharding.h"
+
+static bool has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v)
+{
+    for (size_t i = 0; i < tsr_node_config_count(n); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(n, i);
+        if (tsr_node_config_config(nc) != c)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (tsr_spec_value(tsr_node_config_spec(nc, k)) == v)
+                return true;
+    }
+    return false;
+}
+
+// A node has one spec for a value that it reads twice: if the two readings differ there is none to write.
+static bool readings_agree(const struct node_flow *nf, const tsr_value *v,
+                           const struct tile_layout *l)
+{
+    for (size_t i = 0; i < tsr_node_input_count(nf->node); i++)
+        if (tsr_node_input(nf->node, i) == v && !tsr__layout_equal(nf->inputs[i], l))
+            return false;
+    return true;
+}
+
+static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow *nf)
+{
+    size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
+    for (size_t i = 0; i < n_in + n_out; i++) {
+        bool out = i >= n_in;
+        tsr_value *v = out ? tsr_node_output(n, i - n_in) : tsr_node_input(n, i);
+        const struct tile_layout *l = out ? nf->outputs[i - n_in] : nf->inputs[i];
+        if (!v || has_spec(n, c, v) || (!out && !readings_agree(nf, v, l)))
+            continue;
+        tsr_status status = tsr__spec_write(n, c, v, l);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+static tsr_status infer(struct arena *a, tsr_model *m, tsr_config *c)
+{
+    const struct flow *f = tsr__flow_new(a, m, c);
+    if (!f)
+        return a->failed ? TSR_NOMEM : TSR_INVALID;
+    size_t i = 0;
+    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && i < f->n_nodes;
+         n = tsr_node_next(n), i++) {
+        tsr_status status = write_node(n, c, &f->nodes[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+static tsr_config *choose(tsr_model *m, const char *name)
+{
+    struct place at = PLACE_NONE;
+    size_t n = tsr_model_config_count(m);
+    tsr_config *c = name ? tsr_model_find_config(m, name) : n == 1 ? tsr_model_config(m, 0) : NULL;
+    if (c)
+        return c;
+    if (name) {
+        at.configuration = str_of(name);
+        tsr__diag(tsr_model_session(m), DIAG_config_unknown, &at,
+                  "name one that the model declares",
+                  "the model declares no device configuration '%s'", name);
+    } else {
+        tsr__diag(tsr_model_session(m), DIAG_config_choice, &at,
+                  n ? "name one of them" : "declare one, and say how some value is cut",
+                  "the model declares %zu device configurations", n);
+    }
+    return NULL;
+}
+
+tsr_status tsr_infer(tsr_model *m, const char *config)
+{
+    tsr_session *s = tsr_model_session(m);
+    tsr_config *c = choose(m, config);
+    if (!c)
+        return TSR_INVALID;
+    size_t errors = tsr__diag_errors(s);
+    tsr_status status = tsr_check(m, tsr_config_name(c));
+    if (status != TSR_OK)
+        return status;
+    if (tsr__diag_errors(s) > errors)
+        return TSR_INVALID;
+    struct arena a;
+    tsr__arena_init(&a, s);
+    status = infer(&a, m, c);
+    tsr__arena_free(&a);
+    return status;
+}

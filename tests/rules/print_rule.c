@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// print_rule.c - for prove.py: the table's rows, or the rules of the nodes of models, one JSON line each.
+#include "rules/rules.h"
+
+#include <stdio.h>
+
+static const char *const kinds[] = {"par", "red", "rep"};
+static const char *const combines[] = {"sum", "max", "min", "prod"};
+static const char *const rewrites[] = {"shape", "once", "attr"};
+
+static void print_size(tsr_dim d)
+{
+    if (d.value >= 0)
+        printf("%lld", (long long)d.value);
+    else
+        printf("\"%s\"", d.symbol);
+}
+
+static void print_tensors(const char *name, const struct rule_tensor *t, int n)
+{
+    printf(", \"%s\": [", name);
+    for (int i = 0; i < n; i++) {
+        printf("%s{\"host\": %s, \"absent\": %s, \"dims\": [", i ? ", " : "",
+               t[i].host ? "true" : "false", t[i].absent ? "true" : "false");
+        for (int d = 0; d < t[i].rank; d++) {
+            printf("%s[", d ? ", " : "");
+            for (int k = 0; k < t[i].dims[d].n; k++)
+                printf("%s%d", k ? ", " : "", t[i].dims[d].factors[k]);
+            printf("]");
+        }
+        printf("]}");
+    }
+    printf("]");
+}
+
+static void print_shapes(const tsr_node *n, const struct shapes *s)
+{
+    printf(", \"shapes\": [");
+    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+        struct shape of = {.rank = -1};
+        if (tsr_node_output(n, i))
+            of = tsr__shapes_of(s, tsr_node_output(n, i));
+        printf("%s{\"type\": %d, \"rank\": %d, \"dims\": [", i ? ", " : "", (int)of.dtype, of.rank);
+        for (int d = 0; d < of.rank; d++) {
+            printf("%s", d ? ", " : "");
+            print_size(of.dims[d]);
+        }
+        printf("]}");
+    }
+    printf("]");
+}
+
+static void print_rule(const tsr_node *n, const struct rule *r, const struct shapes *s)
+{
+    printf("{\"op\": \"%s\", \"whole\": ", tsr_node_op(n));
+    printf(r->whole ? "\"%s\"" : "null%s", r->whole ? r->whole : "");
+    printf(", \"factors\": [");
+    for (int i = 0; i < r->n_factors; i++) {
+        const struct rule_factor *f = &r->factors[i];
+        printf("%s{\"name\": \"%s\", \"kind\": \"%s\", \"combine\": \"%s\", \"unit\": %lld, "
+               "\"size\": ",
+               i ? ", " : "", f->name, kinds[f->kind], combines[f->combine], (long long)f->unit);
+        print_size(f->size);
+        printf("}");
+    }
+    printf("]");
+    print_tensors("inputs", r->inputs, r->n_inputs);
+    print_tensors("outputs", r->outputs, r->n_outputs);
+    printf(", \"rewrites\": [");
+    for (int i = 0; i < r->n_rewrites; i++)
+        printf(
+            "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"name\": \"%s\"}",
+            i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
+            r->rewrites[i].output, r->rewrites[i].factor,
+            r->rewrites[i].name ? r->rewrites[i].name : "");
+    printf("]");
+    print_shapes(n, s);
+    printf("}\n");
+}
+
+static int print_model(tsr_session *session, const char *path)
+{
+    tsr_model *m;
+    if (tsr_model_load(session, path, &m) != TSR_OK)
+        return 1;
+    struct arena a;
+    tsr__arena_init(&a, session);
+    const struct shapes *s = tsr__shapes_new(&a, m);
+    const tsr_node *n = tsr_graph_first(tsr_model_graph(m));
+    const struct rule *r = s ? tsr__rule_of(&a, n, s) : NULL;
+    if (r)
+        print_rule(n, r, s);
+    tsr__arena_free(&a);
+    tsr_model_free(m);
+    return r ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct rule_row_text row;
+    for (size_t i = 0; argc == 1 && tsr__rule_row(i, &row); i++)
+        printf("{\"op\": \"%s\", \"domain\": \"%s\", \"since\": %lld}\n", row.op, row.domain,
+               (long long)row.since);
+    tsr_session *session = tsr_session_new(NULL);
+    int failed = session == NULL;
+    for (int i = 1; i < argc && !failed; i++)
+        failed = print_model(session, argv[i]);
+    for (size_t i = 0; session && i < tsr_finding_count(session); i++)
+        fprintf(stderr, "%s", tsr_finding_text(session, i));
+    tsr_session_free(session);
+    return failed;
+}

@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Proves every row of the table of rules: cut the inputs as the rule says, run the local nodes, combine as the rule
+says, compare with the whole run. Every single cut of every factor, and pairs of cuts; 2, 3 and 4 parts, uneven ones too.
+
+Usage: prove.py PRINT_RULE    (the program built from print_rule.c)
+"""
+import itertools, json, os, subprocess, sys, tempfile
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper, numpy_helper
+
+OPSET = 21  # rows that are younger use their own
+rng = np.random.default_rng(7)
+
+
+# ---- data -------------------------------------------------------------------------------------------
+
+def floats(*shape, low=-2.0, high=2.0):
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def ints(*shape, low=-9, high=9, dtype=np.int64):
+    return rng.integers(low, high, shape).astype(dtype)
+
+
+def bools(*shape):
+    return rng.integers(0, 2, shape).astype(bool)
+
+
+class Host:
+    """An input that steers the node: known when the rule is made."""
+
+    def __init__(self, value):
+        self.value = np.asarray(value)
+
+
+# ---- cases: (inputs, attributes, number of outputs, symbols) ------------------------------------------
+
+def case(*inputs, outputs=1, symbols=None, declare=None, whole=False, **attributes):
+    return dict(inputs=inputs, outputs=outputs, attributes=attributes, symbols=symbols, declare=declare, whole=whole)
+
+
+SHAPES = [((3, 4, 5), (3, 4, 5)), ((3, 1, 5), (4, 1)), ((4, 5), (3, 1, 5)), ((5,), ()), ((1, 4), (4, 1)),
+          ((1, 1), (1, 1)), ((2, 7), (1, 7))]
+
+
+def two(make, make2=None, **attributes):
+    return [case(make(*a), (make2 or make)(*b), **attributes) for a, b in SHAPES]
+
+
+def many(make):
+    return [case(make(3, 4), make(4), make(3, 1)), case(make(5, 2)), case(make(2, 3), make(2, 3))]
+
+
+def one(make=floats, **k):
+    attributes = {x: k.pop(x) for x in list(k) if x not in ("low", "high", "dtype")}
+    return [case(make(3, 4, 5, **k), **attributes), case(make(7, **k), **attributes), case(make(**k), **attributes)]
+
+
+unsigned = lambda *s: ints(*s, low=0, high=5, dtype=np.uint32)
+positive = lambda *s: ints(*s, low=1, high=9)
+away = lambda *s: floats(*s, low=0.5, high=2)
+special = lambda *s: np.where(bools(*s), floats(*s), np.float32(np.inf)).astype(np.float32)
+nans = lambda *s: np.where(bools(*s), floats(*s), np.float32(np.nan)).astype(np.float32)
+
+GEMM = [case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), *([] if c is None else [floats(*c)]),
+             transA=a, transB=b, alpha=0.5, beta=1.5)
+        for a in (0, 1) for b in (0, 1) for c in (None, (), (6,), (1, 6), (4, 1), (4, 6))]
+MATMUL = [case(floats(*a), floats(*b)) for a, b in
+          [((4, 5), (5, 6)), ((2, 4, 5), (5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6)), ((3, 1, 4, 5), (2, 5, 6)), ((1, 4, 5), (3, 5, 6)),
+           ((5,), (5, 6)), ((5,), (3, 5, 6)), ((4, 5), (5,)), ((2, 4, 5), (5,)), ((5,), (5,))]]
+RESHAPE = [case(floats(*a), Host(np.array(b, np.int64)), **k) for a, b, k in [
+    ((8, 6), (2, 4, 6), {}), ((8, 4), (2, 16), {}), ((2, 3, 4), (24,), {}), ((24,), (2, 3, 4), {}), ((6, 4), (4, 6), {}),
+    ((4, 1, 6), (4, 6), {}), ((4, 6), (4, 1, 6, 1), {}), ((2, 3, 4), (0, -1), {}), ((2, 3, 4), (-1, 4), {}), ((6,), (-1, 3), {}),
+    ((2, 6, 5), (3, 4, 5), {}), ((5, 4, 6), (5, 8, 3), {}), ((12, 7), (-1, 14), {}), ((1,), (), {}), ((), (1, 1), {}),
+    ((7, 4), (7, 4), {}), ((6, 10), (4, 15), {}), ((2, 2, 9), (6, 6), {})]]
+RESHAPE += [
+    case(floats(2, 3, 8), Host(np.array([-1, 8], np.int64)), symbols=[("batch", "seq", 8)], declare=[("seq*batch", 8)]),
+    case(floats(6, 8), Host(np.array([2, 3, 8], np.int64)), symbols=[("seq*batch", 8)], declare=[("batch", "seq", 8)]),
+    case(floats(6, 8), np.array([2, 3, 4, 2], np.int64), symbols=[("seq*batch", 8), (4,)], declare=[("batch", "seq", 4, 2)]),
+    case(floats(2, 3, 8), np.array([2, 24], np.int64), symbols=[("batch", "seq", 8), (2,)], declare=[("batch", "seq*8")]),
+    case(floats(2, 12), np.array([6, 4], np.int64), symbols=[("batch", 12), (2,)], declare=[("3*batch", 4)]),
+    case(floats(2, 3, 4), np.array([3, 2, 4], np.int64), symbols=[("batch", "seq", 4), (3,)], declare=[("seq", "batch", 4)]),
+]
+SYMBOLIC = [case(floats(2, 3, 4), floats(3, 4), symbols=[("batch", "seq", 4), ("seq", 4)]),
+            case(floats(2, 3, 4), floats(2, 1, 4), symbols=[("batch", "seq", 4), ("batch", "other", 4)]),
+            case(floats(6, 4), floats(6, 4), symbols=[("seq*batch", 4), ("batch * seq", 4)])]
+
+CASES = {
+    "Acos": one(low=-0.9, high=0.9), "Acosh": one(low=1.1, high=3), "Asin": one(low=-0.9, high=0.9), "Atanh": one(low=-0.9, high=0.9),
+    "Add": two(floats) + SYMBOLIC, "And": two(bools), "BitShift": two(unsigned, direction="LEFT"),
+    "BitwiseAnd": two(ints), "BitwiseNot": one(ints), "BitwiseOr": two(ints), "BitwiseXor": two(ints),
+    "Cast": one(to=T.INT32), "CastLike": [case(floats(3, 4), Host(np.int64(1))), case(ints(5), Host(floats(2)))],
+    "Clip": [case(floats(3, 4), Host(np.float32(-1)), Host(np.float32(1))), case(floats(5), None, Host(np.float32(0.5))), case(floats(2, 2))],
+    "Div": two(floats, away), "Mod": two(ints, positive) + [case(floats(3, 4), away(4), fmod=1)],
+    "Dropout": one() + [case(floats(3, 4), Host(np.float32(0.5)), outputs=2), case(floats(6), None, Host(np.bool_(False))),
+                        case(floats(3, 4), None, Host(np.bool_(True)), whole=True)],
+    "Equal": two(ints), "Greater": two(floats), "GreaterOrEqual": two(ints), "Less": two(floats), "LessOrEqual": two(ints),
+    "Gelu": one() + one(approximate="tanh"), "Gemm": GEMM, "MatMul": MATMUL, "IsInf": one(special), "IsNaN": one(nans),
+    "Log": one(low=0.1, high=3), "Max": many(floats), "Mean": many(floats), "Min": many(floats), "Sum": many(floats), "Mul": two(floats),
+    "Not": one(bools), "Or": two(bools), "PRelu": [case(floats(3, 4), floats(4)), case(floats(2, 3, 4), floats(3, 1)), case(floats(5), floats(1))],
+    "Pow": two(away), "Reciprocal": one(low=0.5, high=2), "Reshape": RESHAPE, "Sqrt": one(low=0, high=3), "Sub": two(floats),
+    "Tan": one(low=-1, high=1), "Xor": two(bools), "LeakyRelu": one(alpha=0.1), "Celu": one(alpha=0.7), "Elu": one(alpha=0.7),
+    "Transpose": [case(floats(2, 3, 4)), case(floats(2, 3, 4), perm=[1, 2, 0]), case(floats(5, 2), perm=[1, 0]), case(floats()), case(floats(4))],
+    "Where": [case(bools(3, 4), floats(4), floats(3, 1)), case(bools(4), floats(3, 4), floats()), case(bools(2, 1, 3), floats(5, 1), floats(1))],
+}
+
+
+# ---- the two machines that run a node ------------------------------------------------------------------
+
+def node_model(op, since, c, static):
+    """static: shapes and host values as the rule may know them; else anything of the same rank."""
+    names, inputs, constants, symbols = [], [], [], c["symbols"] or []
+    for i, v in enumerate(c["inputs"]):
+        name = "" if v is None else "x%d" % i
+        names.append(name)
+        if v is None:
+            continue
+        value = v.value if isinstance(v, Host) else v
+        if static and isinstance(v, Host):
+            constants.append(numpy_helper.from_array(value, name))
+            continue
+        dims = symbols[i] if static and i < len(symbols) else value.shape if static else [None] * value.ndim
+        inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), dims))
+    made = ["y%d" % i for i in range(c["outputs"])]
+    node = helper.make_node(op, names, made, **c["attributes"])
+    outputs = [helper.make_empty_tensor_value_info(y) for y in made]
+    declared = [helper.make_tensor_value_info("y%d" % i, T.FLOAT, d) for i, d in enumerate(c["declare"] or [])] if static else []
+    graph = helper.make_graph([node], "g", inputs, outputs, constants, value_info=declared)
+    version = max(since, OPSET)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=10)
+
+
+class Machine:
+    def __init__(self, model):
+        self.count = 0
+        try:
+            import onnxruntime as ort
+            options = ort.SessionOptions()
+            options.log_severity_level, options.intra_op_num_threads = 4, 1
+            self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            self.reference = False
+        except Exception:  # an operator that ONNX Runtime lacks on the CPU
+            from onnx.reference import ReferenceEvaluator
+            self.session, self.reference = ReferenceEvaluator(model), True
+
+    def __call__(self, inputs):
+        self.count += 1
+        return self.session.run(None, {"x%d" % i: v for i, v in enumerate(inputs) if v is not None})
+
+
+# ---- cutting by a rule -------------------------------------------------------------------------------------
+
+def bounds(size, n, j):
+    return j * size // n, (j + 1) * size // n
+
+
+def index_of(tensor, sizes, cell, shape):
+    """For each dimension the indices that the cell has of it: its factors, outermost first."""
+    result = []
+    for d, factors in enumerate(tensor["dims"]):
+        at = np.zeros(1, np.int64)
+        if not any(f in cell for f in factors):
+            result.append(np.arange(shape[d]))  # not cut; perhaps of size 1 after all
+            continue
+        for f in factors:
+            lo, hi = cell.get(f, (0, sizes[f]))
+            at = (at[:, None] * sizes[f] + np.arange(lo, hi)[None, :]).ravel()
+        result.append(at)
+    return result
+
+
+def cut(value, index):
+    return value[np.ix_(*index)] if value.ndim else value
+
+
+def close(a, b):
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.dtype.kind not in "fc":
+        return np.array_equal(a, b)
+    finite = np.abs(b[np.isfinite(b)])
+    scale = finite.max() if finite.size else 1
+    return np.allclose(a, b, rtol=0, atol=1e-5 * max(scale, 1e-30), equal_nan=True)
+
+
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def parts_of(rule, sizes, cuts):
+    """Every cell of the cut: {factor: (start, stop)}."""
+    choices = [[(f, bounds(sizes[f], n, j), j) for j in range(n)] for f, n in cuts]
+    for combination in itertools.product(*choices):
+        yield {f: b for f, b, _ in combination}, {f: j for f, _, j in combination}
+
+
+def prove(rule, sizes, cuts, c, machine, local, whole):
+    """Runs all cells of a cut; what is wrong, or None."""
+    values = [v.value if isinstance(v, Host) else v for v in c["inputs"]]
+    results = [np.full(w.shape, 0, w.dtype) for w in whole]
+    filled = [np.zeros(w.shape, np.int64) for w in whole]
+    reduced = [f for f, _ in cuts if rule["factors"][f]["kind"] == "red"]
+    for cell, coords in parts_of(rule, sizes, cuts):
+        first = all(coords[f] == 0 for f in reduced)
+        ins, left_out = [], []
+        for t, v in zip(rule["inputs"], values):
+            ins.append(v if v is None or t["host"] else np.ascontiguousarray(cut(v, index_of(t, sizes, cell, v.shape))))
+        where = [index_of(t, sizes, cell, w.shape) for t, w in zip(rule["outputs"], whole)]
+        for r in rule["rewrites"]:
+            if r["kind"] == "shape":
+                ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
+            elif r["kind"] == "once" and not first:
+                left_out.append(r["index"])
+        try:
+            outs = (local(tuple(left_out)) if left_out else machine)([None if i in left_out else v for i, v in enumerate(ins)])
+        except Exception as e:
+            return "cell %s does not run: %s" % (coords, str(e)[:200])
+        for k, (out, at) in enumerate(zip(outs, where)):
+            out = np.asarray(out)
+            if out.shape != tuple(len(x) for x in at):
+                return "cell %s gives shape %s" % (coords, out.shape)
+            box = np.ix_(*at) if at else ()
+            old = results[k][box]
+            results[k][box] = out if first else COMBINE[rule["factors"][reduced[0]]["combine"]](old, out)
+            filled[k][box] += 1
+    if any((n == 0).any() for n in filled):
+        return "the cells do not cover the output"
+    if not all(close(r, np.asarray(w)) for r, w in zip(results, whole)):
+        return "the result differs"
+    return None
+
+
+def check_shapes(rule, whole, names):
+    for s, w in zip(rule["shapes"], whole):
+        if s["rank"] != w.ndim or s["type"] not in (0, helper.np_dtype_to_tensor_dtype(w.dtype)):
+            return "shape inference: rank %d, type %d" % (s["rank"], s["type"])
+        for d, size in zip(s["dims"], w.shape):
+            if (d if isinstance(d, int) else eval(d or "size", {"size": size}, names)) != size:
+                return "shape inference: %s where %s is right" % (s["dims"], w.shape)
+    return None
+
+
+def prove_case(op, since, c, rule):
+    """(number of cuts proved, what is wrong)"""
+    if c["whole"]:
+        return (1, None) if rule["whole"] else (0, "should not be cut")
+    if rule["whole"]:
+        return 0, "not cut: " + rule["whole"]
+    machine, cache = Machine(node_model(op, since, c, False)), {}
+    values = [v.value if isinstance(v, Host) else v for v in c["inputs"]]
+    names = {}
+    for shape, v in zip(c["symbols"] or [], values):
+        names.update({s: n for s, n in zip(shape, v.shape) if isinstance(s, str) and s.isidentifier()})
+    names = dict({"batch": 2, "seq": 3}, **names)
+    sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]
+    whole = [np.asarray(w) for w in machine(values)]
+    wrong = check_shapes(rule, whole, names)
+    if wrong:
+        return 0, wrong
+
+    def local(left_out):
+        if left_out not in cache:
+            inputs = [None if i in left_out else v for i, v in enumerate(c["inputs"])]
+            cache[left_out] = Machine(node_model(op, since, dict(c, inputs=inputs), False))
+        return cache[left_out]
+
+    free = [i for i, f in enumerate(rule["factors"]) if f["kind"] != "rep" and sizes[i] > 1]
+    cuts = [[(f, n)] for f in free for n in (2, 3, 4) if n <= sizes[f]]
+    cuts += [[(f, 2), (g, min(3, sizes[g]))] for f, g in itertools.combinations(free, 2)]
+    for x in cuts:
+        wrong = prove(rule, sizes, x, c, machine, local, whole)
+        if wrong:
+            named = ", ".join("%s in %d" % (rule["factors"][f]["name"], n) for f, n in x)
+            return 0, "%s: %s" % (named, wrong)
+    return len(cuts), None
+
+
+def main(printer):
+    rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
+    jobs = [(r["op"], r["since"], c) for r in rows for c in CASES.get(r["op"], one())]
+    with tempfile.TemporaryDirectory() as d:
+        files = []
+        for i, (op, since, c) in enumerate(jobs):
+            files.append(os.path.join(d, "%d.onnx" % i))
+            onnx.save(node_model(op, since, c, True), files[-1])
+        rules = [json.loads(line) for line in subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()]
+    assert len(rules) == len(jobs), "a rule is missing"
+    proved, bad, cut_rows = 0, 0, set()
+    for (op, since, c), rule in zip(jobs, rules):
+        n, wrong = prove_case(op, since, c, rule)
+        proved += n
+        if n:
+            cut_rows.add(op)
+        if wrong:
+            bad += 1
+            shapes = [None if v is None else list((v.value if isinstance(v, Host) else v).shape) for v in c["inputs"]]
+            print("%s %s %s: %s" % (op, shapes, c["attributes"], wrong))
+    for r in rows:
+        if r["op"] not in cut_rows:
+            bad += 1
+            print("%s: no cut was proved" % r["op"])
+    unknown = set(CASES) - {r["op"] for r in rows}
+    if unknown:
+        bad += 1
+        print("cases without a row: %s" % sorted(unknown))
+    print("%d rows, %d nodes, %d cuts proved, %d wrong" % (len(rows), len(jobs), proved, bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_rules.c - the table, the notation, size expressions, shapes, and what the rules of single nodes say.
+// That the rules are true is proved elsewhere (prove.py).
+#include "rules/internal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+struct bench {
+    tsr_session *session;
+    struct arena arena;
+    tsr_model *model;
+    tsr_graph *graph;
+};
+
+static int setup(void **state)
+{
+    struct bench *b = calloc(1, sizeof(*b));
+    assert_non_null(b);
+    b->session = tsr_session_new(NULL);
+    tsr__arena_init(&b->arena, b->session);
+    assert_int_equal(tsr_model_new(b->session, "g", 10, &b->model), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(b->model, "", 18), TSR_OK);
+    b->graph = tsr_model_graph(b->model);
+    *state = b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *b = *state;
+    tsr__arena_free(&b->arena);
+    tsr_model_free(b->model);
+    tsr_session_free(b->session);
+    free(b);
+    return 0;
+}
+
+// ---- building: a dimension is a number or a symbol, "batch 3 x" ----------------------------------------
+
+static int read_dims(const char *text, tsr_dim *dims, char *buffer, size_t size)
+{
+    int n = 0;
+    assert_true(strlen(text) < size);
+    memcpy(buffer, text, strlen(text) + 1);
+    for (char *save = NULL, *w = strtok_r(buffer, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+        int64_t number;
+        bool is_number = tsr__str_int(str_of(w), &number);
+        bool open = strcmp(w, "?") == 0;
+        dims[n++] =
+            (tsr_dim){.value = is_number ? number : -1, .symbol = is_number || open ? "" : w};
+    }
+    return n;
+}
+
+static tsr_value *input(struct bench *b, const char *name, const char *dims)
+{
+    char buffer[128];
+    tsr_dim d[16];
+    int n = read_dims(dims, d, buffer, sizeof(buffer));
+    tsr_value *v = tsr_graph_add_input(b->graph, name);
+    assert_non_null(v);
+    assert_int_equal(tsr_value_set_type(v, TSR_FLOAT, n, d), TSR_OK);
+    return v;
+}
+
+static tsr_value *ints(struct bench *b, const char *name, int64_t n, const int64_t *v)
+{
+    return tsr_graph_add_initializer(b->graph, name, TSR_INT64, 1, &n, v, (size_t)n * 8);
+}
+
+static tsr_node *node(struct bench *b, const char *op, tsr_value *x, tsr_value *y, const char *out)
+{
+    tsr_value *in[] = {x, y};
+    tsr_node *n = tsr_graph_add_node(b->graph, "", op, out, in, y ? 2 : x ? 1 : 0, &out, 1);
+    assert_non_null(n);
+    return n;
+}
+
+static const struct rule *rule_of(struct bench *b, const tsr_node *n)
+{
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    assert_non_null(s);
+    const struct rule *r = tsr__rule_of(&b->arena, n, s);
+    assert_non_null(r);
+    return r;
+}
+
+// A rule as text, to compare: "[a b],[b c] -> [a c]; red b" with sizes left out; whole: its reason.
+static const char *rule_text(struct bench *b, const tsr_node *n)
+{
+    const struct rule *r = rule_of(b, n);
+    struct str s = STR("");
+    if (r->whole)
+        return tsr__arena_printf(&b->arena, "whole: %s", r->whole).p;
+    for (int side = 0; side < 2; side++) {
+        const struct rule_tensor *t = side ? r->outputs : r->inputs;
+        for (int i = 0; i < (side ? r->n_outputs : r->n_inputs); i++) {
+            s = tsr__arena_printf(&b->arena, STR_FMT "%s", STR_ARG(s),
+                                  i      ? ","
+                                  : side ? " -> "
+                                         : "");
+            if (t[i].host || t[i].absent) {
+                s = tsr__arena_printf(&b->arena, STR_FMT "%s", STR_ARG(s), t[i].host ? "." : "-");
+                continue;
+            }
+            s = tsr__arena_printf(&b->arena, STR_FMT "[", STR_ARG(s));
+            for (int d = 0; d < t[i].rank; d++) {
+                const struct rule_dim *dim = &t[i].dims[d];
+                s = tsr__arena_printf(&b->arena, STR_FMT "%s%s", STR_ARG(s), d ? " " : "",
+                                      dim->n == 0  ? "1"
+                                      : dim->n > 1 ? "("
+                                                   : "");
+                for (int k = 0; k < dim->n; k++)
+                    s = tsr__arena_printf(&b->arena, STR_FMT "%s%s", STR_ARG(s), k ? " " : "",
+                                          r->factors[dim->factors[k]].name);
+                if (dim->n > 1)
+                    s = tsr__arena_printf(&b->arena, STR_FMT ")", STR_ARG(s));
+            }
+            s = tsr__arena_printf(&b->arena, STR_FMT "]", STR_ARG(s));
+        }
+    }
+    for (int f = 0; f < r->n_factors; f++)
+        if (r->factors[f].kind != FACTOR_PAR)
+            s = tsr__arena_printf(&b->arena, STR_FMT "; %s %s", STR_ARG(s),
+                                  r->factors[f].kind == FACTOR_RED ? "red" : "rep",
+                                  r->factors[f].name);
+    return s.p;
+}
+
+static const char *size_text(struct bench *b, const tsr_node *n, const char *factor)
+{
+    const struct rule *r = rule_of(b, n);
+    for (int f = 0; f < r->n_factors; f++)
+        if (strcmp(r->factors[f].name, factor) == 0)
+            return r->factors[f].size.value >= 0
+                       ? tsr__arena_printf(&b->arena, "%lld", (long long)r->factors[f].size.value).p
+                       : r->factors[f].size.symbol;
+    return "no such factor";
+}
+
+// ---- the table -------------------------------------------------------------------------------------------
+
+static void test_rows_parse_and_are_sorted(void **state)
+{
+    struct bench *b = *state;
+    struct rule_row_text row, last = {.op = ""};
+    size_t i = 0;
+    for (; tsr__rule_row(i, &row); i++) {
+        const char *wrong = NULL;
+        assert_non_null(row.rule);
+        if (!tsr__pattern_parse(&b->arena, str_of(row.rule), &wrong))
+            fail_msg("%s: %s", row.op, wrong ? wrong : "out of memory");
+        int order = strcmp(last.op, row.op);
+        if (order == 0)
+            order = strcmp(last.domain, row.domain);
+        assert_true(order < 0 || (order == 0 && last.since < row.since));
+        assert_true(row.since >= 1);
+        last = row;
+    }
+    assert_true(i >= 75);
+    assert_false(tsr__rule_row(i, &row));
+}
+
+static void test_notation_refuses(void **state)
+{
+    struct bench *b = *state;
+    static const struct {
+        const char *text, *wrong;
+    } cases[] = {
+        {"[a] -> [a]; red a:sum", "a reduced factor stands in an output"},
+        {"[a b] -> [a]", "a factor that only inputs have needs a clause"},
+        {"[a] -> [a b]", "a factor that only outputs have needs gen or rep"},
+        {"[a b] -> [a]; red b:sum; rep b", "a factor has two clauses"},
+        {"[a b] -> [a]; red b", "red needs one of :sum :max :min :prod"},
+        {"[a b] -> [a]; red b:mode", "red needs one of :sum :max :min :prod"},
+        {"[a] -> [a]; rep c", "a clause names a factor that no tensor has"},
+        {"[a] -> [a]; gen a", "a generated factor stands in an input"},
+        {"[a] -> [a]; shape 1", "shape and once need the number of an input"},
+        {"[a] -> [a]; frob a", "unknown clause"},
+        {"[a] -> [a] x", "text after the rule"},
+        {"[a] [a]", "expected '->'"},
+        {"[a -> [a]", "expected a factor"},
+        {"a -> [a]", "expected a tensor: [..] or ·"},
+        {"[()] -> []", "empty product"},
+        {"[(A b)] -> [A b]", "a pack cannot stand in a product"},
+        {"[a*] -> [a]", "'*' is for packs (capitals)"},
+        {"[a]…,[a] -> [a]", "only the last tensor may repeat"},
+        {"[a] -> [a]; blk a", "blk needs a unit: blk f/32"},
+        {"[a] -> [a]; attr heads", "attr needs name=factor"},
+    };
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        const char *wrong = NULL;
+        assert_null(tsr__pattern_parse(&b->arena, str_of(cases[i].text), &wrong));
+        assert_non_null(wrong);
+        assert_string_equal(wrong, cases[i].wrong);
+    }
+}
+
+static void test_notation_reads_clauses(void **state)
+{
+    struct bench *b = *state;
+    const char *wrong;
+    struct pattern *p = tsr__pattern_parse(&b->arena,
+                                           STR("[A* (h d) k],·?,[k]? -> [A* h d]; red k:max; blk "
+                                               "h/4; attr num_heads=h; once 2; P:none; flops 2"),
+                                           &wrong);
+    assert_non_null(p);
+    assert_int_equal(p->n_inputs, 3);
+    assert_true(p->inputs[1].host && p->inputs[1].optional);
+    assert_int_equal(p->inputs[0].dims[1].n, 2);
+    assert_int_equal(p->letters[3].kind, FACTOR_RED);
+    assert_int_equal(p->letters[3].combine, COMBINE_MAX);
+    assert_int_equal(p->letters[1].unit, 4);
+    assert_int_equal(p->n_rewrites, 2);
+    assert_string_equal(p->rewrites[0].name, "num_heads");
+    p = tsr__pattern_parse(&b->arena, STR("[A* r] -> [A* r]; stat r"), &wrong);
+    assert_non_null(p);
+    assert_int_equal(p->letters[1].kind, FACTOR_REP);
+    p = tsr__pattern_parse(&b->arena, STR(" -> [a]; gen a"), &wrong);
+    assert_non_null(p);
+    assert_int_equal(p->n_inputs, 0);
+}
+
+// ---- expressions ---------------------------------------------------------------------------------------------
+
+static tsr_dim symbol(const char *s)
+{
+    return (tsr_dim){.value = -1, .symbol = s};
+}
+
+static void test_sizes_compare(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"seq*batch", "batch * seq", true},
+        {"((batch*seq)//batch)", "seq", true},
+        {"2*s*3", "6*s", true},
+        {"(a*b)*(c)", "c*(b*a)", true},
+        {"past + 1", "past+1", true},
+        {"past + 1", "past", false},
+        {"(past+1)*h", "h*(past + 1)", true},
+        {"a*b", "a*c", false},
+        {"a*a", "a", false},
+        {"a//b", "a // b", true},
+        {"a//2", "a", false},
+        {"a**2", "a*2", false},
+        {"a/b*b", "a", false},
+        {"max(a, b)", "max(a,b)", true},
+        {"", "", false},
+        {"()", "()", false},
+        {"((a", "((a", true},
+        {"a*", "a", false},
+    };
+    for (size_t i = 0; i < TSR_COUNT(cases); i++)
+        if (tsr__dim_equal(symbol(cases[i].a), symbol(cases[i].b)) != cases[i].same)
+            fail_msg("'%s' and '%s'", cases[i].a, cases[i].b);
+    assert_true(tsr__dim_equal((tsr_dim){.value = 6}, symbol("2*3")));
+    assert_false(tsr__dim_equal((tsr_dim){.value = -1}, (tsr_dim){.value = -1}));
+}
+
+static void test_sizes_print(void **state)
+{
+    struct bench *b = *state;
+    static const char *const cases[] = {"b*a*2", "2*a*b", "(p+1)*h", "(p+1)*h", "p + 1", "p + 1"};
+    for (size_t i = 0; i < TSR_COUNT(cases); i += 2) {
+        struct expr e = tsr__expr_of(symbol(cases[i]));
+        tsr_dim d = tsr__expr_dim(&b->arena, &e);
+        assert_true(tsr__dim_equal(d, symbol(cases[i + 1])));
+    }
+    struct expr huge = tsr__expr_of(symbol("9223372036854775807*4*a"));
+    assert_true(huge.known && huge.n == 1); // does not fit: one atom
+}
+
+// ---- rules of nodes --------------------------------------------------------------------------------------------
+
+static void test_matmul(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = input(b, "x", "batch 1 4 5"), *w = input(b, "w", "3 5 n");
+    tsr_node *n = node(b, "MatMul", x, w, "y");
+    assert_string_equal(rule_text(b, n), "[B0 1 m k],[B1 k n] -> [B0 B1 m n]; red k");
+    assert_string_equal(size_text(b, n, "B0"), "batch");
+    assert_string_equal(size_text(b, n, "B1"), "3");
+    assert_string_equal(size_text(b, n, "n"), "n");
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    struct shape y = tsr__shapes_of(s, tsr_node_output(n, 0));
+    assert_int_equal(y.rank, 4);
+    assert_string_equal(y.dims[0].symbol, "batch");
+    assert_int_equal(y.dims[2].value, 4);
+    assert_int_equal(y.dtype, TSR_FLOAT);
+}
+
+static void test_gemm_once(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *in[] = {input(b, "x", "5 4"), input(b, "w", "6 5"), input(b, "c", "6")};
+    const char *out = "y";
+    tsr_node *n = tsr_graph_add_node(b->graph, "", "Gemm", "g", in, 3, &out, 1);
+    assert_int_equal(tsr_node_set_int(n, "transA", 1), TSR_OK);
+    assert_int_equal(tsr_node_set_int(n, "transB", 1), TSR_OK);
+    assert_string_equal(rule_text(b, n), "[k m],[n k],[n] -> [m n]; red k");
+    const struct rule *r = rule_of(b, n);
+    assert_int_equal(r->n_rewrites, 1);
+    assert_int_equal(r->rewrites[0].kind, REWRITE_ADD_ONCE);
+    assert_int_equal(r->rewrites[0].index, 2);
+    in[2] = NULL;
+    out = "z";
+    n = tsr_graph_add_node(b->graph, "", "Gemm", "h", in, 2, &out, 1);
+    assert_int_equal(rule_of(b, n)->n_rewrites, 0);
+}
+
+static void test_broadcast_in_doubt_stays_whole(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = input(b, "x", "batch seq 4"), *y = input(b, "y", "other 4");
+    assert_string_equal(rule_text(b, node(b, "Add", x, y, "a")),
+                        "[A0 A1 A2],[A1 A2] -> [A0 A1 A2]; rep A1");
+    tsr_value *z = input(b, "z", "7 4");
+    assert_string_equal(rule_text(b, node(b, "Add", x, z, "c")),
+                        "[A0 A1 A2],[A1 A2] -> [A0 A1 A2]; rep A1");
+    tsr_value *u = input(b, "u", "? 4"), *one = input(b, "one", "1 4");
+    assert_string_equal(rule_text(b, node(b, "Add", x, u, "d")),
+                        "[A0 A1 A2],[A1 A2] -> [A0 A1 A2]; rep A1");
+    assert_string_equal(rule_text(b, node(b, "Add", x, one, "e")),
+                        "[A0 A1 A2],[1 A2] -> [A0 A1 A2]");
+}
+
+static void test_whole_with_reasons(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = input(b, "x", "3 4"), *y = input(b, "y", "5");
+    tsr_value *open = tsr_graph_add_input(b->graph, "open");
+    assert_string_equal(rule_text(b, node(b, "Frob", x, NULL, "a")),
+                        "whole: there is no rule for this operator (of this opset) yet");
+    assert_string_equal(rule_text(b, node(b, "Gelu", x, NULL, "a2")),
+                        "whole: there is no rule for this operator (of this opset) yet");
+    assert_string_equal(rule_text(b, node(b, "Add", x, y, "c")),
+                        "whole: the sizes of the tensors do not fit together");
+    assert_string_equal(rule_text(b, node(b, "Relu", open, NULL, "d")),
+                        "whole: the shape of an input is not known");
+    assert_string_equal(rule_text(b, node(b, "Relu", x, y, "e")),
+                        "whole: more inputs than the rule has");
+    assert_string_equal(rule_text(b, node(b, "Add", x, NULL, "f")), "[A0 A1] -> [A0 A1]");
+    assert_string_equal(rule_text(b, node(b, "PRelu", y, x, "g")),
+                        "whole: tensors have different numbers of dimensions");
+    tsr_node *t = node(b, "Transpose", x, NULL, "h");
+    int64_t perm[] = {0, 0};
+    assert_int_equal(tsr_node_set_ints(t, "perm", perm, 2), TSR_OK);
+    assert_string_equal(rule_text(b, t), "whole: the rule of this node could not be built");
+    perm[1] = 2;
+    assert_int_equal(tsr_node_set_ints(t, "perm", perm, 2), TSR_OK);
+    assert_string_equal(rule_text(b, t), "whole: perm names a dimension that is not there");
+}
+
+static tsr_node *reshape(struct bench *b, const char *from, const char *to)
+{
+    static int count;
+    char name[32];
+    snprintf(name, sizeof(name), "in%d", count);
+    tsr_value *x = input(b, name, from);
+    char buffer[128];
+    tsr_dim d[16];
+    int64_t v[16];
+    int n = read_dims(to, d, buffer, sizeof(buffer));
+    bool constant = true;
+    for (int i = 0; i < n; i++) {
+        v[i] = d[i].value;
+        if (d[i].value < 0 && strcmp(d[i].symbol, "-1") == 0)
+            v[i] = -1;
+        else if (d[i].value < 0)
+            constant = false;
+    }
+    snprintf(name, sizeof(name), "shape%d", count);
+    tsr_value *shape = constant ? ints(b, name, n, v) : tsr_graph_add_input(b->graph, name);
+    snprintf(name, sizeof(name), "out%d", count++);
+    tsr_node *r = node(b, "Reshape", x, shape, name);
+    if (!constant)
+        assert_int_equal(tsr_value_set_type(tsr_node_output(r, 0), TSR_FLOAT, n, d), TSR_OK);
+    return r;
+}
+
+static void test_reshape_factors(void **state)
+{
+    struct bench *b = *state;
+    static const struct {
+        const char *from, *to, *rule;
+    } cases[] = {
+        {"8 32", "2 4 32", "[(f0 f1) f2],. -> [f0 f1 f2]"},
+        {"8 4", "2 16", "[(f0 f1) f2],. -> [f0 (f1 f2)]"},
+        {"6 4", "4 6", "[(f0 f1) f2],. -> [(f0 f3) f4]; rep f1; rep f2; rep f3; rep f4"},
+        {"4 1 6", "4 6", "[f0 1 f1],. -> [f0 f1]"},
+        {"batch seq 64", "-1 64", "[f0 f1 f2],. -> [(f0 f1) f2]"},
+        {"seq*batch 64", "batch seq 64", "[(f0 f1) f2],. -> [f0 f1 f2]"},
+        {"batch seq 64", "seq*batch 64", "[f0 f1 f2],. -> [(f0 f1) f2]"},
+        {"batch seq 64", "batch seq 4 16", "[f0 f1 (f2 f3)],. -> [f0 f1 f2 f3]"},
+        {"batch seq 64", "0 0 4 16", "[f0 f1 (f2 f3)],. -> [f0 f1 f2 f3]"},
+        {"? 64", "batch seq 64", "[(f1 f2) f0],. -> [f1 f2 f0]"},
+        {"batch seq 4", "seq batch 4",
+         "[f0 f1 f4],. -> [f2 f3 f4]; rep f0; rep f1; rep f2; rep f3"},
+        {"batch 12", "3*batch 4", "[f0 (f1 f2)],. -> [(f0 f1) f2]"},
+        {"batch*seq 64", "batch seq 4 16", "[(f0 f1) (f2 f3)],. -> [f0 f1 f2 f3]"},
+        {"1", "1 1", "[1],. -> [1 1]"},
+    };
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        const char *got = rule_text(b, reshape(b, cases[i].from, cases[i].to));
+        if (strcmp(got, cases[i].rule) != 0)
+            fail_msg("%s -> %s: %s, not %s", cases[i].from, cases[i].to, got, cases[i].rule);
+    }
+    assert_string_equal(rule_text(b, reshape(b, "0 4", "0 4")),
+                        "whole: a dimension has no elements");
+    assert_string_equal(rule_text(b, reshape(b, "12", "5 x")),
+                        "whole: the sizes of the tensors do not fit together");
+}
+
+// Shape -> Gather -> Concat -> Reshape, with nothing declared but the input.
+static void test_values_are_followed(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = input(b, "x", "batch seq 64");
+    int64_t one = 1, minus[] = {-1}, heads[] = {4};
+    tsr_node *shape = node(b, "Shape", x, NULL, "shape");
+    tsr_value *of = tsr_node_output(shape, 0);
+    tsr_dim three = {.value = 3, .symbol = ""};
+    assert_int_equal(tsr_value_set_type(of, TSR_INT64, 1, &three), TSR_OK);
+    tsr_node *seq = node(b, "Gather", of, ints(b, "at", 1, &one), "seq");
+    tsr_value *parts[] = {ints(b, "m", 1, minus), tsr_node_output(seq, 0), ints(b, "h", 1, heads),
+                          ints(b, "d", 1, minus)};
+    int64_t sixteen = 16;
+    parts[3] = ints(b, "e", 1, &sixteen);
+    const char *name = "target";
+    tsr_node *cat = tsr_graph_add_node(b->graph, "", "Concat", "cat", parts, 4, &name, 1);
+    assert_int_equal(tsr_node_set_int(cat, "axis", 0), TSR_OK);
+    tsr_node *r = node(b, "Reshape", x, tsr_node_output(cat, 0), "y");
+    assert_string_equal(rule_text(b, r), "[f0 f1 (f2 f3)],. -> [f0 f1 f2 f3]");
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    struct shape y = tsr__shapes_of(s, tsr_node_output(r, 0));
+    assert_int_equal(y.rank, 4);
+    assert_string_equal(y.dims[0].symbol, "batch");
+    int64_t v[4];
+    assert_int_equal(tsr__shapes_ints(s, parts[2], v, 4), 1);
+    assert_int_equal(v[0], 4);
+    assert_int_equal(tsr__shapes_ints(s, tsr_node_output(seq, 0), v, 4), -1);
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_rows_parse_and_are_sorted),
+        TEST(test_notation_refuses),
+        TEST(test_notation_reads_clauses),
+        TEST(test_sizes_compare),
+        TEST(test_sizes_print),
+        TEST(test_matmul),
+        TEST(test_gemm_once),
+        TEST(test_broadcast_in_doubt_stays_whole),
+        TEST(test_whole_with_reasons),
+        TEST(test_reshape_factors),
+        TEST(test_values_are_followed),
+    };
+    return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
+}
