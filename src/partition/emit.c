@@ -114,6 +114,19 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
     return false;
 }
 
+bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t device, int input)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *w = &rule->rewrites[i];
+        const tsr_value *v = w->index == input ? tsr_node_input(nf->node, (size_t)input) : NULL;
+        if (v && w->kind == REWRITE_SHAPE && nf->outputs[w->output] &&
+            tsr__shape_constant(p, v, nf->outputs[w->output]))
+            return true;
+    }
+    return tsr__adds_elsewhere(nf, device, input);
+}
+
 static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_value **inputs)
 {
     const struct node_flow *nf = st->flow;
@@ -124,8 +137,8 @@ static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_valu
             continue;
         if (w->kind == REWRITE_ADD_ONCE && tsr__adds_elsewhere(nf, t->rank, w->index))
             inputs[w->index] = NULL;
-        if (w->kind == REWRITE_SHAPE && inputs[w->index] && nf->outputs[w->output]) {
-            const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
+        const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
+        if (w->kind == REWRITE_SHAPE && source && nf->outputs[w->output]) {
             inputs[w->index] =
                 tsr__part_local_shape(t, source, inputs[w->index], nf->outputs[w->output]);
             if (!inputs[w->index])
@@ -257,7 +270,7 @@ static tsr_status add_outputs(struct part *t)
         tsr_value *v = tsr_graph_output(g, i);
         tsr_value *local = form_root(t->plan->outputs.at[i])->local[t->rank];
         if (local && strcmp(tsr_value_name(local), tsr_value_name(v)) != 0)
-            local = tsr__part_node(t, "Identity", tsr__value_str(v), 1, local);
+            local = tsr__part_node(t, "Identity", str_of(tsr_value_name(v)), 1, local);
         if (!local || tsr__value_copy_type(local, v) != TSR_OK ||
             tsr_graph_add_output(t->graph, local) != TSR_OK)
             return TSR_NOMEM;

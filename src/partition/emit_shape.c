@@ -254,6 +254,16 @@ static int64_t host_entries(struct part *t, const tsr_value *source, const struc
     return n < 0 || n > l->rank ? l->rank : n;
 }
 
+bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct tile_layout *l)
+{
+    int64_t known[TILE_MAX_RANK];
+    int64_t n = tsr__shapes_ints(p->flow->shapes, source, known, TILE_MAX_RANK);
+    for (int64_t i = 0; n <= l->rank && i < n; i++)
+        if (tsr__dim_cut(&l->dims[l->rank - n + i]))
+            return true;
+    return false;
+}
+
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct tile_layout *l)
 {

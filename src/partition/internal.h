@@ -117,6 +117,8 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
 void tsr__plan_live(struct plan *p);
 // The device leaves input i of the node out, because another one adds it to the sum (emit.c).
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
+// The device does not read the value that the model has there: it has its own, or none.
+bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t device, int input);
 
 // ---- geometry.c: layouts seen from one device
 // ----------------------------------------------------------
@@ -185,6 +187,8 @@ tsr_value *tsr__part_shape(struct part *t, const struct item *it); // int64[rank
 bool tsr__shape_known(struct plan *p,
                       const struct item *it); // such a value can be made on every rank
 void tsr__plan_find_sizes(struct plan *p);
+// The host value is a constant that every device of l has as a constant of its own.
+bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct tile_layout *l);
 // A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct tile_layout *l);

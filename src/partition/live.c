@@ -15,7 +15,7 @@ static bool wanted(struct form *f, int64_t rank)
     return f && form_root(f)->live[rank];
 }
 
-static void live_node(struct step *st)
+static void live_node(struct plan *p, struct step *st)
 {
     const struct node_flow *nf = st->flow;
     for (size_t d = 0; d < nf->place.n_devices; d++) {
@@ -24,7 +24,7 @@ static void live_node(struct step *st)
         for (size_t i = 0; i < st->n_outputs; i++)
             any |= wanted(st->outputs[i], rank);
         for (size_t i = 0; i < st->n_inputs && any; i++)
-            if (i >= st->n_node_inputs || !tsr__adds_elsewhere(nf, rank, (int)i))
+            if (i >= st->n_node_inputs || !tsr__input_replaced(p, nf, rank, (int)i))
                 want(st->inputs[i], rank);
     }
 }
@@ -68,7 +68,7 @@ void tsr__plan_live(struct plan *p)
     for (size_t i = p->steps.n; i-- > 0;) {
         struct step *st = p->steps.at[i];
         if (st->kind == STEP_NODE)
-            live_node(st);
+            live_node(p, st);
         else if (st->n_groups)
             live_groups(st);
         else

@@ -46,7 +46,7 @@ struct item *tsr__item_of(struct plan *p, const tsr_value *v)
     if (!it)
         return NULL;
     it->value = v;
-    it->name = tsr__value_str(v);
+    it->name = str_of(tsr_value_name(v)); // NUL-terminated: it becomes a name again
     item_type(p, it);
     item_sizes(p, it);
     *slot = it;

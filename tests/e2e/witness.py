@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An independent reader of partitions: runs the rank files in onnx's reference evaluator, one thread per rank, with the
+communication operators written from docs/formats.md alone. No code of Tessera takes part, so what it and Tessera's
+own run agree on is what the files say."""
+import hashlib, itertools, json, os, threading
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+
+class World:
+    """What the ranks of one run share: values by (id, rank), behind a barrier per communication."""
+
+    def __init__(self, ranks):
+        self.lock = threading.Condition()
+        self.ranks, self.given, self.failed = ranks, {}, None
+
+    def exchange(self, rank, key, group, value):
+        with self.lock:
+            at = self.given.setdefault(key, {})
+            assert rank in group and rank not in at, "rank %d in %s twice" % (rank, key)
+            at[rank] = value
+            self.lock.notify_all()
+            while len(at) < len(group) and not self.failed:
+                if not self.lock.wait(60):
+                    self.failed = "rank %d waits in %s, there are %s" % (rank, key, sorted(at))
+            if self.failed:
+                raise RuntimeError(self.failed)
+            return [at[r] for r in group]
+
+
+def bounds(size, n, j):
+    return j * size // n, (j + 1) * size // n
+
+
+class Layout:
+    """`source` and `target` of a Reshard, read as docs/formats.md says."""
+
+    def __init__(self, numbers):
+        it = iter(int(x) for x in numbers)
+        self.dims = [[(next(it), next(it)) for _ in range(next(it))] for _ in range(next(it))]
+        self.loops = [(next(it), next(it)) for _ in range(next(it))]
+        self.owners = [[next(it) for _ in range(next(it))] for _ in range(next(it))]
+        assert next(it, None) is None
+        cuts = [self.dims[d][f][1] for d, f in self.loops]
+        assert np.prod(cuts, dtype=int) == len(self.owners)
+        self.coords = list(itertools.product(*map(range, cuts)))
+
+    def indices(self, rank, shape):
+        """Per dimension the indices that the rank owns, or None."""
+        shard = next((k for k, o in enumerate(self.owners) if rank in o), None)
+        if shard is None:
+            return None
+        at = dict(zip(self.loops, self.coords[shard]))
+        out = []
+        for d, size in enumerate(shape):
+            factors = self.dims[d] or [(0, 1)]
+            rest = 1
+            for s, _ in factors:
+                rest *= s or 1
+            first = -(-size // rest) if not factors[0][0] else factors[0][0]  # only the last unit may be short
+            sizes = [s or (first if f == 0 else size // rest) for f, (s, _) in enumerate(factors)]
+            picks = [range(*bounds(s, c, at.get((d, f), 0))) for f, (s, (_, c)) in enumerate(zip(sizes, factors))]
+            flat = []
+            for digits in itertools.product(*picks):
+                n = 0
+                for digit, s in zip(digits, sizes):
+                    n = n * s + digit
+                if n < size:
+                    flat.append(n)
+            out.append(flat)
+        return out
+
+
+def reshard(rank, pieces, group, source, target, shape):
+    source, target = Layout(source), Layout(target)
+    shape = [int(x) for x in shape]
+    whole = np.zeros(shape, pieces[0].dtype)
+    seen = np.zeros(shape, bool)
+    for r, piece in zip(group, pieces):
+        where = source.indices(r, shape)
+        if where is None:
+            assert piece.shape == (0,), "rank %d owns nothing and gives %s" % (r, piece.shape)
+            continue
+        assert piece.shape == tuple(map(len, where)), "rank %d gives %s, owns %s" % (r, piece.shape, [len(w) for w in where])
+        whole[np.ix_(*where)] = piece
+        seen[np.ix_(*where)] = True
+    assert seen.all(), "nobody gave a part"
+    mine = target.indices(rank, shape)
+    return np.zeros([0], whole.dtype) if mine is None else whole[np.ix_(*mine)]
+
+
+def operators(world, rank, plan):
+    """Classes for one rank's evaluator."""
+
+    def common(op, plan_of, elem_type, id, x):
+        assert plan_of == plan, "another plan"
+        assert onnx.helper.tensor_dtype_to_np_dtype(elem_type) == x.dtype, "another type"
+
+    class AllReduce(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, elem_type=None, group=None, id=None, plan=None, reduce=None):
+            common(self, plan, elem_type, id, x)
+            xs = world.exchange(rank, ("AllReduce", id, tuple(group)), list(group), x)
+            fold = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[reduce]
+            y = xs[0]
+            for other in xs[1:]:
+                y = fold(y, other)
+            return y, token
+
+    class AllGather(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, axis=None, elem_type=None, group=None, id=None, plan=None):
+            common(self, plan, elem_type, id, x)
+            return np.concatenate(world.exchange(rank, ("AllGather", id, tuple(group)), list(group), x), axis), token
+
+    class Reshard(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, shape, token, elem_type=None, group=None, id=None, plan=None, source=None, target=None):
+            common(self, plan, elem_type, id, x)
+            got = world.exchange(rank, ("Reshard", id, tuple(group)), list(group), (x, list(shape)))
+            assert all(s == list(shape) for _, s in got), "ranks differ about the shape: %s" % [s for _, s in got]
+            return reshard(rank, [p for p, _ in got], list(group), source, target, shape), token
+
+    named = {}
+    for c in (AllReduce, AllGather, Reshard):
+        named[c.__name__ + "F16"] = type(c.__name__ + "F16", (c,), {})
+    return [AllReduce, AllGather, Reshard, *named.values()]
+
+
+def check_folder(folder):
+    """Digests, sizes, and onnx.checker with default settings; returns the manifest."""
+    with open(os.path.join(folder, "manifest.json")) as f:
+        manifest = json.load(f)
+    assert manifest["version"] == 1
+    names = set(os.listdir(folder)) - {"manifest.json"}
+    assert names == set(manifest["files"]) == set(manifest["sizes"]), "files: %s" % names
+    for name, digest in manifest["files"].items():
+        with open(os.path.join(folder, name), "rb") as f:
+            data = f.read()
+        assert hashlib.sha256(data).hexdigest() == digest, name
+        assert len(data) == manifest["sizes"][name], name
+    for r in range(manifest["ranks"]):
+        path = os.path.join(folder, "rank%d.onnx" % r)
+        onnx.checker.check_model(path)
+        m = onnx.load(path, load_external_data=False)
+        meta = {p.key: p.value for p in m.metadata_props}
+        assert meta["ai.tessera.plan"] == manifest["plan"] and meta["ai.tessera.rank"] == str(r)
+        assert not m.configuration and not any(n.device_configurations for n in m.graph.node)
+        assert m.ir_version <= 10
+        used = {i for n in m.graph.node for i in n.input} | {o.name for o in m.graph.output} | captured(m.graph)
+        unused = [t.name for t in m.graph.initializer if t.name not in used | {"ai.tessera.token"}]
+        assert not unused, "rank %d does not use %s" % (r, unused)
+    return manifest
+
+
+def captured(graph):
+    """Names that subgraphs read."""
+    names = set()
+    for n in graph.node:
+        for a in n.attribute:
+            for g in [a.g] if a.type == onnx.AttributeProto.GRAPH else a.graphs:
+                names |= {i for x in g.node for i in x.input} | {o.name for o in g.output} | captured(g)
+    return names
+
+
+def run(folder, inputs):
+    """Rank 0's outputs, by name."""
+    manifest = check_folder(folder)
+    world, results, errors = World(manifest["ranks"]), {}, []
+
+    def rank_main(r):
+        try:
+            m = onnx.load(os.path.join(folder, "rank%d.onnx" % r))
+            e = ReferenceEvaluator(m, new_ops=operators(world, r, manifest["plan"]))
+            names = [o.name for o in m.graph.output]
+            results[r] = dict(zip(names, e.run(None, {i.name: inputs[i.name] for i in m.graph.input})))
+        except BaseException as x:
+            with world.lock:
+                world.failed = world.failed or "rank %d: %r" % (r, x)
+                world.lock.notify_all()
+            errors.append((r, x))
+
+    threads = [threading.Thread(target=rank_main, args=(r,)) for r in range(manifest["ranks"])]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    if errors:
+        raise errors[0][1]
+    for r, got in results.items():
+        assert "ai.tessera.token.out" in got and (r == 0 or len(got) == 1), "rank %d gives %s" % (r, list(got))
+    del results[0]["ai.tessera.token.out"]
+    return results[0]
+
+
+def apart(got, want):
+    """Largest difference in units of the largest magnitude; infinite where kind or NaN differ."""
+    worst = 0.0
+    assert set(got) == set(want), (list(got), list(want))
+    for k, w in want.items():
+        g = got[k]
+        if g.shape != w.shape or g.dtype != w.dtype:
+            return float("inf")
+        if w.dtype.kind in "OSU":
+            worst = max(worst, 0.0 if (g == w).all() else float("inf"))
+            continue
+        a, b = g.astype("f8"), w.astype("f8")
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+        if np.isnan(gap).any():
+            return float("inf")
+        if gap.any():
+            worst = max(worst, float(gap.max() / max(np.nanmax(np.abs(b)), 1e-30)))
+    return worst
+
+
+def recorded(model):
+    """Inputs and outputs of test_data_set_0 beside the model."""
+    m = onnx.load(model, load_external_data=False)
+    at = os.path.join(os.path.dirname(model), "test_data_set_0")
+    load = lambda kind, vs: {v.name: numpy_helper.to_array(onnx.load_tensor("%s/%s_%d.pb" % (at, kind, k))) for k, v in enumerate(vs)}
+    return load("input", m.graph.input), load("output", m.graph.output)
