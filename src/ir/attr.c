@@ -73,8 +73,7 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
     return r && r->kind == TSR_ATTR_TENSOR ? r->tensor : NULL;
 }
 
-// ---- setting
-// -----------------------------------------------------------------------------------------------
+// ---- setting --------------------------------------------------------------------------------
 
 static tsr_status check_edit(tsr_node *n, const char *name)
 {

@@ -53,7 +53,7 @@ tsr_value *tsr__twin(struct cloner *c, tsr_value *v)
     return t || !c->outer ? t : c->outer(c->data, v);
 }
 
-// ---- values --------------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------
 
 static struct str clone_name(struct cloner *c, struct str name, bool text)
 {
@@ -129,7 +129,7 @@ static void clone_map(struct cloner *c, struct map *to, const struct map *from)
     }
 }
 
-// ---- attributes --------------------------------------------------------------------------------------------
+// ---- attributes -----------------------------------------------------------------------------
 
 static void clone_attr_value(tsr_attr *w, const tsr_attr *a)
 {
@@ -196,7 +196,7 @@ static void substitute(struct cloner *c, tsr_node *n, const tsr_attr *a)
     w->changed = true;
 }
 
-// ---- nodes -----------------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, size_t n_inputs,
                           size_t n_outputs)
@@ -310,7 +310,7 @@ static void clone_inner_node(struct cloner *c, tsr_graph *g, const tsr_node *n)
         w->flags |= N_INPUTS; // a captured value may be called otherwise
 }
 
-// ---- graphs -------------------------------------------------------------------------------------------------------
+// ---- graphs ---------------------------------------------------------------------------------
 
 static void clone_ports(struct cloner *c, tsr_graph *to, const tsr_graph *from)
 {
@@ -364,7 +364,7 @@ tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owne
     return w;
 }
 
-// ---- whole models ---------------------------------------------------------------------------------------------------
+// ---- whole models ---------------------------------------------------------------------------
 
 static tsr_config *config_twin(void *data, tsr_config *c)
 {

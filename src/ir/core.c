@@ -121,8 +121,7 @@ const struct symbol *tsr__symbol(tsr_model *m, struct str text)
     return sym;
 }
 
-// ---- values
-// ------------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------
 
 tsr_value *tsr__value_make(tsr_graph *g, struct str name)
 {
@@ -233,8 +232,7 @@ tsr_model *tsr__value_model(const tsr_value *v)
     return v->home->model;
 }
 
-// ---- nodes
-// ---------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 tsr_node *tsr__node_make(tsr_graph *g, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
@@ -326,8 +324,7 @@ bool tsr__node_has(const tsr_node *n, const tsr_value *v)
     return false;
 }
 
-// ---- numbers, texts and places for other rooms
-// -----------------------------------------------------------
+// ---- numbers, texts and places for other rooms ----------------------------------------------
 
 struct arena *tsr__model_arena(tsr_model *m)
 {

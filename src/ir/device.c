@@ -6,8 +6,7 @@
 // model does not declare.
 #include "ir/internal.h"
 
-// ---- configurations
-// ----------------------------------------------------------------------------------------
+// ---- configurations -------------------------------------------------------------------------
 
 static void touch_configs(tsr_model *m)
 {
@@ -206,8 +205,7 @@ bool tsr__config_has_count(const tsr_config *c)
     return c->has_count;
 }
 
-// ---- entries of nodes
-// ----------------------------------------------------------------------------------------
+// ---- entries of nodes -----------------------------------------------------------------------
 
 tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c)
 {

@@ -3,8 +3,7 @@
 // consistent.
 #include "ir/internal.h"
 
-// ---- names
-// -----------------------------------------------------------------------------------------------
+// ---- names ----------------------------------------------------------------------------------
 
 // True if some use of w lies in g or below it: a new value of that name in g would hide w from it.
 static bool used_within(const tsr_value *w, const tsr_graph *g)
@@ -109,8 +108,7 @@ tsr_status tsr_value_rename(tsr_value *v, const char *name)
     return TSR_OK;
 }
 
-// ---- types
-// -----------------------------------------------------------------------------------------------
+// ---- types ----------------------------------------------------------------------------------
 
 static bool same_type(const struct vtype *t, tsr_dtype type, int rank, const tsr_dim *dims)
 {
@@ -174,8 +172,7 @@ tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v)
     return model_status(m);
 }
 
-// ---- adding
-// ------------------------------------------------------------------------------------------------
+// ---- adding ---------------------------------------------------------------------------------
 
 static tsr_status check_value(const tsr_graph *g, const tsr_value *v, struct place at)
 {
@@ -369,8 +366,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *g, const char *domain, const char *op, c
     return n;
 }
 
-// ---- moving, removing
-// --------------------------------------------------------------------------------------
+// ---- moving, removing -----------------------------------------------------------------------
 
 static tsr_status check_there(tsr_node *n)
 {
@@ -487,8 +483,7 @@ tsr_status tsr_node_remove(tsr_node *n)
     return model_status(g->model);
 }
 
-// ---- replacing
-// ---------------------------------------------------------------------------------------------
+// ---- replacing ------------------------------------------------------------------------------
 
 static tsr_status bad_index(tsr_node *n, size_t i)
 {

@@ -2,8 +2,7 @@
 // graph.c - walking: graphs, nodes, values and their types. Changes nothing that a caller can see.
 #include "ir/internal.h"
 
-// ---- graphs
-// ----------------------------------------------------------------------------------------------
+// ---- graphs ---------------------------------------------------------------------------------
 
 const char *tsr_graph_name(const tsr_graph *g)
 {
@@ -115,8 +114,7 @@ tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after)
     return next;
 }
 
-// ---- nodes
-// -------------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 const char *tsr_node_name(const tsr_node *n)
 {
@@ -190,8 +188,7 @@ tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name)
     return NULL;
 }
 
-// ---- values
-// --------------------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------
 
 const char *tsr_value_name(const tsr_value *v)
 {

@@ -9,8 +9,7 @@
 
 #include "ir/ir.h"
 
-// ---- the bytes that objects are views of
-// ----------------------------------------------------------
+// ---- the bytes that objects are views of ----------------------------------------------------
 
 struct window; // a mapped piece of an external file
 struct opened; // an external file that is open
@@ -38,8 +37,7 @@ struct symbol {
     struct str text;
 };
 
-// ---- objects
-// -----------------------------------------------------------------------------------------
+// ---- objects --------------------------------------------------------------------------------
 
 // Declared type: a tensor with its dimensions, or something else kept as bytes.
 struct vtype {
@@ -284,8 +282,7 @@ struct tsr_model {
 
 extern const tsr_value tsr__no_value; // what a removed name maps to
 
-// ---- helpers (core.c)
-// -----------------------------------------------------------------------------------
+// ---- helpers (core.c) -----------------------------------------------------------------------
 
 // TSR_OK, or TSR_NOMEM once the model's memory has failed.
 static inline tsr_status model_status(const tsr_model *m)
@@ -319,8 +316,7 @@ bool tsr__node_has(const tsr_node *n, const tsr_value *v); // is an input or out
 struct place tsr__place_value(const tsr_value *v);
 struct str tsr__graph_path(const tsr_graph *g);
 
-// ---- serde_*.c, the only files that see wire
-// ------------------------------------------------------------
+// ---- serde_*.c, the only files that see wire ------------------------------------------------
 
 tsr_status tsr__serde_read(tsr_model *m) TSR_MUST_USE;   // from m->store
 void tsr__external_warn(tsr_model *m, const char *path); // data files that stay behind
@@ -336,8 +332,7 @@ struct str tsr__type_bytes(tsr_model *m, const struct vtype *t); // TypeProto bo
 void tsr__config_decode(tsr_config *c, struct str body);
 void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 
-// ---- annotations (device.c, spec.c)
-// ------------------------------------------------------------------------
+// ---- annotations (device.c, spec.c) ---------------------------------------------------------
 
 tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c);
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v);
@@ -347,7 +342,7 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p);
 // After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
 void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to);
 
-// ---- copying (copy.c) ----------------------------------------------------------------------------
+// ---- copying (copy.c) -----------------------------------------------------------------------
 
 // Spans of fields (whole, body, rest, raw, other) always lie in stores, so whoever holds the stores may share
 // them; names and the like lie in the model's arena and are copied.
@@ -374,8 +369,7 @@ tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, siz
 void tsr__clone_configs(struct cloner *c, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
-// ---- attributes and subgraphs (attr.c, edit.c)
-// ---------------------------------------------------------------
+// ---- attributes and subgraphs (attr.c, edit.c) ----------------------------------------------
 
 tsr_attr *tsr__attr_append(tsr_node *n);
 void tsr__attr_unlink(tsr_attr *a); // its subgraphs no longer read anything

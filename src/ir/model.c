@@ -2,8 +2,7 @@
 // model.c - a model as a whole: loading, versions, operator sets, metadata, functions.
 #include "ir/internal.h"
 
-// ---- loading
-// ---------------------------------------------------------------------------------------------
+// ---- loading --------------------------------------------------------------------------------
 
 static tsr_status finish_load(tsr_model *m, tsr_model **out)
 {
@@ -67,8 +66,7 @@ tsr_status tsr_model_new(tsr_session *s, const char *graph_name, int64_t ir_vers
     return TSR_OK;
 }
 
-// ---- properties
-// --------------------------------------------------------------------------------------------
+// ---- properties -----------------------------------------------------------------------------
 
 tsr_session *tsr_model_session(const tsr_model *m)
 {
@@ -157,8 +155,7 @@ tsr_status tsr_model_set_opset(tsr_model *m, const char *domain, int64_t version
     return model_status(m);
 }
 
-// ---- metadata
-// ------------------------------------------------------------------------------------------------
+// ---- metadata -------------------------------------------------------------------------------
 
 static struct metadata *find_metadata(const tsr_model *m, const char *key)
 {

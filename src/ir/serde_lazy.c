@@ -6,8 +6,7 @@
 // in the model's arena; the object then looks empty).
 #include "ir/serde.h"
 
-// ---- attributes
-// -------------------------------------------------------------------------------------------
+// ---- attributes -----------------------------------------------------------------------------
 
 // Kind that the value fields show, for files that do not state it.
 static tsr_attr_kind kind_of_field(uint32_t number)
@@ -151,8 +150,7 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
-// ---- types
-// -------------------------------------------------------------------------------------------------
+// ---- types ----------------------------------------------------------------------------------
 
 static tsr_dim decode_dim(tsr_model *m, struct str body)
 {
@@ -256,8 +254,7 @@ void tsr__type_decode(tsr_value *v)
         type_of_tensor(v, t);
 }
 
-// ---- annotations
-// ---------------------------------------------------------------------------------------------
+// ---- annotations ----------------------------------------------------------------------------
 
 void tsr__config_decode(tsr_config *c, struct str body)
 {
@@ -356,6 +353,16 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
             tsr__wire_ints(field->bytes, F_SPEC_DEVICE, p->devices.at, n);
     struct wire_cursor c = wire_over(field->bytes);
     struct wire_field f;
+    size_t groups = 0, dims = 0; // exact room: there may be many specs
+    while (tsr__wire_next(&c, &f)) {
+        groups += f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN;
+        dims += f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN;
+    }
+    if (groups && (p->groups.at = ARENA_ARRAY(&m->arena, struct spec_group, groups)))
+        p->groups.cap = groups;
+    if (dims && (p->dims.at = ARENA_ARRAY(&m->arena, struct spec_dim, dims)))
+        p->dims.cap = dims;
+    c = wire_over(field->bytes);
     while (tsr__wire_next(&c, &f)) {
         if (f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN)
             decode_group(m, p, &f);

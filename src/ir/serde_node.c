@@ -2,8 +2,7 @@
 // serde_node.c - writing a node: its names, attributes and what it says about devices.
 #include "ir/write.h"
 
-// ---- annotations
-// ---------------------------------------------------------------------------------------
+// ---- annotations ----------------------------------------------------------------------------
 
 static void emit_group(struct rope *r, void *data)
 {
@@ -117,8 +116,7 @@ static void emit_node_config(struct rope *r, void *data)
     tsr__parts_write(r, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &p);
 }
 
-// ---- attributes
-// --------------------------------------------------------------------------------------------
+// ---- attributes -----------------------------------------------------------------------------
 
 static void emit_graph_one(struct rope *r, void *g)
 {
@@ -201,8 +199,7 @@ static void emit_attr(struct rope *r, void *data)
     }
 }
 
-// ---- nodes
-// ---------------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 // True if the texts of that number in origin are these.
 static bool same_names(struct str origin, uint32_t number, const tsr_node *n, bool outputs)

@@ -15,12 +15,23 @@ struct reader {
     VEC(struct str) inputs;
     VEC(struct str) outputs;
     VEC(tsr_node *) annotated;
+    bool check;        // the parts of this graph were not checked yet
+    tsr_status status; // of the checks
 };
+
+// True if the bytes of a part are whole; the finding is added.
+static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
+{
+    const tsr_model *m = rd->m;
+    if (rd->status == TSR_OK)
+        rd->status = tsr__wire_check(m->session, str_of(m->path ? m->path : ""), m->store->bytes.p,
+                                     body, what, depth);
+    return rd->status == TSR_OK;
+}
 
 static void read_graph(struct reader *rd, tsr_graph *g, struct str body);
 
-// ---- nodes
-// ---------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 static bool holds_graph(struct str attribute)
 {
@@ -155,8 +166,7 @@ static void read_node(struct reader *rd, tsr_graph *g, const struct wire_field *
     }
 }
 
-// ---- graphs
-// ----------------------------------------------------------------------------------------------
+// ---- graphs ---------------------------------------------------------------------------------
 
 static bool has_type(struct str info)
 {
@@ -223,14 +233,68 @@ static void read_sparse(tsr_graph *g, struct str body)
         v->flags |= V_SPARSE;
 }
 
-static void read_value_infos(tsr_graph *g, struct str body, uint32_t number)
+// Where the fields of one number lie: mostly one stretch of a graph.
+struct run {
+    size_t n;
+    const char *start, *end;
+};
+
+#define RUNS (F_GRAPH_METADATA_PROPS + 1)
+
+static struct str run_bytes(const struct run *r)
+{
+    return r->n ? (struct str){r->start, (size_t)(r->end - r->start)} : (struct str){"", 0};
+}
+
+// Next field of that number.
+static bool next_of(struct wire_cursor *c, uint32_t number, struct wire_field *f)
+{
+    while (tsr__wire_next(c, f))
+        if (f->number == number && f->type == WIRE_LEN)
+            return true;
+    return false;
+}
+
+static void note_run(struct run *runs, const struct wire_field *f)
+{
+    struct run *r = &runs[f->number];
+    if (!r->n++)
+        r->start = f->whole.p;
+    r->end = f->whole.p + f->whole.n;
+}
+
+#define DEPTH_GRAPH 1 // of messages, below the model
+#define DEPTH_NODE  2
+
+// The heavy lists are checked one by one as they are read, the rest here.
+static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.type != WIRE_LEN || f.number >= RUNS)
+            continue;
+        note_run(runs, &f);
+        if (!rd->check || f.number == F_GRAPH_NODE || f.number == F_GRAPH_INITIALIZER ||
+            f.number == F_GRAPH_VALUE_INFO)
+            continue;
+        const struct wire_row *row = tsr__wire_row(WIRE_GRAPH, f.number);
+        if (row && row->kind == KIND_MESSAGE &&
+            !checked(rd, f.bytes, (enum wire_message)row->message, DEPTH_NODE))
+            return false;
+    }
+    return !c.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
+}
+
+static void read_value_infos(struct reader *rd, tsr_graph *g, struct str body, uint32_t number,
+                             bool check)
 {
     struct wire_cursor c = wire_over(body);
     struct wire_field f;
     tsr_value *guess = g->values; // they mostly stand in the order of the values
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
-            continue;
+    while (next_of(&c, number, &f)) {
+        if (check && !checked(rd, f.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
+            return;
         struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
         tsr_value *v = guess && str_eq(guess->name, name) ? guess : tsr__graph_own(g, name);
         if (!v)
@@ -241,23 +305,11 @@ static void read_value_infos(tsr_graph *g, struct str body, uint32_t number)
     }
 }
 
-static void count_fields(struct str body, size_t *counts, size_t n)
-{
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        if (f.number < n && f.type == WIRE_LEN)
-            counts[f.number]++;
-}
-
 static void read_ports(tsr_graph *g, struct str body, bool outputs)
 {
-    uint32_t number = outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT;
     struct wire_cursor c = wire_over(body);
     struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
-            continue;
+    while (next_of(&c, outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT, &f)) {
         struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
         if (outputs)
             read_output(g, name, f.whole, has_type(f.bytes));
@@ -266,35 +318,44 @@ static void read_ports(tsr_graph *g, struct str body, bool outputs)
     }
 }
 
+static void read_constants(struct reader *rd, tsr_graph *g, const struct run *runs, bool check)
+{
+    struct wire_cursor c = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
+    struct wire_field f;
+    while (next_of(&c, F_GRAPH_INITIALIZER, &f)) {
+        if (check && !checked(rd, f.bytes, WIRE_TENSOR, DEPTH_NODE))
+            return;
+        read_initializer(g, &f);
+    }
+    c = wire_over(run_bytes(&runs[F_GRAPH_SPARSE_INITIALIZER]));
+    while (next_of(&c, F_GRAPH_SPARSE_INITIALIZER, &f))
+        read_sparse(g, f.bytes);
+}
+
 static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
 {
     struct arena *a = &rd->m->arena;
-    size_t n[F_GRAPH_METADATA_PROPS + 1] = {0};
-    count_fields(body, n, TSR_COUNT(n));
-    g->body = body;
-    g->name = tsr__wire_bytes(body, F_GRAPH_NAME, NULL);
-    tsr__map_init(&g->names, a, n[F_GRAPH_NODE] + n[F_GRAPH_INPUT] + n[F_GRAPH_INITIALIZER]);
-    if (!RESERVE(a, &g->inputs, n[F_GRAPH_INPUT]) || !RESERVE(a, &g->outputs, n[F_GRAPH_OUTPUT]) ||
-        !RESERVE(a, &g->initializers, n[F_GRAPH_INITIALIZER]))
+    struct run r[RUNS] = {{0}};
+    bool check = rd->check;
+    if (!scan_graph(rd, body, r))
         return;
-    read_ports(g, body, false);
-    struct wire_cursor c = wire_over(body);
+    rd->check = false; // subgraphs are checked with their node
+    g->body = body;
+    g->name = tsr__wire_bytes(run_bytes(&r[F_GRAPH_NAME]), F_GRAPH_NAME, NULL);
+    tsr__map_init(&g->names, a, r[F_GRAPH_NODE].n + r[F_GRAPH_INPUT].n + r[F_GRAPH_INITIALIZER].n);
+    if (!RESERVE(a, &g->inputs, r[F_GRAPH_INPUT].n) ||
+        !RESERVE(a, &g->outputs, r[F_GRAPH_OUTPUT].n) ||
+        !RESERVE(a, &g->initializers, r[F_GRAPH_INITIALIZER].n))
+        return;
+    read_ports(g, run_bytes(&r[F_GRAPH_INPUT]), false);
+    read_constants(rd, g, r, check);
+    struct wire_cursor c = wire_over(run_bytes(&r[F_GRAPH_NODE]));
     struct wire_field f;
-    if (n[F_GRAPH_INITIALIZER] || n[F_GRAPH_SPARSE_INITIALIZER]) {
-        while (tsr__wire_next(&c, &f) && !a->failed) {
-            if (f.number == F_GRAPH_INITIALIZER && f.type == WIRE_LEN)
-                read_initializer(g, &f);
-            else if (f.number == F_GRAPH_SPARSE_INITIALIZER && f.type == WIRE_LEN)
-                read_sparse(g, f.bytes);
-        }
-    }
-    c = wire_over(body);
-    while (tsr__wire_next(&c, &f) && !a->failed)
-        if (f.number == F_GRAPH_NODE && f.type == WIRE_LEN)
+    while (rd->status == TSR_OK && !a->failed && next_of(&c, F_GRAPH_NODE, &f))
+        if (!check || checked(rd, f.bytes, WIRE_NODE, DEPTH_NODE))
             read_node(rd, g, &f);
-    read_ports(g, body, true);
-    if (n[F_GRAPH_VALUE_INFO])
-        read_value_infos(g, body, F_GRAPH_VALUE_INFO);
+    read_ports(g, run_bytes(&r[F_GRAPH_OUTPUT]), true);
+    read_value_infos(rd, g, run_bytes(&r[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
 static void bind_standin(tsr_value *v, tsr_value *w)
@@ -330,8 +391,7 @@ static void settle_standins(tsr_model *m)
         }
 }
 
-// ---- functions, model
-// --------------------------------------------------------------------------------------
+// ---- functions, model -----------------------------------------------------------------------
 
 static void read_opset(tsr_model *m, opset_list *list, const struct wire_field *f)
 {
@@ -363,7 +423,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
     while (tsr__wire_next(&c, &f))
         if (f.number == F_FUNCTION_OUTPUT && f.type == WIRE_LEN)
             read_output(g, f.bytes, f.whole, false);
-    read_value_infos(g, body, F_FUNCTION_VALUE_INFO);
+    read_value_infos(rd, g, body, F_FUNCTION_VALUE_INFO, false);
 }
 
 static void read_function(struct reader *rd, const struct wire_field *f)
@@ -380,9 +440,7 @@ static void read_function(struct reader *rd, const struct wire_field *f)
     struct str domain = tsr__wire_bytes(f->bytes, F_FUNCTION_DOMAIN, NULL);
     fn->domain = tsr__keep(m, str_is(domain, "ai.onnx") ? STR("") : domain);
     fn->overload = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_OVERLOAD, NULL));
-    size_t n[F_FUNCTION_METADATA_PROPS + 1] = {0};
-    count_fields(f->bytes, n, TSR_COUNT(n));
-    fn->graph = tsr__graph_make(m, n[F_FUNCTION_NODE] + n[F_FUNCTION_INPUT]);
+    fn->graph = tsr__graph_make(m, 0);
     if (!fn->graph)
         return;
     fn->graph->function = fn;
@@ -462,26 +520,44 @@ static void read_annotations(struct reader *rd)
     }
 }
 
+// Checks what is not the main graph, which is checked as it is read if it stands there once.
+static bool check_around(struct reader *rd, struct str body)
+{
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    size_t graphs = 0;
+    while (tsr__wire_next(&c, &f)) {
+        const struct wire_row *row =
+            f.type == WIRE_LEN ? tsr__wire_row(WIRE_MODEL, f.number) : NULL;
+        if (!row || row->kind != KIND_MESSAGE)
+            continue;
+        if (f.number == F_MODEL_GRAPH)
+            graphs++;
+        else if (!checked(rd, f.bytes, (enum wire_message)row->message, DEPTH_GRAPH))
+            return false;
+    }
+    rd->check = graphs == 1;
+    return (!c.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
+}
+
 tsr_status tsr__serde_read(tsr_model *m)
 {
     struct str body = m->store->bytes;
-    tsr_status st =
-        tsr__wire_check(m->session, str_of(m->path ? m->path : ""), body.p, body, WIRE_MODEL, 0);
-    if (st != TSR_OK)
-        return st;
     struct reader rd = {.m = m};
     tsr__arena_init(&rd.scratch, m->session);
-    m->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &m->ir_version);
-    m->producer = tsr__keep(m, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
-    m->graph = tsr__graph_make(m, 0);
+    m->graph = check_around(&rd, body) ? tsr__graph_make(m, 0) : NULL;
     if (m->graph) {
+        m->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &m->ir_version);
+        m->producer = tsr__keep(m, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
         read_graph(&rd, m->graph, tsr__wire_merged(&m->store->arena, body, F_MODEL_GRAPH, NULL));
+    }
+    if (m->graph && rd.status == TSR_OK) {
         read_model_fields(&rd, body);
         settle_standins(m);
         read_annotations(&rd);
     }
-    if (m->arena.failed || m->store->arena.failed || rd.scratch.failed)
-        st = TSR_NOMEM;
+    if (rd.status == TSR_OK && (m->arena.failed || m->store->arena.failed || rd.scratch.failed))
+        rd.status = TSR_NOMEM;
     tsr__arena_free(&rd.scratch);
-    return st;
+    return rd.status;
 }

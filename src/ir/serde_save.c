@@ -3,8 +3,7 @@
 // fields.
 #include "ir/write.h"
 
-// ---- refusals
-// ----------------------------------------------------------------------------------------------
+// ---- refusals -------------------------------------------------------------------------------
 
 // What was made here must be complete; what came from a file goes back as it came.
 static tsr_status check_entry(tsr_node *n, const tsr_node_config *nc)
@@ -47,8 +46,7 @@ static tsr_status check_annotations(tsr_model *m, bool *any)
     return st;
 }
 
-// ---- renames
-// ---------------------------------------------------------------------------------------------------
+// ---- renames --------------------------------------------------------------------------------
 
 static bool renamed(const tsr_value *v)
 {
@@ -85,8 +83,7 @@ static void touch_renamed(tsr_model *m)
                 tsr__touch_graph(g, G_OUTPUTS);
 }
 
-// ---- the model
-// ----------------------------------------------------------------------------------------------------
+// ---- the model ------------------------------------------------------------------------------
 
 static void emit_config(struct rope *r, void *data)
 {

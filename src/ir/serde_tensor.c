@@ -24,8 +24,7 @@ void tsr__store_close_external(struct store *st)
         close(o->fd);
 }
 
-// ---- shape
-// -------------------------------------------------------------------------------------------------
+// ---- shape ----------------------------------------------------------------------------------
 
 void tsr__tensor_decode(tsr_tensor *t)
 {
@@ -88,8 +87,7 @@ int64_t tsr_tensor_bytes(const tsr_tensor *t)
     return n < 0 ? -1 : tsr_dtype_bytes(tsr_tensor_dtype(t), n);
 }
 
-// ---- typed fields
-// ------------------------------------------------------------------------------------------------
+// ---- typed fields ---------------------------------------------------------------------------
 
 static struct place place_tensor(const tsr_tensor *t)
 {
@@ -224,8 +222,7 @@ static tsr_status load_typed(tsr_tensor *t, int64_t bytes)
     return load_integers(t, number, entry, bytes);
 }
 
-// ---- external data
-// ---------------------------------------------------------------------------------------------
+// ---- external data --------------------------------------------------------------------------
 
 static struct store *store_of(const tsr_tensor *t)
 {
@@ -288,8 +285,7 @@ static tsr_status load_external(tsr_tensor *t, int64_t bytes)
     return TSR_OK;
 }
 
-// ---- all together
-// ------------------------------------------------------------------------------------------------
+// ---- all together ---------------------------------------------------------------------------
 
 // Bytes that the elements take; or why they have none.
 static tsr_status size_of(tsr_tensor *t, int64_t *bytes)

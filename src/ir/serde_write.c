@@ -7,8 +7,7 @@
 #include "ir/serde.h"
 #include "ir/write.h"
 
-// ---- small parts
-// -------------------------------------------------------------------------------------------
+// ---- small parts ----------------------------------------------------------------------------
 
 struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span)
 {
@@ -85,8 +84,7 @@ void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const 
     tsr__rope_end(r, mark);
 }
 
-// ---- types, ports, value_info
-// ------------------------------------------------------------------------------
+// ---- types, ports, value_info ---------------------------------------------------------------
 
 static void write_dim(struct rope *r, uint32_t value_field, uint32_t param_field, const tsr_dim *d)
 {
@@ -212,8 +210,7 @@ static void parts_of_infos(struct parts *p, uint32_t number, tsr_graph *g)
     }
 }
 
-// ---- initializers
-// --------------------------------------------------------------------------------------------
+// ---- initializers ---------------------------------------------------------------------------
 
 static void write_external(struct rope *r, const char *key, struct str value)
 {
@@ -275,8 +272,7 @@ static void parts_of_initializers(struct parts *p, tsr_graph *g)
     }
 }
 
-// ---- what names values without being an object: sparse initializers, quantization
-// -------------------------------
+// ---- what names values without being an object: sparse initializers, quantization -----------
 
 struct renamed_part {
     tsr_graph *graph;
@@ -354,8 +350,7 @@ static void parts_renamed(struct parts *p, tsr_graph *g, uint32_t number,
     }
 }
 
-// ---- graphs, functions
-// ---------------------------------------------------------------------------------------------
+// ---- graphs, functions ----------------------------------------------------------------------
 
 static void parts_of_nodes(struct parts *p, uint32_t number, tsr_graph *g)
 {

@@ -83,8 +83,7 @@ void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to)
     }
 }
 
-// ---- reading
-// ---------------------------------------------------------------------------------------------
+// ---- reading --------------------------------------------------------------------------------
 
 tsr_value *tsr_spec_value(const tsr_spec *p)
 {
@@ -152,8 +151,7 @@ bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k)
     return k < tsr_spec_dim_factor_count(p, i) && p->dims.at[i].factors[k].has_shards;
 }
 
-// ---- building
-// --------------------------------------------------------------------------------------------
+// ---- building -------------------------------------------------------------------------------
 
 tsr_spec *tsr_node_add_spec(tsr_node *n, tsr_config *c, tsr_value *v)
 {

@@ -3,7 +3,7 @@
 // values that subgraphs read from outside, and the inlining of function calls.
 #include "ir/internal.h"
 
-// ---- nodes -----------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------
 
 static tsr_status check_outputs(tsr_graph *g, const struct str *outputs, size_t n)
 {
@@ -63,7 +63,7 @@ tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inpu
     return tsr__node_copy_deep(g, n, inputs, n_inputs, outputs, n_outputs, NULL, NULL);
 }
 
-// ---- captures ----------------------------------------------------------------------------------------------
+// ---- captures -------------------------------------------------------------------------------
 
 struct captures {
     const tsr_node *node;
@@ -125,7 +125,7 @@ size_t tsr__node_captures(const tsr_node *n, tsr_value ***out)
     return c.list.n;
 }
 
-// ---- constants ----------------------------------------------------------------------------------------------
+// ---- constants ------------------------------------------------------------------------------
 
 tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name)
 {
@@ -170,7 +170,7 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const c
     return w;
 }
 
-// ---- inlining ----------------------------------------------------------------------------------------------------
+// ---- inlining -------------------------------------------------------------------------------
 
 static tsr_function *function_of(const tsr_node *call)
 {
