@@ -416,11 +416,11 @@ bool tsr__solve_covers(struct solve *s)
     int64_t cells = 1, n_on = 0;
     for (int64_t d = 0; d < s->n_all; d++)
         n_on += s->on[d];
+    if (!n_on)
+        return fail(s, "no device holds all inputs");
     for (int f = 0; f < s->rule->n_factors; f++)
         if (!mul_ok(cells, s->cuts[f], &cells) || cells > n_on)
             return fail(s, "no device holds the parts that belong together");
-    if (!n_on)
-        return fail(s, "no device holds all inputs");
     int64_t *count = ARENA_ARRAY(s->arena, int64_t, (size_t)cells + 1);
     if (!count)
         return fail(s, "out of memory");

@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_flow.c - layouts through a model: what one node makes of the specs and arrivals at it, and what the
+// feed-forward blocks of whole models become.
+#include "common.h"
+
+#include <stdio.h>
+
+struct net {
+    struct bench *b;
+    tsr_model *m;
+    tsr_graph *g;
+    tsr_config *c;
+    struct flow *f;
+};
+
+static struct net *net_new(void **state, int64_t devices)
+{
+    struct bench *b = *state;
+    struct net *t = ARENA_NEW(&b->arena, struct net);
+    t->b = b;
+    assert_int_equal(tsr_model_new(b->session, "g", 11, &t->m), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(t->m, "", 18), TSR_OK);
+    assert_int_equal(tsr_model_add_config(t->m, "c", devices, NULL, 0, &t->c), TSR_OK);
+    t->g = tsr_model_graph(t->m);
+    return t;
+}
+
+static int shape_of(const int64_t *dims, tsr_dim *out)
+{
+    int n = 0;
+    for (; dims[n] >= 0; n++)
+        out[n] = (tsr_dim){.value = dims[n], .symbol = ""};
+    return n;
+}
+#define DIMS(...) ((const int64_t[]){__VA_ARGS__, -1})
+
+static tsr_value *input(struct net *t, const char *name, const int64_t *dims)
+{
+    tsr_dim d[8];
+    tsr_value *v = tsr_graph_add_input(t->g, name);
+    assert_int_equal(tsr_value_set_type(v, TSR_FLOAT, shape_of(dims, d), d), TSR_OK);
+    return v;
+}
+
+static tsr_value *weight(struct net *t, const char *name, const int64_t *dims)
+{
+    int rank = 0;
+    size_t n = 1;
+    for (; dims[rank] >= 0; rank++)
+        n *= (size_t)dims[rank];
+    float *zeros = calloc(n, sizeof(float));
+    tsr_value *v =
+        tsr_graph_add_initializer(t->g, name, TSR_FLOAT, rank, dims, zeros, n * sizeof(float));
+    free(zeros);
+    assert_non_null(v);
+    return v;
+}
+
+static tsr_value *node(struct net *t, const char *op, tsr_value *x, tsr_value *y, const char *out)
+{
+    tsr_value *in[] = {x, y};
+    tsr_node *n = tsr_graph_add_node(t->g, "", op, out, in, y ? 2 : 1, &out, 1);
+    assert_non_null(n);
+    return tsr_node_output(n, 0);
+}
+
+static tsr_value *reshape(struct net *t, tsr_value *x, const int64_t *dims, const char *out)
+{
+    int64_t rank = 0;
+    char name[32];
+    while (dims[rank] >= 0)
+        rank++;
+    snprintf(name, sizeof(name), "%s_shape", out);
+    return node(t, "Reshape", x,
+                tsr_graph_add_initializer(t->g, name, TSR_INT64, 1, &rank, dims, (size_t)rank * 8),
+                out);
+}
+
+// The node that makes v, or of that name.
+static void shard(struct net *t, const tsr_value *at, tsr_value *v, const char *text)
+{
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(at), v, t->c, text), TSR_OK);
+}
+
+static void flow(struct net *t)
+{
+    t->f = tsr__flow_new(&t->b->arena, t->m, t->c);
+    for (size_t i = 0; !t->f && i < tsr_finding_count(t->b->session); i++)
+        print_message("%s", tsr_finding_text(t->b->session, i));
+    assert_non_null(t->f);
+}
+
+static const struct node_flow *made(const struct net *t, const tsr_value *v)
+{
+    for (size_t i = 0; i < t->f->n_nodes; i++)
+        if (t->f->nodes[i].node == tsr_value_producer(v))
+            return &t->f->nodes[i];
+    fail_msg("no such node");
+    return NULL;
+}
+
+static void same(struct net *t, const struct tile_layout *l, const char *text)
+{
+    assert_non_null(l);
+    struct str s = tsr__notation_print(&t->b->arena, l);
+    char buffer[256];
+    snprintf(buffer, sizeof(buffer), STR_FMT, STR_ARG(s));
+    assert_string_equal(buffer, text);
+}
+
+static size_t findings(const struct net *t, const char *code)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
+        n += strcmp(tsr_finding_at(t->b->session, i).code, code) == 0;
+    return n;
+}
+
+static void done(struct net *t)
+{
+    tsr_model_free(t->m);
+}
+
+// ---- one node ------------------------------------------------------------------------------------------
+
+static void test_two_axes_compose(void **state)
+{
+    struct net *t = net_new(state, 4);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{2,1:(0,1),(2,3)}");
+    shard(t, y, w, "{1,2:(0,2),(1,3)}");
+    flow(t);
+    same(t, made(t, y)->outputs[0], "{2,2:0,1,2,3}");
+    assert_int_equal(made(t, y)->n_groups, 0);
+    assert_null(made(t, y)->replicated);
+    done(t);
+}
+
+static void test_specs_that_cannot_meet(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{2,1:0,1}");
+    shard(t, y, w, "{1,2:0,1}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "no device holds the parts that belong together");
+    same(t, made(t, y)->inputs[0], "{1,1:0,1}");
+    same(t, made(t, y)->outputs[0], "{1,1:0,1}");
+    assert_int_equal(findings(t, "not-cut-here"), 1);
+    done(t);
+}
+
+static void test_explicit_inputs_disagree(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *w = weight(t, "w", DIMS(4, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{1,1:0,1}");
+    shard(t, y, w, "{2,1:0,1}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "the shardings of the node do not agree");
+    done(t);
+}
+
+static void test_reduction_groups(void **state)
+{
+    struct net *t = net_new(state, 4);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, w, "{2,1:(0,1),(2,3)}");
+    flow(t);
+    const struct node_flow *n = made(t, y);
+    assert_int_equal(n->n_groups, 2);
+    assert_int_equal(n->combine, COMBINE_SUM);
+    assert_int_equal(n->groups[0].n, 2);
+    assert_int_equal(n->groups[0].devices[0], 0);
+    assert_int_equal(n->groups[0].devices[1], 2);
+    assert_int_equal(n->groups[1].devices[0], 1);
+    assert_int_equal(n->groups[1].devices[1], 3);
+    same(t, n->inputs[0], "{1,2:(0,1),(2,3)}");
+    same(t, n->outputs[0], "{1,1:0,1,2,3}");
+    assert_int_equal(t->f->n_notes, 0); // a whole value is sliced where it is
+    done(t);
+}
+
+static void test_reduction_of_unequal_parts(void **state)
+{
+    struct net *t = net_new(state, 3);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, w, "{2,1:(0,1),2}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "parts of a sum lie on unequal numbers of devices");
+    done(t);
+}
+
+static void test_output_spec_demands(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y");
+    shard(t, y, y, "{1,2:0,1}");
+    flow(t);
+    same(t, made(t, y)->inputs[1], "{1,2:0,1}");
+    same(t, made(t, y)->outputs[0], "{1,2:0,1}");
+    assert_null(made(t, y)->wanted[0]);
+    done(t);
+}
+
+static void test_output_spec_reshards(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
+    tsr_value *y = node(t, "MatMul", x, w, "y"), *z = node(t, "Relu", y, NULL, "z");
+    shard(t, y, w, "{2,1:0,1}");
+    shard(t, y, y, "{2,1:0,1}"); // a reduce-scatter
+    flow(t);
+    assert_int_equal(made(t, y)->n_groups, 1);
+    same(t, made(t, y)->outputs[0], "{1,1:0,1}");
+    same(t, made(t, y)->wanted[0], "{2,1:0,1}");
+    same(t, made(t, z)->outputs[0], "{2,1:0,1}");
+    assert_null(made(t, y)->replicated);
+    done(t);
+}
+
+static void test_device_with_two_shards(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(8, 5)), *y = node(t, "Relu", x, NULL, "y");
+    shard(t, y, x, "{4,1:0,0,1,1}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "no device holds all inputs");
+    done(t);
+    t = net_new(state, 3); // device 2 has both halves, but 0 and 1 do without it
+    x = input(t, "x", DIMS(8, 5));
+    y = node(t, "Relu", x, NULL, "y");
+    shard(t, y, x, "{2,1:(0,2),(1,2)}");
+    flow(t);
+    assert_null(made(t, y)->replicated);
+    same(t, made(t, y)->outputs[0], "{2,1:0,1}");
+    done(t);
+}
+
+static void test_operator_without_rule(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *r = node(t, "Relu", x, NULL, "r");
+    tsr_value *a = node(t, "Frob", r, NULL, "a"), *b = node(t, "Frob", r, NULL, "b");
+    tsr_value *c = node(t, "Frob", x, NULL, "c");
+    shard(t, r, x, "{2,1:0,1}");
+    shard(t, c, x, "{2,1:0,1}");
+    flow(t);
+    assert_null(made(t, a)->replicated);
+    same(t, made(t, b)->inputs[0], "{1,1:0,1}");
+    assert_non_null(made(t, c)->replicated);
+    assert_int_equal(findings(t, "not-cut-here"), 1);
+    assert_int_equal(findings(t, "reshard-implied"), 1); // r is gathered once, for a and for b
+    assert_int_equal(t->f->n_notes, 1);
+    done(t);
+}
+
+static void test_device_sets_stay_apart(void **state)
+{
+    struct net *t = net_new(state, 4);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
+    tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Relu", x, NULL, "c");
+    tsr_value *d = node(t, "Add", b, c, "d"), *e = node(t, "Frob", b, NULL, "e");
+    shard(t, a, x, "{1,1:0,1}");
+    shard(t, c, x, "{1,1:2,3}");
+    flow(t);
+    same(t, made(t, b)->outputs[0], "{1,1:0,1}");
+    same(t, made(t, d)->outputs[0], "{1,1:0,1}"); // first come, first served: c moves
+    same(t, made(t, e)->inputs[0], "{1,1:0,1}");
+    assert_int_equal(findings(t, "reshard-implied"), 1);
+    done(t);
+}
+
+static void test_arrivals_in_conflict(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
+    tsr_value *b = node(t, "Tanh", x, NULL, "b"), *c = node(t, "Add", a, b, "c");
+    shard(t, a, x, "{2,1:0,1}");
+    shard(t, b, x, "{1,2:0,1}");
+    flow(t);
+    same(t, made(t, c)->inputs[0], "{2,1:0,1}");
+    same(t, made(t, c)->inputs[1], "{2,1:0,1}");
+    same(t, made(t, c)->outputs[0], "{2,1:0,1}");
+    assert_int_equal(findings(t, "reshard-implied"), 1);
+    done(t);
+}
+
+// ---- dimensions of several factors -------------------------------------------------------------------------
+
+// 64 cut in n -> [4, 16] -> transposed -> back: what arrives at the heads, and at the end.
+static void heads(void **state, int64_t size, int64_t n_heads, const char *cut, const char *split,
+                  const char *end)
+{
+    struct net *t = net_new(state, 8);
+    tsr_value *x = input(t, "x", DIMS(2, 3, size)), *r = node(t, "Relu", x, NULL, "r");
+    tsr_value *h = reshape(t, r, DIMS(2, 3, n_heads, size / n_heads), "h");
+    tsr_value *u = node(t, "Tanh", h, NULL, "u"), *back = reshape(t, u, DIMS(2, 3, size), "back");
+    tsr_value *w = weight(t, "w", DIMS(size, 7)), *y = node(t, "MatMul", back, w, "y");
+    shard(t, r, x, cut);
+    flow(t);
+    same(t, made(t, u)->outputs[0], split);
+    same(t, made(t, back)->outputs[0], end);
+    assert_int_equal(made(t, y)->n_groups, tsr__layout_is_whole(made(t, back)->outputs[0]) ? 0 : 1);
+    assert_int_equal(findings(t, "not-cut-here"), 0);
+    done(t);
+}
+
+static void test_heads(void **state)
+{
+    heads(state, 64, 4, "{1,1,2:0,1}", "{1,1,2,1:0,1}", "{1,1,2:0,1}");
+    heads(state, 64, 4, "{1,1,4/2*16:0,1}", "{1,1,2,1:0,1}", "{1,1,2:0,1}");
+    heads(state, 64, 4, "{1,1,8:0,1,2,3,4,5,6,7}", "{1,1,4,2:0,1,2,3,4,5,6,7}",
+          "{1,1,8:0,1,2,3,4,5,6,7}");
+    heads(state, 64, 4, "{1,1,4*16/2:0,1}", "{1,1,1,2:0,1}", "{1,1,4*16/2:0,1}");
+    // 3 uneven parts of 64 do not fall between heads: gathered
+    heads(state, 64, 4, "{1,1,3:0,1,2}", "{1,1,1,1:0,1,2}", "{1,1,1:0,1,2}");
+    // 5 heads in 2 parts of 2 and 3: uneven in units of 16
+    heads(state, 80, 5, "{1,1,5/2*16:0,1}", "{1,1,2,1:0,1}", "{1,1,5/2*16:0,1}");
+}
+
+static void test_units_through_element_wise_and_sum(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(3, 80)), *bias = weight(t, "bias", DIMS(80));
+    tsr_value *a = node(t, "Add", x, bias, "a"), *w = weight(t, "w", DIMS(80, 7));
+    tsr_value *y = node(t, "MatMul", a, w, "y");
+    shard(t, a, x, "{1,5/2*16:0,1}");
+    flow(t);
+    same(t, made(t, a)->inputs[1], "{5/2*16:0,1}");
+    same(t, made(t, y)->inputs[1], "{5/2*16,1:0,1}");
+    assert_int_equal(made(t, y)->n_groups, 1);
+    assert_int_equal(t->f->n_notes, 0);
+    done(t);
+}
+
+static void test_explicit_factor_that_must_be_whole(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *y = reshape(t, x, DIMS(4, 6), "y");
+    shard(t, y, x, "{1,2:0,1}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated,
+                        "a dimension is cut that this operator needs whole");
+    done(t);
+}
+
+// ---- failures ----------------------------------------------------------------------------------------------
+
+static void test_value_before_its_producer(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
+    tsr_value *b = node(t, "Tanh", a, NULL, "b");
+    assert_int_equal(tsr_node_move_before(tsr_value_producer(b), tsr_value_producer(a)), TSR_OK);
+    assert_null(tsr__flow_new(&t->b->arena, t->m, t->c));
+    assert_int_equal(findings(t, "value-not-ready"), 1);
+    done(t);
+}
+
+static void test_too_many_devices(void **state)
+{
+    struct net *t = net_new(state, 1000000);
+    (void)input(t, "x", DIMS(6, 4));
+    assert_null(tsr__flow_new(&t->b->arena, t->m, t->c));
+    assert_int_equal(findings(t, "config-too-large"), 1);
+    done(t);
+}
+
+static void test_out_of_memory_everywhere(void **state)
+{
+    struct net *t = net_new(state, 4);
+    tsr_value *x = input(t, "x", DIMS(2, 3, 64)), *w = weight(t, "w", DIMS(64, 8));
+    tsr_value *h = reshape(t, x, DIMS(2, 3, 4, 16), "h"), *b = reshape(t, h, DIMS(2, 3, 64), "b");
+    tsr_value *y = node(t, "MatMul", b, w, "y");
+    shard(t, h, x, "{1,1,2:(0,1),(2,3)}");
+    shard(t, y, w, "{2,1:(0,1),(2,3)}");
+    bool whole = false;
+    for (uint64_t n = 1; n < 10000 && !whole; n++) {
+        struct arena a;
+        tsr__arena_init(&a, t->b->session);
+        tsr_session_fault(t->b->session, 0, n, false);
+        whole = tsr__flow_new(&a, t->m, t->c) != NULL;
+        tsr_session_fault(t->b->session, 0, 0, false);
+        tsr__arena_free(&a);
+    }
+    assert_true(whole);
+    assert_true(findings(t, "out-of-memory") > 0);
+    done(t);
+}
+
+// ---- whole models ------------------------------------------------------------------------------------------
+
+static const char *const element_wise[] = {"Add",  "Mul",     "Div", "Erf",  "Tanh",    "Pow",
+                                           "Relu", "Sigmoid", "Sub", "Sqrt", "Reshape", "Cast"};
+
+static bool is_projection(const tsr_node *n)
+{
+    return n && (!strcmp(tsr_node_op(n), "MatMul") || !strcmp(tsr_node_op(n), "Gemm")) &&
+           tsr_value_initializer(tsr_node_input(n, 1)) &&
+           tsr_tensor_rank(tsr_value_initializer(tsr_node_input(n, 1))) == 2;
+}
+
+static const int64_t *weight_dims(const tsr_node *n)
+{
+    return tsr_tensor_dims(tsr_value_initializer(tsr_node_input(n, 1)));
+}
+
+// Walks back from the input of a projection through element-wise nodes to the projections before it.
+static bool find_ups(const tsr_value *v, int64_t inner, tsr_node **ups, size_t *n, int depth)
+{
+    tsr_node *p = tsr_value_producer(v);
+    if (tsr_value_initializer(v))
+        return true;
+    if (is_projection(p)) {
+        for (size_t i = 0; i < *n; i++)
+            if (ups[i] == p)
+                return true;
+        ups[(*n)++] = p;
+        return *n < 8 && weight_dims(p)[1] == inner;
+    }
+    for (size_t i = 0; p && depth < 16 && i < TSR_COUNT(element_wise); i++)
+        if (!strcmp(tsr_node_op(p), element_wise[i])) {
+            size_t count = strcmp(tsr_node_op(p), "Reshape") ? tsr_node_input_count(p) : 1;
+            for (size_t k = 0; k < count; k++)
+                if (!find_ups(tsr_node_input(p, k), inner, ups, n, depth + 1))
+                    return false;
+            return true;
+        }
+    return false;
+}
+
+// Annotates the weights of each block: up projections by columns, the down projection by rows.
+static size_t annotate_blocks(tsr_model *m, tsr_config *c, int n)
+{
+    char up[64], down[64];
+    size_t blocks = 0;
+    snprintf(up, sizeof(up), "{1,%d}", n);
+    snprintf(down, sizeof(down), "{%d,1}", n);
+    for (tsr_node *x = tsr_graph_first(tsr_model_graph(m)); x; x = tsr_node_next(x)) {
+        tsr_node *ups[9];
+        size_t n_ups = 0;
+        if (!is_projection(x) || weight_dims(x)[0] == weight_dims(x)[1] ||
+            !find_ups(tsr_node_input(x, 0), weight_dims(x)[0], ups, &n_ups, 0) || !n_ups)
+            continue;
+        blocks++;
+        assert_int_equal(tsr_node_shard_text(x, tsr_node_input(x, 1), c, down), TSR_OK);
+        for (size_t i = 0; i < n_ups; i++)
+            assert_int_equal(tsr_node_shard_text(ups[i], tsr_node_input(ups[i], 1), c, up), TSR_OK);
+    }
+    return blocks;
+}
+
+static tsr_model *load(tsr_session *s, const char *name)
+{
+    char path[512];
+    tsr_model *m = NULL;
+    snprintf(path, sizeof(path), "%s/%s/model.onnx", MODELS, name);
+    assert_int_equal(tsr_model_load(s, path, &m), TSR_OK);
+    return m;
+}
+
+static const char *const models[] = {"bert_tiny", "gpt2_tiny", "llama_tiny", "vit_tiny", "t5_tiny"};
+
+static void check_blocks(const struct flow *f, size_t blocks, int n)
+{
+    size_t groups = 0, cut = 0;
+    for (size_t i = 0; i < f->n_nodes; i++) {
+        const struct node_flow *nf = &f->nodes[i];
+        assert_null(nf->replicated);
+        groups += nf->n_groups;
+        if (nf->n_groups) {
+            assert_int_equal(nf->n_groups, 1);
+            assert_int_equal(nf->groups[0].n, n);
+            assert_true(is_projection(nf->node));
+            assert_true(tsr__layout_is_whole(nf->outputs[0]));
+        }
+        for (size_t k = 0; k < tsr_node_output_count(nf->node); k++) {
+            assert_true(!nf->wanted[k]);
+            cut += nf->outputs[k] && !tsr__layout_is_whole(nf->outputs[k]);
+        }
+    }
+    assert_int_equal(groups, blocks);
+    assert_true(cut >= 2 * blocks); // at least the projection and the activation between
+    assert_int_equal(f->n_notes, 0);
+}
+
+static void test_feed_forward_blocks(void **state)
+{
+    struct bench *b = *state;
+    for (size_t i = 0; i < TSR_COUNT(models); i++)
+        for (int n = 2; n <= 4; n++) {
+            struct arena a;
+            tsr_model *m = load(b->session, models[i]);
+            tsr_config *c;
+            tsr__arena_init(&a, b->session);
+            assert_int_equal(tsr_model_add_config(m, "tp", n, NULL, 0, &c), TSR_OK);
+            size_t blocks = annotate_blocks(m, c, n);
+            assert_true(blocks >= 2);
+            const struct flow *f = tsr__flow_new(&a, m, c);
+            assert_non_null(f);
+            check_blocks(f, blocks, n);
+            assert_int_equal(tsr_finding_count(b->session), 0);
+            tsr__arena_free(&a);
+            tsr_model_free(m);
+        }
+}
+
+static size_t spec_count(const tsr_model *m)
+{
+    size_t n = 0;
+    for (const tsr_node *x = tsr_graph_first(tsr_model_graph(m)); x; x = tsr_node_next(x))
+        for (size_t i = 0; i < tsr_node_config_count(x); i++)
+            n += tsr_node_config_spec_count(tsr_node_config_at(x, i));
+    return n;
+}
+
+static void test_infer_completes_and_rests(void **state)
+{
+    struct bench *b = *state;
+    for (size_t i = 0; i < TSR_COUNT(models); i++) {
+        tsr_model *m = load(b->session, models[i]);
+        tsr_config *c;
+        void *first, *second;
+        size_t n1, n2;
+        assert_int_equal(tsr_model_add_config(m, "tp", 3, NULL, 0, &c), TSR_OK);
+        size_t blocks = annotate_blocks(m, c, 3), before = spec_count(m);
+        assert_int_equal(tsr_infer(m, NULL), TSR_OK);
+        assert_true(spec_count(m) > before + tsr_graph_node_count(tsr_model_graph(m)));
+        assert_int_equal(tsr_model_save_bytes(m, &first, &n1), TSR_OK);
+        assert_int_equal(tsr_check(m, "tp"), TSR_OK);
+        assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
+        assert_int_equal(tsr_infer(m, "tp"), TSR_OK);
+        assert_int_equal(tsr_model_save_bytes(m, &second, &n2), TSR_OK);
+        assert_int_equal(n1, n2);
+        assert_memory_equal(first, second, n1);
+        struct arena a;
+        tsr__arena_init(&a, b->session);
+        const struct flow *f = tsr__flow_new(&a, m, c);
+        assert_non_null(f);
+        check_blocks(f, blocks, 3);
+        tsr__arena_free(&a);
+        tsr_bytes_free(b->session, first, n1);
+        tsr_bytes_free(b->session, second, n2);
+        tsr_model_free(m);
+    }
+}
+
+// A value that a node reads twice in two forms has no one spec; the rest is written, and it stays so.
+static void test_infer_odd_cases(void **state)
+{
+    struct net *t = net_new(state, 2);
+    tsr_value *x = input(t, "x", DIMS(4, 4)), *r = node(t, "Relu", x, NULL, "r");
+    tsr_value *y = node(t, "MatMul", r, r, "y"), *z = node(t, "Frob", y, NULL, "z");
+    shard(t, r, x, "{2,1:0,1}");
+    shard(t, z, y, "{2,1:0,1}"); // not possible: stays as it is
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_null(tsr_node_sharding_of(tsr_value_producer(y), r, 0));
+    assert_non_null(tsr_node_sharding_of(tsr_value_producer(y), y, 0));
+    const char *text;
+    assert_int_equal(tsr_spec_text(tsr_node_sharding_of(tsr_value_producer(z), y, 0), &text),
+                     TSR_OK);
+    assert_string_equal(text, "{2,1:0,1}");
+    size_t n = spec_count(t->m);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_int_equal(spec_count(t->m), n);
+    assert_int_equal(tsr_infer(t->m, "other"), TSR_INVALID);
+    assert_int_equal(findings(t, "config-unknown"), 1);
+    tsr_config *more;
+    assert_int_equal(tsr_model_add_config(t->m, "d", 2, NULL, 0, &more), TSR_OK);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_INVALID);
+    assert_int_equal(findings(t, "config-choice"), 1);
+    done(t);
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, bench_setup, bench_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_two_axes_compose),
+        TEST(test_specs_that_cannot_meet),
+        TEST(test_explicit_inputs_disagree),
+        TEST(test_reduction_groups),
+        TEST(test_reduction_of_unequal_parts),
+        TEST(test_output_spec_demands),
+        TEST(test_output_spec_reshards),
+        TEST(test_device_with_two_shards),
+        TEST(test_operator_without_rule),
+        TEST(test_device_sets_stay_apart),
+        TEST(test_arrivals_in_conflict),
+        TEST(test_heads),
+        TEST(test_units_through_element_wise_and_sum),
+        TEST(test_explicit_factor_that_must_be_whole),
+        TEST(test_value_before_its_producer),
+        TEST(test_too_many_devices),
+        TEST(test_out_of_memory_everywhere),
+        TEST(test_feed_forward_blocks),
+        TEST(test_infer_completes_and_rests),
+        TEST(test_infer_odd_cases),
+    };
+    return cmocka_run_group_tests_name("flow", tests, NULL, NULL);
+}
