@@ -132,16 +132,16 @@ def test_annotate(d):
     rc, err, out = annotate(d, "--config", "c:2", "--shard", "mm:W={2,1}", "--unshard", "mm:W", "--stage", "mm=1", "--stage", "mm=none", "--remove-config", "c", "--cascade")
     b = read(out)
     check("everything in and out: same bytes but the IR version", rc == 0 and b[:1] + a[1:2] + b[2:] == a, err)
-    two = ["--config", "c:2"]
+    two = ["--config", "c:2"]  # where the rank of a value is not declared, axes count from the back
     for name, edits, want in (
             ("by name", ["--shard", "mm:W={2,1:0,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
-            ("by output", ["--shard", "z:y={2,1:0,1}"], {("z", "y"): ([0, 1], [(0, [2])])}),
-            ("by index", ["--shard", "#1:z={1,2:1,0}"], {("z", "z"): ([1, 0], [(1, [2])])}),
+            ("by output", ["--shard", "z:y={2,1:0,1}"], {("z", "y"): ([0, 1], [(-2, [2])])}),
+            ("by index", ["--shard", "#1:z={1,2:1,0}"], {("z", "z"): ([1, 0], [(-1, [2])])}),
             ("by glob", ["--shard", "m?:W={2,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
-            ("in a branch", ["--shard", "choose > then_branch > inner:z={2,1}"], {("inner", "z"): ([0, 1], [(0, [2])])}),
-            ("names with colons", ["--shard", "odd:name:s:t={2,1}"], {("odd:name", "s:t"): ([0, 1], [(0, [2])])}),
+            ("in a branch", ["--shard", "choose > then_branch > inner:z={2,1}"], {("inner", "z"): ([0, 1], [(-2, [2])])}),
+            ("names with colons", ["--shard", "odd:name:s:t={2,1}"], {("odd:name", "s:t"): ([0, 1], [(-2, [2])])}),
             ("quotes settle it", ["--shard", '"odd":"name:a:b"={2,1}'], {("odd", "name:a:b"): ([0, 1], [(0, [2])])}),
-            ("at producer and consumers", ["--tile", "y={2,1}"], {("mm", "y"): ([0, 1], [(0, [2])]), ("z", "y"): ([0, 1], [(0, [2])])}),
+            ("at producer and consumers", ["--tile", "y={2,1}"], {("mm", "y"): ([0, 1], [(-2, [2])]), ("z", "y"): ([0, 1], [(-2, [2])])}),
             ("the later one holds", ["--shard", "mm:W={2,1}", "--shard", "mm:W={1,2}"], {("mm", "W"): ([0, 1], [(1, [2])])}),
             ("two values", ["--shard", "mm:W={1,2}", "--shard", "mm:x={2,1}"], {("mm", "W"): ([0, 1], [(1, [2])]), ("mm", "x"): ([0, 1], [(0, [2])])})):
         rc, err, out = annotate(d, *two, *edits)
@@ -204,7 +204,7 @@ def test_check_and_explain(d):
     rc, text, _ = call("check", bad, "--json")
     doc = json.loads(text)
     check("check finds all at once", rc == 1 and doc["errors"] >= 4, text)
-    check("each with its place and remedy", all(f["node"] is not None and f["hint"] and f["message"] for f in doc["findings"] if f["severity"] == "error"), text)
+    check("each with its place and remedy", all(f["node_index"] is not None and f["hint"] and f["message"] for f in doc["findings"] if f["severity"] == "error"), text)
     rc, text, _ = call("check", bad)
     check("check as text", rc == 1 and "errors" in text.splitlines()[-1], text)
     check("check of a clean model", call("check", os.path.join(d, "m.onnx"))[0] == 0)
