@@ -13,13 +13,16 @@
 // A growing message under construction; the bytes are freed by the test with free(b.p).
 struct bytes {
     char *p;
-    size_t n;
+    size_t n, cap;
 };
 
 static inline void put(struct bytes *b, const void *p, size_t n)
 {
-    b->p = realloc(b->p, b->n + n + 1);
-    assert_non_null(b->p);
+    if (!b->p || b->n + n > b->cap) {
+        b->cap = 2 * (b->n + n) + 16;
+        b->p = realloc(b->p, b->cap);
+        assert_non_null(b->p);
+    }
     if (n)
         memcpy(b->p + b->n, p, n);
     b->n += n;
