@@ -112,6 +112,7 @@ static tsr_status engine_open(tsr_session *s, const char *path)
         engine_free(s, e);
         return st;
     }
+    pthread_mutex_init(&e->first, NULL);
     s->engine = e;
     s->engine_free = engine_free;
     return TSR_OK;

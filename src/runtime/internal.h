@@ -6,6 +6,8 @@
 #include "runtime/runtime.h"
 #include "ops/ops.h"
 
+#include <pthread.h>
+
 // ONNX Runtime, opened once per session.
 struct engine {
     const OrtApi *api;
@@ -15,6 +17,9 @@ struct engine {
     int minor;
     char version[32];
     char path[4096];
+    // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session alone.
+    pthread_mutex_t first;
+    bool domain_known; // under `first`
 };
 
 // The engine of the session, opened with the defaults if it is not yet.

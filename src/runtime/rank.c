@@ -56,6 +56,23 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
     return st;
 }
 
+static OrtStatus *open_session(struct rank *r, OrtSessionOptions *o)
+{
+    struct engine *e = r->engine;
+    if (!r->endpoint)
+        return e->api->CreateSession(e->env, r->path, o, &r->ort);
+    pthread_mutex_lock(&e->first);
+    bool alone = !e->domain_known;
+    if (!alone)
+        pthread_mutex_unlock(&e->first);
+    OrtStatus *st = e->api->CreateSession(e->env, r->path, o, &r->ort);
+    if (alone) {
+        e->domain_known = !st;
+        pthread_mutex_unlock(&e->first);
+    }
+    return st;
+}
+
 static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
 {
     const OrtApi *api = r->engine->api;
@@ -68,8 +85,7 @@ static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
                          "check the path given with --ort-ops", r->ort_ops);
     if (st != TSR_OK)
         return st;
-    return engine_says(r, api->CreateSession(r->engine->env, r->path, o, &r->ort),
-                       DIAG_engine_refused,
+    return engine_says(r, open_session(r, o), DIAG_engine_refused,
                        "a newer ONNX Runtime may know the operator, type or version; custom "
                        "operators are given with --ort-ops",
                        "ONNX Runtime cannot load this model");
