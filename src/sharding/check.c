@@ -31,6 +31,7 @@ struct check {
     uint32_t *of_node; // by value id: mark of the node that it is an input or output of
     uint32_t *of_spec; // by value id: mark of the entry that had a spec of it last
     size_t n_ids;
+    struct shapes *shapes; // made when a value that declares no shape is asked for
     uint32_t node_mark, entry_mark;
     bool annotated;
 };
@@ -181,6 +182,17 @@ static bool check_spec_value(struct check *c, const tsr_node *n, const tsr_confi
     return true;
 }
 
+// What the value declares, else what the rules find.
+static struct shape shape_of(struct check *c, const tsr_value *v)
+{
+    struct shape shape = tsr__declared_shape(&c->scratch, v);
+    if (shape.rank >= 0)
+        return shape;
+    if (!c->shapes)
+        c->shapes = tsr__shapes_new(&c->arena, c->model);
+    return c->shapes ? tsr__shapes_of(c->shapes, v) : shape;
+}
+
 static void check_spec(struct check *c, const tsr_node *n, const tsr_config *config,
                        int64_t devices, const tsr_spec *p)
 {
@@ -195,7 +207,7 @@ static void check_spec(struct check *c, const tsr_node *n, const tsr_config *con
     };
     struct shape shape = {.rank = -1};
     if (check_spec_value(c, n, config, v))
-        shape = tsr__declared_shape(&c->scratch, v);
+        shape = shape_of(c, v);
     tsr__spec_examine(&sc, p, &shape);
 }
 

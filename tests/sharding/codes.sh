@@ -6,7 +6,7 @@ missing=0
 count=0
 for code in $(sed -n '/^\/\/ ---- sharding/,/^\/\/ ---- rules/s/^X(\([a-z0-9_]*\),.*/\1/p' src/base/diag.def | tr _ -); do
     count=$((count + 1))
-    if ! grep -qsr "\"$code\"" tests --include='*.c' --include='*.py'; then
+    if ! grep -qsrE "[\" ]$code[\" ]" tests --include='*.c' --include='*.py'; then
         echo "no test makes $code appear"
         missing=1
     fi

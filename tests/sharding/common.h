@@ -63,6 +63,7 @@ static inline struct small small_new(struct bench *b, int rank, const int64_t *s
 {
     struct small s = {0};
     assert_int_equal(tsr_model_new(b->session, "g", 11, &s.model), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(s.model, "", 18), TSR_OK);
     s.graph = tsr_model_graph(s.model);
     s.x = tsr_graph_add_input(s.graph, "x");
     s.w = tsr_graph_add_input(s.graph, "w");
