@@ -222,6 +222,14 @@ tsr_dim tsr__expr_dim(struct arena *a, const struct expr *e)
     return s.p ? (tsr_dim){.value = -1, .symbol = s.p} : DIM_UNKNOWN;
 }
 
+tsr_dim tsr__dim_copy(struct arena *a, tsr_dim d)
+{
+    if (d.value >= 0 || !d.symbol || !d.symbol[0])
+        return (tsr_dim){.value = d.value, .symbol = ""};
+    struct str s = tsr__arena_str(a, str_of(d.symbol));
+    return s.p ? (tsr_dim){.value = -1, .symbol = s.p} : DIM_UNKNOWN;
+}
+
 bool tsr__dim_equal(tsr_dim a, tsr_dim b)
 {
     struct expr x = tsr__expr_of(a), y = tsr__expr_of(b);

@@ -29,6 +29,8 @@ bool tsr__expr_div(struct expr *a, const struct expr *b); // a /= b; false: not 
 struct expr tsr__expr_gcd(const struct expr *a, const struct expr *b);
 tsr_dim tsr__expr_dim(struct arena *a, const struct expr *e); // unknown gives the unknown dimension
 
+tsr_dim tsr__dim_copy(struct arena *a, tsr_dim d); // its symbol lives in the arena
+
 #define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
 static inline bool dim_known(tsr_dim d)
 {
@@ -80,13 +82,13 @@ struct known_size {
 };
 // What a derive function works with and gives back.
 struct derivation {
-    struct arena *arena;
+    struct arena *arena; // gone when the rule is made
     const tsr_node *node;
     const struct shapes *shapes;
     const char *text;         // out: the rule for this node
     struct known_size *sizes; // out: sizes that the shapes alone do not give
     int n_sizes;
-    const char *whole; // out: why nothing may be cut (then text is not used)
+    const char *whole; // out: why nothing may be cut (then text is not used); a constant text
 };
 typedef void (*derive_fn)(struct derivation *d);
 

@@ -345,7 +345,7 @@ static bool find_sizes(struct build *b)
     for (int i = 0; i < b->d->n_sizes; i++)
         for (int k = 0; k < b->p->n_letters; k++)
             if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
-                b->factors[b->base[k]].size = b->d->sizes[i].size;
+                b->factors[b->base[k]].size = tsr__dim_copy(b->arena, b->d->sizes[i].size);
     bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
               sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
               sizes_of_side(b, true, strict_size) && sizes_of_side(b, false, product_size) &&
@@ -477,15 +477,13 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
         return whole_rule(a, "nodes with subgraphs are not cut yet");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
-    struct derivation d = {.arena = a, .node = n, .shapes = s, .text = row->rule};
-    if (row->derive)
-        row->derive(&d);
-    if (d.whole)
-        return whole_rule(a, d.whole);
-    // The parsed text and the work table are large and gone after this: not in the caller's arena.
+    // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
     struct arena scratch;
     tsr__arena_init(&scratch, a->session);
-    const struct rule *r = instantiate(a, &scratch, &d);
+    struct derivation d = {.arena = &scratch, .node = n, .shapes = s, .text = row->rule};
+    if (row->derive)
+        row->derive(&d);
+    const struct rule *r = d.whole ? whole_rule(a, d.whole) : instantiate(a, &scratch, &d);
     tsr__arena_free(&scratch);
     return r;
 }

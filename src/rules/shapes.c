@@ -5,9 +5,11 @@
 // rule finds; what neither knows stays open. Values that hold sizes are followed along (values.c).
 #include "rules/internal.h"
 
-static tsr_dim better(tsr_dim declared, tsr_dim found)
+// Found dimensions live in a rule that goes; declared ones stay.
+static tsr_dim better(struct arena *a, tsr_dim declared, tsr_dim found)
 {
-    return !dim_known(declared) || (declared.value < 0 && found.value >= 0) ? found : declared;
+    bool take = !dim_known(declared) || (declared.value < 0 && found.value >= 0);
+    return take ? tsr__dim_copy(a, found) : declared;
 }
 
 static void read_declared(struct shapes *s, const tsr_value *v)
@@ -77,7 +79,8 @@ static tsr_dim product(struct arena *a, const struct rule *r, const struct rule_
 }
 
 // What the rule says about output i is read off its factors.
-static void complete(struct shapes *s, const struct rule *r, int i, const tsr_value *v)
+static void complete(struct shapes *s, struct arena *scratch, const struct rule *r, int i,
+                     const tsr_value *v)
 {
     struct shape *at = &s->at[tsr__value_id(v)];
     const struct rule_tensor *t = &r->outputs[i];
@@ -88,15 +91,15 @@ static void complete(struct shapes *s, const struct rule *r, int i, const tsr_va
         return;
     for (int k = 0; k < t->rank; k++) {
         tsr_dim declared = at->rank >= 0 ? at->dims[k] : DIM_UNKNOWN;
-        dims[k] = better(declared, product(s->arena, r, &t->dims[k]));
+        dims[k] = better(s->arena, declared, product(scratch, r, &t->dims[k]));
     }
     at->rank = t->rank;
     at->dims = dims;
 }
 
-static bool follow_node(struct shapes *s, const tsr_node *n)
+static bool follow_node(struct shapes *s, struct arena *scratch, const tsr_node *n)
 {
-    const struct rule *r = tsr__rule_of(s->arena, n, s);
+    const struct rule *r = tsr__rule_of(scratch, n, s);
     if (!r)
         return false;
     for (size_t i = 0; i < tsr_node_output_count(n); i++) {
@@ -105,7 +108,7 @@ static bool follow_node(struct shapes *s, const tsr_node *n)
             continue;
         struct shape *at = &s->at[tsr__value_id(v)];
         if (!r->whole)
-            complete(s, r, (int)i, v);
+            complete(s, scratch, r, (int)i, v);
         if (at->dtype == TSR_UNDEFINED && i == 0)
             at->dtype = result_type(s, n);
     }
@@ -133,9 +136,14 @@ struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m)
     for (uint32_t i = 0; i < s->n; i++)
         if (s->at[i].rank == -2)
             s->at[i].rank = -1;
-    for (tsr_node *n = g ? tsr_graph_first(g) : NULL; n; n = tsr_node_next(n))
-        if (!follow_node(s, n))
+    for (tsr_node *n = g ? tsr_graph_first(g) : NULL; n; n = tsr_node_next(n)) {
+        struct arena scratch; // of one node
+        tsr__arena_init(&scratch, a->session);
+        bool ok = follow_node(s, &scratch, n);
+        tsr__arena_free(&scratch);
+        if (!ok)
             return NULL;
+    }
     return a->failed ? NULL : s;
 }
 

@@ -300,6 +300,8 @@ static void add_arrivals(struct step *s, struct solve *v)
         if (!value || s->in[i] || is_constant(value))
             continue;
         const struct tile_layout *l = s->w->f->values[tsr__value_id(value)];
+        if (l == whole_all(s->w, l->rank))
+            continue; // everywhere: says nothing
         struct solve attempt = tsr__solve_copy(v);
         if (v->arena->failed)
             return;
