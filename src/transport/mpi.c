@@ -1,12 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpi.c - joins the MPI job that a launcher started.
-#include "transport/internal.h"
+// mpi.c - joins the MPI job that a launcher started, through the plug-in for that family of MPI.
+//
+// A plug-in lies in the folder that the caller names, beside the library that holds this code, or in the folder
+// "tessera" there. MPI is started once per process; later jobs use the same link.
+#include "transport/net.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char here = 0; // its address tells which library this is
+
+// Folder of the library or program that holds this code.
+static bool own_folder(char *out, size_t n)
+{
+    Dl_info info;
+    if (!dladdr(&here, &info) || !info.dli_fname)
+        return false;
+    snprintf(out, n, "%s", info.dli_fname);
+    char *slash = strrchr(out, '/');
+    if (!slash)
+        return false;
+    *slash = 0;
+    return true;
+}
+
+static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
+{
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s%s/libtessera_mpi_%s.so", folder, below, family);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return NULL;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const char *error = handle ? NULL : dlerror();
+    if (error && !*why)
+        snprintf(why, n, "%s", error);
+    return handle;
+}
+
+static void *open_plugin(const char *family, const char *folder, char *why, size_t n)
+{
+    char own[4096];
+    void *handle = folder ? open_at(folder, "", family, why, n) : NULL;
+    if (handle || !own_folder(own, sizeof own))
+        return handle;
+    if (!(handle = open_at(own, "", family, why, n)))
+        handle = open_at(own, "/tessera", family, why, n);
+    return handle;
+}
+
+// Slurm starts both families; what it speaks to its tasks says which.
+static const char *family_of(const char *family)
+{
+    if (strcmp(family, "slurm") != 0)
+        return family;
+    const char *type = getenv("SLURM_MPI_TYPE");
+    return type && strncmp(type, "pmix", 4) == 0 ? "openmpi" : "mpich";
+}
+
+static tsr_status refuse(tsr_session *s, enum diag_code code, const char *hint, const char *what,
+                         const char *why)
+{
+    tsr__diag(s, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
+    return TSR_ENGINE;
+}
+
+static struct link *open_link(void *handle, char *why, size_t n)
+{
+    link_open_fn open;
+    void *symbol = dlsym(handle, LINK_SYMBOL);
+    memcpy(&open, &symbol, sizeof open); // ISO C has no cast from data to function
+    struct link *l = symbol ? open(why, n) : NULL;
+    if (!symbol)
+        snprintf(why, n, "it is not a plug-in");
+    if (!l || l->abi == LINK_ABI)
+        return l;
+    snprintf(why, n, "it belongs to another version of Tessera");
+    return NULL;
+}
 
 tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
                          struct endpoint **out)
 {
-    (void)options;
-    (void)out;
-    tsr__diag(s, DIAG_plugin_absent, NULL, "run the ranks as threads", "no plug-in for %s", family);
-    return TSR_ENGINE;
+    char why[512] = "";
+    int rank = 0, ranks = 1;
+    family = family_of(family);
+    void *handle = open_plugin(family, options ? options->plugins : NULL, why, sizeof why);
+    if (!handle)
+        return refuse(
+            s, DIAG_plugin_absent,
+            "build Tessera where this MPI is installed (Debian: libopenmpi-dev or libmpich-dev)",
+            "the plug-in for this MPI cannot be loaded", why);
+    struct link *l = open_link(handle, why, sizeof why);
+    if (!l)
+        return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+                      "MPI does not start", why);
+    tsr_launcher(&rank, &ranks, NULL);
+    if (l->rank == rank && l->size == ranks)
+        return tsr__net_open(s, l, ++l->jobs, options, out);
+    snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", l->library,
+             l->rank, l->size, rank, ranks);
+    return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+                  "the launcher is not of this MPI", why);
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// register.c - libtessera_ops.so: the communication operators for a stock ONNX Runtime, in a process that knows nothing
+// of Tessera: SessionOptions.register_custom_ops_library(path), then one rank's file as the model.
+//
+// Which rank a session is, comes from the launcher (mpirun), or from the session's configuration entries `tessera.rank`
+// and `tessera.size` for several ranks as threads of one process (`tessera.job` tells jobs apart). The process has one
+// place in an MPI job, so this file, alone of all, has state: made at the first registration, kept to the end.
+#include "ops/ops.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+__attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOptions *options,
+                                                                    const OrtApiBase *base);
+
+#define MAX_JOBS 64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct process {
+    tsr_session *session;
+    struct endpoint *mpi;
+    char mpi_error[256]; // not empty: MPI was tried and does not work
+    struct thread_jobs {
+        char name[64];
+        int size;
+        struct thread_job *job;
+    } jobs[MAX_JOBS];
+    int n_jobs;
+} process;
+
+// A configuration entry of the session; false: not given.
+static bool entry(const OrtApi *api, const OrtSessionOptions *options, const char *key, char *out,
+                  size_t n)
+{
+    int has = 0;
+    OrtStatus *st = api->HasSessionConfigEntry(options, key, &has);
+    if (!st && has)
+        st = api->GetSessionConfigEntry(options, key, out, &n);
+    if (st) {
+        api->ReleaseStatus(st);
+        return false;
+    }
+    return has;
+}
+
+static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const char *key,
+                      int64_t *out)
+{
+    char text[32];
+    return entry(api, options, key, text, sizeof text) && tsr__str_int(str_of(text), out);
+}
+
+static struct endpoint *join_mpi(const char *family, char *why, size_t n)
+{
+    if (!process.mpi && !process.mpi_error[0] &&
+        tsr__mpi_open(process.session, family, NULL, &process.mpi) != TSR_OK) {
+        size_t last = tsr_finding_count(process.session);
+        snprintf(process.mpi_error, sizeof process.mpi_error, "%s",
+                 last ? tsr_finding_at(process.session, last - 1).message : "MPI does not start");
+    }
+    snprintf(why, n, "%s", process.mpi_error);
+    return process.mpi;
+}
+
+// The job of that name and size that has not failed, made if there is none.
+static struct endpoint *join_threads(const char *name, int64_t rank, int64_t size, char *why,
+                                     size_t n)
+{
+    struct thread_jobs *j = NULL;
+    for (int i = 0; i < process.n_jobs; i++)
+        if (strcmp(process.jobs[i].name, name) == 0 && process.jobs[i].size == size &&
+            !tsr__threads_trouble(process.jobs[i].job))
+            j = &process.jobs[i];
+    if (rank < 0 || size < 1 || size > 1024 || rank >= size || (!j && process.n_jobs == MAX_JOBS)) {
+        snprintf(why, n, "tessera.rank and tessera.size do not fit, or there are too many jobs");
+        return NULL;
+    }
+    if (!j) {
+        struct thread_job *job = tsr__threads_new(process.session, (int)size, NULL);
+        if (!job) {
+            snprintf(why, n, "out of memory");
+            return NULL;
+        }
+        j = &process.jobs[process.n_jobs++];
+        snprintf(j->name, sizeof j->name, "%s", name);
+        j->size = (int)size;
+        j->job = job;
+    }
+    return tsr__threads_endpoint(j->job, (int)rank);
+}
+
+// This session's place in a job; NULL: why says what is missing.
+static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *options, char *why,
+                                   size_t n)
+{
+    int64_t rank = 0, size = 1;
+    int launched_rank, launched_size;
+    const char *family;
+    char name[64] = "";
+    if (!process.session && !(process.session = tsr_session_new(NULL))) {
+        snprintf(why, n, "out of memory");
+        return NULL;
+    }
+    bool told = entry_int(api, options, "tessera.rank", &rank) &&
+                entry_int(api, options, "tessera.size", &size);
+    entry(api, options, "tessera.job", name, sizeof name);
+    if (told)
+        return join_threads(name, rank, size, why, n);
+    if (tsr_launcher(&launched_rank, &launched_size, &family) && tsr__launcher_is_mpi(family))
+        return join_mpi(family, why, n);
+    snprintf(
+        why, n,
+        "this process is no rank: start it with mpirun, or set the session's configuration entries "
+        "tessera.rank and tessera.size");
+    return NULL;
+}
+
+OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
+{
+    int minor = tsr__ort_minor(base->GetVersionString());
+    const OrtApi *api = base->GetApi(minor < ORT_API ? (uint32_t)minor : ORT_API);
+    if (!api)
+        return NULL; // nobody to tell
+    if (minor < ORT_API)
+        return api->CreateStatus(ORT_FAIL, "Tessera's operators need ONNX Runtime 1.17 or later");
+    char why[256] = "";
+    struct ops *o; // lives as long as the process: nobody says when the session ends
+    pthread_mutex_lock(&lock);
+    struct endpoint *e = find_place(api, options, why, sizeof why);
+    pthread_mutex_unlock(&lock);
+    return tsr__ops_add(api, minor, options, e, why, &o);
+}

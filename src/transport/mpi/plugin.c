@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// plugin.c - MPI as a link: one source, built once for each MPI family into a library of its own.
+//
+// It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is started only if it is
+// not, ended only if it was started here, and all traffic has communicators of its own. It has state of its own (one
+// link), because a process has one MPI.
+#include "transport/link.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
+
+static struct state {
+    struct link link;
+    MPI_Comm comm[LINK_CHANNELS];
+    bool open, ours, failed;
+} state;
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request fits");
+
+static bool keep(MPI_Request r, uint64_t *out)
+{
+    *out = 0;
+    memcpy(out, &r, sizeof r);
+    return true;
+}
+
+static bool link_send(struct link *l, int peer, int channel, const void *p, size_t bytes,
+                      uint64_t *request)
+{
+    (void)l;
+    MPI_Request r;
+    return bytes <= INT_MAX && !state.failed &&
+           MPI_Isend(p, (int)bytes, MPI_BYTE, peer, 0, state.comm[channel], &r) == MPI_SUCCESS &&
+           keep(r, request);
+}
+
+static bool link_receive(struct link *l, int peer, int channel, void *p, size_t bytes,
+                         uint64_t *request)
+{
+    (void)l;
+    MPI_Request r;
+    return bytes <= INT_MAX && !state.failed &&
+           MPI_Irecv(p, (int)bytes, MPI_BYTE, peer, 0, state.comm[channel], &r) == MPI_SUCCESS &&
+           keep(r, request);
+}
+
+static int link_test(struct link *l, uint64_t *request, size_t *bytes)
+{
+    (void)l;
+    MPI_Request r;
+    MPI_Status status;
+    int done = 0, count = 0;
+    memcpy(&r, request, sizeof r);
+    if (MPI_Test(&r, &done, &status) != MPI_SUCCESS)
+        return -1;
+    keep(r, request);
+    if (!done)
+        return 0;
+    if (bytes && MPI_Get_count(&status, MPI_BYTE, &count) == MPI_SUCCESS)
+        *bytes = count >= 0 ? (size_t)count : 0;
+    return 1;
+}
+
+static void link_cancel(struct link *l, uint64_t *request)
+{
+    (void)l;
+    MPI_Request r;
+    MPI_Status status;
+    memcpy(&r, request, sizeof r);
+    if (MPI_Cancel(&r) == MPI_SUCCESS)
+        MPI_Wait(&r, &status); // a cancelled receive ends at once
+}
+
+static void link_failed(struct link *l)
+{
+    (void)l;
+    state.failed = true;
+}
+
+static void end_link(void)
+{
+    void (*on_end)(void *) = state.link.on_end;
+    state.link.on_end = NULL;
+    if (on_end)
+        on_end(state.link.on_end_data);
+}
+
+// MPI calls this first thing in MPI_Finalize, whoever calls that.
+static int before_finalize(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm;
+    (void)key;
+    (void)value;
+    (void)extra;
+    end_link();
+    return MPI_SUCCESS;
+}
+
+static void at_exit(void)
+{
+    int gone = 0;
+    if (MPI_Finalized(&gone) != MPI_SUCCESS || gone)
+        return;
+    end_link();
+    if (!state.failed) // after a failure others may be gone, and MPI_Finalize would wait for them
+        MPI_Finalize();
+}
+
+static bool start_mpi(char *error, size_t n)
+{
+    int running = 0, level = MPI_THREAD_SINGLE, gone = 0;
+    MPI_Initialized(&running);
+    MPI_Finalized(&gone);
+    if (gone) {
+        snprintf(error, n, "MPI has ended in this process");
+        return false;
+    }
+    if (running) {
+        MPI_Query_thread(&level);
+    } else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
+        snprintf(error, n, "MPI_Init_thread failed");
+        return false;
+    }
+    state.ours = !running;
+    state.link.threads = level == MPI_THREAD_MULTIPLE;
+    return true;
+}
+
+// Ranks of this host, and the cores that they may use together, whether or not each is bound to some of them.
+static void look_at_host(void)
+{
+    cpu_set_t mine, all;
+    MPI_Comm host;
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    all = mine;
+    state.link.host_ranks = 1;
+    if (MPI_Comm_split_type(state.comm[LINK_DATA], MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) ==
+        MPI_SUCCESS) {
+        MPI_Comm_size(host, &state.link.host_ranks);
+        MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, host);
+        MPI_Comm_free(&host);
+    }
+    state.link.host_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : 1;
+}
+
+static bool make_channels(char *error, size_t n)
+{
+    for (int i = 0; i < LINK_CHANNELS; i++) {
+        if (MPI_Comm_dup(MPI_COMM_WORLD, &state.comm[i]) != MPI_SUCCESS) {
+            snprintf(error, n, "MPI_Comm_dup failed");
+            return false;
+        }
+        MPI_Comm_set_errhandler(state.comm[i], MPI_ERRORS_RETURN);
+    }
+    int key;
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, before_finalize, &key, NULL) == MPI_SUCCESS)
+        MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+    return true;
+}
+
+static void read_library(void)
+{
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int n = 0;
+    if (MPI_Get_library_version(text, &n) != MPI_SUCCESS)
+        n = 0;
+    text[n < (int)sizeof text ? n : (int)sizeof text - 1] = 0;
+    text[strcspn(text, ",\n")] = 0;
+    for (char *p = text; *p; p++)
+        *p = *p == '\t' ? ' ' : *p;
+    snprintf(state.link.library, sizeof state.link.library, "%.100s", text);
+}
+
+struct link *tsr_link_open(char *error, size_t n)
+{
+    if (state.open)
+        return &state.link;
+    if (state.failed || !start_mpi(error, n) || !make_channels(error, n)) {
+        if (state.failed)
+            snprintf(error, n, "an earlier job of this process failed");
+        return NULL;
+    }
+    struct link *l = &state.link;
+    l->abi = LINK_ABI;
+    MPI_Comm_rank(MPI_COMM_WORLD, &l->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &l->size);
+    look_at_host();
+    read_library();
+    l->send = link_send;
+    l->receive = link_receive;
+    l->test = link_test;
+    l->cancel = link_cancel;
+    l->failed = link_failed;
+    if (state.ours)
+        atexit(at_exit);
+    state.open = true;
+    return l;
+}

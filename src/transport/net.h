@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// net.h - a rank that is a process: its link to the others, messages under way, signs of life.
+#ifndef TSR_NET_H
+#define TSR_NET_H
+
+#include "transport/internal.h"
+#include "transport/link.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define NET_INLINE (8u << 10)  // data up to this travels with its header
+#define NET_CHUNK  (64u << 20) // larger messages are cut, so that progress can be seen
+#define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
+
+// Waiting: for ranks to come to a call; moving: they have, and data is under way.
+enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED };
+
+// A sign of life; also how failure and end are told.
+struct beat {
+    uint32_t magic, state;
+    uint32_t job; // number of the job in this process: leftovers of an earlier one do not count
+    int32_t waiting_for; // BEAT_WAITING: rank; BEAT_FAILED: rank at fault
+    int32_t status, pid;
+    uint64_t host, calls;
+    int64_t id;
+    char op[16], node[COMM_NAME];
+    char text[256]; // BEAT_FAILED: why
+};
+
+// One other rank, as its signs of life tell.
+struct peer {
+    struct beat in, out, latest;
+    uint64_t receiving, sending;
+    bool is_receiving, is_sending, told_end;
+    double seen_s, sent_s; // last sign from it, to it
+};
+
+// A message under way.
+struct pending {
+    uint64_t request;
+    int peer;
+    bool receives, done;
+    size_t bytes, got;
+};
+
+struct net {
+    struct endpoint endpoint; // first
+    tsr_session *session;
+    struct link *link;
+    double timeout_s;
+    bool crowded;
+    // messages
+    struct pending *pending;
+    size_t n_pending, cap_pending;
+    char *frames, *scratch;
+    size_t frame_bytes, scratch_bytes;
+    // signs of life: guarded by the lock, but for what only the beating thread touches
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stop;
+    atomic_int failed;
+    atomic_uint_fast64_t calls; // frames sent to a group so far
+    pthread_mutex_t lock;
+    struct comm_trouble trouble;
+    struct beat mine;
+    struct peer *peers;
+    uint64_t ring;
+    double ring_since_s;
+};
+
+// ---- net_beat.c
+tsr_status tsr__beat_start(struct net *n, uint32_t job);
+void tsr__beat_stop(struct net *n);
+void tsr__beat_step(struct net *n); // where there is no thread for it: called while waiting
+// What this rank does now, and which rank it waits for (-1: none).
+void tsr__beat_tell(struct net *n, const struct comm_call *c, enum beat_state state, int peer);
+void tsr__beat_fail(struct net *n, tsr_status status, int rank, const char *text);
+// Looks around while waiting for a rank: has somebody failed, ended, stopped; does everybody wait?
+tsr_status tsr__beat_look(struct net *n, const struct comm_call *c, int peer,
+                          struct comm_trouble *why);
+tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why);
+
+// ---- net.c
+// An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.
+tsr_status tsr__net_open(tsr_session *s, struct link *l, uint32_t job,
+                         const struct comm_options *options, struct endpoint **out);
+
+#endif
