@@ -254,8 +254,11 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
     const OrtApi *api = op_of(op)->ops->api;
     OrtTensorTypeAndShapeInfo *x = NULL, *token = NULL;
     int64_t one = 1;
+    size_t rank = 0; // also of a shape that is not known: nothing may be said then
     TRY(api->ShapeInferContext_GetInputTypeShape(context, 0, &x));
-    TRY(api->ShapeInferContext_SetOutputTypeShape(context, 0, x));
+    TRY(api->GetDimensionsCount(x, &rank));
+    if (rank > 0)
+        TRY(api->ShapeInferContext_SetOutputTypeShape(context, 0, x));
     TRY(api->CreateTensorTypeAndShapeInfo(&token));
     OrtStatus *st = api->SetTensorElementType(token, TSR_INT64);
     if (!st)

@@ -6,6 +6,8 @@
 // needed, and from the best form there is.
 #include "internal.h"
 
+#include <stdlib.h>
+
 // ---- items
 // --------------------------------------------------------------------------------------------
 
@@ -160,6 +162,24 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The flow lists members by coordinate; a communication lists them by number.
+static bool sorted_group(struct arena *a, const struct device_group *from, struct device_group *to)
+{
+    to->n = from->n;
+    to->devices = ARENA_ARRAY(a, int64_t, from->n + 1);
+    if (!to->devices)
+        return false;
+    memcpy(to->devices, from->devices, from->n * sizeof(*to->devices));
+    qsort(to->devices, to->n, sizeof(*to->devices), by_number);
+    return true;
+}
+
 // Usually one round: a device is in two groups only where copies of a part are unequal in number.
 static bool plan_reduce(struct plan *p, const struct node_flow *nf, struct form *partial)
 {
@@ -167,7 +187,9 @@ static bool plan_reduce(struct plan *p, const struct node_flow *nf, struct form 
     struct device_group *left = ARENA_ARRAY(p->arena, struct device_group, nf->n_groups + 1);
     if (!whole || !left)
         return false;
-    memcpy(left, nf->groups, nf->n_groups * sizeof(*left));
+    for (size_t g = 0; g < nf->n_groups; g++)
+        if (!sorted_group(p->arena, &nf->groups[g], &left[g]))
+            return false;
     partial->partial = true;
     for (size_t n = nf->n_groups; n > 0;) {
         struct step *st = tsr__step_new(p, STEP_REDUCE, 1, 1);
