@@ -249,15 +249,25 @@ static void release_none(int *inputs, int *outputs)
     (void)outputs;
 }
 
+#define SHAPE_MAX_RANK 16
+
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
     const OrtApi *api = op_of(op)->ops->api;
     OrtTensorTypeAndShapeInfo *x = NULL, *token = NULL;
     int64_t one = 1;
-    size_t rank = 0; // also of a shape that is not known: nothing may be said then
+    int64_t dims[SHAPE_MAX_RANK];
+    size_t rank = 0;
     TRY(api->ShapeInferContext_GetInputTypeShape(context, 0, &x));
     TRY(api->GetDimensionsCount(x, &rank));
-    if (rank > 0)
+    // Rank 0 may mean that the shape is not known, and a size that is not known comes back as -1, which ONNX
+    // Runtime would take for a number. Nothing is said then.
+    bool known = rank > 0 && rank <= SHAPE_MAX_RANK;
+    if (known)
+        TRY(api->GetDimensions(x, dims, rank));
+    for (size_t i = 0; known && i < rank; i++)
+        known = dims[i] >= 0;
+    if (known)
         TRY(api->ShapeInferContext_SetOutputTypeShape(context, 0, x));
     TRY(api->CreateTensorTypeAndShapeInfo(&token));
     OrtStatus *st = api->SetTensorElementType(token, TSR_INT64);
