@@ -8,7 +8,9 @@
 // Knows fields, not messages.
 #include "wire/internal.h"
 
-#define CHUNK_BYTES ((size_t)64 << 10)
+#define FIRST_BYTES                                                                                \
+    ((size_t)1 << 10) // the first chunk; later ones are as large as what was written
+#define CHUNK_BYTES ((size_t)64 << 10)  // but no larger than this
 #define VIEW_BYTES  ((size_t)2 << 10)   // texts from here on are referred to, not copied
 #define SMALL_BYTES ((size_t)32)        // spans below are copied: a piece costs more than they do
 #define COPY_BYTES  ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
@@ -23,7 +25,9 @@ static bool room(struct rope *r, size_t n)
 {
     if (TSR_LIKELY(r->at && (size_t)(r->end - r->at) >= n))
         return true;
-    size_t bytes = n > CHUNK_BYTES ? n : CHUNK_BYTES;
+    size_t bytes = r->bytes < CHUNK_BYTES ? (size_t)r->bytes : CHUNK_BYTES;
+    bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
+    bytes = bytes > n ? bytes : n;
     char *chunk = arena_get(r->arena, bytes, 1);
     if (!chunk)
         return false;
