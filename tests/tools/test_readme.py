@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the README say what is true? test_readme.py BUILD: types its commands and looks for the output that it shows.
+
+In a ```console block, a line `$ ...` is a command and the lines after it are output: each must appear, in that order,
+where `...` stands for anything. Commands run in an empty folder that sees the repository's tests.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+NEEDS_ENGINE = re.compile(r"tessera (demo|run|verify)")
+failed = 0
+
+
+def examples(text):
+    """(command, expected lines) of every console block, in order."""
+    for block in re.findall(r"^```console\n(.*?)^```", text, flags=re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, *expected = part.rstrip("\n").split("\n")
+            yield command, [line.rstrip() for line in expected if line.strip() not in ("", "...")]
+
+
+def missing(expected, output):
+    """The first expected line that does not appear in its turn; None if all do."""
+    lines = iter(line.rstrip() for line in output.splitlines())
+    for want in expected:
+        pattern = re.compile(".*".join(map(re.escape, want.split("..."))))
+        if not any(pattern.fullmatch(line) for line in lines):
+            return want
+    return None
+
+
+def environment():
+    env = dict(os.environ, PATH=BUILD + os.pathsep + os.environ["PATH"])
+    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",  # what the README says in words
+               OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
+    return env
+
+
+def left_out(command, env):
+    """Why this machine cannot do it, or nothing."""
+    if NEEDS_ENGINE.search(command):
+        doctor = subprocess.run(["tessera", "doctor"], env=env, capture_output=True, text=True).stdout
+        if not re.search(r"^ONNX Runtime\s+ok", doctor, flags=re.M):
+            return "no ONNX Runtime"
+    if command.startswith("mpirun") and not shutil.which("mpirun"):
+        return "no MPI"
+    return ""
+
+
+def main():
+    global failed
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        todo = list(examples(f.read()))
+    env = environment()
+    with tempfile.TemporaryDirectory(prefix="tessera-readme-") as folder:
+        os.symlink(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
+        for command, expected in todo:
+            name = " ".join(command.split()[:3])
+            why = left_out(command, env)
+            if why:
+                print("ok %s # SKIP %s" % (name, why))
+                continue
+            ended = subprocess.run(command, shell=True, cwd=folder, env=env, text=True, errors="replace",
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+            want = missing(expected, ended.stdout + ended.stderr) and missing(expected, ended.stderr + ended.stdout)
+            good = ended.returncode == 0 and want is None
+            failed += not good
+            print("ok %s" % name if good else "not ok %s: exit %d, not shown: %s\n%s%s" % (
+                name, ended.returncode, want, ended.stdout, ended.stderr))
+    if not todo:
+        failed = 1
+        print("not ok README has no examples")
+    sys.exit(1 if failed else 0)
+
+
+main()
