@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ort.h - own declaration of the part of ONNX Runtime's C interface that is used here.
 //
-// The interface is a flat table of functions that only ever grows: an entry is known by its number,
-// and none has moved since it appeared. Version 17 of the table (ONNX Runtime 1.17) has all that is
-// needed, so one build runs on 1.17 and every later release, and nothing of ONNX Runtime is needed
-// to build. Gaps are entries that are not used. Element types have their ONNX numbers, as tsr_dtype
-// has.
+// The interface is a flat table of functions that only ever grows: an entry is known by its number, and none has moved since
+// it appeared. Version 17 of the table (ONNX Runtime 1.17) has all that is needed, so one build runs on 1.17 and every later
+// release, and nothing of ONNX Runtime is needed to build. Gaps are entries that are not used. Element types have
+// their ONNX numbers, as tsr_dtype has.
 #ifndef TSR_OPS_ORT_H
 #define TSR_OPS_ORT_H
 
@@ -45,7 +44,8 @@ typedef struct OrtApi {
     void *reserved_4[3];
     OrtStatus *(*CreateSession)(const OrtEnv *env, const char *path,
                                 const OrtSessionOptions *options, OrtSession **out);
-    void *reserved_8;
+    OrtStatus *(*CreateSessionFromArray)(const OrtEnv *env, const void *model, size_t bytes,
+                                         const OrtSessionOptions *options, OrtSession **out);
     OrtStatus *(*Run)(OrtSession *session, const OrtRunOptions *options,
                       const char *const *input_names, const OrtValue *const *inputs,
                       size_t n_inputs, const char *const *output_names, size_t n_outputs,
@@ -171,8 +171,7 @@ typedef struct OrtApiBase {
     const char *(*GetVersionString)(void);
 } OrtApiBase;
 
-// One operator. Own data stands behind it in a larger struct; every function but the last four is
-// given the operator.
+// One operator. Own data stands behind it in a larger struct; every function but the last four is given the operator.
 struct OrtCustomOp {
     uint32_t version;
     void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,

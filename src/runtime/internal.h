@@ -15,6 +15,7 @@ struct engine {
     OrtMemoryInfo *memory;
     OrtAllocator *allocator; // ONNX Runtime's own
     int minor;
+    bool primed; // our operators' domain is known to the process
     char version[32];
     char path[4096];
     // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session alone.

@@ -141,6 +141,30 @@ static tsr_status verdict(struct job *j, const struct rank *ranks, int n)
     return worst->status;
 }
 
+// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a new one is made,
+// not safely so from several threads. A session from nothing fails, but only after its domains are in the list.
+static void prime(struct engine *e, struct endpoint *any)
+{
+    OrtSessionOptions *o = NULL;
+    OrtSession *none = NULL;
+    struct ops *ops = NULL;
+    OrtStatus *st = e->primed ? NULL : e->api->CreateSessionOptions(&o);
+    if (!st && o)
+        st = e->api->SetIntraOpNumThreads(o, 1);
+    if (!st && o)
+        st = tsr__ops_add(e->api, e->minor, o, any, NULL, &ops);
+    if (!st && o)
+        st = e->api->CreateSessionFromArray(e->env, "", 0, o, &none);
+    if (st)
+        e->api->ReleaseStatus(st);
+    if (none)
+        e->api->ReleaseSession(none);
+    if (o)
+        e->api->ReleaseSessionOptions(o);
+    tsr__ops_free(ops);
+    e->primed = true;
+}
+
 static tsr_status run_as_threads(struct job *j)
 {
     int n = (int)j->bundle.manifest.n_ranks;
@@ -151,6 +175,7 @@ static tsr_status run_as_threads(struct job *j)
         return TSR_NOMEM;
     for (int i = 0; i < n; i++)
         rank_of_partition(j, &ranks[i], i, tsr__threads_endpoint(t, i));
+    prime(j->engine, ranks[0].endpoint);
     tsr_status st = j->arena.failed ? TSR_NOMEM : run_threads(j, ranks, n);
     if (st == TSR_OK)
         st = verdict(j, ranks, n);

@@ -83,12 +83,34 @@ static void link_failed(struct link *l)
     state.failed = true;
 }
 
+// Takes the last signs of life that nobody waits for any more: some MPIs warn of messages left over. The
+// barrier waits for all ranks, as MPI_Finalize does.
+static void drain(void)
+{
+    char beat[4096];
+    int there = 1, idle = 0;
+    MPI_Status status;
+    MPI_Barrier(state.comm[LINK_BEAT]);
+    while (idle < 100) {
+        if (MPI_Iprobe(MPI_ANY_SOURCE, 0, state.comm[LINK_BEAT], &there, &status) != MPI_SUCCESS)
+            return;
+        if (there)
+            MPI_Recv(beat, (int)sizeof beat, MPI_BYTE, status.MPI_SOURCE, 0, state.comm[LINK_BEAT],
+                     &status);
+        idle = there ? 0 : idle + 1;
+    }
+}
+
 static void end_link(void)
 {
     void (*on_end)(void *) = state.link.on_end;
+    bool open = state.open;
+    state.open = false;
     state.link.on_end = NULL;
     if (on_end)
         on_end(state.link.on_end_data);
+    if (open && !state.failed)
+        drain();
 }
 
 // MPI calls this first thing in MPI_Finalize, whoever calls that.
