@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const char here = 0; // its address tells which library this is
 
@@ -102,4 +103,18 @@ tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_o
              l->rank, l->size, rank, ranks);
     return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                   "the launcher is not of this MPI", why);
+}
+
+bool tsr_transport_available(const char *family)
+{
+    static const char *const below[] = {"", "/tessera"};
+    char own[4096], path[4200];
+    if (!strcmp(family, "threads"))
+        return true;
+    for (size_t i = 0; i < TSR_COUNT(below) && own_folder(own, sizeof own); i++) {
+        snprintf(path, sizeof path, "%s%s/libtessera_mpi_%s.so", own, below[i], family);
+        if (access(path, R_OK) == 0) // not opened: two MPIs in one process would meet
+            return true;
+    }
+    return false;
 }
