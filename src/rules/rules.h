@@ -71,7 +71,7 @@ enum rewrite_kind {
     REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
                       // device with coordinate 0 of every reduced factor keeps it, the others leave
                       // it out
-    REWRITE_ATTR, // attribute `name` holds the size of `factor`: the local size instead
+    REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
 };
 struct rule_rewrite {
     enum rewrite_kind kind;

@@ -4,6 +4,8 @@
 // the devices that differ in reduced factors alone.
 #include "sharding/internal.h"
 
+#include <stdlib.h>
+
 // Shard of a device: its coordinates, moved into the canonical cuts of the tensor.
 static int64_t shard_of(const struct placement *p, const struct rule_tensor *t,
                         const struct tile_layout *l, struct cut_move *const *moves, size_t device)
@@ -78,21 +80,34 @@ static struct member member_of(const struct placement *p, size_t device)
     return m;
 }
 
+static int by_cell(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    if (x->kept != y->kept)
+        return x->kept < y->kept ? -1 : 1;
+    if (x->reduced != y->reduced)
+        return x->reduced < y->reduced ? -1 : 1;
+    return x->device < y->device ? -1 : x->device > y->device;
+}
+
+static int by_group(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    if (x->kept != y->kept)
+        return x->kept < y->kept ? -1 : 1;
+    if (x->replica != y->replica)
+        return x->replica < y->replica ? -1 : 1;
+    return x->reduced < y->reduced ? -1 : x->reduced > y->reduced;
+}
+
+// Members in the order of their groups: the i-th device of each cell goes into the i-th group.
 static void sort_members(struct member *m, size_t n)
 {
-    for (size_t i = 1; i < n; i++) {
-        struct member x = m[i];
-        size_t k = i;
-        for (; k > 0; k--) {
-            const struct member *y = &m[k - 1];
-            if (y->kept != x.kept
-                    ? y->kept < x.kept
-                    : (y->replica != x.replica ? y->replica < x.replica : y->reduced <= x.reduced))
-                break;
-            m[k] = m[k - 1];
-        }
-        m[k] = x;
-    }
+    qsort(m, n, sizeof(*m), by_cell);
+    for (size_t i = 1; i < n; i++)
+        if (m[i].kept == m[i - 1].kept && m[i].reduced == m[i - 1].reduced)
+            m[i].replica = m[i - 1].replica + 1;
+    qsort(m, n, sizeof(*m), by_group);
 }
 
 bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
@@ -113,11 +128,8 @@ bool tsr__placement_groups(struct arena *a, const struct placement *p, struct de
     int64_t *devices = ARENA_ARRAY(a, int64_t, n + 1);
     if (!m || !groups || !devices)
         return false;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         m[i] = member_of(p, i);
-        for (size_t k = 0; k < i; k++) // the i-th device that holds the same cell
-            m[i].replica += m[k].kept == m[i].kept && m[k].reduced == m[i].reduced;
-    }
     sort_members(m, n);
     for (size_t i = 0; i < n; i++) {
         devices[i] = m[i].device;

@@ -23,7 +23,8 @@ struct notation_error {
     size_t at;
 };
 tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const int64_t *sizes,
-                               struct tile_layout **out, int *suppressed, struct notation_error *wrong) TSR_MUST_USE;
+                               struct tile_layout **out, int *suppressed,
+                               struct notation_error *wrong) TSR_MUST_USE;
 // The canonical text of a layout (loop order is normalised to dimension order).
 struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
 // What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and parse are inverse.
@@ -33,22 +34,24 @@ bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
 
 // The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...) unless quiet.
 // TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices) and counts as absent.
-tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct shape *shape, bool quiet,
-                            struct tile_layout **out) TSR_MUST_USE;
+tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct shape *shape,
+                            bool quiet, struct tile_layout **out) TSR_MUST_USE;
 // Writes layout as the spec of v at n under c (replacing one that is there).
-tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struct tile_layout *l) TSR_MUST_USE;
+tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
+                           const struct tile_layout *l) TSR_MUST_USE;
 
 // ---- flow (flow.c, placement.c) ------------------------------------------------------------------------------
 
 struct placement {
     const struct rule *rule;
-    int64_t *cuts;      // per factor, >= 1
-    int64_t *devices;   // ascending
+    int64_t *cuts;    // per factor, >= 1
+    int64_t *devices; // ascending
     size_t n_devices;
-    int64_t *coords;    // n_devices x n_factors: which part of each factor the device works on
+    int64_t *coords; // n_devices x n_factors: which part of each factor the device works on
 };
 // Layout of a tensor of the rule (projection). Reduced factors are not seen in outputs.
-struct tile_layout *tsr__placement_project(struct arena *a, const struct placement *p, const struct rule_tensor *t);
+struct tile_layout *tsr__placement_project(struct arena *a, const struct placement *p,
+                                           const struct rule_tensor *t);
 
 // The groups over which partial results are combined: devices that share all output coordinates and differ in
 // reduced ones, each coordinate once. n_groups 0: nothing to reduce.
@@ -57,15 +60,17 @@ struct device_group {
     size_t n;
 };
 // The groups of a placement, in order of the reduced coordinates. False: out of memory.
-bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out, size_t *n,
-                           enum combine *combine) TSR_MUST_USE;
+bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
+                           size_t *n, enum combine *combine) TSR_MUST_USE;
 struct node_flow {
     const tsr_node *node;
-    struct placement place; // its rule may be finer than tsr__rule_of: factors that a layout cuts inside are two
+    struct placement
+        place; // its rule may be finer than tsr__rule_of: factors that a layout cuts inside are two
     struct tile_layout **inputs;  // what the node needs of each input (NULL: absent input)
     struct tile_layout **outputs; // what it gives, after the reduction (NULL: unused output)
-    struct tile_layout **wanted;  // explicit output specs that differ from outputs: reshard after; NULL: none
-    struct device_group *groups;  // of the reduction
+    struct tile_layout *
+        *wanted; // explicit output specs that differ from outputs: reshard after; NULL: none
+    struct device_group *groups; // of the reduction
     size_t n_groups;
     enum combine combine;
     const char *replicated; // not NULL: was meant to be cut and is not, and why
@@ -76,8 +81,9 @@ struct flow {
     const struct shapes *shapes;
     struct node_flow *nodes; // of the main graph, in order
     size_t n_nodes;
-    struct tile_layout **values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
-    size_t n_notes;              // reshards that were mentioned
+    struct tile_layout **
+        values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
+    size_t n_notes; // reshards that were mentioned
 };
 // Follows the explicit specs of one configuration through the main graph (design: explicit specs constrain, the rest
 // follows). Needs a model whose check has no errors. Adds notes and warnings (replicated nodes). NULL: failed, finding added.

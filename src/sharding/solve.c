@@ -277,6 +277,17 @@ static bool unit_fits(const struct rule_factor *f, int64_t cuts)
     return true;
 }
 
+// Reductions of two kinds at one node would not commute.
+static bool combines(const struct solve *s, int f)
+{
+    const struct rule_factor *all = s->rule->factors;
+    for (int g = 0; g < s->rule->n_factors; g++)
+        if (all[f].kind == FACTOR_RED && all[g].kind == FACTOR_RED && s->cuts[g] > 1 &&
+            all[f].combine != all[g].combine)
+            return false;
+    return true;
+}
+
 static bool may_cut(struct solve *s, const struct target *t)
 {
     const struct rule_factor *f = &s->rule->factors[t->factor];
@@ -286,6 +297,8 @@ static bool may_cut(struct solve *s, const struct target *t)
         return fail(s, "the shardings of the node do not agree");
     if (f->size.value >= 0 && t->cuts > f->size.value)
         return fail(s, "a dimension has fewer elements than shards");
+    if (!combines(s, t->factor))
+        return fail(s, "two reductions of different kinds are cut");
     return unit_fits(f, t->cuts) || fail(s, "a cut falls inside a unit that must stay together");
 }
 
