@@ -35,6 +35,7 @@ bool tsr__dim_equal(tsr_dim a, tsr_dim b); // both known and the same number or 
 // ------------------------------------------------------------------------------------------------
 
 #define RULE_MAX_FACTORS 128
+#define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
 
 enum factor_kind {
     FACTOR_PAR, // passes through: cut freely, every tensor that has it is cut alike

@@ -30,9 +30,15 @@ struct step {
     bool explicit_in, explicit_out, explicit_cut;
 };
 
+// Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
+static int layout_rank(int rank)
+{
+    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+}
+
 static struct tile_layout *whole_all(struct work *w, int rank)
 {
-    rank = rank < 0 ? 0 : rank > TILE_MAX_RANK ? TILE_MAX_RANK : rank;
+    rank = layout_rank(rank);
     struct tile_layout **at = &w->whole_all[rank];
     if (!*at)
         *at = tsr__layout_whole(w->arena, rank, w->all, (size_t)w->n_all);
@@ -343,7 +349,7 @@ static struct tile_layout *layout_of(struct step *s, bool out, size_t i)
     if (!p->rule->whole)
         return tsr__placement_project(s->w->arena, p,
                                       &(out ? p->rule->outputs : p->rule->inputs)[i]);
-    rank = rank < 0 ? 0 : rank;
+    rank = layout_rank(rank);
     if (p->n_devices == (size_t)s->w->n_all)
         return whole_all(s->w, rank);
     return tsr__layout_whole(s->w->arena, rank, p->devices, p->n_devices);
@@ -384,7 +390,7 @@ static bool mention_captures(struct step *s)
     for (size_t i = 0; i < n; i++) {
         int rank = shape_of(s, captures[i]).rank;
         struct tile_layout *need =
-            tsr__layout_whole(s->w->arena, rank < 0 ? 0 : rank, p->devices, p->n_devices);
+            tsr__layout_whole(s->w->arena, layout_rank(rank), p->devices, p->n_devices);
         if (!need)
             return false;
         if (s->w->f->values[tsr__value_id(captures[i])])
