@@ -20,7 +20,6 @@ struct build {
     bool doubtful[RULE_MAX_FACTORS]; // may broadcast or not, depending on sizes at run time
     int n_factors;
     const char *whole;
-    bool shapes_only; // only the inputs are looked at; names of factors are not needed
 };
 
 static bool refuse(struct build *b, const char *why)
@@ -108,21 +107,13 @@ static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
     return true;
 }
 
-static bool may_stretch(const struct pattern_tensor *t)
-{
-    for (int i = 0; i < t->n_dims; i++)
-        if (t->dims[i].broadcast)
-            return true;
-    return false;
-}
-
 // Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
 // for packs that no input has.
 static bool fit_ranks(struct build *b)
 {
-    for (int i = 0; i < b->p->n_letters; i++)
+    for (int i = 0; i < PATTERN_MAX_LETTERS; i++)
         b->length[i] = NOT_KNOWN;
-    for (int out = 0; out < (b->shapes_only ? 1 : 2); out++)
+    for (int out = 0; out < 2; out++)
         for (int i = 0; i < count_of(b, out); i++) {
             const struct pattern_tensor *t = pattern_at(b, out, i);
             if (!value_at(b->node, out, i)) {
@@ -159,7 +150,7 @@ static bool check_strict(struct build *b)
             loose = loose || t->dims[k].broadcast;
             want += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
         }
-        if (!loose && rank != want && rank != NOT_KNOWN)
+        if (!loose && rank != want)
             return refuse(b, "tensors have different numbers of dimensions");
     }
     return true;
@@ -177,12 +168,10 @@ static bool make_factors(struct build *b)
         for (int k = 0; k < (count > 0 ? count : 0); k++) {
             if (b->n_factors == RULE_MAX_FACTORS)
                 return refuse(b, "more factors than are followed");
-            struct rule_factor *f = &b->factors[b->n_factors];
-            struct str name = b->shapes_only ? STR("")
-                              : l->pack
+            struct rule_factor *f = &b->factors[b->n_factors++];
+            struct str name = l->pack
                                   ? tsr__arena_printf(b->arena, STR_FMT "%d", STR_ARG(l->name), k)
                                   : tsr__arena_str(b->arena, l->name);
-            b->doubtful[b->n_factors++] = false;
             *f = (struct rule_factor){.name = name.p,
                                       .kind = l->kind,
                                       .combine = l->combine,
@@ -247,7 +236,7 @@ static tsr_dim dim_at(const struct build *b, bool out, int i, int axis)
 static bool join_size(struct build *b, int factor, tsr_dim d)
 {
     tsr_dim *size = &b->factors[factor].size;
-    if (!dim_known(d) || tsr__dim_equal(b->shapes->exprs, *size, d))
+    if (!dim_known(d) || tsr__dim_equal(*size, d))
         return true;
     if (!dim_known(*size)) {
         *size = d;
@@ -295,7 +284,7 @@ static bool loose_symbol(struct build *b, bool out, int i, int axis, const struc
     if (!dim_known(*size) && !b->doubtful[factors[0]]) {
         *size = here;
         b->doubtful[factors[0]] = !dim_known(here);
-    } else if (!tsr__dim_equal(b->shapes->exprs, *size, here)) {
+    } else if (!tsr__dim_equal(*size, here)) {
         b->doubtful[factors[0]] = true;
         if (size->value < 0)
             *size = DIM_UNKNOWN;
@@ -323,27 +312,21 @@ static bool product_size(struct build *b, bool out, int i, int axis, const struc
 {
     (void)d;
     (void)data;
-    struct exprs *x = b->shapes->exprs;
-    struct expr rest = n < 2 ? expr_number(0) : tsr__expr_of(x, dim_at(b, out, i, axis));
+    struct expr rest = tsr__expr_of(dim_at(b, out, i, axis));
     int open = NOT_KNOWN;
     if (n < 2 || !rest.known)
         return true;
     for (int k = 0; k < n; k++) {
-        struct expr e = tsr__expr_of(x, b->factors[factors[k]].size);
+        struct expr e = tsr__expr_of(b->factors[factors[k]].size);
         if (!e.known && open != NOT_KNOWN)
             return true;
-        if (!e.known) {
+        if (!e.known)
             open = factors[k];
-            continue;
-        }
-        struct expr less = tsr__expr_exact(x, rest, e);
-        if (!less.known)
-            return rest.poly || e.poly ||
-                   refuse(b, "the sizes of the tensors do not fit together");
-        rest = less;
+        else if (!tsr__expr_div(&rest, &e))
+            return rest.n || e.n || refuse(b, "the sizes of the tensors do not fit together");
     }
     if (open != NOT_KNOWN)
-        b->factors[open].size = tsr__expr_dim(x, rest);
+        b->factors[open].size = tsr__expr_dim(b->arena, &rest);
     return true;
 }
 
@@ -361,97 +344,18 @@ static bool sizes_of_side(struct build *b, bool out, dim_fn f)
 
 static bool find_sizes(struct build *b)
 {
-    for (int i = 0; b->d && i < b->d->n_sizes; i++)
+    for (int i = 0; i < b->d->n_sizes; i++)
         for (int k = 0; k < b->p->n_letters; k++)
             if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
-                b->factors[b->base[k]].size = b->d->sizes[i].size;
+                b->factors[b->base[k]].size = tsr__dim_copy(b->arena, b->d->sizes[i].size);
     bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
               sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
-              (b->shapes_only || sizes_of_side(b, true, strict_size)) &&
-              sizes_of_side(b, false, product_size) &&
-              (b->shapes_only || sizes_of_side(b, true, product_size));
+              sizes_of_side(b, true, strict_size) && sizes_of_side(b, false, product_size) &&
+              sizes_of_side(b, true, product_size);
     for (int i = 0; ok && i < b->n_factors; i++)
         if (b->doubtful[i])
             b->factors[i].kind = FACTOR_REP;
     return ok;
-}
-
-// ---- shapes alone
-// -------------------------------------------------------------------------------------
-
-static tsr_dim size_of(const struct build *b, const int *factors, int n)
-{
-    struct exprs *x = b->shapes->exprs;
-    struct expr e = expr_number(1);
-    if (n == 1)
-        return b->factors[factors[0]].size;
-    for (int i = 0; i < n; i++)
-        e = tsr__expr_mul(x, e, tsr__expr_of(x, b->factors[factors[i]].size));
-    return tsr__expr_dim(x, e);
-}
-
-static bool read_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                      const int *factors, int n, void *data)
-{
-    (void)out;
-    (void)i;
-    (void)d;
-    ((tsr_dim *)data)[axis] = size_of(b, factors, n);
-    return true;
-}
-
-static bool packs_known(const struct build *b, const struct pattern_tensor *t)
-{
-    for (int i = 0; i < t->n_dims; i++)
-        if (is_pack(b, &t->dims[i]) && b->length[t->dims[i].letters[0]] == NOT_KNOWN)
-            return false;
-    return true;
-}
-
-static void shape_by(struct shape_job *j, const struct pattern *p)
-{
-    struct build b;
-    b.arena = j->arena;
-    b.node = j->n;
-    b.shapes = j->s;
-    b.p = p;
-    b.d = NULL;
-    b.n_factors = 0;
-    b.whole = NULL;
-    b.shapes_only = true;
-    if (!fit_ranks(&b) || !check_strict(&b) || !make_factors(&b) || !find_sizes(&b))
-        return;
-    for (int i = 0; i < j->n_out; i++) {
-        const struct pattern_tensor *t = pattern_at(&b, true, i);
-        if (!t || t->host || !packs_known(&b, t))
-            continue;
-        int rank = pattern_rank(&b, true, i);
-        tsr_dim *dims = tsr__job_dims(j, rank);
-        if (dims && each_dim(&b, true, i, rank, read_size, dims))
-            tsr__job_set(j, i, rank, dims);
-    }
-}
-
-void tsr__job_letters(struct shape_job *j)
-{
-    const char *text = j->row->rule;
-    struct derivation d;
-    if (j->row->derive) {
-        d.arena = NULL;
-        d.node = j->n;
-        d.shapes = j->s;
-        d.text = text;
-        d.n_sizes = 0;
-        d.whole = NULL;
-        d.n = 0;
-        j->row->derive(&d);
-        text = d.text;
-    }
-    const struct pattern *p = text ? tsr__pattern_of(j->s, text) : NULL;
-    for (int i = 0; p && p->same && i < j->n_out; i++)
-        tsr__job_like(j, i, 0);
-    if (p && !p->same)
-        shape_by(j, p);
 }
 
 // ---- the instance
@@ -553,10 +457,7 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
     const char *wrong;
     struct rule *r = ARENA_NEW(a, struct rule);
     struct build *b = ARENA_NEW(scratch, struct build);
-    const struct pattern *p = NULL;
-    if (d->text)
-        p = d->n_sizes ? tsr__pattern_parse(scratch, str_of(d->text), &wrong)
-                       : tsr__pattern_of(d->shapes, d->text);
+    const struct pattern *p = d->text ? tsr__pattern_parse(scratch, str_of(d->text), &wrong) : NULL;
     if (!r || !b || scratch->failed)
         return NULL;
     if (!p)
@@ -573,13 +474,11 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
 
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
 {
-    const struct op_row *row = tsr__row_of(s, n);
+    const struct op_row *row = tsr__row_of(n);
     if (has_subgraphs(n))
         return whole_rule(a, "nodes with subgraphs are not cut yet");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
-    if (row->whole)
-        return whole_rule(a, row->whole);
     // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
     struct arena scratch;
     tsr__arena_init(&scratch, a->session);
