@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_collectives.c - what both transports promise: right numbers, equal bits, disagreement and loss told.
+#include "world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const int64_t everybody[MAX_WORLD] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static struct comm_call call_of(struct actor *a, enum comm_kind kind, int64_t id)
+{
+    return (struct comm_call){.plan = 42,
+                              .id = id,
+                              .kind = kind,
+                              .type = TSR_FLOAT,
+                              .group = everybody,
+                              .n_group = a->w->n,
+                              .op = kind == COMM_ALL_REDUCE ? "AllReduce" : "Reshard",
+                              .node = "node"};
+}
+
+static float input_of(int rank, int64_t i)
+{
+    return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % 1009) / 3.0F;
+}
+
+// ---- all-reduce ------------------------------------------------------------------------------------------
+
+struct reduce_case {
+    int64_t count;
+    bool in_place;
+    float *out[MAX_WORLD];
+};
+
+static void act_reduce(struct actor *a)
+{
+    struct reduce_case *r = a->data;
+    size_t bytes = (size_t)(r->count + 1) * sizeof(float);
+    float *in = malloc(bytes), *out = r->in_place ? in : malloc(bytes);
+    for (int64_t i = 0; i < r->count; i++)
+        in[i] = input_of(a->rank, i);
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, 3);
+    c.reduce = COMM_SUM;
+    c.count = r->count;
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, in, out, &a->why);
+    r->out[a->rank] = out;
+    if (!r->in_place)
+        free(in);
+}
+
+static void check_reduce(bool net, int n, int64_t count, bool in_place)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    struct reduce_case r = {.count = count, .in_place = in_place};
+    world_open(&w, n, net, 5);
+    world_run(&w, actors, act_reduce, &r);
+    for (int k = 0; k < n; k++)
+        assert_int_equal(actors[k].status, TSR_OK);
+    for (int64_t i = 0; i < count; i++) {
+        float want = input_of(0, i); // in group order, rounded at each step
+        for (int k = 1; k < n; k++)
+            want += input_of(k, i);
+        for (int k = 0; k < n; k++)
+            assert_memory_equal(&r.out[k][i], &want, sizeof want);
+    }
+    for (int k = 0; k < n; k++)
+        free(r.out[k]);
+    world_close(&w);
+}
+
+static void test_all_reduce(void **state)
+{
+    bool net = *state != NULL;
+    static const int64_t counts[] = {0, 1, 63, 64, 65, 2048, 2049, 100003};
+    for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
+        for (size_t i = 0; i < TSR_COUNT(counts); i++)
+            check_reduce(net, n, counts[i], i % 2);
+    if (net)
+        check_reduce(net, 3, (int64_t)(NET_ROUND / sizeof(float)) + 777,
+                     true); // more than one round
+}
+
+// ---- exchange -----------------------------------------------------------------------------------------------
+
+static size_t part_bytes(int from, int to, size_t scale)
+{
+    return (size_t)((from * 5 + to * 3) % 7) * scale;
+}
+
+static unsigned char part_byte(int from, int to, size_t i)
+{
+    return (unsigned char)(from * 31 + to * 7 + (int)(i % 251));
+}
+
+static tsr_status learn_sizes(void *data, const int64_t (*notes)[COMM_NOTES],
+                              struct comm_trouble *why)
+{
+    (void)why;
+    struct comm_buffer *recv = data;
+    for (int i = 0; recv[i].device >= 0; i++) { // device -1 ends the list of this test
+        recv[i].bytes = (size_t)notes[i][1];
+        recv[i].p = malloc(recv[i].bytes + 1);
+    }
+    return TSR_OK;
+}
+
+static void act_exchange(struct actor *a)
+{
+    size_t scale = *(size_t *)a->data;
+    int n = a->w->n;
+    struct comm_buffer send[MAX_WORLD] = {{0}}, recv[MAX_WORLD + 1] = {{0}};
+    for (int k = 0; k < n; k++) {
+        send[k].bytes = part_bytes(a->rank, k, scale);
+        send[k].p = malloc(send[k].bytes + 1);
+        for (size_t i = 0; i < send[k].bytes; i++)
+            ((unsigned char *)send[k].p)[i] = part_byte(a->rank, k, i);
+        recv[k].bytes = part_bytes(k, a->rank, scale);
+        recv[k].p = malloc(recv[k].bytes + 1);
+    }
+    struct comm_exchange x = {.send = send, .recv = recv};
+    struct comm_call c = call_of(a, COMM_RESHARD, 9);
+    a->status = tsr__comm_exchange(actor_endpoint(a), &c, &x, &a->why);
+    for (int k = 0; k < n && a->status == TSR_OK; k++)
+        for (size_t i = 0; i < recv[k].bytes; i++)
+            if (((unsigned char *)recv[k].p)[i] != part_byte(k, a->rank, i))
+                a->status = TSR_BUG;
+    for (int k = 0; k < n; k++) {
+        free(send[k].p);
+        free(recv[k].p);
+    }
+}
+
+// Everybody sends all its rank in bytes to all; sizes are learned when all have arrived.
+static void act_gather(struct actor *a)
+{
+    int n = a->w->n;
+    struct comm_buffer send[MAX_WORLD], recv[MAX_WORLD + 1] = {{0}};
+    char mine[16384];
+    memset(mine, 'a' + a->rank, sizeof mine);
+    for (int k = 0; k < n; k++)
+        send[k] = (struct comm_buffer){mine, (size_t)a->rank * 2000, 0};
+    recv[n].device = -1;
+    struct comm_exchange x = {.send = send, .recv = recv, .arrived = learn_sizes, .data = recv};
+    x.notes[1] = (int64_t)a->rank * 2000;
+    struct comm_call c = call_of(a, COMM_ALL_GATHER, 10);
+    a->status = tsr__comm_exchange(actor_endpoint(a), &c, &x, &a->why);
+    for (int k = 0; k < n && a->status == TSR_OK; k++)
+        if (recv[k].bytes != (size_t)k * 2000 ||
+            (k && ((char *)recv[k].p)[k * 2000 - 1] != 'a' + k))
+            a->status = TSR_BUG;
+    for (int k = 0; k < n; k++)
+        free(recv[k].p);
+}
+
+static void test_exchange(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    size_t scales[] = {0, 1, 1000, 5000, 300000};
+    for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
+        for (size_t i = 0; i <= TSR_COUNT(scales); i++) {
+            world_open(&w, n, *state != NULL, 5);
+            bool last = i == TSR_COUNT(scales);
+            world_run(&w, actors, last ? act_gather : act_exchange, last ? NULL : &scales[i]);
+            for (int k = 0; k < n; k++)
+                assert_int_equal(actors[k].status, TSR_OK);
+            world_close(&w);
+        }
+}
+
+// ---- groups and many calls ------------------------------------------------------------------------------------
+
+static void act_groups(struct actor *a)
+{
+    static const int64_t even[] = {0, 2}, odd[] = {1, 3};
+    for (int round = 0; round < 300 && a->status == TSR_OK; round++) {
+        float x[200], want;
+        for (int i = 0; i < 200; i++)
+            x[i] = (float)(a->rank + round + i);
+        struct comm_call c = call_of(a, COMM_ALL_REDUCE, 0);
+        c.reduce = COMM_SUM;
+        c.count = round % 2 ? 200 : 3;
+        c.run = (uint64_t)round;
+        c.group = a->rank % 2 ? odd : even;
+        c.n_group = 2;
+        a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
+        want = (float)(2 * (a->rank % 2) + 2 + 2 * round + 2 * 1);
+        if (a->status == TSR_OK && x[1] != want)
+            a->status = TSR_BUG;
+        c.id = 1;
+        c.group = everybody;
+        c.n_group = 4;
+        c.reduce = COMM_MAX;
+        if (a->status == TSR_OK)
+            a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
+        if (a->status == TSR_OK && x[1] != (float)(4 + 2 * round + 2))
+            a->status = TSR_BUG;
+    }
+}
+
+static void test_groups(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 4, *state != NULL, 5);
+    world_run(&w, actors, act_groups, NULL);
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(actors[k].status, TSR_OK);
+    world_close(&w);
+}
+
+static void act_barrier(struct actor *a)
+{
+    for (int i = 0; i < 20 && a->status == TSR_OK; i++)
+        a->status = tsr__comm_barrier(actor_endpoint(a), 7, "start", &a->why);
+}
+
+static void test_barrier(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 5, *state != NULL, 5);
+    world_run(&w, actors, act_barrier, NULL);
+    for (int k = 0; k < 5; k++)
+        assert_int_equal(actors[k].status, TSR_OK);
+    world_close(&w);
+}
+
+// ---- disagreement ---------------------------------------------------------------------------------------------
+
+enum wrong { PLAN, KIND, ID, RUN, GROUP, TYPE, REDUCE, COUNT, DETAIL, WRONG_COUNT };
+static const char *const wrong_words[] = {
+    "another plan",    "another operator",     "another id",        "another run",
+    "another group",   "another element type", "another reduction", "another number of elements",
+    "other attributes"};
+
+static void act_wrong(struct actor *a)
+{
+    static const int64_t two[] = {0, 1};
+    enum wrong wrong = *(enum wrong *)a->data;
+    float x[64] = {0};
+    struct comm_buffer none[MAX_WORLD] = {{0}}, got[MAX_WORLD] = {{0}};
+    struct comm_exchange e = {.send = none, .recv = got};
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, 5);
+    c.node = a->rank == 1 ? "bad_one" : "good_one";
+    c.reduce = COMM_SUM;
+    c.count = 16;
+    if (a->rank == 1) {
+        c.plan += wrong == PLAN;
+        c.id += wrong == ID;
+        c.run += wrong == RUN;
+        c.type = wrong == TYPE ? TSR_INT32 : c.type;
+        c.reduce = wrong == REDUCE ? COMM_MAX : c.reduce;
+        c.count += wrong == COUNT;
+        c.detail += wrong == DETAIL;
+        c.kind = wrong == KIND ? COMM_RESHARD : c.kind;
+        if (wrong == GROUP) {
+            c.group = two;
+            c.n_group = 2;
+        }
+    }
+    a->status = c.kind == COMM_RESHARD ? tsr__comm_exchange(actor_endpoint(a), &c, &e, &a->why)
+                                       : tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
+}
+
+static void test_disagreement(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
+        enum wrong which = (enum wrong)wrong;
+        world_open(&w, 3, *state != NULL, 5);
+        world_run(&w, actors, act_wrong, &which);
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(actors[k].status, TSR_PEER);
+            assert_non_null(strstr(actors[k].why.text, "rank 1"));
+            assert_non_null(strstr(actors[k].why.text, "good_one"));
+            assert_non_null(strstr(actors[k].why.text, "bad_one"));
+            assert_non_null(strstr(actors[k].why.text, wrong_words[wrong]));
+        }
+        world_close(&w);
+    }
+}
+
+// Sizes that do not fit are found too.
+static void act_sizes(struct actor *a)
+{
+    char out[64] = {0}, in[64];
+    struct comm_buffer send[2] = {{out, 8, 0}, {out, 8, 0}},
+                       recv[2] = {{in, 8, 0}, {in + 32, 8, 0}};
+    recv[1 - a->rank].bytes = a->rank == 0 ? 4 : 8;
+    struct comm_exchange x = {.send = send, .recv = recv};
+    struct comm_call c = call_of(a, COMM_RESHARD, 1);
+    a->status = tsr__comm_exchange(actor_endpoint(a), &c, &x, &a->why);
+}
+
+static void test_sizes(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 2, *state != NULL, 5);
+    world_run(&w, actors, act_sizes, NULL);
+    assert_int_equal(actors[0].status, TSR_PEER);
+    assert_non_null(strstr(actors[0].why.text, "rank 1 sends 8 bytes, rank 0 expects 4"));
+    world_close(&w);
+}
+
+static void act_bad_group(struct actor *a)
+{
+    static const int64_t without[] = {1, 2};
+    float x = 0;
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, 1);
+    c.reduce = COMM_SUM;
+    c.count = 1;
+    if (a->rank == 0) {
+        c.group = without;
+        c.n_group = 2;
+    }
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
+}
+
+static void test_bad_group(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 3, *state != NULL, 5);
+    world_run(&w, actors, act_bad_group, NULL);
+    for (int k = 0; k < 3; k++) // the others are told what rank 0 did
+        assert_true(actors[k].status == TSR_INVALID &&
+                    strstr(actors[k].why.text, "rank 0 is not in"));
+    world_close(&w);
+}
+
+// ---- loss -----------------------------------------------------------------------------------------------------
+
+static void act_leave(struct actor *a)
+{
+    float x[4] = {0};
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, 8);
+    c.node = "lonely";
+    c.reduce = COMM_SUM;
+    c.count = 4;
+    if (a->rank == 2) // ends without a word
+        return;
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
+}
+
+static void test_ended(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 3, *state != NULL, 30);
+    world_run(&w, actors, act_leave, NULL);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(actors[k].status, TSR_PEER);
+        assert_int_equal(actors[k].why.rank, 2);
+        assert_non_null(strstr(actors[k].why.text, "rank 2 has ended"));
+        assert_non_null(strstr(actors[k].why.text, "AllReduce 'lonely' (id 8)"));
+    }
+    world_close(&w);
+}
+
+static void act_fail(struct actor *a)
+{
+    if (a->rank == 1) {
+        tsr__comm_fail(actor_endpoint(a), TSR_IO, "rank 1 failed: the file is gone");
+        a->status = TSR_IO;
+        return;
+    }
+    act_leave(a);
+}
+
+static void test_failed(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    double before = tsr__now_s();
+    world_open(&w, 2, *state != NULL, 30);
+    world_run(&w, actors, act_fail, NULL);
+    assert_int_equal(actors[0].status, TSR_IO);
+    assert_non_null(strstr(actors[0].why.text, "the file is gone"));
+    assert_true(tsr__now_s() - before < 3); // at once, not after the time-out
+    world_close(&w);
+}
+
+static void act_ring(struct actor *a)
+{
+    static const int64_t groups[3][2] = {{0, 1}, {1, 2}, {0, 2}};
+    float x = 0;
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, a->rank);
+    c.reduce = COMM_SUM;
+    c.count = 1;
+    c.group = groups[a->rank]; // 0 waits for 1, 1 for 2, 2 for 0
+    c.n_group = 2;
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
+}
+
+static void test_ring(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 3, *state != NULL, 30);
+    world_run(&w, actors, act_ring, NULL);
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(actors[k].status, TSR_PEER);
+        assert_non_null(strstr(actors[k].why.text, "in a ring"));
+    }
+    world_close(&w);
+}
+
+// A slow rank is waited for, longer than the time-out.
+static void act_slow(struct actor *a)
+{
+    struct timespec nap = {2, 500000000};
+    float x = 1;
+    if (a->rank == 1)
+        nanosleep(&nap, NULL);
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, 1);
+    c.reduce = COMM_SUM;
+    c.count = 1;
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
+    if (a->status == TSR_OK && x != 2)
+        a->status = TSR_BUG;
+}
+
+static void test_slow(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 2, *state != NULL, 1.5);
+    world_run(&w, actors, act_slow, NULL);
+    assert_int_equal(actors[0].status, TSR_OK);
+    assert_int_equal(actors[1].status, TSR_OK);
+    world_close(&w);
+}
+
+// A rank that nothing is heard of any more.
+static void act_mute(struct actor *a)
+{
+    if (a->rank == 1) {
+        struct timespec nap = {3, 0};
+        nanosleep(&nap, NULL);
+        return;
+    }
+    act_leave(a);
+}
+
+static void test_stopped(void **state)
+{
+    (void)state;
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    double before = tsr__now_s();
+    world_open(&w, 2, true, 1.5);
+    world_mute(&w, 1);
+    world_run(&w, actors, act_mute, NULL);
+    assert_int_equal(actors[0].status, TSR_PEER);
+    assert_int_equal(actors[0].why.rank, 1);
+    assert_non_null(strstr(actors[0].why.text, "rank 1 gives no sign of life"));
+    assert_non_null(strstr(actors[0].why.text, "AllReduce 'lonely'"));
+    assert_true(tsr__now_s() - before < 6);
+    world_close(&w);
+}
+
+// Every send and receive can fail; the others are told.
+static void act_fault(struct actor *a)
+{
+    static float x[MAX_WORLD][20000];
+    if (a->rank == 0)
+        tsr_session_fault(a->w->own[0], *(int *)a->data, 4, false);
+    for (int i = 0; i < 3 && a->status == TSR_OK; i++) {
+        struct comm_call c = call_of(a, COMM_ALL_REDUCE, i);
+        c.reduce = COMM_SUM;
+        c.count = 20000;
+        a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x[a->rank], x[a->rank], &a->why);
+    }
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    for (int kind = FAULT_SEND; kind <= FAULT_RECEIVE; kind++) {
+        struct world w;
+        struct actor actors[MAX_WORLD];
+        world_open(&w, 2, true, 5);
+        world_run(&w, actors, act_fault, &kind);
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(actors[k].status, TSR_PEER);
+            assert_non_null(
+                strstr(actors[k].why.text, "the network between rank 0 and rank 1 failed"));
+        }
+        world_close(&w);
+    }
+}
+
+#define BOTH(name)                                                                                 \
+    {#name " (threads)", name, NULL, NULL, NULL},                                                  \
+    {                                                                                              \
+#name " (net)", name, NULL, NULL, "net"                                                    \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_all_reduce),
+        BOTH(test_exchange),
+        BOTH(test_groups),
+        BOTH(test_barrier),
+        BOTH(test_disagreement),
+        BOTH(test_sizes),
+        BOTH(test_bad_group),
+        BOTH(test_ended),
+        BOTH(test_failed),
+        BOTH(test_ring),
+        BOTH(test_slow),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_reduce.c - arithmetic of reductions for every type; conversions of 16-bit floats, all of them.
+#include "transport/internal.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void reduce2(tsr_dtype t, enum comm_reduce op, const void *a, const void *b, void *out,
+                    int64_t n)
+{
+    const void *in[2] = {a, b};
+    tsr__reduce(t, op, in, 2, &out, 1, 0, n);
+}
+
+#define CHECK(T, DTYPE, A, B, OP, WANT)                                                            \
+    do {                                                                                           \
+        T a_[40], b_[40], o_[40], w_ = (WANT);                                                     \
+        for (int i_ = 0; i_ < 40; i_++) {                                                          \
+            a_[i_] = (A);                                                                          \
+            b_[i_] = (B);                                                                          \
+        }                                                                                          \
+        reduce2(DTYPE, OP, a_, b_, o_, 40);                                                        \
+        for (int i_ = 0; i_ < 40; i_++)                                                            \
+            assert_memory_equal(&o_[i_], &w_, sizeof w_);                                          \
+    } while (0)
+
+#define CHECK_INT(T, DTYPE, LEAST, MOST)                                                           \
+    CHECK(T, DTYPE, 3, 4, COMM_SUM, 7);                                                            \
+    CHECK(T, DTYPE, 3, 4, COMM_PROD, 12);                                                          \
+    CHECK(T, DTYPE, 3, 4, COMM_MAX, 4);                                                            \
+    CHECK(T, DTYPE, 3, 4, COMM_MIN, 3);                                                            \
+    CHECK(T, DTYPE, MOST, 1, COMM_SUM, LEAST);                                                     \
+    CHECK(T, DTYPE, LEAST, MOST, COMM_MAX, MOST);                                                  \
+    CHECK(T, DTYPE, LEAST, MOST, COMM_MIN, LEAST);                                                 \
+    CHECK(T, DTYPE, MOST, MOST, COMM_PROD, 1)
+
+static void test_integers(void **state)
+{
+    (void)state;
+    CHECK_INT(int8_t, TSR_INT8, INT8_MIN, INT8_MAX);
+    CHECK_INT(uint8_t, TSR_UINT8, 0, UINT8_MAX);
+    CHECK_INT(int16_t, TSR_INT16, INT16_MIN, INT16_MAX);
+    CHECK_INT(uint16_t, TSR_UINT16, 0, UINT16_MAX);
+    CHECK_INT(int32_t, TSR_INT32, INT32_MIN, INT32_MAX);
+    CHECK_INT(uint32_t, TSR_UINT32, 0, UINT32_MAX);
+    CHECK_INT(int64_t, TSR_INT64, INT64_MIN, INT64_MAX);
+    CHECK_INT(uint64_t, TSR_UINT64, 0, UINT64_MAX);
+}
+
+static void test_bool(void **state)
+{
+    (void)state;
+    for (unsigned a = 0; a < 2; a++)
+        for (unsigned b = 0; b < 2; b++) {
+            CHECK(uint8_t, TSR_BOOL, (uint8_t)a, (uint8_t)b, COMM_SUM, (uint8_t)(a | b));
+            CHECK(uint8_t, TSR_BOOL, (uint8_t)a, (uint8_t)b, COMM_MAX, (uint8_t)(a | b));
+            CHECK(uint8_t, TSR_BOOL, (uint8_t)a, (uint8_t)b, COMM_MIN, (uint8_t)(a & b));
+            CHECK(uint8_t, TSR_BOOL, (uint8_t)a, (uint8_t)b, COMM_PROD, (uint8_t)(a & b));
+        }
+}
+
+static void test_floats(void **state)
+{
+    (void)state;
+    CHECK(float, TSR_FLOAT, 1.5F, -2.25F, COMM_SUM, -0.75F);
+    CHECK(float, TSR_FLOAT, 1.5F, -2.0F, COMM_PROD, -3.0F);
+    CHECK(float, TSR_FLOAT, 1.5F, -2.0F, COMM_MAX, 1.5F);
+    CHECK(double, TSR_DOUBLE, 1.5, -2.0, COMM_MIN, -2.0);
+    CHECK(double, TSR_DOUBLE, 0x1p-52, 1.0, COMM_SUM, 1.0 + 0x1p-52);
+    float nan_first[1] = {NAN}, one[1] = {1}, out[1];
+    for (int op = COMM_MAX; op <= COMM_MIN; op++) { // not a number wins, whichever side it is on
+        reduce2(TSR_FLOAT, (enum comm_reduce)op, nan_first, one, out, 1);
+        assert_true(isnan(out[0]));
+        reduce2(TSR_FLOAT, (enum comm_reduce)op, one, nan_first, out, 1);
+        assert_true(isnan(out[0]));
+    }
+}
+
+// The value of a half float, by the definition.
+static double half_value(unsigned h)
+{
+    int exponent = (int)(h >> 10 & 31);
+    double m = h & 1023, v = exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+static void test_half(void **state)
+{
+    (void)state;
+    for (unsigned h = 0; h < 65536; h++) {
+        if ((h >> 10 & 31) == 31)
+            continue;
+        assert_int_equal(tsr__float_to_half((float)half_value(h)), h);
+        unsigned up = h + 1; // half-way to the next goes to the even one
+        if ((up >> 10 & 31) == 31 || (h & 0x7FFF) == 0x7FFF)
+            continue;
+        float middle = (float)((half_value(h) + half_value(up)) / 2);
+        assert_int_equal(tsr__float_to_half(middle), h & 1 ? up : h);
+        assert_int_equal(tsr__float_to_half(nextafterf(middle, 0)), h);
+    }
+    assert_int_equal(tsr__float_to_half(65520.0F), 0x7C00);
+    assert_int_equal(tsr__float_to_half(65519.0F), 0x7BFF);
+    assert_int_equal(tsr__float_to_half(-INFINITY), 0xFC00);
+    assert_int_equal(tsr__float_to_half(NAN) & 0x7FFF, 0x7E00);
+    assert_int_equal(tsr__float_to_bfloat(1.00390625F), 0x3F80); // half-way, to even
+    assert_int_equal(tsr__float_to_bfloat(1.01171875F), 0x3F82);
+    assert_int_equal(tsr__float_to_bfloat(3.4e38F), 0x7F80);
+    assert_int_equal(tsr__float_to_bfloat(NAN) & 0x7FFF, 0x7FC0);
+}
+
+// Sixteen-bit floats are rounded once, at the end: many small parts are not lost.
+static void test_half_sum(void **state)
+{
+    (void)state;
+    uint16_t one = 0x3C00, tiny = 0x1000, sum; // 1, 2^-11: each alone would vanish beside 1
+    const void *in[4] = {&one, &tiny, &tiny, &tiny};
+    void *out = &sum;
+    tsr__reduce(TSR_FLOAT16, COMM_SUM, in, 4, &out, 1, 0, 1);
+    assert_int_equal(sum, tsr__float_to_half(1.0F + 3.0F / 2048.0F));
+    assert_int_equal(sum, 0x3C02);
+    uint16_t b_one = 0x3F80, b_tiny = 0x3B80; // 1, 2^-8
+    const void *b[4] = {&b_one, &b_tiny, &b_tiny, &b_tiny};
+    tsr__reduce(TSR_BFLOAT16, COMM_SUM, b, 4, &out, 1, 0, 1);
+    assert_int_equal(sum, 0x3F82);
+}
+
+static void test_types(void **state)
+{
+    (void)state;
+    for (int t = 0; t < TSR_DTYPE_COUNT; t++)
+        assert_int_equal(tsr__reduce_ok((tsr_dtype)t, COMM_SUM),
+                         (t >= TSR_FLOAT && t <= TSR_UINT64 && t != TSR_STRING) ||
+                             t == TSR_BFLOAT16);
+    assert_false(tsr__reduce_ok(TSR_FLOAT, COMM_NONE));
+    assert_false(tsr__reduce_ok(TSR_FLOAT, COMM_REDUCE_COUNT));
+    assert_int_equal(tsr__elem_bytes(TSR_INT4), 0);
+    assert_int_equal(tsr__elem_bytes(TSR_STRING), 0);
+}
+
+// Slices cover all elements once, whatever the count.
+static void test_slices(void **state)
+{
+    (void)state;
+    for (int64_t count = 0; count < 3000; count += 37)
+        for (int n = 1; n < 9; n++) {
+            int64_t at = 0, first, length;
+            for (int k = 0; k < n; k++) {
+                tsr__slice(count, 4, n, k, &first, &length);
+                assert_true(first == at && length >= 0);
+                at += length;
+            }
+            assert_int_equal(at, count);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_integers), cmocka_unit_test(test_bool),
+        cmocka_unit_test(test_floats),   cmocka_unit_test(test_half),
+        cmocka_unit_test(test_half_sum), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_slices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// world.c - see world.h. A mailbox keeps messages from one rank to another on one channel, in order. Small ones are
+// done when sent, large ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
+#include "world.h"
+
+#include <stdlib.h>
+
+#define EAGER 4096
+
+struct letter {
+    struct letter *next, *all;
+    const void *p;
+    size_t bytes;
+    bool taken;
+    char copy[];
+};
+struct box {
+    struct letter *first, **last;
+};
+// A request is one of these: a receive from a box, or a letter on its way.
+struct ask {
+    struct ask *all;
+    struct box *box;
+    struct letter *letter; // NULL: done when sent
+    void *p;
+    size_t bytes;
+};
+struct mailbox_link {
+    struct link link; // first
+    struct mailbox_net *net;
+    bool mute;
+};
+struct mailbox_net {
+    pthread_mutex_t lock;
+    struct box boxes[MAX_WORLD][MAX_WORLD][LINK_CHANNELS];
+    struct mailbox_link links[MAX_WORLD];
+    struct letter *letters;
+    struct ask *asks;
+};
+
+static struct ask *ask_new(struct mailbox_net *n, struct ask value, uint64_t *request)
+{
+    struct ask *a = malloc(sizeof *a);
+    *a = value;
+    a->all = n->asks;
+    n->asks = a;
+    *request = (uint64_t)(uintptr_t)a;
+    return a;
+}
+
+static bool box_send(struct link *l, int peer, int channel, const void *p, size_t bytes,
+                     uint64_t *request)
+{
+    struct mailbox_link *m = (struct mailbox_link *)l;
+    bool eager = bytes <= EAGER;
+    struct letter *t = calloc(1, sizeof *t + (eager ? bytes : 0));
+    t->bytes = bytes;
+    t->p = eager ? t->copy : p;
+    if (eager)
+        memcpy(t->copy, p, bytes);
+    pthread_mutex_lock(&m->net->lock);
+    t->all = m->net->letters;
+    m->net->letters = t;
+    ask_new(m->net, (struct ask){.letter = eager ? NULL : t}, request);
+    struct box *b = &m->net->boxes[l->rank][peer][channel];
+    if (!m->mute) { // else lost on the way
+        *b->last = t;
+        b->last = &t->next;
+    }
+    pthread_mutex_unlock(&m->net->lock);
+    return true;
+}
+
+static bool box_receive(struct link *l, int peer, int channel, void *p, size_t bytes,
+                        uint64_t *request)
+{
+    struct mailbox_link *m = (struct mailbox_link *)l;
+    pthread_mutex_lock(&m->net->lock);
+    ask_new(m->net,
+            (struct ask){.box = &m->net->boxes[peer][l->rank][channel], .p = p, .bytes = bytes},
+            request);
+    pthread_mutex_unlock(&m->net->lock);
+    return true;
+}
+
+static int take(struct ask *a, size_t *bytes)
+{
+    struct letter *t = a->box->first;
+    if (!t)
+        return 0;
+    a->box->first = t->next;
+    if (!t->next)
+        a->box->last = &a->box->first;
+    t->taken = true;
+    if (t->bytes > a->bytes)
+        return -1; // truncation is an error, as in MPI
+    memcpy(a->p, t->p, t->bytes);
+    if (bytes)
+        *bytes = t->bytes;
+    return 1;
+}
+
+static int box_test(struct link *l, uint64_t *request, size_t *bytes)
+{
+    struct mailbox_link *m = (struct mailbox_link *)l;
+    struct ask *a = (struct ask *)(uintptr_t)*request;
+    pthread_mutex_lock(&m->net->lock);
+    int done = m->mute ? 0 : a->box ? take(a, bytes) : !a->letter || a->letter->taken;
+    pthread_mutex_unlock(&m->net->lock);
+    return done;
+}
+
+static void box_cancel(struct link *l, uint64_t *request)
+{
+    (void)l;
+    (void)request;
+}
+
+static void box_failed(struct link *l)
+{
+    (void)l;
+}
+
+static struct mailbox_net *boxes_new(int n, int cores)
+{
+    struct mailbox_net *b = calloc(1, sizeof *b);
+    pthread_mutex_init(&b->lock, NULL);
+    for (int i = 0; i < n; i++) {
+        b->links[i] = (struct mailbox_link){.net = b,
+                                            .link = {.abi = LINK_ABI,
+                                                     .rank = i,
+                                                     .size = n,
+                                                     .host_ranks = n,
+                                                     .host_cores = cores,
+                                                     .threads = true,
+                                                     .library = "mailboxes",
+                                                     .send = box_send,
+                                                     .receive = box_receive,
+                                                     .test = box_test,
+                                                     .cancel = box_cancel,
+                                                     .failed = box_failed}};
+        for (int k = 0; k < n; k++)
+            for (int c = 0; c < LINK_CHANNELS; c++)
+                b->boxes[i][k][c].last = &b->boxes[i][k][c].first;
+    }
+    return b;
+}
+
+static void boxes_free(struct mailbox_net *b)
+{
+    while (b->letters) {
+        struct letter *t = b->letters;
+        b->letters = t->all;
+        free(t);
+    }
+    while (b->asks) {
+        struct ask *a = b->asks;
+        b->asks = a->all;
+        free(a);
+    }
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+void world_mute(struct world *w, int rank)
+{
+    pthread_mutex_lock(&w->boxes->lock);
+    w->boxes->links[rank].mute = true;
+    pthread_mutex_unlock(&w->boxes->lock);
+}
+
+void world_open(struct world *w, int n, bool net, double timeout_s)
+{
+    struct comm_options o = {.timeout_s = timeout_s};
+    *w = (struct world){.n = n, .net = net, .session = tsr_session_new(NULL)};
+    if (net)
+        w->boxes = boxes_new(n, 2);
+    else
+        w->job = tsr__threads_new(w->session, n, &o);
+    for (int i = 0; i < n; i++) {
+        w->own[i] = tsr_session_new(NULL);
+        if (net)
+            assert_int_equal(tsr__net_open(w->own[i], &w->boxes->links[i].link, 1, &o, &w->e[i]),
+                             TSR_OK);
+        else
+            w->e[i] = tsr__threads_endpoint(w->job, i);
+    }
+}
+
+struct endpoint *actor_endpoint(struct actor *a)
+{
+    return a->w->e[a->rank];
+}
+
+static void *actor_thread(void *data)
+{
+    struct actor *a = data;
+    a->act(a);
+    tsr__comm_close(actor_endpoint(a));
+    return NULL;
+}
+
+void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data)
+{
+    pthread_t threads[MAX_WORLD];
+    for (int i = 0; i < w->n; i++) {
+        actors[i] = (struct actor){.w = w, .rank = i, .act = act, .data = data};
+        pthread_create(&threads[i], NULL, actor_thread, &actors[i]);
+    }
+    for (int i = 0; i < w->n; i++)
+        pthread_join(threads[i], NULL);
+}
+
+void world_close(struct world *w)
+{
+    tsr__threads_free(w->job);
+    if (w->boxes)
+        boxes_free(w->boxes);
+    for (int i = 0; i < w->n; i++)
+        tsr_session_free(w->own[i]);
+    tsr_session_free(w->session);
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// world.h - jobs of a few ranks inside a test: as threads over threads.c, or over net.c with mailboxes for a network.
+#ifndef TSR_TEST_WORLD_H
+#define TSR_TEST_WORLD_H
+
+#include "transport/net.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#define MAX_WORLD 8
+
+struct mailbox_net;
+struct world {
+    int n;
+    bool net;
+    tsr_session *session;
+    tsr_session *own[MAX_WORLD]; // net: a session per rank, as processes have
+    struct thread_job *job;
+    struct mailbox_net *boxes;
+    struct endpoint *e[MAX_WORLD];
+};
+
+// What one rank does; its verdict lands in status and why.
+struct actor {
+    struct world *w;
+    int rank;
+    void (*act)(struct actor *a);
+    void *data;
+    tsr_status status;
+    struct comm_trouble why;
+};
+
+void world_open(struct world *w, int n, bool net, double timeout_s);
+void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
+void world_close(struct world *w);
+void world_mute(struct world *w, int rank); // net: nothing of this rank arrives any more
+struct endpoint *actor_endpoint(struct actor *a);
+
+#endif
