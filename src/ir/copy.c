@@ -441,6 +441,20 @@ static void clone_functions(struct cloner *c)
     }
 }
 
+tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
+{
+    struct cloner c;
+    size_t before = to->functions.n;
+    tsr__cloner_init(&c, to, from);
+    clone_functions(&c);
+    tsr_status st = tsr__cloner_end(&c);
+    for (size_t i = before; st == TSR_OK && i < to->functions.n; i++)
+        if (!to->functions.at[i]->graph)
+            st = TSR_NOMEM;
+    to->changed = true;
+    return st;
+}
+
 static void clone_head(tsr_model *to, const tsr_model *m)
 {
     to->path = m->path ? tsr__keep(to, str_of(m->path)).p : NULL;

@@ -260,6 +260,12 @@ tsr_dim tsr_value_dim(const tsr_value *v, int axis)
     return t && axis >= 0 && axis < t->rank ? t->dims[axis] : (tsr_dim){-1, ""};
 }
 
+const tsr_dim *tsr__value_dims(const tsr_value *v)
+{
+    const struct vtype *t = type_of(v);
+    return t ? t->dims : NULL;
+}
+
 struct str tsr__dim_symbol(const tsr_value *v, int axis)
 {
     return str_of(tsr_value_dim(v, axis).symbol);

@@ -21,6 +21,7 @@ struct str tsr__value_str(const tsr_value *v);
 struct str tsr__node_str(const tsr_node *n);    // name
 struct str tsr__node_op_str(const tsr_node *n);
 struct str tsr__node_domain_str(const tsr_node *n); // "" for ai.onnx
+const tsr_dim *tsr__value_dims(const tsr_value *v); // tsr_value_rank of them; valid until the type is set again
 struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
 // Opset version that the node's domain has in its model or function; 0: not imported.
 int64_t tsr__node_opset(const tsr_node *n);
@@ -47,6 +48,8 @@ tsr_value *tsr__graph_add_external(tsr_graph *g, const char *name, tsr_dtype typ
                                    const int64_t *dims, const char *location, uint64_t offset, uint64_t length);
 // Copies an initializer as it stands (strings and odd encodings too; external data becomes a view of its bytes).
 tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name);
+// Copies the functions of another model, without their annotations.
+tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // A type from v for w (dimensions and all; sequence, optional and map types too).
 tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v);
 // Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
@@ -60,7 +63,13 @@ bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k);
 tsr_node_config *tsr__spec_entry(const tsr_spec *p);
 tsr_node *tsr__node_config_node(const tsr_node_config *nc);
 bool tsr__value_is_other(const tsr_value *v);     // declared as sequence, map, optional, ...
+// A value declared as a sequence (result 1), an optional (2) or an optional sequence (3) of tensors, and what those
+// are; -1: anything else. dims lie in the model's memory.
+int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
 struct str tsr__attr_ref(const tsr_attr *a);      // function attribute it stands for, or empty
+tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name); // its default in the function, or NULL
+// The function of the model that the node calls, or NULL.
+tsr_function *tsr__node_function(const tsr_node *n);
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
 // The tensor in a file that holds one TensorProto (ONNX test data). It belongs to *holder, to be freed after use;

@@ -150,6 +150,18 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
+tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
+{
+    struct str body = tsr__function_default(fn, name);
+    tsr_attr *a = body.n && fn->graph->first ? ARENA_NEW(&fn->model->arena, tsr_attr) : NULL;
+    if (!a)
+        return NULL;
+    a->node = fn->graph->first;
+    a->rest = body;
+    decode_head(a, body);
+    return a;
+}
+
 // ---- types ----------------------------------------------------------------------------------
 
 static tsr_dim decode_dim(tsr_model *m, struct str body)
@@ -199,23 +211,53 @@ static uint32_t type_member(struct str type, struct str *body)
     return number;
 }
 
-static void decode_type(tsr_value *v, struct vtype *t, struct str type)
+static void decode_tensor_type(tsr_model *m, struct vtype *t, struct str type)
 {
-    tsr_model *m = tsr__value_model(v);
-    struct str body = {"", 0};
-    uint32_t member = type_member(type, &body);
-    if (member != F_TYPE_TENSOR_TYPE) {
-        t->other = type;
-        return;
-    }
     int64_t elem = 0;
-    body = tsr__wire_merged(&m->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
+    struct str body = tsr__wire_merged(&m->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
     tsr__wire_int(body, F_TYPE_TENSOR_ELEM_TYPE, &elem);
     t->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
     bool shaped = false;
     struct str shape = tsr__wire_merged(&m->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
     if (shaped)
         decode_shape(m, shape, t);
+}
+
+static void decode_type(tsr_value *v, struct vtype *t, struct str type)
+{
+    struct str body = {"", 0};
+    if (type_member(type, &body) == F_TYPE_TENSOR_TYPE)
+        decode_tensor_type(tsr__value_model(v), t, type);
+    else
+        t->other = type;
+}
+
+// Bit 0 of the result: a sequence, bit 1: an optional one; -1: anything else.
+int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
+{
+    tsr_model *m = tsr__value_model(v);
+    tsr__type_decode((tsr_value *)v);
+    struct str body, type = v->type ? v->type->other : (struct str){"", 0};
+    int form = 0;
+    uint32_t member = type_member(type, &body);
+    if (member == F_TYPE_OPTIONAL_TYPE) {
+        form |= 2;
+        type = tsr__wire_bytes(body, F_TYPE_OPTIONAL_ELEM_TYPE, NULL);
+        member = type_member(type, &body);
+    }
+    if (member == F_TYPE_SEQUENCE_TYPE) {
+        form |= 1;
+        type = tsr__wire_bytes(body, F_TYPE_SEQUENCE_ELEM_TYPE, NULL);
+        member = type_member(type, &body);
+    }
+    struct vtype t = {.rank = -1};
+    if (!form || member != F_TYPE_TENSOR_TYPE)
+        return -1;
+    decode_tensor_type(m, &t, type);
+    *dtype = t.dtype;
+    *rank = t.rank;
+    *dims = t.dims;
+    return form;
 }
 
 static void type_of_tensor(tsr_value *v, struct vtype *t)

@@ -192,6 +192,11 @@ static const opset_list *opsets_at(const tsr_graph *g)
     return g->function ? &g->function->opsets : &g->model->opsets;
 }
 
+tsr_function *tsr__node_function(const tsr_node *n)
+{
+    return function_of(n);
+}
+
 // The body's operator sets must be those of the place where it goes, or new there.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool change)
 {

@@ -22,9 +22,9 @@ struct bench {
     tsr_graph *g;
     tsr_node *mm, *act;
     tsr_value *w, *x, *y, *z;
-    tsr_model *others[16]; // freed at the end
-    void *bytes[16];
-    size_t sizes[16];
+    tsr_model *others[64]; // freed at the end
+    void *bytes[64];
+    size_t sizes[64];
     size_t n_others, n_bytes;
 };
 
