@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_copy.c - copies that stand on their own: whole models, nodes with and without subgraphs in another model,
+// and calls replaced by the body of their function.
+#include "../api/help.h"
+#include "ir/ir.h"
+
+static struct bench *of(void **state)
+{
+    return *state;
+}
+
+static void test_clone_is_independent(void **state)
+{
+    struct bench *b = of(state);
+    tsr_config *c = config(b, "c", 2);
+    float one = 1;
+    assert_non_null(tsr_graph_add_initializer(b->g, "k", TSR_FLOAT, 0, NULL, &one, 4));
+    assert_int_equal(tsr_node_set_ints(b->act, "v", IDS(1, 2)), TSR_OK);
+    assert_int_equal(tsr_node_set_string(b->act, "s", "text"), TSR_OK);
+    assert_int_equal(tsr_node_shard(b->mm, b->w, c, 0, 2, IDS(0, 1), 1), TSR_OK);
+    assert_int_equal(tsr_model_set_metadata(b->m, "key", "value"), TSR_OK);
+    size_t before = 0, after = 0;
+    void *bytes = save(b, b->m, &before);
+    tsr_model *m = NULL;
+    assert_int_equal(tsr_model_clone(b->m, &m), TSR_OK);
+    b->others[b->n_others++] = m;
+    assert_int_equal(tsr_value_rename(b->w, "changed"), TSR_OK);
+    assert_int_equal(tsr_config_rename(c, "changed"), TSR_OK);
+    assert_int_equal(tsr_node_set_int(b->act, "v", 1), TSR_OK);
+    tsr_model_free(b->m); // the copy does not need it
+    b->m = NULL;
+    void *same = save(b, m, &after);
+    assert_int_equal(before, after);
+    assert_memory_equal(bytes, same, before);
+    tsr_graph *g = tsr_model_graph(m);
+    assert_ptr_equal(tsr_graph_value(g, "W"), tsr_node_input(node_at(m, 0), 0));
+    assert_int_equal(tsr_value_use_count(tsr_graph_value(g, "y")), 1);
+    assert_true(tsr_value_is_output(tsr_graph_value(g, "z")));
+    assert_int_equal(tsr_value_rename(tsr_graph_value(g, "W"), "other"), TSR_OK);
+    assert_string_equal(tsr_value_name(tsr_node_input(node_at(again(b, m), 0), 0)), "other");
+}
+
+static void test_clone_keeps_dangling_entries(void **state)
+{
+    struct bench *b = of(state);
+    struct msg entry = msg_entry("nobody", "nothing"), file = msg_model(&entry, NULL);
+    tsr_model *m = load(b, file.at, file.n), *copy = NULL;
+    assert_int_equal(tsr_model_clone(m, &copy), TSR_OK);
+    b->others[b->n_others++] = copy;
+    tsr_node_config *nc = tsr_node_config_at(node_at(copy, 0), 0);
+    assert_string_equal(tsr_config_name(tsr_node_config_config(nc)), "nobody");
+    assert_ptr_not_equal(tsr_node_config_config(nc),
+                         tsr_node_config_config(tsr_node_config_at(node_at(m, 0), 0)));
+    assert_string_equal(tsr_value_name(tsr_spec_value(tsr_node_config_spec(nc, 0))), "nothing");
+    assert_null(tsr_value_graph(tsr_spec_value(tsr_node_config_spec(nc, 0))));
+    size_t n = 0;
+    void *bytes = save(b, copy, &n);
+    assert_int_equal(n, file.n);
+    assert_memory_equal(bytes, file.at, n);
+}
+
+// ---- transplants -----------------------------------------------------------------------------------
+
+static void attr_graph(struct msg *node, const char *name, const struct msg *graph)
+{
+    struct msg a = {.n = 0};
+    msg_text(&a, 1, name);
+    msg_msg(&a, 6, graph);
+    msg_int(&a, 20, TSR_ATTR_GRAPH);
+    msg_msg(node, 5, &a);
+}
+
+static void info(struct msg *graph, int field, const char *name)
+{
+    struct msg i = {.n = 0};
+    msg_text(&i, 1, name);
+    msg_msg(graph, field, &i);
+}
+
+// If(cond) with one branch: t = Neg(x) [annotated], outputs t and the outer x.
+static struct msg branch_model(void)
+{
+    struct msg model = {.n = 0}, graph = {.n = 0}, inner = {.n = 0}, entry = msg_entry("c", "x");
+    struct msg neg = msg_node("x", "t", "Neg", &entry), iff = msg_node("cond", "z", "If", NULL);
+    msg_msg(&inner, 1, &neg);
+    info(&inner, 12, "t");
+    info(&inner, 12, "x");
+    attr_graph(&iff, "then_branch", &inner);
+    msg_text(&iff, 6, "a doc string");
+    msg_msg(&graph, 1, &iff);
+    info(&graph, 11, "x");
+    info(&graph, 11, "cond");
+    info(&graph, 12, "z");
+    msg_int(&model, 1, 11);
+    msg_msg(&model, 7, &graph);
+    return model;
+}
+
+static tsr_value *to_local(void *data, tsr_value *outer)
+{
+    assert_string_equal(tsr_value_name(outer), "x");
+    return data;
+}
+
+static void test_copy_with_subgraph(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = branch_model();
+    tsr_model *m = load(b, file.at, file.n), *to = NULL;
+    assert_int_equal(tsr_model_new(b->s, "to", 10, &to), TSR_OK);
+    tsr_graph *g = tsr_model_graph(to);
+    tsr_value *in[] = {tsr_graph_add_input(g, "cond")}, *local = tsr_graph_add_input(g, "x.local");
+    tsr_node *n = tsr__node_copy_deep(g, node_at(m, 0), in, 1, (struct str[]){STR("out")}, 1,
+                                      to_local, local);
+    assert_non_null(n);
+    assert_int_equal(tsr_value_use_count(local), 1);
+    assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
+    tsr_model_free(m); // its bytes are held by the copy
+    b->others[b->n_others - 1] = to;
+    tsr_model *m2 = again(b, to);
+    n = node_at(m2, 0);
+    assert_string_equal(tsr_node_op(n), "If");
+    assert_string_equal(tsr_value_name(tsr_node_output(n, 0)), "out");
+    tsr_graph *inner = tsr_attr_graph(tsr_node_attr(n, 0), 0);
+    tsr_node *neg = tsr_graph_first(inner);
+    assert_ptr_equal(tsr_node_input(neg, 0), tsr_graph_value(tsr_model_graph(m2), "x.local"));
+    assert_ptr_equal(tsr_graph_output(inner, 1), tsr_graph_value(tsr_model_graph(m2), "x.local"));
+    assert_int_equal(tsr_node_config_count(neg), 0); // annotations stay behind
+    assert_int_equal(tsr_model_ir_version(m2), 10);
+    assert_true(holds(b, m2, "320c 6120646f6320737472696e67")); // the rest of the node comes along
+}
+
+static void test_copy_a_node(void **state)
+{
+    struct bench *b = of(state);
+    assert_int_equal(tsr_node_set_int(b->mm, "axis", 3), TSR_OK);
+    shard(b, b->w, config(b, "c", 2), 0, 2);
+    tsr_model *from = again(b, b->m), *to = NULL;
+    assert_int_equal(tsr_model_new(b->s, "to", 10, &to), TSR_OK);
+    b->others[b->n_others++] = to;
+    tsr_graph *g = tsr_model_graph(to);
+    tsr_value *in[] = {tsr_graph_add_input(g, "a"), NULL};
+    struct str out = STR("o");
+    tsr_node *n = tsr__node_copy(g, node_at(from, 0), in, 2, &out, 1);
+    assert_non_null(n);
+    assert_int_equal(tsr_attr_int(tsr_node_find_attr(n, "axis"), 0), 3);
+    assert_int_equal(tsr_node_set_int(n, "axis", 4), TSR_OK);
+    assert_null(tsr__node_copy(g, node_at(from, 0), in, 2, &out, 1));
+    refused(b, TSR_INVALID, "name-taken");
+    assert_non_null(
+        tsr__node_copy(g, b->mm, in, 2, (struct str[]){STR("p")}, 1)); // one made in memory
+    tsr_model *m = again(b, to);
+    n = node_at(m, 0);
+    assert_string_equal(tsr_node_name(n), "mm");
+    assert_int_equal(tsr_attr_int(tsr_node_find_attr(n, "axis"), 0), 4);
+    assert_int_equal(tsr_node_input_count(n), 2);
+    assert_null(tsr_node_input(n, 1));
+    assert_int_equal(tsr_node_config_count(n), 0);
+    assert_int_equal(tsr_attr_int(tsr_node_find_attr(node_at(m, 1), "axis"), 0), 3);
+}
+
+static void test_copy_constants(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, t = {.n = 0};
+    msg_int(&t, 1, 2);
+    msg_int(&t, 2, TSR_STRING);
+    msg_text(&t, 6, "one");
+    msg_text(&t, 6, "two");
+    msg_text(&t, 8, "texts");
+    msg_msg(&graph, 5, &t);
+    msg_msg(&model, 7, &graph);
+    tsr_model *from = load(b, model.at, model.n), *to = NULL;
+    assert_int_equal(tsr_model_new(b->s, "to", 10, &to), TSR_OK);
+    b->others[b->n_others++] = to;
+    tsr_value *v = tsr_graph_initializer(tsr_model_graph(from), 0);
+    assert_non_null(tsr__graph_copy_initializer(tsr_model_graph(to), v, "copied"));
+    assert_null(tsr__graph_copy_initializer(tsr_model_graph(to), v, "copied"));
+    refused(b, TSR_INVALID, "name-taken");
+    assert_true(holds(b, to, "0802 1008 3203 6f6e65 3203 74776f 4206 636f70696564"));
+    tsr_value *w = tsr_graph_add_input(tsr_model_graph(to), "w");
+    assert_int_equal(tsr__value_copy_type(w, b->x), TSR_OK);
+    assert_int_equal(tsr_value_dim(w, 0).value, 4096);
+}
+
+// ---- inlining ------------------------------------------------------------------------------------------
+
+// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is absent),
+// m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c; alpha 5).
+static struct msg call_model(bool stage_inside)
+{
+    struct msg model = {.n = 0}, graph = {.n = 0}, f = {.n = 0}, inner = {.n = 0}, a = {.n = 0},
+               o = {.n = 0};
+    struct msg call = {.n = 0}, op = {.n = 0}, iff = msg_node("b", "m", "If", NULL),
+               conf = msg_config("c", 2);
+    struct msg neg = msg_node("a", "t", "Neg", NULL), abs_ = msg_node("t", "x", "Abs", NULL);
+    msg_msg(&inner, 1, &neg);
+    msg_msg(&inner, 1, &abs_);
+    info(&inner, 12, "x");
+    attr_graph(&iff, "then_branch", &inner);
+    msg_text(&op, 1, "m");
+    msg_text(&op, 1, "a");
+    msg_text(&op, 2, "r");
+    msg_text(&op, 3, "op");
+    msg_text(&op, 4, "Op");
+    const char *refs[] = {"alpha", "beta", "gamma"};
+    for (int i = 0; i < 3; i++) {
+        char inside[16];
+        snprintf(inside, sizeof(inside), "my_%s", refs[i]);
+        a.n = 0;
+        msg_text(&a, 1, inside);
+        msg_int(&a, 20, TSR_ATTR_INT);
+        msg_text(&a, 21, refs[i]);
+        msg_msg(&op, 5, &a);
+    }
+    if (stage_inside) {
+        struct msg entry = msg_entry("c", "m");
+        msg_int(&entry, 3, 7);
+        msg_msg(&op, 10, &entry);
+    }
+    msg_text(&call, 1, "x");
+    msg_text(&call, 1, "c");
+    msg_text(&call, 2, "y");
+    msg_text(&call, 2, "z");
+    msg_text(&call, 3, "call");
+    msg_text(&call, 4, "f");
+    a.n = 0;
+    msg_text(&a, 1, "alpha");
+    msg_int(&a, 3, 5);
+    msg_int(&a, 20, TSR_ATTR_INT);
+    msg_msg(&call, 5, &a);
+    msg_text(&call, 7, "d");
+    struct msg entry = msg_entry("c", "y");
+    msg_int(&entry, 3, 1);
+    msg_msg(&call, 10, &entry);
+    msg_int(&model, 1, 11);
+    msg_msg(&graph, 1, &call);
+    info(&graph, 11, "x");
+    info(&graph, 11, "c");
+    info(&graph, 12, "y");
+    info(&graph, 12, "z");
+    msg_msg(&model, 7, &graph);
+    msg_int(&o, 2, 18);
+    msg_msg(&model, 8, &o);
+    msg_text(&f, 1, "f");
+    msg_text(&f, 4, "a");
+    msg_text(&f, 4, "b");
+    msg_text(&f, 5, "r");
+    msg_text(&f, 5, "a");
+    msg_msg(&f, 7, &iff);
+    msg_msg(&f, 7, &op);
+    msg_msg(&f, 9, &o);
+    msg_text(&f, 10, "d");
+    a.n = 0;
+    msg_text(&a, 1, "beta");
+    msg_int(&a, 3, 9);
+    msg_int(&a, 20, TSR_ATTR_INT);
+    msg_msg(&f, 11, &a);
+    msg_msg(&model, 25, &f);
+    msg_msg(&model, 26, &conf);
+    return model;
+}
+
+static void check_inlined(tsr_model *m, int64_t stage_of_op)
+{
+    tsr_graph *g = tsr_model_graph(m);
+    tsr_value *x = tsr_graph_value(g, "x"), *y = tsr_graph_value(g, "y"),
+              *z = tsr_graph_value(g, "z");
+    assert_int_equal(tsr_graph_node_count(g), 3);
+    tsr_node *iff = node_at(m, 0), *op = node_at(m, 1), *pass = node_at(m, 2);
+    assert_string_equal(tsr_node_op(iff), "If");
+    assert_ptr_equal(tsr_node_input(iff, 0), tsr_graph_value(g, "c"));
+    assert_ptr_equal(tsr_node_output(op, 0), y);
+    assert_ptr_equal(tsr_node_input(op, 0), tsr_node_output(iff, 0));
+    assert_ptr_equal(tsr_node_input(op, 1), x);
+    assert_ptr_equal(tsr_node_input(pass, 0), x); // an input handed on
+    assert_ptr_equal(tsr_node_output(pass, 0), z);
+    assert_ptr_equal(tsr_value_producer(y), op);
+    assert_int_equal(tsr_node_attr_count(op), 2);
+    assert_int_equal(tsr_attr_int(tsr_node_find_attr(op, "my_alpha"), 0), 5);
+    assert_int_equal(tsr_attr_int(tsr_node_find_attr(op, "my_beta"), 0), 9);
+    assert_null(tsr_node_find_attr(op, "my_gamma"));
+    tsr_graph *inner = tsr_attr_graph(tsr_node_find_attr(iff, "then_branch"), 0);
+    assert_ptr_equal(tsr_node_input(tsr_graph_first(inner), 0), x); // not hidden by its own "x"
+    tsr_config *c = tsr_model_config(m, 0);
+    int64_t stage = -1;
+    tsr_node *all[] = {iff, op, pass};
+    for (size_t i = 0; i < 3; i++) {
+        assert_non_null(tsr_node_find_config(all[i], c));
+        assert_true(tsr_node_config_stage(tsr_node_find_config(all[i], c), &stage));
+        assert_int_equal(stage, all[i] == op ? stage_of_op : 1);
+    }
+    assert_non_null(tsr_node_sharding_of(op, y, 0)); // the call's spec, where the value is made
+    assert_null(tsr_node_sharding_of(iff, y, 0));
+}
+
+static void inlined(struct bench *b, bool stage_inside)
+{
+    struct msg file = call_model(stage_inside);
+    tsr_model *m = load(b, file.at, file.n);
+    tsr_node *call = node_at(m, 0);
+    assert_int_equal(tsr_node_inline(call), TSR_OK);
+    check_inlined(m, stage_inside ? 7 : 1);
+    tsr_model *m2 = again(b, m);
+    check_inlined(m2, stage_inside ? 7 : 1);
+    if (stage_inside) {
+        tsr_node *op = node_at(m2, 1);
+        assert_non_null(
+            tsr_node_sharding_of(op, tsr_node_input(op, 0), 0)); // rebound to the new name
+    }
+    refused(b, tsr_node_inline(call), "inline-unknown"); // gone
+    refused(b, tsr_node_inline(node_at(m, 1)), "inline-unknown");
+}
+
+static void test_inline(void **state)
+{
+    inlined(of(state), false);
+}
+static void test_inline_keeps_what_the_body_says(void **state)
+{
+    inlined(of(state), true);
+}
+
+static void test_inline_refusals(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = call_model(false);
+    tsr_model *m = load(b, file.at, file.n);
+    assert_int_equal(tsr_model_set_opset(m, "", 21), TSR_OK);
+    assert_int_equal(tsr_node_inline(node_at(m, 0)), TSR_UNSUPPORTED);
+    assert_int_equal(findings(b, "inline-opset"), 1);
+    tsr_finding_clear(b->s);
+    assert_int_equal(tsr_model_set_opset(m, "", 18), TSR_OK);
+    assert_int_equal(tsr_node_resize_outputs(node_at(m, 0), 3), TSR_OK);
+    refused(b, tsr_node_inline(node_at(m, 0)), "inline-arity");
+    assert_int_equal(tsr_graph_node_count(tsr_model_graph(m)), 1);
+}
+
+static void test_inline_twice(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = msg_function_model(NULL, NULL);
+    tsr_model *m = load(b, file.at, file.n);
+    tsr_graph *g = tsr_model_graph(m);
+    tsr_value *y = tsr_node_output(node_at(m, 0), 0);
+    tsr_node *second = tsr_graph_add_node(g, "d", "f", "again", &y, 1, (const char *[]){"w"}, 1);
+    assert_int_equal(tsr_node_inline(node_at(m, 0)), TSR_OK);
+    assert_int_equal(tsr_node_inline(second), TSR_OK);
+    m = again(b, m);
+    assert_int_equal(tsr_graph_node_count(tsr_model_graph(m)), 2);
+    assert_string_equal(tsr_node_op(node_at(m, 1)), "Relu");
+    assert_ptr_equal(tsr_node_input(node_at(m, 1), 0), tsr_node_output(node_at(m, 0), 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_clone_is_independent),
+        TEST(test_clone_keeps_dangling_entries),
+        TEST(test_copy_with_subgraph),
+        TEST(test_copy_a_node),
+        TEST(test_copy_constants),
+        TEST(test_inline),
+        TEST(test_inline_keeps_what_the_body_says),
+        TEST(test_inline_refusals),
+        TEST(test_inline_twice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
