@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_models.h - models to measure reading and writing on.
+#ifndef TSR_BENCH_WIRE_MODELS_H
+#define TSR_BENCH_WIRE_MODELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// A chain of nodes with a declared type for each value but the last and a constant for every tenth node.
+bool bench_make_chain(const char *path, int nodes, bool annotated);
+// One node, and that many constants of that many bytes inside the file.
+bool bench_make_heavy(const char *path, size_t weights, size_t bytes_each);
+// One node whose constant is a sparse file of that size.
+bool bench_make_external(const char *path, const char *data_path, uint64_t data_bytes);
+
+#endif
