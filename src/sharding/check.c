@@ -57,8 +57,7 @@ static struct place place_entry(const tsr_node *n, const tsr_config *config)
     return at;
 }
 
-// ---- configurations
-// -------------------------------------------------------------------------------------
+// ---- configurations -----------------------------------------------------------------------------
 
 static const char *nearest_config(struct check *c, struct str name)
 {
@@ -131,8 +130,7 @@ static bool check_configs(struct check *c)
     return !c->arena.failed;
 }
 
-// ---- specs
-// ------------------------------------------------------------------------------------------------
+// ---- specs --------------------------------------------------------------------------------------
 
 // The name among the node's own that is nearest to what the spec says.
 static const char *nearest_value(struct check *c, const tsr_node *n, struct str name)
@@ -211,8 +209,7 @@ static void check_spec(struct check *c, const tsr_node *n, const tsr_config *con
     tsr__spec_examine(&sc, p, &shape);
 }
 
-// ---- entries
-// --------------------------------------------------------------------------------------------------
+// ---- entries ------------------------------------------------------------------------------------
 
 // The declared configuration that the entry holds for, or NULL with a finding.
 static struct config_state *check_binding(struct check *c, const tsr_node *n,
@@ -297,8 +294,7 @@ static void check_node(struct check *c, const tsr_node *n)
         check_entry(c, n, tsr_node_config_at(n, i));
 }
 
-// ---- stages
-// -----------------------------------------------------------------------------------------------------
+// ---- stages -------------------------------------------------------------------------------------
 
 // Stage of a node in a configuration; -1: none.
 static int64_t stage_of(const tsr_node *n, struct str config)
@@ -387,8 +383,7 @@ static bool check_stages(struct check *c)
     return true;
 }
 
-// ---- all of it
-// ------------------------------------------------------------------------------------------------------
+// ---- all of it ----------------------------------------------------------------------------------
 
 static bool check_model(struct check *c)
 {

@@ -20,8 +20,8 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int
     return at;
 }
 
-// Errors are counted always and reported unless quiet, remarks (warnings and notes) where asked for. Hints are made
-// only if the finding will be kept.
+// Errors are counted always and reported unless quiet, remarks (warnings and notes) where asked
+// for. Hints are made only if the finding will be kept.
 #define SAY(sc, p, code, on_axis, hint, ...)                                                       \
     do {                                                                                           \
         struct place said_at = place_of(sc, p, on_axis);                                           \
@@ -43,8 +43,7 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int
          ? tsr__arena_printf((sc)->arena, __VA_ARGS__).p                                           \
          : NULL)
 
-// ---- devices and groups
-// ---------------------------------------------------------------------------------
+// ---- devices and groups -------------------------------------------------------------------------
 
 static int key_order(const void *a, const void *b)
 {
@@ -237,8 +236,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *p, bool cut)
         examine_repeats(sc, p, &g, cut);
 }
 
-// ---- axes and sizes
-// ------------------------------------------------------------------------------------------
+// ---- axes and sizes -----------------------------------------------------------------------------
 
 // Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
 static int64_t front_axis(int64_t axis, int rank)
@@ -432,8 +430,7 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *p, size_t i,
     }
 }
 
-// ---- shards against devices
-// ----------------------------------------------------------------------------------
+// ---- shards against devices ---------------------------------------------------------------------
 
 // product: number of shards, 0 if it overflows, -1 if it is not to be judged.
 static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t product)

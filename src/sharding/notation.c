@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation.c - the compact notation of a sharding: text to layout and layout to text, one the
-// inverse of the other.
+// notation.c - the compact notation of a sharding: text to layout and layout to text, inverse.
 //
-//   tiling  = "{" entry {"," entry} [":" owner {"," owner}] "}"     last entries belong to the last
-//   dimensions entry   = cuts | factor {"*" factor}                            cuts of the
-//   dimension, or its factors factor  = size ["/" cuts]      size = number | "?"              "?":
-//   what the other factors leave owner   = device | "-1" | "(" device {"," device} ")" -1: this
-//   tile is left out mesh    = axes {"," axes} "@" size {"x" size} [":" device {"," device}] axes
-//   = "R" | "S" digit {digit}                               mesh axes that cut the dimension, first
-//   outermost
+//   tiling = "{" entry {"," entry} [":" owner {"," owner}] "}"   of the last dimensions
+//   entry  = cuts | factor {"*" factor}                          of the dimension, or its factors
+//   factor = size ["/" cuts]     size = number | "?"             "?": what the others leave
+//   owner  = device | "-1" | "(" device {"," device} ")"         -1: this tile is left out
+//   mesh   = axes {"," axes} "@" size {"x" size} [":" device {"," device}]
+//   axes   = "R" | "S" digit {digit}                             mesh axes, first outermost
 //
 // Blanks may stand between the parts. A tiling of volume 1 puts the whole on every owner. What is
 // not of this form is malformed; what is but contradicts the value (rank, sizes, counts) is
@@ -17,8 +15,7 @@
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 #define MAX_MESH   10        // axes are single digits
-#define HOLDS_MAX                                                                                  \
-    4096 // shards and owners up to which print and parse are compared: a fuzzer's time is for forms
+#define HOLDS_MAX  4096      // shards and owners that print and parse are compared for
 
 struct parser {
     struct arena *arena;
@@ -36,8 +33,7 @@ struct parser {
     VEC(struct tile_owner) pairs;
 };
 
-// ---- saying what is wrong
-// ------------------------------------------------------------------------------
+// ---- saying what is wrong -----------------------------------------------------------------------
 
 static bool fail(struct parser *p, tsr_status status, size_t at, const char *what)
 {
@@ -55,8 +51,7 @@ static bool malformed(struct parser *p, const char *what)
 
 #define INVALID(p, at, ...) fail(p, TSR_INVALID, at, tsr__arena_printf((p)->arena, __VA_ARGS__).p)
 
-// ---- words
-// ---------------------------------------------------------------------------------------------
+// ---- words --------------------------------------------------------------------------------------
 
 static char peek(struct parser *p)
 {
@@ -109,8 +104,7 @@ static bool device(struct parser *p, int64_t *out)
     return *out <= MAX_DEVICE || fail(p, TSR_INVALID, start, "this device number is too large");
 }
 
-// ---- tilings
-// -------------------------------------------------------------------------------------------------
+// ---- tilings ------------------------------------------------------------------------------------
 
 static bool cuts_of(struct parser *p, size_t at, int64_t cuts)
 {
@@ -287,8 +281,7 @@ static bool fit_rank(struct parser *p)
     return true;
 }
 
-// ---- meshes
-// ------------------------------------------------------------------------------------------------
+// ---- meshes -------------------------------------------------------------------------------------
 
 struct mesh {
     int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
@@ -419,8 +412,7 @@ static bool mesh(struct parser *p)
     return mesh_owners(p, &m);
 }
 
-// ---- what both forms must satisfy
-// ---------------------------------------------------------------------------
+// ---- what both forms must satisfy ---------------------------------------------------------------
 
 static bool fit_size(struct parser *p, int d)
 {
@@ -472,8 +464,7 @@ tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const
     return TSR_OK;
 }
 
-// ---- printing
-// --------------------------------------------------------------------------------------------------
+// ---- printing -----------------------------------------------------------------------------------
 
 static void print_dim(struct text *t, const struct tile_dim *d)
 {

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// sharding.h - what a sharding means: specs <-> layouts, the compact notation, the checker, and the flow of
-// layouts through a model. Knows devices, not costs.
+// sharding.h - what a sharding means: specs <-> layouts, the compact notation, the checker, and the
+// flow of layouts through a model. Knows devices, not costs.
 //
-// The central object is the placement of a node: each factor of its rule is cut in so many parts, and each
-// device works on one coordinate of every factor. What a device needs of each input and makes of each output
-// is the projection of its coordinates onto the tensor's factors; so one structure answers validity,
-// inference and partition.
+// The central object is the placement of a node: each factor of its rule is cut in so many parts,
+// and each device works on one coordinate of every factor. What a device needs of each input and
+// makes of each output is the projection of its coordinates onto the tensor's factors; so one
+// structure answers validity, inference and partition.
 #ifndef TSR_SHARDING_H
 #define TSR_SHARDING_H
 
 #include "rules/rules.h"
 #include "tile/tile.h"
 
-// ---- notation (notation.c) -----------------------------------------------------------------------------
+// ---- notation (notation.c) ----------------------------------------------------------------------
 
-// Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1} and S0,R@2x2[:devices] into a layout of that
-// rank (leading whole dimensions may be left out of {..}; rank -1: as many as written). sizes (may be NULL) are the
-// dimensions where known, for checking factor products. *suppressed counts `-1` entries (they own nothing).
-// On failure *wrong says what and at which byte. TSR_MALFORMED: not the notation; TSR_INVALID: does not fit.
+// Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1} and S0,R@2x2[:devices] into a
+// layout of that rank (leading whole dimensions may be left out of {..}; rank -1: as many as
+// written). sizes (may be NULL) are the dimensions where known, for checking factor products.
+// *suppressed counts `-1` entries (they own nothing). On failure *wrong says what and at which
+// byte. TSR_MALFORMED: not the notation; TSR_INVALID: does not fit.
 struct notation_error {
     const char *what; // constant or arena text
     size_t at;
@@ -27,20 +28,22 @@ tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const
                                struct notation_error *wrong) TSR_MUST_USE;
 // The canonical text of a layout (loop order is normalised to dimension order).
 struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
-// What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and parse are inverse.
+// What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and
+// parse are inverse.
 bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
 
-// ---- specs (spec.c) ----------------------------------------------------------------------------------------
+// ---- specs (spec.c) -----------------------------------------------------------------------------
 
-// The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...) unless quiet.
-// TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices) and counts as absent.
+// The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...)
+// unless quiet. TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices)
+// and counts as absent.
 tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct shape *shape,
                             bool quiet, struct tile_layout **out) TSR_MUST_USE;
 // Writes layout as the spec of v at n under c (replacing one that is there).
 tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
                            const struct tile_layout *l) TSR_MUST_USE;
 
-// ---- flow (flow.c, placement.c) ------------------------------------------------------------------------------
+// ---- flow (flow.c, placement.c) -----------------------------------------------------------------
 
 struct placement {
     const struct rule *rule;
@@ -53,8 +56,8 @@ struct placement {
 struct tile_layout *tsr__placement_project(struct arena *a, const struct placement *p,
                                            const struct rule_tensor *t);
 
-// The groups over which partial results are combined: devices that share all output coordinates and differ in
-// reduced ones, each coordinate once. n_groups 0: nothing to reduce.
+// The groups over which partial results are combined: devices that share all output coordinates and
+// differ in reduced ones, each coordinate once. n_groups 0: nothing to reduce.
 struct device_group {
     int64_t *devices;
     size_t n;
@@ -85,8 +88,9 @@ struct flow {
         values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
     size_t n_notes; // reshards that were mentioned
 };
-// Follows the explicit specs of one configuration through the main graph (design: explicit specs constrain, the rest
-// follows). Needs a model whose check has no errors. Adds notes and warnings (replicated nodes). NULL: failed, finding added.
+// Follows the explicit specs of one configuration through the main graph (design: explicit specs
+// constrain, the rest follows). Needs a model whose check has no errors. Adds notes and warnings
+// (replicated nodes). NULL: failed, finding added.
 struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
 
 #endif

@@ -6,8 +6,7 @@
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
 #include "sharding/examine.h"
 
-// ---- from a spec
-// --------------------------------------------------------------------------------------
+// ---- from a spec --------------------------------------------------------------------------------
 
 static struct spec_scope scope_of(struct arena *a, const tsr_spec *p, bool quiet)
 {
@@ -22,8 +21,8 @@ static struct spec_scope scope_of(struct arena *a, const tsr_spec *p, bool quiet
     };
 }
 
-// The rank that the layout gets, or -1 with a finding. Where it is not known, the axes tell as much as is needed, if
-// they are all counted from the same end.
+// The rank that the layout gets, or -1 with a finding. Where it is not known, the axes tell as much
+// as is needed, if they are all counted from the same end.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *p, const struct shape *shape)
 {
     int64_t front = 0, back = 0;
@@ -142,8 +141,7 @@ tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct sha
     return TSR_OK;
 }
 
-// ---- to a spec
-// ----------------------------------------------------------------------------------------------
+// ---- to a spec ----------------------------------------------------------------------------------
 
 static bool dim_is_cut(const struct tile_dim *d)
 {
@@ -231,8 +229,7 @@ tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struc
     return replace_spec(n, c, v, l, 0);
 }
 
-// ---- as text
-// --------------------------------------------------------------------------------------------------
+// ---- as text ------------------------------------------------------------------------------------
 
 static bool node_has(const tsr_node *n, const tsr_value *v)
 {
@@ -308,7 +305,8 @@ static tsr_status shard_text(struct arena *a, tsr_node *n, tsr_value *v, tsr_con
         return tsr__notation_wrong(s, &at, status, text, &wrong);
     if (!owners_fit(s, a, &at, c, l))
         return TSR_INVALID;
-    // Entries of a text belong to the last dimensions; where the rank is not known, that is what is written.
+    // Entries of a text belong to the last dimensions; where the rank is not known, that is what is
+    // written.
     return replace_spec(n, c, v, l, shape.rank < 0 ? l->rank : 0);
 }
 

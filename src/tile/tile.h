@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile.h - index arithmetic: bounds of a cut, layouts, boxes, copying between pieces. Knows no tensors.
+// tile.h - index arithmetic: bounds of a cut, layouts, pieces, copying. Knows no tensors.
 //
-// A layout says how an index space of some rank is cut and who owns each shard: per dimension an ordered
-// list of factors (size, cuts), first outermost; a loop order over all cut factors that numbers the shards;
-// and a set of owners for each shard. Everything else (intervals, boxes, moves) is computed from it.
+// A layout says how an index space of some rank is cut and who owns each shard: per dimension an
+// ordered list of factors (size, cuts), first outermost; a loop order over all cut factors that
+// numbers the shards; and a set of owners for each shard. Everything else (intervals, boxes, moves)
+// is computed from it.
 #ifndef TSR_TILE_H
 #define TSR_TILE_H
 
@@ -11,15 +12,16 @@
 
 #define TILE_MAX_RANK      64
 #define TILE_MAX_FACTORS   16       // per dimension
-#define TILE_MAX_LOOPS     64       // cut factors of a layout; each at least halves, so 20 are reached at most
+#define TILE_MAX_LOOPS     64       // cut factors of a layout (20 at most: each cuts in 2 or more)
 #define TILE_MAX_SHARDS    1048576  // per layout
 #define TILE_MAX_INTERVALS 16777216 // of one dimension of one piece
 
-// First index of shard j of n over size elements: floor(j * size / n). Shard j is [start(j), start(j + 1)).
+// First index of shard j of n over size elements: floor(j * size / n). Shard j is [start(j),
+// start(j + 1)).
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
 struct tile_factor {
-    int64_t size; // elements of this factor; 0: the rest of its dimension (at most one per dimension)
+    int64_t size; // elements; 0: the rest of its dimension (at most one such per dimension)
     int64_t cuts; // >= 1
 };
 struct tile_dim {
@@ -42,8 +44,8 @@ struct tile_layout {
 
 // A layout that is not cut, on the given devices. NULL: out of memory.
 struct tile_layout *tsr__layout_whole(struct arena *a, int rank, const int64_t *devices, size_t n);
-// Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or more than
-// TILE_MAX_SHARDS shards.
+// Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or
+// more than TILE_MAX_SHARDS shards.
 struct tile_layout *tsr__layout_cut(struct arena *a, int rank, const struct tile_dim *dims);
 // Gives shards their owners: pairs in any order, sorted here; a pair that occurs twice counts once.
 // False: out of memory.
@@ -55,7 +57,8 @@ struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *
 // The same layout with its shards numbered in the order of the dimensions. NULL: out of memory.
 struct tile_layout *tsr__layout_ordered(struct arena *a, const struct tile_layout *l);
 bool tsr__layout_is_whole(const struct tile_layout *l); // nothing is cut
-// Same cuts of the same factors and the same owners for the same pieces (loop order does not matter).
+// Same cuts of the same factors and the same owners for the same pieces (loop order does not
+// matter).
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
 // Owners of shard k: the count, and where they stand.
 size_t tsr__layout_owners(const struct tile_layout *l, int64_t shard, const int64_t **out);
@@ -65,11 +68,13 @@ int64_t tsr__layout_shard_of(const struct tile_layout *l, int64_t device, int64_
 // Coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *l, int64_t shard, int64_t *coords);
 
-// Sizes of the factors of a dimension of that many elements. They multiply to it; only where nothing but the first
-// factor is cut, its last unit may be short. False: they do not fit, or a factor is smaller than its cuts.
+// Sizes of the factors of a dimension of that many elements. They multiply to it; only where
+// nothing but the first factor is cut, its last unit may be short. False: they do not fit, or a
+// factor is smaller than its cuts.
 bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes);
-// For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per factor of
-// the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit. With out NULL only counts.
+// For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per
+// factor of the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit.
+// With out NULL only counts.
 struct tile_interval {
     int64_t start, stop;
 };
@@ -82,26 +87,28 @@ struct tile_piece {
     struct {
         struct tile_interval *at;
         int64_t n, size; // intervals; sum of their lengths
-    } *dims;
+    } * dims;
 };
-// Piece of shard k for a shape. NULL: out of memory, or sizes that do not fit (a dimension smaller than its cuts).
-struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *l, const int64_t *shape,
-                                     int64_t shard);
+// Piece of shard k for a shape. NULL: out of memory, or sizes that do not fit (a dimension smaller
+// than its cuts).
+struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *l,
+                                     const int64_t *shape, int64_t shard);
 int64_t tsr__piece_elements(const struct tile_piece *p);
-// Copies the elements that both pieces have from src (stored as piece from) to dst (stored as piece to).
-// Returns the number of elements copied.
-int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to, void *dst,
-                        size_t elem_bytes);
-// Packs into / unpacks from a contiguous message the elements that both pieces have, in row-major order of
-// the intersection; both sides of a transfer compute the same order. Returns the count.
-int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src, const struct tile_piece *theirs,
-                        void *message, size_t elem_bytes);
+// Copies the elements that both pieces have from src (stored as piece from) to dst (stored as piece
+// to). Returns the number of elements copied.
+int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
+                        void *dst, size_t elem_bytes);
+// Packs into / unpacks from a contiguous message the elements that both pieces have, in row-major
+// order of the intersection; both sides of a transfer compute the same order. Returns the count.
+int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
+                        const struct tile_piece *theirs, void *message, size_t elem_bytes);
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes);
 
-// A layout as a list of integers, for an operator's attribute, and back (untrusted: checked).
-// Form: rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n].
+// A layout as a list of integers, for an operator's attribute, and back (untrusted: checked). Form:
+// rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n].
 size_t tsr__layout_encode(const struct tile_layout *l, int64_t *out, size_t cap); // count needed
-struct tile_layout *tsr__layout_decode(struct arena *a, const int64_t *v, size_t n); // NULL: malformed
+struct tile_layout *tsr__layout_decode(struct arena *a, const int64_t *v,
+                                       size_t n); // NULL: malformed
 
 #endif

@@ -2,7 +2,7 @@
 // test_spec.c - specs read as layouts, layouts written as specs, shardings as text on a node, tiles of a shape.
 #include "common.h"
 
-// ---- writing -----------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 // What a text becomes on a value of shape 1024 x 4096: device list, groups, (axis, size, shards) of each factor.
 struct written {
@@ -178,7 +178,7 @@ static void written_models_survive_the_file(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- reading ----------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static const char *read_text(struct bench *b, const tsr_spec *p)
 {
@@ -260,7 +260,7 @@ static void a_rank_that_is_not_known_is_told(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- tiles ------------------------------------------------------------------------------------------------------
+// ---- tiles --------------------------------------------------------------------------------------
 
 static void tiles_are_listed_by_device(void **state)
 {
@@ -311,6 +311,41 @@ static void wrong_tiles_are_refused(void **state)
     tsr_finding_clear(b->session);
 }
 
+// Every allocation of every call fails once; what was there before stays.
+static void lack_of_memory_is_told(void **state)
+{
+    (void)state;
+    for (uint64_t k = 1, failed = 1; failed; k++) {
+        tsr_session *session = tsr_session_new(NULL);
+        struct bench b = {.session = session};
+        struct small s = small_new(&b, 2, I(8, 6));
+        assert_int_equal(tsr_node_shard_text(s.node, s.x, s.config, "{2,1:0,1}"), TSR_OK);
+        tsr_session_fault(session, 0, k, false);
+        const tsr_box *box;
+        const char *text = NULL;
+        size_t n;
+        tsr_status status[3] = {
+            tsr_node_shard_text(s.node, s.x, s.config, "{2,2*3/3:(0,1),1,2,3,0,1}"),
+            tsr_spec_text(tsr_node_sharding_of(s.node, s.x, 0), &text),
+            tsr_tiles(session, "{2,2*3/3:(0,1),1,2,3,0,1}", 2, I(8, 6), 0, &box, &n),
+        };
+        failed = 0;
+        for (int i = 0; i < 3; i++) {
+            assert_true(status[i] == TSR_OK || status[i] == TSR_NOMEM);
+            failed += status[i] == TSR_NOMEM;
+        }
+        assert_int_equal(found(session, "out-of-memory"), failed > 0);
+        assert_null(tsr_node_sharding_of(s.node, s.x, 1));
+        if (text)
+            assert_string_equal(text,
+                                status[0] == TSR_OK ? "{2,2*3/3:(0,1),1,2,3,0,1}" : "{2,1:0,1}");
+        tsr_session_fault(session, 0, 0, false);
+        tsr_model_free(s.model);
+        tsr_session_free(session);
+        assert_true(k < 1000);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +357,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_is_not_known_is_told),
         cmocka_unit_test(tiles_are_listed_by_device),
         cmocka_unit_test(wrong_tiles_are_refused),
+        cmocka_unit_test(lack_of_memory_is_told),
     };
     return cmocka_run_group_tests_name("specs", tests, bench_setup, bench_teardown);
 }
