@@ -360,21 +360,26 @@ static void net_fail(struct endpoint *e, tsr_status status, int rank, const char
     tsr__beat_fail((struct net *)e, status, rank, text);
 }
 
-static void net_close(struct endpoint *e)
+void tsr__net_free(struct endpoint *e)
 {
     struct net *n = (struct net *)e;
     tsr_session *s = n->session;
-    bool failed = atomic_load(&n->failed);
-    tsr__beat_stop(n);
-    n->link->on_end = NULL;
-    if (failed)
-        return; // messages may be under way in this memory; the process ends soon
     tsr__free(s, n->pending, n->cap_pending * sizeof *n->pending);
     tsr__free(s, n->frames, n->frame_bytes);
     tsr__free(s, n->scratch, n->scratch_bytes);
     tsr__free(s, n->peers, (size_t)e->size * sizeof *n->peers);
     pthread_mutex_destroy(&n->lock);
     tsr__free(s, n, sizeof *n);
+}
+
+static void net_close(struct endpoint *e)
+{
+    struct net *n = (struct net *)e;
+    bool failed = atomic_load(&n->failed);
+    tsr__beat_stop(n);
+    n->link->on_end = NULL;
+    if (!failed) // else messages may be under way in this memory; the process ends soon
+        tsr__net_free(e);
 }
 
 static const struct transport net_transport = {

@@ -147,7 +147,7 @@ static tsr_status await_arrival(struct slot *me, struct slot *peer, const struct
     int rings = 0;
     while (atomic_load_explicit(&peer->arrived[mine], memory_order_acquire) < wanted) {
         if (p.rounds == 0)
-            atomic_store_explicit(&me->waiting_for, theirs, memory_order_relaxed);
+            atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&p, me->job->crowded))
             continue;
         tsr_status st = look(me, peer, c, &rings, why);

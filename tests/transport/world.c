@@ -196,6 +196,8 @@ static void *actor_thread(void *data)
 {
     struct actor *a = data;
     a->act(a);
+    if (a->w->net) // closing frees it otherwise; told from outside, the failure may come as late as that
+        a->w->failed[a->rank] = atomic_load(&((struct net *)actor_endpoint(a))->failed);
     tsr__comm_close(actor_endpoint(a));
     return NULL;
 }
@@ -216,7 +218,10 @@ void world_close(struct world *w)
     tsr__threads_free(w->job);
     if (w->boxes)
         boxes_free(w->boxes);
-    for (int i = 0; i < w->n; i++)
+    for (int i = 0; i < w->n; i++) {
+        if (w->net && w->failed[i])
+            tsr__net_free(w->e[i]);
         tsr_session_free(w->own[i]);
+    }
     tsr_session_free(w->session);
 }

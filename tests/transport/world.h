@@ -20,6 +20,7 @@ struct world {
     struct thread_job *job;
     struct mailbox_net *boxes;
     struct endpoint *e[MAX_WORLD];
+    bool failed[MAX_WORLD];
 };
 
 // What one rank does; its verdict lands in status and why.
