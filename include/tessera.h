@@ -398,6 +398,24 @@ TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const i
 
 /* ---- 6 check, infer ------------------------------------------------------------------------------------ */
 
+/* A size for a symbolic dimension: "batch" = 1. */
+typedef struct tsr_size {
+    const char *name;
+    int64_t size;
+} tsr_size;
+typedef struct tsr_shapes_summary {
+    size_t size;
+    size_t values; /* that nodes make, subgraphs included */
+    size_t typed;  /* element type known */
+    size_t ranked; /* number of dimensions known */
+    size_t fixed;  /* all of them numbers or expressions of symbols */
+} tsr_shapes_summary;
+/* Finds types and shapes of all values of the main graph and its subgraphs and writes them into the model: value_info,
+ * inputs and outputs. What is declared is completed, never replaced, except that symbols named in sizes become numbers
+ * (one that the model lacks: note dim-unknown). A declaration that an operator contradicts stays and is a warning
+ * (shape-contradiction). summary may be NULL. */
+TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_size *sizes, size_t n, tsr_shapes_summary *summary);
+
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
 TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
 /* Completes one configuration (NULL: the only one): every layout that follows from the explicit specs becomes a spec of
@@ -501,7 +519,7 @@ typedef struct tsr_verify_options {
     const char *config;
     const char *inputs; /* SET as in tsr_tensors_load; NULL: random */
     double tolerance;   /* max_rel; 0: 5e-5 for float32, by type otherwise */
-    const char *work;   /* folder for temporary files; NULL: TMPDIR or /tmp */
+    const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
 } tsr_verify_options;
 /* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. */

@@ -3,6 +3,7 @@
 #include "summary.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static void print_outputs(const tsr_verify_result *r)
 {
@@ -53,6 +54,7 @@ static int run(struct cli *c)
         return cli_usage(c, "--tolerance wants a positive number, not '%s'", tolerance);
     options.config = cli_value(c, "--config");
     options.inputs = cli_value(c, "--inputs");
+    options.work = getenv("TMPDIR");
     tsr_status status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_verify(c->session, c->arguments[0], &options, &result);

@@ -81,6 +81,9 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
     struct str number = tsr__arena_printf(p->arena, "%lld", (long long)rank);
     if (!number.p)
         return TSR_NOMEM;
+    if (tsr_model_function_count(p->model) &&
+        (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
+        return st;
     if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||
         (st = add_token(t)) != TSR_OK ||
         (st = tsr_model_set_metadata(t->model, "ai.tessera.plan", p->fingerprint)) != TSR_OK)

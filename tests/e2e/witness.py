@@ -2,13 +2,16 @@
 """An independent reader of partitions: runs the rank files in onnx's reference evaluator, one thread per rank, with the
 communication operators written from docs/formats.md alone. No code of Tessera takes part, so what it and Tessera's
 own run agree on is what the files say."""
-import glob, hashlib, itertools, json, os, subprocess, threading
+import glob, hashlib, itertools, json, os, subprocess, threading, warnings
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)  # of the reference evaluator: log of 0 is meant
 
 
 class World:

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_agree.c - the proof before publishing finds every way in which ranks can disagree, on graphs made wrong by hand.
+#include "common.h"
+
+struct pair {
+    struct plan plan;
+    struct part parts[2];
+};
+
+// Adds a communication to rank r's graph; returns its node.
+static tsr_node *add_comm(struct pair *p, int r, const char *op, int64_t id, const int64_t *group,
+                          size_t n)
+{
+    struct part *t = &p->parts[r];
+    static const float zero = 0;
+    struct str x = tsr__part_fresh(t), y = tsr__part_fresh(t), token = tsr__part_fresh(t);
+    tsr_value *inputs[2] = {
+        tsr_graph_add_initializer(t->graph, x.p, TSR_FLOAT, 0, NULL, &zero, sizeof(zero)),
+        t->token};
+    const char *outputs[2] = {y.p, token.p};
+    tsr_node *node = tsr_graph_add_node(t->graph, COMM_DOMAIN, op, "c", inputs, 2, outputs, 2);
+    assert_non_null(node);
+    t->token = tsr_node_output(node, 1);
+    assert_int_equal(tsr_node_set_string(node, "plan", "0123456789abcdef"), TSR_OK);
+    assert_int_equal(tsr_node_set_int(node, "id", id), TSR_OK);
+    assert_int_equal(tsr_node_set_ints(node, "group", group, n), TSR_OK);
+    assert_int_equal(tsr_node_set_int(node, "elem_type", TSR_FLOAT), TSR_OK);
+    return node;
+}
+
+static const int64_t both[2] = {0, 1};
+
+static void begin(struct bench *b, struct pair *p)
+{
+    static const int64_t one = 1, zero = 0;
+    memset(p, 0, sizeof(*p));
+    p->plan = (struct plan){.session = b->s, .arena = &b->arena, .n_ranks = 2, .n_comms = 3};
+    tsr__map_init(&p->plan.names, &b->arena, 0);
+    for (int r = 0; r < 2; r++) {
+        struct part *t = &p->parts[r];
+        t->plan = &p->plan;
+        t->rank = r;
+        assert_int_equal(tsr_model_new(b->s, "part", 8, &t->model), TSR_OK);
+        t->graph = tsr_model_graph(t->model);
+        t->token = tsr_graph_add_initializer(t->graph, TOKEN_NAME, TSR_INT64, 1, &one, &zero,
+                                             sizeof(zero));
+    }
+}
+
+static void end(struct bench *b, struct pair *p, tsr_status want)
+{
+    tsr_finding_clear(b->s);
+    tsr_status st = tsr__parts_agree(&p->plan, p->parts);
+    assert_int_equal(st, want);
+    assert_int_equal(tsr_finding_count(b->s), want != TSR_OK);
+    if (want != TSR_OK)
+        assert_true(found(b, "partition-disagrees"));
+    tsr_model_free(p->parts[0].model);
+    tsr_model_free(p->parts[1].model);
+}
+
+static void agreement(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    for (int r = 0; r < 2; r++) {
+        add_comm(&p, r, "AllReduce", 0, both, 2);
+        add_comm(&p, r, "AllGather", 2, both, 2);
+    }
+    add_comm(&p, 1, "AllReduce", 3, both + 1, 1); // alone, but beyond the plan
+    p.plan.n_comms = 4;
+    end(*state, &p, TSR_OK);
+}
+
+static void another_operator(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    add_comm(&p, 0, "AllReduce", 0, both, 2);
+    add_comm(&p, 1, "AllReduceF16", 0, both, 2);
+    end(*state, &p, TSR_BUG);
+}
+
+static void another_attribute(void **state)
+{
+    static const char *const names[] = {"elem_type", "axis", "id"};
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        struct pair p;
+        begin(*state, &p);
+        add_comm(&p, 0, "AllGather", 0, both, 2);
+        tsr_node *n = add_comm(&p, 1, "AllGather", 0, both, 2);
+        assert_int_equal(tsr_node_set_int(n, names[i], 2), TSR_OK);
+        end(*state, &p, TSR_BUG);
+    }
+    struct pair p;
+    begin(*state, &p);
+    add_comm(&p, 0, "AllReduce", 0, both, 2);
+    tsr_node *n = add_comm(&p, 1, "AllReduce", 0, both, 2);
+    assert_int_equal(tsr_node_set_string(n, "plan", "ffffffffffffffff"), TSR_OK);
+    end(*state, &p, TSR_BUG);
+}
+
+static void a_member_is_missing(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    add_comm(&p, 0, "AllReduce", 0, both, 2);
+    end(*state, &p, TSR_BUG);
+    begin(*state, &p);
+    add_comm(&p, 1, "AllReduce", 0, both, 2);
+    end(*state, &p, TSR_BUG);
+}
+
+static void another_order(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    add_comm(&p, 0, "AllReduce", 0, both, 2);
+    add_comm(&p, 0, "AllReduce", 1, both, 2);
+    add_comm(&p, 1, "AllReduce", 1, both, 2);
+    add_comm(&p, 1, "AllReduce", 0, both, 2);
+    end(*state, &p, TSR_BUG);
+}
+
+static void not_of_the_group(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    add_comm(&p, 0, "AllReduce", 0, both + 1, 1);
+    end(*state, &p, TSR_BUG);
+}
+
+static void off_the_chain(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    for (int r = 0; r < 2; r++) {
+        tsr_value *first = p.parts[r].token;
+        add_comm(&p, r, "AllReduce", 0, both, 2);
+        if (r == 1)
+            p.parts[r].token = first; // an engine could run the second before the first
+        add_comm(&p, r, "AllReduce", 1, both, 2);
+    }
+    end(*state, &p, TSR_BUG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(agreement, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_operator, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_attribute, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_member_is_missing, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(not_of_the_group, setup, teardown),
+        cmocka_unit_test_setup_teardown(off_the_chain, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("partition agree", tests, NULL, NULL);
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_partition.c - tsr_partition from outside: what is refused and how, what lies in the folder, same input same
+// bytes, failures that leave nothing behind.
+#include "common.h"
+
+#include <sys/stat.h>
+
+static const tsr_dim batch_by_8[2] = {{-1, "batch"}, {8, ""}};
+static const tsr_dim batch_by_6[2] = {{-1, "batch"}, {6, ""}};
+
+// x [batch, 8] times w [8, 6], then Relu.
+static tsr_node *simple_model(struct bench *b)
+{
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
+    tsr_node *mm = add_node(b, "MatMul", "mm", x, add_weight(b, "w", 8, 6), "h");
+    tsr_node *relu = add_node(b, "Relu", "relu", tsr_node_output(mm, 0), NULL, "y");
+    add_output(b, tsr_node_output(relu, 0), TSR_FLOAT, 2, batch_by_6);
+    return mm;
+}
+
+static bool nothing_left(const struct bench *b)
+{
+    struct stat info;
+    return stat(b->folder, &info) != 0 && rmdir(b->base) == 0 && mkdir(b->base, 0700) == 0;
+}
+
+// ---- refusals -------------------------------------------------------------------------------------------
+
+static void no_configuration(void **state)
+{
+    struct bench *b = *state;
+    simple_model(b);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_true(found(b, "partition-no-configuration"));
+    configure(b, 2);
+    tsr_finding_clear(b->s);
+    tsr_partition_options o = {.size = sizeof(o), .config = "other"};
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_INVALID);
+    assert_int_equal(tsr_finding_count(b->s), 1);
+    assert_non_null(strstr(tsr_finding_text(b->s, 0), "other"));
+    assert_true(nothing_left(b));
+}
+
+static void several_configurations(void **state)
+{
+    struct bench *b = *state;
+    simple_model(b);
+    configure(b, 2);
+    tsr_config *d;
+    assert_int_equal(tsr_model_add_config(b->m, "d", 3, NULL, 0, &d), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_true(found(b, "partition-several-configurations"));
+    tsr_finding_clear(b->s);
+    tsr_partition_options o = {.size = sizeof(o), .config = "d"};
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, &s), TSR_OK);
+    assert_int_equal(s.devices, 3);
+}
+
+static void annotations_with_errors(void **state)
+{
+    struct bench *b = *state;
+    tsr_node *mm = simple_model(b);
+    configure(b, 2);
+    tsr_spec *p = tsr_node_add_spec(mm, b->c, tsr_node_input(mm, 1));
+    int64_t devices[2] = {0, 7}, cuts = 2;
+    assert_int_equal(tsr_spec_set_devices(p, devices, 2), TSR_OK);
+    assert_int_equal(tsr_spec_add_dim(p, 1, NULL, &cuts, 1), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_true(found(b, "partition-refused"));
+    assert_true(tsr_finding_total(b->s, TSR_ERROR) >= 2);
+    assert_true(nothing_left(b));
+}
+
+static void strict_wants_all_cut(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
+    static const int64_t axis = 1;
+    tsr_value *by =
+        tsr_graph_add_initializer(b->g, "axis", TSR_INT64, 0, NULL, &axis, sizeof(axis));
+    tsr_node *n = add_node(b, "CumSum", "sum", x, by, "y"); // nothing is cut along its axis
+    add_output(b, tsr_node_output(n, 0), TSR_FLOAT, 2, batch_by_8);
+    configure(b, 2);
+    shard(b, n, x, "{1,2:0,1}");
+    tsr_partition_options o = {.size = sizeof(o), .strict = true};
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_UNSUPPORTED);
+    assert_true(found(b, "partition-strict"));
+    assert_true(nothing_left(b));
+    tsr_finding_clear(b->s);
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_replicated, 1);
+    assert_string_equal(s.replicated[0].op, "CumSum");
+    assert_int_equal(s.cut_nodes, 0);
+}
+
+static void texts_do_not_travel(void **state)
+{
+    struct bench *b = *state;
+    static const tsr_dim two[1] = {{2, ""}};
+    tsr_value *x = add_input(b, "x", TSR_STRING, 1, two);
+    tsr_node *n = add_node(b, "Identity", "id", x, NULL, "y");
+    add_output(b, tsr_node_output(n, 0), TSR_STRING, 1, two);
+    configure(b, 2);
+    shard(b, n, x, "{1:1}");
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
+    assert_true(found(b, "partition-no-tensor"));
+    assert_true(nothing_left(b));
+}
+
+static void sizes_that_nobody_knows(void **state)
+{
+    struct bench *b = *state;
+    static const tsr_dim x_dims[1] = {{8, ""}}, y_dims[2] = {{1, ""}, {-1, ""}};
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 1, x_dims);
+    tsr_node *nonzero = add_node(b, "NonZero", "nonzero", x, NULL, "i");
+    tsr_node *neg = add_node(b, "Neg", "neg", tsr_node_output(nonzero, 0), NULL, "y");
+    assert_int_equal(tsr_value_set_type(tsr_node_output(nonzero, 0), TSR_INT64, 2, y_dims), TSR_OK);
+    add_output(b, tsr_node_output(neg, 0), TSR_INT64, 2, y_dims);
+    configure(b, 2);
+    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}"); // a gather joins in the order of ranks
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
+    assert_true(found(b, "partition-size-unknown"));
+    assert_true(nothing_left(b));
+    tsr_finding_clear(b->s);
+    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:0,1}");
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 1);
+    assert_string_equal(s.collectives[0].op, "AllGather");
+}
+
+static void existing_folders_stay(void **state)
+{
+    struct bench *b = *state;
+    simple_model(b);
+    configure(b, 2);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_WRITE);
+    assert_true(found(b, "output-exists"));
+    tsr_finding_clear(b->s);
+    tsr_partition_options o = {.size = sizeof(o), .force = true};
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+}
+
+// ---- what comes out ---------------------------------------------------------------------------------------
+
+static void weights_are_really_cut(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, (tsr_dim[]){{-1, "batch"}, {64, ""}});
+    tsr_node *mm = add_node(b, "MatMul", "mm", x, add_weight(b, "w", 64, 96), "h");
+    tsr_node *out =
+        add_node(b, "MatMul", "out", tsr_node_output(mm, 0), add_weight(b, "v", 96, 32), "y");
+    add_output(b, tsr_node_output(out, 0), TSR_FLOAT, 2, (tsr_dim[]){{-1, "batch"}, {32, ""}});
+    configure(b, 4);
+    shard(b, mm, tsr_node_input(mm, 1), "{1,4:0,1,2,3}");
+    shard(b, out, tsr_node_input(out, 1), "{4,1:0,1,2,3}");
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.devices, 4);
+    assert_int_equal(s.nodes, 2);
+    assert_int_equal(s.cut_nodes, 2);
+    assert_int_equal(s.n_collectives, 1);
+    assert_string_equal(s.collectives[0].op, "AllReduce");
+    assert_int_equal(s.collectives[0].count, 1);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(s.weights[r], 64 * 24 + 24 * 32);
+        assert_int_equal(s.weight_bytes[r], s.weights[r] * 4);
+    }
+    struct bundle got;
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
+    assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_OK);
+    assert_int_equal(got.manifest.n_collectives, 1);
+    assert_int_equal(got.manifest.collectives[0].groups[0].n, 4);
+    assert_null(tsr__manifest_find(&got.manifest, STR("common.data")));
+    tsr__bundle_close(&got);
+
+    // Rank 2 has columns 48 .. 72 of w.
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank2.onnx", b->folder);
+    tsr_model *part;
+    assert_int_equal(tsr_model_load(b->s, path, &part), TSR_OK);
+    assert_int_equal(tsr_model_ir_version(part), 8);
+    assert_string_equal(tsr_model_metadata(part, "ai.tessera.rank"), "2");
+    const tsr_tensor *w = tsr_value_initializer(tsr_graph_value(tsr_model_graph(part), "w"));
+    assert_int_equal(tsr_tensor_dims(w)[0], 64);
+    assert_int_equal(tsr_tensor_dims(w)[1], 24);
+    assert_true(tsr_tensor_is_external(w));
+    const float *data;
+    size_t n;
+    assert_int_equal(tsr_tensor_data(w, (const void **)&data, &n), TSR_OK);
+    for (int i = 0; i < 64; i++)
+        for (int k = 0; k < 24; k++)
+            assert_true(data[i * 24 + k] == (float)(i * 96 + 48 + k));
+    tsr_model_free(part);
+}
+
+static struct str file_bytes(struct bench *b, const char *name)
+{
+    struct str path = tsr__arena_printf(&b->arena, "%s/%s", b->folder, name), bytes;
+    assert_int_equal(tsr__file_read(b->s, &b->arena, path.p, 1 << 24, &bytes), TSR_OK);
+    return bytes;
+}
+
+static void same_input_same_bytes(void **state)
+{
+    struct bench *b = *state;
+    tsr_node *mm = simple_model(b);
+    configure(b, 2);
+    shard(b, mm, tsr_node_input(mm, 1), "{2,1:0,1}");
+    tsr_partition_options o = {.size = sizeof(o), .force = true};
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+    struct str manifest = file_bytes(b, "manifest.json"), rank = file_bytes(b, "rank1.onnx");
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_true(str_eq(manifest, file_bytes(b, "manifest.json")));
+    assert_true(str_eq(rank, file_bytes(b, "rank1.onnx")));
+    shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}"); // another plan has another fingerprint
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+    const char *before = strstr(manifest.p, "\"plan\""),
+               *after = strstr(file_bytes(b, "manifest.json").p, "\"plan\"");
+    assert_memory_not_equal(before, after, strlen("\"plan\": \"0123456789abcdef\""));
+}
+
+static void ranks_without_work_have_a_token(void **state)
+{
+    struct bench *b = *state;
+    simple_model(b);
+    configure(b, 3);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/rank2.onnx", b->folder);
+    tsr_model *part;
+    assert_int_equal(tsr_model_load(b->s, path, &part), TSR_OK);
+    tsr_graph *g = tsr_model_graph(part);
+    assert_int_equal(tsr_graph_output_count(g), 1);
+    assert_string_equal(tsr_value_name(tsr_graph_output(g, 0)), TOKEN_OUT);
+    assert_int_equal(tsr_graph_node_count(g), 1);
+    assert_int_equal(tsr_graph_initializer_count(g), 1); // no weight that nobody uses
+    tsr_model_free(part);
+}
+
+// ---- failures ---------------------------------------------------------------------------------------------
+
+static void cut_and_fail(struct bench *b, int kind, uint64_t n)
+{
+    tsr_finding_clear(b->s);
+    tsr_session_fault(b->s, kind, n, false);
+    tsr_status st = tsr_partition(b->m, b->folder, NULL, NULL);
+    tsr_session_fault(b->s, kind, 0, false);
+    struct stat info;
+    if (st == TSR_OK) {
+        assert_int_equal(stat(b->folder, &info), 0);
+        tsr__folder_remove(b->folder);
+    } else {
+        assert_true(tsr_finding_total(b->s, TSR_ERROR) > 0);
+    }
+    if (!nothing_left(b))
+        fail_msg("kind %d, number %llu left something behind", kind, (unsigned long long)n);
+}
+
+static void nothing_is_left_behind(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
+    tsr_node *mm = add_node(b, "MatMul", "mm", x, add_weight(b, "w", 8, 600), "y");
+    add_output(b, tsr_node_output(mm, 0), TSR_FLOAT, 2, (tsr_dim[]){{-1, "batch"}, {600, ""}});
+    configure(b, 2);
+    shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}");
+    for (uint64_t n = 1; n < 40; n++) {
+        cut_and_fail(b, 1, n);
+        cut_and_fail(b, 2, n);
+    }
+    for (uint64_t n = 1; n < 200; n += 3)
+        cut_and_fail(b, 0, n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(no_configuration, setup, teardown),
+        cmocka_unit_test_setup_teardown(several_configurations, setup, teardown),
+        cmocka_unit_test_setup_teardown(annotations_with_errors, setup, teardown),
+        cmocka_unit_test_setup_teardown(strict_wants_all_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(texts_do_not_travel, setup, teardown),
+        cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
+        cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
+        cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(same_input_same_bytes, setup, teardown),
+        cmocka_unit_test_setup_teardown(ranks_without_work_have_a_token, setup, teardown),
+        cmocka_unit_test_setup_teardown(nothing_is_left_behind, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("partition", tests, NULL, NULL);
+}
