@@ -227,7 +227,7 @@ static tsr_status random_port(tsr_tensors *t, const char *set, struct str list, 
     memset(x->data, 0, x->bytes);
     struct place at = PLACE_NONE;
     at.value = name;
-    tsr__diag(t->session, DIAG_tensor_type, &at, "give this input in an .npz",
+    tsr__diag(t->session, DIAG_tensor_kind, &at, "give this input in an .npz",
               "no random values of type %s", tsr_dtype_name(x->type));
     return TSR_UNSUPPORTED;
 }

@@ -81,7 +81,7 @@ static tsr_status bad_shape(tsr_tensors *t, struct str name, tsr_dtype type)
 {
     struct place at = PLACE_NONE;
     at.value = name;
-    tsr__diag(t->session, DIAG_tensor_type, &at, NULL,
+    tsr__diag(t->session, DIAG_tensor_kind, &at, NULL,
               "a tensor of %s with this shape cannot be held", tsr_dtype_name(type));
     return TSR_UNSUPPORTED;
 }
