@@ -350,6 +350,8 @@ tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owne
     w->owner = owner;
     w->attr = attr;
     w->body = g->body;
+    w->infos = g->infos;
+    w->absent = g->absent;
     w->name = clone_name(c, g->name, g->flags & G_TEXT);
     w->flags = g->flags & ~(uint32_t)G_ORDER;
     for (const tsr_value *v = g->values; v; v = v->next)

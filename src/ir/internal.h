@@ -168,6 +168,8 @@ struct tsr_graph {
     tsr_function *function;
     tsr_graph *next; // of the model
     struct str name, body, path;
+    struct str infos; // stretch of body that holds every value_info; empty: not known
+    uint32_t absent;  // bit set of field numbers that body is known not to have
     tsr_node *first, *last;
     size_t n_nodes;
     struct map names;   // name -> value; a removed name maps to tsr__no_value

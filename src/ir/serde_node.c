@@ -43,7 +43,7 @@ static void emit_spec(struct rope *r, void *data)
     bool all = !s->whole.n;
     uint32_t managed[4];
     size_t n = 0;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     if (all || (s->flags & S_NAME)) {
         managed[n++] = F_SPEC_TENSOR_NAME;
         if (s->value)
@@ -98,7 +98,7 @@ static void emit_node_config(struct rope *r, void *data)
     tsr_node_config *nc = data;
     static const uint32_t managed[] = {F_NODE_CONFIG_CONFIGURATION_ID, F_NODE_CONFIG_SHARDING_SPEC,
                                        F_NODE_CONFIG_PIPELINE_STAGE};
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     struct str origin = tsr__field_body(nc->whole);
     if (nc->config)
         part_same_text(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID, nc->config->name);
@@ -131,7 +131,7 @@ static void emit_graph_many(struct rope *r, void *g)
 static void emit_attr_graphs(struct rope *r, const tsr_attr *a, struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     size_t k = 0;
     bool single = false;
     tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
@@ -188,7 +188,7 @@ static void emit_attr(struct rope *r, void *data)
     const tsr_attr *a = data;
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
     struct str origin = a->whole.n ? tsr__field_body(a->whole) : a->rest;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     if (a->n_graphs) {
         emit_attr_graphs(r, a, origin);
     } else if (origin.n) {
@@ -241,12 +241,58 @@ static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed,
         tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
 }
 
+// True if origin has as many names as the node has inputs and outputs: each stands for its slot.
+static bool slots_match(struct str origin, const tsr_node *n)
+{
+    size_t inputs = 0, outputs = 0;
+    struct wire_cursor c = wire_over(origin);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number == F_NODE_INPUT || f.number == F_NODE_OUTPUT) {
+            if (f.type != WIRE_LEN)
+                return false;
+            inputs += f.number == F_NODE_INPUT;
+            outputs += f.number == F_NODE_OUTPUT;
+        }
+    }
+    return inputs == n->n_inputs && outputs == n->n_outputs;
+}
+
+// A node that reads and writes under other names and is the same otherwise, which is what renaming
+// makes of most of a model: one pass, name by name.
+static void write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
+{
+    size_t mark = tsr__rope_begin(r, number);
+    size_t input = 0, output = 0;
+    const char *same = origin.p; // from here on nothing is different
+    struct wire_cursor c = wire_over(origin);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != F_NODE_INPUT && f.number != F_NODE_OUTPUT)
+            continue;
+        const tsr_value *v =
+            f.number == F_NODE_INPUT ? n->inputs[input++].value : n->outputs[output++];
+        struct str name = v ? v->name : STR("");
+        if (str_eq(name, f.bytes))
+            continue;
+        tsr__rope_view(r, (struct str){same, (size_t)(f.whole.p - same)});
+        tsr__rope_bytes(r, f.number, name);
+        same = f.whole.p + f.whole.n;
+    }
+    tsr__rope_view(r, (struct str){same, (size_t)(origin.p + origin.n - same)});
+    tsr__rope_end(r, mark);
+}
+
 static void write_node(struct rope *r, uint32_t number, tsr_node *n)
 {
     uint32_t managed[8];
     size_t count = 0;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     struct str origin = tsr__field_body(n->whole);
+    if (!(n->flags & ((N_CHANGED | N_NEW) & ~(N_INPUTS | N_OUTPUTS))) && slots_match(origin, n)) {
+        write_renamed(r, number, n, origin);
+        return;
+    }
     bool fresh = n->flags & N_NEW; // a copy keeps what we do not manage
     if (fresh || ((n->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, n, false))) {
         managed[count++] = F_NODE_INPUT;

@@ -341,6 +341,9 @@ static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
         return;
     rd->check = false; // subgraphs are checked with their node
     g->body = body;
+    g->infos = run_bytes(&r[F_GRAPH_VALUE_INFO]);
+    for (uint32_t number = 1; number < RUNS; number++)
+        g->absent |= (uint32_t)!r[number].n << number;
     g->name = tsr__wire_bytes(run_bytes(&r[F_GRAPH_NAME]), F_GRAPH_NAME, NULL);
     tsr__map_init(&g->names, a, r[F_GRAPH_NODE].n + r[F_GRAPH_INPUT].n + r[F_GRAPH_INITIALIZER].n);
     if (!RESERVE(a, &g->inputs, r[F_GRAPH_INPUT].n) ||

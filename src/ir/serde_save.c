@@ -89,7 +89,7 @@ static void emit_config(struct rope *r, void *data)
 {
     const tsr_config *c = data;
     static const uint32_t managed = F_CONFIG_NAME;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     if (c->whole.n) { // only its name can change
         tsr__part_text(&p, F_CONFIG_NAME, c->name);
         tsr__parts_write(r, F_MODEL_CONFIGURATION, tsr__field_body(c->whole), &managed, 1, &p);
@@ -107,7 +107,7 @@ static void emit_opset(struct rope *r, void *data)
 {
     const struct opset *o = data;
     static const uint32_t managed = F_OPSET_VERSION;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     tsr__part_int(&p, F_OPSET_VERSION, o->version);
     if (o->whole.n) {
         tsr__parts_write(r, F_MODEL_OPSET_IMPORT, tsr__field_body(o->whole), &managed, 1, &p);
@@ -177,7 +177,7 @@ static void build_model(struct rope *r, tsr_model *m)
     struct str origin = m->store->bytes;
     uint32_t managed[8];
     size_t n = 0;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     if (m->ir_changed)
         tsr__part_int(&p, managed[n++] = F_MODEL_IR_VERSION, m->ir_version);
     bool graph_given = false;

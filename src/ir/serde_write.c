@@ -9,6 +9,18 @@
 
 // ---- small parts ----------------------------------------------------------------------------
 
+void tsr__parts_reserve(struct parts *p, size_t n)
+{
+    if (n <= p->cap - p->n)
+        return;
+    struct wire_part *at = ARENA_ARRAY(p->arena, struct wire_part, p->n + n);
+    if (!at)
+        return;
+    memcpy(at, p->at, p->n * sizeof *at);
+    p->at = at;
+    p->cap = p->n + n;
+}
+
 struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span)
 {
     struct wire_part *q = vec_push(p->arena, p);
@@ -27,24 +39,11 @@ void tsr__part_emit(struct parts *p, uint32_t number, void (*emit)(struct rope *
     }
 }
 
-struct text_part {
-    uint32_t number;
-    struct str text;
-};
-
-static void emit_text(struct rope *r, void *data)
-{
-    struct text_part *t = data;
-    tsr__rope_bytes(r, t->number, t->text);
-}
-
 void tsr__part_text(struct parts *p, uint32_t number, struct str text)
 {
-    struct text_part *t = ARENA_NEW(p->arena, struct text_part);
-    if (!t)
-        return;
-    *t = (struct text_part){number, text};
-    tsr__part_emit(p, number, emit_text, t);
+    struct wire_part *q = tsr__part(p, number, text);
+    if (q)
+        q->text = true;
 }
 
 struct int_part {
@@ -129,12 +128,32 @@ struct info_part {
     bool retype;      // the type in whole is not the value's
 };
 
+// The common case: one name at the front, and the rest as it was.
+static bool write_renamed_info(struct rope *r, uint32_t number, struct str origin, struct str name)
+{
+    struct wire_cursor c = wire_over(origin), rest;
+    struct wire_field f, g;
+    if (!tsr__wire_next(&c, &f) || f.number != F_VALUE_INFO_NAME || f.type != WIRE_LEN)
+        return false;
+    for (rest = c; tsr__wire_next(&rest, &g);)
+        if (g.number == F_VALUE_INFO_NAME)
+            return false;
+    size_t mark = tsr__rope_begin(r, number);
+    tsr__rope_bytes(r, F_VALUE_INFO_NAME, name);
+    tsr__rope_view(r, (struct str){origin.p + f.whole.n, origin.n - f.whole.n});
+    tsr__rope_end(r, mark);
+    return true;
+}
+
 static void emit_info(struct rope *r, void *data)
 {
     struct info_part *t = data;
     static const uint32_t managed[] = {F_VALUE_INFO_NAME, F_VALUE_INFO_TYPE};
-    struct parts p = {.arena = t->arena};
+    PARTS(p, t->arena);
     tsr_value *v = t->value;
+    if (t->whole.n && !t->retype && !(v->flags & V_TYPED) &&
+        write_renamed_info(r, t->number, tsr__field_body(t->whole), v->name))
+        return;
     tsr__part_text(&p, F_VALUE_INFO_NAME, v->name);
     bool retype = t->retype || (v->flags & V_TYPED) || !t->whole.n;
     if (retype && v->type)
@@ -187,14 +206,22 @@ static bool is_port(const tsr_value *v)
     return (v->flags & V_INPUT) || v->n_outputs;
 }
 
+#define GUESSES 4 // values without a declared type that may stand between two with one
+
 static void parts_of_infos(struct parts *p, uint32_t number, tsr_graph *g)
 {
-    struct wire_cursor c = wire_over(g->body);
+    struct wire_cursor c = wire_over(g->infos.n ? g->infos : g->body);
     struct wire_field f;
+    tsr_value *guess = g->values; // they mostly stand in the order of the values
     while (tsr__wire_next(&c, &f)) {
         if (f.number != number || f.type != WIRE_LEN)
             continue;
-        tsr_value *v = value_once(g, tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL));
+        for (int skip = 0; skip < GUESSES && guess && guess->info.p != f.whole.p; skip++)
+            guess = guess->next;
+        tsr_value *v = guess && guess->info.p == f.whole.p
+                           ? guess
+                           : value_once(g, tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL));
+        guess = v && v != &tsr__no_value ? v->next : guess;
         if (!v || !(v->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
             tsr__part(p, number, f.whole);
         } else if (!(v->flags & V_GONE) && (!(v->flags & V_NEW) || (v->flags & V_TYPED))) {
@@ -247,7 +274,7 @@ static void emit_initializer(struct rope *r, void *data)
 {
     const tsr_value *v = data;
     const tsr_tensor *t = v->tensor;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     if (t->body.n) {
         tsr__part_text(&p, F_TENSOR_NAME, v->name);
         if (t->replaced)
@@ -293,7 +320,8 @@ static void emit_sparse(struct rope *r, void *data)
     struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
     struct rope inner;
     tsr__rope_init(&inner, r->arena);
-    struct parts p = {.arena = r->arena}, q = {.arena = r->arena};
+    PARTS(p, r->arena);
+    PARTS(q, r->arena);
     tsr__part_text(&p, F_TENSOR_NAME, new_name(t->graph, name));
     tsr__parts_write(&inner, F_SPARSE_TENSOR_VALUES, values, &name_field, 1, &p);
     tsr__part(&q, F_SPARSE_TENSOR_VALUES, tsr__rope_flat(&inner, r->arena));
@@ -304,7 +332,7 @@ static void emit_pair(struct rope *r, void *data)
 {
     struct renamed_part *t = data;
     static const uint32_t managed = F_STRING_PAIR_VALUE;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     struct str name = tsr__wire_bytes(t->field.bytes, F_STRING_PAIR_VALUE, NULL);
     tsr__part_text(&p, F_STRING_PAIR_VALUE, new_name(t->graph, name));
     tsr__parts_write(r, t->field.number, t->field.bytes, &managed, 1, &p);
@@ -315,7 +343,7 @@ static void emit_annotation(struct rope *r, void *data)
     struct renamed_part *t = data;
     static const uint32_t managed[] = {F_ANNOTATION_TENSOR_NAME,
                                        F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES};
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     struct wire_cursor c = wire_over(t->field.bytes);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
@@ -337,7 +365,7 @@ static void emit_annotation(struct rope *r, void *data)
 static void parts_renamed(struct parts *p, tsr_graph *g, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
-    struct wire_cursor c = wire_over(g->body);
+    struct wire_cursor c = wire_over(g->absent >> number & 1 ? STR("") : g->body);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
         if (f.number != number || f.type != WIRE_LEN)
@@ -367,8 +395,9 @@ void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g)
 {
     uint32_t managed[8];
     size_t n = 0;
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     bool renamed = g->flags & G_RENAMED;
+    tsr__parts_reserve(&p, g->n_nodes + g->initializers.n + g->inputs.n + g->outputs.n);
     if (g->flags & G_NODES)
         parts_of_nodes(&p, managed[n++] = F_GRAPH_NODE, g);
     if ((g->flags & G_NAME) && g->name.n)
@@ -396,7 +425,7 @@ void tsr__emit_function(struct rope *r, void *data)
     tsr_graph *g = fn->graph;
     static const uint32_t managed[] = {F_FUNCTION_INPUT, F_FUNCTION_OUTPUT, F_FUNCTION_NODE,
                                        F_FUNCTION_VALUE_INFO};
-    struct parts p = {.arena = r->arena};
+    PARTS(p, r->arena);
     parts_of_names(&p, F_FUNCTION_INPUT, g->inputs.at, g->inputs.n);
     parts_of_names(&p, F_FUNCTION_OUTPUT, g->outputs.at, g->outputs.n);
     parts_of_nodes(&p, F_FUNCTION_NODE, g);

@@ -10,6 +10,12 @@ struct parts {
     size_t n, cap;
     struct arena *arena;
 };
+// An empty list with room on the stack: most messages have few parts, and there are many messages.
+#define PARTS_FEW 10
+#define PARTS(p, a)                                                                                \
+    struct wire_part p##_few[PARTS_FEW];                                                           \
+    struct parts p = {p##_few, 0, PARTS_FEW, a}
+void tsr__parts_reserve(struct parts *p, size_t n); // room for that many more
 struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span);
 void tsr__part_emit(struct parts *p, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data);

@@ -144,7 +144,8 @@ void tsr__rope_end(struct rope *r, size_t mark);
 // holds, the result is origin as one span.
 struct wire_part {
     uint32_t number;
-    struct str span; // a complete field with tag: a view into origin, or encoded elsewhere
+    bool text; // span is the value of a new text field; tag and length are still to be written
+    struct str span; // else a complete field with tag: a view into origin, or encoded elsewhere
     // Not NULL: a new field that this function writes (tag and all) when its turn comes; span is
     // empty then.
     void (*emit)(struct rope *r, void *data);

@@ -225,7 +225,8 @@ struct rewrite {
 // True for a part that is a span of origin.
 static bool is_kept(const struct rewrite *w, const struct wire_part *part)
 {
-    return !part->emit && (uintptr_t)part->span.p - (uintptr_t)w->origin.p < w->origin.n;
+    return !part->emit && !part->text &&
+           (uintptr_t)part->span.p - (uintptr_t)w->origin.p < w->origin.n;
 }
 
 static struct lane *lane_of(struct rewrite *w, uint32_t number)
@@ -245,6 +246,8 @@ static void write_until(struct rewrite *w, struct lane *l, uint32_t end)
         const struct wire_part *part = part_at(w, l, l->next++);
         if (part->emit)
             part->emit(w->rope, part->data);
+        else if (part->text)
+            tsr__rope_bytes(w->rope, part->number, part->span);
         else
             tsr__rope_view(w->rope, part->span);
     }

@@ -139,12 +139,13 @@ static void test_emitted_part(void **state)
     struct message origin, wanted;
     char text[] = "X";
     parse(&origin, "1a 2b 2c 9d");
-    parse(&wanted, "1a 2b 2X 9d");
+    parse(&wanted, "1a 2b 2X 2Y 9d");
     struct wire_part parts[] = {
         {.number = 2, .span = {origin.bytes.p + origin.start[1], origin.size[1]}},
         {.number = 2, .emit = write_field, .data = text},
+        {.number = 2, .text = true, .span = STR("Y")},
     };
-    tsr__rope_rewrite(&x.r, view(&origin.bytes), managed, TSR_COUNT(managed), parts, 2);
+    tsr__rope_rewrite(&x.r, view(&origin.bytes), managed, TSR_COUNT(managed), parts, 3);
     assert_same(tsr__rope_flat(&x.r, &x.a), view(&wanted.bytes));
     free(origin.bytes.p);
     free(wanted.bytes.p);
@@ -192,8 +193,8 @@ static void test_many(void **state)
         setup(&x);
         for (int i = 0; i < MANY; i++) {
             bool keep = replaced == 0 || (replaced == 1 && i % 2);
-            parts[i] = (struct wire_part){2, keep ? (struct str){b.p + i * 8, 8} : view(&fresh),
-                                          NULL, NULL};
+            struct str span = keep ? (struct str){b.p + i * 8, 8} : view(&fresh);
+            parts[i] = (struct wire_part){.number = 2, .span = span};
         }
         tsr__rope_rewrite(&x.r, view(&b), managed, TSR_COUNT(managed), parts, MANY);
         assert_int_equal(x.r.bytes, b.n);
