@@ -177,15 +177,16 @@ tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, stru
                         "elements of this type are not read: plain numbers and booleans only");
     if (!read_order(head, &h) || !read_shape(head, &h))
         return bad_file(t, file, name, "the head of the .npy file is damaged");
+    size_t unit = (size_t)tsr_dtype_bits(h.type) / 8, bytes_needed = unit;
+    for (int d = 0; d < h.rank; d++) // before anything is allocated on the file's word
+        if (__builtin_mul_overflow(bytes_needed, (size_t)h.dims[d], &bytes_needed))
+            return bad_file(t, file, name, "a shape that no tensor has");
+    if (data.n < bytes_needed)
+        return bad_file(t, file, name, "the file is shorter than its shape says");
     struct tensor *x;
     tsr_status st = tsr__tensors_add(t, name, h.type, h.rank, h.dims, &x);
     if (st != TSR_OK)
         return st;
-    size_t unit = (size_t)tsr_dtype_bits(h.type) / 8;
-    if (data.n < x->bytes) {
-        memset(x->data, 0, x->bytes);
-        return bad_file(t, file, name, "the file is shorter than its shape says");
-    }
     if (h.columns && h.rank > 1)
         turn(data.p, x->data, &h, unit, (int64_t)(x->bytes / unit));
     else if (x->bytes)

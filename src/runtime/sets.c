@@ -89,6 +89,11 @@ static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name)
                              bytes);
     tsr_model_free(holder);
     tsr__arena_free(&a);
+    if (st == TSR_OK || st == TSR_NOMEM || st == TSR_IO)
+        return st;
+    struct place at = PLACE_NONE; // what was found so far speaks of bytes, not of the file
+    at.file = str_of(file);
+    tsr__diag(t->session, DIAG_tensor_file, &at, NULL, "the tensor of '%s' cannot be read", name);
     return st;
 }
 

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of tensors: numpy's files both ways, ONNX test data, random inputs; damaged files are told, never believed."""
+import io
+import random
+import struct
+import zipfile
+
+from parts import *
+
+TYPES = "f4 f8 f2 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
+SHAPES = [(), (0,), (1,), (5,), (2, 3), (3, 1, 4), (2, 0, 3), (1,) * 12]
+
+
+def load(given, model="", **options):
+    return call("load", model, given, **options)
+
+
+def save_model(path, inputs, outputs=()):
+    nodes = [h.make_node("Identity", [inputs[0].name], [outputs[0].name if outputs else "y"])]
+    onnx.save(model(nodes, inputs, outputs or [h.make_tensor_value_info("y", inputs[0].type.tensor_type.elem_type, None)]), path)
+    return path
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@case
+def npz_round_trip(d):
+    rng = np.random.default_rng(0)
+    arrays = {"%s %s" % (t, i): (rng.normal(size=s) * 50).astype(t) for t in TYPES for i, s in enumerate(SHAPES)}
+    arrays["a/b.c"] = arrays["ü, ∑"] = np.arange(3)
+    for write in (np.savez, np.savez_compressed):
+        write(d + "/a.npz", **arrays)
+        r = load(d + "/a.npz")
+        assert r.status == "OK" and r.outputs.keys() == arrays.keys(), str(r)
+        assert all(same(r.outputs[k], v) for k, v in arrays.items())
+
+
+@case
+def npz_large_member_names_and_order(d):
+    np.savez(d + "/a.npz", z=np.zeros(3), a=np.ones((1000, 1000)))
+    r = load(d + "/a.npz")
+    assert list(r.outputs) == ["z", "a"] and r.outputs["a"].sum() == 1e6
+
+
+@case
+def written_files_are_equal_and_sound(d):
+    np.savez(d + "/a.npz", x=np.arange(6, dtype="f4").reshape(2, 3), y=np.array(3))
+    outs = []
+    for k in (1, 2):
+        subprocess.run([TOOL, "load", "", d + "/a.npz", d + "/out%d.npz" % k], check=True, capture_output=True)
+        outs.append(open(d + "/out%d.npz" % k, "rb").read())
+    assert outs[0] == outs[1]
+    z = zipfile.ZipFile(io.BytesIO(outs[0]))
+    assert z.testzip() is None and z.namelist() == ["x.npy", "y.npy"]
+
+
+@case
+def npy_of_every_kind(d):
+    rng = np.random.default_rng(1)
+    m = save_model(d + "/m.onnx", [h.make_tensor_value_info("in", F, None)])
+    for k, t in enumerate(TYPES):
+        for order in "C", "F":
+            for shape in SHAPES:
+                a = np.asarray((rng.normal(size=shape) * 50).astype(t), order=order)
+                for b in (a, a.astype(a.dtype.newbyteorder(">")) if t not in ("?", "i1", "u1") else a):
+                    if k % 3 and (order == "F") == (len(shape) < 2):
+                        continue
+                    np.save(d + "/a.npy", b)
+                    got = load(d + "/a.npy", m)
+                    assert got.status == "OK" and same(got.outputs["in"], np.ascontiguousarray(a).reshape(shape)), (t, order, shape, str(got))
+
+
+@case
+def npy_versions_and_names(d):
+    for version in ((1, 0), (2, 0), (3, 0)):
+        with open(d + "/thing.npy", "wb") as f:
+            np.lib.format.write_array(f, np.arange(4.0), version=version)
+        assert same(load(d + "/thing.npy").outputs["thing"], np.arange(4.0))
+    m = save_model(d + "/m.onnx", [value("a", F, [1]), value("b", F, [1])])
+    r = load(d + "/thing.npy", m)
+    assert r.status == "INVALID" and "tensor-set" in r.text, str(r)
+
+
+@case
+def refused_contents(d):
+    objects = np.array([{"a": 1}, None], dtype=object)
+    np.save(d + "/o.npy", objects, allow_pickle=True)
+    np.save(d + "/s.npy", np.array(["a", "b"]))
+    np.save(d + "/r.npy", np.zeros(2, dtype=[("a", "f4"), ("b", "i4")]))
+    np.save(d + "/t.npy", np.array(["2020-01-01"], dtype="datetime64[D]"))
+    for f in "osrt":
+        r = load("%s/%s.npy" % (d, f))
+        assert r.status == "MALFORMED" and "tensor-file" in r.text and f + ".npy" in r.text, str(r)
+
+
+@case
+def damaged_archives(d):
+    """Cut and changed at every place: an answer each time, no crash, never another array."""
+    a = {"x": np.arange(40, dtype="f4"), "y": np.arange(3)}
+    for write in (np.savez, np.savez_compressed):
+        write(d + "/a.npz", **a)
+        whole = open(d + "/a.npz", "rb").read()
+        rng = random.Random(5)
+        tries = [whole[:n] for n in rng.sample(range(len(whole)), 60)]
+        for at in rng.sample(range(len(whole)), 120):
+            tries.append(whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1:])
+        for k, data in enumerate(tries):
+            open(d + "/b.npz", "wb").write(data)
+            r = load(d + "/b.npz")
+            assert r.code in (0, 2, 4, 6), (k, str(r))
+            assert all(same(v, a[n]) for n, v in r.outputs.items() if n in a), k
+
+
+@case
+def bombs(d):
+    """Sizes that lie: nothing is allocated on their word."""
+    z = zipfile.ZipFile(d + "/a.npz", "w", zipfile.ZIP_DEFLATED)
+    z.writestr("x.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n")
+    z.close()
+    assert load(d + "/a.npz").status in ("MALFORMED", "NOMEM")
+    data = bytearray(open(d + "/a.npz", "rb").read())
+    at = data.rindex(b"PK\1\2")
+    struct.pack_into("<I", data, at + 24, 0xFFFFFFF0)
+    open(d + "/a.npz", "wb").write(data)
+    assert load(d + "/a.npz").status == "MALFORMED"
+    for shape in ("(-1,)", "(1,2", "(9223372036854775807, 9223372036854775807)", "('a',)", "(" + "1," * 70 + ")", "None"):
+        head = ("{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % shape).encode().ljust(500) + b"\n"
+        open(d + "/a.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(64))
+        assert load(d + "/a.npy").status in ("MALFORMED", "UNSUPPORTED"), shape
+    assert load(d + "/none.npz").status == "IO"
+    for bad in ("nothing", "random:x", "randomly", d + "/none"):
+        r = load(bad, save_model(d + "/m.onnx", [value("x", F, [2])]))
+        assert r.status == "INVALID" and "tensor-set" in r.text, str(r)
+
+
+@case
+def raw_types(d):
+    """bfloat16 and the like go out as bits and come back by the model's word."""
+    for kind, bits in ((T.BFLOAT16, "u2"), (T.FLOAT8E4M3FN, "u1")):
+        m = save_model(d + "/m.onnx", [value("x", kind, [4])])
+        np.savez(d + "/a.npz", x=np.arange(4, dtype=bits))
+        r = load(d + "/a.npz", m)
+        assert r.status == "OK" and "tensor-raw" in r.text and same(r.outputs["x"], np.arange(4, dtype=bits)), str(r)
+
+
+@case
+def test_data_folders(d):
+    """ONNX test data: raw and typed fields, inputs and outputs, names from the model."""
+    rng = np.random.default_rng(2)
+    for k, t in enumerate(["f4", "f8", "i8", "i4", "u1", "?", "f2", "u8", "i2"]):
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        a = (rng.normal(size=(2, 3)) * 9).astype(t)
+        folder = d + "/set%d" % k
+        os.makedirs(folder)
+        onnx.save_tensor(nh.from_array(a, "any"), folder + "/input_0.pb")
+        typed = h.make_tensor("", kind, a.shape, a.reshape(-1).tolist() if t != "f2" else a.reshape(-1))
+        onnx.save_tensor(typed, folder + "/input_1.pb")
+        onnx.save_tensor(nh.from_array(a + a, ""), folder + "/output_0.pb")
+        m = save_model(d + "/m.onnx", [value("a", kind, [2, 3]), value("b", kind, [2, 3])], [value("out", kind, [2, 3])])
+        r = load(folder, m)
+        assert r.status == "OK" and same(r.outputs["a"], a) and same(r.outputs["b"], a), str(r)
+        r = load(folder, m, outputs=1)
+        assert r.status == "OK" and list(r.outputs) == ["out"] and same(r.outputs["out"], a + a), str(r)
+    open(folder + "/input_1.pb", "wb").write(b"\xff\xff\xff")
+    r = load(folder, m)
+    assert r.status != "OK" and "input_1.pb" in r.text, str(r)
+    open(folder + "/input_1.pb", "wb").write(h.make_tensor("", T.STRING, [1], [b"x"]).SerializeToString())
+    assert load(folder, m).status not in ("OK", "BUG")
+
+
+@case
+def recorded_models(d):
+    """The tiny models: inputs loaded, run whole, equal to what is recorded."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../models")
+    for name in sorted(os.listdir(here)):
+        m = os.path.join(here, name, "model.onnx")
+        if not os.path.exists(m):
+            continue
+        data = os.path.join(here, name, "test_data_set_0")
+        want, got = load(data, m, outputs=1), run(m, data)
+        assert want.status == got.status == "OK" and want.outputs, (str(want), str(got))
+        for k, v in want.outputs.items():
+            assert np.abs(got.outputs[k] - v).max() <= 5e-5 * np.abs(v).max(), (name, k)
+
+
+@case
+def random_inputs(d):
+    kinds = {"f": F, "d": T.DOUBLE, "h": T.FLOAT16, "i": I, "j": T.INT32, "b": T.BOOL, "u": T.UINT8}
+    m = save_model(d + "/m.onnx", [value(k, t, [3, "n", 50]) for k, t in kinds.items()])
+    r = load("random:7", m)
+    assert r.status == "OK" and list(r.outputs) == list(kinds), str(r)
+    assert all(r.outputs[k].shape == (3, 1, 50) for k in kinds)
+    f = r.outputs["f"]
+    assert np.abs(f).max() <= 1 and -0.1 < f.mean() < 0.1 and 0.2 < f.std() < 0.4
+    assert set(np.unique(r.outputs["i"])) == set(np.unique(r.outputs["j"])) == {0, 1} and r.outputs["b"].dtype == bool
+    again, other = load("random:7", m), load("random:8", m)
+    assert all(same(again.outputs[k], r.outputs[k]) for k in kinds) and not same(other.outputs["f"], f)
+    r = load("random:7,f:3x4x50,i:2", m)
+    assert r.outputs["f"].shape == (3, 4, 50) and r.outputs["i"].shape == (2,) and r.outputs["d"].shape == (3, 1, 50)
+    for bad in ("random:7,f:3x", "random,f:ax2", "random,f:-1"):
+        assert load(bad, m).status == "INVALID", bad
+    unknown = save_model(d + "/u.onnx", [h.make_tensor_value_info("x", F, None)])
+    assert load("random", unknown).status == "INVALID" and load("random,x:2x2", unknown).outputs["x"].shape == (2, 2)
+    strings = save_model(d + "/s.onnx", [value("x", T.STRING, [2])])
+    r = load("random", strings)
+    assert r.status == "UNSUPPORTED" and "tensor-kind" in r.text, str(r)
+
+
+main()
