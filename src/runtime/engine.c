@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #define OLDEST_MINOR 17
+#define NEWEST_MINOR 60 // of the names that are tried
 
 static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
 
@@ -22,6 +23,13 @@ static void *open_library(const char *path)
         return dlopen(path, flags);
     for (size_t i = 0; i < TSR_COUNT(loader_names); i++) {
         void *handle = dlopen(loader_names[i], flags);
+        if (handle)
+            return handle;
+    }
+    for (int minor = NEWEST_MINOR; minor >= OLDEST_MINOR; minor--) { // Debian's is named so
+        char name[32];
+        snprintf(name, sizeof name, "libonnxruntime.so.1.%d", minor);
+        void *handle = dlopen(name, flags);
         if (handle)
             return handle;
     }
@@ -93,7 +101,7 @@ static tsr_status engine_open(tsr_session *s, const char *path)
 {
     void *handle = open_library(path);
     if (!handle) {
-        const char *why = dlerror();
+        const char *why = path ? dlerror() : "no libonnxruntime.so on the loader's path";
         struct place at = PLACE_NONE;
         at.file = str_of(path);
         tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
