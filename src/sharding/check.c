@@ -186,7 +186,7 @@ static struct shape shape_of(struct check *c, const tsr_value *v)
     struct shape shape = tsr__declared_shape(&c->scratch, v);
     if (shape.rank >= 0)
         return shape;
-    if (!c->shapes)
+    if (!c->shapes && !c->arena.failed)
         c->shapes = tsr__shapes_new(&c->arena, c->model);
     return c->shapes ? tsr__shapes_of(c->shapes, v) : shape;
 }
@@ -401,7 +401,7 @@ static bool check_model(struct check *c)
                   "the model has annotations and IR version %lld",
                   (long long)tsr_model_ir_version(c->model));
     }
-    return check_stages(c) && !c->scratch.failed;
+    return check_stages(c) && !c->arena.failed && !c->scratch.failed;
 }
 
 tsr_status tsr_check(tsr_model *m, const char *config)

@@ -514,9 +514,10 @@ struct str tsr__notation_print(struct arena *a, const struct tile_layout *l)
         print_owners(&t, o, k);
     }
     tsr__text_add(&t, STR("}"));
-    struct str out = t.failed ? STR("") : tsr__arena_str(a, (struct str){t.p, t.n});
+    a->failed |= t.failed;
+    struct str out = tsr__arena_str(a, (struct str){t.p, t.n});
     tsr__text_free(&t);
-    return out;
+    return out.p ? out : STR("");
 }
 
 bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n)

@@ -26,7 +26,8 @@ struct notation_error {
 tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong) TSR_MUST_USE;
-// The canonical text of a layout (loop order is normalised to dimension order).
+// The canonical text of a layout (loop order is normalised to dimension order). Out of memory: the
+// arena has failed, and the text is empty.
 struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
 // What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and
 // parse are inverse.
