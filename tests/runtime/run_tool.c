@@ -4,6 +4,7 @@
 // sanitizers see it all and no plug-in lies beside it.
 #include "tessera.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,15 @@ static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, ts
     if ((v = value(argc, argv, "spawn")) != NULL)
         tsr_session_fault(s, 5, strtoull(v, NULL, 10), false);
     int times = (v = value(argc, argv, "times")) ? (int)strtol(v, NULL, 10) : 1;
-    for (int i = 0; i < times && st == TSR_OK; i++)
+    if (value(argc, argv, "stop")) // after a first run that all ranks make together
+        times = 2;
+    for (int i = 0; i < times && st == TSR_OK; i++) {
+        if (i == 1 && value(argc, argv, "stop"))
+            raise(SIGSTOP);
+        if (value(argc, argv, "kill"))
+            raise(SIGKILL);
         st = is_folder(path) ? tsr_run(s, path, &o, in, out) : tsr_run_model(s, path, &o, in, out);
+    }
     return st;
 }
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as processes under every MPI that is installed: same bits as threads, faults named, and a stock ONNX Runtime with the plug-in."""
+import shutil
+import signal
+import time
+
+from parts import *
+
+FAMILIES = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
+PLUGIN = os.path.join(BUILD, "libtessera_ops.so")
+SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
+
+
+def families():
+    """Families with launcher and plug-in: name -> launch(n)."""
+    found = {}
+    for name, words in FAMILIES.items():
+        if shutil.which(words[0]) and os.path.exists(os.path.join(BUILD, "libtessera_mpi_%s.so" % name)):
+            found[name] = lambda n, words=words: [*words, "-n", str(n)]
+    return found
+
+
+def mpi(path, inputs, launch, **options):
+    return run(path, inputs, launch=launch, plugins=BUILD, **options)
+
+
+def for_each_family(f):
+    def inner(d):
+        if not families():
+            return "no MPI with a plug-in"
+        for name, launch in families().items():
+            os.makedirs(os.path.join(d, name))
+            f(os.path.join(d, name), launch)
+    inner.__name__ = f.__name__
+    return case(inner)
+
+
+@for_each_family
+def same_bits_as_threads(d, launch):
+    for n, rows in ((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)):
+        _, parts, x = mlp(n, rows=rows, inner=64, width=96)
+        p = partition(d + "/p%d_%d" % (n, rows), parts)
+        a, b = run(p, {"x": x}, threads=1), mpi(p, {"x": x}, launch(n), threads=1)
+        assert a.status == "OK" and b.code == 0, (str(a), str(b))
+        assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes()
+
+
+@for_each_family
+def several_runs_in_one_process(d, launch):
+    _, parts, x = mlp(2)
+    r = mpi(partition(d + "/p", parts), {"x": x}, launch(2), times=3)
+    assert r.code == 0 and list(r.outputs) == ["y"], str(r)
+
+
+@for_each_family
+def every_operator(d, launch):
+    """AllGather and Reshard over messages, small and large."""
+    n = 3
+    for length in (6, 60000):
+        cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
+        nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
+                           comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),
+                           comm("Reshard", "c", "e", 2, range(n), F, extra=["s"], source=cut, target=whole),
+                           comm("AllReduce", "e", "y", 3, range(n), F, reduce="max")]
+        pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
+        models = [model(nodes(r), [], [value("y")], {"mine": pieces[r], "two": np.float32(2), "s": np.array([length])}) for r in range(n)]
+        r = mpi(partition(d + "/p%d" % length, models), {}, launch(n))
+        assert r.code == 0 and (r.outputs["y"] == 2 * np.concatenate(pieces)).all(), str(r)
+
+
+@for_each_family
+def another_number_of_ranks(d, launch):
+    _, parts, x = mlp(2)
+    r = mpi(partition(d + "/p", parts), {"x": x}, launch(3))
+    assert r.code == STATUS.index("USAGE") and "a partition for 2 ranks started with 3" in r.text, str(r)
+
+
+@for_each_family
+def a_file_of_one_rank_is_missing(d, launch):
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    os.remove(p + "/rank1.onnx")
+    r = mpi(p, {"x": x}, launch(2))
+    assert r.code == STATUS.index("IO") and "rank1.onnx" in r.text, str(r)
+
+
+@for_each_family
+def another_plan_on_one_rank(d, launch):
+    """Two folders that differ in their plan: the ranks find it when they meet, before anything is computed."""
+    _, parts, x = mlp(2)
+    p, q = partition(d + "/p", parts), partition(d + "/q", parts, plan="f" * 16)
+    np.savez(d + "/in.npz", x=x)
+    words = [TOOL, "run", "$1", d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD]
+    script = 'case ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in 0) set -- %s;; *) set -- %s;; esac; exec %s' % (p, q, " ".join('"%s"' % w for w in words))
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    text = ended.stdout + ended.stderr
+    assert ended.returncode == STATUS.index("PEER") and "rank-failed" in text and "another plan" in text, text
+
+
+@for_each_family
+def ranks_that_disagree(d, launch):
+    one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
+    for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
+        models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
+        began = time.time()
+        r = mpi(partition(d + "/p%d" % k, models), {}, launch(2))
+        assert r.code == STATUS.index("PEER") and "rank 1" in r.text and "here" in r.text, (k, str(r))
+        assert time.time() - began < 10
+
+
+@for_each_family
+def a_stopped_rank_is_named(d, launch):
+    """Rank 1 stops before it gets to work; rank 0 says so after the time-out, and the job ends."""
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    # Rank 1 meets the others once (a first run), and stops itself before the second.
+    words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "timeout=2"])
+    script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s times=2; exec %s stop=1' % (words, words)
+    began = time.time()
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    text = ended.stdout + ended.stderr
+    assert ended.returncode and "rank 1 gives no sign of life" in text, text
+    assert time.time() - began < 20
+
+
+@for_each_family
+def a_killed_rank_ends_the_job(d, launch):
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD])
+    script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s; exec %s kill=1' % (words, words)
+    began = time.time()
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode and time.time() - began < 10, ended
+
+
+STOCK = r"""
+import os, sys, numpy as np, onnxruntime as ort
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+o = ort.SessionOptions()
+o.intra_op_num_threads = 1
+o.register_custom_ops_library(sys.argv[2])
+s = ort.InferenceSession(os.path.join(sys.argv[1], "rank%d.onnx" % rank), o, providers=["CPUExecutionProvider"])
+for _ in range(3):
+    out = s.run(None, dict(np.load(sys.argv[3])))
+if rank == 0:
+    np.savez(sys.argv[4], **{a.name: b for a, b in zip(s.get_outputs(), out)})
+"""
+
+
+@for_each_family
+def stock_python(d, launch):
+    if SANITIZED:
+        return
+    for n in (2, 4):
+        _, parts, x = mlp(n, rows=20)
+        p = partition(d + "/p%d" % n, parts)
+        np.savez(d + "/in.npz", x=x)
+        ended = subprocess.run([*launch(n), sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=90)
+        assert ended.returncode == 0, ended.stderr
+        assert dict(np.load(d + "/out.npz"))["y"].tobytes() == run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+
+
+THREADS = r"""
+import sys, threading, numpy as np, onnxruntime as ort
+parts, plugin, inputs, outputs, n = *sys.argv[1:5], int(sys.argv[5])
+sessions, outs = [], [None] * n
+for r in range(n):
+    o = ort.SessionOptions()
+    o.intra_op_num_threads = 1
+    o.add_session_config_entry("tessera.rank", str(r))
+    o.add_session_config_entry("tessera.size", str(n))
+    o.register_custom_ops_library(plugin)
+    sessions.append(ort.InferenceSession("%s/rank%d.onnx" % (parts, r), o, providers=["CPUExecutionProvider"]))
+def work(r):
+    outs[r] = sessions[r].run(["y"], dict(np.load(inputs)))
+for _ in range(3):
+    threads = [threading.Thread(target=work, args=(r,)) for r in range(n)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+assert all(o[0].tobytes() == outs[0][0].tobytes() for o in outs)
+np.savez(outputs, y=outs[0][0])
+"""
+
+
+@case
+def stock_python_with_ranks_as_threads(d):
+    if SANITIZED:
+        return "the plug-in is sanitized, Python is not"
+    _, parts, x = mlp(3, rows=20)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    ended = subprocess.run([sys.executable, "-c", THREADS, p, PLUGIN, d + "/in.npz", d + "/out.npz", "3"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert dict(np.load(d + "/out.npz"))["y"].tobytes() == run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+
+
+@case
+def stock_python_alone(d):
+    """Without launcher and entries: the model is refused, and the reason says what to do."""
+    if SANITIZED:
+        return "the plug-in is sanitized, Python is not"
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    ended = subprocess.run([sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode and "start it with mpirun" in ended.stderr and "down_sum" in ended.stderr, ended.stderr
+
+
+@case
+def launcher_of_another_family(d):
+    """Variables that say Open MPI without its mpirun: MPI starts alone, and that is told."""
+    if "openmpi" not in families():
+        return "no Open MPI"
+    _, parts, x = mlp(2)
+    r = run(partition(d + "/p", parts), {"x": x}, plugins=BUILD, env={"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert r.status == "ENGINE" and "mpi-failed" in r.text, str(r)
+
+
+main()
