@@ -19,9 +19,10 @@ struct reader {
 
 static void wrong(struct reader *r, const char *field, const char *what)
 {
-    if (r->failed)
-        return;
+    bool known = r->failed || r->arena->failed; // out of memory has its finding already
     r->failed = true;
+    if (known)
+        return;
     struct place at = PLACE_NONE;
     at.file = r->file;
     tsr__diag(r->session, DIAG_manifest_malformed, &at, "partition the model again", "\"%s\" %s",
@@ -30,6 +31,7 @@ static void wrong(struct reader *r, const char *field, const char *what)
 
 static const json_t *member(struct reader *r, const json_t *o, const char *key, json_type type)
 {
+    r->failed |= r->arena->failed;
     const json_t *v = r->failed ? NULL : json_object_get(o, key);
     if (!r->failed && !v)
         wrong(r, key, "is missing");
@@ -47,7 +49,9 @@ static const char *copy_text(struct reader *r, const char *key, const json_t *v)
     struct str text = {json_string_value(v), json_string_length(v)};
     if (memchr(text.p, 0, text.n))
         wrong(r, key, "holds a zero byte");
-    return r->failed ? "" : tsr__arena_str(r->arena, text).p;
+    const char *copy = r->failed ? NULL : tsr__arena_str(r->arena, text).p;
+    r->failed |= !copy;
+    return copy ? copy : "";
 }
 
 static const char *text_member(struct reader *r, const json_t *o, const char *key)
@@ -117,7 +121,9 @@ static void read_files(struct reader *r, const json_t *root, struct manifest *m)
     json_t *digest;
     json_object_foreach((json_t *)files, name, digest)
     {
-        if (!m->files || !tsr__manifest_name_ok(str_of(name))) {
+        if (!m->files)
+            return;
+        if (!tsr__manifest_name_ok(str_of(name))) {
             wrong(r, "files", "has a name that is no plain file name");
             return;
         }
@@ -129,8 +135,10 @@ static void read_files(struct reader *r, const json_t *root, struct manifest *m)
         f->name = tsr__arena_str(r->arena, str_of(name)).p;
         f->bytes = (uint64_t)int_member(r, sizes, name, 0, INT64_MAX);
         memcpy(f->sha256, json_string_value(digest), 65);
-        if (!f->name || r->failed)
+        if (!f->name || r->failed) {
+            r->failed = true;
             return;
+        }
     }
     qsort(m->files, m->n_files, sizeof(*m->files), by_name);
 }
