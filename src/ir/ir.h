@@ -67,6 +67,9 @@ bool tsr__value_is_other(const tsr_value *v);     // declared as sequence, map, 
 // are; -1: anything else. dims lie in the model's memory.
 int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
 struct str tsr__attr_ref(const tsr_attr *a);      // function attribute it stands for, or empty
+// Numbers of a FLOATS attribute (the count may be above cap); -1: it is none. Entries of a list attribute; -1: no list.
+int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap);
+int64_t tsr__attr_length(const tsr_attr *a);
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name); // its default in the function, or NULL
 // The function of the model that the node calls, or NULL.
 tsr_function *tsr__node_function(const tsr_node *n);

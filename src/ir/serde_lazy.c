@@ -94,12 +94,17 @@ static void decode_ints(tsr_attr *a, struct str body)
         a->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, a->ints, n);
 }
 
+static struct str attr_body(const tsr_attr *a)
+{
+    return a->whole.n ? tsr__field_body(a->whole) : a->rest;
+}
+
 void tsr__attr_decode(tsr_attr *a)
 {
     if (a->decoded)
         return;
     a->decoded = true;
-    struct str body = a->whole.n ? tsr__field_body(a->whole) : a->rest;
+    struct str body = attr_body(a);
     struct wire_cursor c;
     struct wire_field f;
     switch (a->kind) {
@@ -132,6 +137,38 @@ void tsr__attr_decode(tsr_attr *a)
     if (!a->ref.n &&
         (a->kind == TSR_ATTR_INT || a->kind == TSR_ATTR_FLOAT || a->kind == TSR_ATTR_STRING))
         a->has_value = true;
+}
+
+int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap)
+{
+    int64_t n = 0;
+    if (!a || a->kind != TSR_ATTR_FLOATS)
+        return -1;
+    struct wire_cursor c = wire_over(attr_body(a));
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        uint32_t bits = (uint32_t)f.integer;
+        struct str list = f.type == WIRE_LEN ? f.bytes : (struct str){(const char *)&bits, 4};
+        for (size_t i = 0; f.number == F_ATTRIBUTE_FLOATS && i + 4 <= list.n; i += 4, n++)
+            if (n < cap)
+                memcpy(&out[n], list.p + i, 4);
+    }
+    return n;
+}
+
+int64_t tsr__attr_length(const tsr_attr *a)
+{
+    const int64_t *ints;
+    int64_t n = 0;
+    if (a->kind == TSR_ATTR_INTS)
+        return (int64_t)tsr_attr_ints(a, &ints);
+    if (a->kind == TSR_ATTR_FLOATS)
+        return tsr__attr_floats(a, NULL, 0);
+    struct wire_cursor c = wire_over(attr_body(a));
+    struct wire_field f;
+    while (a->kind == TSR_ATTR_STRINGS && tsr__wire_next(&c, &f))
+        n += f.number == F_ATTRIBUTE_STRINGS;
+    return a->kind == TSR_ATTR_STRINGS ? n : -1;
 }
 
 struct str tsr__node_overload(const tsr_node *n)
@@ -237,7 +274,7 @@ int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const ts
 {
     tsr_model *m = tsr__value_model(v);
     tsr__type_decode((tsr_value *)v);
-    struct str body, type = v->type ? v->type->other : (struct str){"", 0};
+    struct str body = {"", 0}, type = v->type ? v->type->other : (struct str){"", 0};
     int form = 0;
     uint32_t member = type_member(type, &body);
     if (member == F_TYPE_OPTIONAL_TYPE) {

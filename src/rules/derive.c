@@ -3,16 +3,45 @@
 // node; the parser does the rest. Reshape has a file of its own.
 #include "rules/internal.h"
 
-static struct shape shape_in(const struct derivation *d, size_t i)
+#include <stdio.h>
+
+struct shape tsr__derive_in(const struct derivation *d, size_t i)
 {
     const tsr_value *v = i < tsr_node_input_count(d->node) ? tsr_node_input(d->node, i) : NULL;
     return v ? tsr__shapes_of(d->shapes, v) : (struct shape){.rank = -1};
 }
 
+void tsr__derive_none(struct derivation *d, const char *why)
+{
+    d->whole = why;
+    d->text = NULL;
+}
+
+void tsr__derive_size(struct derivation *d, struct str letter, tsr_dim size)
+{
+    if (d->n_sizes < RULE_MAX_FACTORS)
+        d->sizes[d->n_sizes++] = (struct known_size){letter, size};
+}
+
+void tsr__derive_add(struct derivation *d, const char *format, ...)
+{
+    size_t room = DERIVE_MAX_TEXT - d->n;
+    va_list args;
+    va_start(args, format);
+    int n = d->n && !d->text ? -1 : vsnprintf(d->buffer + d->n, room, format, args);
+    va_end(args);
+    d->text = d->buffer;
+    d->n += n < 0 ? 0 : (size_t)n;
+    if (n < 0 || (size_t)n >= room) {
+        d->n = DERIVE_MAX_TEXT - 1;
+        tsr__derive_none(d, "the node has more dimensions than are followed");
+    }
+}
+
 // numpy's matmul: an operand of one dimension has no m or no n.
 void tsr__derive_matmul(struct derivation *d)
 {
-    bool a = shape_in(d, 0).rank == 1, b = shape_in(d, 1).rank == 1;
+    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 1).rank == 1;
     if (a && b)
         d->text = "[k],[k] -> []; red k:sum";
     else if (a)
@@ -23,11 +52,13 @@ void tsr__derive_matmul(struct derivation *d)
 
 void tsr__derive_gemm(struct derivation *d)
 {
-    bool a = tsr_attr_int(tsr_node_find_attr(d->node, "transA"), 0) != 0;
-    bool b = tsr_attr_int(tsr_node_find_attr(d->node, "transB"), 0) != 0;
-    d->text = tsr__arena_printf(d->arena, "%s,%s,[m~ n~]? -> [m n]; red k:sum; once 2",
-                                a ? "[k m]" : "[m k]", b ? "[n k]" : "[k n]")
-                  .p;
+    static const char *const texts[2][2] = {{"[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
+                                             "[m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"},
+                                            {"[k m],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
+                                             "[k m],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"}};
+    bool a = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transA"), 0) != 0;
+    bool b = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transB"), 0) != 0;
+    d->text = texts[a][b];
 }
 
 // Training draws random numbers; only the inference form is element-wise.
@@ -48,27 +79,28 @@ void tsr__derive_dropout(struct derivation *d)
 
 void tsr__derive_transpose(struct derivation *d)
 {
-    int rank = shape_in(d, 0).rank;
+    int rank = tsr__derive_in(d, 0).rank;
     const int64_t *perm;
-    size_t n = tsr_attr_ints(tsr_node_find_attr(d->node, "perm"), &perm);
+    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "perm"), &perm);
     if (rank < 0 || rank > RULE_MAX_FACTORS) {
-        d->whole = "the shape of an input is not known";
+        tsr__derive_none(d, "the shape of an input is not known");
         return;
     }
     if (n && n != (size_t)rank) {
-        d->whole = "perm does not fit the number of dimensions";
+        tsr__derive_none(d, "perm does not fit the number of dimensions");
         return;
     }
-    struct str in = STR(""), out = STR("");
+    tsr__derive_add(d, "[");
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(d, "d%d ", i);
+    tsr__derive_add(d, "] -> [");
     for (int i = 0; i < rank; i++) {
         int64_t from = n ? perm[i] : rank - 1 - i;
         if (from < 0 || from >= rank) {
-            d->whole = "perm names a dimension that is not there";
+            tsr__derive_none(d, "perm names a dimension that is not there");
             return;
         }
-        in = tsr__arena_printf(d->arena, STR_FMT " d%d", STR_ARG(in), i);
-        out = tsr__arena_printf(d->arena, STR_FMT " d%d", STR_ARG(out), (int)from);
+        tsr__derive_add(d, "d%d ", (int)from);
     }
-    d->text =
-        tsr__arena_printf(d->arena, "[" STR_FMT "] -> [" STR_FMT "]", STR_ARG(in), STR_ARG(out)).p;
+    tsr__derive_add(d, "]");
 }

@@ -1,12 +1,423 @@
 // SPDX-License-Identifier: Apache-2.0
-// expr.c - sizes as products of a number and symbols: "seq*batch" equals "batch * seq", and
-// "(batch*seq)//batch" is "seq". What is no product is one opaque symbol. Knows no tensors.
-#include "rules/internal.h"
+// expr.c - the arithmetic of sizes and their normal form. A sum is a sorted list of terms, a term a
+// number times sorted atoms; an atom is a symbol or an operation that is no polynomial (a floor
+// division, ...). Sums are kept once in the pool. Reading and printing: expr_text.c. Knows no
+// tensors.
+#include "rules/expr.h"
 
-#include <ctype.h>
+// A sum under construction.
+struct sum {
+    int n;
+    struct term t[EXPR_MAX_TERMS];
+};
+static const struct expr unknown = {0};
 
-#define EXPR_MAX_DEPTH 16
-#define EXPR_MAX_TEXT  256 // longer texts are atoms: work stays bounded
+void tsr__exprs_init(struct exprs *x, struct arena *a)
+{
+    *x = (struct exprs){.arena = a};
+    tsr__map_init(&x->names, a, 0);
+    tsr__map_init(&x->made, a, 0);
+    tsr__map_init(&x->polys, a, 0);
+    tsr__map_init(&x->texts, a, 0);
+    tsr__map_init(&x->bound, a, 0);
+}
+
+bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size)
+{
+    struct bound *at = ARENA_NEW(x->arena, struct bound);
+    symbol = tsr__arena_str(x->arena, symbol);
+    void **slot = at && symbol.p ? tsr__map_at(&x->bound, symbol) : NULL;
+    if (!slot)
+        return false;
+    at->size = size;
+    *slot = at;
+    return true;
+}
+
+bool tsr__exprs_used(const struct exprs *x, struct str symbol)
+{
+    const struct bound *b = tsr__map_get(&x->bound, symbol);
+    return b && b->used;
+}
+
+void tsr__expr_root(struct exprs *x, struct expr e)
+{
+    for (int i = 0; e.poly && i < e.poly->n; i++)
+        for (int k = 0; k < e.poly->terms[i].n; k++) {
+            struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
+            a->root = a->root || a->kind == ATOM_NAME;
+        }
+}
+
+bool tsr__expr_rooted(const struct exprs *x, struct expr e)
+{
+    for (int i = 0; e.poly && i < e.poly->n; i++)
+        for (int k = 0; k < e.poly->terms[i].n; k++) {
+            const struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
+            if (a->kind == ATOM_NAME ? !a->root
+                                     : !tsr__expr_rooted(x, a->a) || !tsr__expr_rooted(x, a->b))
+                return false;
+        }
+    return e.known;
+}
+
+// ---- sums ----------------------------------------------------------------------------------------
+
+// Order of the atoms of two terms; a constant term comes last.
+static int term_cmp(const struct term *a, const struct term *b)
+{
+    for (int i = 0; i < a->n && i < b->n; i++)
+        if (a->atoms[i] != b->atoms[i])
+            return a->atoms[i] < b->atoms[i] ? -1 : 1;
+    return (b->n > a->n) - (b->n < a->n);
+}
+
+static bool sum_add(struct sum *s, const struct term *t)
+{
+    int at = 0;
+    while (at < s->n && term_cmp(&s->t[at], t) < 0)
+        at++;
+    if (at < s->n && term_cmp(&s->t[at], t) == 0) {
+        if (!add_ok(s->t[at].number, t->number, &s->t[at].number))
+            return false;
+        if (s->t[at].number == 0) {
+            s->n--;
+            memmove(&s->t[at], &s->t[at + 1], (size_t)(s->n - at) * sizeof(*t));
+        }
+        return true;
+    }
+    if (t->number == 0)
+        return true;
+    if (s->n == EXPR_MAX_TERMS)
+        return false;
+    memmove(&s->t[at + 1], &s->t[at], (size_t)(s->n - at) * sizeof(*t));
+    s->t[at] = *t;
+    s->n++;
+    return true;
+}
+
+static void sum_of(struct expr e, struct sum *s)
+{
+    s->n = 0;
+    if (e.poly) {
+        memcpy(s->t, e.poly->terms, (size_t)e.poly->n * sizeof(*s->t));
+        s->n = e.poly->n;
+    } else if (e.number) {
+        s->t[s->n] = (struct term){.number = e.number};
+        s->n = 1;
+    }
+}
+
+// The sum in the pool. Terms are compared as bytes: unused atoms are zero.
+static struct expr keep(struct exprs *x, const struct sum *s)
+{
+    if (s->n == 0 || (s->n == 1 && s->t[0].n == 0))
+        return expr_number(s->n ? s->t[0].number : 0);
+    for (int i = 0; i < s->n; i++)
+        if (s->t[i].number == INT64_MIN)
+            return unknown; // it has no negative
+    size_t bytes = (size_t)s->n * sizeof(struct term);
+    struct poly *p = tsr__map_get(&x->polys, (struct str){(const char *)s->t, bytes});
+    if (p)
+        return (struct expr){.known = true, .poly = p};
+    if (x->polys.n >= EXPR_MAX_POOL)
+        return unknown;
+    p = arena_get(x->arena, sizeof(*p) + bytes, _Alignof(struct poly));
+    if (!p)
+        return unknown;
+    p->n = s->n;
+    memcpy(p->terms, s->t, bytes);
+    void **slot = tsr__map_at(&x->polys, (struct str){(const char *)p->terms, bytes});
+    if (!slot)
+        return unknown;
+    *slot = p;
+    return (struct expr){.known = true, .poly = p};
+}
+
+static struct expr atom(struct exprs *x, uint32_t number)
+{
+    struct sum s = {.n = 1};
+    s.t[0] = (struct term){.number = 1, .n = 1, .atoms = {number}};
+    return keep(x, &s);
+}
+
+static struct expr new_atom(struct exprs *x, void **slot, struct atom what)
+{
+    if (!slot || x->atoms.n >= EXPR_MAX_POOL)
+        return unknown;
+    if (!*slot) {
+        struct atom *at = vec_push(x->arena, &x->atoms);
+        if (!at)
+            return unknown;
+        *at = what;
+        *slot = (void *)(uintptr_t)x->atoms.n;
+    }
+    return atom(x, (uint32_t)((uintptr_t)*slot - 1));
+}
+
+struct expr tsr__expr_symbol(struct exprs *x, struct str name)
+{
+    struct bound *bound = tsr__map_get(&x->bound, name);
+    if (bound) {
+        bound->used = true;
+        return expr_number(bound->size);
+    }
+    void *known = tsr__map_get(&x->names, name);
+    if (known)
+        return atom(x, (uint32_t)((uintptr_t)known - 1));
+    name = tsr__arena_str(x->arena, name);
+    if (!name.p)
+        return unknown;
+    return new_atom(x, tsr__map_at(&x->names, name),
+                    (struct atom){.kind = ATOM_NAME, .name = name});
+}
+
+static int depth_of(const struct exprs *x, struct expr e)
+{
+    int depth = 0;
+    for (int i = 0; e.poly && i < e.poly->n; i++)
+        for (int k = 0; k < e.poly->terms[i].n; k++) {
+            int d = x->atoms.at[e.poly->terms[i].atoms[k]].depth;
+            depth = d > depth ? d : depth;
+        }
+    return depth;
+}
+
+// An operation that is no sum of products. Atoms are never negative: see to it.
+static struct expr operation(struct exprs *x, enum atom_kind kind, struct expr a, struct expr b)
+{
+    struct {
+        int64_t kind, numbers[2];
+        const struct poly *polys[2];
+    } key = {(int64_t)kind, {a.number, b.number}, {a.poly, b.poly}};
+    int left = depth_of(x, a), right = depth_of(x, b), depth = 1 + (left > right ? left : right);
+    if (depth > EXPR_MAX_DEPTH)
+        return unknown;
+    struct str text = {(const char *)&key, sizeof(key)};
+    void *known = tsr__map_get(&x->made, text);
+    if (known)
+        return atom(x, (uint32_t)((uintptr_t)known - 1));
+    text = tsr__arena_str(x->arena, text);
+    if (!text.p)
+        return unknown;
+    return new_atom(x, tsr__map_at(&x->made, text),
+                    (struct atom){.kind = kind, .a = a, .b = b, .depth = depth});
+}
+
+// ---- arithmetic ------------------------------------------------------------------------------------
+
+bool tsr__expr_natural(struct expr e)
+{
+    if (!e.known || !e.poly)
+        return e.known && e.number >= 0;
+    for (int i = 0; i < e.poly->n; i++)
+        if (e.poly->terms[i].number < 0)
+            return false;
+    return true;
+}
+
+static struct expr add_times(struct exprs *x, struct expr a, struct expr b, int64_t times)
+{
+    struct sum s, more;
+    if (!a.known || !b.known)
+        return unknown;
+    sum_of(a, &s);
+    sum_of(b, &more);
+    for (int i = 0; i < more.n; i++)
+        if (!mul_ok(more.t[i].number, times, &more.t[i].number) || !sum_add(&s, &more.t[i]))
+            return unknown;
+    return keep(x, &s);
+}
+
+struct expr tsr__expr_add(struct exprs *x, struct expr a, struct expr b)
+{
+    return add_times(x, a, b, 1);
+}
+
+struct expr tsr__expr_sub(struct exprs *x, struct expr a, struct expr b)
+{
+    return add_times(x, a, b, -1);
+}
+
+static bool term_mul(const struct term *a, const struct term *b, struct term *out)
+{
+    *out = (struct term){.n = a->n + b->n};
+    if (out->n > EXPR_MAX_ATOMS || !mul_ok(a->number, b->number, &out->number))
+        return false;
+    for (int i = 0, j = 0; i + j < out->n;) {
+        bool left = j == b->n || (i < a->n && a->atoms[i] <= b->atoms[j]);
+        out->atoms[i + j] = left ? a->atoms[i] : b->atoms[j];
+        i += left;
+        j += !left;
+    }
+    return true;
+}
+
+struct expr tsr__expr_mul(struct exprs *x, struct expr a, struct expr b)
+{
+    struct sum s = {0}, p, q;
+    struct term t;
+    int64_t number;
+    if (!a.known || !b.known)
+        return unknown;
+    if (!a.poly && !b.poly)
+        return mul_ok(a.number, b.number, &number) ? expr_number(number) : unknown;
+    sum_of(a, &p);
+    sum_of(b, &q);
+    for (int i = 0; i < p.n; i++)
+        for (int j = 0; j < q.n; j++)
+            if (!term_mul(&p.t[i], &q.t[j], &t) || !sum_add(&s, &t))
+                return unknown;
+    return keep(x, &s);
+}
+
+// t / by, if that leaves no rest.
+static bool term_div(const struct term *t, const struct term *by, struct term *out)
+{
+    *out = (struct term){0};
+    if (by->number == 0 || by->number == -1 || t->number % by->number)
+        return false;
+    out->number = t->number / by->number;
+    int j = 0;
+    for (int i = 0; i < t->n; i++) {
+        if (j < by->n && t->atoms[i] == by->atoms[j])
+            j++;
+        else
+            out->atoms[out->n++] = t->atoms[i];
+    }
+    return j == by->n;
+}
+
+// Takes multiples of b out of a until none is left; *q is their sum, *rest what stays.
+static void divide(struct exprs *x, struct expr a, struct expr b, struct expr *q, struct expr *rest)
+{
+    struct sum divisor, left, one = {.n = 1};
+    *q = expr_number(0);
+    *rest = a;
+    sum_of(b, &divisor);
+    for (int turn = 0; turn < EXPR_MAX_TERMS && rest->known; turn++) {
+        bool found = false;
+        sum_of(*rest, &left);
+        for (int i = 0; i < left.n && !found; i++)
+            found = term_div(&left.t[i], &divisor.t[0], &one.t[0]);
+        if (!found)
+            return;
+        struct expr times = keep(x, &one), taken = tsr__expr_mul(x, b, times);
+        *q = tsr__expr_add(x, *q, times);
+        *rest = tsr__expr_sub(x, *rest, taken);
+    }
+}
+
+struct expr tsr__expr_exact(struct exprs *x, struct expr a, struct expr b)
+{
+    struct expr q, rest;
+    if (!a.known || !b.known || expr_is(b, 0))
+        return unknown;
+    if (expr_equal(a, b))
+        return expr_number(1);
+    if (!a.poly && !b.poly)
+        return b.number != -1 && a.number % b.number == 0 ? expr_number(a.number / b.number)
+                                                          : unknown;
+    divide(x, a, b, &q, &rest);
+    return expr_is(rest, 0) ? q : unknown;
+}
+
+// a = q * b + rest for a number b: every term gives what it holds of b.
+static void divide_number(struct exprs *x, struct expr a, int64_t b, struct expr *q,
+                          struct expr *rest)
+{
+    struct sum all, quotient = {0}, left = {0};
+    sum_of(a, &all);
+    for (int i = 0; i < all.n; i++) {
+        struct term t = all.t[i], r = all.t[i];
+        int64_t whole = t.number / b - (t.number % b < 0);
+        t.number = whole;
+        r.number -= whole * b;
+        if (t.number)
+            sum_add(&quotient, &t);
+        if (r.number)
+            sum_add(&left, &r);
+    }
+    *q = keep(x, &quotient);
+    *rest = keep(x, &left);
+}
+
+struct expr tsr__expr_floor(struct exprs *x, struct expr a, struct expr b)
+{
+    struct expr exact = tsr__expr_exact(x, a, b), q = unknown, rest = unknown;
+    if (exact.known || !a.known || !tsr__expr_natural(b) || expr_is(b, 0))
+        return exact;
+    struct expr g = tsr__expr_gcd(x, a, b);
+    if (!expr_is(g, 1) && !expr_is(g, 0)) {
+        struct expr less = tsr__expr_exact(x, a, g), by = tsr__expr_exact(x, b, g);
+        a = less.known && by.known ? less : a;
+        b = less.known && by.known ? by : b;
+    }
+    if (expr_is_number(b)) {
+        divide_number(x, a, b.number, &q, &rest); // rest: terms of 0 .. b - 1 each
+        if (expr_is_number(rest))
+            return q;
+    } else {
+        divide(x, a, b, &q, &rest);
+    }
+    bool split = tsr__expr_natural(rest) && q.known;
+    struct expr tail = operation(x, ATOM_DIV, split ? rest : a, b);
+    return split ? tsr__expr_add(x, q, tail) : tail;
+}
+
+// Below zero, quotients towards zero and downwards part ways: only numbers are followed there.
+struct expr tsr__expr_div(struct exprs *x, struct expr a, struct expr b)
+{
+    if (expr_is_number(a) && expr_is_number(b))
+        return b.number == 0 || b.number == -1 ? tsr__expr_mul(x, a, b)
+                                               : expr_number(a.number / b.number);
+    if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
+        return tsr__expr_exact(x, a, b);
+    return tsr__expr_floor(x, a, b);
+}
+
+struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b)
+{
+    struct expr q, rest;
+    if (!a.known || !b.known || expr_is(b, 0))
+        return unknown;
+    if (!a.poly && !b.poly) {
+        int64_t r = b.number == -1 ? 0 : a.number % b.number;
+        return expr_number(r && (r < 0) != (b.number < 0) ? r + b.number : r);
+    }
+    if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
+        return unknown;
+    if (expr_is_number(b))
+        divide_number(x, a, b.number, &q, &rest);
+    else
+        divide(x, a, b, &q, &rest);
+    if (expr_is(rest, 0))
+        return rest;
+    return operation(x, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
+}
+
+static struct expr one_of(struct exprs *x, enum atom_kind kind, struct expr a, struct expr b)
+{
+    struct expr more = tsr__expr_sub(x, a, b), less = tsr__expr_sub(x, b, a);
+    if (tsr__expr_natural(more))
+        return kind == ATOM_MAX ? a : b;
+    if (tsr__expr_natural(less))
+        return kind == ATOM_MAX ? b : a;
+    bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
+    if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
+        return unknown;
+    return operation(x, kind, swap || !a.poly ? b : a, swap || !a.poly ? a : b);
+}
+
+struct expr tsr__expr_max(struct exprs *x, struct expr a, struct expr b)
+{
+    return one_of(x, ATOM_MAX, a, b);
+}
+
+struct expr tsr__expr_min(struct exprs *x, struct expr a, struct expr b)
+{
+    return one_of(x, ATOM_MIN, a, b);
+}
 
 static int64_t gcd(int64_t a, int64_t b)
 {
@@ -15,223 +426,51 @@ static int64_t gcd(int64_t a, int64_t b)
         a = b;
         b = r;
     }
-    return a;
+    return a < 0 ? -a : a;
 }
 
-// Order of two texts that does not see spaces.
-static int atom_cmp(struct str a, struct str b)
+static struct term common(const struct term *a, const struct term *b)
 {
-    size_t i = 0, j = 0;
-    for (;;) {
-        while (i < a.n && a.p[i] == ' ')
-            i++;
-        while (j < b.n && b.p[j] == ' ')
-            j++;
-        if (i == a.n || j == b.n)
-            return (i < a.n) - (j < b.n);
-        if (a.p[i] != b.p[j])
-            return (unsigned char)a.p[i] < (unsigned char)b.p[j] ? -1 : 1;
-        i++;
-        j++;
-    }
-}
-
-static bool add_atom(struct expr *e, struct str atom)
-{
-    if (e->n == EXPR_MAX_ATOMS)
-        return false;
-    int at = e->n++;
-    for (; at > 0 && atom_cmp(e->atoms[at - 1], atom) > 0; at--)
-        e->atoms[at] = e->atoms[at - 1];
-    e->atoms[at] = atom;
-    return true;
-}
-
-// Without spaces around, and without parentheses around the whole.
-static struct str strip(struct str s)
-{
-    for (;;) {
-        while (s.n && isspace((unsigned char)s.p[0]))
-            s = (struct str){s.p + 1, s.n - 1};
-        while (s.n && isspace((unsigned char)s.p[s.n - 1]))
-            s.n--;
-        if (s.n < 2 || s.p[0] != '(' || s.p[s.n - 1] != ')')
-            return s;
-        int depth = 0;
-        for (size_t i = 0; i + 1 < s.n; i++) {
-            depth += (s.p[i] == '(') - (s.p[i] == ')');
-            if (depth == 0)
-                return s; // the first parenthesis closes before the end
-        }
-        s = (struct str){s.p + 1, s.n - 2};
-    }
-}
-
-// Length of the operand at the front: up to '*' or '/' outside parentheses. 0: this is no product.
-static size_t operand(struct str s)
-{
-    int depth = 0;
-    for (size_t i = 0; i < s.n; i++) {
-        char c = s.p[i];
-        depth += (c == '(') - (c == ')');
-        if (depth > 0)
-            continue;
-        if (c == '*' || c == '/')
-            return i;
-        if (c == '+' || c == '-' || c == '%' || c == ',')
-            return 0;
-    }
-    return depth == 0 ? s.n : 0;
-}
-
-static bool opaque(struct expr *e, struct str s)
-{
-    *e = tsr__expr_number(1);
-    return add_atom(e, s);
-}
-
-static bool parse(struct expr *e, struct str s, int depth);
-
-static bool parse_operand(struct expr *e, struct str s, int depth)
-{
-    int64_t number;
-    s = strip(s);
-    if (tsr__str_int(s, &number) && number >= 0) {
-        *e = tsr__expr_number(number);
-        return true;
-    }
-    if (s.n && operand(s) == s.n)
-        return opaque(e, s);
-    return parse(e, s, depth + 1);
-}
-
-// operand { ("*" | "//") operand }, from the left; anything else is one atom.
-static bool parse(struct expr *e, struct str s, int depth)
-{
-    struct str whole = s = strip(s);
-    *e = tsr__expr_number(1);
-    bool divide = false;
-    if (depth > EXPR_MAX_DEPTH || !s.n)
-        return s.n && opaque(e, whole);
-    for (;;) {
-        struct expr next;
-        size_t n = operand(s);
-        if (!n || !parse_operand(&next, (struct str){s.p, n}, depth))
-            return opaque(e, whole);
-        if (!(divide ? tsr__expr_div(e, &next) : tsr__expr_mul(e, &next)))
-            return opaque(e, whole);
-        s = (struct str){s.p + n, s.n - n};
-        if (!s.n)
-            return true;
-        divide = s.p[0] == '/';
-        size_t sign = divide ? 2 : 1;
-        if ((divide && (s.n < 2 || s.p[1] != '/')) || (!divide && s.n > 1 && s.p[1] == '*'))
-            return opaque(e, whole);
-        s = (struct str){s.p + sign, s.n - sign};
-    }
-}
-
-struct expr tsr__expr_number(int64_t v)
-{
-    return (struct expr){.known = true, .number = v};
-}
-
-struct expr tsr__expr_of(tsr_dim d)
-{
-    if (d.value >= 0)
-        return tsr__expr_number(d.value);
-    struct expr e = {0};
-    struct str s = str_of(d.symbol);
-    if (s.n)
-        e.known = s.n > EXPR_MAX_TEXT ? opaque(&e, s) : parse(&e, s, 0);
-    return e;
-}
-
-bool tsr__expr_is(const struct expr *e, int64_t v)
-{
-    return e->known && e->n == 0 && e->number == v;
-}
-
-bool tsr__expr_equal(const struct expr *a, const struct expr *b)
-{
-    if (!a->known || !b->known || a->number != b->number || a->n != b->n)
-        return false;
-    for (int i = 0; i < a->n; i++)
-        if (atom_cmp(a->atoms[i], b->atoms[i]))
-            return false;
-    return true;
-}
-
-bool tsr__expr_mul(struct expr *a, const struct expr *b)
-{
-    if (!a->known || !b->known || !mul_ok(a->number, b->number, &a->number))
-        return false;
-    for (int i = 0; i < b->n; i++)
-        if (!add_atom(a, b->atoms[i]))
-            return false;
-    return true;
-}
-
-bool tsr__expr_div(struct expr *a, const struct expr *b)
-{
-    if (!a->known || !b->known || b->number == 0 || a->number % b->number)
-        return false;
-    struct expr r = tsr__expr_number(a->number / b->number);
-    int j = 0;
-    for (int i = 0; i < a->n; i++) {
-        if (j < b->n && atom_cmp(a->atoms[i], b->atoms[j]) == 0)
-            j++;
-        else
-            r.atoms[r.n++] = a->atoms[i];
-    }
-    if (j < b->n)
-        return false;
-    *a = r;
-    return true;
-}
-
-struct expr tsr__expr_gcd(const struct expr *a, const struct expr *b)
-{
-    struct expr r = tsr__expr_number(1);
-    if (!a->known || !b->known)
-        return r;
-    r.number = gcd(a->number, b->number);
+    struct term r = {.number = gcd(a->number, b->number)};
     for (int i = 0, j = 0; i < a->n && j < b->n;) {
-        int order = atom_cmp(a->atoms[i], b->atoms[j]);
-        if (order == 0)
+        if (a->atoms[i] == b->atoms[j])
             r.atoms[r.n++] = a->atoms[i];
-        i += order <= 0;
-        j += order >= 0;
+        uint32_t left = a->atoms[i], right = b->atoms[j];
+        i += left <= right;
+        j += right <= left;
     }
     return r;
 }
 
-tsr_dim tsr__expr_dim(struct arena *a, const struct expr *e)
+struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b)
 {
-    if (!e->known)
-        return DIM_UNKNOWN;
-    if (!e->n)
-        return (tsr_dim){.value = e->number, .symbol = ""};
-    struct str s = e->number == 1 ? STR("") : tsr__arena_printf(a, "%lld", (long long)e->number);
-    for (int i = 0; i < e->n; i++) {
-        struct str atom = e->atoms[i];
-        bool bare = operand(atom) == atom.n || e->n + (e->number != 1) == 1;
-        s = tsr__arena_printf(a, bare ? STR_FMT "%s" STR_FMT : STR_FMT "%s(" STR_FMT ")",
-                              STR_ARG(s), s.n ? "*" : "", STR_ARG(atom));
-    }
-    return s.p ? (tsr_dim){.value = -1, .symbol = s.p} : DIM_UNKNOWN;
+    struct sum p, q, one = {.n = 1};
+    if (!a.known || !b.known || expr_is(a, INT64_MIN) || expr_is(b, INT64_MIN))
+        return expr_number(1);
+    if (!a.poly && !b.poly)
+        return expr_number(gcd(a.number, b.number));
+    if (a.poly && tsr__expr_exact(x, b, a).known)
+        return a;
+    if (b.poly && tsr__expr_exact(x, a, b).known)
+        return b;
+    sum_of(a, &p);
+    sum_of(b, &q);
+    if (p.n == 0 || q.n == 0)
+        return p.n ? a : b;
+    one.t[0] = p.t[0];
+    for (int i = 1; i < p.n; i++)
+        one.t[0] = common(&one.t[0], &p.t[i]);
+    for (int i = 0; i < q.n; i++)
+        one.t[0] = common(&one.t[0], &q.t[i]);
+    struct expr r = keep(x, &one);
+    return r.known ? r : expr_number(1);
 }
 
-tsr_dim tsr__dim_copy(struct arena *a, tsr_dim d)
+bool tsr__dim_equal(struct exprs *x, tsr_dim a, tsr_dim b)
 {
-    if (d.value >= 0 || !d.symbol || !d.symbol[0])
-        return (tsr_dim){.value = d.value, .symbol = ""};
-    struct str s = tsr__arena_str(a, str_of(d.symbol));
-    return s.p ? (tsr_dim){.value = -1, .symbol = s.p} : DIM_UNKNOWN;
-}
-
-bool tsr__dim_equal(tsr_dim a, tsr_dim b)
-{
-    struct expr x = tsr__expr_of(a), y = tsr__expr_of(b);
-    return tsr__expr_equal(&x, &y);
+    if (a.value >= 0 && b.value >= 0)
+        return a.value == b.value;
+    if (!dim_known(a) || !dim_known(b))
+        return false;
+    return a.symbol == b.symbol || expr_equal(tsr__expr_of(x, a), tsr__expr_of(x, b));
 }

@@ -1,41 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of the rules room share: size expressions, parsed rules, rows, known
-// values.
+// internal.h - what the files of the rules room share: parsed rules, rows, known values, the work on
+// the shapes of one node.
 #ifndef TSR_RULES_INTERNAL_H
 #define TSR_RULES_INTERNAL_H
 
+#include "rules/expr.h"
 #include "rules/rules.h"
-
-// ---- size expressions (expr.c)
-// ----------------------------------------------------------------------
-
-#define EXPR_MAX_ATOMS 8
-
-// A size as a product: number times atoms, sorted. An atom is a symbol, or the text of an
-// expression that is no product ("past + 1"); atoms are views of the dimension's text and compare
-// without spaces.
-struct expr {
-    bool known;
-    int64_t number;
-    int n;
-    struct str atoms[EXPR_MAX_ATOMS];
-};
-struct expr tsr__expr_of(tsr_dim d);
-struct expr tsr__expr_number(int64_t v);
-bool tsr__expr_is(const struct expr *e, int64_t v);               // known and this number
-bool tsr__expr_equal(const struct expr *a, const struct expr *b); // both known and the same
-bool tsr__expr_mul(struct expr *a, const struct expr *b); // a *= b; false: not representable
-bool tsr__expr_div(struct expr *a, const struct expr *b); // a /= b; false: not exact
-struct expr tsr__expr_gcd(const struct expr *a, const struct expr *b);
-tsr_dim tsr__expr_dim(struct arena *a, const struct expr *e); // unknown gives the unknown dimension
-
-tsr_dim tsr__dim_copy(struct arena *a, tsr_dim d); // its symbol lives in the arena
-
-#define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
-static inline bool dim_known(tsr_dim d)
-{
-    return d.value >= 0 || (d.symbol && d.symbol[0]);
-}
 
 // ---- parsed rules (notation.c)
 // ------------------------------------------------------------------------
@@ -56,6 +26,7 @@ struct pattern_dim {
     int *letters;
     int n;
     bool broadcast; // size 1 here means "not mapped"; a pack may also be shorter
+    bool any;       // "_": any size, no factor, never cut
 };
 struct pattern_tensor {
     bool host, optional, variadic;
@@ -63,12 +34,13 @@ struct pattern_tensor {
     int n_dims;
 };
 struct pattern {
-    struct letter letters[PATTERN_MAX_LETTERS];
+    struct letter *letters;
     int n_letters;
     struct pattern_tensor *inputs, *outputs;
     int n_inputs, n_outputs;
     struct rule_rewrite *rewrites; // factor holds the letter
     int n_rewrites;
+    bool same; // all outputs are shaped as the first input, whatever the others are
 };
 // Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
 struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong);
@@ -80,67 +52,254 @@ struct known_size {
     struct str letter;
     tsr_dim size;
 };
+#define DERIVE_MAX_TEXT 4096
+
 // What a derive function works with and gives back.
 struct derivation {
-    struct arena *arena; // gone when the rule is made
+    struct arena *arena; // gone when the rule is made; NULL where only the letters are wanted
     const tsr_node *node;
     const struct shapes *shapes;
-    const char *text;         // out: the rule for this node
-    struct known_size *sizes; // out: sizes that the shapes alone do not give
+    const char *text;  // in: the row's; out: the rule for this node, NULL: there is none
+    const char *whole; // out: why nothing may be cut; a constant text
     int n_sizes;
-    const char *whole; // out: why nothing may be cut (then text is not used); a constant text
+    struct known_size sizes[RULE_MAX_FACTORS]; // of tsr__derive_size
+    size_t n;
+    char buffer[DERIVE_MAX_TEXT]; // of tsr__derive_add
 };
 typedef void (*derive_fn)(struct derivation *d);
+// Adds to a text of the derivation's own, which becomes the rule.
+void tsr__derive_add(struct derivation *d, const char *format, ...) TSR_PRINTF(2, 3);
+// The size of a letter that the shapes alone do not give; the name must outlive the derivation.
+void tsr__derive_size(struct derivation *d, struct str letter, tsr_dim size);
+void tsr__derive_none(struct derivation *d, const char *why); // nothing may be cut, no letters fit
+struct shape tsr__derive_in(const struct derivation *d, size_t i); // rank -1: not known or absent
 
+struct shape_job;
+typedef void (*shape_fn)(struct shape_job *j);
+
+// Element type of an output.
 enum result_type {
     TYPE_AS_FIRST = 0, // the usual case: element type of the first input
     TYPE_AS_SECOND,
+    TYPE_AS_THIRD,
     TYPE_BOOL,
-    TYPE_TO, // attribute `to`
+    TYPE_INT64,
+    TYPE_INT32,
+    TYPE_UINT8,
+    TYPE_FLOAT,
+    TYPE_STRING,
+    TYPE_TO,          // attribute `to`
+    TYPE_DTYPE,       // attribute `dtype`, else as the first input
+    TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
+    TYPE_OPEN,        // the shape function says
 };
+struct expansion;
+typedef void (*expand_fn)(struct expansion *x);
 struct op_row {
     const char *op;
-    int64_t since;      // first opset that this row is right for
-    const char *domain; // NULL: ai.onnx
-    const char *rule;   // also what people see where derive decides
-    derive_fn derive;   // where attributes or shapes decide
-    enum result_type type;
+    int64_t since;                              // first opset that this row is right for
+    const char *domain;                         // NULL: ai.onnx
+    const char *rule;                           // also what people see where derive decides
+    derive_fn derive;                           // where attributes or shapes decide
+    enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
+    shape_fn shape;    // shapes of the outputs where the letters of the rule do not give them
+    shape_fn value;    // elements of small integer results
+    const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
+    bool single;       // gives something else each time: one device runs it
+    expand_fn expand;  // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
 };
 extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
-const struct op_row *tsr__row_of(const tsr_node *n);
+const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n);
 
 void tsr__derive_matmul(struct derivation *d);
 void tsr__derive_gemm(struct derivation *d);
 void tsr__derive_dropout(struct derivation *d);
 void tsr__derive_transpose(struct derivation *d);
 void tsr__derive_reshape(struct derivation *d);
+void tsr__derive_concat(struct derivation *d);
+void tsr__derive_split(struct derivation *d);
+void tsr__derive_slice(struct derivation *d);
+void tsr__derive_pad(struct derivation *d);
+void tsr__derive_center_crop_pad(struct derivation *d);
+void tsr__derive_resize(struct derivation *d);
+void tsr__derive_squeeze(struct derivation *d);
+void tsr__derive_unsqueeze(struct derivation *d);
+void tsr__derive_flatten(struct derivation *d);
+void tsr__derive_depth_to_space(struct derivation *d);
+void tsr__derive_space_to_depth(struct derivation *d);
+void tsr__derive_expand(struct derivation *d);
+void tsr__derive_tile(struct derivation *d);
+void tsr__derive_gather(struct derivation *d);
+void tsr__derive_gather_elements(struct derivation *d);
+void tsr__derive_gather_nd(struct derivation *d);
+void tsr__derive_scatter_elements(struct derivation *d);
+void tsr__derive_scatter_nd(struct derivation *d);
+void tsr__derive_tensor_scatter(struct derivation *d);
+void tsr__derive_one_hot(struct derivation *d);
+void tsr__derive_compress(struct derivation *d);
+void tsr__derive_reverse_sequence(struct derivation *d);
 
-// ---- known values (values.c, shapes.c)
+// ---- known values and shapes (values.c, shapes.c, job.c)
 // ---------------------------------------------------------------------
 
-#define VALUES_MAX 64 // elements of a tensor that are followed
+#define VALUES_MAX     64   // elements of a tensor that are followed
+#define SHAPE_MAX_RANK 1024 // more dimensions are not followed
 
-// Elements of a small integer tensor, each a number or an expression of sizes.
-struct element {
-    bool known;
-    struct expr value; // negative numbers too
-};
+// Elements of a small integer tensor in row-major order, each a number or an expression of sizes.
 struct known_value {
-    const struct element *elements; // NULL: nothing is known
+    const struct expr *elements; // NULL: nothing is known
     int64_t n;
+};
+// What a value is made of; dtype, rank and dims are those of the tensor inside.
+enum value_form {
+    VALUE_TENSOR = 0,
+    VALUE_SEQUENCE,
+    VALUE_OPTIONAL,
+    VALUE_OPTIONAL_SEQUENCE,
+    VALUE_OTHER
+};
+struct value_info {
+    struct shape shape;
+    enum value_form form;
+    struct known_value value;
+};
+struct call {
+    const tsr_node *node;
+    const tsr_function *function;
+    const struct call *outer;
 };
 struct shapes {
     struct arena *arena;
+    tsr_model *model;
     uint32_t n; // value ids
     struct shape *at;
+    uint8_t *form; // enum value_form
     struct known_value *values;
+    struct exprs *exprs;
+    struct map *patterns;    // text of a rule -> struct pattern
+    struct map *rows;        // operator and opset -> struct op_row, looked up once
+    const struct call *call; // whose function body is being followed, or NULL
+    int depth;               // of subgraphs and calls
+    int64_t work;            // nodes that may still be visited
+    bool report;             // contradictions are findings
 };
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v);
-// What the elements of a node's first output are, where they can be known.
-struct known_value tsr__value_follow(const struct shapes *s, const tsr_node *n);
 struct known_value tsr__value_of_tensor(struct arena *a, const tsr_tensor *t);
+const struct pattern *tsr__pattern_of(const struct shapes *s, const char *text);
+struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v);
+// Follows a subgraph or function body whose inputs are what the caller says (n of them; the rest as
+// declared). False: not done (too deep, too often, out of memory).
+bool tsr__shapes_body(struct shapes *s, const tsr_graph *g, const struct value_info *in, size_t n);
+struct str tsr__shape_text(struct arena *a, struct shape s); // "float32[2, seq]"
+// As tsr__shapes_new, with sizes of symbols; report: contradictions become findings.
+struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
+                                 bool report);
+
+// The shapes of one node's outputs, while they are found.
+struct shape_job {
+    struct shapes *s;
+    struct exprs *x;
+    struct arena *arena;
+    const tsr_node *n;
+    const struct op_row *row;
+    int n_in, n_out;
+    struct shape *out; // dtype as the row says, rank -1 until set
+    uint8_t *form;
+    struct known_value *value;
+};
+bool tsr__job_has(const struct shape_job *j, int i);        // input i is given
+struct shape tsr__job_in(const struct shape_job *j, int i); // rank -1: not known, absent, no tensor
+struct known_value tsr__job_values(const struct shape_job *j, int i);
+// The only element of input i, which is a number; false: not known.
+bool tsr__job_number(const struct shape_job *j, int i, int64_t *out);
+// All elements of input i as numbers: the count, -1: not known.
+int64_t tsr__job_numbers(const struct shape_job *j, int i, int64_t *out, int64_t cap);
+const tsr_tensor *tsr__job_tensor(const struct shape_job *j, int i); // constant input, or NULL
+const tsr_attr *tsr__attr_of(const struct shapes *s, const tsr_node *n, const char *name);
+// Attributes; those of a function's body that stand for the call's are looked up there.
+const tsr_attr *tsr__job_attr(const struct shape_job *j, const char *name);
+int64_t tsr__job_int(const struct shape_job *j, const char *name, int64_t otherwise);
+size_t tsr__job_ints(const struct shape_job *j, const char *name, const int64_t **out);
+bool tsr__job_text_is(const struct shape_job *j, const char *name, const char *text,
+                      bool otherwise);
+// Negative axes count from the end; -1: outside.
+int tsr__axis(int64_t axis, int rank);
+// Room for the dimensions of an output, all unknown; NULL: too many, or out of memory.
+tsr_dim *tsr__job_dims(const struct shape_job *j, int64_t rank);
+void tsr__job_set(struct shape_job *j, int i, int rank, const tsr_dim *dims);
+// Output i is shaped as input k.
+void tsr__job_like(struct shape_job *j, int i, int k);
+struct expr tsr__job_expr(const struct shape_job *j, tsr_dim d);
+tsr_dim tsr__job_dim(const struct shape_job *j, struct expr e);
+// Number of elements; unknown if any dimension is.
+struct expr tsr__job_size(const struct shape_job *j, struct shape s, int from, int to);
+// The shapes that follow from the letters of the rule (rule.c).
+void tsr__job_letters(struct shape_job *j);
+
+// Shapes of outputs (shape_*.c, reshape.c).
+void tsr__find_reshape(struct shape_job *j);
+void tsr__find_concat(struct shape_job *j);
+void tsr__find_split(struct shape_job *j);
+void tsr__find_slice(struct shape_job *j);
+void tsr__find_pad(struct shape_job *j);
+void tsr__find_expand(struct shape_job *j);
+void tsr__find_tile(struct shape_job *j);
+void tsr__find_center_crop_pad(struct shape_job *j);
+void tsr__find_squeeze(struct shape_job *j);
+void tsr__find_constant(struct shape_job *j);
+void tsr__find_constant_of_shape(struct shape_job *j);
+void tsr__find_attribute(struct shape_job *j);
+void tsr__find_shape(struct shape_job *j);
+void tsr__find_scalar(struct shape_job *j);
+void tsr__find_like_first(struct shape_job *j);
+void tsr__find_range(struct shape_job *j);
+void tsr__find_one_hot(struct shape_job *j);
+void tsr__find_non_zero(struct shape_job *j);
+void tsr__find_unique(struct shape_job *j);
+void tsr__find_compress(struct shape_job *j);
+void tsr__find_resize(struct shape_job *j);
+void tsr__find_resize_10(struct shape_job *j);
+void tsr__find_upsample(struct shape_job *j);
+
+// Elements of results (values.c).
+void tsr__value_constant(struct shape_job *j);
+void tsr__value_shape(struct shape_job *j);
+void tsr__value_size(struct shape_job *j);
+void tsr__value_constant_of_shape(struct shape_job *j);
+void tsr__value_range(struct shape_job *j);
+void tsr__value_same(struct shape_job *j);
+void tsr__value_cast(struct shape_job *j);
+void tsr__value_concat(struct shape_job *j);
+void tsr__value_gather(struct shape_job *j);
+void tsr__value_slice(struct shape_job *j);
+void tsr__value_split(struct shape_job *j);
+void tsr__value_expand(struct shape_job *j);
+void tsr__value_add(struct shape_job *j);
+void tsr__value_sub(struct shape_job *j);
+void tsr__value_mul(struct shape_job *j);
+void tsr__value_div(struct shape_job *j);
+void tsr__value_mod(struct shape_job *j);
+void tsr__value_equal(struct shape_job *j);
+void tsr__value_less(struct shape_job *j);
+void tsr__value_greater(struct shape_job *j);
+void tsr__value_less_or_equal(struct shape_job *j);
+void tsr__value_greater_or_equal(struct shape_job *j);
+void tsr__value_and(struct shape_job *j);
+void tsr__value_or(struct shape_job *j);
+void tsr__value_max(struct shape_job *j);
+void tsr__value_min(struct shape_job *j);
+void tsr__value_neg(struct shape_job *j);
+void tsr__value_abs(struct shape_job *j);
+void tsr__value_not(struct shape_job *j);
+void tsr__value_where(struct shape_job *j);
+void tsr__value_reduce_prod(struct shape_job *j);
+void tsr__value_reduce_sum(struct shape_job *j);
+
+// Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false: not known.
+bool tsr__slice_bounds(const struct shape_job *j, int axis, int64_t size, int64_t *start,
+                       int64_t *end, int64_t *step);
 
 #endif

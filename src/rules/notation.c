@@ -5,12 +5,14 @@
 //   tensor  := "[" dim* "]" | "·" | "."       the last two: a host value, never cut
 //              then "?" (optional) and "…" or "..." (the last input repeats)
 //   dim     := f | "(" f g … ")" | A | "1"    factor; product, outermost first; pack; size 1
+//            | "_"                            any size, belongs to no factor, always whole
 //              then "*" (a pack, for the eye) or "~" (broadcast: size 1 or missing here means not
 //              mapped)
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      what a factor needs
-//            | stat f…, halo f…, scan f…, sel f…, off f…    kinds that need a recipe: whole until
-//            they have one | shape i | once i | attr name=f               how the local node
-//            differs | P:… | flops …                                read by people only
+//            | stat f…                                      whole, or cut if the node is expanded
+//            | halo f…, scan f…, sel f…, off f…             kinds that need a recipe: whole until
+//            they have one | shape i | once i | attr name=f | attr name=f*unit   how the local
+//            node differs | P:… | flops …                   read by people only
 //
 // Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
 // passes through; one on the left alone needs a clause, one on the right alone needs gen or rep.
@@ -24,6 +26,7 @@ struct parser {
     struct str text; // what is left
     struct pattern *p;
     const char *wrong;
+    struct letter letters[PATTERN_MAX_LETTERS]; // until their number is known
 };
 
 static void skip(struct parser *r)
@@ -107,6 +110,8 @@ static bool parse_dim(struct parser *r, struct pattern_dim *d, bool out)
                 return false;
         if (!d->n)
             return fail(r, "empty product");
+    } else if (take(r, "_")) {
+        d->any = true;
     } else if (!take(r, "1") && !add_letter(r, d, out)) {
         return false;
     }
@@ -210,7 +215,7 @@ static bool parse_letters(struct parser *r, struct str clause)
             if (l->in)
                 return fail(r, "a generated factor stands in an input");
         } else {
-            l->kind = FACTOR_REP;
+            l->kind = str_is(clause, "stat") ? FACTOR_STAT : FACTOR_REP;
         }
         skip(r);
     } while (r->text.n && r->text.p[0] != ';');
@@ -232,6 +237,9 @@ static bool parse_rewrite(struct parser *r, enum rewrite_kind kind)
     if (kind == REWRITE_ATTR) {
         w->name = tsr__arena_str(r->arena, name).p;
         w->factor = take(r, "=") ? find_letter(r->p, word(r)) : -1;
+        w->unit = 1;
+        if (take(r, "*") && (!tsr__str_int(word(r), &w->unit) || w->unit < 1))
+            return fail(r, "attr needs name=factor or name=factor*number");
         return w->factor >= 0 || fail(r, "attr needs name=factor");
     }
     if (!tsr__str_int(name, &index) || index < 0 || index >= r->p->n_inputs)
@@ -273,12 +281,36 @@ static bool check_roles(struct parser *r)
     return true;
 }
 
+static bool same_dims(const struct pattern_tensor *a, const struct pattern_tensor *b)
+{
+    bool same = !a->host && !b->host && a->n_dims == b->n_dims;
+    for (int i = 0; same && i < a->n_dims; i++) {
+        const struct pattern_dim *x = &a->dims[i], *y = &b->dims[i];
+        same = x->n == y->n && !x->any && !y->any && !x->broadcast;
+        for (int k = 0; same && k < x->n; k++)
+            same = x->letters[k] == y->letters[k];
+    }
+    return same;
+}
+
+// Outputs that are shaped as the first input, which alone has letters.
+static bool is_same(const struct pattern *p)
+{
+    bool same = p->n_inputs && p->n_outputs && !p->inputs[0].variadic;
+    for (int i = 1; same && i < p->n_inputs; i++)
+        same = p->inputs[i].host;
+    for (int i = 0; same && i < p->n_outputs; i++)
+        same = same_dims(&p->inputs[0], &p->outputs[i]);
+    return same;
+}
+
 struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong)
 {
     struct parser r = {.arena = a, .text = text, .p = ARENA_NEW(a, struct pattern)};
     *wrong = NULL;
     if (!r.p)
         return NULL;
+    r.p->letters = r.letters;
     bool ok = parse_tensors(&r, false, &r.p->inputs, &r.p->n_inputs) &&
               (take(&r, "->") || fail(&r, "expected '->'")) &&
               parse_tensors(&r, true, &r.p->outputs, &r.p->n_outputs);
@@ -289,5 +321,10 @@ struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char 
         ok = fail(&r, "text after the rule");
     ok = ok && check_roles(&r) && !a->failed;
     *wrong = r.wrong;
+    r.p->letters = ARENA_ARRAY(a, struct letter, (size_t)r.p->n_letters + 1);
+    if (!r.p->letters)
+        return NULL;
+    memcpy(r.p->letters, r.letters, (size_t)r.p->n_letters * sizeof(r.letters[0]));
+    r.p->same = ok && is_same(r.p);
     return ok ? r.p : NULL;
 }

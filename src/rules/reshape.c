@@ -21,6 +21,7 @@ struct side {
 };
 struct walk {
     struct derivation *d;
+    struct exprs *x;
     struct side in, out;
     int n_factors;
     struct str rep; // names of factors that stay whole
@@ -37,67 +38,142 @@ static const tsr_value *slot(const tsr_node *n, bool out, size_t i)
 // ---- the new shape
 // -------------------------------------------------------------------------------------
 
-// Size of the one dimension that is -1: what the others leave of the whole.
-static struct expr rest_of(const struct walk *w, int open)
+// What is reshaped into what, as far as inputs and attributes say.
+struct reshape {
+    const struct shapes *s;
+    struct exprs *x;
+    struct expr in[RESHAPE_MAX_RANK], out[RESHAPE_MAX_RANK];
+    int n_in, n_out;
+    bool zero; // in the target, 0 is a size and not "as before"
+};
+
+// Size of the one dimension that is -1: what the others leave of the whole. Dimensions that are
+// copied need not be known for that.
+static struct expr rest_of(const struct reshape *r, int open, const bool *copied)
 {
-    struct expr total = tsr__expr_number(1), none = {0};
-    for (int i = 0; i < w->in.n; i++)
-        if (!tsr__expr_mul(&total, &w->in.size[i]))
-            return none;
-    for (int i = 0; i < w->out.n; i++)
-        if (i != open && !tsr__expr_div(&total, &w->out.size[i]))
-            return none;
-    return total;
+    struct expr total = expr_number(1), taken = expr_number(1);
+    for (int i = 0; i < r->n_in; i++)
+        if (!copied[i])
+            total = tsr__expr_mul(r->x, total, r->in[i]);
+    for (int i = 0; i < r->n_out; i++)
+        if (i != open && !copied[i])
+            taken = tsr__expr_mul(r->x, taken, r->out[i]);
+    return expr_is(taken, 0) ? taken : tsr__expr_exact(r->x, total, taken);
 }
 
-static bool read_target(struct walk *w)
+// The number of new dimensions; -1: not known.
+static int64_t target_rank(const struct reshape *r, const tsr_value *target)
 {
-    const tsr_value *target = slot(w->d->node, false, 1), *made = slot(w->d->node, true, 0);
-    if (!target || !made)
-        return false;
-    struct known_value t = tsr__value_known(w->d->shapes, target);
-    struct shape declared = tsr__shapes_of(w->d->shapes, made);
-    struct shape of_target = tsr__shapes_of(w->d->shapes, target);
-    bool zero = tsr_attr_int(tsr_node_find_attr(w->d->node, "allowzero"), 0) != 0;
+    struct known_value t = tsr__value_known(r->s, target);
+    struct shape s = tsr__shapes_of(r->s, target);
+    return t.elements ? t.n : s.rank == 1 ? s.dims[0].value : -1;
+}
+
+static void read_entries(struct reshape *r, struct known_value t)
+{
+    bool copied[RESHAPE_MAX_RANK] = {false};
     int open = -1;
-    int64_t n = t.elements ? t.n : declared.rank;
-    if (n < 0 && of_target.rank == 1)
-        n = of_target.dims[0].value;
-    if (n < 0 || n > RESHAPE_MAX_RANK)
-        return false;
-    w->out.n = (int)n;
-    for (int i = 0; i < w->out.n; i++) {
-        struct expr *size = &w->out.size[i];
-        struct element e = t.elements ? t.elements[i] : (struct element){0};
-        bool minus = e.known && tsr__expr_is(&e.value, -1);
-        bool copy = e.known && tsr__expr_is(&e.value, 0) && !zero;
-        if (e.known && !minus && !copy)
-            *size = e.value;
-        else if (copy && i < w->in.n)
-            *size = w->in.size[i];
-        else if (declared.rank == w->out.n)
-            *size = tsr__expr_of(declared.dims[i]);
-        if (minus)
+    for (int i = 0; i < r->n_out; i++) {
+        struct expr e = t.elements[i];
+        r->out[i] = (struct expr){0};
+        copied[i] = expr_is(e, 0) && !r->zero && i < r->n_in;
+        if (expr_is(e, -1))
             open = i;
+        else if (copied[i])
+            r->out[i] = r->in[i];
+        else
+            r->out[i] = e;
     }
-    if (open >= 0 && (!w->out.size[open].known || w->out.size[open].n)) {
-        struct expr rest = rest_of(w, open);
-        if (rest.known)
-            w->out.size[open] = rest;
-    }
+    if (open >= 0)
+        r->out[open] = rest_of(r, open, copied);
+}
+
+// Both shapes; false: the number of dimensions of one is not known.
+static bool read_reshape(struct reshape *r, const struct shapes *s, const tsr_node *n)
+{
+    const tsr_value *data = slot(n, false, 0), *target = slot(n, false, 1);
+    struct shape from = data ? tsr__shapes_of(s, data) : (struct shape){.rank = -1};
+    r->s = s;
+    r->x = s->exprs;
+    r->zero = tsr_attr_int(tsr__attr_of(s, n, "allowzero"), 0) != 0;
+    int64_t rank = target ? target_rank(r, target) : -1;
+    r->n_in = from.rank > RESHAPE_MAX_RANK ? -1 : from.rank;
+    r->n_out = (int)rank;
+    for (int i = 0; i < r->n_in; i++)
+        r->in[i] = tsr__expr_of(r->x, from.dims[i]);
+    if (rank < 0 || rank > RESHAPE_MAX_RANK)
+        return false;
+    struct known_value t = tsr__value_known(s, target);
+    for (int i = 0; i < r->n_out && !t.elements; i++)
+        r->out[i] = (struct expr){0};
+    if (t.elements)
+        read_entries(r, t);
+    for (int i = 0; i < r->n_out && r->n_in < 0 && t.elements; i++)
+        if (expr_is(t.elements[i], -1) || expr_is(t.elements[i], 0))
+            r->out[i] = (struct expr){0};
     return true;
 }
 
+// One unknown dimension of the new shape is what the others leave.
+static void complete(struct reshape *r)
+{
+    static const bool none[RESHAPE_MAX_RANK];
+    int open = -1;
+    for (int i = 0; i < r->n_out; i++) {
+        if (!r->out[i].known && open >= 0)
+            return;
+        open = r->out[i].known ? open : i;
+    }
+    if (open >= 0 && r->n_in >= 0)
+        r->out[open] = rest_of(r, open, none);
+}
+
+void tsr__find_reshape(struct shape_job *j)
+{
+    struct reshape r;
+    const tsr_value *made = slot(j->n, true, 0);
+    struct shape declared = made ? tsr__shapes_of(j->s, made) : (struct shape){.rank = -1};
+    bool known = read_reshape(&r, j->s, j->n);
+    if (!known && (declared.rank < 0 || declared.rank > RESHAPE_MAX_RANK))
+        return;
+    if (!known)
+        r.n_out = declared.rank;
+    for (int i = 0; i < r.n_out; i++) {
+        if (!known)
+            r.out[i] = (struct expr){0};
+        if (!r.out[i].known && declared.rank == r.n_out)
+            r.out[i] = tsr__expr_of(r.x, declared.dims[i]);
+    }
+    complete(&r);
+    tsr_dim *dims = tsr__job_dims(j, r.n_out);
+    for (int i = 0; dims && i < r.n_out; i++)
+        dims[i] = tsr__expr_dim(j->x, r.out[i]);
+    tsr__job_set(j, 0, r.n_out, dims);
+}
+
+// For the factors, the shapes that were found for the values come first.
 static bool read_shapes(struct walk *w)
 {
-    const tsr_value *data = slot(w->d->node, false, 0);
-    struct shape s = data ? tsr__shapes_of(w->d->shapes, data) : (struct shape){.rank = -1};
-    if (s.rank < 0 || s.rank > RESHAPE_MAX_RANK)
+    struct reshape r;
+    const tsr_value *data = slot(w->d->node, false, 0), *made = slot(w->d->node, true, 0);
+    struct shape from = data ? tsr__shapes_of(w->d->shapes, data) : (struct shape){.rank = -1};
+    struct shape to = made ? tsr__shapes_of(w->d->shapes, made) : (struct shape){.rank = -1};
+    bool known = read_reshape(&r, w->d->shapes, w->d->node);
+    if (!known)
+        r.n_out = to.rank;
+    if (from.rank < 0 || from.rank > RESHAPE_MAX_RANK || r.n_out < 0 || r.n_out > RESHAPE_MAX_RANK)
         return false;
-    w->in.n = s.rank;
-    for (int i = 0; i < s.rank; i++)
-        w->in.size[i] = tsr__expr_of(s.dims[i]);
-    return read_target(w);
+    w->in.n = from.rank;
+    w->out.n = r.n_out;
+    for (int i = 0; i < from.rank; i++)
+        w->in.size[i] = tsr__expr_of(w->x, from.dims[i]);
+    for (int i = 0; i < r.n_out; i++) {
+        bool here = to.rank == r.n_out && dim_known(to.dims[i]);
+        w->out.size[i] = known ? r.out[i] : (struct expr){0};
+        if (here && (!w->out.size[i].known || to.dims[i].value >= 0))
+            w->out.size[i] = tsr__expr_of(w->x, to.dims[i]);
+    }
+    return true;
 }
 
 // ---- factors
@@ -107,13 +183,7 @@ static struct str new_factor(struct walk *w, const struct expr *size, bool whole
 {
     struct arena *a = w->d->arena;
     struct str name = tsr__arena_printf(a, "f%d", w->n_factors++);
-    struct known_size *more = ARENA_ARRAY(a, struct known_size, (size_t)w->d->n_sizes + 1);
-    if (!more)
-        return name;
-    if (w->d->n_sizes)
-        memcpy(more, w->d->sizes, (size_t)w->d->n_sizes * sizeof(*more));
-    more[w->d->n_sizes++] = (struct known_size){name, tsr__expr_dim(a, size)};
-    w->d->sizes = more;
+    tsr__derive_size(w->d, name, tsr__expr_dim(w->x, *size));
     if (whole)
         w->rep = tsr__arena_printf(a, STR_FMT " " STR_FMT, STR_ARG(w->rep), STR_ARG(name));
     return name;
@@ -128,7 +198,7 @@ static void give(struct walk *w, struct side *s, int dim, struct str name)
 
 static void give_whole(struct walk *w, struct side *s, int dim, const struct expr *size)
 {
-    if (!tsr__expr_is(size, 1))
+    if (!expr_is(*size, 1))
         give(w, s, dim, new_factor(w, size, true));
 }
 
@@ -145,7 +215,7 @@ static void split_one(struct walk *w, struct side *one, int dim, struct side *ma
                       int to)
 {
     for (int i = from; i < to; i++) {
-        if (tsr__expr_is(&many->size[i], 1))
+        if (expr_is(many->size[i], 1))
             continue;
         struct str name = new_factor(w, &many->size[i], false);
         give(w, one, dim, name);
@@ -155,7 +225,7 @@ static void split_one(struct walk *w, struct side *one, int dim, struct side *ma
 
 static int past_ones(const struct side *s, int i, int to)
 {
-    while (i < to && tsr__expr_is(&s->size[i], 1))
+    while (i < to && expr_is(s->size[i], 1))
         i++;
     return i;
 }
@@ -180,21 +250,23 @@ static void walk_block(struct walk *w, int a, int b, int c, int d)
     }
     struct expr x = w->in.size[a], y = w->out.size[c];
     for (;;) {
-        struct expr g = tsr__expr_gcd(&x, &y);
-        if (!x.known || !y.known || tsr__expr_is(&g, 1) || g.number == 0)
+        struct expr g = tsr__expr_gcd(w->x, x, y);
+        if (!x.known || !y.known || expr_is(g, 1) || expr_is(g, 0))
             break;
         struct str name = new_factor(w, &g, false);
         give(w, &w->in, a, name);
         give(w, &w->out, c, name);
-        if (!tsr__expr_div(&x, &g) || !tsr__expr_div(&y, &g))
+        x = tsr__expr_exact(w->x, x, g);
+        y = tsr__expr_exact(w->x, y, g);
+        if (!x.known || !y.known)
             break;
-        if (tsr__expr_is(&x, 1))
+        if (expr_is(x, 1))
             a = past_ones(&w->in, a + 1, b);
-        if (tsr__expr_is(&y, 1))
+        if (expr_is(y, 1))
             c = past_ones(&w->out, c + 1, d);
-        if (tsr__expr_is(&x, 1) && a < b)
+        if (expr_is(x, 1) && a < b)
             x = w->in.size[a];
-        if (tsr__expr_is(&y, 1) && c < d)
+        if (expr_is(y, 1) && c < d)
             y = w->out.size[c];
         if (a == b || c == d)
             break;
@@ -209,22 +281,20 @@ static bool equal_block(const struct walk *w, int a, int b, int c, int d, bool f
                         int *j)
 {
     for (int p = 0; p <= b - a; p++) {
-        struct expr x = tsr__expr_number(1);
-        bool ok = true;
-        for (int k = 0; k < p && ok; k++)
-            ok = tsr__expr_mul(&x, &w->in.size[from_right ? b - 1 - k : a + k]);
-        struct expr y = tsr__expr_number(1);
-        for (int q = 0; ok && q <= d - c; q++) {
-            if (q && !tsr__expr_mul(&y, &w->out.size[from_right ? d - q : c + q - 1]))
-                break;
-            if (p + q && tsr__expr_equal(&x, &y) && x.number) {
+        struct expr x = expr_number(1), y = expr_number(1);
+        for (int k = 0; k < p; k++)
+            x = tsr__expr_mul(w->x, x, w->in.size[from_right ? b - 1 - k : a + k]);
+        if (!x.known)
+            return false;
+        for (int q = 0; y.known && q <= d - c; q++) {
+            if (q)
+                y = tsr__expr_mul(w->x, y, w->out.size[from_right ? d - q : c + q - 1]);
+            if (p + q && expr_equal(x, y) && !expr_is(x, 0)) {
                 *i = p;
                 *j = q;
                 return true;
             }
         }
-        if (!ok)
-            return false;
     }
     return false;
 }
@@ -260,18 +330,21 @@ static struct str side_text(struct walk *w, const struct side *s)
 
 void tsr__derive_reshape(struct derivation *d)
 {
-    struct walk *w = ARENA_NEW(d->arena, struct walk);
-    if (!w)
+    struct walk *w = d->arena ? ARENA_NEW(d->arena, struct walk) : NULL;
+    if (!w) {
+        tsr__derive_none(d, "out of memory");
         return;
+    }
     w->d = d;
+    w->x = d->shapes->exprs;
     if (!read_shapes(w)) {
-        d->whole = "the old or the new shape is not known";
+        tsr__derive_none(d, "the old or the new shape is not known");
         return;
     }
     for (int i = 0; i < RESHAPE_MAX_RANK; i++)
-        if ((i < w->in.n && w->in.size[i].known && w->in.size[i].number == 0) ||
-            (i < w->out.n && w->out.size[i].known && w->out.size[i].number <= 0)) {
-            d->whole = "a dimension has no elements";
+        if ((i < w->in.n && expr_is_number(w->in.size[i]) && w->in.size[i].number <= 0) ||
+            (i < w->out.n && expr_is_number(w->out.size[i]) && w->out.size[i].number <= 0)) {
+            tsr__derive_none(d, "a dimension has no elements");
             return;
         }
     walk_all(w);

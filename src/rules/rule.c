@@ -20,6 +20,8 @@ struct build {
     bool doubtful[RULE_MAX_FACTORS]; // may broadcast or not, depending on sizes at run time
     int n_factors;
     const char *whole;
+    bool expands;     // the operator can be replaced by simpler ones
+    bool shapes_only; // only the inputs are looked at; names of factors are not needed
 };
 
 static bool refuse(struct build *b, const char *why)
@@ -107,13 +109,21 @@ static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
     return true;
 }
 
+static bool may_stretch(const struct pattern_tensor *t)
+{
+    for (int i = 0; i < t->n_dims; i++)
+        if (t->dims[i].broadcast)
+            return true;
+    return false;
+}
+
 // Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
 // for packs that no input has.
 static bool fit_ranks(struct build *b)
 {
-    for (int i = 0; i < PATTERN_MAX_LETTERS; i++)
+    for (int i = 0; i < b->p->n_letters; i++)
         b->length[i] = NOT_KNOWN;
-    for (int out = 0; out < 2; out++)
+    for (int out = 0; out < (b->shapes_only ? 1 : 2); out++)
         for (int i = 0; i < count_of(b, out); i++) {
             const struct pattern_tensor *t = pattern_at(b, out, i);
             if (!value_at(b->node, out, i)) {
@@ -127,6 +137,8 @@ static bool fit_ranks(struct build *b)
             int rank = shape_at(b, out, i).rank;
             if (t->host || (out && rank == NOT_KNOWN))
                 continue;
+            if (rank == NOT_KNOWN && b->shapes_only && !may_stretch(t))
+                continue; // the others may say enough
             if (rank == NOT_KNOWN)
                 return refuse(b, "the shape of an input is not known");
             if (rank > RULE_MAX_RANK)
@@ -150,7 +162,7 @@ static bool check_strict(struct build *b)
             loose = loose || t->dims[k].broadcast;
             want += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
         }
-        if (!loose && rank != want)
+        if (!loose && rank != want && rank != NOT_KNOWN)
             return refuse(b, "tensors have different numbers of dimensions");
     }
     return true;
@@ -168,10 +180,12 @@ static bool make_factors(struct build *b)
         for (int k = 0; k < (count > 0 ? count : 0); k++) {
             if (b->n_factors == RULE_MAX_FACTORS)
                 return refuse(b, "more factors than are followed");
-            struct rule_factor *f = &b->factors[b->n_factors++];
-            struct str name = l->pack
+            struct rule_factor *f = &b->factors[b->n_factors];
+            struct str name = b->shapes_only ? STR("")
+                              : l->pack
                                   ? tsr__arena_printf(b->arena, STR_FMT "%d", STR_ARG(l->name), k)
                                   : tsr__arena_str(b->arena, l->name);
+            b->doubtful[b->n_factors++] = false;
             *f = (struct rule_factor){.name = name.p,
                                       .kind = l->kind,
                                       .combine = l->combine,
@@ -236,7 +250,7 @@ static tsr_dim dim_at(const struct build *b, bool out, int i, int axis)
 static bool join_size(struct build *b, int factor, tsr_dim d)
 {
     tsr_dim *size = &b->factors[factor].size;
-    if (!dim_known(d) || tsr__dim_equal(*size, d))
+    if (!dim_known(d) || tsr__dim_equal(b->shapes->exprs, *size, d))
         return true;
     if (!dim_known(*size)) {
         *size = d;
@@ -254,7 +268,7 @@ static bool strict_size(struct build *b, bool out, int i, int axis, const struct
 {
     (void)data;
     tsr_dim here = dim_at(b, out, i, axis);
-    if (n == 0 && here.value >= 0 && here.value != 1)
+    if (n == 0 && !d->any && here.value >= 0 && here.value != 1)
         return refuse(b, "a dimension that should be 1 is not");
     if (n != 1 || d->broadcast)
         return true;
@@ -284,7 +298,7 @@ static bool loose_symbol(struct build *b, bool out, int i, int axis, const struc
     if (!dim_known(*size) && !b->doubtful[factors[0]]) {
         *size = here;
         b->doubtful[factors[0]] = !dim_known(here);
-    } else if (!tsr__dim_equal(*size, here)) {
+    } else if (!tsr__dim_equal(b->shapes->exprs, *size, here)) {
         b->doubtful[factors[0]] = true;
         if (size->value < 0)
             *size = DIM_UNKNOWN;
@@ -312,21 +326,26 @@ static bool product_size(struct build *b, bool out, int i, int axis, const struc
 {
     (void)d;
     (void)data;
-    struct expr rest = tsr__expr_of(dim_at(b, out, i, axis));
+    struct exprs *x = b->shapes->exprs;
+    struct expr rest = n < 2 ? expr_number(0) : tsr__expr_of(x, dim_at(b, out, i, axis));
     int open = NOT_KNOWN;
     if (n < 2 || !rest.known)
         return true;
     for (int k = 0; k < n; k++) {
-        struct expr e = tsr__expr_of(b->factors[factors[k]].size);
+        struct expr e = tsr__expr_of(x, b->factors[factors[k]].size);
         if (!e.known && open != NOT_KNOWN)
             return true;
-        if (!e.known)
+        if (!e.known) {
             open = factors[k];
-        else if (!tsr__expr_div(&rest, &e))
-            return rest.n || e.n || refuse(b, "the sizes of the tensors do not fit together");
+            continue;
+        }
+        struct expr less = tsr__expr_exact(x, rest, e);
+        if (!less.known)
+            return rest.poly || e.poly || refuse(b, "the sizes of the tensors do not fit together");
+        rest = less;
     }
     if (open != NOT_KNOWN)
-        b->factors[open].size = tsr__expr_dim(b->arena, &rest);
+        b->factors[open].size = tsr__expr_dim(x, rest);
     return true;
 }
 
@@ -347,15 +366,94 @@ static bool find_sizes(struct build *b)
     for (int i = 0; i < b->d->n_sizes; i++)
         for (int k = 0; k < b->p->n_letters; k++)
             if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
-                b->factors[b->base[k]].size = tsr__dim_copy(b->arena, b->d->sizes[i].size);
+                b->factors[b->base[k]].size = b->d->sizes[i].size;
     bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
               sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
-              sizes_of_side(b, true, strict_size) && sizes_of_side(b, false, product_size) &&
-              sizes_of_side(b, true, product_size);
+              (b->shapes_only || sizes_of_side(b, true, strict_size)) &&
+              sizes_of_side(b, false, product_size) &&
+              (b->shapes_only || sizes_of_side(b, true, product_size));
     for (int i = 0; ok && i < b->n_factors; i++)
-        if (b->doubtful[i])
+        if (b->doubtful[i] || (b->factors[i].kind == FACTOR_STAT && !b->expands))
             b->factors[i].kind = FACTOR_REP;
     return ok;
+}
+
+// ---- shapes alone
+// -------------------------------------------------------------------------------------
+
+static tsr_dim size_of(const struct build *b, const int *factors, int n)
+{
+    struct exprs *x = b->shapes->exprs;
+    struct expr e = expr_number(1);
+    if (n == 1)
+        return b->factors[factors[0]].size;
+    for (int i = 0; i < n; i++)
+        e = tsr__expr_mul(x, e, tsr__expr_of(x, b->factors[factors[i]].size));
+    return tsr__expr_dim(x, e);
+}
+
+static bool read_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+                      const int *factors, int n, void *data)
+{
+    (void)out;
+    (void)i;
+    ((tsr_dim *)data)[axis] = d->any ? DIM_UNKNOWN : size_of(b, factors, n);
+    return true;
+}
+
+static bool packs_known(const struct build *b, const struct pattern_tensor *t)
+{
+    for (int i = 0; i < t->n_dims; i++)
+        if (is_pack(b, &t->dims[i]) && b->length[t->dims[i].letters[0]] == NOT_KNOWN)
+            return false;
+    return true;
+}
+
+static void shape_by(struct shape_job *j, const struct pattern *p, const struct derivation *d)
+{
+    struct build b;
+    b.arena = j->arena;
+    b.node = j->n;
+    b.shapes = j->s;
+    b.p = p;
+    b.d = d;
+    b.n_factors = 0;
+    b.whole = NULL;
+    b.expands = false;
+    b.shapes_only = true;
+    if (!fit_ranks(&b) || !check_strict(&b) || !make_factors(&b) || !find_sizes(&b))
+        return;
+    for (int i = 0; i < j->n_out; i++) {
+        const struct pattern_tensor *t = pattern_at(&b, true, i);
+        if (!t || t->host || !packs_known(&b, t))
+            continue;
+        int rank = pattern_rank(&b, true, i);
+        tsr_dim *dims = tsr__job_dims(j, rank);
+        if (dims && each_dim(&b, true, i, rank, read_size, dims))
+            tsr__job_set(j, i, rank, dims);
+    }
+}
+
+void tsr__job_letters(struct shape_job *j)
+{
+    const char *text = j->row->rule;
+    struct derivation d; // large: not cleared
+    d.n_sizes = 0;
+    if (j->row->derive) {
+        d.arena = NULL;
+        d.node = j->n;
+        d.shapes = j->s;
+        d.text = text;
+        d.whole = NULL;
+        d.n = 0;
+        j->row->derive(&d);
+        text = d.text;
+    }
+    const struct pattern *p = text ? tsr__pattern_of(j->s, text) : NULL;
+    for (int i = 0; p && p->same && i < j->n_out; i++)
+        tsr__job_like(j, i, 0);
+    if (p && !p->same)
+        shape_by(j, p, &d);
 }
 
 // ---- the instance
@@ -443,6 +541,18 @@ static const struct rule *whole_rule(struct arena *a, const char *why)
     return r;
 }
 
+// Random numbers with a seed are the same everywhere.
+static const struct rule *single_rule(struct arena *a, const struct op_row *row, const tsr_node *n,
+                                      const char *why)
+{
+    struct rule *r = ARENA_NEW(a, struct rule);
+    if (r) {
+        r->whole = why;
+        r->single = row->single && !tsr_node_find_attr(n, "seed");
+    }
+    return r;
+}
+
 static bool has_subgraphs(const tsr_node *n)
 {
     for (size_t i = 0; i < tsr_node_attr_count(n); i++)
@@ -452,12 +562,16 @@ static bool has_subgraphs(const tsr_node *n)
 }
 
 static const struct rule *instantiate(struct arena *a, struct arena *scratch,
-                                      const struct derivation *d)
+                                      const struct derivation *d, bool expands)
 {
     const char *wrong;
     struct rule *r = ARENA_NEW(a, struct rule);
     struct build *b = ARENA_NEW(scratch, struct build);
-    const struct pattern *p = d->text ? tsr__pattern_parse(scratch, str_of(d->text), &wrong) : NULL;
+    const struct pattern *p = NULL;
+    if (d->text && !d->n_sizes)
+        p = tsr__pattern_of(d->shapes, d->text);
+    if (d->text && !p)
+        p = tsr__pattern_parse(scratch, str_of(d->text), &wrong);
     if (!r || !b || scratch->failed)
         return NULL;
     if (!p)
@@ -467,6 +581,7 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
     b->shapes = d->shapes;
     b->p = p;
     b->d = d;
+    b->expands = expands;
     if (build_rule(b, r))
         return r;
     return a->failed ? NULL : whole_rule(a, b->whole);
@@ -474,18 +589,28 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
 
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
 {
-    const struct op_row *row = tsr__row_of(n);
+    const struct op_row *row = tsr__row_of(s, n);
     if (has_subgraphs(n))
         return whole_rule(a, "nodes with subgraphs are not cut yet");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
+    if (row->whole)
+        return single_rule(a, row, n, row->whole);
     // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
     struct arena scratch;
     tsr__arena_init(&scratch, a->session);
-    struct derivation d = {.arena = &scratch, .node = n, .shapes = s, .text = row->rule};
+    struct derivation d; // large: not cleared
+    d.arena = &scratch;
+    d.node = n;
+    d.shapes = s;
+    d.text = row->rule;
+    d.whole = NULL;
+    d.n_sizes = 0;
+    d.n = 0;
     if (row->derive)
         row->derive(&d);
-    const struct rule *r = d.whole ? whole_rule(a, d.whole) : instantiate(a, &scratch, &d);
+    const struct rule *r = d.whole ? single_rule(a, row, n, d.whole)
+                                   : instantiate(a, &scratch, &d, row->expand);
     tsr__arena_free(&scratch);
     return r;
 }

@@ -29,7 +29,6 @@ struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
-bool tsr__dim_equal(tsr_dim a, tsr_dim b); // both known and the same number or the same expression
 
 // ---- rules
 // ------------------------------------------------------------------------------------------------
@@ -41,6 +40,7 @@ enum factor_kind {
     FACTOR_PAR, // passes through: cut freely, every tensor that has it is cut alike
     FACTOR_RED, // reduced away: cut gives partial results, combined by `combine`
     FACTOR_REP, // must be whole
+    FACTOR_STAT, // whole while the node stands; cut, the node is replaced by simpler ones
 };
 enum combine { COMBINE_SUM, COMBINE_MAX, COMBINE_MIN, COMBINE_PROD };
 
@@ -78,6 +78,7 @@ struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
+    int64_t unit; // REWRITE_ATTR: elements of the attribute for one of the factor
 };
 
 struct rule {
@@ -88,15 +89,38 @@ struct rule {
     const struct rule_rewrite *rewrites;
     int n_rewrites;
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
+    bool single;       // gives something else each time it runs: only one device may run it
 };
 
 // The rule of a node, never NULL unless out of memory: an operator without a row, a node with
 // subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s);
 
+// ---- expansion (expand.c)
+// ---------------------------------------------------------------------------------
+
+// A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax
+// over a cut axis by a greatest, a difference, a sum ... What they read and give of the old node's
+// values is told, so that its shardings can go with them.
+struct expanded_slot {
+    tsr_node *node;
+    tsr_value *value;
+    int of; // input, or output, of the old node
+};
+struct expanded {
+    tsr_node **nodes; // in order
+    size_t n_nodes;
+    struct expanded_slot *reads, *gives;
+    size_t n_reads, n_gives;
+};
+// Replaces n, whose twin in another model (of those shapes, with this rule) says what it is.
+// TSR_UNSUPPORTED: its operator cannot be replaced; nothing was changed.
+tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
+                            const struct shapes *s, struct expanded *out) TSR_MUST_USE;
+
 // The table, for `tessera rules` and the lint: i-th row; false past the end.
 struct rule_row_text {
-    const char *op, *domain, *rule, *note;
+    const char *op, *domain, *rule, *note, *whole;
     int64_t since;
 };
 bool tsr__rule_row(size_t i, struct rule_row_text *out);

@@ -1,38 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 // shapes.c - type and shape of every value: what the model declares, completed by the rules.
 //
-// One pass in node order. A declared number stays; a declared symbol gives way to a number that the
-// rule finds; what neither knows stays open. Values that hold sizes are followed along (values.c).
+// One pass in node order, into subgraphs where their node stands and into functions where they are
+// called. A declared number stays; a declared symbol gives way to a number that is found; what
+// neither knows stays open. Values that hold sizes are followed along (values.c). The work is linear
+// in the nodes; bodies that are followed again and again (nested loops, calls in calls) have a
+// budget.
 #include "rules/internal.h"
 
-// Found dimensions live in a rule that goes; declared ones stay.
-static tsr_dim better(struct arena *a, tsr_dim declared, tsr_dim found)
+#define MAX_DEPTH      64 // of subgraphs and calls
+#define OUTPUTS_INLINE 8
+#define MAX_PATTERNS   4096 // rules that are kept; the shapes of later ones are not known
+#define RANK_UNREAD    (-2)
+
+// ---- what the model declares
+// -----------------------------------------------------------------------------------
+
+// Numbers that symbols were given by the caller.
+static void bind_dims(struct shapes *s, struct shape *at)
 {
-    bool take = !dim_known(declared) || (declared.value < 0 && found.value >= 0);
-    return take ? tsr__dim_copy(a, found) : declared;
+    tsr_dim *dims = NULL;
+    for (int i = 0; i < at->rank; i++) {
+        struct expr e =
+            at->dims[i].value < 0 ? tsr__expr_of(s->exprs, at->dims[i]) : (struct expr){0};
+        if (!expr_is_number(e) || e.number < 0)
+            continue;
+        if (!dims) {
+            dims = ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank);
+            if (!dims)
+                return;
+            memcpy(dims, at->dims, (size_t)at->rank * sizeof(*dims));
+            at->dims = dims;
+        }
+        dims[i] = (tsr_dim){e.number, ""};
+    }
 }
 
 static void read_declared(struct shapes *s, const tsr_value *v)
 {
-    struct shape *at = &s->at[tsr__value_id(v)];
+    static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
+                                            VALUE_OPTIONAL_SEQUENCE};
+    uint32_t id = tsr__value_id(v);
+    struct shape *at = &s->at[id];
     const tsr_tensor *t = tsr_value_initializer(v);
-    at->dtype = tsr_value_dtype(v);
-    at->rank = tsr_value_rank(v);
-    if (t && (at->rank < 0 || at->dtype == TSR_UNDEFINED)) {
+    bool constant = t && !tsr_value_is_input(v);
+    s->form[id] = VALUE_TENSOR;
+    s->values[id] = (struct known_value){0};
+    *at = (struct shape){.dtype = tsr_value_dtype(v), .rank = tsr_value_rank(v)};
+    at->dims = tsr__value_dims(v);
+    if (constant) {
         at->dtype = tsr_tensor_dtype(t);
         at->rank = tsr_tensor_rank(t);
+        tsr_dim *dims = ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank + 1);
+        for (int i = 0; dims && i < at->rank; i++)
+            dims[i] = (tsr_dim){tsr_tensor_dims(t)[i] < 0 ? -1 : tsr_tensor_dims(t)[i], ""};
+        at->dims = dims;
+        s->values[id] = tsr__value_of_tensor(s->arena, t);
+    } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(v)) {
+        int form = tsr__value_wrapped(v, &at->dtype, &at->rank, &at->dims);
+        s->form[id] = (uint8_t)(form < 0 ? VALUE_OTHER : forms[form]);
     }
-    tsr_dim *dims = at->rank > 0 ? ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank) : NULL;
-    for (int i = 0; dims && i < at->rank; i++) {
-        dims[i] = tsr_value_rank(v) == at->rank ? tsr_value_dim(v, i) : DIM_UNKNOWN;
-        if (t && tsr_tensor_rank(t) == at->rank && !tsr_value_is_input(v))
-            dims[i] = (tsr_dim){.value = tsr_tensor_dims(t)[i], .symbol = ""};
-        if (!dims[i].symbol)
-            dims[i].symbol = "";
-    }
-    at->dims = dims;
-    if (t && !tsr_value_is_input(v))
-        s->values[tsr__value_id(v)] = tsr__value_of_tensor(s->arena, t);
+    if (at->rank > SHAPE_MAX_RANK)
+        at->rank = -1;
+    if (s->exprs->bound.n)
+        bind_dims(s, at);
 }
 
 static void read_graph(struct shapes *s, const tsr_graph *g)
@@ -47,110 +78,365 @@ static void read_graph(struct shapes *s, const tsr_graph *g)
                 read_declared(s, tsr_node_output(n, i));
         for (size_t i = 0; i < tsr_node_input_count(n); i++) {
             const tsr_value *v = tsr_node_input(n, i); // stand-ins have no other place
-            if (v && s->at[tsr__value_id(v)].rank == -2)
+            if (v && s->at[tsr__value_id(v)].rank == RANK_UNREAD)
                 read_declared(s, v);
         }
     }
 }
 
-static tsr_dtype result_type(const struct shapes *s, const tsr_node *n)
+// ---- what was found
+// --------------------------------------------------------------------------------------------
+
+struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v)
 {
-    const struct op_row *row = tsr__row_of(n);
-    size_t from = row && row->type == TYPE_AS_SECOND ? 1 : 0;
-    if (!row)
-        return TSR_UNDEFINED;
-    if (row->type == TYPE_BOOL)
-        return TSR_BOOL;
-    if (row->type == TYPE_TO)
-        return (tsr_dtype)tsr_attr_int(tsr_node_find_attr(n, "to"), TSR_UNDEFINED);
-    const tsr_value *v = from < tsr_node_input_count(n) ? tsr_node_input(n, from) : NULL;
-    return v ? tsr__shapes_of(s, v).dtype : TSR_UNDEFINED;
+    uint32_t id = tsr__value_id(v);
+    if (id >= s->n)
+        return (struct value_info){.shape = {.rank = -1}};
+    struct value_info r = {s->at[id], (enum value_form)s->form[id], s->values[id]};
+    if (r.shape.rank < 0)
+        r.shape.rank = -1;
+    return r;
 }
 
-static tsr_dim product(struct arena *a, const struct rule *r, const struct rule_dim *d)
+struct str tsr__shape_text(struct arena *a, struct shape s)
 {
-    struct expr e = tsr__expr_number(1);
-    for (int i = 0; i < d->n; i++) {
-        struct expr f = tsr__expr_of(r->factors[d->factors[i]].size);
-        if (!tsr__expr_mul(&e, &f))
-            return DIM_UNKNOWN;
+    struct str t = str_of(s.dtype == TSR_UNDEFINED ? "" : tsr_dtype_name(s.dtype));
+    for (int i = 0; i < s.rank; i++) {
+        const tsr_dim *d = &s.dims[i];
+        t = d->value >= 0 ? tsr__arena_printf(a, STR_FMT "%s%lld", STR_ARG(t), i ? ", " : "[",
+                                              (long long)d->value)
+                          : tsr__arena_printf(a, STR_FMT "%s%s", STR_ARG(t), i ? ", " : "[",
+                                              d->symbol && d->symbol[0] ? d->symbol : "?");
     }
-    return d->n == 1 ? r->factors[d->factors[0]].size : tsr__expr_dim(a, &e);
+    return tsr__arena_printf(a, STR_FMT "%s", STR_ARG(t),
+                             s.rank > 0    ? "]"
+                             : s.rank == 0 ? "[]"
+                                           : "");
 }
 
-// What the rule says about output i is read off its factors.
-static void complete(struct shapes *s, struct arena *scratch, const struct rule *r, int i,
-                     const tsr_value *v)
+static void contradict(struct shapes *s, const tsr_node *n, const tsr_value *v,
+                       struct shape declared, struct shape found)
 {
-    struct shape *at = &s->at[tsr__value_id(v)];
-    const struct rule_tensor *t = &r->outputs[i];
-    if (t->host || (at->rank >= 0 && at->rank != t->rank))
+    if (!s->report)
         return;
-    tsr_dim *dims = ARENA_ARRAY(s->arena, tsr_dim, (size_t)t->rank + 1);
-    if (!dims)
-        return;
-    for (int k = 0; k < t->rank; k++) {
-        tsr_dim declared = at->rank >= 0 ? at->dims[k] : DIM_UNKNOWN;
-        dims[k] = better(s->arena, declared, product(scratch, r, &t->dims[k]));
-    }
-    at->rank = t->rank;
-    at->dims = dims;
+    struct place at = tsr__place_node(n);
+    at.value = tsr__value_str(v);
+    struct str a = tsr__shape_text(s->arena, declared), b = tsr__shape_text(s->arena, found);
+    tsr__diag(s->arena->session, DIAG_shape_contradiction, &at,
+              "correct the declaration, or remove it (it is found again)",
+              "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
-static bool follow_node(struct shapes *s, struct arena *scratch, const tsr_node *n)
+// Which of two spellings of a size is worth more: a number, then one made of symbols that the
+// model's inputs have, then the declared one.
+static tsr_dim better(struct shapes *s, tsr_dim declared, tsr_dim found)
 {
-    const struct rule *r = tsr__rule_of(scratch, n, s);
-    if (!r)
+    if (!dim_known(found) || declared.value >= 0)
+        return declared;
+    if (!dim_known(declared) || found.value >= 0)
+        return found;
+    if (declared.symbol == found.symbol || strcmp(declared.symbol, found.symbol) == 0)
+        return declared;
+    struct expr d = tsr__expr_of(s->exprs, declared), f = tsr__expr_of(s->exprs, found);
+    return !tsr__expr_rooted(s->exprs, d) && tsr__expr_rooted(s->exprs, f) ? found : declared;
+}
+
+static void merge_dims(struct shapes *s, struct shape *at, const struct shape *found)
+{
+    bool same = true;
+    for (int i = 0; i < at->rank && same; i++)
+        same = at->dims[i].value >= 0;
+    if (same)
+        return; // numbers throughout: nothing to add
+    tsr_dim *dims = ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank);
+    for (int i = 0; dims && i < at->rank; i++)
+        dims[i] = better(s, at->dims[i], found->dims[i]);
+    if (dims)
+        at->dims = dims;
+}
+
+static bool agree(const struct shape *a, const struct shape *b)
+{
+    if (a->dtype != TSR_UNDEFINED && b->dtype != TSR_UNDEFINED && a->dtype != b->dtype)
         return false;
-    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+    if (a->rank < 0 || b->rank < 0)
+        return true;
+    for (int i = 0; i < a->rank && a->rank == b->rank; i++)
+        if (a->dims[i].value >= 0 && b->dims[i].value >= 0 && a->dims[i].value != b->dims[i].value)
+            return false;
+    return a->rank == b->rank;
+}
+
+static void merge(struct shapes *s, const tsr_node *n, const tsr_value *v, struct shape found,
+                  enum value_form form)
+{
+    uint32_t id = tsr__value_id(v);
+    struct shape *at = &s->at[id];
+    bool declared = at->dtype != TSR_UNDEFINED || at->rank >= 0 || s->form[id] != VALUE_TENSOR;
+    if (!declared) {
+        *at = found;
+        s->form[id] = (uint8_t)form;
+        return;
+    }
+    if (s->form[id] != (uint8_t)form)
+        return;
+    if (!agree(at, &found))
+        contradict(s, n, v, *at, found);
+    if (at->dtype == TSR_UNDEFINED)
+        at->dtype = found.dtype;
+    if (at->rank < 0) {
+        at->rank = found.rank;
+        at->dims = found.dims;
+    } else if (found.rank == at->rank) {
+        merge_dims(s, at, &found);
+    }
+}
+
+// ---- one node
+// ------------------------------------------------------------------------------------------------
+
+static tsr_dtype input_type(const struct shape_job *j, int i)
+{
+    const tsr_value *v = i < j->n_in ? tsr_node_input(j->n, (size_t)i) : NULL;
+    return v && tsr__value_id(v) < j->s->n ? j->s->at[tsr__value_id(v)].dtype : TSR_UNDEFINED;
+}
+
+static tsr_dtype attr_type(const struct shape_job *j, const char *name, tsr_dtype otherwise)
+{
+    int64_t t = tsr__job_int(j, name, otherwise);
+    return t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
+}
+
+static tsr_dtype result_type(const struct shape_job *j, enum result_type type)
+{
+    switch (type) {
+    case TYPE_AS_FIRST:
+        return input_type(j, 0);
+    case TYPE_AS_SECOND:
+        return input_type(j, 1);
+    case TYPE_AS_THIRD:
+        return input_type(j, 2);
+    case TYPE_BOOL:
+        return TSR_BOOL;
+    case TYPE_INT64:
+        return TSR_INT64;
+    case TYPE_INT32:
+        return TSR_INT32;
+    case TYPE_UINT8:
+        return TSR_UINT8;
+    case TYPE_FLOAT:
+        return TSR_FLOAT;
+    case TYPE_STRING:
+        return TSR_STRING;
+    case TYPE_TO:
+        return attr_type(j, "to", TSR_UNDEFINED);
+    case TYPE_DTYPE:
+        return attr_type(j, "dtype", input_type(j, 0));
+    case TYPE_DTYPE_FLOAT:
+        return attr_type(j, "dtype", TSR_FLOAT);
+    case TYPE_OPEN:
+        break;
+    }
+    return TSR_UNDEFINED;
+}
+
+static void by_row(struct shape_job *j)
+{
+    const struct op_row *row = j->row;
+    const enum result_type types[] = {row->type, row->type1, row->type2, row->type3};
+    for (int i = 0; i < j->n_out; i++)
+        j->out[i].dtype = result_type(j, i < (int)TSR_COUNT(types) ? types[i]
+                                         : row->type == TYPE_OPEN  ? TYPE_OPEN
+                                                                   : TYPE_AS_FIRST);
+    if (row->shape)
+        row->shape(j);
+    else if (row->rule)
+        tsr__job_letters(j);
+    if (row->value)
+        row->value(j);
+}
+
+// The body of a function, with what the call gives it.
+static void by_function(struct shape_job *j, const tsr_function *f)
+{
+    struct shapes *s = j->s;
+    const tsr_graph *g = tsr_function_graph(f);
+    size_t n = tsr_graph_input_count(g);
+    struct value_info *in = ARENA_ARRAY(j->arena, struct value_info, n + 1);
+    for (size_t i = 0; in && i < n; i++) {
+        const tsr_value *v = i < (size_t)j->n_in ? tsr_node_input(j->n, i) : NULL;
+        in[i] = v ? tsr__info_of(s, v) : (struct value_info){.shape = {.rank = -1}};
+    }
+    struct call call = {j->n, f, s->call};
+    s->call = &call;
+    bool done = in && tsr__shapes_body(s, g, in, n);
+    s->call = call.outer;
+    for (int i = 0; done && i < j->n_out && (size_t)i < tsr_graph_output_count(g); i++) {
+        struct value_info v = tsr__info_of(s, tsr_graph_output(g, (size_t)i));
+        j->out[i] = v.shape;
+        j->form[i] = (uint8_t)v.form;
+        j->value[i] = v.value;
+    }
+}
+
+// Subgraphs of a node that nothing is known of: with what they declare themselves.
+static void visit_bodies(struct shape_job *j)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(j->n); i++) {
+        const tsr_attr *a = tsr_node_attr(j->n, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(a); k++)
+            tsr__shapes_body(j->s, tsr_attr_graph(a, k), NULL, 0);
+    }
+}
+
+static void find_outputs(struct shape_job *j)
+{
+    const tsr_function *f = NULL;
+    j->row = tsr__row_of(j->s, j->n);
+    if (!j->row && tsr_model_function_count(j->s->model))
+        f = tsr__node_function(j->n);
+    if (j->row)
+        by_row(j);
+    else if (f)
+        by_function(j, f);
+    else
+        visit_bodies(j);
+}
+
+static bool follow_node(struct shapes *s, const tsr_node *n)
+{
+    struct shape out[OUTPUTS_INLINE];
+    uint8_t form[OUTPUTS_INLINE] = {0};
+    struct known_value value[OUTPUTS_INLINE];
+    size_t n_out = tsr_node_output_count(n);
+    struct shape_job j = {.s = s,
+                          .x = s->exprs,
+                          .arena = s->arena,
+                          .n = n,
+                          .n_in = (int)tsr_node_input_count(n),
+                          .n_out = (int)n_out,
+                          .out = out,
+                          .form = form,
+                          .value = value};
+    if (n_out > OUTPUTS_INLINE) {
+        j.out = ARENA_ARRAY(s->arena, struct shape, n_out);
+        j.form = ARENA_ARRAY(s->arena, uint8_t, n_out);
+        j.value = ARENA_ARRAY(s->arena, struct known_value, n_out);
+        if (s->arena->failed)
+            return false;
+    }
+    for (size_t i = 0; i < n_out; i++) {
+        j.out[i] = (struct shape){.rank = -1};
+        j.value[i] = (struct known_value){0};
+    }
+    find_outputs(&j);
+    for (size_t i = 0; i < n_out; i++) {
         const tsr_value *v = tsr_node_output(n, i);
         if (!v)
             continue;
-        struct shape *at = &s->at[tsr__value_id(v)];
-        if (!r->whole)
-            complete(s, scratch, r, (int)i, v);
-        if (at->dtype == TSR_UNDEFINED && i == 0)
-            at->dtype = result_type(s, n);
+        merge(s, n, v, j.out[i], (enum value_form)j.form[i]);
+        s->values[tsr__value_id(v)] = j.value[i];
     }
-    if (tsr_node_output_count(n) && tsr_node_output(n, 0))
-        s->values[tsr__value_id(tsr_node_output(n, 0))] = tsr__value_follow(s, n);
     return !s->arena->failed;
 }
 
-struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m)
+static bool follow_graph(struct shapes *s, const tsr_graph *g)
+{
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n))
+        if (!follow_node(s, n))
+            return false;
+    return true;
+}
+
+bool tsr__shapes_body(struct shapes *s, const tsr_graph *g, const struct value_info *in, size_t n)
+{
+    s->work -= (int64_t)tsr_graph_node_count(g) + 1;
+    if (s->depth >= MAX_DEPTH || s->work < 0 || s->arena->failed)
+        return false;
+    read_graph(s, g);
+    for (size_t i = 0; i < n && i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        uint32_t id = tsr__value_id(v);
+        struct shape declared = s->at[id];
+        if (!agree(&declared, &in[i].shape)) // what the caller gives is what it is
+            s->at[id] = (struct shape){.rank = -1};
+        merge(s, NULL, v, in[i].shape, in[i].form);
+        s->values[id] = in[i].value;
+    }
+    s->depth++;
+    bool ok = follow_graph(s, g);
+    s->depth--;
+    return ok;
+}
+
+// ---- the whole model
+// -------------------------------------------------------------------------------------------
+
+static struct shapes *start(struct arena *a, tsr_model *m)
 {
     struct shapes *s = ARENA_NEW(a, struct shapes);
     if (!s)
         return NULL;
     s->arena = a;
+    s->model = m;
     s->n = tsr__model_value_ids(m);
     s->at = ARENA_ARRAY(a, struct shape, (size_t)s->n + 1);
+    s->form = ARENA_ARRAY(a, uint8_t, (size_t)s->n + 1);
     s->values = ARENA_ARRAY(a, struct known_value, (size_t)s->n + 1);
-    if (!s->at || !s->values)
+    s->exprs = ARENA_NEW(a, struct exprs);
+    s->patterns = ARENA_NEW(a, struct map);
+    s->rows = ARENA_NEW(a, struct map);
+    if (a->failed)
         return NULL;
+    tsr__exprs_init(s->exprs, a);
+    tsr__map_init(s->patterns, a, 64);
+    tsr__map_init(s->rows, a, 64);
+    s->work = 16 * (int64_t)tsr__model_node_ids(m) + 1000;
     for (uint32_t i = 0; i < s->n; i++)
-        s->at[i].rank = -2; // not read yet
-    tsr_graph *g = tsr_model_graph(m);
-    if (g)
-        read_graph(s, g);
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->at[i].rank == -2)
-            s->at[i].rank = -1;
-    for (tsr_node *n = g ? tsr_graph_first(g) : NULL; n; n = tsr_node_next(n)) {
-        struct arena scratch; // of one node
-        tsr__arena_init(&scratch, a->session);
-        bool ok = follow_node(s, &scratch, n);
-        tsr__arena_free(&scratch);
-        if (!ok)
+        s->at[i].rank = RANK_UNREAD;
+    return s;
+}
+
+static void root_symbols(struct shapes *s, const tsr_graph *g)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const struct shape *at = &s->at[tsr__value_id(tsr_graph_input(g, i))];
+        for (int d = 0; d < at->rank; d++)
+            if (at->dims[d].value < 0)
+                tsr__expr_root(s->exprs, tsr__expr_of(s->exprs, at->dims[d]));
+    }
+}
+
+struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
+                                 bool report)
+{
+    struct shapes *s = start(a, m);
+    if (!s)
+        return NULL;
+    s->report = report;
+    for (size_t i = 0; i < n; i++)
+        if (!tsr__exprs_bind(s->exprs, str_of(sizes[i].name), sizes[i].size))
             return NULL;
+    const tsr_graph *g = tsr_model_graph(m);
+    if (g) {
+        read_graph(s, g);
+        root_symbols(s, g);
+        follow_graph(s, g);
     }
     return a->failed ? NULL : s;
+}
+
+struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m)
+{
+    return tsr__shapes_bound(a, m, NULL, 0, false);
 }
 
 struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v)
 {
     uint32_t id = tsr__value_id(v);
-    return id < s->n ? s->at[id] : (struct shape){.rank = -1};
+    if (id >= s->n || s->at[id].rank < -1 || s->form[id] != VALUE_TENSOR)
+        return (struct shape){.rank = -1};
+    return s->at[id];
 }
 
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v)
@@ -165,9 +451,24 @@ int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *ou
     if (!k.elements || k.n > cap)
         return -1;
     for (int64_t i = 0; i < k.n; i++) {
-        if (!k.elements[i].known || k.elements[i].value.n)
+        if (!expr_is_number(k.elements[i]))
             return -1;
-        out[i] = k.elements[i].value.number;
+        out[i] = k.elements[i].number;
     }
     return k.n;
+}
+
+const struct pattern *tsr__pattern_of(const struct shapes *s, const char *text)
+{
+    const char *wrong;
+    struct str key = str_of(text);
+    struct pattern *p = tsr__map_get(s->patterns, key);
+    if (p || s->patterns->n >= MAX_PATTERNS)
+        return p;
+    key = tsr__arena_str(s->arena, key); // letters are views of it
+    p = key.p ? tsr__pattern_parse(s->arena, key, &wrong) : NULL;
+    void **slot = p ? tsr__map_at(s->patterns, key) : NULL;
+    if (slot)
+        *slot = p;
+    return p;
 }

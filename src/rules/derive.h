@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive.h - derive functions of reductions, norms, quantised operators and losses, and what they
+// share. Private to the rules room.
+#ifndef TSR_RULES_DERIVE_H
+#define TSR_RULES_DERIVE_H
+
+#include "rules/internal.h"
+
+#define DERIVE_MAX_RANK  (RULE_MAX_FACTORS / 4)
+#define DERIVE_NO_SHAPE  "the shape of an input is not known"
+#define DERIVE_NO_AXIS   "the axis is not one of the input's"
+#define DERIVE_NO_MEMBER "an attribute has a value that is not known here"
+
+int64_t tsr__derive_int(const struct derivation *d, const char *name, int64_t otherwise);
+bool tsr__derive_has(const struct derivation *d, size_t i); // input i is given
+// Rank of input i; -1: not known, and the derivation has ended.
+int tsr__derive_rank(struct derivation *d, size_t i);
+// The attribute as an axis of that rank; -1: it is none, and the derivation has ended.
+int tsr__derive_axis(struct derivation *d, const char *name, int64_t otherwise, int rank);
+// "d0 d1 ": letters of dimensions from .. to-1.
+void tsr__derive_letters(struct derivation *d, char letter, int from, int to);
+// "stat" where a node of this kind can be replaced by simpler ones (expand.c), else "rep": from that
+// opset of ai.onnx on, and for element types of input 0 that the simpler ones have.
+enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
+const char *tsr__derive_stat(const struct derivation *d, int64_t opset, enum expand_types types);
+// Opset of ai.onnx in the node's model; 0: not imported.
+int64_t tsr__onnx_opset(const tsr_node *n);
+// Bit i: dimension i is reduced. False: not known, and the derivation has ended.
+bool tsr__reduce_axes(struct derivation *d, int rank, bool *reduced);
+
+void tsr__derive_reduce_sum(struct derivation *d);
+void tsr__derive_reduce_max(struct derivation *d);
+void tsr__derive_reduce_min(struct derivation *d);
+void tsr__derive_reduce_prod(struct derivation *d);
+void tsr__derive_reduce_stat(struct derivation *d);
+void tsr__derive_reduce_mean(struct derivation *d);
+void tsr__derive_arg(struct derivation *d);
+void tsr__derive_global_pool(struct derivation *d);
+void tsr__derive_global_max_pool(struct derivation *d);
+void tsr__derive_softmax(struct derivation *d);
+void tsr__derive_softmax_flat(struct derivation *d);
+void tsr__derive_layer_norm(struct derivation *d);
+void tsr__derive_group_norm(struct derivation *d);
+void tsr__derive_group_norm_18(struct derivation *d);
+void tsr__derive_instance_norm(struct derivation *d);
+void tsr__derive_batch_norm(struct derivation *d);
+void tsr__derive_lp_norm(struct derivation *d);
+void tsr__derive_mvn(struct derivation *d);
+void tsr__derive_skip_norm(struct derivation *d);
+void tsr__derive_embed_norm(struct derivation *d);
+void tsr__derive_group_norm_last(struct derivation *d);
+void tsr__derive_top_k(struct derivation *d);
+void tsr__derive_cumulate(struct derivation *d);
+void tsr__derive_einsum(struct derivation *d);
+void tsr__derive_matmul_integer(struct derivation *d);
+void tsr__derive_qlinear_matmul(struct derivation *d);
+void tsr__derive_quantize(struct derivation *d);
+void tsr__derive_dynamic_quantize(struct derivation *d);
+void tsr__derive_loss(struct derivation *d);
+void tsr__derive_softmax_loss(struct derivation *d);
+void tsr__derive_fused_matmul(struct derivation *d);
+void tsr__derive_fused_gemm(struct derivation *d);
+void tsr__derive_matmul_nbits(struct derivation *d);
+void tsr__derive_matmul_bnb4(struct derivation *d);
+void tsr__derive_gather_quantized(struct derivation *d);
+void tsr__derive_qlinear_softmax(struct derivation *d);
+void tsr__derive_qlinear_concat(struct derivation *d);
+void tsr__derive_qlinear_pool(struct derivation *d);
+void tsr__derive_qlinear_global_pool(struct derivation *d);
+
+void tsr__shape_top_k(struct shape_job *j);
+void tsr__shape_random(struct shape_job *j);
+void tsr__shape_multinomial(struct shape_job *j);
+void tsr__shape_quantize(struct shape_job *j);
+void tsr__shape_dequantize(struct shape_job *j);
+void tsr__shape_as_last(struct shape_job *j);  // element type of the last input
+void tsr__shape_as_fifth(struct shape_job *j); // of input 4, else 0
+
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; one
+// that an operand has twice (a diagonal) stays whole; the ellipsis is a pack.
+#include "rules/derive.h"
+
+#include <ctype.h>
+
+#define LETTERS 52
+
+struct equation {
+    struct str text; // what is left of it
+    int seen[LETTERS];    // how often each letter stands in the operands
+    bool twice[LETTERS];  // in one operand
+    bool out[LETTERS];
+    bool dots, out_dots;
+};
+
+static int number_of(char c)
+{
+    return islower((unsigned char)c) ? c - 'a' : c - 'A' + 26;
+}
+
+// Capitals are packs in a rule, so they get another spelling.
+static void add_letter(struct derivation *d, int i, const char *after)
+{
+    if (i < 26)
+        tsr__derive_add(d, "%c%s", 'a' + i, after);
+    else
+        tsr__derive_add(d, "up%c%s", 'A' + i - 26, after);
+}
+
+static void skip(struct equation *e)
+{
+    while (e->text.n && e->text.p[0] == ' ')
+        e->text = (struct str){e->text.p + 1, e->text.n - 1};
+}
+
+static bool take(struct equation *e, const char *word)
+{
+    size_t n = strlen(word);
+    skip(e);
+    if (e->text.n < n || memcmp(e->text.p, word, n) != 0)
+        return false;
+    e->text = (struct str){e->text.p + n, e->text.n - n};
+    return true;
+}
+
+// One term: letters and at most one ellipsis.
+static bool read_term(struct derivation *d, struct equation *e, bool out)
+{
+    bool here[LETTERS] = {false}, dots = false;
+    tsr__derive_add(d, "[");
+    for (skip(e); e->text.n; skip(e)) {
+        if (!dots && take(e, "...")) {
+            dots = true;
+            tsr__derive_add(d, out ? "Dots* " : "Dots~ ");
+            continue;
+        }
+        if (!isalpha((unsigned char)e->text.p[0]))
+            break;
+        int i = number_of(e->text.p[0]);
+        e->text = (struct str){e->text.p + 1, e->text.n - 1};
+        if (out && (here[i] || !e->seen[i]))
+            return false;
+        e->twice[i] = e->twice[i] || here[i];
+        here[i] = true;
+        if (out)
+            e->out[i] = true;
+        else
+            e->seen[i]++;
+        add_letter(d, i, " ");
+    }
+    *(out ? &e->out_dots : &e->dots) |= dots;
+    tsr__derive_add(d, "]");
+    return true;
+}
+
+// No arrow: the letters that stand once, in alphabetical order, after the ellipsis.
+static void implied_output(struct derivation *d, struct equation *e)
+{
+    tsr__derive_add(d, e->dots ? "[Dots* " : "[");
+    e->out_dots = e->dots;
+    for (int k = 0; k < LETTERS; k++) {
+        int i = k < 26 ? k + 26 : k - 26; // capitals first, as bytes are ordered
+        if (e->seen[i] != 1)
+            continue;
+        e->out[i] = true;
+        add_letter(d, i, " ");
+    }
+    tsr__derive_add(d, "]");
+}
+
+static bool read_equation(struct derivation *d, struct equation *e)
+{
+    size_t n = 0;
+    do {
+        if (n++)
+            tsr__derive_add(d, ",");
+        if (!read_term(d, e, false))
+            return false;
+    } while (take(e, ","));
+    tsr__derive_add(d, " -> ");
+    if (take(e, "->")) {
+        if (!read_term(d, e, true))
+            return false;
+    } else {
+        implied_output(d, e);
+    }
+    skip(e);
+    return !e->text.n && n == tsr_node_input_count(d->node) && e->dots == e->out_dots;
+}
+
+void tsr__derive_einsum(struct derivation *d)
+{
+    struct equation e = {0};
+    e.text.p = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "equation"), &e.text.n);
+    if (!e.text.p || !read_equation(d, &e)) {
+        tsr__derive_none(d, "the equation could not be read");
+        return;
+    }
+    for (int i = 0; i < LETTERS; i++) {
+        if (!e.seen[i] || (e.out[i] && !e.twice[i]))
+            continue;
+        tsr__derive_add(d, e.twice[i] ? "; rep " : "; red ");
+        add_letter(d, i, e.twice[i] ? "" : ":sum");
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_index.c - rules of operators that are addressed by values: lookups, scatters, selections.
+// The addressed dimension stays whole; what lies beside it passes through.
+#include "rules/internal.h"
+
+#define NOT_KNOWN "the shape of an input is not known"
+#define MAX_RANK  (RULE_MAX_FACTORS / 4)
+
+static int64_t int_of(const struct derivation *d, const char *name, int64_t otherwise)
+{
+    return tsr_attr_int(tsr__attr_of(d->shapes, d->node, name), otherwise);
+}
+
+static int rank_of(struct derivation *d, size_t i)
+{
+    int rank = tsr__derive_in(d, i).rank;
+    if (rank < 0 || rank > MAX_RANK) {
+        tsr__derive_none(d, NOT_KNOWN);
+        return -1;
+    }
+    return rank;
+}
+
+static int axis_of(struct derivation *d, const char *name, int64_t otherwise, int rank)
+{
+    int axis = tsr__axis(int_of(d, name, otherwise), rank);
+    if (axis < 0)
+        tsr__derive_none(d, "the axis is not one of the input's");
+    return axis;
+}
+
+static void add_letters(struct derivation *d, char letter, int from, int to)
+{
+    for (int i = from; i < to; i++)
+        tsr__derive_add(d, "%c%d ", letter, i);
+}
+
+void tsr__derive_gather(struct derivation *d)
+{
+    int rank = rank_of(d, 0), many = rank >= 0 ? rank_of(d, 1) : -1;
+    int axis = many >= 0 ? axis_of(d, "axis", 0, rank) : -1;
+    if (axis < 0)
+        return;
+    tsr__derive_add(d, "[");
+    add_letters(d, 'd', 0, axis);
+    tsr__derive_add(d, "v ");
+    add_letters(d, 'd', axis + 1, rank);
+    tsr__derive_add(d, "],[");
+    add_letters(d, 'i', 0, many);
+    tsr__derive_add(d, "] -> [");
+    add_letters(d, 'd', 0, axis);
+    add_letters(d, 'i', 0, many);
+    add_letters(d, 'd', axis + 1, rank);
+    tsr__derive_add(d, "]; sel v");
+}
+
+// Along which dimensions data and indices run side by side: those whose sizes are the same.
+static bool beside(const struct derivation *d, int axis, int rank, bool *same)
+{
+    struct shape data = tsr__derive_in(d, 0), at = tsr__derive_in(d, 1);
+    if (at.rank != rank)
+        return false;
+    for (int i = 0; i < rank; i++)
+        same[i] = i != axis && tsr__dim_equal(d->shapes->exprs, data.dims[i], at.dims[i]);
+    return true;
+}
+
+static void add_beside(struct derivation *d, int rank, const bool *same, int axis, char letter)
+{
+    tsr__derive_add(d, "[");
+    for (int i = 0; i < rank; i++) {
+        if (same[i])
+            tsr__derive_add(d, "d%d ", i);
+        else if (i == axis && letter)
+            tsr__derive_add(d, "%c ", letter);
+        else
+            tsr__derive_add(d, "_ ");
+    }
+    tsr__derive_add(d, "]");
+}
+
+// Each index is looked up by itself, so the indices may be cut along the axis too.
+void tsr__derive_gather_elements(struct derivation *d)
+{
+    bool same[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    int axis = rank >= 0 ? axis_of(d, "axis", 0, rank) : -1;
+    if (axis < 0)
+        return;
+    if (!beside(d, axis, rank, same)) {
+        tsr__derive_none(d, NOT_KNOWN);
+        return;
+    }
+    add_beside(d, rank, same, axis, 0);
+    tsr__derive_add(d, ",");
+    add_beside(d, rank, same, axis, 'w');
+    tsr__derive_add(d, " -> ");
+    add_beside(d, rank, same, axis, 'w');
+}
+
+void tsr__derive_scatter_elements(struct derivation *d)
+{
+    bool same[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    int axis = rank >= 0 ? axis_of(d, "axis", 0, rank) : -1;
+    if (axis < 0)
+        return;
+    if (!beside(d, axis, rank, same)) {
+        tsr__derive_none(d, NOT_KNOWN);
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        tsr__derive_add(d, "%s", i == 3 ? " -> " : i ? "," : "");
+        add_beside(d, rank, same, axis, 0);
+    }
+}
+
+// [b* v* s*],[b* i* _]: how many dimensions one index tuple addresses; -1: not known.
+static int tuple_length(struct derivation *d, int rank, int many, int batch)
+{
+    struct shape at = tsr__derive_in(d, 1);
+    int64_t k = many > 0 ? at.dims[many - 1].value : -1;
+    if (k >= 0 && batch >= 0 && batch < many && batch + k <= rank)
+        return (int)k;
+    tsr__derive_none(d, "how many dimensions an index addresses is not known");
+    return -1;
+}
+
+void tsr__derive_gather_nd(struct derivation *d)
+{
+    int rank = rank_of(d, 0), many = rank >= 0 ? rank_of(d, 1) : -1;
+    int64_t batch = int_of(d, "batch_dims", 0);
+    int k =
+        many >= 0 && batch >= 0 && batch <= MAX_RANK ? tuple_length(d, rank, many, (int)batch) : -1;
+    if (k < 0) {
+        tsr__derive_none(d, d->whole ? d->whole : NOT_KNOWN);
+        return;
+    }
+    int b = (int)batch;
+    tsr__derive_add(d, "[");
+    add_letters(d, 'b', 0, b);
+    for (int i = 0; i < k; i++)
+        tsr__derive_add(d, "_ ");
+    add_letters(d, 's', b + k, rank);
+    tsr__derive_add(d, "],[");
+    add_letters(d, 'b', 0, b);
+    add_letters(d, 'i', b, many - 1);
+    tsr__derive_add(d, "_] -> [");
+    add_letters(d, 'b', 0, b);
+    add_letters(d, 'i', b, many - 1);
+    add_letters(d, 's', b + k, rank);
+    tsr__derive_add(d, "]");
+}
+
+// Updates may hit one place twice, in order: they stay whole.
+void tsr__derive_scatter_nd(struct derivation *d)
+{
+    int rank = rank_of(d, 0), many = rank >= 0 ? rank_of(d, 1) : -1;
+    int k = many >= 0 ? tuple_length(d, rank, many, 0) : -1;
+    if (k < 0)
+        return;
+    for (int side = 0; side < 2; side++) { // data and result are alike
+        tsr__derive_add(d, side ? " -> [" : "[");
+        for (int i = 0; i < k; i++)
+            tsr__derive_add(d, "_ ");
+        add_letters(d, 's', k, rank);
+        tsr__derive_add(d, "]");
+        if (side)
+            continue;
+        tsr__derive_add(d, ",[");
+        for (int i = 0; i < many; i++)
+            tsr__derive_add(d, "_ ");
+        tsr__derive_add(d, "],[");
+        for (int i = 0; i < many - 1; i++)
+            tsr__derive_add(d, "_ ");
+        add_letters(d, 's', k, rank);
+        tsr__derive_add(d, "]");
+    }
+}
+
+void tsr__derive_tensor_scatter(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    int axis = rank >= 0 ? axis_of(d, "axis", -2, rank) : -1;
+    if (axis < 0)
+        return;
+    if (axis == 0) {
+        tsr__derive_none(d, "the axis is not one of the input's");
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        tsr__derive_add(d, "%s[", i == 2 ? ",[d0]? -> " : i ? "," : "");
+        add_letters(d, 'd', 0, axis);
+        tsr__derive_add(d, "_ ");
+        add_letters(d, 'd', axis + 1, rank);
+        tsr__derive_add(d, "]");
+    }
+}
+
+void tsr__derive_one_hot(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    int64_t axis = int_of(d, "axis", -1);
+    if (rank < 0)
+        return;
+    int at = tsr__axis(axis, rank + 1);
+    if (at < 0) {
+        tsr__derive_none(d, "the axis is not one of the input's");
+        return;
+    }
+    tsr__derive_add(d, "[");
+    add_letters(d, 'd', 0, rank);
+    tsr__derive_add(d, "],·,· -> [");
+    add_letters(d, 'd', 0, at);
+    tsr__derive_add(d, "_ ");
+    add_letters(d, 'd', at, rank);
+    tsr__derive_add(d, "]");
+}
+
+void tsr__derive_compress(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    if (rank < 0)
+        return;
+    if (!tsr__attr_of(d->shapes, d->node, "axis")) {
+        tsr__derive_none(d, "the elements are taken from the flat input");
+        return;
+    }
+    int axis = axis_of(d, "axis", 0, rank);
+    if (axis < 0)
+        return;
+    for (int i = 0; i < 2; i++) {
+        tsr__derive_add(d, i ? ",[_] -> [" : "[");
+        add_letters(d, 'd', 0, axis);
+        tsr__derive_add(d, "_ ");
+        add_letters(d, 'd', axis + 1, rank);
+        tsr__derive_add(d, "]");
+    }
+}
+
+void tsr__derive_reverse_sequence(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    int64_t time = int_of(d, "time_axis", 0), batch = int_of(d, "batch_axis", 1);
+    if (rank < 0)
+        return;
+    if (rank < 2 || time < 0 || batch < 0 || time >= rank || batch >= rank || time == batch) {
+        tsr__derive_none(d, "the axis is not one of the input's");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            tsr__derive_add(d, ",[d%d] -> ", (int)batch);
+        tsr__derive_add(d, "[");
+        add_letters(d, 'd', 0, (int)time);
+        tsr__derive_add(d, "_ ");
+        add_letters(d, 'd', (int)time + 1, rank);
+        tsr__derive_add(d, "]");
+    }
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_move.c - rules of operators that move data or look it up: which dimensions pass through
+// untouched is decided by attributes and by small constant inputs.
+//
+// Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator works on and
+// that stays whole. What steers an operator and is not known leaves the node whole.
+#include "rules/internal.h"
+
+#define NOT_KNOWN "the shape of an input is not known"
+
+// ---- what all of them ask
+// -----------------------------------------------------------------------------
+
+static int64_t int_of(const struct derivation *d, const char *name, int64_t otherwise)
+{
+    return tsr_attr_int(tsr__attr_of(d->shapes, d->node, name), otherwise);
+}
+
+static bool given(const struct derivation *d, size_t i)
+{
+    return i < tsr_node_input_count(d->node) && tsr_node_input(d->node, i);
+}
+
+// Rank of an input that letters can be given to; -1 after tsr__derive_none.
+static int rank_of(struct derivation *d, size_t i)
+{
+    int rank = tsr__derive_in(d, i).rank;
+    if (rank < 0 || rank > RULE_MAX_FACTORS / 2) {
+        tsr__derive_none(d, NOT_KNOWN);
+        return -1;
+    }
+    return rank;
+}
+
+// Axis of an attribute, counted from the front; -1 after tsr__derive_none.
+static int axis_of(struct derivation *d, const char *name, int64_t otherwise, int rank)
+{
+    int axis = tsr__axis(int_of(d, name, otherwise), rank);
+    if (axis < 0)
+        tsr__derive_none(d, "the axis is not one of the input's");
+    return axis;
+}
+
+// Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
+// not given.
+static int64_t ints_of(const struct derivation *d, const char *name, size_t i, int64_t *out,
+                       int64_t cap)
+{
+    const int64_t *list;
+    const tsr_attr *a = tsr__attr_of(d->shapes, d->node, name);
+    if (given(d, i))
+        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, i), out, cap);
+    if (!a)
+        return -2;
+    size_t n = tsr_attr_ints(a, &list);
+    for (size_t k = 0; k < n && (int64_t)k < cap; k++)
+        out[k] = list[k];
+    return (int64_t)n <= cap ? (int64_t)n : -1;
+}
+
+// One letter with its number, or a mark without one.
+static void add_letter(struct derivation *d, const char *letter, int i)
+{
+    tsr__derive_add(d, "%s%d ", letter, i);
+}
+
+// "[d0 _ d2": dimensions of a tensor, marked ones as "_". The bracket stays open.
+static void add_dims(struct derivation *d, int from, int to, const bool *marked)
+{
+    for (int i = from; i < to; i++) {
+        if (marked && marked[i])
+            tsr__derive_add(d, "_ ");
+        else
+            add_letter(d, "d", i);
+    }
+}
+
+static bool same_dim(const struct derivation *d, tsr_dim a, tsr_dim b)
+{
+    return tsr__dim_equal(d->shapes->exprs, a, b);
+}
+
+#define MAX_RANK RULE_MAX_FACTORS
+
+// ---- one axis or several are worked on
+// ------------------------------------------------------------------------------
+
+void tsr__derive_concat(struct derivation *d)
+{
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    int axis = rank >= 0 ? axis_of(d, "axis", 1, rank) : -1;
+    if (axis < 0)
+        return;
+    marked[axis] = true;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "]… -> [");
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "]");
+}
+
+void tsr__derive_split(struct derivation *d)
+{
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    int axis = rank >= 0 ? axis_of(d, "axis", 0, rank) : -1;
+    if (axis < 0)
+        return;
+    marked[axis] = true;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "],·? -> [");
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "]…");
+}
+
+// [..],hosts -> [..] with the marked dimensions whole.
+static void marked_rule(struct derivation *d, int rank, const bool *marked, const char *hosts)
+{
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "]%s -> [", hosts);
+    add_dims(d, 0, rank, marked);
+    tsr__derive_add(d, "]");
+}
+
+static bool mark_axes(struct derivation *d, int rank, const int64_t *axes, int64_t n, bool *marked)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int axis = tsr__axis(axes[i], rank);
+        if (axis < 0) {
+            tsr__derive_none(d, "the axis is not one of the input's");
+            return false;
+        }
+        marked[axis] = true;
+    }
+    return true;
+}
+
+// A range that takes all of a dimension, whatever its size, leaves it untouched.
+static bool takes_all(int64_t start, int64_t end, int64_t step, tsr_dim dim)
+{
+    return start == 0 && step == 1 && (end >= INT32_MAX || (dim.value >= 0 && end >= dim.value));
+}
+
+void tsr__derive_slice(struct derivation *d)
+{
+    int64_t axes[MAX_RANK], start[MAX_RANK], end[MAX_RANK], step[MAX_RANK];
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    if (rank < 0)
+        return;
+    int64_t n_start = ints_of(d, "starts", 1, start, MAX_RANK);
+    int64_t n_end = ints_of(d, "ends", 2, end, MAX_RANK);
+    int64_t n_step = given(d, 4) ? ints_of(d, "", 4, step, MAX_RANK) : -2;
+    int64_t n = ints_of(d, "axes", 3, axes, MAX_RANK);
+    if (n == -2) { // all from the front
+        struct shape of = tsr__derive_in(d, 1);
+        n = n_start >= 0 ? n_start : of.rank == 1 ? of.dims[0].value : -1;
+        n = n > rank ? -1 : n;
+        for (int64_t i = 0; i < n; i++)
+            axes[i] = i;
+    }
+    if (n < 0) {
+        tsr__derive_none(d, "the axes that are sliced are not known");
+        return;
+    }
+    struct shape s = tsr__derive_in(d, 0);
+    for (int64_t i = 0; i < n; i++) {
+        int axis = tsr__axis(axes[i], rank);
+        bool known = n_start == n && n_end == n && (n_step == -2 || n_step == n);
+        if (axis < 0 || !known ||
+            !takes_all(start[i], end[i], n_step == n ? step[i] : 1, s.dims[axis])) {
+            if (!mark_axes(d, rank, &axes[i], 1, marked))
+                return;
+        }
+    }
+    marked_rule(d, rank, marked, given(d, 1) ? ",·,·,·?,·?" : "");
+}
+
+void tsr__derive_pad(struct derivation *d)
+{
+    int64_t pads[2 * MAX_RANK], axes[MAX_RANK];
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    if (rank < 0)
+        return;
+    const char *name = tsr__attr_of(d->shapes, d->node, "paddings") ? "paddings" : "pads";
+    int64_t n_axes = given(d, 3) ? ints_of(d, "", 3, axes, MAX_RANK) : -2;
+    int64_t n = ints_of(d, name, 1, pads, 2 * MAX_RANK);
+    if (n_axes == -2) {
+        n_axes = rank;
+        for (int i = 0; i < rank; i++)
+            axes[i] = i;
+    }
+    if (n_axes < 0 || (n >= 0 && n != 2 * n_axes)) {
+        tsr__derive_none(d, "the axes that are padded are not known");
+        return;
+    }
+    for (int64_t i = 0; i < n_axes; i++)
+        if ((n < 0 || pads[i] || pads[n_axes + i]) && !mark_axes(d, rank, &axes[i], 1, marked))
+            return;
+    marked_rule(d, rank, marked, given(d, 1) ? ",·,·?,·?" : "");
+}
+
+void tsr__derive_center_crop_pad(struct derivation *d)
+{
+    const int64_t *axes;
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &axes);
+    if (rank < 0)
+        return;
+    if (!n) {
+        tsr__derive_none(d, "all dimensions are cropped or padded");
+        return;
+    }
+    if (mark_axes(d, rank, axes, (int64_t)n, marked))
+        marked_rule(d, rank, marked, ",·");
+}
+
+// A dimension whose size stays is not resampled. The sizes of the local node are its own.
+void tsr__derive_resize(struct derivation *d)
+{
+    bool marked[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
+    struct shape from = tsr__derive_in(d, 0);
+    struct shape to = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
+    if (rank < 0)
+        return;
+    if (to.rank != rank) {
+        tsr__derive_none(d, "the new shape is not known");
+        return;
+    }
+    for (int i = 0; i < rank; i++)
+        marked[i] = !same_dim(d, from.dims[i], to.dims[i]);
+    bool sizes = given(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
+    marked_rule(d, rank, marked, ",·?,·?,·?");
+    if (sizes && !axes)
+        tsr__derive_add(d, "; shape 3");
+}
+
+// ---- shapes of shapes
+// --------------------------------------------------------------------------------------
+
+void tsr__derive_squeeze(struct derivation *d)
+{
+    int64_t axes[MAX_RANK];
+    bool gone[MAX_RANK] = {false};
+    int rank = rank_of(d, 0);
+    int64_t n = ints_of(d, "axes", 1, axes, MAX_RANK);
+    if (rank < 0)
+        return;
+    if (n < 0) {
+        tsr__derive_none(d, n == -2 ? "a part of size 1 would lose its dimension: give the axes"
+                                    : "the axes that go are not known");
+        return;
+    }
+    if (!mark_axes(d, rank, axes, n, gone))
+        return;
+    tsr__derive_add(d, "[");
+    for (int i = 0; i < rank; i++) {
+        if (gone[i])
+            tsr__derive_add(d, "1 ");
+        else
+            add_letter(d, "d", i);
+    }
+    tsr__derive_add(d, "],·? -> [");
+    for (int i = 0; i < rank; i++)
+        if (!gone[i])
+            add_letter(d, "d", i);
+    tsr__derive_add(d, "]");
+}
+
+void tsr__derive_unsqueeze(struct derivation *d)
+{
+    int64_t axes[MAX_RANK];
+    bool made[MAX_RANK] = {false};
+    int rank = rank_of(d, 0), at = 0;
+    int64_t n = ints_of(d, "axes", 1, axes, MAX_RANK);
+    if (rank < 0)
+        return;
+    if (n < 0 || rank + n > MAX_RANK) {
+        tsr__derive_none(d, "the axes that are made are not known");
+        return;
+    }
+    if (!mark_axes(d, rank + (int)n, axes, n, made))
+        return;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, NULL);
+    tsr__derive_add(d, "],·? -> [");
+    for (int i = 0; i < rank + (int)n; i++) {
+        if (made[i])
+            tsr__derive_add(d, "1 ");
+        else if (at < rank)
+            add_letter(d, "d", at++);
+    }
+    tsr__derive_add(d, "]");
+}
+
+static void add_product(struct derivation *d, int from, int to)
+{
+    if (from == to)
+        tsr__derive_add(d, "1 ");
+    else
+        tsr__derive_add(d, "(");
+    add_dims(d, from, to, NULL);
+    if (from != to)
+        tsr__derive_add(d, ") ");
+}
+
+void tsr__derive_flatten(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    int64_t axis = int_of(d, "axis", 1);
+    if (rank < 0)
+        return;
+    axis = axis < 0 ? axis + rank : axis;
+    if (axis < 0 || axis > rank) {
+        tsr__derive_none(d, "the axis is not one of the input's");
+        return;
+    }
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, NULL);
+    tsr__derive_add(d, "] -> [");
+    add_product(d, 0, (int)axis);
+    add_product(d, (int)axis, rank);
+    tsr__derive_add(d, "]");
+}
+
+// A block of p x q places becomes channels, or the other way.
+static bool block_sizes(struct derivation *d)
+{
+    int64_t size = int_of(d, "blocksize", 0);
+    if (tsr__derive_in(d, 0).rank != 4 || size < 1) {
+        tsr__derive_none(d, size < 1 ? "the block size is not known" : NOT_KNOWN);
+        return false;
+    }
+    tsr__derive_size(d, STR("p"), (tsr_dim){size, ""});
+    tsr__derive_size(d, STR("q"), (tsr_dim){size, ""});
+    return true;
+}
+
+void tsr__derive_depth_to_space(struct derivation *d)
+{
+    size_t n;
+    const char *mode = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "mode"), &n);
+    if (!block_sizes(d))
+        return;
+    bool crd = mode && str_is((struct str){mode, n}, "CRD");
+    d->text = crd ? "[n (c p q) h w] -> [n c (h p) (w q)]; rep p q"
+                  : "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q";
+}
+
+void tsr__derive_space_to_depth(struct derivation *d)
+{
+    if (block_sizes(d))
+        d->text = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q";
+}
+
+// What becomes of one dimension of an Expand: it stays 1, is made, passes through, or (where none of
+// that can be proved) stays whole.
+static char expand_kind(const struct derivation *d, struct shape from, struct shape to, int i)
+{
+    int k = i - (to.rank - from.rank);
+    tsr_dim here = k < 0 ? (tsr_dim){1, ""} : from.dims[k];
+    if (here.value == 1)
+        return to.dims[i].value == 1 ? '1' : 'g';
+    return same_dim(d, here, to.dims[i]) ? 'd' : '_';
+}
+
+static void add_expanded(struct derivation *d, char kind, int i)
+{
+    const char text[] = {kind, 0};
+    if (kind == 'd' || kind == 'g')
+        add_letter(d, text, i);
+    else
+        tsr__derive_add(d, "%s ", text);
+}
+
+void tsr__derive_expand(struct derivation *d)
+{
+    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
+    struct shape from = tsr__derive_in(d, 0);
+    struct shape to = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
+    int rank = rank_of(d, 0), fresh = to.rank - rank;
+    if (rank < 0)
+        return;
+    if (fresh < 0 || to.rank > MAX_RANK) {
+        tsr__derive_none(d, "the new shape is not known");
+        return;
+    }
+    tsr__derive_add(d, "[");
+    for (int i = fresh; i < to.rank; i++) {
+        char kind = expand_kind(d, from, to, i);
+        add_expanded(d, kind == 'g' ? '1' : kind, i);
+    }
+    tsr__derive_add(d, "],· -> [");
+    for (int i = 0; i < to.rank; i++)
+        add_expanded(d, expand_kind(d, from, to, i), i);
+    tsr__derive_add(d, "]; shape 1");
+    for (int i = 0; i < to.rank; i++)
+        if (expand_kind(d, from, to, i) == 'g')
+            tsr__derive_add(d, "; gen g%d", i);
+}
+
+void tsr__derive_tile(struct derivation *d)
+{
+    static const char *const names[] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
+    int64_t times[TSR_COUNT(names)];
+    int rank = rank_of(d, 0);
+    int64_t n = ints_of(d, "", 1, times, TSR_COUNT(names));
+    if (rank < 0)
+        return;
+    if (n != rank) {
+        tsr__derive_none(d, "the numbers of repeats are not known");
+        return;
+    }
+    bool any = false;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, NULL);
+    tsr__derive_add(d, "],· -> [");
+    for (int i = 0; i < rank; i++) {
+        if (times[i] < 1) {
+            tsr__derive_none(d, "a dimension has no elements");
+            return;
+        }
+        if (times[i] == 1)
+            add_letter(d, "d", i);
+        else
+            tsr__derive_add(d, "(t%d d%d) ", i, i);
+        any = any || times[i] > 1;
+    }
+    tsr__derive_add(d, any ? "]; rep" : "]");
+    for (int i = 0; i < rank; i++)
+        if (times[i] > 1) {
+            tsr__derive_add(d, " t%d", i);
+            tsr__derive_size(d, str_of(names[i]), (tsr_dim){times[i], ""});
+        }
+}

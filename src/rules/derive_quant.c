@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_quant.c - rules of quantised operators. Scales and zero points are one for the tensor, one
+// for each index of an axis, or one for each block along it; they follow the factors they belong
+// to, and blocks are never cut.
+#include "rules/derive.h"
+
+static struct shape job_in(const struct shape_job *j, int i)
+{
+    return tsr__job_in(j, i);
+}
+
+// ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
+
+static void add_around(struct derivation *d, int axis, int rank, const char *there, const char *end)
+{
+    tsr__derive_add(d, "[");
+    tsr__derive_letters(d, 'd', 0, axis);
+    tsr__derive_add(d, "%s ", there);
+    tsr__derive_letters(d, 'd', axis + 1, rank);
+    tsr__derive_add(d, "]%s", end);
+}
+
+static void per_block(struct derivation *d, int axis, int rank)
+{
+    struct shape x = tsr__derive_in(d, 0), scale = tsr__derive_in(d, 1);
+    int64_t block = tsr__derive_int(d, "block_size", 0);
+    int64_t size = x.dims[axis].value, blocks = scale.dims[axis].value, whole;
+    // Blocks that do not fill the dimension, or whose number is not known: it stays whole.
+    bool full = block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) &&
+                whole == size;
+    if (full)
+        tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
+    add_around(d, axis, rank, full ? "(u z)" : "c", ",");
+    add_around(d, axis, rank, "u", ",");
+    add_around(d, axis, rank, "u", "? -> ");
+    add_around(d, axis, rank, full ? "(u z)" : "c", full ? "; rep z" : "; rep c u");
+}
+
+void tsr__derive_quantize(struct derivation *d)
+{
+    int rank = tsr__derive_rank(d, 0), many = rank >= 0 ? tsr__derive_rank(d, 1) : -1;
+    if (many < 0)
+        return;
+    struct shape scale = tsr__derive_in(d, 1);
+    if (many == 0 || (many == 1 && scale.dims[0].value == 1)) {
+        tsr__derive_add(d, many ? "[A*],[1],[_]? -> [A*]" : "[A*],[],[]? -> [A*]");
+        return;
+    }
+    int axis = tsr__derive_axis(d, "axis", 1, rank);
+    if (axis < 0)
+        return;
+    if (many == rank && many > 1) {
+        per_block(d, axis, rank);
+    } else if (many == 1) {
+        add_around(d, axis, rank, "c", ",[c],[c]? -> ");
+        add_around(d, axis, rank, "c", "");
+    } else {
+        tsr__derive_none(d, "the scale has another number of dimensions than expected");
+    }
+}
+
+void tsr__shape_quantize(struct shape_job *j)
+{
+    int64_t type = tsr__job_int(j, "output_dtype", 0);
+    tsr__job_like(j, 0, 0);
+    j->out[0].dtype = tsr__job_has(j, 2)                     ? job_in(j, 2).dtype
+                      : type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type
+                                                           : TSR_UINT8;
+}
+
+void tsr__shape_dequantize(struct shape_job *j)
+{
+    int64_t type = tsr__job_int(j, "output_dtype", 0);
+    tsr__job_like(j, 0, 0);
+    j->out[0].dtype = type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : job_in(j, 1).dtype;
+}
+
+void tsr__derive_dynamic_quantize(struct derivation *d)
+{
+    tsr__derive_add(d, "[A*] -> [A*],[],[]");
+    if (tsr__derive_in(d, 0).rank != 0)
+        tsr__derive_add(d, "; %s A", tsr__derive_stat(d, 11, EXPAND_FLOATS));
+}
+
+// ---- products of integers ----------------------------------------------------------------------------
+
+// A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n].
+static void add_point(struct derivation *d, size_t i, bool rows, bool vector)
+{
+    int rank = tsr__derive_in(d, i).rank;
+    if (rank <= 0 || (rank == 1 && vector))
+        tsr__derive_add(d, rank == 1 ? ",[1]?" : ",[]?");
+    else if (rank == 1)
+        tsr__derive_add(d, rows ? ",[m~]?" : ",[n~]?");
+    else
+        tsr__derive_add(d, rows ? ",[B~ m~ 1]?" : ",[B~ 1 n~]?");
+}
+
+// numpy's matmul: an operand of one dimension has no m or no n.
+static void add_left(struct derivation *d, bool vector)
+{
+    tsr__derive_add(d, vector ? "[k]" : "[B~ m k]");
+}
+
+static void add_right(struct derivation *d, bool vector)
+{
+    tsr__derive_add(d, vector ? ",[k]" : ",[B~ k n]");
+}
+
+static void add_product(struct derivation *d, bool left, bool right)
+{
+    tsr__derive_add(d, " -> [%s%s%s]", left && right ? "" : "B* ", left ? "" : "m ",
+                    right ? "" : "n");
+}
+
+void tsr__derive_matmul_integer(struct derivation *d)
+{
+    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 1).rank == 1;
+    add_left(d, a);
+    add_right(d, b);
+    add_point(d, 2, true, a);
+    add_point(d, 3, false, b);
+    add_product(d, a, b);
+    tsr__derive_add(d, "; red k:sum");
+}
+
+// Rounding comes after the sum: a cut of k needs the parts (expand_quant.c).
+void tsr__derive_qlinear_matmul(struct derivation *d)
+{
+    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 3).rank == 1;
+    bool simple = !a && !b && tsr__onnx_opset(d->node) >= 13;
+    tsr_dtype type = tsr__derive_in(d, 0).dtype;
+    add_left(d, a);
+    add_point(d, 1, true, a);
+    add_point(d, 2, true, a);
+    add_right(d, b);
+    add_point(d, 4, false, b);
+    add_point(d, 5, false, b);
+    add_point(d, 6, true, a);
+    add_point(d, 7, true, a);
+    add_product(d, a, b);
+    for (size_t i = 1; i < 8; i++) // ONNX Runtime's MatMulInteger has no points per row
+        simple = simple && (i == 3 || i == 4 || i == 5 || tsr__derive_in(d, i).rank == 0);
+    simple = simple && tsr__derive_in(d, 4).rank <= 1 && tsr__derive_in(d, 5).rank <= 1 &&
+             tsr__derive_in(d, 1).dtype == TSR_FLOAT && (type == TSR_INT8 || type == TSR_UINT8);
+    tsr__derive_add(d, "; %s k", simple ? "stat" : "rep");
+}
+
+void tsr__shape_as_last(struct shape_job *j)
+{
+    tsr__job_letters(j);
+    j->out[0].dtype = job_in(j, j->n_in - 1).dtype;
+}
+
+void tsr__shape_as_fifth(struct shape_job *j)
+{
+    tsr__job_letters(j);
+    j->out[0].dtype = job_in(j, tsr__job_has(j, 4) ? 4 : 0).dtype;
+}
+
+// ---- weights of few bits -----------------------------------------------------------------------------
+
+struct packed {
+    int64_t k, block, blocks, bits;
+    bool full; // blocks fill k
+};
+
+// Zero points of a row: none, floating point, or packed into bytes; blocks then come in groups.
+static int64_t point_group(const struct derivation *d, const struct packed *p)
+{
+    struct shape z = tsr__derive_in(d, 3);
+    bool bytes = z.dtype == TSR_UINT8 || z.dtype == TSR_INT8;
+    return tsr__derive_has(d, 3) && bytes && p->bits < 8 ? 8 / p->bits : 1;
+}
+
+static void nbits_text(struct derivation *d, const struct packed *p, int64_t group, bool cut)
+{
+    bool flat = tsr__derive_in(d, 2).rank == 1, flat_points = tsr__derive_in(d, 3).rank == 1;
+    tsr__derive_add(d, cut ? "[B* (w p z)],[n (w p) _]" : "[B* k],[n _ _]");
+    if (cut)
+        tsr__derive_add(d, flat ? ",[(n w p)]" : ",[n (w p)]");
+    else
+        tsr__derive_add(d, flat ? ",[(n u)]" : ",[n _]");
+    if (cut)
+        tsr__derive_add(d, flat_points ? ",[(n w)]?" : ",[n w]?");
+    else
+        tsr__derive_add(d, flat_points ? ",[(n v)]?" : ",[n _]?");
+    tsr__derive_add(d, ",[_]?,[n]? -> [B* n]; attr N=n; once 5");
+    if (cut) {
+        tsr__derive_size(d, STR("p"), (tsr_dim){group, ""});
+        tsr__derive_size(d, STR("z"), (tsr_dim){p->block, ""});
+        tsr__derive_add(d, "; attr K=w*%lld; red w:sum; rep p z", (long long)(group * p->block));
+        return;
+    }
+    tsr__derive_add(d, "; rep k");
+    if (flat) {
+        tsr__derive_size(d, STR("u"), (tsr_dim){p->blocks, ""});
+        tsr__derive_add(d, "; rep u");
+    }
+    if (flat_points) {
+        tsr__derive_size(d, STR("v"), (tsr_dim){(p->blocks * p->bits + 7) / 8, ""});
+        tsr__derive_add(d, "; rep v");
+    }
+}
+
+// Blocks of k are cut, never their insides; a bias is added once.
+void tsr__derive_matmul_nbits(struct derivation *d)
+{
+    struct packed p = {.k = tsr__derive_int(d, "K", 0),
+                       .block = tsr__derive_int(d, "block_size", 0),
+                       .bits = tsr__derive_int(d, "bits", 4)};
+    if (p.k < 1 || p.block < 1 || p.block > p.k * 2 + 256 || p.bits < 1 || p.bits > 8) {
+        tsr__derive_none(d, DERIVE_NO_MEMBER);
+        return;
+    }
+    if (tsr__derive_int(d, "weight_prepacked", 0)) {
+        tsr__derive_none(d, "the weights are stored for one kind of engine");
+        return;
+    }
+    p.blocks = p.k / p.block + (p.k % p.block != 0);
+    int64_t group = point_group(d, &p);
+    p.full = p.k % p.block == 0 && p.blocks % group == 0 && 8 % p.bits == 0;
+    nbits_text(d, &p, group, p.full && !tsr__derive_has(d, 4));
+}
+
+// Rows of the weight follow each other in one list; they can be cut where they end on blocks.
+void tsr__derive_matmul_bnb4(struct derivation *d)
+{
+    int64_t k = tsr__derive_int(d, "K", 0), block = tsr__derive_int(d, "block_size", 0);
+    if (k < 1 || block < 1) {
+        tsr__derive_none(d, DERIVE_NO_MEMBER);
+        return;
+    }
+    if (k % block || k % 2 || !tsr__derive_int(d, "transB", 1)) {
+        tsr__derive_none(d, "the rows of the packed weight do not end on blocks");
+        return;
+    }
+    tsr__derive_size(d, STR("w"), (tsr_dim){k / 2, ""});
+    tsr__derive_size(d, STR("a"), (tsr_dim){k / block, ""});
+    tsr__derive_add(d, "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n");
+}
+
+// A lookup in a table of blocks: only the first dimension is looked up, only the last is packed.
+void tsr__derive_gather_quantized(struct derivation *d)
+{
+    struct shape x = tsr__derive_in(d, 0);
+    int many = tsr__derive_rank(d, 1), rank = many >= 0 ? tsr__derive_rank(d, 0) : -1;
+    int64_t block = tsr__derive_int(d, "block_size", 128), bits = tsr__derive_int(d, "bits", 4);
+    if (rank < 0)
+        return;
+    int64_t group = x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0 ? 8 / bits : 1;
+    if (tsr__axis(tsr__derive_int(d, "gather_axis", 0), rank) != 0 || rank < 2 || block < 1 ||
+        tsr__axis(tsr__derive_int(d, "quantize_axis", 1), rank) != rank - 1 || block % group) {
+        tsr__derive_none(d, "the axes of lookup and blocks are not the first and the last");
+        return;
+    }
+    tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
+    tsr__derive_size(d, STR("y"), (tsr_dim){block / group, ""});
+    tsr__derive_size(d, STR("p"), (tsr_dim){group, ""});
+    tsr__derive_add(d, "[v D* (w p y)],[");
+    tsr__derive_letters(d, 'i', 0, many);
+    tsr__derive_add(d, "],[v D* (w p)],[v D* w]? -> [");
+    tsr__derive_letters(d, 'i', 0, many);
+    tsr__derive_add(d, "D* (w p z)]; sel v; rep p y z");
+}
+
+// ---- activations, sums and pools of quantised tensors -------------------------------------------------
+
+void tsr__derive_qlinear_softmax(struct derivation *d)
+{
+    int rank = tsr__derive_rank(d, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", -1, rank) : -1;
+    bool flat = tsr__derive_int(d, "opset", 13) < 13;
+    if (axis < 0)
+        return;
+    tsr__derive_add(d, "[");
+    tsr__derive_letters(d, 'd', 0, rank);
+    tsr__derive_add(d, "],[],[]?,[],[]? -> [");
+    tsr__derive_letters(d, 'd', 0, rank);
+    tsr__derive_add(d, "]; rep ");
+    tsr__derive_letters(d, 'd', axis, flat ? rank : axis + 1);
+}
+
+// Result's scale and zero point, then each tensor with its own.
+void tsr__derive_qlinear_concat(struct derivation *d)
+{
+    size_t n = tsr_node_input_count(d->node);
+    int rank = n > 2 ? tsr__derive_rank(d, 2) : -1;
+    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", 1, rank) : -1;
+    if (axis < 0 || n % 3 != 2) {
+        tsr__derive_none(d, d->whole ? d->whole : DERIVE_NO_SHAPE);
+        return;
+    }
+    tsr__derive_add(d, "[],[]");
+    for (size_t i = 2; i < n; i += 3) {
+        tsr__derive_add(d, ",");
+        add_around(d, axis, rank, "_", ",[],[]");
+    }
+    tsr__derive_add(d, " -> ");
+    add_around(d, axis, rank, "_", "");
+}
+
+// Batch and channels pass, space stays whole.
+static void qlinear_pool(struct derivation *d, const char *space)
+{
+    int rank = tsr__derive_rank(d, 0);
+    bool last = tsr__derive_int(d, "channels_last", 0) != 0;
+    if (rank < 0)
+        return;
+    if (rank < 2) {
+        tsr__derive_none(d, "a tensor has fewer dimensions than the rule expects");
+        return;
+    }
+    for (int side = 0; side < 2; side++) {
+        tsr__derive_add(d, side ? ",[],[]?,[],[]? -> [n " : "[n ");
+        if (!last)
+            tsr__derive_add(d, "c ");
+        for (int i = 2; i < rank; i++)
+            tsr__derive_add(d, "%s ", side ? space : "_");
+        tsr__derive_add(d, last ? "c]" : "]");
+    }
+}
+
+void tsr__derive_qlinear_pool(struct derivation *d)
+{
+    qlinear_pool(d, "_");
+}
+
+void tsr__derive_qlinear_global_pool(struct derivation *d)
+{
+    qlinear_pool(d, "1");
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_reduce.c - rules of operators that reduce dimensions away, and what derive functions share.
+//
+// A reduced dimension may be cut where the pieces of the result combine by a plain sum, product,
+// least or greatest. Means, roots and logarithms come after the combination: there the dimension is
+// `stat`, and a node that cuts it is replaced (expand_reduce.c).
+#include "rules/derive.h"
+
+// ---- shared --------------------------------------------------------------------------------------
+
+int64_t tsr__derive_int(const struct derivation *d, const char *name, int64_t otherwise)
+{
+    return tsr_attr_int(tsr__attr_of(d->shapes, d->node, name), otherwise);
+}
+
+bool tsr__derive_has(const struct derivation *d, size_t i)
+{
+    return i < tsr_node_input_count(d->node) && tsr_node_input(d->node, i);
+}
+
+int tsr__derive_rank(struct derivation *d, size_t i)
+{
+    int rank = tsr__derive_in(d, i).rank;
+    if (rank < 0 || rank > DERIVE_MAX_RANK) {
+        tsr__derive_none(d, DERIVE_NO_SHAPE);
+        return -1;
+    }
+    return rank;
+}
+
+int tsr__derive_axis(struct derivation *d, const char *name, int64_t otherwise, int rank)
+{
+    int axis = tsr__axis(tsr__derive_int(d, name, otherwise), rank);
+    if (axis < 0)
+        tsr__derive_none(d, DERIVE_NO_AXIS);
+    return axis;
+}
+
+void tsr__derive_letters(struct derivation *d, char letter, int from, int to)
+{
+    for (int i = from; i < to; i++)
+        tsr__derive_add(d, "%c%d ", letter, i);
+}
+
+int64_t tsr__onnx_opset(const tsr_node *n)
+{
+    const tsr_model *m = tsr_graph_model(tsr_node_graph(n));
+    for (size_t i = 0; i < tsr_model_opset_count(m); i++)
+        if (!tsr_model_opset_domain(m, i)[0] ||
+            strcmp(tsr_model_opset_domain(m, i), "ai.onnx") == 0)
+            return tsr_model_opset_version(m, i);
+    return 0;
+}
+
+const char *tsr__derive_stat(const struct derivation *d, int64_t opset, enum expand_types types)
+{
+    tsr_dtype t = tsr__derive_in(d, 0).dtype;
+    bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
+    bool is_number = t == TSR_INT32 || t == TSR_INT64;
+    bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
+    return fits && tsr__onnx_opset(d->node) >= opset ? "stat" : "rep";
+}
+
+// ---- axes ----------------------------------------------------------------------------------------
+
+// The axes of a reduction: an attribute, or (later) an input. Count, or -1: not known.
+static int64_t read_axes(const struct derivation *d, int64_t *out, int64_t cap)
+{
+    const int64_t *list;
+    if (tsr__derive_has(d, 1))
+        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 1), out, cap);
+    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &list);
+    if ((int64_t)n > cap)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = list[i];
+    return (int64_t)n;
+}
+
+// Axes that only the run will tell: the rank is known if dimensions are kept.
+static void axes_open(struct derivation *d, int rank)
+{
+    const char *why = "the axes are not known before the run";
+    if (!tsr__derive_int(d, "keepdims", 1)) {
+        tsr__derive_none(d, why);
+        return;
+    }
+    tsr__derive_add(d, "[");
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < rank; i++)
+            tsr__derive_add(d, "_ ");
+        tsr__derive_add(d, side ? "]" : "],·? -> [");
+    }
+    d->whole = why;
+}
+
+bool tsr__reduce_axes(struct derivation *d, int rank, bool *reduced)
+{
+    int64_t axes[DERIVE_MAX_RANK];
+    int64_t n = read_axes(d, axes, DERIVE_MAX_RANK);
+    if (n < 0) {
+        axes_open(d, rank);
+        return false;
+    }
+    for (int i = 0; i < rank; i++)
+        reduced[i] = n == 0 && !tsr__derive_int(d, "noop_with_empty_axes", 0);
+    for (int64_t i = 0; i < n; i++) {
+        int axis = tsr__axis(axes[i], rank);
+        if (axis < 0) {
+            tsr__derive_none(d, DERIVE_NO_AXIS);
+            return false;
+        }
+        reduced[axis] = true;
+    }
+    return true;
+}
+
+// ---- reductions ----------------------------------------------------------------------------------
+
+// The rule of a reduction of those dimensions; clause "red" takes the combination with it.
+static void reduce_text(struct derivation *d, int rank, const bool *reduced, bool keep,
+                        const char *clause, const char *combine)
+{
+    bool any = false;
+    tsr__derive_add(d, "[");
+    tsr__derive_letters(d, 'd', 0, rank);
+    tsr__derive_add(d, "],·? -> [");
+    for (int i = 0; i < rank; i++) {
+        if (!reduced[i])
+            tsr__derive_add(d, "d%d ", i);
+        else if (keep)
+            tsr__derive_add(d, "1 ");
+        any = any || reduced[i];
+    }
+    tsr__derive_add(d, "]");
+    if (any)
+        tsr__derive_add(d, "; %s", clause);
+    for (int i = 0; i < rank; i++)
+        if (reduced[i])
+            tsr__derive_add(d, " d%d%s", i, combine);
+}
+
+static void reduce(struct derivation *d, const char *clause, const char *combine)
+{
+    bool reduced[DERIVE_MAX_RANK] = {false};
+    int rank = tsr__derive_rank(d, 0);
+    if (rank < 0 || !tsr__reduce_axes(d, rank, reduced))
+        return;
+    reduce_text(d, rank, reduced, tsr__derive_int(d, "keepdims", 1) != 0, clause, combine);
+}
+
+void tsr__derive_reduce_sum(struct derivation *d)
+{
+    reduce(d, "red", ":sum");
+}
+
+void tsr__derive_reduce_max(struct derivation *d)
+{
+    reduce(d, "red", ":max");
+}
+
+void tsr__derive_reduce_min(struct derivation *d)
+{
+    reduce(d, "red", ":min");
+}
+
+void tsr__derive_reduce_prod(struct derivation *d)
+{
+    reduce(d, "red", ":prod");
+}
+
+// Something comes after the sum.
+void tsr__derive_reduce_stat(struct derivation *d)
+{
+    reduce(d, tsr__derive_stat(d, 11, EXPAND_FLOATS), "");
+}
+
+void tsr__derive_reduce_mean(struct derivation *d)
+{
+    reduce(d, tsr__derive_stat(d, 11, EXPAND_NUMBERS), "");
+}
+
+void tsr__derive_arg(struct derivation *d)
+{
+    bool reduced[DERIVE_MAX_RANK] = {false};
+    int rank = tsr__derive_rank(d, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", 0, rank) : -1;
+    if (axis < 0)
+        return;
+    reduced[axis] = true;
+    reduce_text(d, rank, reduced, tsr__derive_int(d, "keepdims", 1) != 0,
+                tsr__derive_stat(d, 11, EXPAND_NUMBERS), "");
+}
+
+// ---- pools over all of space -----------------------------------------------------------------------
+
+static void global_pool(struct derivation *d, const char *clause, const char *combine)
+{
+    bool reduced[DERIVE_MAX_RANK] = {false};
+    int rank = tsr__derive_rank(d, 0);
+    if (rank < 0)
+        return;
+    for (int i = 2; i < rank; i++)
+        reduced[i] = true;
+    reduce_text(d, rank, reduced, true, clause, combine);
+}
+
+void tsr__derive_global_pool(struct derivation *d)
+{
+    global_pool(d, tsr__derive_stat(d, 11, EXPAND_FLOATS), "");
+}
+
+void tsr__derive_global_max_pool(struct derivation *d)
+{
+    global_pool(d, "red", ":max");
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// expand.h - building blocks of expansions: a node is replaced by simpler ones. Private to the rules
+// room.
+//
+// Every function takes NULL for a value that could not be made and gives NULL back, so that an
+// expansion is written as one formula and fails once, at the end.
+#ifndef TSR_RULES_EXPAND_H
+#define TSR_RULES_EXPAND_H
+
+#include "rules/derive.h"
+
+struct expansion {
+    struct arena *arena;
+    const struct shapes *shapes;
+    const tsr_node *twin; // says what the node is: its values have shapes
+    tsr_node *node;       // is replaced
+    tsr_graph *graph;
+    int64_t opset; // of ai.onnx
+    struct str name;
+    bool failed;
+    VEC(tsr_node *) nodes;
+    VEC(struct expanded_slot) reads;
+    VEC(struct expanded_slot) gives;
+};
+
+tsr_value *tsr__x_in(const struct expansion *x, size_t i); // input i, NULL: absent (no failure)
+bool tsr__x_has(const struct expansion *x, size_t i);
+struct shape tsr__x_shape(const struct expansion *x, size_t i);
+int64_t tsr__x_int(const struct expansion *x, const char *name, int64_t otherwise);
+float tsr__x_float(const struct expansion *x, const char *name, float otherwise);
+
+// A node of ai.onnx with one output and n inputs.
+tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...);
+// A node with optional inputs: NULL ones are left out.
+tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs);
+tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v); // a number of that type
+tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n);
+tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to);
+// A reduction over axes, which are an attribute or an input as the opset has it.
+tsr_value *tsr__x_reduce(struct expansion *x, const char *op, tsr_value *v, const int64_t *axes,
+                         int n, bool keep);
+// How many elements those dimensions of input i have, as a number of that type.
+tsr_value *tsr__x_count(struct expansion *x, size_t i, const int64_t *axes, int n, tsr_dtype type);
+// 0, 1, 2 ... along one axis of input i, as int64 of that many dimensions.
+tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis);
+// v with n dimensions of size 1 behind it, or (channel) as the second dimension of that rank.
+tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shape, int64_t n);
+// Output k of the node is v.
+void tsr__x_give(struct expansion *x, int k, tsr_value *v);
+// The type that statistics are taken in: float for shorter ones.
+tsr_dtype tsr__x_wide(tsr_dtype type);
+
+void tsr__expand_reduce_mean(struct expansion *x);
+void tsr__expand_reduce_l2(struct expansion *x);
+void tsr__expand_reduce_log_sum(struct expansion *x);
+void tsr__expand_reduce_log_sum_exp(struct expansion *x);
+void tsr__expand_arg_max(struct expansion *x);
+void tsr__expand_arg_min(struct expansion *x);
+void tsr__expand_global_average_pool(struct expansion *x);
+void tsr__expand_global_lp_pool(struct expansion *x);
+void tsr__expand_loss(struct expansion *x);
+void tsr__expand_softmax_loss(struct expansion *x);
+void tsr__expand_softmax(struct expansion *x);
+void tsr__expand_softmax_flat(struct expansion *x);
+void tsr__expand_log_softmax(struct expansion *x);
+void tsr__expand_log_softmax_flat(struct expansion *x);
+void tsr__expand_hardmax(struct expansion *x);
+void tsr__expand_lp_norm(struct expansion *x);
+void tsr__expand_mvn(struct expansion *x);
+void tsr__expand_layer_norm(struct expansion *x);
+void tsr__expand_rms_norm(struct expansion *x);
+void tsr__expand_simplified_norm(struct expansion *x);
+void tsr__expand_skip_layer_norm(struct expansion *x);
+void tsr__expand_skip_simplified_norm(struct expansion *x);
+void tsr__expand_instance_norm(struct expansion *x);
+void tsr__expand_group_norm(struct expansion *x);
+void tsr__expand_dynamic_quantize(struct expansion *x);
+void tsr__expand_qlinear_matmul(struct expansion *x);
+
+#endif

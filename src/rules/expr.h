@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// expr.h - sizes as expressions: sums of products of symbols, floor divisions, remainders, least
+// and greatest of two. Private to the rules room.
+//
+// Every expression has one normal form, kept once in a pool, so that two expressions of a pool are
+// equal exactly if they are the same pointer. All bounds are fixed: what does not fit is not known,
+// never wrong. Symbols stand for sizes: they are never negative.
+#ifndef TSR_RULES_EXPR_H
+#define TSR_RULES_EXPR_H
+
+#include "base/base.h"
+
+#define EXPR_MAX_ATOMS 7 // of one term (a term has no padding: terms are compared as bytes)
+#define EXPR_MAX_TERMS 8
+#define EXPR_MAX_TEXT  256   // longer texts are one symbol
+#define EXPR_MAX_DEPTH 16    // of parentheses
+#define EXPR_MAX_POOL  65536 // expressions and atoms; later ones are not known
+
+// A number times atoms (ascending numbers, with repetition).
+struct term {
+    int64_t number;
+    int n;
+    uint32_t atoms[EXPR_MAX_ATOMS];
+};
+struct poly {
+    const char *text; // as it was first spelled, or NULL until printed
+    int n;
+    struct term terms[]; // the constant one last; never a constant alone
+};
+struct expr {
+    bool known;
+    int64_t number;          // if poly is NULL
+    const struct poly *poly; // of the pool
+};
+
+enum atom_kind { ATOM_NAME, ATOM_DIV, ATOM_MOD, ATOM_MAX, ATOM_MIN };
+struct atom {
+    enum atom_kind kind;
+    struct str name;
+    struct expr a, b;
+    int depth; // of operations in operations
+    bool root; // a symbol that the model's inputs have
+};
+
+struct bound {
+    int64_t size;
+    bool used;
+};
+struct exprs {
+    struct arena *arena;
+    VEC(struct atom) atoms;
+    struct map names; // text -> atom number + 1
+    struct map made;  // operation and operands -> atom number + 1
+    struct map polys; // terms -> struct poly
+    struct map texts; // text -> struct expr
+    struct map bound; // symbol -> struct bound, given by the caller
+};
+void tsr__exprs_init(struct exprs *x, struct arena *a);
+// From now on the symbol is this number. Before anything is read.
+bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size);
+
+bool tsr__exprs_used(const struct exprs *x, struct str symbol); // it was bound and met
+// The symbols of e are those of the model's inputs; and whether an expression has no others.
+void tsr__expr_root(struct exprs *x, struct expr e);
+bool tsr__expr_rooted(const struct exprs *x, struct expr e);
+
+struct expr tsr__expr_of(struct exprs *x, tsr_dim d);
+struct expr tsr__expr_symbol(struct exprs *x, struct str name); // one symbol, whatever its text
+// As a dimension: a number, or text that reads back as the same expression. Unknown and negative
+// ones give the unknown dimension.
+tsr_dim tsr__expr_dim(struct exprs *x, struct expr e);
+
+static inline struct expr expr_number(int64_t v)
+{
+    return (struct expr){.known = true, .number = v};
+}
+static inline bool expr_is(struct expr e, int64_t v)
+{
+    return e.known && !e.poly && e.number == v;
+}
+static inline bool expr_is_number(struct expr e)
+{
+    return e.known && !e.poly;
+}
+static inline bool expr_equal(struct expr a, struct expr b) // both known and the same
+{
+    return a.known && b.known && a.poly == b.poly && (a.poly || a.number == b.number);
+}
+bool tsr__expr_natural(struct expr e); // known, and not negative whatever the symbols are
+
+// Unknown operands, and what cannot be represented, give an unknown result.
+struct expr tsr__expr_add(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_sub(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_mul(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_exact(struct exprs *x, struct expr a, struct expr b); // a / b without rest
+struct expr tsr__expr_div(struct exprs *x, struct expr a, struct expr b);   // towards zero
+struct expr tsr__expr_floor(struct exprs *x, struct expr a,
+                            struct expr b); // the same; the caller knows that a >= 0, b > 0
+struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b); // sign of b
+struct expr tsr__expr_max(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_min(struct exprs *x, struct expr a, struct expr b);
+// The largest common factor that can be seen; 1 if none.
+struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b);
+
+#define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
+static inline bool dim_known(tsr_dim d)
+{
+    return d.value >= 0 || (d.symbol && d.symbol[0]);
+}
+// Both known and the same number or the same expression.
+bool tsr__dim_equal(struct exprs *x, tsr_dim a, tsr_dim b);
+
+#endif
