@@ -156,6 +156,8 @@ void tsr__map_init(struct map *m, struct arena *a, size_t expected); // expected
 void *tsr__map_get(const struct map *m, struct str key);             // NULL: absent
 // Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
 void **tsr__map_at(struct map *m, struct str key);
+// Says that key will be asked for soon: a large table is far from the processor.
+void tsr__map_prefetch(const struct map *m, struct str key);
 uint32_t tsr__hash(const void *p, size_t n);
 uint64_t tsr__hash64(const void *p, size_t n,
                      uint64_t seed); // stable over releases (XXH64): fingerprints

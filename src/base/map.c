@@ -119,6 +119,12 @@ void *tsr__map_get(const struct map *m, struct str key)
     return find(m, key, keyed_hash(m, key.p, key.n))->value;
 }
 
+void tsr__map_prefetch(const struct map *m, struct str key)
+{
+    if (m->cap && key.n && key.n <= UINT32_MAX)
+        __builtin_prefetch(&m->slots[keyed_hash(m, key.p, key.n) & (m->cap - 1)], 1);
+}
+
 void **tsr__map_at(struct map *m, struct str key)
 {
     if (key.n > UINT32_MAX) {

@@ -157,11 +157,17 @@ tsr_value *tsr__graph_lookup(const tsr_graph *g, struct str name)
     return NULL;
 }
 
+// Names mostly differ at their end, after a long common path.
+static bool same_name(struct str a, struct str b)
+{
+    return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
+}
+
 tsr_value *tsr__graph_refer(tsr_graph *g, struct str name)
 {
     if (!name.n)
         return NULL;
-    if (g->last_value && str_eq(g->last_value->name, name)) // a chain reads what was just made
+    if (g->last_value && same_name(g->last_value->name, name)) // a chain reads what was just made
         return g->last_value;
     tsr_value *v = tsr__graph_lookup(g, name);
     if (v)

@@ -263,6 +263,7 @@ static void note_run(struct run *runs, const struct wire_field *f)
     r->end = f->whole.p + f->whole.n;
 }
 
+#define FETCH_BYTES 1024
 #define DEPTH_GRAPH 1 // of messages, below the model
 #define DEPTH_NODE  2
 
@@ -272,6 +273,7 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     struct wire_cursor c = wire_over(body);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
+        __builtin_prefetch(c.p + FETCH_BYTES); // every step waits for the one before it
         if (f.type != WIRE_LEN || f.number >= RUNS)
             continue;
         note_run(runs, &f);
@@ -332,6 +334,36 @@ static void read_constants(struct reader *rd, tsr_graph *g, const struct run *ru
         read_sparse(g, f.bytes);
 }
 
+#define AHEAD 8 // nodes between the one that is built and the one whose names are fetched
+
+// The names that the next node defines will be looked for in a table that does not fit the caches.
+static void fetch_ahead(const tsr_graph *g, struct wire_cursor *c)
+{
+    struct wire_field node, f;
+    if (!tsr__wire_next(c, &node) || node.number != F_GRAPH_NODE || node.type != WIRE_LEN)
+        return;
+    struct wire_cursor in = wire_over(node.bytes);
+    bool first = true; // input: mostly what was made just before
+    while (tsr__wire_next(&in, &f) && f.number <= F_NODE_OUTPUT) {
+        if (!first && f.type == WIRE_LEN)
+            tsr__map_prefetch(&g->names, f.bytes);
+        first = false;
+    }
+}
+
+static void read_nodes(struct reader *rd, tsr_graph *g, struct str run, bool check)
+{
+    struct wire_cursor c = wire_over(run), ahead = c;
+    struct wire_field f;
+    for (int i = 0; i < AHEAD; i++)
+        fetch_ahead(g, &ahead);
+    while (rd->status == TSR_OK && !rd->m->arena.failed && next_of(&c, F_GRAPH_NODE, &f)) {
+        fetch_ahead(g, &ahead);
+        if (!check || checked(rd, f.bytes, WIRE_NODE, DEPTH_NODE))
+            read_node(rd, g, &f);
+    }
+}
+
 static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
 {
     struct arena *a = &rd->m->arena;
@@ -352,11 +384,7 @@ static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
         return;
     read_ports(g, run_bytes(&r[F_GRAPH_INPUT]), false);
     read_constants(rd, g, r, check);
-    struct wire_cursor c = wire_over(run_bytes(&r[F_GRAPH_NODE]));
-    struct wire_field f;
-    while (rd->status == TSR_OK && !a->failed && next_of(&c, F_GRAPH_NODE, &f))
-        if (!check || checked(rd, f.bytes, WIRE_NODE, DEPTH_NODE))
-            read_node(rd, g, &f);
+    read_nodes(rd, g, run_bytes(&r[F_GRAPH_NODE]), check);
     read_ports(g, run_bytes(&r[F_GRAPH_OUTPUT]), true);
     read_value_infos(rd, g, run_bytes(&r[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
