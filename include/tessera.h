@@ -495,6 +495,9 @@ TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run
 /* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
 TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
                            const tsr_tensors *inputs, tsr_tensors *outputs);
+/* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
+ * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
+TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);
 /* This process's place in an MPI job: false if it was not started by a launcher. */
 TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
 

@@ -91,7 +91,10 @@ static int run(struct cli *c)
     int code = cli_read_run_options(c, &options);
     if (code)
         return code;
-    tsr_status status = cli_engine(c, NULL, NULL);
+    tsr_status status =
+        tsr_join(c->session, &options); // under MPI: the others learn what goes wrong here
+    if (status == TSR_OK)
+        status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_tensors_new(c->session, &inputs);
     if (status == TSR_OK)

@@ -196,6 +196,7 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->transport = cli_value(c, "--transport");
     options->ort_ops = cli_value(c, "--ort-ops");
     options->check_files = cli_flag(c, "--check-files");
+    options->plugins = getenv("TESSERA_PLUGINS");
     if ((text = cli_value(c, "--timeout"))) {
         if (!cli_number(text, &options->timeout_s))
             return cli_usage(c, "--timeout wants seconds, not '%s'", text);

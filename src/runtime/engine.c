@@ -88,8 +88,7 @@ static tsr_status open_env(tsr_session *s, struct engine *e)
 static void engine_free(tsr_session *s, void *engine)
 {
     struct engine *e = engine;
-    if (!e)
-        return;
+    tsr__comm_close(e->mpi);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);
     if (e->env)
@@ -97,53 +96,59 @@ static void engine_free(tsr_session *s, void *engine)
     tsr__free(s, e, sizeof *e);
 }
 
-static tsr_status engine_open(tsr_session *s, const char *path)
+struct engine *tsr__engine_state(tsr_session *s)
+{
+    if (s->engine)
+        return s->engine;
+    struct engine *e = tsr__alloc(s, sizeof *e);
+    if (!e)
+        return NULL;
+    memset(e, 0, sizeof *e);
+    s->engine = e;
+    s->engine_free = engine_free;
+    return e;
+}
+
+static tsr_status engine_open(tsr_session *s, struct engine *e, const char *path)
 {
     void *handle = open_library(path);
     if (!handle) {
-        const char *why = path ? dlerror() : "no libonnxruntime.so on the loader's path";
+        const char *why = dlerror();
         struct place at = PLACE_NONE;
         at.file = str_of(path);
         tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
                   why ? why : "no such library");
         return TSR_ENGINE;
     }
-    struct engine *e = tsr__alloc(s, sizeof *e);
-    if (!e)
-        return TSR_NOMEM;
-    memset(e, 0, sizeof *e);
     library_path(handle, path, e->path, sizeof e->path);
     tsr_status st = open_api(s, handle, e);
     if (st == TSR_OK)
         st = open_env(s, e);
-    if (st != TSR_OK) {
-        engine_free(s, e);
-        return st;
-    }
-    pthread_mutex_init(&e->first, NULL);
-    s->engine = e;
-    s->engine_free = engine_free;
-    return TSR_OK;
-}
-
-tsr_status tsr__engine(tsr_session *s, struct engine **out)
-{
-    tsr_status st = s->engine ? TSR_OK : engine_open(s, NULL);
-    if (st == TSR_OK)
-        *out = s->engine;
+    if (st != TSR_OK)
+        e->api = NULL; // another library may be tried
     return st;
 }
 
 tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
                            const char **version)
 {
-    tsr_status st = s->engine ? TSR_OK : engine_open(s, path);
+    struct engine *e = tsr__engine_state(s);
+    if (!e)
+        return TSR_NOMEM;
+    tsr_status st = e->api ? TSR_OK : engine_open(s, e, path);
     if (st != TSR_OK)
         return st;
-    const struct engine *e = s->engine;
     if (found)
         *found = e->path;
     if (version)
         *version = e->version;
     return TSR_OK;
+}
+
+tsr_status tsr__engine(tsr_session *s, struct engine **out)
+{
+    tsr_status st = tsr_engine_open(s, NULL, NULL, NULL);
+    if (st == TSR_OK)
+        *out = s->engine;
+    return st;
 }

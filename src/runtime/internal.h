@@ -8,10 +8,11 @@
 
 #include <pthread.h>
 
-// ONNX Runtime, opened once per session.
+// What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI job.
 struct engine {
-    const OrtApi *api;
-    OrtEnv *env; // ONNX Runtime keeps one per process and counts
+    const OrtApi *api;    // NULL: not opened yet
+    struct endpoint *mpi; // NULL: not joined
+    OrtEnv *env;          // ONNX Runtime keeps one per process and counts
     OrtMemoryInfo *memory;
     OrtAllocator *allocator; // ONNX Runtime's own
     int minor;
@@ -25,6 +26,8 @@ struct engine {
 
 // The engine of the session, opened with the defaults if it is not yet.
 tsr_status tsr__engine(tsr_session *s, struct engine **out);
+// The same, perhaps not opened: for what else it holds. NULL: out of memory.
+struct engine *tsr__engine_state(tsr_session *s);
 
 // One rank: a model file, its session, its inputs and outputs. It works on a session of its own
 // (findings, memory), because it may run on a thread of its own.

@@ -187,31 +187,80 @@ static tsr_status run_as_threads(struct job *j)
     return st;
 }
 
-static tsr_status run_under_mpi(struct job *j, const char *family)
+// This process's rank, on the caller's thread.
+static tsr_status run_under_mpi(struct job *j, struct endpoint *e)
 {
-    struct comm_options co = {.timeout_s = j->options->timeout_s, .plugins = j->options->plugins};
-    struct endpoint *e = NULL;
-    tsr_status st = tsr__mpi_open(j->session, family, &co, &e);
-    if (st != TSR_OK)
-        return st;
     struct rank r;
     rank_of_partition(j, &r, e->rank, e);
-    if (!j->arena.failed)
-        tsr__rank_work(&r);
-    st = j->arena.failed ? TSR_NOMEM : verdict(j, &r, 1);
+    if (j->arena.failed)
+        return TSR_NOMEM;
+    tsr__rank_work(&r);
+    tsr_status st = verdict(j, &r, 1);
     if (st == TSR_OK && e->rank == 0)
         st = tsr__rank_outputs(&r, j->session, j->outputs);
     tsr__rank_free(&r);
-    tsr__comm_close(e);
     return st;
 }
 
-static tsr_status usage(struct job *j, enum diag_code code, const char *hint, const char *text)
+// ---- which way -------------------------------------------------------------------------------------------------
+
+enum way { AS_THREADS, UNDER_MPI };
+
+static tsr_status refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
+                         const char *text)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(j->bundle.path);
-    tsr__diag(j->session, code, &at, hint, "%s", text);
+    at.file = str_of(file);
+    tsr__diag(s, code, &at, hint, "%s", text);
     return TSR_USAGE;
+}
+
+// Which transport: what was asked for, else the launcher's.
+static tsr_status choose(tsr_session *s, const char *asked, const char **family, enum way *out)
+{
+    bool launched = tsr_launcher(NULL, NULL, family);
+    *out = launched && !asked ? UNDER_MPI : AS_THREADS;
+    if (launched && !asked && !tsr__launcher_is_mpi(*family))
+        return refuse(s, DIAG_transport_absent, NULL,
+                      "start it with mpirun, or srun with an MPI plug-in",
+                      "this launcher gives ranks but no way to talk: it is not an MPI launcher");
+    if (!asked || strcmp(asked, "threads") == 0)
+        return TSR_OK;
+    if (strcmp(asked, "mpi") != 0)
+        return refuse(s, DIAG_transport_absent, NULL, "transports are: threads, mpi",
+                      "this transport does not exist here");
+    if (!launched)
+        return refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
+                      "the transport mpi needs an MPI launcher");
+    *out = UNDER_MPI;
+    return TSR_OK;
+}
+
+// The place in the MPI job, kept by the session; NULL where ranks are threads.
+static tsr_status join(tsr_session *s, const tsr_run_options *o, struct endpoint **out)
+{
+    const char *family = "";
+    enum way way;
+    *out = NULL;
+    tsr_status st = choose(s, o->transport, &family, &way);
+    if (st != TSR_OK || way == AS_THREADS)
+        return st;
+    struct engine *e = tsr__engine_state(s);
+    if (!e)
+        return TSR_NOMEM;
+    struct comm_options co = {.timeout_s = o->timeout_s, .plugins = o->plugins};
+    if (!e->mpi)
+        st = tsr__mpi_open(s, family, &co, &e->mpi);
+    *out = e->mpi;
+    return st;
+}
+
+tsr_status tsr_join(tsr_session *s, const tsr_run_options *options)
+{
+    tsr_run_options o;
+    struct endpoint *e;
+    tsr_status st = read_options(s, options, &o);
+    return st == TSR_OK ? join(s, &o, &e) : st;
 }
 
 // Inputs that the model does not have are most likely misspelt.
@@ -230,53 +279,37 @@ static void note_unknown(struct job *j)
     }
 }
 
-enum way { AS_THREADS, UNDER_MPI };
-
-// Which transport: what was asked for, else the launcher's.
-static tsr_status choose(struct job *j, bool launched, const char *family, enum way *out)
+// The folder, checked for the ranks that run here.
+static tsr_status open_folder(struct job *j, const char *folder, const struct endpoint *e)
 {
-    const char *t = j->options->transport;
-    *out = launched && !t ? UNDER_MPI : AS_THREADS;
-    if (launched && !t && !tsr__launcher_is_mpi(family))
-        return usage(j, DIAG_transport_absent, "start it with mpirun, or srun with an MPI plug-in",
-                     "this launcher gives ranks but no way to talk: it is not an MPI launcher");
-    if (!t || strcmp(t, "threads") == 0)
-        return TSR_OK;
-    if (strcmp(t, "mpi") != 0)
-        return usage(j, DIAG_transport_absent, "transports are: threads, mpi",
-                     "this transport does not exist here");
-    if (!launched)
-        return usage(j, DIAG_transport_absent, "mpirun -n N tessera run FOLDER",
-                     "the transport mpi needs an MPI launcher");
-    *out = UNDER_MPI;
-    return TSR_OK;
-}
-
-static tsr_status run_job(struct job *j)
-{
-    int rank = 0, ranks = 1;
-    const char *family = "";
-    enum way way;
-    bool launched = tsr_launcher(&rank, &ranks, &family);
-    tsr_status st = choose(j, launched, family, &way);
+    tsr_status st = tsr__bundle_open(j->session, &j->arena, folder, &j->bundle);
     if (st != TSR_OK)
         return st;
     const struct manifest *m = &j->bundle.manifest;
-    if (way == UNDER_MPI && ranks != m->n_ranks) {
+    if (e && e->size != m->n_ranks) {
         char text[128];
         snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
-                 (long long)m->n_ranks, ranks);
-        return usage(j, DIAG_ranks_differ, "start as many ranks as the partition has", text);
+                 (long long)m->n_ranks, e->size);
+        st = refuse(j->session, DIAG_ranks_differ, folder,
+                    "start as many ranks as the partition has", text);
     }
-    int64_t mine = rank;
-    st = tsr__bundle_verify(&j->bundle, way == UNDER_MPI ? &mine : NULL, way == UNDER_MPI,
-                            j->options->check_files);
+    int64_t mine = e ? e->rank : 0;
     if (st == TSR_OK)
-        st = tsr__engine(j->session, &j->engine);
+        st = tsr__bundle_verify(&j->bundle, e ? &mine : NULL, e ? 1 : 0, j->options->check_files);
     if (st != TSR_OK)
-        return st;
-    note_unknown(j);
-    return way == UNDER_MPI ? run_under_mpi(j, family) : run_as_threads(j);
+        tsr__bundle_close(&j->bundle);
+    return st;
+}
+
+// Tells the other processes what has gone wrong here before the ranks met.
+static void tell(struct endpoint *e, tsr_session *s, tsr_status status)
+{
+    char text[400];
+    size_t n = tsr_finding_count(s);
+    snprintf(text, sizeof text, "rank %d failed: %s %s", e->rank,
+             n ? tsr_finding_at(s, n - 1).file : "",
+             n ? tsr_finding_at(s, n - 1).message : tsr_status_text(status));
+    tsr__comm_fail(e, status, text);
 }
 
 tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
@@ -284,15 +317,25 @@ tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *op
 {
     tsr_run_options o;
     struct job j = {.session = s, .options = &o, .inputs = inputs, .outputs = outputs};
+    struct endpoint *e;
     tsr_status st = read_options(s, options, &o);
+    if (st == TSR_OK)
+        st = join(s, &o, &e);
     if (st != TSR_OK)
         return st;
     tsr__arena_init(&j.arena, s);
-    st = tsr__bundle_open(s, &j.arena, folder, &j.bundle);
+    st = open_folder(&j, folder, e);
+    bool opened = st == TSR_OK;
+    if (st == TSR_OK)
+        st = tsr__engine(s, &j.engine);
+    if (st != TSR_OK && e)
+        tell(e, s, st);
     if (st == TSR_OK) {
-        st = run_job(&j);
-        tsr__bundle_close(&j.bundle);
+        note_unknown(&j);
+        st = e ? run_under_mpi(&j, e) : run_as_threads(&j);
     }
+    if (opened)
+        tsr__bundle_close(&j.bundle);
     tsr__arena_free(&j.arena);
     return st;
 }

@@ -180,9 +180,9 @@ static tsr_status meet(struct net *n, const struct comm_call *c, const int64_t *
                        const struct comm_buffer *send, bool same, struct comm_trouble *why)
 {
     struct comm_header h;
-    n->n_pending = 0;
     if (atomic_load(&n->failed))
         return tsr__beat_told(n, why);
+    n->n_pending = 0;
     if (!grow(n->session, &n->frames, &n->frame_bytes, (size_t)c->n_group * 2 * FRAME_CAP))
         return out_of_memory(n, why);
     atomic_fetch_add(&n->calls, 1);
@@ -200,7 +200,8 @@ static tsr_status meet(struct net *n, const struct comm_call *c, const int64_t *
         st = check_frame(n, c, i, n->pending[at].got, &h, why);
         at += 2; // receive and send of each member
     }
-    n->n_pending = 0;
+    if (st == TSR_OK) // else the end of the job looks at what is left
+        n->n_pending = 0;
     return st;
 }
 
@@ -241,9 +242,9 @@ static tsr_status reduce_round(struct net *n, const struct comm_call *c, const c
     }
     if (st == TSR_OK)
         st = complete(n, c, BEAT_MOVING, why);
-    n->n_pending = 0;
     if (st != TSR_OK)
         return st;
+    n->n_pending = 0;
     void *mine = out + (size_t)my_first * unit;
     tsr__reduce(c->type, c->reduce, ins, c->n_group, &mine, 1, 0, my_length);
     for (int i = 0; i < c->n_group && st == TSR_OK; i++) {
@@ -257,7 +258,8 @@ static tsr_status reduce_round(struct net *n, const struct comm_call *c, const c
     }
     if (st == TSR_OK)
         st = complete(n, c, BEAT_MOVING, why);
-    n->n_pending = 0;
+    if (st == TSR_OK)
+        n->n_pending = 0;
     return st;
 }
 
@@ -349,7 +351,8 @@ static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
     }
     if (st == TSR_OK)
         st = complete(n, c, BEAT_MOVING, why);
-    n->n_pending = 0;
+    if (st == TSR_OK)
+        n->n_pending = 0;
     return st == TSR_OK ? st : give_up(n, why);
 }
 
@@ -358,6 +361,22 @@ static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
 static void net_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
 {
     tsr__beat_fail((struct net *)e, status, rank, text);
+}
+
+bool tsr__net_cancel(struct net *n)
+{
+    bool clean = true;
+    for (size_t i = 0; i < n->n_pending; i++) {
+        struct pending *p = &n->pending[i];
+        if (p->done)
+            continue;
+        if (p->receives && p->bytes <= FRAME_CAP)
+            n->link->cancel(n->link, &p->request);
+        else
+            clean = n->link->test(n->link, &p->request, NULL) == 1 && clean;
+        p->done = true;
+    }
+    return clean;
 }
 
 void tsr__net_free(struct endpoint *e)

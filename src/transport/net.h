@@ -85,6 +85,9 @@ tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why);
 // An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.
 tsr_status tsr__net_open(tsr_session *s, struct link *l, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
+// After a failure: takes receives back that nothing will come for. False: something else is under way, and the
+// network cannot be ended in order.
+bool tsr__net_cancel(struct net *n);
 // Frees a closed endpoint whose job failed: only when the network itself is gone.
 void tsr__net_free(struct endpoint *e);
 

@@ -14,11 +14,10 @@
 #include <unistd.h>
 
 #define BEAT_MAGIC 0x54414542u
-#define BEAT_S     1.0       // between two signs
-#define STEP_NS    10000000  // between two looks of the thread
-#define RING_S     3.0       // ranks that wait for each other that long will do so for ever
-#define FAREWELL_S 1.0       // longest wait for the last messages to leave
-#define LINGER_NS  200000000 // a failed process stays so long that the others hear why
+#define BEAT_S     1.0      // between two signs
+#define STEP_NS    10000000 // between two looks of the thread
+#define RING_S     3.0      // ranks that wait for each other that long will do so for ever
+#define FAREWELL_S 2.0      // longest wait for the last messages to leave
 
 static uint64_t host_hash(void)
 {
@@ -140,11 +139,22 @@ tsr_status tsr__beat_start(struct net *n, uint32_t job)
     return TSR_PEER;
 }
 
-// Tells all that this rank ends, or has failed, and waits (not for long) until that has left.
-static void farewell(struct net *n)
+// True if that rank has ended, or knows that the job has failed.
+static bool has_answered(struct net *n, int rank)
 {
+    pthread_mutex_lock(&n->lock);
+    uint32_t state = n->peers[rank].latest.state;
+    pthread_mutex_unlock(&n->lock);
+    return state == BEAT_FAILED || state == BEAT_ENDED;
+}
+
+// Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after a failure, until
+// all others have answered. False: one did not.
+static bool farewell(struct net *n)
+{
+    bool failed = atomic_load(&n->failed), open = true;
     double until = tsr__now_s() + FAREWELL_S;
-    bool open = true;
+    struct timespec nap = {0, 1000000};
     while (open && tsr__now_s() < until) {
         open = false;
         for (int r = 0; r < n->endpoint.size; r++) {
@@ -152,11 +162,17 @@ static void farewell(struct net *n)
                 continue;
             send_beat(n, r, until, BEAT_ENDED);
             open |= n->peers[r].is_sending || !n->peers[r].told_end;
+            if (failed)
+                receive_beat(n, r);
+            open |= failed && !has_answered(n, r);
         }
+        if (open)
+            nanosleep(&nap, NULL);
     }
     for (int r = 0; r < n->endpoint.size; r++)
         if (n->peers[r].is_receiving)
             n->link->cancel(n->link, &n->peers[r].receiving);
+    return !open;
 }
 
 void tsr__beat_stop(struct net *n)
@@ -165,12 +181,9 @@ void tsr__beat_stop(struct net *n)
         return;
     if (n->has_thread)
         pthread_join(n->thread, NULL);
-    farewell(n);
-    if (!atomic_load(&n->failed))
-        return;
-    struct timespec linger = {0, LINGER_NS};
-    nanosleep(&linger, NULL);
-    n->link->failed(n->link);
+    bool answered = farewell(n);
+    if (atomic_load(&n->failed) && !(answered && tsr__net_cancel(n)))
+        n->link->failed(n->link);
 }
 
 // ---- for the rank's thread --------------------------------------------------------------------------------------

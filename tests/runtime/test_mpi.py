@@ -72,7 +72,7 @@ def every_operator(d, launch):
 def another_number_of_ranks(d, launch):
     _, parts, x = mlp(2)
     r = mpi(partition(d + "/p", parts), {"x": x}, launch(3))
-    assert r.code == STATUS.index("USAGE") and "a partition for 2 ranks started with 3" in r.text, str(r)
+    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "a partition for 2 ranks started with 3" in r.text, str(r)
 
 
 @for_each_family
@@ -82,6 +82,9 @@ def a_file_of_one_rank_is_missing(d, launch):
     os.remove(p + "/rank1.onnx")
     r = mpi(p, {"x": x}, launch(2))
     assert r.code == STATUS.index("IO") and "rank1.onnx" in r.text, str(r)
+    os.remove(p + "/manifest.json")
+    r = mpi(p, {"x": x}, launch(2))
+    assert r.code == STATUS.index("IO") and "manifest.json" in r.text, str(r)
 
 
 @for_each_family

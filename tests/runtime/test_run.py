@@ -153,8 +153,6 @@ def usage(d):
     assert r.status == "USAGE" and "run-options" in r.text, str(r)
     r = run(p, {"x": x}, env={"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "here"})
     assert r.status == "USAGE" and "transport-absent" in r.text, str(r)
-    r = run(p, {"x": x}, env={"PMI_RANK": "0", "PMI_SIZE": "2"})
-    assert r.status == "USAGE" and "ranks-differ" in r.text and "a partition for 3 ranks started with 2" in r.text, str(r)
     r = run(p, {"x": x}, env={"PMI_RANK": "0", "PMI_SIZE": "3"})
     assert r.status == "ENGINE" and "plugin-absent" in r.text, str(r)
     r = run(p, {"x": x}, transport="threads", env={"PMI_RANK": "0", "PMI_SIZE": "2"})
