@@ -108,7 +108,7 @@ static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64
             mine |= managed[i] == f.number;
         bytes += mine ? 0 : f.whole.n;
     }
-    MUST(r->bytes == bytes);
+    MUST(rope_size(r) == bytes);
 }
 
 static void good(tsr_session *s, struct arena *a, struct str body, enum wire_message m,

@@ -23,7 +23,7 @@ struct reader {
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *m = rd->m;
-    if (rd->status == TSR_OK)
+    if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
         rd->status = tsr__wire_check(m->session, str_of(m->path ? m->path : ""), m->store->bytes.p,
                                      body, what, depth);
     return rd->status == TSR_OK;
@@ -158,6 +158,7 @@ static void read_node(struct reader *rd, tsr_graph *g, const struct wire_field *
         n->flags |= N_GRAPHS;
         for (size_t i = 0; i < n->n_attrs && !m->arena.failed; i++)
             read_attr_graphs(rd, n->attrs[i]);
+        tsr__node_relink(n);
     }
     if (d.annotated) {
         tsr_node **slot = vec_push(&rd->scratch, &rd->annotated);
@@ -466,6 +467,7 @@ static void read_function(struct reader *rd, const struct wire_field *f)
         return;
     *slot = fn;
     fn->model = m;
+    fn->index = m->functions.n - 1;
     fn->whole = f->whole;
     fn->name = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_NAME, NULL));
     struct str domain = tsr__wire_bytes(f->bytes, F_FUNCTION_DOMAIN, NULL);

@@ -180,9 +180,7 @@ static void build_model(struct rope *r, tsr_model *m)
     PARTS(p, r->arena);
     if (m->ir_changed)
         tsr__part_int(&p, managed[n++] = F_MODEL_IR_VERSION, m->ir_version);
-    bool graph_given = false;
-    tsr__wire_bytes(origin, F_MODEL_GRAPH, &graph_given);
-    if ((m->graph->flags & (G_CHANGED | G_NAME)) || !graph_given)
+    if (m->graph->flags & (G_CHANGED | G_NAME))
         tsr__part_emit(&p, managed[n++] = F_MODEL_GRAPH, emit_main_graph, m->graph);
     parts_of_lists(&p, m, managed, &n);
     managed[n++] = F_MODEL_FUNCTIONS;
@@ -248,14 +246,14 @@ tsr_status tsr_model_save_bytes(tsr_model *m, void **bytes, size_t *n)
     tsr_status st = build(m, &r);
     char *out = NULL;
     if (st == TSR_OK) {
-        out = tsr__alloc(m->session, r.bytes ? r.bytes : 1);
+        out = tsr__alloc(m->session, rope_size(&r) ? rope_size(&r) : 1);
         if (!out)
             st = TSR_NOMEM;
     }
     if (st == TSR_OK) {
         tsr__rope_read(&r, out);
         *bytes = out;
-        *n = r.bytes;
+        *n = rope_size(&r);
     }
     tsr__arena_free(&scratch);
     return st;

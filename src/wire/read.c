@@ -162,8 +162,32 @@ static enum wrong take_field(struct scan *s, int levels, struct wire_field *out)
     return wrong;
 }
 
+// A field of the usual form at p, with `left` bytes to the end: a tag of one byte and a length of one or two.
+// Gives the bytes of tag and length, 0 if it has another form, and the length.
+static inline size_t usual_head(const unsigned char *p, size_t left, size_t *length)
+{
+    uint32_t two = p[0] | (uint32_t)p[1] << 8;
+    size_t n = two >> 8;
+    if (TSR_LIKELY(wire_is_short(two))) {
+        *length = n;
+        return n <= left - 2 ? 2 : 0;
+    }
+    if (!wire_is_short(two & 0x7fff) || left < 3 || p[2] >= 128)
+        return 0;
+    *length = n = (n & 127) | (size_t)p[2] << 7;
+    return n <= left - 3 ? 3 : 0;
+}
+
 bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out)
 {
+    const unsigned char *p = c->p;
+    size_t left = (size_t)(c->end - p), n, head;
+    if (left >= 2 && (p[0] & 7) == WIRE_LEN && (head = usual_head(p, left, &n)) != 0) {
+        struct str bytes = {(const char *)p + head, n}, whole = {(const char *)p, head + n};
+        *out = (struct wire_field){p[0] >> 3, WIRE_LEN, n, bytes, whole};
+        c->p = p + head + n;
+        return true;
+    }
     struct scan s = {c->p, c->end};
     enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH, out);
     if (wrong != FINE) {
@@ -218,47 +242,69 @@ static bool damaged(struct damage *d, enum wrong wrong, const unsigned char *at,
     return false;
 }
 
+static bool walk(struct damage *d, struct str body, enum wire_message m, int depth);
+
+// What a known field holds.
+static bool walk_inside(struct damage *d, const struct wire_row *row, struct str bytes,
+                        const unsigned char *start, enum wire_message m, int depth)
+{
+    if (row->check == INSIDE_PACKED)
+        return packed_ok(row, bytes) || damaged(d, PACKED, start, m);
+    if (depth >= WIRE_MAX_DEPTH)
+        return damaged(d, DEPTH, start, m);
+    return walk(d, bytes, (enum wire_message)row->message, depth + 1);
+}
+
+// A field of any form at p; gives the end of it, or NULL.
+static const unsigned char *walk_slow(struct damage *d, const unsigned char *p,
+                                      const unsigned char *end, enum wire_message m, int depth)
+{
+    struct scan s = {p, end};
+    struct wire_field f;
+    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &f);
+    const struct wire_row *row = wrong == FINE ? tsr__wire_row(m, f.number) : NULL;
+    if (wrong != FINE)
+        damaged(d, wrong, p, m);
+    else if (!row || !row->check || f.type != WIRE_LEN || walk_inside(d, row, f.bytes, p, m, depth))
+        return s.p;
+    return NULL;
+}
+
 // Walks a message and, by recursion, all known nested ones; depth is its own level, at most
-// WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the
-// usual field (tag, length and value of one byte) is handled here without a call.
+// WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the usual fields
+// are told apart by their first two bytes.
 static bool walk(struct damage *d, struct str body, enum wire_message m, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[m];
-    struct scan s = {(const unsigned char *)body.p, (const unsigned char *)body.p + body.n};
-    while (s.p < s.end) {
-        const unsigned char *start = s.p;
-        size_t left = (size_t)(s.end - start);
-        uint32_t number;
-        struct str bytes;
-        if (TSR_LIKELY(left >= 2 && start[0] >= 8 && start[0] < 128 && start[1] < 128 &&
-                       (start[0] & 5) == 0 && ((start[0] & 2) == 0 || start[1] <= left - 2))) {
-            s.p += 2; // varint or length-delimited: wire types 0 and 2
-            if ((start[0] & 2) == 0)
+    const unsigned char *p = (const unsigned char *)body.p, *end = p + body.n;
+    while (p < end) {
+        size_t left = (size_t)(end - p), n = 0, head = 0;
+        if (TSR_LIKELY(left >= 2)) {
+            if (wire_is_short(p[0] | (uint32_t)p[1] << 8) && !(p[0] & WIRE_LEN)) {
+                p += 2; // an integer of one byte
                 continue;
-            number = start[0] >> 3;
-            bytes = (struct str){(const char *)s.p, start[1]};
-            s.p += start[1];
-        } else {
-            struct wire_field f;
-            enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &f);
-            if (wrong != FINE)
-                return damaged(d, wrong, start, m);
-            if (f.type != WIRE_LEN || f.number > WIRE_MAX_NUMBER)
-                continue;
-            number = f.number;
-            bytes = f.bytes;
+            }
+            if ((p[0] & 7) == WIRE_LEN)
+                head = usual_head(p, left, &n);
         }
-        const struct wire_row *row = &rows[number];
-        if (row->kind == KIND_MESSAGE) {
-            if (depth >= WIRE_MAX_DEPTH)
-                return damaged(d, DEPTH, start, m);
-            if (!walk(d, bytes, (enum wire_message)row->message, depth + 1))
+        if (TSR_UNLIKELY(head == 0)) {
+            if (!(p = walk_slow(d, p, end, m, depth)))
                 return false;
-        } else if (row->repeated && row->kind != KIND_BYTES && !packed_ok(row, bytes)) {
-            return damaged(d, PACKED, start, m);
+            continue;
         }
+        const struct wire_row *row = &rows[p[0] >> 3];
+        if (row->check != INSIDE_ANY &&
+            !walk_inside(d, row, (struct str){(const char *)p + head, n}, p, m, depth))
+            return false;
+        p += head + n;
     }
     return true;
+}
+
+bool tsr__wire_sound(struct str body, enum wire_message m, int depth)
+{
+    struct damage d;
+    return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, m, depth));
 }
 
 tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,

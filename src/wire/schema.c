@@ -7,9 +7,13 @@
 
 #define ROW(f, text, ...) [f] = {.number = f, .name = text, __VA_ARGS__},
 #define ONE(k)            .kind = KIND_##k
-#define MANY(k)           .kind = KIND_##k, .repeated = 1
-#define SUB(m)            .kind = KIND_MESSAGE, .message = WIRE_##m
-#define SUBS(m)           .kind = KIND_MESSAGE, .repeated = 1, .message = WIRE_##m
+#define MANY(k)           .kind = KIND_##k, .repeated = 1, .check = MANY_##k
+#define SUB(m)            .kind = KIND_MESSAGE, .message = WIRE_##m, .check = INSIDE_MESSAGE
+#define SUBS(m)           SUB(m), .repeated = 1
+#define MANY_BYTES        INSIDE_ANY
+#define MANY_INT          INSIDE_PACKED
+#define MANY_FLOAT        INSIDE_PACKED
+#define MANY_DOUBLE       INSIDE_PACKED
 
 // clang-format off
 const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1] = {

@@ -25,6 +25,7 @@ enum wire_message {
 
 // INT is any type that is a varint.
 enum wire_kind { KIND_INT, KIND_FLOAT, KIND_DOUBLE, KIND_BYTES, KIND_MESSAGE };
+enum wire_inside { INSIDE_ANY, INSIDE_MESSAGE, INSIDE_PACKED };
 enum wire_type {
     WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_GROUP_BEGIN = 3, WIRE_GROUP_END = 4,
     WIRE_I32 = 5
@@ -36,6 +37,7 @@ struct wire_row {
     uint8_t kind;     // enum wire_kind
     uint8_t repeated; // 0 or 1
     uint8_t message;  // enum wire_message, for KIND_MESSAGE
+    uint8_t check;    // what a length-delimited field of this row must be: enum wire_inside
     const char *name;
 };
 // Row of a field, or NULL if the schema does not know it.
@@ -63,6 +65,12 @@ static inline struct wire_cursor wire_over(struct str body)
     const unsigned char *p = (const unsigned char *)(body.p ? body.p : "");
     return (struct wire_cursor){p, p + body.n, NULL};
 }
+// Two bytes (the first in the low half) that are a tag of one byte, not of field 0, and an integer or
+// a length of one byte: wire types 0 and 2, no "more follows" in either.
+static inline bool wire_is_short(uint32_t two)
+{
+    return (two & 0x8085) == 0 && (two & 0x78) != 0;
+}
 bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out);
 // Next field; false at the end and on damage (then c->wrong says what, c->p where). The usual
 // field, a tag and a length or value of one byte each, is decoded in place.
@@ -70,17 +78,20 @@ static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
 {
     const unsigned char *p = c->p;
     size_t left = (size_t)(c->end - p);
-    if (TSR_LIKELY(left >= 2 && p[0] >= 8 && p[0] < 128 && p[1] < 128)) {
-        uint32_t type = p[0] & 7;
-        size_t n = type == WIRE_LEN ? p[1] : 0;
-        if (TSR_LIKELY((type == WIRE_LEN || type == WIRE_VARINT) && n <= left - 2)) {
+    if (TSR_UNLIKELY(left < 2))
+        return left && tsr__wire_next_slow(c, out);
+    uint32_t two = p[0] | (uint32_t)p[1] << 8;
+    if (TSR_LIKELY(wire_is_short(two))) {
+        size_t n = two & WIRE_LEN ? two >> 8 : 0;
+        if (TSR_LIKELY(n <= left - 2)) {
             const char *at = (const char *)p;
-            *out = (struct wire_field){p[0] >> 3, type, p[1], {at + 2, n}, {at, n + 2}};
+            *out =
+                (struct wire_field){(two & 127) >> 3, two & 7, two >> 8, {at + 2, n}, {at, n + 2}};
             c->p = p + 2 + n;
             return true;
         }
     }
-    return left && tsr__wire_next_slow(c, out);
+    return tsr__wire_next_slow(c, out);
 }
 
 #define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
@@ -90,6 +101,8 @@ static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
 // offset.
 tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,
                            enum wire_message m, int depth) TSR_MUST_USE;
+// The same without a finding: for many small parts, with the check above for the one that is bad.
+bool tsr__wire_sound(struct str body, enum wire_message m, int depth);
 
 // Conveniences for parts that were checked (they skip what does not fit the asked kind, as protobuf
 // does). An int32 field is the low 32 bits of its integer:
@@ -106,19 +119,24 @@ struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, b
 
 // A nested message that was begun: where its length stands, and the bytes before its content.
 struct rope_mark {
-    size_t piece;
+    size_t piece; // that holds the slot; SIZE_MAX while it is in the open run
     char *slot;
     uint64_t bytes;
 };
 // A list of spans: views of unchanged bytes and encoded new ones. Adjacent spans join. Sticky
 // failure.
+// [run, at) are encoded bytes behind the last piece that are no piece yet; [at, end) is free.
 struct rope {
     struct arena *arena;
     VEC(struct str) pieces;
-    uint64_t bytes;
-    char *chunk, *at, *end;     // memory for encoded bytes; [at, end) is free
+    uint64_t bytes; // of the pieces
+    char *run, *at, *end;
     VEC(struct rope_mark) open; // messages begun and not ended
 };
+static inline uint64_t rope_size(const struct rope *r)
+{
+    return r->bytes + (uint64_t)(r->at - r->run);
+}
 void tsr__rope_init(struct rope *r, struct arena *a);
 // Refers to span, which must live as long as the rope (very short ones may be copied).
 void tsr__rope_view(struct rope *r, struct str span);
@@ -158,7 +176,7 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
 // through memory.
 void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd);
 struct str tsr__rope_flat(const struct rope *r, struct arena *a); // one piece of memory
-void tsr__rope_read(const struct rope *r, char *out);             // r->bytes bytes
+void tsr__rope_read(const struct rope *r, char *out);             // rope_size(r) bytes
 
 // ---- external data (external.c) -------------------------------------------------------------
 

@@ -8,11 +8,11 @@
 // Knows fields, not messages.
 #include "wire/internal.h"
 
-#define FIRST_BYTES                                                                                \
-    ((size_t)1 << 10) // the first chunk; later ones are as large as what was written
-#define CHUNK_BYTES ((size_t)64 << 10)  // but no larger than this
+// Chunks are as large as what was written so far, within these bounds.
+#define FIRST_BYTES ((size_t)1 << 10)
+#define CHUNK_BYTES ((size_t)64 << 10)
 #define VIEW_BYTES  ((size_t)2 << 10)   // texts from here on are referred to, not copied
-#define SMALL_BYTES ((size_t)32)        // spans below are copied: a piece costs more than they do
+#define SMALL_BYTES ((size_t)64)        // spans below are copied: a piece costs more than they do
 #define COPY_BYTES  ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
 
 void tsr__rope_init(struct rope *r, struct arena *a)
@@ -20,23 +20,7 @@ void tsr__rope_init(struct rope *r, struct arena *a)
     *r = (struct rope){.arena = a};
 }
 
-// Room for n encoded bytes at r->at, or false once memory has run out.
-static bool room(struct rope *r, size_t n)
-{
-    if (TSR_LIKELY(r->at && (size_t)(r->end - r->at) >= n))
-        return true;
-    size_t bytes = r->bytes < CHUNK_BYTES ? (size_t)r->bytes : CHUNK_BYTES;
-    bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
-    bytes = bytes > n ? bytes : n;
-    char *chunk = arena_get(r->arena, bytes, 1);
-    if (!chunk)
-        return false;
-    r->chunk = r->at = chunk;
-    r->end = chunk + bytes;
-    return true;
-}
-
-// Makes span the end of the rope.
+// Makes span the end of the pieces; the open run is closed before.
 static void append(struct rope *r, const char *p, size_t n)
 {
     struct str *last = r->pieces.n ? &r->pieces.at[r->pieces.n - 1] : NULL;
@@ -51,12 +35,36 @@ static void append(struct rope *r, const char *p, size_t n)
     r->bytes += n;
 }
 
-// Takes in the encoded bytes from r->at to end.
-static void commit(struct rope *r, char *end)
+// Makes the open run a piece; the messages that were begun in it have their length there.
+static void close_run(struct rope *r)
 {
-    char *start = r->at;
-    r->at = end;
-    append(r, start, (size_t)(end - start));
+    if (r->run == r->at)
+        return;
+    append(r, r->run, (size_t)(r->at - r->run));
+    r->run = r->at;
+    for (size_t i = r->open.n; i-- > 0 && r->open.at[i].piece == SIZE_MAX;)
+        r->open.at[i].piece = r->pieces.n - 1;
+}
+
+static bool new_chunk(struct rope *r, size_t n)
+{
+    uint64_t bytes = rope_size(r);
+    bytes = bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
+    bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
+    bytes = bytes > n ? bytes : n;
+    close_run(r);
+    char *chunk = arena_get(r->arena, (size_t)bytes, 1);
+    if (!chunk)
+        return false;
+    r->run = r->at = chunk;
+    r->end = chunk + bytes;
+    return true;
+}
+
+// Room for n encoded bytes at r->at, or false once memory has run out.
+static inline bool room(struct rope *r, size_t n)
+{
+    return TSR_LIKELY((size_t)(r->end - r->at) >= n && r->at) || new_chunk(r, n);
 }
 
 void tsr__rope_copy(struct rope *r, struct str bytes)
@@ -64,30 +72,30 @@ void tsr__rope_copy(struct rope *r, struct str bytes)
     if (bytes.n == 0 || !room(r, bytes.n))
         return;
     memcpy(r->at, bytes.p, bytes.n);
-    commit(r, r->at + bytes.n);
+    r->at += bytes.n;
 }
 
 void tsr__rope_view(struct rope *r, struct str span)
 {
-    struct str *last = r->pieces.n ? &r->pieces.at[r->pieces.n - 1] : NULL;
     if (span.n == 0)
         return;
-    if (span.n < SMALL_BYTES && last && last->p + last->n == r->at && span.p != r->at)
+    if (span.n < SMALL_BYTES && r->run != r->at) {
         tsr__rope_copy(r, span);
-    else
-        append(r, span.p, span.n);
+        return;
+    }
+    close_run(r);
+    append(r, span.p, span.n);
 }
 
-static char *put_tag(char *p, uint32_t number, enum wire_type type)
+static inline char *put_tag(char *p, uint32_t number, enum wire_type type)
 {
     return varint_put(p, (uint64_t)number << 3 | type);
 }
 
 void tsr__rope_int(struct rope *r, uint32_t number, int64_t value)
 {
-    if (!room(r, TAG_MAX + VARINT_MAX))
-        return;
-    commit(r, varint_put(put_tag(r->at, number, WIRE_VARINT), (uint64_t)value));
+    if (room(r, TAG_MAX + VARINT_MAX))
+        r->at = varint_put(put_tag(r->at, number, WIRE_VARINT), (uint64_t)value);
 }
 
 void tsr__rope_float(struct rope *r, uint32_t number, float value)
@@ -99,7 +107,7 @@ void tsr__rope_float(struct rope *r, uint32_t number, float value)
     char *p = put_tag(r->at, number, WIRE_I32);
     for (int i = 0; i < 4; i++)
         *p++ = (char)(unsigned char)(bits >> (8 * i));
-    commit(r, p);
+    r->at = p;
 }
 
 void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value)
@@ -112,9 +120,9 @@ void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value)
         memcpy(p, value.p, value.n);
         p += value.n;
     }
-    commit(r, p);
+    r->at = p;
     if (!copy)
-        append(r, value.p, value.n);
+        tsr__rope_view(r, value);
 }
 
 void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n)
@@ -130,13 +138,12 @@ void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t 
         bytes += varint_size((uint64_t)v[i]);
     if (!room(r, TAG_MAX + VARINT_MAX))
         return;
-    commit(r, varint_put(put_tag(r->at, number, WIRE_LEN), bytes));
+    r->at = varint_put(put_tag(r->at, number, WIRE_LEN), bytes);
     for (size_t i = 0; i < n && room(r, VARINT_MAX); i++)
-        commit(r, varint_put(r->at, (uint64_t)v[i]));
+        r->at = varint_put(r->at, (uint64_t)v[i]);
 }
 
-// ---- nested messages
-// --------------------------------------------------------------------------------
+// ---- nested messages --------------------------------------------------------------------------------
 
 size_t tsr__rope_begin(struct rope *r, uint32_t number)
 {
@@ -146,28 +153,26 @@ size_t tsr__rope_begin(struct rope *r, uint32_t number)
         return mark;
     char *slot = put_tag(r->at, number, WIRE_LEN);
     *slot = 0;
-    commit(r, slot + 1);
-    *m = (struct rope_mark){r->pieces.n - 1, slot, r->bytes};
+    r->at = slot + 1;
+    *m = (struct rope_mark){SIZE_MAX, slot, rope_size(r)};
     return mark;
 }
 
-// Puts the length between the piece that ends before the slot and the rest, which becomes its own
-// piece.
+// Puts the length between the piece that ends before the slot and the rest, which becomes its own piece.
 static void insert_length(struct rope *r, const struct rope_mark *m, uint64_t length)
 {
-    struct str *spare = room(r, VARINT_MAX) ? vec_push(r->arena, &r->pieces) : NULL;
+    char *start = arena_get(r->arena, VARINT_MAX, 1);
+    struct str *spare = start ? vec_push(r->arena, &r->pieces) : NULL;
     spare = spare ? vec_push(r->arena, &r->pieces) : NULL;
     if (!spare)
         return;
-    char *start = r->at;
-    r->at = varint_put(start, length);
     struct str *head = &r->pieces.at[m->piece];
     struct str rest = {m->slot + 1, (size_t)(head->p + head->n - (m->slot + 1))};
     size_t behind = r->pieces.n - 2 - (m->piece + 1);
     size_t gap = rest.n ? 2 : 1;
     memmove(head + 1 + gap, head + 1, behind * sizeof *head);
     head->n = (size_t)(m->slot - head->p);
-    head[1] = (struct str){start, (size_t)(r->at - start)};
+    head[1] = (struct str){start, (size_t)(varint_put(start, length) - start)};
     if (rest.n)
         head[2] = rest;
     else
@@ -179,21 +184,24 @@ void tsr__rope_end(struct rope *r, size_t mark)
 {
     if (r->arena->failed || mark >= r->open.n)
         return;
-    struct rope_mark m = r->open.at[mark];
-    r->open.n = mark;
-    uint64_t length = r->bytes - m.bytes;
+    const struct rope_mark *m = &r->open.at[mark];
+    uint64_t length = rope_size(r) - m->bytes;
     size_t extra = varint_size(length) - 1;
-    bool one_chunk = m.slot >= r->chunk && m.slot < r->at && m.piece == r->pieces.n - 1 &&
-                     r->pieces.at[m.piece].p + r->pieces.at[m.piece].n == r->at;
     if (extra == 0) {
-        *m.slot = (char)length;
-    } else if (one_chunk && (size_t)(r->end - r->at) >= extra) {
-        memmove(m.slot + 1 + extra, m.slot + 1, (size_t)length);
-        varint_put(m.slot, length);
-        commit(r, r->at + extra);
+        *m->slot = (char)length;
     } else {
-        insert_length(r, &m, length);
+        if (m->piece == SIZE_MAX && (size_t)(r->end - r->at) < extra)
+            close_run(r);
+        if (m->piece == SIZE_MAX) {
+            memmove(m->slot + 1 + extra, m->slot + 1, (size_t)length);
+            varint_put(m->slot, length);
+            r->at += extra;
+        } else {
+            close_run(r);
+            insert_length(r, m, length);
+        }
     }
+    r->open.n = mark;
 }
 
 // ---- rewriting
@@ -355,8 +363,12 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
     write_absent(&w, UINT32_MAX);
 }
 
-// ---- giving out
-// -------------------------------------------------------------------------------------
+// ---- giving out -------------------------------------------------------------------------------------
+
+static struct str last_run(const struct rope *r)
+{
+    return (struct str){r->run, (size_t)(r->at - r->run)};
+}
 
 void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd)
 {
@@ -368,6 +380,9 @@ void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, in
         else
             tsr__out_write(o, piece.p, piece.n);
     }
+    struct str run = last_run(r);
+    if (run.n)
+        tsr__out_write(o, run.p, run.n);
 }
 
 void tsr__rope_read(const struct rope *r, char *out)
@@ -376,15 +391,24 @@ void tsr__rope_read(const struct rope *r, char *out)
         memcpy(out, r->pieces.at[i].p, r->pieces.at[i].n);
         out += r->pieces.at[i].n;
     }
+    struct str run = last_run(r);
+    if (run.n)
+        memcpy(out, run.p, run.n);
 }
 
 struct str tsr__rope_flat(const struct rope *r, struct arena *a)
 {
-    if (r->pieces.n == 1)
+    struct str run = last_run(r);
+    if (r->arena->failed)
+        return (struct str){0};
+    if (r->pieces.n == 0)
+        return run;
+    if (r->pieces.n == 1 && run.n == 0)
         return r->pieces.at[0];
-    char *p = r->arena->failed ? NULL : arena_get(a, (size_t)r->bytes + 1, 1);
+    size_t n = (size_t)rope_size(r);
+    char *p = arena_get(a, n + 1, 1);
     if (!p)
         return (struct str){0};
     tsr__rope_read(r, p);
-    return (struct str){p, (size_t)r->bytes};
+    return (struct str){p, n};
 }

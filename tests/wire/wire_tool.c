@@ -74,7 +74,7 @@ static bool rewrites(struct arena *a, struct str body, enum wire_message m)
     struct rope r;
     tsr__rope_init(&r, a);
     tsr__rope_rewrite(&r, body, managed, n_managed, parts.at, parts.n);
-    return ok && r.bytes == body.n &&
+    return ok && rope_size(&r) == body.n &&
            (body.n == 0 || (r.pieces.n == 1 && r.pieces.at[0].p == body.p));
 }
 
