@@ -77,29 +77,22 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 
 static tsr_status check_edit(tsr_node *n, const char *name)
 {
+    bool gone = n->flags & N_GONE;
+    if (!gone && name && *name)
+        return TSR_OK;
     struct place at = tsr__place_node(n);
-    if (n->flags & N_GONE) {
-        tsr__diag(n->graph->model->session, DIAG_node_removed, &at, NULL,
-                  "the node is no longer in its graph");
-        return TSR_INVALID;
-    }
-    if (!name || !*name) {
-        tsr__diag(n->graph->model->session, DIAG_name_empty, &at, NULL,
-                  "an attribute needs a name");
-        return TSR_INVALID;
-    }
-    return TSR_OK;
+    tsr__diag(n->graph->model->session, gone ? DIAG_node_removed : DIAG_name_empty, &at, NULL, "%s",
+              gone ? "the node is no longer in its graph" : "an attribute needs a name");
+    return TSR_INVALID;
 }
 
 static tsr_attr *append_attr(tsr_node *n)
 {
     struct arena *a = &n->graph->model->arena;
-    tsr_attr **more = ARENA_ARRAY(a, tsr_attr *, (size_t)n->n_attrs + 1);
+    tsr_attr **more = tsr__room(a, n->attrs, n->n_attrs);
     tsr_attr *at = ARENA_NEW(a, tsr_attr);
     if (!more || !at)
         return NULL;
-    for (size_t i = 0; i < n->n_attrs; i++)
-        more[i] = n->attrs[i];
     at->node = n;
     more[n->n_attrs++] = at;
     n->attrs = more;
@@ -126,6 +119,7 @@ static tsr_status fresh_attr(tsr_node *n, const char *name, tsr_attr_kind kind, 
     if (!a)
         return TSR_NOMEM;
     *a = (tsr_attr){.node = n, .kind = kind, .decoded = true, .changed = true, .has_value = true};
+    tsr__node_relink(n);
     a->name = tsr__keep(n->graph->model, str_of(name));
     tsr__touch_node(n, N_ATTRIBUTES);
     *out = a;
@@ -198,6 +192,7 @@ tsr_status tsr_node_remove_attr(tsr_node *n, const char *name)
     for (; i + 1 < n->n_attrs; i++)
         n->attrs[i] = n->attrs[i + 1];
     n->n_attrs--;
+    tsr__node_relink(n);
     tsr__touch_node(n, N_ATTRIBUTES);
     return model_status(n->graph->model);
 }

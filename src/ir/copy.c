@@ -220,6 +220,7 @@ tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, siz
     }
     if (c->call)
         w->flags |= N_ATTRIBUTES;
+    tsr__node_relink(w);
     return w;
 }
 
@@ -431,7 +432,7 @@ static void clone_functions(struct cloner *c)
         tsr_function **slot = vec_push(&c->to->arena, &c->to->functions);
         if (!w || !slot)
             return;
-        *w = (tsr_function){.model = c->to, .whole = f->whole};
+        *w = (tsr_function){.model = c->to, .whole = f->whole, .index = i};
         w->name = tsr__keep(c->to, f->name);
         w->domain = tsr__keep(c->to, f->domain);
         w->overload = tsr__keep(c->to, f->overload);

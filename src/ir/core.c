@@ -306,17 +306,43 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
-size_t tsr__node_graphs(const tsr_node *n, size_t k, tsr_graph **out)
+tsr_graph *tsr__node_subgraph(const tsr_node *n)
 {
-    size_t count = 0;
-    *out = NULL;
-    if (!(n->flags & N_GRAPHS))
-        return 0;
+    for (size_t i = 0; (n->flags & N_GRAPHS) && i < n->n_attrs; i++)
+        if (n->attrs[i]->n_graphs)
+            return n->attrs[i]->graphs[0];
+    return NULL;
+}
+
+void tsr__node_relink(tsr_node *n)
+{
+    tsr_graph *before = NULL;
     for (size_t i = 0; i < n->n_attrs; i++)
-        for (size_t j = 0; j < n->attrs[i]->n_graphs; j++)
-            if (count++ == k)
-                *out = n->attrs[i]->graphs[j];
-    return count;
+        for (size_t k = 0; k < n->attrs[i]->n_graphs; k++) {
+            tsr_graph *g = n->attrs[i]->graphs[k];
+            g->sibling = NULL;
+            if (before)
+                before->sibling = g;
+            before = g;
+        }
+}
+
+size_t tsr__room_for(size_t n)
+{
+    size_t room = 1;
+    while (room < n)
+        room *= 2;
+    return room;
+}
+
+void *tsr__room(struct arena *a, void *at, size_t n)
+{
+    if (n & (n - 1)) // not full
+        return at;
+    void **more = ARENA_ARRAY(a, void *, n ? 2 * n : 1);
+    if (more && n)
+        memcpy(more, at, n * sizeof(*more));
+    return more;
 }
 
 bool tsr__node_has(const tsr_node *n, const tsr_value *v)

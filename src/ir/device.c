@@ -210,12 +210,10 @@ bool tsr__config_has_count(const tsr_config *c)
 tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c)
 {
     struct arena *a = &n->graph->model->arena;
-    tsr_node_config **more = ARENA_ARRAY(a, tsr_node_config *, (size_t)n->n_configs + 1);
+    tsr_node_config **more = tsr__room(a, n->configs, n->n_configs);
     tsr_node_config *nc = ARENA_NEW(a, tsr_node_config);
     if (!more || !nc)
         return NULL;
-    for (size_t i = 0; i < n->n_configs; i++)
-        more[i] = n->configs[i];
     nc->node = n;
     nc->config = c;
     more[n->n_configs++] = nc;

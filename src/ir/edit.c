@@ -174,23 +174,23 @@ tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v)
 
 // ---- adding ---------------------------------------------------------------------------------
 
-static tsr_status check_value(const tsr_graph *g, const tsr_value *v, struct place at)
+// Whether a node of g can read v; n (or NULL) is the node.
+static tsr_status check_value(const tsr_graph *g, const tsr_value *v, const tsr_node *n)
 {
-    if (!v)
+    bool foreign = v && tsr__value_model(v) != g->model;
+    if (!v || (!foreign && tsr__graph_within(g, v->home) && !(v->flags & V_GONE)))
         return TSR_OK;
+    struct place at = n ? tsr__place_node(n) : PLACE_NONE;
+    at.graph = tsr__graph_path(g);
     at.value = v->name;
-    if (tsr__value_model(v) != g->model) {
+    if (foreign)
         tsr__diag(g->model->session, DIAG_value_foreign, &at, NULL,
                   "'" STR_FMT "' is a value of another model", STR_ARG(v->name));
-        return TSR_INVALID;
-    }
-    if (!tsr__graph_within(g, v->home) || (v->flags & V_GONE)) {
+    else
         tsr__diag(g->model->session, DIAG_value_out_of_scope, &at, NULL,
                   "'" STR_FMT "' cannot be seen in graph '" STR_FMT "'", STR_ARG(v->name),
-                  STR_ARG(tsr__graph_path(g)));
-        return TSR_INVALID;
-    }
-    return TSR_OK;
+                  STR_ARG(at.graph));
+    return TSR_INVALID;
 }
 
 tsr_value *tsr_graph_add_input(tsr_graph *g, const char *name)
@@ -211,7 +211,7 @@ tsr_status tsr_graph_add_output(tsr_graph *g, tsr_value *v)
 {
     struct place at = PLACE_NONE;
     at.graph = tsr__graph_path(g);
-    tsr_status st = check_value(g, v, at);
+    tsr_status st = check_value(g, v, NULL);
     if (st == TSR_OK && !v) {
         tsr__diag(g->model->session, DIAG_argument_invalid, &at, NULL, "an output needs a value");
         st = TSR_INVALID;
@@ -324,7 +324,7 @@ static tsr_status check_new_node(tsr_graph *g, const char *op, tsr_value *const 
         st = TSR_INVALID;
     }
     for (size_t i = 0; i < n_inputs && st == TSR_OK; i++)
-        st = check_value(g, inputs[i], at);
+        st = check_value(g, inputs[i], NULL);
     for (size_t i = 0; i < n_outputs && st == TSR_OK; i++) {
         if (!outputs[i] || !*outputs[i])
             continue;
@@ -498,7 +498,7 @@ tsr_status tsr_node_replace_input(tsr_node *n, size_t i, tsr_value *v)
     if (st == TSR_OK && i >= n->n_inputs)
         st = bad_index(n, i);
     if (st == TSR_OK)
-        st = check_value(n->graph, v, tsr__place_node(n));
+        st = check_value(n->graph, v, n);
     if (st != TSR_OK)
         return st;
     tsr_value *old = n->inputs[i].value;
@@ -533,7 +533,7 @@ tsr_status tsr_value_replace_uses(tsr_value *v, tsr_value *by, bool outputs)
     const struct use *u = v->last_use;
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < v->n_uses && st == TSR_OK; i++, u = u->next)
-        st = check_value(u->node->graph, by, tsr__place_node(u->node));
+        st = check_value(u->node->graph, by, u->node);
     if (st == TSR_OK && !by) {
         struct place at = tsr__place_value(v);
         tsr__diag(tsr__value_model(v)->session, DIAG_argument_invalid, &at, NULL,
@@ -541,7 +541,7 @@ tsr_status tsr_value_replace_uses(tsr_value *v, tsr_value *by, bool outputs)
         st = TSR_INVALID;
     }
     if (st == TSR_OK && outputs)
-        st = check_value(v->home, by, tsr__place_value(v));
+        st = check_value(v->home, by, NULL);
     if (st != TSR_OK)
         return st;
     while (v->last_use && st == TSR_OK) {

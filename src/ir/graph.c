@@ -64,35 +64,17 @@ tsr_value *tsr_graph_value(const tsr_graph *g, const char *name)
     return v && !(v->flags & V_STANDIN) ? v : NULL;
 }
 
-// First node of the subgraphs of n from the k-th on.
-static tsr_node *first_below(const tsr_node *n, size_t k)
+// First node of g or of the subgraphs after it.
+static tsr_node *first_in(const tsr_graph *g)
 {
-    tsr_graph *g;
-    for (size_t count = tsr__node_graphs(n, k, &g); k < count; k++) {
-        tsr__node_graphs(n, k, &g);
+    for (; g; g = g->sibling)
         if (g->first)
             return g->first;
-    }
     return NULL;
 }
 
-static size_t place_of_graph(const tsr_graph *g)
+static tsr_node *first_of_functions(const tsr_model *m, size_t i)
 {
-    tsr_graph *h;
-    size_t k = 0, count = tsr__node_graphs(g->owner, 0, &h);
-    for (; k < count; k++) {
-        tsr__node_graphs(g->owner, k, &h);
-        if (h == g)
-            return k;
-    }
-    return count;
-}
-
-static tsr_node *first_of_functions(const tsr_model *m, const tsr_function *after)
-{
-    size_t i = 0;
-    while (after && i < m->functions.n && m->functions.at[i++] != after) {
-    }
     for (; i < m->functions.n; i++)
         if (m->functions.at[i]->graph->first)
             return m->functions.at[i]->graph->first;
@@ -102,13 +84,13 @@ static tsr_node *first_of_functions(const tsr_model *m, const tsr_function *afte
 tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after)
 {
     if (!after)
-        return m->graph->first ? m->graph->first : first_of_functions(m, NULL);
-    tsr_node *next = after->flags & N_GRAPHS ? first_below(after, 0) : NULL;
+        return m->graph->first ? m->graph->first : first_of_functions(m, 0);
+    tsr_node *next = after->flags & N_GRAPHS ? first_in(tsr__node_subgraph(after)) : NULL;
     while (!next && !(next = after->next)) {
         const tsr_graph *g = after->graph;
         if (!g->owner)
-            return first_of_functions(m, g->function);
-        next = first_below(g->owner, place_of_graph(g) + 1);
+            return first_of_functions(m, g->function ? g->function->index + 1 : 0);
+        next = first_in(g->sibling);
         after = g->owner;
     }
     return next;

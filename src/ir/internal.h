@@ -166,7 +166,8 @@ struct tsr_graph {
     tsr_node *owner; // of the attribute that holds it
     tsr_attr *attr;
     tsr_function *function;
-    tsr_graph *next; // of the model
+    tsr_graph *next;    // of the model
+    tsr_graph *sibling; // next subgraph of the same node
     struct str name, body, path;
     struct str infos; // stretch of body that holds every value_info; empty: not known
     uint32_t absent;  // bit set of field numbers that body is known not to have
@@ -191,6 +192,7 @@ typedef VEC(struct opset) opset_list;
 
 struct tsr_function {
     tsr_model *model;
+    size_t index;
     struct str name, domain, overload; // NUL-terminated
     tsr_graph *graph;
     struct str whole;
@@ -312,8 +314,12 @@ void tsr__touch_node(tsr_node *n, uint32_t bits);
 void tsr__touch_graph(tsr_graph *g, uint32_t bits);
 tsr_model *tsr__value_model(const tsr_value *v);
 bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer); // the same, or nested in it
-size_t tsr__node_graphs(const tsr_node *n, size_t k,
-                        tsr_graph **out);                  // k-th subgraph; returns the count
+tsr_graph *tsr__node_subgraph(const tsr_node *n); // the first; others by sibling
+void tsr__node_relink(tsr_node *n);               // after its subgraphs changed
+// An array of n pointers with room for one more: the old one, or a copy of twice the size. Its room
+// is always the power of two at or above n. NULL: out of memory.
+void *tsr__room(struct arena *a, void *at, size_t n);
+size_t tsr__room_for(size_t n);                            // that power of two
 bool tsr__node_has(const tsr_node *n, const tsr_value *v); // is an input or output
 struct place tsr__place_value(const tsr_value *v);
 struct str tsr__graph_path(const tsr_graph *g);

@@ -59,7 +59,7 @@ void tsr__attrs_decode(tsr_node *n)
     size_t expected = n->n_attrs;
     n->n_attrs = 0;
     tsr_attr *all = ARENA_ARRAY(ar, tsr_attr, expected);
-    n->attrs = ARENA_ARRAY(ar, tsr_attr *, expected);
+    n->attrs = ARENA_ARRAY(ar, tsr_attr *, tsr__room_for(expected));
     if (!all || !n->attrs)
         return;
     struct wire_cursor c = wire_over(tsr__field_body(n->whole));
@@ -404,16 +404,20 @@ static void decode_spec_dim(tsr_model *m, tsr_spec *p, const struct wire_field *
             d->factors[d->n++] = decode_factor(m, f.bytes);
 }
 
+#define OWN_MAX 64
+
 // The value that a spec's name means at n: one of the node's own, else whatever is in scope, else a
 // stand-in.
 static tsr_value *spec_value(tsr_node *n, struct str name)
 {
-    for (size_t i = 0; i < n->n_inputs; i++)
-        if (n->inputs[i].value && str_eq(n->inputs[i].value->name, name))
-            return n->inputs[i].value;
-    for (size_t i = 0; i < n->n_outputs; i++)
-        if (n->outputs[i] && str_eq(n->outputs[i]->name, name))
-            return n->outputs[i];
+    if (n->n_inputs <= OWN_MAX && n->n_outputs <= OWN_MAX) { // else the table of names is quicker
+        for (size_t i = 0; i < n->n_inputs; i++)
+            if (n->inputs[i].value && str_eq(n->inputs[i].value->name, name))
+                return n->inputs[i].value;
+        for (size_t i = 0; i < n->n_outputs; i++)
+            if (n->outputs[i] && str_eq(n->outputs[i]->name, name))
+                return n->outputs[i];
+    }
     return tsr__graph_refer(n->graph, name);
 }
 

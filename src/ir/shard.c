@@ -64,8 +64,8 @@ static void check_value(struct request *q)
 
 static void check_stage(struct request *q)
 {
-    struct place at = place_request(q);
     if (q->stage < -1 || q->stage > INT32_MAX) {
+        struct place at = place_request(q);
         tsr__diag(session_of(q), DIAG_stage_range, &at, "stages are counted from 0",
                   "%lld is no pipeline stage", (long long)q->stage);
         q->wrong++;
@@ -73,6 +73,7 @@ static void check_stage(struct request *q)
     }
     const tsr_node_config *nc = tsr_node_find_config(q->node, q->config);
     if (q->stage >= 0 && nc && nc->has_stage && nc->stage != q->stage) {
+        struct place at = place_request(q);
         tsr__diag(session_of(q), DIAG_stage_conflict, &at,
                   "change it with tsr_node_set_stage first",
                   "the node is in stage %lld of this configuration, not %lld", (long long)nc->stage,
@@ -100,13 +101,19 @@ static int64_t normal_axis(int64_t axis, int rank)
     return axis < 0 && rank >= 0 ? axis + rank : axis;
 }
 
-// The size of the axis where it is known; adds findings for a bad axis or count.
-static void check_axis(struct request *q, int rank, tsr_dim *size)
+static struct place place_axis(const struct request *q)
 {
     struct place at = place_request(q);
     at.axis = q->axis;
+    return at;
+}
+
+// The size of the axis where it is known; adds findings for a bad axis or count.
+static void check_axis(struct request *q, int rank, tsr_dim *size)
+{
     *size = (tsr_dim){-1, ""};
     if (q->count < 1) {
+        struct place at = place_axis(q);
         tsr__diag(session_of(q), DIAG_shard_count, &at, NULL, "%lld is no number of shards",
                   (long long)q->count);
         q->wrong++;
@@ -114,6 +121,7 @@ static void check_axis(struct request *q, int rank, tsr_dim *size)
     if (rank < 0)
         return;
     if (q->axis < -rank || q->axis >= rank) {
+        struct place at = place_axis(q);
         tsr__diag(session_of(q), DIAG_shard_axis, &at, NULL,
                   "axis %lld of '" STR_FMT "', which has rank %d", (long long)q->axis,
                   STR_ARG(q->value->name), rank);
@@ -122,6 +130,7 @@ static void check_axis(struct request *q, int rank, tsr_dim *size)
     }
     *size = tsr_value_dim(q->value, (int)normal_axis(q->axis, rank));
     if (size->value >= 0 && q->count > size->value) {
+        struct place at = place_axis(q);
         tsr__diag(session_of(q), DIAG_shard_size, &at, "use fewer shards, or another axis",
                   "axis %lld has %lld elements and cannot be cut into %lld shards",
                   (long long)q->axis, (long long)size->value, (long long)q->count);
@@ -136,8 +145,7 @@ static void check_twice(struct request *q, int rank)
     for (size_t i = 0; p && i < p->dims.n; i++) {
         if (normal_axis(p->dims.at[i].axis, rank) != normal_axis(q->axis, rank))
             continue;
-        struct place at = place_request(q);
-        at.axis = q->axis;
+        struct place at = place_axis(q);
         tsr__diag(session_of(q), DIAG_shard_axis_twice, &at,
                   "remove the sharding with tsr_node_unshard to cut it differently",
                   "'" STR_FMT "' is cut along axis %lld already", STR_ARG(q->value->name),

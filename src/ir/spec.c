@@ -27,12 +27,10 @@ void tsr__spec_touch(tsr_spec *p, uint32_t bits)
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v)
 {
     struct arena *a = &nc->node->graph->model->arena;
-    tsr_spec **more = ARENA_ARRAY(a, tsr_spec *, (size_t)nc->n_specs + 1);
+    tsr_spec **more = tsr__room(a, nc->specs, nc->n_specs);
     tsr_spec *p = ARENA_NEW(a, tsr_spec);
     if (!more || !p)
         return NULL;
-    for (size_t i = 0; i < nc->n_specs; i++)
-        more[i] = nc->specs[i];
     p->entry = nc;
     p->value = v;
     more[nc->n_specs++] = p;
@@ -65,7 +63,7 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p)
 
 void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to)
 {
-    if (!from || from == to || tsr__node_has(n, from))
+    if (!from || from == to || !n->n_configs || tsr__node_has(n, from))
         return;
     for (size_t k = 0; k < n->n_configs; k++) {
         tsr_node_config *nc = n->configs[k];

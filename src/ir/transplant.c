@@ -97,10 +97,7 @@ static void capture(struct captures *c, tsr_value *v)
 
 static void captures_of(struct captures *c, const tsr_node *n)
 {
-    tsr_graph *g;
-    size_t count = tsr__node_graphs(n, 0, &g);
-    for (size_t k = 0; k < count; k++) {
-        tsr__node_graphs(n, k, &g);
+    for (tsr_graph *g = tsr__node_subgraph(n); g; g = g->sibling) {
         for (const tsr_node *in = g->first; in; in = in->next) {
             for (size_t i = 0; i < in->n_inputs; i++)
                 capture(c, in->inputs[i].value);
@@ -356,10 +353,7 @@ static void place_like_call(tsr_node *w, const tsr_node *call)
 // A value of a subgraph must not have the name of one that can be seen around it.
 static void unshadow(const tsr_node *n)
 {
-    tsr_graph *g;
-    size_t count = tsr__node_graphs(n, 0, &g);
-    for (size_t k = 0; k < count; k++) {
-        tsr__node_graphs(n, k, &g);
+    for (tsr_graph *g = tsr__node_subgraph(n); g; g = g->sibling) {
         for (tsr_value *v = g->values; v; v = v->next) {
             if (!v->name.n || (v->flags & (V_STANDIN | V_GONE)) ||
                 !tsr__graph_lookup(n->graph, v->name))
