@@ -18,10 +18,11 @@ uint32_t tsr__model_node_ids(const tsr_model *m);
 uint32_t tsr__model_value_ids(const tsr_model *m);
 
 struct str tsr__value_str(const tsr_value *v);
-struct str tsr__node_str(const tsr_node *n);    // name
+struct str tsr__node_str(const tsr_node *n); // name
 struct str tsr__node_op_str(const tsr_node *n);
 struct str tsr__node_domain_str(const tsr_node *n); // "" for ai.onnx
-const tsr_dim *tsr__value_dims(const tsr_value *v); // tsr_value_rank of them; valid until the type is set again
+const tsr_dim *
+tsr__value_dims(const tsr_value *v); // tsr_value_rank of them; valid until the type is set again
 struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
 // Opset version that the node's domain has in its model or function; 0: not imported.
 int64_t tsr__node_opset(const tsr_node *n);
@@ -38,14 +39,15 @@ tsr_config *tsr__spec_config(const tsr_spec *p);
 tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
                          const struct str *outputs, size_t n_outputs);
 // The same for a node with subgraphs: outer values that they read are looked up through map(data, value).
-tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
-                              const struct str *outputs, size_t n_outputs,
+tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs,
+                              size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data);
 // Values that the subgraphs of n read from outside (each once): count and list in the model's arena.
 size_t tsr__node_captures(const tsr_node *n, tsr_value ***out);
 // An initializer whose bytes lie in another file.
 tsr_value *tsr__graph_add_external(tsr_graph *g, const char *name, tsr_dtype type, int rank,
-                                   const int64_t *dims, const char *location, uint64_t offset, uint64_t length);
+                                   const int64_t *dims, const char *location, uint64_t offset,
+                                   uint64_t length);
 // Copies an initializer as it stands (strings and odd encodings too; external data becomes a view of its bytes).
 tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name);
 // Copies the functions of another model, without their annotations.
@@ -62,15 +64,16 @@ bool tsr__spec_dim_has_axis(const tsr_spec *p, size_t i);
 bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k);
 tsr_node_config *tsr__spec_entry(const tsr_spec *p);
 tsr_node *tsr__node_config_node(const tsr_node_config *nc);
-bool tsr__value_is_other(const tsr_value *v);     // declared as sequence, map, optional, ...
+bool tsr__value_is_other(const tsr_value *v); // declared as sequence, map, optional, ...
 // A value declared as a sequence (result 1), an optional (2) or an optional sequence (3) of tensors, and what those
 // are; -1: anything else. dims lie in the model's memory.
 int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
-struct str tsr__attr_ref(const tsr_attr *a);      // function attribute it stands for, or empty
+struct str tsr__attr_ref(const tsr_attr *a); // function attribute it stands for, or empty
 // Numbers of a FLOATS attribute (the count may be above cap); -1: it is none. Entries of a list attribute; -1: no list.
 int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap);
 int64_t tsr__attr_length(const tsr_attr *a);
-tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name); // its default in the function, or NULL
+tsr_attr *tsr__function_attr(const tsr_function *fn,
+                             struct str name); // its default in the function, or NULL
 // The function of the model that the node calls, or NULL.
 tsr_function *tsr__node_function(const tsr_node *n);
 // Name not yet used in g, starting from base.

@@ -185,19 +185,10 @@ static void test_copy_constants(void **state)
 
 // ---- inlining ------------------------------------------------------------------------------------------
 
-// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is absent),
-// m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c; alpha 5).
-static struct msg call_model(bool stage_inside)
+// The body's second node: Op(m, a) with three attributes that stand for the call's.
+static struct msg op_node(bool stage_inside)
 {
-    struct msg model = {.n = 0}, graph = {.n = 0}, f = {.n = 0}, inner = {.n = 0}, a = {.n = 0},
-               o = {.n = 0};
-    struct msg call = {.n = 0}, op = {.n = 0}, iff = msg_node("b", "m", "If", NULL),
-               conf = msg_config("c", 2);
-    struct msg neg = msg_node("a", "t", "Neg", NULL), abs_ = msg_node("t", "x", "Abs", NULL);
-    msg_msg(&inner, 1, &neg);
-    msg_msg(&inner, 1, &abs_);
-    info(&inner, 12, "x");
-    attr_graph(&iff, "then_branch", &inner);
+    struct msg op = {.n = 0}, a = {.n = 0};
     msg_text(&op, 1, "m");
     msg_text(&op, 1, "a");
     msg_text(&op, 2, "r");
@@ -218,6 +209,22 @@ static struct msg call_model(bool stage_inside)
         msg_int(&entry, 3, 7);
         msg_msg(&op, 10, &entry);
     }
+    return op;
+}
+
+// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is absent),
+// m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c; alpha 5).
+static struct msg call_model(bool stage_inside)
+{
+    struct msg model = {.n = 0}, graph = {.n = 0}, f = {.n = 0}, inner = {.n = 0}, a = {.n = 0},
+               o = {.n = 0};
+    struct msg call = {.n = 0}, op = op_node(stage_inside), iff = msg_node("b", "m", "If", NULL),
+               conf = msg_config("c", 2);
+    struct msg neg = msg_node("a", "t", "Neg", NULL), abs_ = msg_node("t", "x", "Abs", NULL);
+    msg_msg(&inner, 1, &neg);
+    msg_msg(&inner, 1, &abs_);
+    info(&inner, 12, "x");
+    attr_graph(&iff, "then_branch", &inner);
     msg_text(&call, 1, "x");
     msg_text(&call, 1, "c");
     msg_text(&call, 2, "y");
