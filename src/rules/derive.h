@@ -68,12 +68,11 @@ void tsr__derive_qlinear_concat(struct derivation *d);
 void tsr__derive_qlinear_pool(struct derivation *d);
 void tsr__derive_qlinear_global_pool(struct derivation *d);
 
-void tsr__shape_top_k(struct shape_job *j);
-void tsr__shape_random(struct shape_job *j);
-void tsr__shape_multinomial(struct shape_job *j);
-void tsr__shape_quantize(struct shape_job *j);
-void tsr__shape_dequantize(struct shape_job *j);
-void tsr__shape_as_last(struct shape_job *j);  // element type of the last input
-void tsr__shape_as_fifth(struct shape_job *j); // of input 4, else 0
+// Types and shapes (shape_norm.c).
+void tsr__find_top_k(struct shape_job *j);
+void tsr__find_multinomial(struct shape_job *j);
+void tsr__find_quantize(struct shape_job *j);
+void tsr__find_dequantize(struct shape_job *j);
+void tsr__find_qlinear_matmul(struct shape_job *j);
 
 #endif

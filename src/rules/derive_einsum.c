@@ -8,9 +8,9 @@
 #define LETTERS 52
 
 struct equation {
-    struct str text; // what is left of it
-    int seen[LETTERS];    // how often each letter stands in the operands
-    bool twice[LETTERS];  // in one operand
+    struct str text;     // what is left of it
+    int seen[LETTERS];   // how often each letter stands in the operands
+    bool twice[LETTERS]; // in one operand
     bool out[LETTERS];
     bool dots, out_dots;
 };

@@ -166,8 +166,7 @@ void tsr__derive_group_norm(struct derivation *d)
 void tsr__derive_group_norm_18(struct derivation *d)
 {
     if (take_groups(d, "num_groups"))
-        tsr__derive_add(
-            d, "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g");
+        tsr__derive_add(d, "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g");
 }
 
 // Channels last; a skip and a bias may be added first.

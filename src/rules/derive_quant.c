@@ -4,11 +4,6 @@
 // to, and blocks are never cut.
 #include "rules/derive.h"
 
-static struct shape job_in(const struct shape_job *j, int i)
-{
-    return tsr__job_in(j, i);
-}
-
 // ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
 
 static void add_around(struct derivation *d, int axis, int rank, const char *there, const char *end)
@@ -26,8 +21,8 @@ static void per_block(struct derivation *d, int axis, int rank)
     int64_t block = tsr__derive_int(d, "block_size", 0);
     int64_t size = x.dims[axis].value, blocks = scale.dims[axis].value, whole;
     // Blocks that do not fill the dimension, or whose number is not known: it stays whole.
-    bool full = block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) &&
-                whole == size;
+    bool full =
+        block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) && whole == size;
     if (full)
         tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
     add_around(d, axis, rank, full ? "(u z)" : "c", ",");
@@ -57,22 +52,6 @@ void tsr__derive_quantize(struct derivation *d)
     } else {
         tsr__derive_none(d, "the scale has another number of dimensions than expected");
     }
-}
-
-void tsr__shape_quantize(struct shape_job *j)
-{
-    int64_t type = tsr__job_int(j, "output_dtype", 0);
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype = tsr__job_has(j, 2)                     ? job_in(j, 2).dtype
-                      : type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type
-                                                           : TSR_UINT8;
-}
-
-void tsr__shape_dequantize(struct shape_job *j)
-{
-    int64_t type = tsr__job_int(j, "output_dtype", 0);
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype = type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : job_in(j, 1).dtype;
 }
 
 void tsr__derive_dynamic_quantize(struct derivation *d)
@@ -144,18 +123,6 @@ void tsr__derive_qlinear_matmul(struct derivation *d)
     simple = simple && tsr__derive_in(d, 4).rank <= 1 && tsr__derive_in(d, 5).rank <= 1 &&
              tsr__derive_in(d, 1).dtype == TSR_FLOAT && (type == TSR_INT8 || type == TSR_UINT8);
     tsr__derive_add(d, "; %s k", simple ? "stat" : "rep");
-}
-
-void tsr__shape_as_last(struct shape_job *j)
-{
-    tsr__job_letters(j);
-    j->out[0].dtype = job_in(j, j->n_in - 1).dtype;
-}
-
-void tsr__shape_as_fifth(struct shape_job *j)
-{
-    tsr__job_letters(j);
-    j->out[0].dtype = job_in(j, tsr__job_has(j, 4) ? 4 : 0).dtype;
 }
 
 // ---- weights of few bits -----------------------------------------------------------------------------

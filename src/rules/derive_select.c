@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_select.c - rules of running sums, of the greatest elements, of losses, of random numbers and
-// of products with a few steps fused in.
+// derive_select.c - rules of running sums, of the greatest elements, of losses, and of products with a
+// few steps fused in.
 #include "rules/derive.h"
 
 // ---- the greatest, running sums -------------------------------------------------------------------
@@ -22,28 +22,6 @@ void tsr__derive_top_k(struct derivation *d)
         tsr__derive_add(d, "]");
     }
     tsr__derive_add(d, "; rep d%d", axis);
-}
-
-void tsr__shape_top_k(struct shape_job *j)
-{
-    struct shape x = tsr__job_in(j, 0);
-    int axis = x.rank > 0 ? tsr__axis(tsr__job_int(j, "axis", -1), x.rank) : -1;
-    struct known_value k = tsr__job_values(j, 1);
-    int64_t fixed = tsr__job_int(j, "k", -1);
-    if (axis < 0)
-        return;
-    for (int i = 0; i < 2; i++) {
-        tsr_dim *dims = tsr__job_dims(j, x.rank);
-        if (!dims)
-            return;
-        memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
-        dims[axis] = DIM_UNKNOWN;
-        if (fixed >= 0)
-            dims[axis] = (tsr_dim){fixed, ""};
-        else if (k.elements && k.n == 1)
-            dims[axis] = tsr__job_dim(j, k.elements[0]);
-        tsr__job_set(j, i, x.rank, dims);
-    }
 }
 
 // The axis is an input; if nobody knows it, all dimensions stay whole.
@@ -91,7 +69,7 @@ static void loss(struct derivation *d, bool probabilities)
     enum loss kind = reduction_of(d);
     bool more = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
     tsr__derive_add(d, "[n c D*],[n D*],[c]? -> [%s]%s; rep c", kind == LOSS_NONE ? "n D*" : "",
-                    probabilities ? ",[n c D*]?" : "");
+                    probabilities && more ? ",[n c D*]" : "");
     if (kind == LOSS_NONE)
         return;
     if (more) // one output is reduced, the other is not
@@ -110,32 +88,6 @@ void tsr__derive_loss(struct derivation *d)
 void tsr__derive_softmax_loss(struct derivation *d)
 {
     loss(d, true);
-}
-
-// ---- random numbers -------------------------------------------------------------------------------
-
-void tsr__shape_random(struct shape_job *j)
-{
-    const int64_t *shape;
-    size_t n = tsr__job_ints(j, "shape", &shape);
-    tsr_dim *dims = tsr__job_attr(j, "shape") ? tsr__job_dims(j, (int64_t)n) : NULL;
-    for (size_t i = 0; dims && i < n; i++)
-        dims[i] = (tsr_dim){shape[i] < 0 ? -1 : shape[i], ""};
-    tsr__job_set(j, 0, (int)n, dims);
-}
-
-void tsr__shape_multinomial(struct shape_job *j)
-{
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = tsr__job_dims(j, 2);
-    int64_t type = tsr__job_int(j, "dtype", TSR_INT32);
-    j->out[0].dtype = type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
-    if (!dims)
-        return;
-    if (x.rank == 2)
-        dims[0] = x.dims[0];
-    dims[1] = (tsr_dim){tsr__job_int(j, "sample_size", 1), ""};
-    tsr__job_set(j, 0, 2, dims);
 }
 
 // ---- fused products -------------------------------------------------------------------------------

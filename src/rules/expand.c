@@ -140,6 +140,21 @@ tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n)
     return constant(x, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
+tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank)
+{
+    int64_t n = 1;
+    bool is_double = type == TSR_DOUBLE;
+    for (int i = 0; i < rank; i++)
+        x->failed = x->failed || !mul_ok(n, dims[i], &n);
+    float *f = x->failed || is_double ? NULL : ARENA_ARRAY(x->arena, float, (size_t)n + 1);
+    double *d = x->failed || !is_double ? NULL : ARENA_ARRAY(x->arena, double, (size_t)n + 1);
+    x->failed = x->failed || (!f && !d) || (type != TSR_FLOAT && !is_double);
+    for (int64_t i = 0; !x->failed && i < n; i++)
+        is_double ? (d[i] = 1) : (f[i] = 1);
+    return constant(x, type, rank, dims, is_double ? (void *)d : f,
+                    (size_t)n * (is_double ? sizeof(*d) : sizeof(*f)));
+}
+
 // ---- formulas --------------------------------------------------------------------------------------
 
 tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to)
@@ -208,8 +223,8 @@ tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis)
                     : NULL;
     }
     tsr_value *n = tsr__x_reduce(x, "ReduceSum", sizes_of(x, i, &at, 1), &zero, 1, false);
-    tsr_value *range = tsr__x_op(x, "Range", 3, tsr__x_scalar(x, TSR_INT64, 0), n,
-                                 tsr__x_scalar(x, TSR_INT64, 1));
+    tsr_value *range =
+        tsr__x_op(x, "Range", 3, tsr__x_scalar(x, TSR_INT64, 0), n, tsr__x_scalar(x, TSR_INT64, 1));
     return tsr__x_reshape(x, range, shape, s.rank);
 }
 
@@ -222,10 +237,12 @@ void tsr__x_give(struct expansion *x, int k, tsr_value *v)
 {
     if (k >= (int)tsr_node_output_count(x->node) || !tsr_node_output(x->node, (size_t)k))
         return; // nobody asked for it
-    tsr_node *maker = v ? tsr_value_producer(v) : NULL;
-    if (v && (!maker || tsr_node_input_count(maker) == 0)) // an input passes through
+    bool made = false;
+    for (size_t i = 0; v && i < x->nodes.n; i++)
+        made = made || x->nodes.at[i] == tsr_value_producer(v);
+    if (v && !made) // an input passes through
         v = tsr__x_op(x, "Identity", 1, v);
-    maker = v ? tsr_value_producer(v) : NULL;
+    tsr_node *maker = v ? tsr_value_producer(v) : NULL;
     struct expanded_slot *slot = maker ? vec_push(x->arena, &x->gives) : NULL;
     if (!slot) {
         x->failed = true;
@@ -255,8 +272,8 @@ static tsr_status finish(struct expansion *x)
 {
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < x->gives.n && st == TSR_OK; i++)
-        st = take_over(x, tsr_node_output(x->node, (size_t)x->gives.at[i].of),
-                       x->gives.at[i].value);
+        st =
+            take_over(x, tsr_node_output(x->node, (size_t)x->gives.at[i].of), x->gives.at[i].value);
     return st == TSR_OK ? tsr_node_remove(x->node) : st;
 }
 

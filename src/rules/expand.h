@@ -34,16 +34,18 @@ tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...);
 // A node with optional inputs: NULL ones are left out.
 tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs);
 tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v); // a number of that type
+tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n);
 tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to);
 // A reduction over axes, which are an attribute or an input as the opset has it.
 tsr_value *tsr__x_reduce(struct expansion *x, const char *op, tsr_value *v, const int64_t *axes,
                          int n, bool keep);
+// The dimensions that a reduction takes away; -1: not known.
+int tsr__x_axes(struct expansion *x, int64_t *axes);
 // How many elements those dimensions of input i have, as a number of that type.
 tsr_value *tsr__x_count(struct expansion *x, size_t i, const int64_t *axes, int n, tsr_dtype type);
 // 0, 1, 2 ... along one axis of input i, as int64 of that many dimensions.
 tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis);
-// v with n dimensions of size 1 behind it, or (channel) as the second dimension of that rank.
 tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shape, int64_t n);
 // Output k of the node is v.
 void tsr__x_give(struct expansion *x, int k, tsr_value *v);

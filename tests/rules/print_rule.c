@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static const char *const kinds[] = {"par", "red", "rep"};
+static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
 static const char *const rewrites[] = {"shape", "once", "attr"};
 
@@ -69,9 +69,10 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct sha
     printf(", \"rewrites\": [");
     for (int i = 0; i < r->n_rewrites; i++)
         printf(
-            "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"name\": \"%s\"}",
+            "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"unit\": %lld, "
+            "\"name\": \"%s\"}",
             i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
-            r->rewrites[i].output, r->rewrites[i].factor,
+            r->rewrites[i].output, r->rewrites[i].factor, (long long)r->rewrites[i].unit,
             r->rewrites[i].name ? r->rewrites[i].name : "");
     printf("]");
     print_shapes(n, s);

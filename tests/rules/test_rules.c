@@ -219,7 +219,7 @@ static void test_notation_reads_clauses(void **state)
     assert_string_equal(p->rewrites[0].name, "num_heads");
     p = tsr__pattern_parse(&b->arena, STR("[A* r] -> [A* r]; stat r"), &wrong);
     assert_non_null(p);
-    assert_int_equal(p->letters[1].kind, FACTOR_REP);
+    assert_int_equal(p->letters[1].kind, FACTOR_STAT);
     p = tsr__pattern_parse(&b->arena, STR(" -> [a]; gen a"), &wrong);
     assert_non_null(p);
     assert_int_equal(p->n_inputs, 0);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// shape_norm.c - types and shapes of quantised operators, of the greatest elements and of drawn
+// samples: where the letters of a rule do not give them.
+#include "rules/derive.h"
+
+static tsr_dtype type_attr(const struct shape_job *j, const char *name, tsr_dtype otherwise)
+{
+    int64_t type = tsr__job_int(j, name, 0);
+    return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : otherwise;
+}
+
+void tsr__find_top_k(struct shape_job *j)
+{
+    struct shape x = tsr__job_in(j, 0);
+    int axis = x.rank > 0 ? tsr__axis(tsr__job_int(j, "axis", -1), x.rank) : -1;
+    struct known_value k = tsr__job_values(j, 1);
+    int64_t fixed = tsr__job_int(j, "k", -1);
+    if (axis < 0)
+        return;
+    for (int i = 0; i < 2; i++) {
+        tsr_dim *dims = tsr__job_dims(j, x.rank);
+        if (!dims)
+            return;
+        memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
+        dims[axis] = DIM_UNKNOWN;
+        if (fixed >= 0)
+            dims[axis] = (tsr_dim){fixed, ""};
+        else if (k.elements && k.n == 1)
+            dims[axis] = tsr__job_dim(j, k.elements[0]);
+        tsr__job_set(j, i, x.rank, dims);
+    }
+}
+
+void tsr__find_multinomial(struct shape_job *j)
+{
+    struct shape x = tsr__job_in(j, 0);
+    tsr_dim *dims = tsr__job_dims(j, 2);
+    int64_t samples = tsr__job_int(j, "sample_size", 1);
+    j->out[0].dtype = type_attr(j, "dtype", TSR_INT32);
+    if (!dims)
+        return;
+    if (x.rank == 2)
+        dims[0] = x.dims[0];
+    if (samples >= 0)
+        dims[1] = (tsr_dim){samples, ""};
+    tsr__job_set(j, 0, 2, dims);
+}
+
+// The zero point says the type, else the attribute does.
+void tsr__find_quantize(struct shape_job *j)
+{
+    tsr__job_like(j, 0, 0);
+    j->out[0].dtype = tsr__job_has(j, 2) ? tsr__job_in(j, 2).dtype
+                                         : type_attr(j, "output_dtype", TSR_UINT8);
+}
+
+void tsr__find_dequantize(struct shape_job *j)
+{
+    tsr__job_like(j, 0, 0);
+    j->out[0].dtype = type_attr(j, "output_dtype", tsr__job_in(j, 1).dtype);
+}
+
+void tsr__find_qlinear_matmul(struct shape_job *j)
+{
+    tsr__job_letters(j);
+    j->out[0].dtype = tsr__job_in(j, 7).dtype;
+}
