@@ -30,7 +30,9 @@ def for_each_family(f):
             return "no MPI with a plug-in"
         for name, launch in families().items():
             os.makedirs(os.path.join(d, name))
-            f(os.path.join(d, name), launch)
+            why = f(os.path.join(d, name), launch)
+            if why:
+                return why
     inner.__name__ = f.__name__
     return case(inner)
 
@@ -156,7 +158,7 @@ if rank == 0:
 @for_each_family
 def stock_python(d, launch):
     if SANITIZED:
-        return
+        return "the plug-in is sanitized, Python is not"
     for n in (2, 4):
         _, parts, x = mlp(n, rows=20)
         p = partition(d + "/p%d" % n, parts)
