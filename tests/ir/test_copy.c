@@ -289,6 +289,7 @@ static void check_inlined(tsr_model *m, int64_t stage_of_op)
     assert_null(tsr_node_find_attr(op, "my_gamma"));
     tsr_graph *inner = tsr_attr_graph(tsr_node_find_attr(iff, "then_branch"), 0);
     assert_ptr_equal(tsr_node_input(tsr_graph_first(inner), 0), x); // not hidden by its own "x"
+    assert_string_not_equal(tsr_value_name(tsr_graph_output(inner, 0)), "x");
     tsr_config *c = tsr_model_config(m, 0);
     int64_t stage = -1;
     tsr_node *all[] = {iff, op, pass};
