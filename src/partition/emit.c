@@ -162,6 +162,7 @@ static tsr_status rewrite_attributes(const struct part *t, const struct node_flo
         if (!attr || nf->place.cuts[w->factor] < 2)
             continue;
         int64_t unit = rule->factors[w->factor].unit > 0 ? rule->factors[w->factor].unit : 1;
+        unit *= w->unit > 0 ? w->unit : 1;
         struct local_size size = {unit, unit, nf->place.coords[at * rule->n_factors + w->factor],
                                   nf->place.cuts[w->factor]};
         int64_t whole = tsr_attr_int(attr, 0);

@@ -75,7 +75,8 @@ struct step {
 struct plan {
     tsr_session *session;
     struct arena *arena;
-    tsr_model *model;
+    tsr_model *model;    // as it is cut
+    tsr_model *expanded; // not NULL: a copy of the caller's with some nodes replaced; model is it
     const struct flow *flow;
     int64_t n_ranks;
     int64_t opset; // of ai.onnx

@@ -47,7 +47,7 @@ static tsr_status refuse_errors(tsr_model *m, const tsr_config *c)
 {
     tsr_session *s = tsr_model_session(m);
     size_t before = tsr__diag_errors(s);
-    tsr_status st = tsr_check(m, tsr_config_name(c));
+    tsr_status st = tsr__check(m, tsr_config_name(c), false);
     if (st != TSR_OK || tsr__diag_errors(s) == before)
         return st;
     struct place at = PLACE_NONE;
@@ -386,8 +386,9 @@ static tsr_status summarize(const struct plan *p, const struct manifest *m,
 {
     struct arena *a = &p->session->results[RESULT_PARTITION];
     tsr__arena_free(a);
+    const struct flow *asked = p->flow->before ? p->flow->before : p->flow; // the model's own nodes
     tsr_partition_summary s = {
-        .size = sizeof(s), .devices = (size_t)p->n_ranks, .nodes = p->flow->n_nodes};
+        .size = sizeof(s), .devices = (size_t)p->n_ranks, .nodes = asked->n_nodes};
     int64_t *weights = ARENA_ARRAY(a, int64_t, s.devices),
             *bytes = ARENA_ARRAY(a, int64_t, s.devices);
     for (size_t r = 0; r < s.devices && weights && bytes; r++) {
@@ -398,8 +399,8 @@ static tsr_status summarize(const struct plan *p, const struct manifest *m,
     s.weight_bytes = bytes;
     count_collectives(a, m, &s);
     list_replicated(a, m, &s);
-    for (size_t i = 0; i < p->flow->n_nodes; i++)
-        s.cut_nodes += is_cut(&p->flow->nodes[i]);
+    for (size_t i = 0; i < asked->n_nodes; i++)
+        s.cut_nodes += is_cut(&asked->nodes[i]);
     if (a->failed)
         return TSR_NOMEM;
     size_t n =
@@ -431,9 +432,10 @@ static tsr_status plan_begin(struct plan *p, tsr_model *m, const tsr_config *c)
         all[r] = r;
     p->all_devices = all;
     size_t before = tsr__diag_errors(p->session);
-    p->flow = all ? tsr__flow_new(p->arena, m, c) : NULL;
+    p->flow = all ? tsr__flow_expanded(p->arena, m, c, &p->expanded) : NULL;
     if (!p->flow)
         return tsr__diag_errors(p->session) > before && !p->arena->failed ? TSR_INVALID : TSR_NOMEM;
+    p->model = p->flow->model;
     return TSR_OK;
 }
 
@@ -483,6 +485,7 @@ tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_o
     st = plan_begin(&plan, m, config);
     if (st == TSR_OK)
         st = partition_with(&plan, folder, &given, summary);
+    tsr_model_free(plan.expanded);
     tsr__arena_free(&arena);
     return st;
 }

@@ -320,6 +320,23 @@ static void collect_names(struct plan *p)
     }
 }
 
+// Our own names would be there twice: the model is a part already.
+static tsr_status refuse_reserved(struct plan *p)
+{
+    static const char *const reserved[] = {TOKEN_NAME, TOKEN_OUT};
+    for (size_t i = 0; i < TSR_COUNT(reserved); i++) {
+        if (!tsr__map_get(&p->names, str_of(reserved[i])))
+            continue;
+        struct place at = PLACE_NONE;
+        at.file = str_of(tsr_model_path(p->model));
+        at.value = str_of(reserved[i]);
+        tsr__diag(p->session, DIAG_partition_refused, &at, "partition the whole model",
+                  "this model is a part of a partition");
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr__plan_build(struct plan *p)
 {
     p->items = ARENA_ARRAY(p->arena, struct item *, tsr__model_value_ids(p->model) + 1);
@@ -327,6 +344,9 @@ tsr_status tsr__plan_build(struct plan *p)
     if (!needed)
         return TSR_NOMEM;
     collect_names(p);
+    tsr_status st = refuse_reserved(p);
+    if (st != TSR_OK)
+        return st;
     tsr__plan_find_sizes(p);
     for (size_t i = 0; i < p->flow->n_nodes; i++)
         if (needed[i] && !plan_node(p, &p->flow->nodes[i]))

@@ -145,6 +145,18 @@ static void existing_folders_stay(void **state)
     assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
 }
 
+static void parts_are_not_cut_again(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = add_input(b, TOKEN_NAME, TSR_FLOAT, 2, batch_by_8);
+    tsr_node *relu = add_node(b, "Relu", "relu", x, NULL, "y");
+    add_output(b, tsr_node_output(relu, 0), TSR_FLOAT, 2, batch_by_8);
+    configure(b, 2);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_true(found(b, "partition-refused"));
+    assert_true(nothing_left(b));
+}
+
 // ---- what comes out ---------------------------------------------------------------------------------------
 
 static void weights_are_really_cut(void **state)
@@ -287,6 +299,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(texts_do_not_travel, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
+        cmocka_unit_test_setup_teardown(parts_are_not_cut_again, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(same_input_same_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_without_work_have_a_token, setup, teardown),

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corners of partition, one small model each, against onnx's reference evaluator (through the independent reader of
+partitions) and against the whole model in ONNX Runtime (tessera verify).
+
+usage: special.py TESSERA"""
+import json, os, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import witness
+
+info, tensor = helper.make_tensor_value_info, numpy_helper.from_array
+rng = np.random.default_rng(7)
+
+
+def node(op, ins, outs, **more):
+    return helper.make_node(op, ins, outs, name=more.pop("name", outs[0] + "_" + op.lower()), **more)
+
+
+def model(nodes, ins, outs, init=(), opset=18, ir=10, **more):
+    g = helper.make_graph(nodes, "special", ins, outs, list(init))
+    imports = [helper.make_opsetid("", opset)] + more.pop("imports", [])
+    return helper.make_model(g, opset_imports=imports, ir_version=ir, **more)
+
+
+def f4(*dims):
+    return rng.standard_normal(dims).astype("f4")
+
+
+CASES = {}
+
+
+def case(f):
+    CASES[f.__name__] = f
+    return f
+
+
+# Each returns (model, config and shardings, inputs[, collectives in order[, options]]).
+
+@case
+def inputs_with_defaults():
+    """IR 3: constants are inputs too."""
+    m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 4]), info("w", T.FLOAT, [4, 6])],
+              [info("y", T.FLOAT, [3, 6])], [tensor(f4(4, 6), "w")], opset=9, ir=3)
+    return m, 2, {"y_matmul:w": "{1,2:0,1}"}, {"x": f4(3, 4)}, ["Reshard"]
+
+
+@case
+def old_slices():
+    """Before opset 10 a Slice has its bounds as attributes."""
+    m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, [3, 7])], [info("y", T.FLOAT, [3, 7])], opset=9, ir=4)
+    return m, 2, {"y_relu:x": "{1,2:0,1}"}, {"x": f4(3, 7)}, ["Reshard"]
+
+
+@case
+def old_and_open():
+    """... and none that could be computed."""
+    m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, ["n", 7])], opset=9, ir=4)
+    return m, 2, {"y_relu:x": "{2,1:0,1}"}, {"x": f4(5, 7)}, ["Reshard", "Reshard"]
+
+
+@case
+def typed_fields():
+    """A constant in float_data, cut, and large enough to lie outside."""
+    w = f4(40, 30)
+    t = helper.make_tensor("w", T.FLOAT, [40, 30], w.flatten().tolist())
+    m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 40])], [info("y", T.FLOAT, [3, 30])], [t])
+    return m, 3, {"y_matmul:w": "{3,1:0,1,2}"}, {"x": f4(3, 40)}, ["AllReduce"]
+
+
+@case
+def half_precision():
+    w = f4(8, 6).astype("f2")
+    m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT16, ["n", 8])], [info("y", T.FLOAT16, ["n", 6])], [tensor(w, "w")])
+    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": f4(3, 8).astype("f2")}, ["AllReduce"], {"tolerance": 1e-2}
+
+
+@case
+def double_precision():
+    m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.DOUBLE, ["n", 8])], [info("y", T.DOUBLE, ["n", 6])], [tensor(rng.standard_normal((8, 6)), "w")])
+    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": rng.standard_normal((3, 8))}, ["AllReduce"], {"tolerance": 1e-12}
+
+
+@case
+def four_bits():
+    """Elements smaller than a byte, cut inside of one."""
+    w = helper.make_tensor("w", T.INT4, [96, 35], rng.integers(-8, 8, 96 * 35).tolist())
+    m = model([node("Cast", ["w"], ["c"], to=T.FLOAT), node("MatMul", ["x", "c"], ["y"])], [info("x", T.FLOAT, [3, 96])],
+              [info("y", T.FLOAT, [3, 35])], [w], opset=21)
+    return m, 2, {"c_cast:w": "{1,2:0,1}", "y_matmul:c": "{1,2:0,1}"}, {"x": f4(3, 96)}, None
+
+
+@case
+def whole_and_cut():
+    """One constant, used both ways."""
+    w = tensor(f4(20, 20), "w")
+    m = model([node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "w"], ["y"])], [info("x", T.FLOAT, ["n", 20])],
+              [info("y", T.FLOAT, ["n", 20])], [w])
+    return m, 2, {"h_matmul:w": "{1,1:0,1}", "y_matmul:w": "{1,2:0,1}"}, {"x": f4(3, 20)}, ["Reshard"]
+
+
+@case
+def outputs_of_all_kinds():
+    """Outputs that are an input, a constant, the same value as another, and cut."""
+    m = model([node("Relu", ["x"], ["y"]), node("Identity", ["y"], ["z"])], [info("x", T.FLOAT, ["n", 4])],
+              [info("y", T.FLOAT, ["n", 4]), info("w", T.FLOAT, [2]), info("z", T.FLOAT, ["n", 4])], [tensor(f4(2), "w")])
+    return m, 2, {"y_relu:y": "{1,2:0,1}"}, {"x": f4(3, 4)}, None
+
+
+@case
+def one_device_alone():
+    """All work on device 2 of 3; the sum goes to rank 0."""
+    m = model([node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])],
+              [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w")])
+    return m, 3, {"h_matmul:w": "{1,1:2}", "y_relu:h": "{1,1:2}"}, {"x": f4(3, 8)}, ["Reshard"]
+
+
+@case
+def sizes_by_expression():
+    """The value that travels has the size batch*seq."""
+    shape = tensor(np.array([-1, 8], "i8"), "s")
+    m = model([node("Reshape", ["x", "s"], ["f"]), node("MatMul", ["f", "w"], ["h"]), node("Relu", ["h"], ["y"])],
+              [info("x", T.FLOAT, ["batch", "seq", 8])], [info("y", T.FLOAT, ["batch*seq", 6])], [shape, tensor(f4(8, 6), "w")])
+    return m, 2, {"h_matmul:h": "{2,1:1,0}", "y_relu:h": "{1,2:0,1}"}, {"x": f4(3, 5, 8)}, None
+
+
+@case
+def sizes_by_nobody():
+    """A size that depends on the data: gathered, and its shape sent along to a device that never saw it."""
+    m = model([node("NonZero", ["x"], ["i"]), node("Neg", ["i"], ["a"]), node("Abs", ["a"], ["b"]), node("Neg", ["b"], ["y"])],
+              [info("x", T.FLOAT, [9])], [info("y", T.INT64, [1, None])])
+    m.graph.value_info.extend([info(v, T.INT64, [1, None]) for v in "iab"])
+    return m, 3, {"a_neg:i": "{1,2:0,1}", "b_abs:a": "{1,1:2}", "y_neg:b": "{1,2:1,2}"}, \
+        {"x": np.array([0, 1, 0, 2, 3, 4, 0, 5, 6], "f4")}, None
+
+
+@case
+def subgraphs_and_functions():
+    f = helper.make_function("my", "Twice", ["x"], ["y"], [helper.make_node("Add", ["x", "x"], ["y"])], [helper.make_opsetid("", 18)])
+    then = helper.make_graph([helper.make_node("Mul", ["h", "w"], ["t"])], "then", [], [info("t", T.FLOAT, None)])
+    other = helper.make_graph([helper.make_node("Twice", ["h"], ["e"], domain="my")], "else", [], [info("e", T.FLOAT, None)])
+    m = model([node("MatMul", ["x", "W"], ["m"]), node("Twice", ["m"], ["h"], domain="my"),
+               node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+              [info("x", T.FLOAT, ["b", 8]), info("c", T.BOOL, [])], [info("y", T.FLOAT, ["b", 6])],
+              [tensor(f4(8, 6), "W"), tensor(f4(6), "w")], functions=[f], imports=[helper.make_opsetid("my", 1)])
+    return m, 2, {"m_matmul:W": "{1,2:0,1}"}, {"x": f4(3, 8), "c": np.array(True)}, ["AllGather"]
+
+
+@case
+def shapes_at_run_time():
+    """The shape of a Reshape is computed, and one of its sizes is cut unevenly."""
+    m = model([node("Shape", ["x"], ["s"], start=0, end=2), node("Concat", ["s", "k"], ["t"], axis=0),
+               node("MatMul", ["x", "w"], ["h"]), node("Reshape", ["h", "t"], ["y"])],
+              [info("x", T.FLOAT, ["batch", "seq", 8])], [info("y", T.FLOAT, ["batch", "seq", 3, 4])],
+              [tensor(np.array([3, 4], "i8"), "k"), tensor(f4(8, 12), "w")])
+    return m, 2, {"h_matmul:w": "{1,3/2*4:0,1}"}, {"x": f4(2, 5, 8)}, None
+
+
+@case
+def seventeen_ranks():
+    """More data files than are open at a time."""
+    m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [2, 60])], [info("y", T.FLOAT, [2, 400])], [tensor(f4(60, 400), "w")])
+    return m, 17, {"y_matmul:w": "{1,17:%s}" % ",".join(map(str, range(17)))}, {"x": f4(2, 60)}, ["Reshard"]
+
+
+@case
+def mesh_of_six():
+    """Rows and columns of a weight on a 2 x 3 mesh: sums along one axis, pieces along the other."""
+    m = model([node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])], [info("x", T.FLOAT, ["n", 32])],
+              [info("y", T.FLOAT, ["n", 33])], [tensor(f4(32, 33), "w"), tensor(f4(33), "b")])
+    return m, 6, {"h_matmul:w": "{2,3:0,1,2,3,4,5}"}, {"x": f4(4, 32)}, ["AllReduce", "Reshard"]
+
+
+@case
+def bias_once():
+    """The bias of a Gemm whose contraction is cut is added by one device only."""
+    m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", 8])],
+              [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w"), tensor(f4(6), "b")])
+    return m, 4, {"y_gemm:w": "{4,1:0,1,2,3}"}, {"x": f4(3, 8)}, ["AllReduce"]
+
+
+@case
+def strided_pieces():
+    """Every second pair of columns; then back."""
+    m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])], [info("y", T.FLOAT, ["n", 8])])
+    return m, 2, {"h_relu:h": "{1,2*4/2:0,1}"}, {"x": f4(3, 8)}, None
+
+
+@case
+def nothing_to_cut():
+    """No sharding at all: three copies, no communication."""
+    m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])
+    return m, 3, {}, {"x": f4(4)}, []
+
+
+def check(tessera, name, folder):
+    m, devices, shards, ins, collectives, *more = CASES[name]()
+    options = more[0] if more else {}
+    plain, cut, parts, data = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "parts", "in.npz"))
+    onnx.checker.check_model(m)
+    onnx.save(m, plain)
+    edits = ["--config", "c:%d" % devices]
+    for at, text in shards.items():
+        edits += ["--shard", "%s=%s" % (at, text)]
+    rc, out, err = witness.call(tessera, "annotate", plain, *edits, "-o", cut)
+    assert rc == 0, "annotate: %s" % err
+    rc, out, err = witness.call(tessera, "partition", cut, "-o", parts)
+    assert rc == 0, "partition: exit %d %s" % (rc, err)
+    with open(os.path.join(parts, "manifest.json")) as f:
+        got = [c["op"] for c in json.load(f)["collectives"]]
+    assert collectives is None or got == collectives, "collectives %s, expected %s" % (got, collectives)
+    want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
+    far = witness.apart(witness.run(parts, ins), want)
+    assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
+    np.savez(data, **ins)
+    rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
+    assert rc == 0 and json.loads(out)["ok"], "verify: exit %d %s %s" % (rc, out, err)
+
+
+def defaults(m):
+    """Inputs of an IR 3 model that have a constant of their name."""
+    init = {t.name: numpy_helper.to_array(t) for t in m.graph.initializer}
+    return {i.name: init[i.name] for i in m.graph.input if i.name in init}
+
+
+def main():
+    failed = 0
+    names = sys.argv[2:] or list(CASES)
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="tessera-special-") as folder:
+            try:
+                check(sys.argv[1], name, folder)
+            except Exception as x:
+                failed += 1
+                print("%s: %s: %s" % (name, type(x).__name__, str(x)[:1500]))
+    print("%d of %d hold" % (len(names) - failed, len(names)))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
