@@ -164,7 +164,8 @@ static struct moves *make_moves(struct kernel *k, const int64_t *shape)
     struct moves *m = ARENA_NEW(&r->arena, struct moves);
     if (!m)
         return NULL;
-    memcpy(m->shape, shape, (size_t)r->source->rank * sizeof *shape);
+    if (r->source->rank) // a scalar has no sizes, and NULL is no array
+        memcpy(m->shape, shape, (size_t)r->source->rank * sizeof *shape);
     m->send = ARENA_ARRAY(&r->arena, const struct tile_piece *, n);
     m->recv = ARENA_ARRAY(&r->arena, const struct tile_piece *, n);
     m->out = ARENA_ARRAY(&r->arena, struct comm_buffer, n);

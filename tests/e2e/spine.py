@@ -52,6 +52,7 @@ def edits(m, n):
 
 def families():
     """Launchers of the MPI families that are here."""
+    os.environ["ASAN_OPTIONS"] = "detect_leaks=0"  # both MPIs keep things to the end
     out = []
     for name, args in (("openmpi", ["--allow-run-as-root", "--oversubscribe"]), ("mpich", [])):
         path = shutil.which("mpirun." + name)
