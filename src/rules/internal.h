@@ -187,6 +187,7 @@ struct shapes {
     bool report;             // contradictions are findings
 };
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v);
+const tsr_tensor *tsr__value_constant_tensor(const tsr_value *v); // NULL: it may change
 struct known_value tsr__value_of_tensor(struct arena *a, const tsr_tensor *t);
 const struct pattern *tsr__pattern_of(const struct shapes *s, const char *text);
 struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v);
@@ -263,6 +264,54 @@ void tsr__find_compress(struct shape_job *j);
 void tsr__find_resize(struct shape_job *j);
 void tsr__find_resize_10(struct shape_job *j);
 void tsr__find_upsample(struct shape_job *j);
+
+void tsr__find_top_k(struct shape_job *j);
+void tsr__find_conv(struct shape_job *j);
+void tsr__find_qlinear_conv(struct shape_job *j);
+void tsr__find_pool(struct shape_job *j);
+void tsr__find_conv_transpose(struct shape_job *j);
+void tsr__find_max_unpool(struct shape_job *j);
+void tsr__find_col2im(struct shape_job *j);
+void tsr__find_causal_conv(struct shape_job *j);
+void tsr__find_if(struct shape_job *j);
+void tsr__find_loop(struct shape_job *j);
+void tsr__find_scan(struct shape_job *j);
+void tsr__find_scan_8(struct shape_job *j);
+void tsr__find_identity(struct shape_job *j);
+void tsr__find_sequence_construct(struct shape_job *j);
+void tsr__find_sequence_empty(struct shape_job *j);
+void tsr__find_sequence_insert(struct shape_job *j);
+void tsr__find_sequence_at(struct shape_job *j);
+void tsr__find_concat_from_sequence(struct shape_job *j);
+void tsr__find_split_to_sequence(struct shape_job *j);
+void tsr__find_sequence_map(struct shape_job *j);
+void tsr__find_optional(struct shape_job *j);
+void tsr__find_optional_get(struct shape_job *j);
+void tsr__find_attention(struct shape_job *j);
+void tsr__find_linear_attention(struct shape_job *j);
+void tsr__find_recurrent(struct shape_job *j);
+void tsr__find_quantize(struct shape_job *j);
+void tsr__find_dequantize(struct shape_job *j);
+void tsr__find_adagrad(struct shape_job *j);
+void tsr__find_adam(struct shape_job *j);
+void tsr__find_grid_sample(struct shape_job *j);
+void tsr__find_affine_grid(struct shape_job *j);
+void tsr__find_roi_align(struct shape_job *j);
+void tsr__find_max_roi_pool(struct shape_job *j);
+void tsr__find_image_decoder(struct shape_job *j);
+void tsr__find_non_max_suppression(struct shape_job *j);
+void tsr__find_window(struct shape_job *j);
+void tsr__find_mel_weights(struct shape_job *j);
+void tsr__find_dft_17(struct shape_job *j);
+void tsr__find_dft(struct shape_job *j);
+void tsr__find_stft(struct shape_job *j);
+void tsr__find_multinomial(struct shape_job *j);
+void tsr__find_string_split(struct shape_job *j);
+void tsr__find_string_normalizer(struct shape_job *j);
+void tsr__find_tfidf(struct shape_job *j);
+void tsr__find_feature_extractor(struct shape_job *j);
+void tsr__find_label_encoder(struct shape_job *j);
+void tsr__find_tree_ensemble(struct shape_job *j);
 
 // Elements of results (values.c).
 void tsr__value_constant(struct shape_job *j);

@@ -51,7 +51,7 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *j, int i)
     if (!v)
         return NULL;
     if (tsr_value_initializer(v))
-        return tsr_value_is_input(v) ? NULL : tsr_value_initializer(v);
+        return tsr__value_constant_tensor(v);
     const tsr_node *from = tsr_value_producer(v);
     if (!from || !str_is(tsr__node_op_str(from), "Constant") || tsr__node_domain_str(from).n)
         return NULL;

@@ -609,8 +609,8 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
     d.n = 0;
     if (row->derive)
         row->derive(&d);
-    const struct rule *r = d.whole ? single_rule(a, row, n, d.whole)
-                                   : instantiate(a, &scratch, &d, row->expand);
+    const struct rule *r =
+        d.whole ? single_rule(a, row, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
     tsr__arena_free(&scratch);
     return r;
 }

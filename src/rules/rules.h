@@ -37,9 +37,9 @@ int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *ou
 #define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
 
 enum factor_kind {
-    FACTOR_PAR, // passes through: cut freely, every tensor that has it is cut alike
-    FACTOR_RED, // reduced away: cut gives partial results, combined by `combine`
-    FACTOR_REP, // must be whole
+    FACTOR_PAR,  // passes through: cut freely, every tensor that has it is cut alike
+    FACTOR_RED,  // reduced away: cut gives partial results, combined by `combine`
+    FACTOR_REP,  // must be whole
     FACTOR_STAT, // whole while the node stands; cut, the node is replaced by simpler ones
 };
 enum combine { COMBINE_SUM, COMBINE_MAX, COMBINE_MIN, COMBINE_PROD };

@@ -276,8 +276,15 @@ static void resize(struct shape_job *j, int scales_at, int sizes_at)
     if (!dims)
         return;
     bool known = n > 0 || sizes.elements;
-    for (int i = 0; i < s.rank && known; i++)
-        dims[i] = s.dims[i];
+    const int64_t *axes;
+    size_t n_axes = tsr__job_ints(j, "axes", &axes);
+    for (int i = 0; i < s.rank; i++) {
+        bool resized = !n_axes;
+        for (size_t k = 0; k < n_axes; k++)
+            resized = resized || tsr__axis(axes[k], s.rank) == i;
+        if (known || !resized)
+            dims[i] = s.dims[i];
+    }
     for (int i = 0; i < want && i < SHAPE_MAX_RANK && known; i++) {
         int axis = resized_axis(j, i, s.rank);
         if (axis < 0 || axis >= s.rank)

@@ -36,6 +36,16 @@ static void bind_dims(struct shapes *s, struct shape *at)
     }
 }
 
+// Before IR 4 every constant had to be an input too.
+const tsr_tensor *tsr__value_constant_tensor(const tsr_value *v)
+{
+    const tsr_tensor *t = tsr_value_initializer(v);
+    const tsr_graph *g = tsr_value_graph(v);
+    bool fixed =
+        t && (!tsr_value_is_input(v) || (g && tsr_model_ir_version(tsr_graph_model(g)) < 4));
+    return fixed ? t : NULL;
+}
+
 static void read_declared(struct shapes *s, const tsr_value *v)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
@@ -43,7 +53,7 @@ static void read_declared(struct shapes *s, const tsr_value *v)
     uint32_t id = tsr__value_id(v);
     struct shape *at = &s->at[id];
     const tsr_tensor *t = tsr_value_initializer(v);
-    bool constant = t && !tsr_value_is_input(v);
+    bool constant = tsr__value_constant_tensor(v) != NULL;
     s->form[id] = VALUE_TENSOR;
     s->values[id] = (struct known_value){0};
     *at = (struct shape){.dtype = tsr_value_dtype(v), .rank = tsr_value_rank(v)};
