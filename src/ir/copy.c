@@ -206,7 +206,7 @@ tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, siz
     if (!w)
         return NULL;
     w->whole = n->whole;
-    w->flags = (n->flags & (N_TEXT | N_NEW | N_CHANGED)) | N_ATTRS;
+    w->flags = (n->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
     if (!(n->flags & N_ATTRS) && !c->call) { // nobody has looked at them: they stay bytes
         w->n_attrs = n->n_attrs;
         w->flags &= ~(uint32_t)N_ATTRS;
@@ -353,6 +353,7 @@ tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owne
     w->body = g->body;
     w->infos = g->infos;
     w->absent = g->absent;
+    w->n_fields = g->n_fields;
     w->name = clone_name(c, g->name, g->flags & G_TEXT);
     w->flags = g->flags & ~(uint32_t)G_ORDER;
     for (const tsr_value *v = g->values; v; v = v->next)

@@ -573,6 +573,7 @@ tsr_status tsr_node_resize_outputs(tsr_node *n, size_t count)
         more[i] = old[i];
     n->outputs = more;
     n->n_outputs = (uint32_t)count;
+    n->flags |= N_RESIZED;
     for (size_t i = count; i < n_old; i++) {
         if (!old[i])
             continue;

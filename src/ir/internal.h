@@ -88,6 +88,7 @@ enum node_flag {
     N_OUTPUTS = 64,
     N_ATTRIBUTES = 128,
     N_CONFIGS = 256,
+    N_RESIZED = 512, // has another number of outputs than in its file
     N_CHANGED = N_INPUTS | N_OUTPUTS | N_ATTRIBUTES | N_CONFIGS,
 };
 struct tsr_node {
@@ -171,6 +172,7 @@ struct tsr_graph {
     struct str name, body, path;
     struct str infos; // stretch of body that holds every value_info; empty: not known
     uint32_t absent;  // bit set of field numbers that body is known not to have
+    size_t n_fields;  // nodes in body
     tsr_node *first, *last;
     size_t n_nodes;
     struct map names;   // name -> value; a removed name maps to tsr__no_value

@@ -241,25 +241,8 @@ static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed,
         tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
 }
 
-// True if origin has as many names as the node has inputs and outputs: each stands for its slot.
-static bool slots_match(struct str origin, const tsr_node *n)
-{
-    size_t inputs = 0, outputs = 0;
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number == F_NODE_INPUT || f.number == F_NODE_OUTPUT) {
-            if (f.type != WIRE_LEN)
-                return false;
-            inputs += f.number == F_NODE_INPUT;
-            outputs += f.number == F_NODE_OUTPUT;
-        }
-    }
-    return inputs == n->n_inputs && outputs == n->n_outputs;
-}
-
 // A node that reads and writes under other names and is the same otherwise, which is what renaming
-// makes of most of a model: one pass, name by name.
+// makes of most of a model: one pass, name by name; each stands for its slot.
 static void write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
 {
     size_t mark = tsr__rope_begin(r, number);
@@ -268,7 +251,7 @@ static void write_renamed(struct rope *r, uint32_t number, const tsr_node *n, st
     struct wire_cursor c = wire_over(origin);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
-        if (f.number != F_NODE_INPUT && f.number != F_NODE_OUTPUT)
+        if (f.number > F_NODE_OUTPUT || f.type != WIRE_LEN)
             continue;
         const tsr_value *v =
             f.number == F_NODE_INPUT ? n->inputs[input++].value : n->outputs[output++];
@@ -289,7 +272,7 @@ static void write_node(struct rope *r, uint32_t number, tsr_node *n)
     size_t count = 0;
     PARTS(p, r->arena);
     struct str origin = tsr__field_body(n->whole);
-    if (!(n->flags & ((N_CHANGED | N_NEW) & ~(N_INPUTS | N_OUTPUTS))) && slots_match(origin, n)) {
+    if (!(n->flags & (N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS))) {
         write_renamed(r, number, n, origin);
         return;
     }

@@ -375,6 +375,7 @@ static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
     rd->check = false; // subgraphs are checked with their node
     g->body = body;
     g->infos = run_bytes(&r[F_GRAPH_VALUE_INFO]);
+    g->n_fields = r[F_GRAPH_NODE].n;
     for (uint32_t number = 1; number < RUNS; number++)
         g->absent |= (uint32_t)!r[number].n << number;
     g->name = tsr__wire_bytes(run_bytes(&r[F_GRAPH_NAME]), F_GRAPH_NAME, NULL);

@@ -201,26 +201,32 @@ static tsr_value *value_once(const tsr_graph *g, struct str name)
     return v ? v : tsr__map_get(&g->names, name);
 }
 
+#define GUESSES 4 // values without a declared type that may stand between two with one
+
+// Value that a value_info is for; they mostly stand in the order of the values.
+static tsr_value *info_value(const tsr_graph *g, const struct wire_field *f, tsr_value *guess)
+{
+    for (int i = 0; i < GUESSES && guess && guess->info.p != f->whole.p; i++)
+        guess = guess->next;
+    if (guess && guess->info.p == f->whole.p)
+        return guess;
+    return value_once(g, tsr__wire_bytes(f->bytes, F_VALUE_INFO_NAME, NULL));
+}
+
 static bool is_port(const tsr_value *v)
 {
     return (v->flags & V_INPUT) || v->n_outputs;
 }
 
-#define GUESSES 4 // values without a declared type that may stand between two with one
-
 static void parts_of_infos(struct parts *p, uint32_t number, tsr_graph *g)
 {
     struct wire_cursor c = wire_over(g->infos.n ? g->infos : g->body);
     struct wire_field f;
-    tsr_value *guess = g->values; // they mostly stand in the order of the values
+    tsr_value *guess = g->values;
     while (tsr__wire_next(&c, &f)) {
         if (f.number != number || f.type != WIRE_LEN)
             continue;
-        for (int skip = 0; skip < GUESSES && guess && guess->info.p != f.whole.p; skip++)
-            guess = guess->next;
-        tsr_value *v = guess && guess->info.p == f.whole.p
-                           ? guess
-                           : value_once(g, tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL));
+        tsr_value *v = info_value(g, &f, guess);
         guess = v && v != &tsr__no_value ? v->next : guess;
         if (!v || !(v->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
             tsr__part(p, number, f.whole);
@@ -391,12 +397,107 @@ static void parts_of_nodes(struct parts *p, uint32_t number, tsr_graph *g)
     }
 }
 
+// True if every object of the graph is the field of body that it was read from, in the same order:
+// then what changed can be written where it stands, without a list of parts.
+static bool in_place(const tsr_graph *g)
+{
+    const char *before = NULL;
+    if ((g->flags & (G_CHANGED | G_NAME) & ~(uint32_t)(G_NODES | G_RENAMED)) || !g->body.n ||
+        g->n_nodes != g->n_fields)
+        return false;
+    for (const tsr_node *n = g->first; n; n = n->next) {
+        if ((n->flags & N_NEW) || (before && n->whole.p <= before))
+            return false;
+        before = n->whole.p;
+    }
+    return true;
+}
+
+// How far the lists of a graph are written.
+struct places {
+    tsr_node *node;
+    size_t initializers, inputs, outputs;
+    tsr_value *info;
+};
+
+static bool replace_info(struct rope *r, const struct wire_field *f, tsr_value *v)
+{
+    struct info_part part = {r->arena, f->number, v, f->whole, false};
+    if (!v || !(v->flags & V_RENAMED))
+        return false;
+    emit_info(r, &part);
+    return true;
+}
+
+static bool replace_renamed(struct rope *r, const struct wire_field *f, tsr_graph *g)
+{
+    struct renamed_part part = {g, *f};
+    if (!(g->flags & G_RENAMED))
+        return false;
+    if (f->number == F_GRAPH_SPARSE_INITIALIZER)
+        emit_sparse(r, &part);
+    else
+        emit_annotation(r, &part);
+    return true;
+}
+
+// Writes what stands in f now; false: it is as it was.
+static bool replace(struct rope *r, const struct wire_field *f, tsr_graph *g, struct places *at)
+{
+    tsr_node *n = at->node;
+    tsr_value *v;
+    if (f->type != WIRE_LEN)
+        return false;
+    switch (f->number) {
+    case F_GRAPH_NODE:
+        at->node = n->next;
+        if (n->flags & N_CHANGED)
+            tsr__emit_node(r, n);
+        return n->flags & N_CHANGED;
+    case F_GRAPH_INITIALIZER:
+        v = g->initializers.at[at->initializers++];
+        if (v->flags & V_RENAMED)
+            emit_initializer(r, v);
+        return v->flags & V_RENAMED;
+    case F_GRAPH_INPUT:
+        return replace_info(r, f, g->inputs.at[at->inputs++].value);
+    case F_GRAPH_OUTPUT:
+        return replace_info(r, f, g->outputs.at[at->outputs++].value);
+    case F_GRAPH_VALUE_INFO:
+        v = info_value(g, f, at->info);
+        at->info = v && v != &tsr__no_value ? v->next : at->info;
+        return (v && (v->flags & (V_GONE | V_NEW))) || replace_info(r, f, v); // or it goes
+    case F_GRAPH_QUANTIZATION_ANNOTATION:
+    case F_GRAPH_SPARSE_INITIALIZER:
+        return replace_renamed(r, f, g);
+    default:
+        return false;
+    }
+}
+
+static void write_in_place(struct rope *r, uint32_t number, tsr_graph *g)
+{
+    size_t mark = tsr__rope_begin(r, number);
+    struct places at = {.node = g->first, .info = g->values};
+    struct wire_cursor c = wire_over(g->body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        if (!replace(r, &f, g, &at))
+            tsr__rope_view(r, f.whole);
+    }
+    tsr__rope_end(r, mark);
+}
+
 void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g)
 {
     uint32_t managed[8];
     size_t n = 0;
     PARTS(p, r->arena);
     bool renamed = g->flags & G_RENAMED;
+    if (in_place(g)) {
+        write_in_place(r, number, g);
+        return;
+    }
     tsr__parts_reserve(&p, g->n_nodes + g->initializers.n + g->inputs.n + g->outputs.n);
     if (g->flags & G_NODES)
         parts_of_nodes(&p, managed[n++] = F_GRAPH_NODE, g);
