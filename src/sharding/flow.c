@@ -20,6 +20,8 @@ struct work {
     int64_t *all;                   // 0 .. n_all - 1
     struct noted **noted;           // by value id: forms that were mentioned
     struct tile_layout **whole_all; // by rank: whole on all devices
+    bool quiet;                     // what there is to say was said before
+    bool keep;                      // the node must stay what it is
 };
 struct step {
     struct work *w;
@@ -116,6 +118,8 @@ static void not_cut(struct step *s, const char *why)
     if (s->nf->replicated)
         return;
     s->nf->replicated = why;
+    if (s->w->quiet)
+        return;
     struct place at = place_of(s, NULL);
     tsr__diag(s->w->arena->session, DIAG_not_cut_here, &at,
               "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
@@ -175,7 +179,7 @@ static void mention(struct step *s, const tsr_value *v, const struct tile_layout
     struct work *w = s->w;
     uint32_t id = tsr__value_id(v);
     const struct tile_layout *have = w->f->values[id];
-    if (is_constant(v) || held(have, need))
+    if (w->quiet || is_constant(v) || held(have, need))
         return;
     for (struct noted *n = w->noted[id]; n; n = n->next)
         if (tsr__layout_equal(n->layout, need))
@@ -251,13 +255,25 @@ static bool *whole_devices(struct step *s)
     return on;
 }
 
-static bool place_whole(struct step *s, const char *why)
+// A node that gives something else each time it runs may run on one device only.
+static void keep_first(bool *on, int64_t n)
+{
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        on[i] = on[i] && !found;
+        found = found || on[i];
+    }
+}
+
+static bool place_whole(struct step *s, const char *why, bool single)
 {
     struct rule *r = ARENA_NEW(s->w->arena, struct rule);
     struct solve whole;
     bool *on = whole_devices(s);
     if (!r || !on)
         return false;
+    if (single)
+        keep_first(on, s->w->n_all);
     r->whole = why;
     if (!tsr__solve_init(&whole, &s->w->scratch, s->w->arena, r, s->w->n_all))
         return false;
@@ -323,13 +339,14 @@ static bool place_rule(struct step *s, const struct rule *r)
     struct solve v;
     if (!tsr__solve_init(&v, &s->w->scratch, s->w->arena, r, s->w->n_all))
         return false;
+    v.intact = s->w->keep;
     for (size_t i = 0; i < s->n_in; i++)
         if (s->in[i] && !add(s, &v, false, i, s->in[i], false, true)) {
             if (s->w->scratch.failed || s->w->arena->failed)
                 return false;
             if (s->explicit_cut)
                 not_cut(s, v.wrong);
-            return place_whole(s, v.wrong);
+            return place_whole(s, v.wrong, false);
         }
     add_outputs(s, &v);
     add_arrivals(s, &v);
@@ -443,7 +460,7 @@ static bool flow_node(struct work *w, tsr_node *n, struct node_flow *nf)
     if (r->whole) {
         if (s.explicit_cut)
             not_cut(&s, r->whole);
-        ok = place_whole(&s, r->whole);
+        ok = place_whole(&s, r->whole, r->single);
     } else {
         ok = place_rule(&s, r);
     }
@@ -495,6 +512,12 @@ static bool start(struct work *w, struct arena *a, tsr_model *m, const tsr_confi
 
 struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c)
 {
+    return tsr__flow_run(a, m, c, false, NULL);
+}
+
+struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
+                           const bool *keep)
+{
     struct work w = {0};
     if (!start(&w, a, m, c))
         return NULL;
@@ -502,6 +525,8 @@ struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c)
     for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && i < w.f->n_nodes;
          n = tsr_node_next(n), i++) {
         tsr__arena_init(&w.scratch, a->session);
+        w.keep = keep && keep[i];
+        w.quiet = quiet && !w.keep;
         bool ok = flow_node(&w, n, &w.f->nodes[i]);
         tsr__arena_free(&w.scratch);
         if (!ok)

@@ -23,4 +23,11 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
                                           const struct shape *shape);
 
+// ---- flow.c ---------------------------------------------------------------------------------------
+
+// As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (expand.c)
+// and so are not cut where that would be needed; of them alone there is something to say if quiet.
+struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
+                           const bool *keep);
+
 #endif

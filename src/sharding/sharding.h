@@ -44,6 +44,11 @@ tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct sha
 tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
                            const struct tile_layout *l) TSR_MUST_USE;
 
+// ---- checker (check.c, examine.c, agree.c) --------------------------------------------------------
+
+// tsr_check for stages that go on with the flow: it tells itself what is not cut here.
+tsr_status tsr__check(tsr_model *m, const char *config, bool remarks) TSR_MUST_USE;
+
 // ---- flow (flow.c, placement.c) -----------------------------------------------------------------
 
 struct placement {
@@ -88,10 +93,16 @@ struct flow {
     struct tile_layout **
         values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
     size_t n_notes; // reshards that were mentioned
+    const struct flow *before; // of the model as it was given, if nodes of it were replaced
 };
 // Follows the explicit specs of one configuration through the main graph (design: explicit specs
 // constrain, the rest follows). Needs a model whose check has no errors. Adds notes and warnings
 // (replicated nodes). NULL: failed, finding added.
 struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
+// The same, ready for partition: nodes that cut what their operator takes statistics of are replaced
+// by simpler ones, in a copy of the model (*made, to be freed by the caller; NULL: nothing was
+// replaced). (expand.c)
+struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
+                                tsr_model **made);
 
 #endif

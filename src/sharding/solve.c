@@ -291,7 +291,7 @@ static bool combines(const struct solve *s, int f)
 static bool may_cut(struct solve *s, const struct target *t)
 {
     const struct rule_factor *f = &s->rule->factors[t->factor];
-    if (f->kind == FACTOR_REP)
+    if (f->kind == FACTOR_REP || (f->kind == FACTOR_STAT && (s->arriving || s->intact)))
         return fail(s, "a dimension is cut that this operator needs whole");
     if (s->pinned[t->factor] || (s->cuts[t->factor] > 1 && s->cuts[t->factor] != t->cuts))
         return fail(s, "the shardings of the node do not agree");
@@ -380,6 +380,7 @@ bool tsr__solve_add(struct solve *s, bool out, int i, const struct tile_layout *
     if (!shards)
         return fail(s, "out of memory");
     memset(s->seen, 0, sizeof(s->seen));
+    s->arriving = each_loop;
     if (!tsr__solve_covers(s))
         return false;
     if ((t->host || t->rank != l->rank) && l->n_shards > 1)

@@ -19,6 +19,8 @@ struct solve {
     bool seen[RULE_MAX_FACTORS];   // cut by the layout that is being taken in
     bool *on;                      // per device: takes part
     int64_t *coords;               // per device: cap entries
+    bool intact;                   // the node is not to be replaced by simpler ones
+    bool arriving;                 // the layout being taken in is nobody's wish
     const char *wrong;             // why the last step failed
 };
 bool tsr__solve_init(struct solve *s, struct arena *scratch, struct arena *keep,
