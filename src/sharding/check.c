@@ -4,8 +4,9 @@
 //
 // Configurations first, then every node of every graph with its entries and specs, then the order
 // of stages. Marks by number (value, configuration) instead of searches keep it linear, however
-// many slots, specs or entries one node has. What one spec says of itself is examine.c's business.
-// It knows no operators.
+// many slots, specs or entries one node has. What one spec says of itself is examine.c's business,
+// whether the specs of a node agree by its operator's rule is agree.c's.
+#include "sharding/agree.h"
 #include "sharding/examine.h"
 
 #define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
@@ -34,6 +35,7 @@ struct check {
     struct shapes *shapes; // made when a value that declares no shape is asked for
     uint32_t node_mark, entry_mark;
     bool annotated;
+    bool remarks; // tell too what is right but not cut here
 };
 
 // Hints are made only if the finding will be kept.
@@ -252,6 +254,14 @@ static void check_stage(struct check *c, const tsr_node *n, const tsr_node_confi
     }
 }
 
+static void check_operator(struct check *c, const tsr_node *n, const tsr_node_config *nc)
+{
+    if (!c->shapes && !c->arena.failed)
+        c->shapes = tsr__shapes_new(&c->arena, c->model);
+    if (c->shapes && !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks))
+        c->scratch.failed = true;
+}
+
 static void check_entry(struct check *c, const tsr_node *n, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
@@ -269,9 +279,12 @@ static void check_entry(struct check *c, const tsr_node *n, const tsr_node_confi
     check_stage(c, n, nc, state);
     // Devices are judged by the declared configuration, and not at all without one.
     int64_t devices = state ? tsr_config_devices(state->config) : -1;
+    size_t errors = tsr__diag_errors(c->session);
     c->entry_mark++;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
         check_spec(c, n, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
+    if (state && tsr__diag_errors(c->session) == errors && tsr_node_config_spec_count(nc))
+        check_operator(c, n, nc);
     if (c->scratch.bytes > SCRATCH_MAX) {
         tsr__arena_free(&c->scratch);
         tsr__arena_init(&c->scratch, c->session);
@@ -406,7 +419,13 @@ static bool check_model(struct check *c)
 
 tsr_status tsr_check(tsr_model *m, const char *config)
 {
-    struct check c = {.model = m, .session = tsr_model_session(m), .only = config};
+    return tsr__check(m, config, true);
+}
+
+tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
+{
+    struct check c = {
+        .model = m, .session = tsr_model_session(m), .only = config, .remarks = remarks};
     tsr__arena_init(&c.arena, c.session);
     tsr__arena_init(&c.scratch, c.session);
     tsr_status status = TSR_OK;

@@ -84,7 +84,7 @@ tsr_status tsr_infer(tsr_model *m, const char *config)
     if (!c)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(s);
-    tsr_status status = tsr_check(m, tsr_config_name(c));
+    tsr_status status = tsr__check(m, tsr_config_name(c), false);
     if (status != TSR_OK)
         return status;
     if (tsr__diag_errors(s) > errors)

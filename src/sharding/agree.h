@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// agree.h - private to the checker: do the shardings of a node's inputs agree, by the operator's rule?
+#ifndef TSR_SHARDING_AGREE_H
+#define TSR_SHARDING_AGREE_H
+
+#include "sharding/solve.h"
+
+// Adds an error where two shardings of the entry's inputs contradict each other (spec-disagree), and a warning where
+// one asks for a cut that is not done here (not-cut-here; only with remarks). The specs must have been found right one by one.
+// False: out of memory.
+bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *n,
+                          const tsr_node_config *nc, bool remarks);
+
+#endif

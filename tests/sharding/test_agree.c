@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_agree.c - the operator's half of the checker: which shardings of one node's inputs agree.
+#include "common.h"
+
+struct agree_case {
+    const char *op;
+    int64_t a[2], b[2];       // shapes
+    const char *left, *right; // shardings; NULL: none
+    const char *hint;         // of the one error; NULL: they agree
+};
+
+static const struct agree_case cases[] = {
+    // A [8, 4] times B [4, 6]
+    {"MatMul", {8, 4}, {4, 6}, "{1,2:0,1}", "{2,1:0,1}", NULL},
+    {"MatMul", {8, 4}, {4, 6}, "{1,2:0,1}", NULL, NULL},
+    {"MatMul", {8, 4}, {4, 6}, "{2,1:(0,1),(2,3)}", "{1,2:(0,2),(1,3)}", NULL},
+    {"MatMul",
+     {8, 4},
+     {4, 6},
+     "{1,2:0,1}",
+     "{2,1:1,0}",
+     "to agree with 'A', shard it as {2,1:0,1}"},
+    {"MatMul", {8, 4}, {4, 6}, "{1,2:0,1}", "{1:0,1}", "to agree with 'A', shard it as {2,1:0,1}"},
+    {"MatMul",
+     {8, 4},
+     {4, 6},
+     "{1,2:0,1}",
+     "{4,1:0,1,2,3}",
+     "to agree with 'A', shard it as {2,1:0,1}"},
+    {"MatMul",
+     {8, 4},
+     {4, 6},
+     "{2,1:0,1}",
+     "{1,2:2,3}",
+     "to agree with 'A', shard it as {1,1:0,1}"},
+    {"MatMul",
+     {8, 4},
+     {4, 6},
+     "{1,2*2/2:0,1}",
+     "{2,1:0,1}",
+     "to agree with 'A', shard it as {2*2/2,1:0,1}"},
+    // A [8, 6] plus B [8, 6]
+    {"Add", {8, 6}, {8, 6}, "{2,1:0,1}", "{2,1:0,1}", NULL},
+    {"Add", {8, 6}, {8, 6}, "{2,1:0,1}", "{2,1:1,0}", "to agree with 'A', shard it as {2,1:0,1}"},
+    {"Add", {8, 6}, {8, 6}, "{2,1:0,1}", "{1,2:0,1}", "to agree with 'A', shard it as {2,1:0,1}"},
+    // two broadcast axes
+    {"Add", {8, 1}, {1, 6}, "{2,1:(0,1),(2,3)}", "{1,2:(0,2),(1,3)}", NULL},
+    {"Add",
+     {8, 1},
+     {1, 6},
+     "{2,1:(0,1),(2,3)}",
+     "{1,2:(0,1),(2,3)}",
+     "to agree with 'A', shard it as {1,1:0,1,2,3}"},
+    {"Add", {8, 1}, {1, 6}, "{2,1:0,1}", "{1,2:2,3}", "to agree with 'A', shard it as {1,1:0,1}"},
+};
+
+static tsr_model *make(tsr_session *s, const struct agree_case *k)
+{
+    tsr_model *m;
+    tsr_config *c;
+    assert_int_equal(tsr_model_new(s, "g", 11, &m), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(m, "", 18), TSR_OK);
+    assert_int_equal(tsr_model_add_config(m, "c", 4, NULL, 0, &c), TSR_OK);
+    tsr_graph *g = tsr_model_graph(m);
+    tsr_value *in[] = {tsr_graph_add_input(g, "A"), tsr_graph_add_input(g, "B")};
+    const char *out[] = {"C"};
+    set_shape(in[0], 2, k->a);
+    set_shape(in[1], 2, k->b);
+    tsr_node *n = tsr_graph_add_node(g, "", k->op, "n", in, 2, out, 1);
+    assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
+    if (k->left)
+        assert_int_equal(tsr_node_shard_text(n, in[0], c, k->left), TSR_OK);
+    if (k->right)
+        assert_int_equal(tsr_node_shard_text(n, in[1], c, k->right), TSR_OK);
+    return m;
+}
+
+static void check_case(const struct agree_case *k)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = make(s, k);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    if (!k->hint) {
+        assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
+    } else {
+        assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
+        tsr_finding f = tsr_finding_at(s, 0);
+        assert_string_equal(f.code, "spec-disagree");
+        assert_string_equal(f.node, "n");
+        assert_string_equal(f.value, "B");
+        assert_string_equal(f.hint, k->hint);
+    }
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
+static void all_cases(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+// A cut that the operator does not have here is right, but said: once by the check.
+static void not_cut_is_a_warning(void **state)
+{
+    (void)state;
+    const struct agree_case k = {"NoSuchOperator", {8, 6}, {8, 6}, "{2,1:0,1}", NULL, NULL};
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = make(s, &k);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
+    assert_int_equal(tsr_finding_total(s, TSR_WARNING), 1);
+    assert_string_equal(tsr_finding_at(s, 0).code, "not-cut-here");
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
+// Every allocation fails once: a status, a finding, no leak.
+static void memory_fails(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_model *m = make(s, &cases[3]);
+        tsr_session_fault(s, 0, n, true);
+        tsr_status status = tsr_check(m, NULL);
+        tsr_session_fault(s, 0, 0, false);
+        tsr_model_free(m);
+        tsr_session_free(s);
+        if (status == TSR_OK)
+            return;
+        assert_int_equal(status, TSR_NOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_cases),
+        cmocka_unit_test(not_cut_is_a_warning),
+        cmocka_unit_test(memory_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
