@@ -3,8 +3,6 @@
 // node; the parser does the rest. Reshape has a file of its own.
 #include "rules/internal.h"
 
-#include <stdio.h>
-
 struct shape tsr__derive_in(const struct derivation *d, size_t i)
 {
     const tsr_value *v = i < tsr_node_input_count(d->node) ? tsr_node_input(d->node, i) : NULL;
@@ -23,19 +21,77 @@ void tsr__derive_size(struct derivation *d, struct str letter, tsr_dim size)
         d->sizes[d->n_sizes++] = (struct known_size){letter, size};
 }
 
+// Rules are built for every node of a model, and printf would be half of the work: what they are
+// made of (%s %d %c %lld) is put down by hand.
+static size_t put(char *at, size_t room, const char *p, size_t n)
+{
+    memcpy(at, p, n < room ? n : room);
+    return n;
+}
+
+static size_t put_number(char *at, size_t room, int64_t v)
+{
+    char digits[24], *end = digits + sizeof(digits), *p = end;
+    uint64_t left = v < 0 ? -(uint64_t)v : (uint64_t)v;
+    do
+        *--p = (char)('0' + left % 10);
+    while (left /= 10);
+    if (v < 0)
+        *--p = '-';
+    return put(at, room, p, (size_t)(end - p));
+}
+
+static size_t format_to(char *at, size_t room, const char *format, va_list args)
+{
+    size_t n = 0;
+    while (*format && n < room) {
+        const char *s;
+        char c;
+        size_t plain = strcspn(format, "%");
+        n += put(at + n, room - n, format, plain);
+        format += plain;
+        if (!*format || n >= room)
+            break;
+        switch (*++format) {
+        case 's':
+            s = va_arg(args, const char *);
+            n += put(at + n, room - n, s, strlen(s));
+            break;
+        case 'c':
+            c = (char)va_arg(args, int);
+            n += put(at + n, room - n, &c, 1);
+            break;
+        case 'd':
+            n += put_number(at + n, room - n, va_arg(args, int));
+            break;
+        case 'l': // %lld
+            format += 2;
+            n += put_number(at + n, room - n, va_arg(args, long long));
+            break;
+        default:
+            return room; // not understood: as if it did not fit
+        }
+        format++;
+    }
+    return n;
+}
+
 void tsr__derive_add(struct derivation *d, const char *format, ...)
 {
-    size_t room = DERIVE_MAX_TEXT - d->n;
+    size_t room = DERIVE_MAX_TEXT - d->n - 1, n = room;
     va_list args;
     va_start(args, format);
-    int n = d->n && !d->text ? -1 : vsnprintf(d->buffer + d->n, room, format, args);
+    if (!d->n || d->text)
+        n = format_to(d->buffer + d->n, room, format, args);
     va_end(args);
-    d->text = d->buffer;
-    d->n += n < 0 ? 0 : (size_t)n;
-    if (n < 0 || (size_t)n >= room) {
+    if (n >= room) {
         d->n = DERIVE_MAX_TEXT - 1;
         tsr__derive_none(d, "the node has more dimensions than are followed");
+        return;
     }
+    d->n += n;
+    d->buffer[d->n] = 0;
+    d->text = d->buffer;
 }
 
 // numpy's matmul: an operand of one dimension has no m or no n.

@@ -40,7 +40,8 @@ struct pattern {
     int n_inputs, n_outputs;
     struct rule_rewrite *rewrites; // factor holds the letter
     int n_rewrites;
-    bool same; // all outputs are shaped as the first input, whatever the others are
+    bool same;    // all outputs are shaped as the first input, whatever the others are
+    bool stretch; // all inputs are [A~], all outputs [A*]
 };
 // Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
 struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong);

@@ -304,6 +304,22 @@ static bool is_same(const struct pattern *p)
     return same;
 }
 
+static bool is_pack(const struct pattern *p, const struct pattern_tensor *t, bool broadcast)
+{
+    return !t->host && t->n_dims == 1 && t->dims[0].n == 1 &&
+           p->letters[t->dims[0].letters[0]].pack && t->dims[0].broadcast == broadcast;
+}
+
+static bool is_stretch(const struct pattern *p)
+{
+    bool all = p->n_inputs > 0 && p->n_outputs > 0 && p->n_letters == 1;
+    for (int i = 0; all && i < p->n_inputs; i++)
+        all = is_pack(p, &p->inputs[i], true);
+    for (int i = 0; all && i < p->n_outputs; i++)
+        all = is_pack(p, &p->outputs[i], false);
+    return all;
+}
+
 struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong)
 {
     struct parser r = {.arena = a, .text = text, .p = ARENA_NEW(a, struct pattern)};
@@ -326,5 +342,6 @@ struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char 
         return NULL;
     memcpy(r.p->letters, r.letters, (size_t)r.p->n_letters * sizeof(r.letters[0]));
     r.p->same = ok && is_same(r.p);
+    r.p->stretch = ok && is_stretch(r.p);
     return ok ? r.p : NULL;
 }

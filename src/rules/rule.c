@@ -6,7 +6,8 @@
 // broadcast), it must stay whole; where the shapes do not fit the pattern at all, so must the node.
 #include "rules/internal.h"
 
-#define NOT_KNOWN (-1)
+#define NOT_KNOWN   (-1)
+#define KEPT_INPUTS 4
 
 struct build {
     struct arena *arena;
@@ -22,6 +23,8 @@ struct build {
     const char *whole;
     bool expands;     // the operator can be replaced by simpler ones
     bool shapes_only; // only the inputs are looked at; names of factors are not needed
+    struct shape kept[KEPT_INPUTS]; // of the first inputs, looked up once
+    int n_kept;
 };
 
 static bool refuse(struct build *b, const char *why)
@@ -49,6 +52,8 @@ static const tsr_value *value_at(const tsr_node *n, bool out, int i)
 // The i-th tensor of one side: its pattern and its shape. Values that are not given have rank -1.
 static struct shape shape_at(const struct build *b, bool out, int i)
 {
+    if (!out && i < b->n_kept)
+        return b->kept[i];
     const tsr_value *v = value_at(b->node, out, i);
     return v ? tsr__shapes_of(b->shapes, v) : (struct shape){.rank = NOT_KNOWN};
 }
@@ -421,6 +426,8 @@ static void shape_by(struct shape_job *j, const struct pattern *p, const struct 
     b.whole = NULL;
     b.expands = false;
     b.shapes_only = true;
+    for (b.n_kept = 0; b.n_kept < KEPT_INPUTS && b.n_kept < j->n_in; b.n_kept++)
+        b.kept[b.n_kept] = tsr__job_in(j, b.n_kept);
     if (!fit_ranks(&b) || !check_strict(&b) || !make_factors(&b) || !find_sizes(&b))
         return;
     for (int i = 0; i < j->n_out; i++) {
@@ -430,6 +437,51 @@ static void shape_by(struct shape_job *j, const struct pattern *p, const struct 
         int rank = pattern_rank(&b, true, i);
         tsr_dim *dims = tsr__job_dims(j, rank);
         if (dims && each_dim(&b, true, i, rank, read_size, dims))
+            tsr__job_set(j, i, rank, dims);
+    }
+}
+
+// Two sizes of one broadcast dimension; false: they do not fit together.
+static bool stretch_dim(struct exprs *x, tsr_dim *at, tsr_dim d)
+{
+    if (d.value == 1 || (at->value >= 0 && at->value != 1 && d.value < 0))
+        return true;
+    if (at->value == 1 || (d.value >= 0 && at->value < 0))
+        *at = d;
+    else if (at->value >= 0 && d.value >= 0)
+        return at->value == d.value;
+    else if (!tsr__dim_equal(x, *at, d))
+        *at = DIM_UNKNOWN; // nobody knows before the run which of them is 1
+    return true;
+}
+
+// What shape_by does for the most common rule of all, in one walk.
+static void stretch(struct shape_job *j)
+{
+    struct shape first = tsr__job_in(j, 0);
+    int rank = first.rank;
+    bool same = true;
+    for (int i = 0; i < j->n_in; i++) {
+        struct shape s = tsr__job_in(j, i);
+        if (s.rank < 0)
+            return;
+        same = same && s.dims == first.dims && s.rank == first.rank;
+        rank = s.rank > rank ? s.rank : rank;
+    }
+    tsr_dim *dims = same ? NULL : tsr__job_dims(j, rank);
+    for (int d = 0; dims && d < rank; d++) {
+        dims[d] = (tsr_dim){1, ""};
+        for (int i = 0; i < j->n_in; i++) {
+            struct shape s = tsr__job_in(j, i);
+            int k = d - (rank - s.rank);
+            if (k >= 0 && !stretch_dim(j->x, &dims[d], s.dims[k]))
+                return;
+        }
+    }
+    for (int i = 0; i < j->n_out; i++) {
+        if (same)
+            tsr__job_like(j, i, 0);
+        else
             tsr__job_set(j, i, rank, dims);
     }
 }
@@ -452,7 +504,9 @@ void tsr__job_letters(struct shape_job *j)
     const struct pattern *p = text ? tsr__pattern_of(j->s, text) : NULL;
     for (int i = 0; p && p->same && i < j->n_out; i++)
         tsr__job_like(j, i, 0);
-    if (p && !p->same)
+    if (p && p->stretch)
+        stretch(j);
+    else if (p && !p->same)
         shape_by(j, p, &d);
 }
 
