@@ -153,7 +153,7 @@ def sharding(rng, dims, n, sizes):
     each = n // shards if rng.random() < 0.7 else 1
     entries = []
     for k in range(shards):
-        mine = devices[k * each:(k + 1) * each] if rng.random() < 0.5 or each == 1 else devices[k * each:(k + 1) * each]
+        mine = devices[k * each:(k + 1) * each]
         entries.append(str(mine[0]) if len(mine) == 1 else "(%s)" % ",".join(map(str, sorted(mine))))
     return "{%s:%s}" % (",".join(texts), ",".join(entries))
 
@@ -165,7 +165,10 @@ def edits(rng, m, n, sizes):
         for v in dict.fromkeys([*node.input, *node.output]):
             if node.op_type in ("Shape", "Concat") or (node.op_type == "Reshape" and v == node.input[1]):
                 continue
-            if rng.random() < density * 0.5 and m.shape[v]:
+            if node.op_type == "MatMul" and v == node.input[1] and rng.random() < 0.3 and m.shape[v][0] >= n:
+                devices = ",".join(map(str, rng.sample(range(n), n)))  # the contraction: results are partial
+                out += ["--shard", "%s:%s={%d,1:%s}" % (node.name, v, n, devices)]
+            elif rng.random() < density * 0.5 and m.shape[v]:
                 out += ["--shard", "%s:%s=%s" % (node.name, v, sharding(rng, m.shape[v], n, sizes))]
     return out
 
