@@ -29,8 +29,7 @@ void tsr__plan_find_sizes(struct plan *p)
     }
 }
 
-// ---- expressions
-// --------------------------------------------------------------------------------------
+// ---- expressions --------------------------------------------------------------------------------
 
 // A walk over the text; with a part it makes nodes, without it only answers whether it could.
 struct expr {
@@ -214,8 +213,7 @@ tsr_value *tsr__part_shape(struct part *t, const struct item *it)
     return tsr_node_output(n, 0);
 }
 
-// ---- local sizes
-// ------------------------------------------------------------------------------------------
+// ---- local sizes --------------------------------------------------------------------------------
 
 struct local_columns {
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
