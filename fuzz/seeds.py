@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the first inputs of the fuzz harnesses: seeds.py FOLDER -> FOLDER/wire, FOLDER/model, FOLDER/notation.
+"""Writes the first inputs of the fuzz harnesses: seeds.py FOLDER -> FOLDER/wire, FOLDER/model, FOLDER/edit, FOLDER/notation.
 
 Small models are made here; those of tests/models that are small enough come along, and those of the onnx package
-if .venv has it. The first byte of an input chooses the message (wire), the edits (model) or the rank (notation).
+if .venv has it. The first byte of an input chooses the message (wire), the edits (model), their number (edit) or the rank (notation).
 """
 import glob
 import hashlib
@@ -96,6 +96,7 @@ def main(folder):
     for i, b in enumerate(found):
         save(os.path.join(folder, "wire"), 0, b)
         save(os.path.join(folder, "model"), i * 37 % 256, b)
+        save(os.path.join(folder, "edit"), 8, bytes((i * 31 + k * 57) % 256 for k in range(24)) + b)
     for i, t in enumerate(NOTATIONS):
         save(os.path.join(folder, "notation"), 2, t.encode())
     print("%d models, %d notations" % (len(found), len(NOTATIONS)))
