@@ -214,6 +214,50 @@ def stock_python_alone(d):
     assert ended.returncode and "start it with mpirun" in ended.stderr and "down_sum" in ended.stderr, ended.stderr
 
 
+TWICE = r"""
+import sys, threading, time, numpy as np, onnxruntime as ort
+feed, said, results = dict(np.load(sys.argv[3])), [], []
+def session(rank):
+    o = ort.SessionOptions()
+    o.intra_op_num_threads = 1
+    o.add_session_config_entry("tessera.rank", str(rank))
+    o.add_session_config_entry("tessera.size", "2")
+    o.register_custom_ops_library(sys.argv[2])
+    return ort.InferenceSession("%s/rank%d.onnx" % (sys.argv[1], rank), o, providers=["CPUExecutionProvider"])
+def work(s):
+    try:
+        results.append(s.run(["y"], feed)[0])
+    except Exception as e:
+        said.append(str(e))
+first, second = session(0), session(1)
+threads = [threading.Thread(target=work, args=(first,), daemon=True) for _ in range(2)]
+[t.start() for t in threads]
+until = time.time() + 20
+while not said and time.time() < until:
+    time.sleep(0.01)
+assert len(said) == 1 and "two runs of one rank at a time" in said[0], said
+assert not results
+work(second)  # now the other rank comes
+[t.join(20) for t in threads]
+assert len(results) == 2 and len(said) == 1, (results, said)
+np.savez(sys.argv[4], y=results[0], z=results[1])
+"""
+
+
+@case
+def two_runs_at_a_time(d):
+    """The second run of a rank is refused; the first is not disturbed and ends well when the other rank comes."""
+    if SANITIZED:
+        return "the plug-in is sanitized, Python is not"
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    ended = subprocess.run([sys.executable, "-c", TWICE, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    got, want = dict(np.load(d + "/out.npz")), run(p, {"x": x}, threads=1).outputs["y"]
+    assert got["y"].tobytes() == got["z"].tobytes() == want.tobytes()
+
+
 @case
 def launcher_of_another_family(d):
     """Variables that say Open MPI without its mpirun: MPI starts alone, and that is told."""
