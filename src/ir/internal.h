@@ -126,8 +126,9 @@ struct tsr_attr {
 
 struct tsr_tensor {
     tsr_model *model;
-    tsr_value *value; // of an initializer, else NULL
-    struct str whole; // field it came from; empty: made by a call
+    tsr_value *value;     // of an initializer, else NULL
+    const tsr_node *node; // whose attribute it is, else NULL
+    struct str whole;     // field it came from; empty: made by a call
     struct str body;
     struct store *store; // that body is a view of, if it is another model's
     tsr_status status;   // of the last attempt to get its data
@@ -268,6 +269,7 @@ struct tsr_model {
     bool changed;         // anything
     bool renamed;         // some value or configuration
     bool devices_touched; // annotations were written by a call
+    bool annotated;       // a node has or had an annotation
     struct str producer;
     opset_list opsets;
     bool opsets_changed;

@@ -83,7 +83,7 @@ static void decode_tensor(tsr_attr *a, struct str body)
     struct str t = tsr__wire_merged(&m->store->arena, body, F_ATTRIBUTE_T, &present);
     a->tensor = present ? ARENA_NEW(&m->arena, tsr_tensor) : NULL;
     if (a->tensor)
-        *a->tensor = (tsr_tensor){.model = m, .body = t};
+        *a->tensor = (tsr_tensor){.model = m, .node = a->node, .body = t};
 }
 
 static void decode_ints(tsr_attr *a, struct str body)

@@ -37,6 +37,8 @@ static tsr_status check_annotations(tsr_model *m, bool *any)
 {
     tsr_status st = TSR_OK;
     *any = m->configs.n > 0;
+    if (!m->annotated)
+        return TSR_OK;
     for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
         for (size_t i = 0; i < n->n_configs; i++) {
             *any = true;
@@ -200,7 +202,7 @@ static tsr_status build(tsr_model *m, struct rope *r)
     tsr_status st = check_annotations(m, &annotated);
     if (st != TSR_OK)
         return st;
-    if (annotated && m->devices_touched && m->ir_version < 11)
+    if (annotated && (m->devices_touched || m->ir_changed) && m->ir_version < 11)
         tsr_model_set_ir_version(m, 11);
     if (m->renamed)
         touch_renamed(m);

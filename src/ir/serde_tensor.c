@@ -94,6 +94,8 @@ static struct place place_tensor(const tsr_tensor *t)
     struct place at = PLACE_NONE;
     if (t->value)
         return tsr__place_value(t->value);
+    if (t->node)
+        return tsr__place_node(t->node);
     at.file = str_of(t->model->path ? t->model->path : "");
     return at;
 }

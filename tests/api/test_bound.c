@@ -573,6 +573,8 @@ static void test_92_old_version_is_raised(void **state)
     assert_int_equal(tsr_model_ir_version(m), 11);
     assert_int_equal(tsr_model_config_count(m), 1);
     assert_int_equal(tsr_node_config_count(node_at(m, 0)), 1);
+    assert_int_equal(tsr_model_set_ir_version(m, 10), TSR_OK); // asked for, and not possible
+    assert_int_equal(tsr_model_ir_version(again(b, m)), 11);
 }
 
 static void test_93_all_parts_are_written(void **state)

@@ -284,6 +284,28 @@ static void test_external_needs_a_folder(void **state)
     fails(of(state), &t, TSR_IO, "tensor-no-folder");
 }
 
+// A constant in an attribute has its node's place.
+static void test_place_of_an_attribute(void **state)
+{
+    struct bench *b = of(state);
+    struct msg t = tensor_head(TSR_FLOAT, 2), a = {.n = 0}, graph = {.n = 0}, file = {.n = 0};
+    struct msg node = msg_node("", "y", "Constant", NULL);
+    msg_text(&a, 1, "value");
+    msg_msg(&a, 5, &t);
+    msg_int(&a, 20, TSR_ATTR_TENSOR);
+    msg_text(&node, 3, "const");
+    msg_msg(&node, 5, &a);
+    msg_msg(&graph, 1, &node);
+    msg_msg(&file, 7, &graph);
+    tsr_model *m = load(b, file.at, file.n);
+    const void *bytes = NULL;
+    size_t n = 0;
+    assert_int_equal(tsr_tensor_data(tsr_attr_tensor(tsr_node_attr(node_at(m, 0), 0)), &bytes, &n),
+                     TSR_MALFORMED);
+    assert_string_equal(tsr_finding_at(b->s, 0).node, "const");
+    assert_int_equal(tsr_finding_at(b->s, 0).node_index, 0);
+}
+
 static void test_made_here(void **state)
 {
     struct bench *b = of(state);
@@ -330,6 +352,7 @@ int main(void)
         TEST(test_no_bytes),
         TEST(test_external),
         TEST(test_external_needs_a_folder),
+        TEST(test_place_of_an_attribute),
         TEST(test_made_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
