@@ -463,7 +463,7 @@ struct str tsr__graph_fresh_name(tsr_graph *g, struct str base)
             return STR("");
         bool taken = false;
         for (const tsr_graph *h = m->graphs; h && !taken; h = h->next)
-            taken = tsr__map_get(&h->names, try) != NULL;
+            taken = !(h->flags & G_GONE) && tsr__map_get(&h->names, try) != NULL;
         if (taken)
             continue;
         if (slot)

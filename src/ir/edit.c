@@ -446,6 +446,7 @@ void tsr__attr_unlink(tsr_attr *a)
 {
     for (size_t k = 0; k < a->n_graphs; k++) {
         tsr_graph *g = a->graphs[k];
+        g->flags |= G_GONE;
         for (tsr_node *in = g->first; in; in = in->next)
             unlink_uses(in);
         for (size_t i = 0; i < g->outputs.n; i++)
@@ -516,7 +517,7 @@ static void replace_outputs(tsr_value *v, tsr_value *by)
 {
     for (tsr_graph *g = v->home->model->graphs; g && v->n_outputs; g = g->next)
         for (size_t i = 0; i < g->outputs.n; i++) {
-            if (g->outputs.at[i].value != v)
+            if (g->outputs.at[i].value != v || (g->flags & G_GONE))
                 continue;
             g->outputs.at[i].value = by;
             g->outputs.at[i].replaced = true;

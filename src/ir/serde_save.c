@@ -81,7 +81,7 @@ static void touch_renamed(tsr_model *m)
         touch_renamed_node(n);
     for (tsr_graph *g = m->graphs; g; g = g->next) // an outer value may be a subgraph's output
         for (size_t i = 0; i < g->outputs.n; i++)
-            if (renamed(g->outputs.at[i].value))
+            if (renamed(g->outputs.at[i].value) && !(g->flags & G_GONE))
                 tsr__touch_graph(g, G_OUTPUTS);
 }
 

@@ -388,6 +388,11 @@ static void test_rename_never_captures(void **state)
     assert_int_equal(tsr_node_remove(node_at(m, 1)), TSR_OK);
     assert_int_equal(uses(v), 0);
     assert_true(tsr_value_is_output(v)); // of the main graph still
+    tsr_value *in = tsr_graph_input(tsr_model_graph(m), 0);
+    assert_int_equal(tsr_value_replace_uses(v, in, true), TSR_OK);
+    assert_ptr_equal(tsr_graph_output(tsr_model_graph(m), 0), in);
+    assert_false(tsr_value_is_output(v));
+    assert_int_equal(tsr_node_remove(node_at(m, 0)), TSR_OK);
 }
 
 static void test_edit_in_a_subgraph_is_saved(void **state)
