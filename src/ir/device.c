@@ -217,6 +217,7 @@ tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c)
     nc->node = n;
     nc->config = c;
     more[n->n_configs++] = nc;
+    n->graph->model->annotated = true;
     n->configs = more;
     return nc;
 }

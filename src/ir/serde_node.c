@@ -241,29 +241,31 @@ static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed,
         tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
 }
 
+#define SPLICES                                                                                    \
+    12 // names of a node that are exchanged at once; a node with more is written by parts
+
 // A node that reads and writes under other names and is the same otherwise, which is what renaming
-// makes of most of a model: one pass, name by name; each stands for its slot.
-static void write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
+// makes of most of a model: each name in the file stands for its slot. False: too many.
+static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
 {
-    size_t mark = tsr__rope_begin(r, number);
-    size_t input = 0, output = 0;
-    const char *same = origin.p; // from here on nothing is different
+    struct wire_splice s[SPLICES];
+    size_t count = 0, input = 0, output = 0;
     struct wire_cursor c = wire_over(origin);
     struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
+    while ((input < n->n_inputs || output < n->n_outputs) && tsr__wire_next(&c, &f)) {
         if (f.number > F_NODE_OUTPUT || f.type != WIRE_LEN)
             continue;
         const tsr_value *v =
             f.number == F_NODE_INPUT ? n->inputs[input++].value : n->outputs[output++];
-        struct str name = v ? v->name : STR("");
+        struct str name = v && v->name.n ? v->name : STR("");
         if (str_eq(name, f.bytes))
             continue;
-        tsr__rope_view(r, (struct str){same, (size_t)(f.whole.p - same)});
-        tsr__rope_bytes(r, f.number, name);
-        same = f.whole.p + f.whole.n;
+        if (count == SPLICES)
+            return false;
+        s[count++] = (struct wire_splice){f.whole, f.number, name};
     }
-    tsr__rope_view(r, (struct str){same, (size_t)(origin.p + origin.n - same)});
-    tsr__rope_end(r, mark);
+    tsr__rope_splice(r, number, origin, s, count);
+    return true;
 }
 
 static void write_node(struct rope *r, uint32_t number, tsr_node *n)
@@ -272,10 +274,9 @@ static void write_node(struct rope *r, uint32_t number, tsr_node *n)
     size_t count = 0;
     PARTS(p, r->arena);
     struct str origin = tsr__field_body(n->whole);
-    if (!(n->flags & (N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS))) {
-        write_renamed(r, number, n, origin);
+    if (!(n->flags & (N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS)) &&
+        write_renamed(r, number, n, origin))
         return;
-    }
     bool fresh = n->flags & N_NEW; // a copy keeps what we do not manage
     if (fresh || ((n->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, n, false))) {
         managed[count++] = F_NODE_INPUT;

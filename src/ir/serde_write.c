@@ -121,7 +121,6 @@ static void emit_type(struct rope *r, void *data)
 }
 
 struct info_part {
-    struct arena *arena;
     uint32_t number;
     tsr_value *value;
     struct str whole; // empty: new
@@ -138,10 +137,8 @@ static bool write_renamed_info(struct rope *r, uint32_t number, struct str origi
     for (rest = c; tsr__wire_next(&rest, &g);)
         if (g.number == F_VALUE_INFO_NAME)
             return false;
-    size_t mark = tsr__rope_begin(r, number);
-    tsr__rope_bytes(r, F_VALUE_INFO_NAME, name);
-    tsr__rope_view(r, (struct str){origin.p + f.whole.n, origin.n - f.whole.n});
-    tsr__rope_end(r, mark);
+    struct wire_splice splice = {f.whole, F_VALUE_INFO_NAME, name.n ? name : STR("")};
+    tsr__rope_splice(r, number, origin, &splice, 1);
     return true;
 }
 
@@ -149,7 +146,7 @@ static void emit_info(struct rope *r, void *data)
 {
     struct info_part *t = data;
     static const uint32_t managed[] = {F_VALUE_INFO_NAME, F_VALUE_INFO_TYPE};
-    PARTS(p, t->arena);
+    PARTS(p, r->arena);
     tsr_value *v = t->value;
     if (t->whole.n && !t->retype && !(v->flags & V_TYPED) &&
         write_renamed_info(r, t->number, tsr__field_body(t->whole), v->name))
@@ -168,7 +165,7 @@ static void part_info(struct parts *p, uint32_t number, tsr_value *v, struct str
         return;
     if (retype || !whole.n)
         tsr__type_decode(v);
-    *t = (struct info_part){p->arena, number, v, whole, retype};
+    *t = (struct info_part){number, v, whole, retype};
     tsr__part_emit(p, number, emit_info, t);
 }
 
@@ -401,10 +398,13 @@ static void parts_of_nodes(struct parts *p, uint32_t number, tsr_graph *g)
 // then what changed can be written where it stands, without a list of parts.
 static bool in_place(const tsr_graph *g)
 {
+    const uint32_t fine = G_NODES | G_RENAMED | G_OUTPUTS;
     const char *before = NULL;
-    if ((g->flags & (G_CHANGED | G_NAME) & ~(uint32_t)(G_NODES | G_RENAMED)) || !g->body.n ||
-        g->n_nodes != g->n_fields)
+    if ((g->flags & (G_CHANGED | G_NAME) & ~fine) || !g->body.n || g->n_nodes != g->n_fields)
         return false;
+    for (size_t i = 0; i < g->outputs.n; i++)
+        if (!g->outputs.at[i].whole.n || g->outputs.at[i].replaced)
+            return false;
     for (const tsr_node *n = g->first; n; n = n->next) {
         if ((n->flags & N_NEW) || (before && n->whole.p <= before))
             return false;
@@ -413,36 +413,34 @@ static bool in_place(const tsr_graph *g)
     return true;
 }
 
-// How far the lists of a graph are written.
+// How far the lists of a graph are walked, and what is to be written in place of a field.
 struct places {
     tsr_node *node;
     size_t initializers, inputs, outputs;
     tsr_value *info;
+    void (*emit)(struct rope *r, void *data); // NULL: nothing, the field goes
+    void *data;
+    struct info_part info_part;
+    struct renamed_part renamed_part;
 };
 
-static bool replace_info(struct rope *r, const struct wire_field *f, tsr_value *v)
+static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
 {
-    struct info_part part = {r->arena, f->number, v, f->whole, false};
+    at->emit = emit;
+    at->data = data;
+    return changed;
+}
+
+static bool change_info(struct places *at, const struct wire_field *f, tsr_value *v)
+{
     if (!v || !(v->flags & V_RENAMED))
         return false;
-    emit_info(r, &part);
-    return true;
+    at->info_part = (struct info_part){f->number, v, f->whole, false};
+    return change(at, true, emit_info, &at->info_part);
 }
 
-static bool replace_renamed(struct rope *r, const struct wire_field *f, tsr_graph *g)
-{
-    struct renamed_part part = {g, *f};
-    if (!(g->flags & G_RENAMED))
-        return false;
-    if (f->number == F_GRAPH_SPARSE_INITIALIZER)
-        emit_sparse(r, &part);
-    else
-        emit_annotation(r, &part);
-    return true;
-}
-
-// Writes what stands in f now; false: it is as it was.
-static bool replace(struct rope *r, const struct wire_field *f, tsr_graph *g, struct places *at)
+// True if something else, or nothing, is to be written for f.
+static bool changed(struct places *at, const struct wire_field *f, tsr_graph *g)
 {
     tsr_node *n = at->node;
     tsr_value *v;
@@ -451,25 +449,26 @@ static bool replace(struct rope *r, const struct wire_field *f, tsr_graph *g, st
     switch (f->number) {
     case F_GRAPH_NODE:
         at->node = n->next;
-        if (n->flags & N_CHANGED)
-            tsr__emit_node(r, n);
-        return n->flags & N_CHANGED;
+        return change(at, n->flags & N_CHANGED, tsr__emit_node, n);
     case F_GRAPH_INITIALIZER:
         v = g->initializers.at[at->initializers++];
-        if (v->flags & V_RENAMED)
-            emit_initializer(r, v);
-        return v->flags & V_RENAMED;
+        return change(at, v->flags & V_RENAMED, emit_initializer, v);
     case F_GRAPH_INPUT:
-        return replace_info(r, f, g->inputs.at[at->inputs++].value);
+        return change_info(at, f, g->inputs.at[at->inputs++].value);
     case F_GRAPH_OUTPUT:
-        return replace_info(r, f, g->outputs.at[at->outputs++].value);
+        return change_info(at, f, g->outputs.at[at->outputs++].value);
     case F_GRAPH_VALUE_INFO:
         v = info_value(g, f, at->info);
         at->info = v && v != &tsr__no_value ? v->next : at->info;
-        return (v && (v->flags & (V_GONE | V_NEW))) || replace_info(r, f, v); // or it goes
+        if (v && (v->flags & (V_GONE | V_NEW)))
+            return change(at, true, NULL, NULL);
+        return change_info(at, f, v);
     case F_GRAPH_QUANTIZATION_ANNOTATION:
     case F_GRAPH_SPARSE_INITIALIZER:
-        return replace_renamed(r, f, g);
+        at->renamed_part = (struct renamed_part){g, *f};
+        return change(at, g->flags & G_RENAMED,
+                      f->number == F_GRAPH_SPARSE_INITIALIZER ? emit_sparse : emit_annotation,
+                      &at->renamed_part);
     default:
         return false;
     }
@@ -478,13 +477,22 @@ static bool replace(struct rope *r, const struct wire_field *f, tsr_graph *g, st
 static void write_in_place(struct rope *r, uint32_t number, tsr_graph *g)
 {
     size_t mark = tsr__rope_begin(r, number);
-    struct places at = {.node = g->first, .info = g->values};
+    struct places at;
+    at.node = g->first;
+    at.initializers = at.inputs = at.outputs = 0;
+    at.info = g->values;
+    const char *same = g->body.p; // from here on nothing is different
     struct wire_cursor c = wire_over(g->body);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
-        if (!replace(r, &f, g, &at))
-            tsr__rope_view(r, f.whole);
+        if (!changed(&at, &f, g))
+            continue;
+        tsr__rope_view(r, (struct str){same, (size_t)(f.whole.p - same)});
+        if (at.emit)
+            at.emit(r, at.data);
+        same = f.whole.p + f.whole.n;
     }
+    tsr__rope_view(r, (struct str){same, (size_t)(g->body.p + g->body.n - same)});
     tsr__rope_end(r, mark);
 }
 

@@ -172,6 +172,16 @@ struct wire_part {
 void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
                        const struct wire_part *parts, size_t n_parts);
 
+// A message that came from a file with some of its texts exchanged, the rest as it was: one field of
+// `number`, in one go because its length is known. `old` are whole fields of origin, in their order.
+struct wire_splice {
+    struct str old;
+    uint32_t number;
+    struct str text; // p is not NULL
+};
+void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
+                      const struct wire_splice *s, size_t n);
+
 // Streams the rope out. Large spans that lie in [map, map+n) are copied from fd by offset, not
 // through memory.
 void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd);

@@ -12,7 +12,7 @@
 #define FIRST_BYTES ((size_t)1 << 10)
 #define CHUNK_BYTES ((size_t)64 << 10)
 #define VIEW_BYTES  ((size_t)2 << 10)   // texts from here on are referred to, not copied
-#define SMALL_BYTES ((size_t)64)        // spans below are copied: a piece costs more than they do
+#define SMALL_BYTES ((size_t)512)       // spans below are copied: a piece costs more than they do
 #define COPY_BYTES  ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
 
 void tsr__rope_init(struct rope *r, struct arena *a)
@@ -224,6 +224,7 @@ struct rewrite {
     struct str origin;
     const struct wire_part *parts;
     uint32_t *order;  // indices of parts: by number, else as the caller has them
+    struct str same;  // kept bytes that are not written yet
     uint32_t managed; // bit set of the numbers that have a lane
     uint32_t absent;  // of these, the ones that origin has no member of
     struct lane lanes[WIRE_MAX_NUMBER + 1]; // by number; only the managed ones are set
@@ -247,11 +248,33 @@ static const struct wire_part *part_at(const struct rewrite *w, const struct lan
     return &w->parts[w->order[l->first + i]];
 }
 
+static void write_same(struct rewrite *w)
+{
+    tsr__rope_view(w->rope, w->same);
+    w->same.n = 0;
+}
+
+// Bytes of origin that stay; those that adjoin are written together.
+static void keep(struct rewrite *w, struct str span)
+{
+    if (w->same.n && w->same.p + w->same.n == span.p) {
+        w->same.n += span.n;
+        return;
+    }
+    write_same(w);
+    w->same = span;
+}
+
 // Writes the parts of l before `end` that are not written yet.
 static void write_until(struct rewrite *w, struct lane *l, uint32_t end)
 {
     while (l->next < end) {
         const struct wire_part *part = part_at(w, l, l->next++);
+        if (is_kept(w, part)) {
+            keep(w, part->span);
+            continue;
+        }
+        write_same(w);
         if (part->emit)
             part->emit(w->rope, part->data);
         else if (part->text)
@@ -341,6 +364,7 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
     w.origin = origin;
     w.parts = parts;
     w.managed = 0;
+    w.same = (struct str){"", 0};
     w.order = n_parts <= FEW_PARTS ? w.few : ARENA_ARRAY(r->arena, uint32_t, n_parts);
     if (!w.order)
         return;
@@ -358,9 +382,51 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
         if (l)
             rewrite_member(&w, l, f.whole);
         else
-            tsr__rope_view(r, f.whole);
+            keep(&w, f.whole);
     }
     write_absent(&w, UINT32_MAX);
+    write_same(&w);
+}
+
+// ---- exchanging texts ---------------------------------------------------------------------------------
+
+static char *put_bytes(char *p, const char *from, size_t n)
+{
+    if (n)
+        memcpy(p, from, n);
+    return p + n;
+}
+
+void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
+                      const struct wire_splice *s, size_t n)
+{
+    uint64_t length = origin.n;
+    for (size_t i = 0; i < n; i++)
+        length += varint_size((uint64_t)s[i].number << 3) + varint_size(s[i].text.n) + s[i].text.n -
+                  s[i].old.n;
+    if (length >= CHUNK_BYTES) { // rare, and too much to copy
+        size_t mark = tsr__rope_begin(r, number);
+        for (size_t i = 0; i <= n; i++) {
+            const char *from = i ? s[i - 1].old.p + s[i - 1].old.n : origin.p;
+            const char *to = i < n ? s[i].old.p : origin.p + origin.n;
+            tsr__rope_view(r, (struct str){from, (size_t)(to - from)});
+            if (i < n)
+                tsr__rope_bytes(r, s[i].number, s[i].text);
+        }
+        tsr__rope_end(r, mark);
+        return;
+    }
+    if (!room(r, TAG_MAX + VARINT_MAX + (size_t)length))
+        return;
+    char *p = varint_put(put_tag(r->at, number, WIRE_LEN), length);
+    const char *from = origin.p;
+    for (size_t i = 0; i < n; i++) {
+        p = put_bytes(p, from, (size_t)(s[i].old.p - from));
+        p = varint_put(put_tag(p, s[i].number, WIRE_LEN), s[i].text.n);
+        p = put_bytes(p, s[i].text.p, s[i].text.n);
+        from = s[i].old.p + s[i].old.n;
+    }
+    r->at = put_bytes(p, from, (size_t)(origin.p + origin.n - from));
 }
 
 // ---- giving out -------------------------------------------------------------------------------------
