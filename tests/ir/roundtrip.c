@@ -133,19 +133,33 @@ static void one(tsr_session *s, const char *path)
     free(bytes);
 }
 
-int main(int argc, char **argv)
+static int each_line(tsr_session *s, const char *path)
 {
-    tsr_session *s = tsr_session_new(NULL);
-    FILE *list = argc > 1 ? fopen(argv[1], "r") : NULL;
-    if (!s || !list)
-        return 2;
     char line[4096];
     int files = 0;
-    for (; fgets(line, sizeof(line), list); files++) {
+    FILE *list = fopen(path, "r");
+    for (; list && fgets(line, sizeof(line), list); files++) {
         line[strcspn(line, "\n")] = 0;
         one(s, line);
     }
-    fclose(list);
+    if (list)
+        fclose(list);
+    return files;
+}
+
+int main(int argc, char **argv)
+{
+    int files = 0;
+    tsr_session *s = tsr_session_new(NULL);
+    for (int i = 1; s && i < argc; i++) {
+        size_t n = strlen(argv[i]);
+        if (n > 5 && strcmp(argv[i] + n - 5, ".onnx") == 0) {
+            one(s, argv[i]);
+            files++;
+        } else {
+            files += each_line(s, argv[i]);
+        }
+    }
     tsr_session_free(s);
     printf("%d files, %d differences\n", files, bad);
     return bad || !files ? 1 : 0;
