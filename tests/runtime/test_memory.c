@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_memory.c - every allocation of tensor sets and of a job's setup fails once: TSR_NOMEM, nothing lost, nothing half done.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#define MOST 500 // allocations of one piece of work; more would be a loop that never ends
+
+// Does the work with the n-th allocation failing, n = 1, 2, ..., until it is not reached.
+static void torture(tsr_status (*work)(tsr_session *s, void *data), void *data)
+{
+    for (uint64_t n = 1; n < MOST; n++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_session_fault(s, FAULT_ALLOC, n, false);
+        tsr_status st = work(s, data);
+        bool reached = s->fault_seen[FAULT_ALLOC] >= n;
+        tsr_session_fault(s, FAULT_ALLOC, 0, false);
+        if (reached)
+            assert_int_equal(st, TSR_NOMEM);
+        else
+            assert_int_equal(st, TSR_OK);
+        tsr_session_free(s);
+        if (!reached)
+            return;
+    }
+    fail_msg("more than %d allocations", MOST);
+}
+
+static tsr_status fill(tsr_session *s, tsr_tensors **out)
+{
+    static const float x[6] = {1, 2, 3, 4, 5, 6};
+    int64_t dims[2] = {2, 3};
+    char name[16];
+    tsr_status st = tsr_tensors_new(s, out);
+    for (int i = 0; i < 20 && st == TSR_OK; i++) {
+        snprintf(name, sizeof name, "t%d", i % 18); // two are put twice
+        st = tsr_tensors_put(*out, name, TSR_FLOAT, 2, dims, i % 2 ? x : NULL);
+    }
+    return st;
+}
+
+static tsr_status put_work(tsr_session *s, void *data)
+{
+    (void)data;
+    tsr_tensors *t = NULL;
+    tsr_status st = fill(s, &t);
+    if (st == TSR_OK)
+        assert_int_equal(tsr_tensors_count(t), 18);
+    tsr_tensors_free(t);
+    return st;
+}
+
+static tsr_status save_work(tsr_session *s, void *data)
+{
+    tsr_tensors *t = NULL;
+    unlink(data);
+    tsr_status st = fill(s, &t);
+    if (st == TSR_OK)
+        st = tsr_tensors_save(t, data);
+    assert_int_equal(access(data, F_OK) == 0, st == TSR_OK); // whole or not at all
+    tsr_tensors_free(t);
+    return st;
+}
+
+static tsr_status load_work(tsr_session *s, void *data)
+{
+    tsr_tensors *t = NULL;
+    tsr_status st = tsr_tensors_new(s, &t);
+    if (st == TSR_OK)
+        st = tsr_tensors_load(t, data, NULL, false);
+    tsr_tensors_free(t);
+    return st;
+}
+
+static tsr_status job_work(tsr_session *s, void *data)
+{
+    (void)data;
+    struct thread_job *j = tsr__threads_new(s, 5, NULL);
+    tsr__threads_free(j);
+    return j ? TSR_OK : TSR_NOMEM;
+}
+
+static void test_put(void **state)
+{
+    (void)state;
+    torture(put_work, NULL);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tessera-test-XXXXXX", file[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/set.npz", folder);
+    torture(save_work, file);
+    torture(load_work, file);
+    unlink(file);
+    assert_int_equal(rmdir(folder), 0); // no temporary file is left
+}
+
+static void test_job(void **state)
+{
+    (void)state;
+    torture(job_work, NULL);
+}
+
+// Sessions may have a limit: a set that does not fit is refused.
+static void test_limit(void **state)
+{
+    (void)state;
+    tsr_session_options o = {.size = sizeof o, .memory_limit = 1 << 20};
+    tsr_session *s = tsr_session_new(&o);
+    tsr_tensors *t = NULL;
+    int64_t big = 1 << 20;
+    assert_int_equal(tsr_tensors_new(s, &t), TSR_OK);
+    assert_int_equal(tsr_tensors_put(t, "x", TSR_FLOAT, 1, &big, NULL), TSR_NOMEM);
+    assert_int_equal(tsr_tensors_count(t), 0);
+    tsr_tensors_free(t);
+    tsr_session_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
