@@ -149,6 +149,33 @@ static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_valu
     return TSR_OK;
 }
 
+// A number that counts a factor counts the local part of it: whole / size * local. An attribute that
+// counts several factors is told of each.
+static int64_t local_count(const struct rule_factor *f, const struct local_size *part,
+                           int64_t whole)
+{
+    if (f->size.value > 0 && whole % f->size.value == 0)
+        return whole / f->size.value * tsr__local_size_of(part, f->size.value);
+    return tsr__local_size_of(part, whole);
+}
+
+#define MAX_COUNTS 8
+
+static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const char *name,
+                                    const struct rule_factor *f, const struct local_size *part)
+{
+    const int64_t *whole;
+    int64_t local[MAX_COUNTS];
+    size_t n = tsr_attr_ints(attr, &whole);
+    if (n > MAX_COUNTS)
+        return TSR_BUG; // no operator counts a factor so often
+    if (!n)
+        return tsr_node_set_int(copy, name, local_count(f, part, tsr_attr_int(attr, 0)));
+    for (size_t i = 0; i < n; i++)
+        local[i] = local_count(f, part, whole[i]);
+    return tsr_node_set_ints(copy, name, local, n);
+}
+
 static tsr_status rewrite_attributes(const struct part *t, const struct node_flow *nf,
                                      tsr_node *copy)
 {
@@ -159,12 +186,10 @@ static tsr_status rewrite_attributes(const struct part *t, const struct node_flo
         tsr_attr *attr = w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;
         if (!attr || nf->place.cuts[w->factor] < 2)
             continue;
-        int64_t unit = rule->factors[w->factor].unit > 0 ? rule->factors[w->factor].unit : 1;
-        unit *= w->unit > 0 ? w->unit : 1;
-        struct local_size size = {unit, unit, nf->place.coords[at * rule->n_factors + w->factor],
+        const struct rule_factor *f = &rule->factors[w->factor];
+        struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + w->factor],
                                   nf->place.cuts[w->factor]};
-        int64_t whole = tsr_attr_int(attr, 0);
-        tsr_status st = tsr_node_set_int(copy, w->name, tsr__local_size_of(&size, whole));
+        tsr_status st = rewrite_attribute(copy, attr, w->name, f, &part);
         if (st != TSR_OK)
             return st;
     }

@@ -75,4 +75,41 @@ void tsr__find_quantize(struct shape_job *j);
 void tsr__find_dequantize(struct shape_job *j);
 void tsr__find_qlinear_matmul(struct shape_job *j);
 
+// Attention, convolutions, recurrent layers, experts, rows.
+void tsr__derive_heads(struct derivation *d, int64_t kv, int64_t each); // sizes of h and g
+bool tsr__derive_mask(struct derivation *d, size_t i, const char *heads);
+void tsr__derive_conv(struct derivation *d);
+void tsr__derive_conv_transpose(struct derivation *d);
+void tsr__derive_conv_integer(struct derivation *d);
+void tsr__derive_qlinear_conv(struct derivation *d);
+void tsr__derive_deform_conv(struct derivation *d);
+void tsr__derive_causal_conv(struct derivation *d);
+void tsr__derive_pool(struct derivation *d);
+void tsr__derive_col2im(struct derivation *d);
+void tsr__derive_attention(struct derivation *d);
+void tsr__derive_flex_attention(struct derivation *d);
+void tsr__derive_linear_attention(struct derivation *d);
+void tsr__derive_rotary(struct derivation *d);
+void tsr__derive_rotary_positions(struct derivation *d);
+void tsr__derive_multi_head(struct derivation *d);
+void tsr__derive_masked_multi_head(struct derivation *d);
+void tsr__derive_projected_attention(struct derivation *d);
+void tsr__derive_packed_attention(struct derivation *d);
+void tsr__derive_quantized_attention(struct derivation *d);
+void tsr__derive_group_query(struct derivation *d);
+void tsr__derive_sparse_attention(struct derivation *d);
+void tsr__derive_packed_multi_head(struct derivation *d);
+void tsr__derive_paged_attention(struct derivation *d);
+void tsr__derive_experts(struct derivation *d);
+void tsr__derive_quantized_experts(struct derivation *d);
+void tsr__derive_lstm(struct derivation *d);
+void tsr__derive_recurrent(struct derivation *d);
+void tsr__derive_dft_17(struct derivation *d);
+void tsr__derive_dft(struct derivation *d);
+void tsr__derive_adagrad(struct derivation *d);
+void tsr__derive_adam(struct derivation *d);
+void tsr__derive_halves(struct derivation *d);
+void tsr__derive_rows(struct derivation *d);
+void tsr__derive_feature_extractor(struct derivation *d);
+
 #endif

@@ -9,6 +9,7 @@ import itertools, json, os, subprocess, sys, tempfile
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
+import cases_net
 import cases_norm
 
 OPSET = 21  # rows that are younger use their own
@@ -27,6 +28,10 @@ def ints(*shape, low=-9, high=9, dtype=np.int64):
 
 def bools(*shape):
     return rng.integers(0, 2, shape).astype(bool)
+
+
+def tensor(value):
+    return numpy_helper.from_array(value)
 
 
 class Host:
@@ -221,17 +226,19 @@ def node_model(op, since, c, static, domain=""):
 
 class Machine:
     def __init__(self, model):
-        self.count = 0
+        import onnxruntime as ort
+        import reference
+        self.count, self.session, self.reference = 0, reference.session(model), True
+        if self.session:
+            return
         try:
-            import onnxruntime as ort
             options = ort.SessionOptions()
             options.log_severity_level, options.intra_op_num_threads = 4, 1
             self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             self.reference = False
         except Exception:  # an operator that ONNX Runtime lacks on the CPU
             from onnx.reference import ReferenceEvaluator
-            import reference
-            self.session, self.reference = reference.session(model) or ReferenceEvaluator(model), True
+            self.session = ReferenceEvaluator(model)
 
     def __call__(self, inputs):
         self.count += 1
@@ -301,8 +308,10 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
-            elif r["kind"] == "attr" and r["factor"] in cell:
-                attributes[r["name"]] = (cell[r["factor"]][1] - cell[r["factor"]][0]) * r["unit"]
+            elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
+                size = cell[r["factor"]][1] - cell[r["factor"]][0]
+                count = np.array(attributes.get(r["name"], c["attributes"][r["name"]])) // sizes[r["factor"]] * size
+                attributes[r["name"]] = tuple(count.tolist()) if count.ndim else int(count)
         try:
             changed = left_out or attributes or c["fixed"]
             run = local(tuple(left_out), tuple(attributes.items()), ins) if changed else machine
@@ -362,8 +371,10 @@ def prove_case(op, since, domain, c, rule):
         return cache[key]
 
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] in ("par", "red") and sizes[i] > 1]
-    cuts = [[(f, n)] for f in free for n in (2, 3, 4) if n <= sizes[f]]
-    cuts += [[(f, 2), (g, min(3, sizes[g]))] for f, g in itertools.combinations(free, 2)]
+    fits = lambda f, n: all(bounds(sizes[f], n, j)[0] % rule["factors"][f]["unit"] == 0 for j in range(n))
+    cuts = [[(f, n)] for f in free for n in (2, 3, 4) if n <= sizes[f] and fits(f, n)]
+    pairs = [((f, 2), (g, min(3, sizes[g]))) for f, g in itertools.combinations(free, 2)]
+    cuts += [list(pair) for pair in pairs if all(fits(*x) for x in pair)]
     for x in cuts:
         wrong = prove(rule, sizes, x, c, machine, local, whole)
         if wrong:
@@ -377,7 +388,8 @@ def full(row):
 
 
 def main(printer, only):
-    CASES.update(cases_norm.cases(sys.modules[__name__]))
+    for more in (cases_norm, cases_net):
+        CASES.update(more.cases(sys.modules[__name__]))
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     known = {full(r) for r in rows}
     rows = [r for r in rows if not only or full(r) in only]

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels are
+// free: groups g, channels i that a group reads (summed) and o that it gives. Space is whole where a
+// window needs its neighbours, and free where each place stands for itself.
+#include "rules/derive.h"
+
+#define NO_WINDOWS "the number of spatial dimensions is not known"
+
+struct space {
+    int n;
+    bool alone[DERIVE_MAX_RANK]; // a window of one place, one step, nothing around
+};
+
+static bool all_are(const struct derivation *d, const char *name, int64_t want)
+{
+    const int64_t *list;
+    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, name), &list);
+    for (size_t i = 0; i < n; i++)
+        if (list[i] != want)
+            return false;
+    return true;
+}
+
+// Windows of one place: kernel 1, stride 1, no pads. Without kernel_shape the weights tell.
+static bool read_space(struct derivation *d, int weights, struct space *s)
+{
+    const int64_t *kernel, *strides;
+    size_t n_kernel = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "kernel_shape"), &kernel);
+    size_t n_strides = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "strides"), &strides);
+    struct shape w = tsr__derive_in(d, (size_t)(weights < 0 ? 0 : weights));
+    int rank = tsr__derive_rank(d, 0);
+    if (rank < 0)
+        return false;
+    if (rank < 2 || rank > DERIVE_MAX_RANK) {
+        tsr__derive_none(d, NO_WINDOWS);
+        return false;
+    }
+    s->n = rank - 2;
+    bool plain = all_are(d, "pads", 0) && all_are(d, "output_padding", 0) &&
+                 !tsr__attr_of(d->shapes, d->node, "output_shape");
+    for (int i = 0; i < s->n; i++) {
+        int64_t size = (size_t)i < n_kernel ? kernel[i] : -1;
+        if (!n_kernel && weights >= 0 && w.rank == rank)
+            size = w.dims[i + 2].value;
+        s->alone[i] = plain && size == 1 && ((size_t)i >= n_strides || strides[i] == 1);
+    }
+    return true;
+}
+
+// Letters of space: s where the input stands, o where only the output does.
+static void add_space(struct derivation *d, const struct space *s, bool out)
+{
+    for (int i = 0; i < s->n; i++)
+        tsr__derive_add(d, " %c%d", out && !s->alone[i] ? 'o' : 's', i);
+}
+
+static void add_kernel(struct derivation *d, const struct space *s)
+{
+    for (int i = 0; i < s->n; i++)
+        tsr__derive_add(d, " _");
+}
+
+static void keep_whole(struct derivation *d, const struct space *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!s->alone[i])
+            tsr__derive_add(d, "; rep s%d o%d", i, i);
+}
+
+static bool take_groups(struct derivation *d)
+{
+    int64_t groups = tsr__derive_int(d, "group", 1);
+    if (groups < 1) {
+        tsr__derive_none(d, "group is not a positive number");
+        return false;
+    }
+    tsr__derive_size(d, STR("g"), (tsr_dim){groups, ""});
+    return true;
+}
+
+// ---- convolutions
+// ---------------------------------------------------------------------------------------
+
+// A scale or zero point: one for the tensor, or one for each channel that is given.
+static void add_per_channel(struct derivation *d, size_t i)
+{
+    struct shape s = tsr__derive_in(d, i);
+    bool one = s.rank != 1 || s.dims[0].value == 1;
+    tsr__derive_add(d, one ? (s.rank == 1 ? ",[1]?" : ",[]?") : ",[(g o)]?");
+}
+
+static void add_images(struct derivation *d, const struct space *s)
+{
+    tsr__derive_add(d, "[n (g i)");
+    add_space(d, s, false);
+    tsr__derive_add(d, "]");
+}
+
+static void add_weights(struct derivation *d, const struct space *s)
+{
+    tsr__derive_add(d, ",[(g o) i");
+    add_kernel(d, s);
+    tsr__derive_add(d, "]");
+}
+
+static void add_result(struct derivation *d, const struct space *s)
+{
+    tsr__derive_add(d, " -> [n (g o)");
+    add_space(d, s, true);
+    tsr__derive_add(d, "]; attr group=g");
+    keep_whole(d, s);
+}
+
+void tsr__derive_conv(struct derivation *d)
+{
+    struct space s;
+    if (!read_space(d, 1, &s) || !take_groups(d))
+        return;
+    add_images(d, &s);
+    add_weights(d, &s);
+    tsr__derive_add(d, ",[(g o)]?");
+    add_result(d, &s);
+    tsr__derive_add(d, "; red i:sum; once 2");
+}
+
+// The weights have the read channels first.
+void tsr__derive_conv_transpose(struct derivation *d)
+{
+    struct space s;
+    if (!read_space(d, 1, &s) || !take_groups(d))
+        return;
+    add_images(d, &s);
+    tsr__derive_add(d, ",[(g i) o");
+    add_kernel(d, &s);
+    tsr__derive_add(d, "],[(g o)]?");
+    add_result(d, &s);
+    tsr__derive_add(d, "; red i:sum; once 2");
+}
+
+void tsr__derive_conv_integer(struct derivation *d)
+{
+    struct space s;
+    if (!read_space(d, 1, &s) || !take_groups(d))
+        return;
+    add_images(d, &s);
+    add_weights(d, &s);
+    tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_per_channel(d, 3);
+    add_result(d, &s);
+    tsr__derive_add(d, "; red i:sum");
+}
+
+// Rounding comes after the sum over i.
+void tsr__derive_qlinear_conv(struct derivation *d)
+{
+    struct space s;
+    if (!read_space(d, 3, &s) || !take_groups(d))
+        return;
+    add_images(d, &s);
+    tsr__derive_add(d, tsr__derive_in(d, 1).rank == 1 ? ",[_]" : ",[]");
+    tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_weights(d, &s);
+    for (size_t i = 4; i < 8; i++)
+        add_per_channel(d, i);
+    tsr__derive_add(d, ",[(g o)]?");
+    add_result(d, &s);
+    tsr__derive_add(d, "; rep i");
+}
+
+// Offsets are one set for all channels, or one for each run of them; the latter go along with the
+// groups where there are as many.
+void tsr__derive_deform_conv(struct derivation *d)
+{
+    struct space s;
+    int64_t groups = tsr__derive_int(d, "group", 1), sets = tsr__derive_int(d, "offset_group", 1);
+    if (!read_space(d, 1, &s) || !take_groups(d))
+        return;
+    for (int i = 0; i < s.n; i++)
+        s.alone[i] = false; // offsets lead elsewhere
+    const char *per_set = sets == 1 ? "_" : sets == groups ? "(g z)" : "z";
+    add_images(d, &s);
+    add_weights(d, &s);
+    tsr__derive_add(d, ",[n %s", per_set);
+    add_space(d, &s, true);
+    tsr__derive_add(d, "],[(g o)]?,[n %s", sets == groups && sets > 1 ? "(g y)" : "_");
+    add_space(d, &s, true);
+    tsr__derive_add(d, "]?");
+    add_result(d, &s);
+    if (sets == 1) {
+        tsr__derive_add(d, "; red i:sum; once 3");
+    } else if (sets == groups) {
+        tsr__derive_add(d, "; rep i z y; attr offset_group=g");
+    } else {
+        tsr__derive_add(d, "; rep g i z");
+    }
+}
+
+// ---- poolings
+// -------------------------------------------------------------------------------------------
+
+void tsr__derive_pool(struct derivation *d)
+{
+    struct space s;
+    // Indices count through batch and channels of the whole.
+    bool indices = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
+    if (!read_space(d, -1, &s))
+        return;
+    for (int out = 0; out < 3; out++) {
+        tsr__derive_add(d, out == 0 ? "[n c" : out == 1 ? "] -> [n c" : "],[n c");
+        add_space(d, &s, out > 0);
+    }
+    tsr__derive_add(d, "]?");
+    keep_whole(d, &s);
+    for (int i = 0; i < s.n && indices; i++)
+        if (s.alone[i])
+            tsr__derive_add(d, "; rep s%d", i);
+    if (indices)
+        tsr__derive_add(d, "; rep n c");
+}
+
+// Channels, then the elements of a block: both from the constant that holds the block's sizes.
+void tsr__derive_col2im(struct derivation *d)
+{
+    const tsr_value *v = tsr_node_input_count(d->node) > 2 ? tsr_node_input(d->node, 2) : NULL;
+    struct known_value block = v ? tsr__value_known(d->shapes, v) : (struct known_value){0};
+    int64_t size = 1;
+    for (int64_t i = 0; i < block.n && block.elements; i++)
+        if (!expr_is_number(block.elements[i]) || block.elements[i].number < 1 ||
+            !mul_ok(size, block.elements[i].number, &size))
+            size = 0;
+    if (!block.elements || size < 1) {
+        d->text = "[n _ l],·,· -> [n _ O*]; rep l O";
+        return;
+    }
+    tsr__derive_size(d, STR("k"), (tsr_dim){size, ""});
+    d->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
+}
+
+// Each channel for itself; the state is the end of what came before. com.microsoft also has more
+// dimensions of space, channels last, and a window of states in front.
+void tsr__derive_causal_conv(struct derivation *d)
+{
+    int rank = tsr__derive_rank(d, 0);
+    bool last = tsr__derive_int(d, "channels_last", 0) != 0;
+    const char *window = tsr__derive_int(d, "state_window", 0) > 0 ? "_ " : "";
+    if (rank < 0)
+        return;
+    if (rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3)) {
+        tsr__derive_none(d, NO_WINDOWS);
+        return;
+    }
+    if (last) {
+        tsr__derive_add(d, "[b t c],[c _ _],[c]?,[%sb _ c]? -> [b t c],[%sb _ c]; rep t", window,
+                        window);
+        return;
+    }
+    struct space s = {.n = rank - 2};
+    tsr__derive_add(d, "[b c S*],[c _");
+    add_kernel(d, &s);
+    tsr__derive_add(d, "],[c]?,[%sb c", window);
+    add_kernel(d, &s);
+    tsr__derive_add(d, "]? -> [b c S*],[%sb c", window);
+    add_kernel(d, &s);
+    tsr__derive_add(d, "]; rep S");
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// derive_scan.c - rules of recurrent layers, transforms of signals, optimizers and the classical
+// models of ai.onnx.ml: what goes row by row is free in the rows.
+#include "rules/derive.h"
+
+// ---- recurrent layers
+// -----------------------------------------------------------------------------------
+
+// Directions are kept whole: one of two would be another operator. Layout 1 has the batch first.
+static void recurrent(struct derivation *d, bool cell)
+{
+    bool first = tsr__derive_int(d, "layout", 0) != 0;
+    const char *state = first ? "[b v h]" : "[v b h]";
+    tsr__derive_add(d, "%s,[v w i],[v w h],[v _]?,[b]?,%s?", first ? "[b t i]" : "[t b i]", state);
+    if (cell)
+        tsr__derive_add(d, ",%s?,[v _]?", state);
+    tsr__derive_add(d, " -> %s?,%s?", first ? "[b t v h]" : "[t v b h]", state);
+    if (cell)
+        tsr__derive_add(d, ",%s?", state);
+    tsr__derive_add(d, "; rep t v w i h");
+}
+
+void tsr__derive_lstm(struct derivation *d)
+{
+    recurrent(d, true);
+}
+
+void tsr__derive_recurrent(struct derivation *d) // GRU and RNN
+{
+    recurrent(d, false);
+}
+
+// ---- signals
+// ------------------------------------------------------------------------------------------
+
+static void transform(struct derivation *d, int axis, int rank, int hosts)
+{
+    tsr__derive_add(d, "[");
+    tsr__derive_letters(d, 'd', 0, rank - 1);
+    tsr__derive_add(d, "_]%s -> [", hosts == 2 ? ",·?,·?" : ",·?");
+    tsr__derive_letters(d, 'd', 0, axis);
+    tsr__derive_add(d, "f ");
+    tsr__derive_letters(d, 'd', axis + 1, rank - 1);
+    tsr__derive_add(d, "_]; rep d%d f", axis);
+}
+
+// The last dimension holds real and imaginary parts.
+static void transform_axis(struct derivation *d, int64_t axis, int hosts)
+{
+    int rank = tsr__derive_rank(d, 0), at = rank >= 0 ? tsr__axis(axis, rank) : -1;
+    if (rank < 0)
+        return;
+    if (at < 0 || at == rank - 1)
+        tsr__derive_none(d, DERIVE_NO_AXIS);
+    else
+        transform(d, at, rank, hosts);
+}
+
+void tsr__derive_dft_17(struct derivation *d)
+{
+    transform_axis(d, tsr__derive_int(d, "axis", 1), 1);
+}
+
+void tsr__derive_dft(struct derivation *d)
+{
+    const tsr_value *v = tsr__derive_has(d, 2) ? tsr_node_input(d->node, 2) : NULL;
+    int64_t axis = -2;
+    if (v && tsr__shapes_ints(d->shapes, v, &axis, 1) != 1)
+        tsr__derive_none(d, "the axis is not known");
+    else
+        transform_axis(d, axis, 2);
+}
+
+// ---- optimizers
+// ---------------------------------------------------------------------------------------
+
+// R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by element.
+static void optimizer(struct derivation *d, int kinds)
+{
+    int inputs = (int)tsr_node_input_count(d->node), n = (inputs - 2) / kinds;
+    if (n < 1 || inputs != 2 + n * kinds || n * 8 > RULE_MAX_FACTORS) {
+        tsr__derive_none(d, "another number of inputs than expected");
+        return;
+    }
+    tsr__derive_add(d, "[],[]");
+    for (int i = 0; i < n * kinds; i++)
+        tsr__derive_add(d, ",[A%d*]", i % n);
+    tsr__derive_add(d, " -> ");
+    for (int i = 0; i < n * (kinds - 1); i++)
+        tsr__derive_add(d, "%s[A%d*]", i ? "," : "", i % n);
+}
+
+void tsr__derive_adagrad(struct derivation *d) // and Momentum
+{
+    optimizer(d, 3);
+}
+
+void tsr__derive_adam(struct derivation *d)
+{
+    optimizer(d, 4);
+}
+
+// ---- rows
+// ----------------------------------------------------------------------------------------------
+
+// One row alone has no dimension for rows.
+void tsr__derive_rows(struct derivation *d)
+{
+    int rank = tsr__derive_rank(d, 0);
+    if (rank >= 0 && rank != 2)
+        tsr__derive_none(d, "there is one row only");
+}
+
+void tsr__derive_feature_extractor(struct derivation *d)
+{
+    int rank = tsr__derive_rank(d, 0), at = rank >= 0 ? tsr__derive_rank(d, 1) : -1;
+    if (at < 0)
+        return;
+    if (rank < 2 || at < 1 || at > DERIVE_MAX_RANK) {
+        tsr__derive_none(d, "there is one row only");
+        return;
+    }
+    tsr__derive_add(d, "[A* v],[");
+    for (int i = 0; i < at; i++)
+        tsr__derive_add(d, "_ ");
+    tsr__derive_add(d, "] -> [A* t]; rep v t");
+}
+
+// Two halves side by side, one of which steers the other.
+void tsr__derive_halves(struct derivation *d)
+{
+    tsr__derive_size(d, STR("s"), (tsr_dim){2, ""});
+}
