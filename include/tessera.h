@@ -422,6 +422,19 @@ TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
  * whose check has errors is refused (TSR_INVALID). */
 TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
+/* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
+typedef struct tsr_rule {
+    size_t size;
+    const char *op, *domain; /* domain "" for ai.onnx */
+    int64_t since;           /* first opset that it holds for */
+    const char *rule;        /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
+    const char *note;
+    const char *whole;       /* not empty: never cut, and why */
+    const char *words;       /* the row in words, a line for each thing; owned by the session until the next call */
+} tsr_rule;
+/* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
+TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
+
 
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 

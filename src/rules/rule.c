@@ -668,3 +668,19 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
     tsr__arena_free(&scratch);
     return r;
 }
+
+const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n)
+{
+    for (int out = 0; out < 2; out++)
+        for (int i = 0; i < (int)(out ? tsr_node_output_count(n) : tsr_node_input_count(n)); i++) {
+            const tsr_value *v = value_at(n, out, i);
+            if (!v || (!out && tsr__value_constant_tensor(v)))
+                continue;
+            tsr_dtype t = tsr__shapes_of(s, v).dtype;
+            if (t == TSR_STRING)
+                return "texts are not moved between devices";
+            if (t != TSR_UNDEFINED && tsr_dtype_bits(t) < 8)
+                return "elements of less than a byte are not moved between devices";
+        }
+    return NULL;
+}

@@ -96,6 +96,10 @@ struct rule {
 // subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s);
 
+// Why no part of the node's values can be sliced or moved between devices, or NULL: texts, and elements that share a
+// byte. Constants of such types can be cut: where they are stored.
+const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
+
 // ---- expansion (expand.c)
 // ---------------------------------------------------------------------------------
 

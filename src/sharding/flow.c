@@ -456,11 +456,12 @@ static bool flow_node(struct work *w, tsr_node *n, struct node_flow *nf)
     const struct rule *r = tsr__rule_of(w->arena, n, w->f->shapes);
     if (!r)
         return false;
+    const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, n);
     bool ok;
-    if (r->whole) {
+    if (whole) {
         if (s.explicit_cut)
-            not_cut(&s, r->whole);
-        ok = place_whole(&s, r->whole, r->single);
+            not_cut(&s, whole);
+        ok = place_whole(&s, whole, r->single);
     } else {
         ok = place_rule(&s, r);
     }

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_rules.c - how an operator may be cut, in words; alone, the list of all operators; or the
+// whole table as Markdown, which docs/operators.md is made with.
+#include "cli.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const char *domain_name(const tsr_rule *r)
+{
+    return r->domain[0] ? r->domain : "ai.onnx";
+}
+
+static void print_json_rule(tsr_json *j, const tsr_rule *r)
+{
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_string(j, "op", r->op);
+    tsr_json_string(j, "domain", r->domain);
+    tsr_json_int(j, "since", r->since);
+    tsr_json_string(j, "rule", r->rule);
+    tsr_json_string(j, "whole", r->whole[0] ? r->whole : NULL);
+    tsr_json_string(j, "note", r->note);
+    tsr_json_end(j);
+}
+
+static void print_rule(const tsr_rule *r)
+{
+    printf("%s (%s, from opset %lld)\n", r->op, domain_name(r), (long long)r->since);
+    if (r->rule[0])
+        printf("  rule: %s\n", r->rule);
+    for (const char *p = r->words; *p;) {
+        size_t n = strcspn(p, "\n");
+        printf("  %.*s\n", (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+}
+
+static void print_line(const tsr_rule *r)
+{
+    printf("%-28s %-14s %4lld  %s%s\n", r->op, domain_name(r), (long long)r->since,
+           r->whole[0] ? "whole: " : "", r->whole[0] ? r->whole : r->rule);
+}
+
+// A cell of a Markdown table: bars would end it.
+static void print_cell(const char *text)
+{
+    for (; *text; text++)
+        printf(*text == '|' ? "\\%c" : "%c", *text);
+}
+
+static void print_row(const tsr_rule *r)
+{
+    printf("| %s | %lld | ", r->op, (long long)r->since);
+    if (r->whole[0]) {
+        printf("whole: ");
+        print_cell(r->whole);
+    } else {
+        printf("`");
+        print_cell(r->rule);
+        printf("`");
+    }
+    printf(" | ");
+    print_cell(r->note);
+    printf(" |\n");
+}
+
+struct counts {
+    size_t rows, operators, cut;
+};
+
+// Operators, counted once each, of a domain (NULL: all); cut: with a rule by which they may be cut.
+static struct counts count(tsr_session *s, const char *domain)
+{
+    struct counts n = {0};
+    char last[128] = "";
+    bool last_cut = false;
+    tsr_rule r = {.size = sizeof(r)};
+    for (size_t i = 0; tsr_rule_at(s, i, &r); i++) {
+        char key[128];
+        if (domain && strcmp(domain, r.domain) != 0)
+            continue;
+        snprintf(key, sizeof key, "%s:%s", r.domain, r.op);
+        bool fresh = strcmp(key, last) != 0;
+        n.rows++;
+        n.operators += fresh;
+        last_cut = fresh ? false : last_cut;
+        if (!r.whole[0] && !last_cut) {
+            n.cut++;
+            last_cut = true;
+        }
+        snprintf(last, sizeof last, "%s", key);
+    }
+    return n;
+}
+
+static void print_domain(tsr_session *s, const char *domain)
+{
+    tsr_rule r = {.size = sizeof(r)};
+    struct counts n = count(s, domain);
+    printf("\n## %s\n\n%zu operators, %zu of them may be cut.\n\n", domain[0] ? domain : "ai.onnx",
+           n.operators, n.cut);
+    printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
+    for (size_t i = 0; tsr_rule_at(s, i, &r); i++)
+        if (strcmp(r.domain, domain) == 0)
+            print_row(&r);
+}
+
+static int print_markdown(struct cli *c)
+{
+    static const char head[] =
+        "# Operators and their rules\n\n"
+        "Made by `tessera rules --markdown` from the table that the program uses; do not edit.\n\n"
+        "A rule names the factors of a computation and says which factors make up each dimension "
+        "of each\n"
+        "tensor: `[B~ m k],[B~ k n] -> [B* m n]; red k:sum`. Small letters are factors, capitals "
+        "any number of\n"
+        "them, `(a b)` a dimension made of two, `~` one that may be broadcast, `_` one that stays "
+        "whole, `1` one\n"
+        "of size 1, `·` a small input that steers the operator, `?` an optional tensor, `…` one "
+        "that repeats.\n"
+        "A factor on both sides may be cut and passes through; `red` factors may be cut and give "
+        "partial\n"
+        "results; `stat` factors may be cut, the node is then replaced by simpler ones; `gen` "
+        "factors are made;\n"
+        "`rep`, `sel`, `scan` and `halo` factors stay whole. `shape`, `once` and `attr` say what "
+        "the local node\n"
+        "has rewritten. Types and shapes are found for every operator listed here.\n";
+    const char *domains[32];
+    size_t n = 0;
+    tsr_rule r = {.size = sizeof(r)};
+    printf("%s", head);
+    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
+        size_t k = 0;
+        while (k < n && strcmp(domains[k], r.domain) != 0)
+            k++;
+        if (k == n && n < sizeof domains / sizeof *domains)
+            domains[n++] = r.domain;
+    }
+    for (size_t k = 0; k < n; k++) // the standard's own first
+        if (!domains[k][0])
+            print_domain(c->session, domains[k]);
+    for (size_t k = 0; k < n; k++)
+        if (domains[k][0])
+            print_domain(c->session, domains[k]);
+    return EXIT_DONE;
+}
+
+static int print_all(struct cli *c)
+{
+    tsr_rule r = {.size = sizeof(r)};
+    tsr_json *j = c->json ? cli_json(c) : NULL;
+    if (j)
+        tsr_json_begin(j, "rules", '[');
+    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
+        if (j)
+            print_json_rule(j, &r);
+        else
+            print_line(&r);
+    }
+    if (j)
+        tsr_json_end(j);
+    struct counts n = count(c->session, NULL);
+    cli_say(c, "%zu rows for %zu operators, %zu of which may be cut\n", n.rows, n.operators, n.cut);
+    return j ? cli_print_json(c, j, EXIT_DONE) : EXIT_DONE;
+}
+
+static int print_operator(struct cli *c, const char *op)
+{
+    tsr_rule r = {.size = sizeof(r)};
+    size_t found = 0;
+    tsr_json *j = c->json ? cli_json(c) : NULL;
+    if (j)
+        tsr_json_begin(j, "rules", '[');
+    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
+        if (strcasecmp(r.op, op) != 0)
+            continue;
+        if (j)
+            print_json_rule(j, &r);
+        else
+            print_rule(&r);
+        found++;
+    }
+    if (j)
+        tsr_json_end(j);
+    if (!found)
+        fprintf(stderr, "tessera rules: no rule for '%s'; such a node runs whole on every device\n",
+                op);
+    return j ? cli_print_json(c, j, found ? EXIT_DONE : EXIT_NO) : found ? EXIT_DONE : EXIT_NO;
+}
+
+static int run(struct cli *c)
+{
+    if (cli_flag(c, "--markdown"))
+        return print_markdown(c);
+    return c->n_arguments ? print_operator(c, c->arguments[0]) : print_all(c);
+}
+
+static const struct option options[] = {
+    {"--markdown", NULL, "the whole table as a Markdown document"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_rules = {
+    .name = "rules",
+    .arguments = "[OP]",
+    .summary = "how an operator may be cut; alone, all operators",
+    .example = "tessera rules MatMul",
+    .options = options,
+    .min_arguments = 0,
+    .max_arguments = 1,
+    .run = run,
+};
