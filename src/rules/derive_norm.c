@@ -156,10 +156,12 @@ static bool take_groups(struct derivation *d, const char *name)
 
 void tsr__derive_group_norm(struct derivation *d)
 {
+    struct shape x = tsr__derive_in(d, 0);
+    bool known = x.rank > 1 && x.dims[1].value > 0; // the channels are, so they can be grouped
     if (take_groups(d, "num_groups"))
         tsr__derive_add(d,
                         "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; %s c S; attr num_groups=g",
-                        tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS));
+                        known ? tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS) : "rep");
 }
 
 // Scale and shift were per group at first.

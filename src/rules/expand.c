@@ -67,7 +67,7 @@ tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *con
     const char *outputs[] = {out.p};
     tsr_node *made = NULL, **slot = vec_push(x->arena, &x->nodes);
     if (out.n && slot)
-        made = tsr_graph_add_node(x->graph, "", op, name.p, inputs, (size_t)n, outputs, 1);
+        made = tsr_graph_add_node(x->graph, "", op, out.p, inputs, (size_t)n, outputs, 1);
     if (!made || tsr_node_move_before(made, x->node) != TSR_OK) {
         x->failed = true;
         return NULL;

@@ -50,8 +50,8 @@ void tsr__find_multinomial(struct shape_job *j)
 void tsr__find_quantize(struct shape_job *j)
 {
     tsr__job_like(j, 0, 0);
-    j->out[0].dtype = tsr__job_has(j, 2) ? tsr__job_in(j, 2).dtype
-                                         : type_attr(j, "output_dtype", TSR_UINT8);
+    j->out[0].dtype =
+        tsr__job_has(j, 2) ? tsr__job_in(j, 2).dtype : type_attr(j, "output_dtype", TSR_UINT8);
 }
 
 void tsr__find_dequantize(struct shape_job *j)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that cut what their operator takes statistics of: for every case of the rules' proof, every such dimension of
+every input, over 2 and 3 devices (uneven too), and together with another dimension on a 2x2 mesh. The node must have
+run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run.
+
+usage: expansions.py TESSERA PRINT_RULE [all] [OPERATOR ...]     all: every number of devices for every case"""
+import json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
+import cases_norm, prove
+
+TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
+
+
+def tessera(*args):
+    p = subprocess.run([TESSERA, *args], capture_output=True, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+def model_of(name, since, c, rule, symbolic):
+    domain, _, op = name.rpartition(":")
+    m = prove.node_model(op, since, c, True, domain)
+    m.graph.node[0].name = "node"
+    m.ir_version = 10
+    for v in m.graph.input if symbolic else []:
+        dims = rule["inputs"][int(v.name[1:])]["dims"]
+        for d, factors in zip(v.type.tensor_type.shape.dim, dims):
+            if d.dim_value > 1 and len(factors) == 1:  # parts of a product need its size
+                d.dim_param = "size%d" % d.dim_value
+    return m
+
+
+def spec_of(tensor, f, sizes, n, second=None, m=1):
+    """The tensor cut along factor f (and another), in the notation; None: it does not have it, or not plainly."""
+    cuts, found = [], 0
+    for factors in tensor["dims"]:
+        parts = []
+        for g in factors:
+            k = n if g == f else m if g == second else 1
+            found += k > 1
+            parts.append((sizes[g], k))
+        if len(parts) > 1 and any(k > 1 for _, k in parts):
+            cuts.append("*".join("%d/%d" % p if p[1] > 1 else "%d" % p[0] for p in parts))
+        else:
+            cuts.append(str(max([k for _, k in parts], default=1)))
+    if not found:
+        return None
+    return "{%s:%s}" % (",".join(cuts), ",".join(map(str, range(n * m)))) if found == (2 if m > 1 else 1) else None
+
+
+def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
+    """(ran, what is wrong)"""
+    edits = []
+    for i, t in enumerate(rule["inputs"]):
+        if t["host"] or t["absent"] or isinstance(c["inputs"][i], prove.Host):
+            continue
+        text = spec_of(t, f, sizes, n, second, k)
+        if text:
+            edits = ["--shard", "node:x%d=%s" % (i, text)]
+            break
+    if not edits:
+        return False, None
+    src, cut = os.path.join(d, "m.onnx"), os.path.join(d, "cut.onnx")
+    onnx.save(m, src)
+    rc, _, err = tessera("annotate", src, "--config", "c:%d" % (n * k), *edits, "-o", cut)
+    if rc:
+        return True, "annotate %s: %s" % (edits, err)
+    rc, out, err = tessera("verify", cut, "--config", "c", "--inputs", inputs, "--json")
+    os.remove(cut)
+    try:
+        doc = json.loads(out)
+    except ValueError:
+        return True, "%s: exit %d %s" % (edits, rc, err)
+    if rc or not doc["ok"]:
+        return True, "%s: %s %s" % (edits, doc.get("outputs"), err)
+    if doc["replicated"]:
+        return True, "%s: replicated %s" % (edits, doc["replicated"])
+    if not doc["collectives"].get("AllReduce"):
+        return True, "%s: no reduction: %s" % (edits, doc["collectives"])
+    return True, None
+
+
+def prove_case(d, name, since, c, rule):
+    names = {"batch": 2, "seq": 3}
+    sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]
+    stats = [i for i, f in enumerate(rule["factors"]) if f["kind"] == "stat" and sizes[i] > 1]
+    free = [i for i, f in enumerate(rule["factors"]) if f["kind"] == "par" and sizes[i] > 1]
+    inputs, count = os.path.join(d, "in.npz"), 0
+    np.savez(inputs, **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
+    for symbolic in (False, True):
+        m = model_of(name, since, c, rule, symbolic)
+        compound = {g for t in rule["inputs"] for dim in t["dims"] for g in dim if len(dim) > 1}
+        cuts = [(f, n, None, 1) for f in stats for n in (2, 3) if n <= sizes[f] and not (symbolic and f in compound)]
+        cuts += [(f, 2, g, 2) for f in stats for g in free[:1] if not symbolic]
+        for cut in cuts if ALL else cuts[::3]:
+            ran, wrong = try_cut(d, m, inputs, c, rule, sizes, *cut)
+            count += ran
+            if wrong:
+                return count, "%s%s" % ("symbolic " if symbolic else "", wrong)
+    return count, None
+
+
+def main():
+    rows = [json.loads(line) for line in subprocess.run([PRINT_RULE], check=True, capture_output=True, text=True).stdout.splitlines()]
+    total = bad = 0
+    seen = set()
+    with tempfile.TemporaryDirectory(prefix="tessera-expand-") as d:
+        for name, cases in cases_norm.cases(prove).items():
+            if ONLY and name not in ONLY:
+                continue
+            sinces = [r["since"] for r in rows if prove.full(r) == name]
+            domain, _, op = name.rpartition(":")
+            for c in cases:
+                since = max(s for s in sinces if domain or s <= (c["opset"] or 1000))
+                file = os.path.join(d, "rule.onnx")
+                onnx.save(prove.node_model(op, since, c, True, domain), file)
+                rule = json.loads(subprocess.run([PRINT_RULE, file], check=True, capture_output=True, text=True).stdout)
+                if rule["whole"] or not any(f["kind"] == "stat" for f in rule["factors"]):
+                    continue
+                n, wrong = prove_case(d, name, since, c, rule)
+                total += n
+                if n:
+                    seen.add(name)
+                if wrong:
+                    bad += 1
+                    print("%s %s %s: %s" % (name, [None if v is None else list(np.shape(getattr(v, "value", v))) for v in c["inputs"]], c["attributes"], wrong[:500]))
+    print("%d operators, %d cuts of statistics run and equal, %d wrong" % (len(seen), total, bad))
+    return 1 if bad or not total else 0
+
+
+sys.exit(main())
