@@ -396,7 +396,44 @@ typedef struct tsr_box {
 TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const int64_t *shape,
                              int64_t devices, const tsr_box **out, size_t *n);
 
+/* A tensor dictionary: the pieces of one tensor, keyed by device. A device that holds several tiles has a piece for each,
+ * in the order of the tiles. */
+typedef struct tsr_dict tsr_dict;
+typedef struct tsr_piece {
+    int64_t device, tile; /* tiles are numbered row-major */
+    int rank;
+    const int64_t *dims; /* of the piece */
+    void *data;          /* its elements, row-major, owned by the dictionary */
+    size_t bytes;
+} tsr_piece;
+/* Cuts a tensor by a sharding in the compact notation; data NULL: pieces of zeros, to be filled. Elements must take whole
+ * bytes (TSR_UNSUPPORTED otherwise). */
+TSR_API tsr_status tsr_dict_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank, const int64_t *shape,
+                                const void *data, tsr_dict **out);
+TSR_API void tsr_dict_free(tsr_dict *d);              /* NULL is fine */
+TSR_API size_t tsr_dict_count(const tsr_dict *d);     /* pieces, by device and then tile */
+TSR_API tsr_piece tsr_dict_at(const tsr_dict *d, size_t i);
+/* The k-th piece of a device, or the k-th holder of a tile; -1: none. */
+TSR_API int64_t tsr_dict_find(const tsr_dict *d, int64_t device, size_t k);
+TSR_API int64_t tsr_dict_find_tile(const tsr_dict *d, int64_t tile, size_t k);
+/* Puts the tensor together again. Tiles that no device holds (-1) are zeros. Copies of one tile that differ are refused
+ * (finding pieces-differ). out has room for the whole tensor. */
+TSR_API tsr_status tsr_dict_join(const tsr_dict *d, void *out);
+
 /* ---- 6 check, infer ------------------------------------------------------------------------------------ */
+
+/* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
+typedef struct tsr_rule {
+    size_t size;
+    const char *op, *domain; /* domain "" for ai.onnx */
+    int64_t since;           /* first opset that it holds for */
+    const char *rule;        /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
+    const char *note;
+    const char *whole;       /* not empty: never cut, and why */
+    const char *words;       /* the row in words, a line for each thing; owned by the session until the next call */
+} tsr_rule;
+/* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
+TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
 
 /* A size for a symbolic dimension: "batch" = 1. */
 typedef struct tsr_size {
@@ -422,19 +459,6 @@ TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
  * whose check has errors is refused (TSR_INVALID). */
 TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
-/* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
-typedef struct tsr_rule {
-    size_t size;
-    const char *op, *domain; /* domain "" for ai.onnx */
-    int64_t since;           /* first opset that it holds for */
-    const char *rule;        /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
-    const char *note;
-    const char *whole;       /* not empty: never cut, and why */
-    const char *words;       /* the row in words, a line for each thing; owned by the session until the next call */
-} tsr_rule;
-/* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
-TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
-
 
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 

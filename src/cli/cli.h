@@ -100,6 +100,9 @@ const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
 tsr_status cli_engine(struct cli *c, const char **found, const char **version);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *c, tsr_run_options *options);
+// "7x4" -> sizes (room for CLI_MAX_RANK) and their number; -1: not a shape.
+#define CLI_MAX_RANK 64
+int cli_shape(const char *text, int64_t *shape);
 // Parses --seconds, --timeout and the like: a positive number.
 bool cli_number(const char *text, double *out);
 

@@ -2,30 +2,6 @@
 // cmd_tiles.c - what a sharding does to a shape: start, stop and size of every device's pieces.
 #include "cli.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
-#define MAX_RANK 64
-
-// "7x4" -> rank and sizes; -1: not a shape.
-static int parse_shape(const char *text, int64_t *shape)
-{
-    int rank = 0;
-    for (const char *p = text;; p++) {
-        char *end;
-        errno = 0;
-        long long v = strtoll(p, &end, 10);
-        if (end == p || errno || v < 0 || rank == MAX_RANK || *p == '+' || *p == ' ')
-            return -1;
-        shape[rank++] = v;
-        if (!*end)
-            return rank;
-        if (*end != 'x')
-            return -1;
-        p = end;
-    }
-}
-
 static void list_text(char *out, size_t cap, const int64_t *v, const int64_t *minus, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");
@@ -78,10 +54,10 @@ static int print_tiles_json(struct cli *c, const tsr_box *boxes, size_t n, int r
 static int run(struct cli *c)
 {
     const char *shape_text = cli_value(c, "--shape"), *sharding = cli_value(c, "--sharding");
-    int64_t shape[MAX_RANK];
+    int64_t shape[CLI_MAX_RANK];
     if (!shape_text || !sharding)
         return cli_usage(c, "needs --shape and --sharding");
-    int rank = parse_shape(shape_text, shape);
+    int rank = cli_shape(shape_text, shape);
     if (rank < 0)
         return cli_usage(c, "--shape wants sizes such as 7x4, not '%s'", shape_text);
     const tsr_box *boxes = NULL;

@@ -2,6 +2,7 @@
 // options.c - what the commands share: option look-up, messages, exit codes, numbers for people.
 #include "cli.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -186,6 +187,24 @@ bool cli_number(const char *text, double *out)
         return false;
     *out = v;
     return true;
+}
+
+int cli_shape(const char *text, int64_t *shape)
+{
+    int rank = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || errno || v < 0 || rank == CLI_MAX_RANK || *p == '+' || *p == ' ')
+            return -1;
+        shape[rank++] = v;
+        if (!*end)
+            return rank;
+        if (*end != 'x')
+            return -1;
+        p = end;
+    }
 }
 
 int cli_read_run_options(struct cli *c, tsr_run_options *options)

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_tensor.c - cuts a tensor file into the pieces of its devices, and puts such pieces together again.
+//
+// Pieces are an .npz with one entry for each device, named by its number (`0`, `1`; `0.1` is the second tile of device 0).
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void piece_name(const tsr_dict *d, size_t i, char *out, size_t cap)
+{
+    int64_t device = tsr_dict_at(d, i).device, first = tsr_dict_find(d, device, 0);
+    if ((size_t)first == i)
+        snprintf(out, cap, "%lld", (long long)device);
+    else
+        snprintf(out, cap, "%lld.%zu", (long long)device, i - (size_t)first);
+}
+
+// The tensor to work on: the only one of the set, or the one that --name names. -1 after a message.
+static int64_t choose(struct cli *c, const tsr_tensors *t)
+{
+    const char *name = cli_value(c, "--name");
+    int64_t i = name ? tsr_tensors_find(t, name) : tsr_tensors_count(t) == 1 ? 0 : -1;
+    if (i < 0 && name)
+        fprintf(stderr, "tessera tensor: no tensor '%s' in the file\n", name);
+    else if (i < 0)
+        fprintf(stderr, "tessera tensor: the file has %zu tensors; choose one with --name\n",
+                tsr_tensors_count(t));
+    return i;
+}
+
+static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *s,
+                        tsr_tensors *out)
+{
+    tsr_dict *d = NULL;
+    tsr_status status = tsr_dict_new(s, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
+                                     tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &d);
+    for (size_t k = 0; status == TSR_OK && k < tsr_dict_count(d); k++) {
+        char name[48];
+        tsr_piece p = tsr_dict_at(d, k);
+        piece_name(d, k, name, sizeof name);
+        status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), p.rank, p.dims, p.data);
+    }
+    tsr_dict_free(d);
+    return status;
+}
+
+static bool fits(const tsr_tensors *in, int64_t i, tsr_piece p)
+{
+    return i >= 0 && tsr_tensors_rank(in, (size_t)i) == p.rank &&
+           !memcmp(tsr_tensors_dims(in, (size_t)i), p.dims, (size_t)p.rank * sizeof *p.dims);
+}
+
+// Fills the pieces from the file; the exit code, 0 if all were there.
+static int fill(const tsr_tensors *in, tsr_dict *d)
+{
+    for (size_t k = 0; k < tsr_dict_count(d); k++) {
+        char name[48];
+        tsr_piece p = tsr_dict_at(d, k);
+        piece_name(d, k, name, sizeof name);
+        int64_t i = tsr_tensors_find(in, name);
+        if (!fits(in, i, p)) {
+            fprintf(stderr, "tessera tensor: piece '%s' %s\n", name,
+                    i < 0 ? "is not in the file" : "has another shape than the sharding gives it");
+            return EXIT_NO;
+        }
+        memcpy(p.data, tsr_tensors_data(in, (size_t)i, NULL), p.bytes);
+    }
+    return EXIT_DONE;
+}
+
+static int join(struct cli *c, const char *sharding, const tsr_tensors *in, tsr_tensors *out,
+                tsr_status *status)
+{
+    int64_t shape[CLI_MAX_RANK], elements = 1;
+    const char *text = cli_value(c, "--shape");
+    int rank = text ? cli_shape(text, shape) : -1;
+    tsr_dict *d = NULL;
+    if (rank < 0)
+        return cli_usage(c, "join wants --shape, the sizes of the whole tensor, such as 7x4");
+    if (!tsr_tensors_count(in)) {
+        fprintf(stderr, "tessera tensor: no pieces in the file\n");
+        return EXIT_NO;
+    }
+    tsr_dtype type = tsr_tensors_dtype(in, 0);
+    *status = tsr_dict_new(c->session, sharding, type, rank, shape, NULL, &d);
+    int code = *status == TSR_OK ? fill(in, d) : EXIT_DONE;
+    for (int i = 0; i < rank; i++)
+        elements *= shape[i];
+    void *whole = *status == TSR_OK && !code
+                      ? calloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8)
+                      : NULL;
+    if (whole)
+        *status = tsr_dict_join(d, whole);
+    if (whole && *status == TSR_OK)
+        *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
+    free(whole);
+    tsr_dict_free(d);
+    return code;
+}
+
+static int work(struct cli *c, const char *sharding, const char *file, tsr_tensors *in,
+                tsr_tensors *out)
+{
+    bool cut = !strcmp(c->arguments[0], "split");
+    tsr_status status = tsr_tensors_load(in, c->arguments[1], NULL, false);
+    int code = EXIT_DONE;
+    if (status == TSR_OK && cut) {
+        int64_t i = choose(c, in);
+        if (i < 0)
+            return EXIT_NO;
+        status = split(sharding, in, (size_t)i, c->session, out);
+    } else if (status == TSR_OK) {
+        code = join(c, sharding, in, out, &status);
+    }
+    if (status == TSR_MALFORMED && tsr_tensors_count(in)) {
+        cli_finish(c, status);
+        return EXIT_USAGE;
+    }
+    if (status == TSR_OK && !code)
+        status = tsr_tensors_save(out, file);
+    int told = cli_finish(c, status);
+    if (status == TSR_OK && !code)
+        cli_say(c, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
+                cut ? "pieces" : "tensor");
+    return code ? code : told;
+}
+
+static int run(struct cli *c)
+{
+    const char *sharding = cli_value(c, "--sharding"), *file = cli_value(c, "-o");
+    tsr_tensors *in = NULL, *out = NULL;
+    if (strcmp(c->arguments[0], "split") && strcmp(c->arguments[0], "join"))
+        return cli_usage(c, "'%s' is neither split nor join", c->arguments[0]);
+    if (!sharding || !file)
+        return cli_usage(c, "needs --sharding and -o");
+    int code = EXIT_READ;
+    if (tsr_tensors_new(c->session, &in) == TSR_OK && tsr_tensors_new(c->session, &out) == TSR_OK)
+        code = work(c, sharding, file, in, out);
+    tsr_tensors_free(out);
+    tsr_tensors_free(in);
+    return code;
+}
+
+static const struct option options[] = {
+    {"--sharding", "SHARDING", "{2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
+    {"--shape", "7x4", "join: sizes of the whole tensor"},
+    {"--name", "NAME", "split: which tensor of an .npz with several"},
+    {"-o", "FILE.npz", "the pieces (entries named by device), or the tensor"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_tensor = {
+    .name = "tensor",
+    .arguments = "split|join FILE --sharding SHARDING -o FILE.npz",
+    .summary = "cut a tensor file into the pieces of its devices, or put pieces together",
+    .detail = "FILE is .npy or .npz. Pieces are an .npz with one entry for each device: `0`, `1`; "
+              "`0.1` is the second tile of device 0.",
+    .example = "tessera tensor split tests/models/example.npy --sharding '{5,1:3,2,4,1,0}' -o "
+               "/tmp/pieces.npz",
+    .options = options,
+    .min_arguments = 2,
+    .max_arguments = 2,
+    .run = run,
+};
