@@ -106,15 +106,14 @@ const struct symbol *tsr__symbol(tsr_model *m, struct str text)
         return &empty;
     if (m->last_op && str_eq(m->last_op->text, text))
         return m->last_op;
-    void **slot = tsr__map_at(&m->symbols, text);
-    if (!slot)
-        return &empty;
-    struct symbol *sym = *slot;
-    if (!sym) {
+    struct symbol *sym = tsr__map_get(&m->symbols, text);
+    if (!sym) { // the key is our own copy: the caller's text may go
         sym = ARENA_NEW(&m->arena, struct symbol);
-        if (!sym)
+        struct str kept = tsr__arena_str(&m->arena, text);
+        void **slot = kept.p ? tsr__map_at(&m->symbols, kept) : NULL;
+        if (!sym || !slot)
             return &empty;
-        sym->text = tsr__keep(m, text);
+        sym->text = kept;
         *slot = sym;
     }
     m->last_op = sym;
@@ -276,6 +275,8 @@ void tsr__node_append(tsr_graph *g, tsr_node *n)
         g->first = n;
     g->last = n;
     n->index = (uint32_t)g->n_nodes++;
+    if (n->flags & N_NEW)
+        g->flags |= G_LIST;
 }
 
 void tsr__touch_node(tsr_node *n, uint32_t bits)

@@ -52,6 +52,43 @@ static void test_uses(void **state)
     assert_string_equal(tsr_node_domain(n), "my.domain");
 }
 
+// Texts that were given are copied, whatever they are used for.
+static void test_texts_are_copied(void **state)
+{
+    struct bench *b = of(state);
+    for (int i = 0; i < 3; i++) {
+        char op[8] = "OpA", domain[8] = "dom", name[8] = "nodeA", out[8] = "outA", key[8] = "kA";
+        op[2] = name[4] = out[3] = key[1] = (char)('A' + i);
+        tsr_node *n =
+            tsr_graph_add_node(b->g, domain, op, name, &b->x, 1, (const char *[]){out}, 1);
+        assert_non_null(n);
+        assert_int_equal(tsr_node_set_string(n, key, out), TSR_OK);
+        assert_int_equal(tsr_model_set_metadata(b->m, key, out), TSR_OK);
+        assert_int_equal(tsr_model_set_opset(b->m, out, 1), TSR_OK);
+        assert_int_equal(tsr_model_add_config(b->m, out, 2, (const char *[]){op, out}, 2, NULL),
+                         TSR_OK);
+        assert_int_equal(
+            tsr_value_set_type(tsr_node_output(n, 0), TSR_FLOAT, 1, &(tsr_dim){-1, name}), TSR_OK);
+        memset(op, 'z', 7);
+        memset(domain, 'z', 7);
+        memset(name, 'z', 7);
+        memset(out, 'z', 7);
+        memset(key, 'z', 7);
+    }
+    tsr_model *m = again(b, b->m);
+    for (size_t i = 0; i < 3; i++) {
+        char want[8] = "OpA", out[8] = "outA", key[8] = "kA";
+        want[2] = out[3] = key[1] = (char)('A' + i);
+        tsr_node *n = node_at(m, 2 + i);
+        assert_string_equal(tsr_node_op(n), want);
+        assert_string_equal(tsr_node_domain(n), "dom");
+        assert_string_equal(tsr_value_name(tsr_node_output(n, 0)), out);
+        assert_string_equal(tsr_attr_string(tsr_node_find_attr(n, key), NULL), out);
+        assert_string_equal(tsr_model_metadata(m, key), out);
+        assert_string_equal(tsr_config_device_name(tsr_model_find_config(m, out), 0), want);
+    }
+}
+
 static void test_move(void **state)
 {
     struct bench *b = of(state);
@@ -469,6 +506,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_uses),
+        TEST(test_texts_are_copied),
         TEST(test_move),
         TEST(test_remove),
         TEST(test_walk_survives_removal),
