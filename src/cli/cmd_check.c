@@ -2,6 +2,8 @@
 // cmd_check.c - every mistake in the annotations at once, each with its place and its remedy.
 #include "cli.h"
 
+#include <string.h>
+
 static void print_findings(struct cli *c)
 {
     size_t n = tsr_finding_count(c->session);
@@ -24,6 +26,99 @@ static int print_check_json(struct cli *c, int code)
     return cli_print_json(c, j, code);
 }
 
+static const char *const levels[] = {"error", "warning", "note"};
+
+// Rules of the codes that occur, as SARIF wants them.
+static void sarif_rules(struct cli *c, tsr_json *j)
+{
+    const char *code, *title, *explanation;
+    tsr_severity severity;
+    tsr_json_begin(j, "rules", '[');
+    for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
+        bool occurs = false;
+        for (size_t k = 0; k < tsr_finding_count(c->session) && !occurs; k++)
+            occurs = !strcmp(tsr_finding_at(c->session, k).code, code);
+        if (!occurs)
+            continue;
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "id", code);
+        tsr_json_begin(j, "shortDescription", '{');
+        tsr_json_string(j, "text", title);
+        tsr_json_end(j);
+        tsr_json_begin(j, "fullDescription", '{');
+        tsr_json_string(j, "text", explanation);
+        tsr_json_end(j);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+// The file, and the node in its graph as a logical location.
+static void sarif_location(struct cli *c, tsr_json *j, const tsr_finding *f)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s#%lld %s%s%s", f->graph, (long long)f->node_index,
+             f->node[0] ? f->node : f->op, f->value[0] ? ":" : "", f->value);
+    tsr_json_begin(j, "locations", '[');
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_begin(j, "physicalLocation", '{');
+    tsr_json_begin(j, "artifactLocation", '{');
+    tsr_json_string(j, "uri", f->file[0] ? f->file : c->arguments[0]);
+    tsr_json_end(j);
+    tsr_json_end(j);
+    if (f->node_index >= 0) {
+        tsr_json_begin(j, "logicalLocations", '[');
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "fullyQualifiedName", name);
+        tsr_json_end(j);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    tsr_json_end(j);
+}
+
+static void sarif_results(struct cli *c, tsr_json *j)
+{
+    tsr_json_begin(j, "results", '[');
+    for (size_t i = 0; i < tsr_finding_count(c->session); i++) {
+        tsr_finding f = tsr_finding_at(c->session, i);
+        char text[2048];
+        snprintf(text, sizeof text, "%s%s%s", f.message, f.hint[0] ? ". Help: " : "", f.hint);
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "ruleId", f.code);
+        tsr_json_string(j, "level", levels[f.severity]);
+        tsr_json_begin(j, "message", '{');
+        tsr_json_string(j, "text", text);
+        tsr_json_end(j);
+        sarif_location(c, j, &f);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static int print_sarif(struct cli *c, int code)
+{
+    tsr_json *j = tsr_json_new(c->session);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_string(j, "$schema", "https://json.schemastore.org/sarif-2.1.0.json");
+    tsr_json_string(j, "version", "2.1.0");
+    tsr_json_begin(j, "runs", '[');
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_begin(j, "tool", '{');
+    tsr_json_begin(j, "driver", '{');
+    tsr_json_string(j, "name", "tessera");
+    tsr_json_string(j, "version", tsr_version());
+    sarif_rules(c, j);
+    tsr_json_end(j);
+    tsr_json_end(j);
+    sarif_results(c, j);
+    tsr_json_end(j);
+    tsr_json_end(j);
+    return cli_print_json(c, j, code);
+}
+
 static int run(struct cli *c)
 {
     tsr_model *m = NULL;
@@ -36,7 +131,9 @@ static int run(struct cli *c)
         return code;
     }
     int code = tsr_finding_total(c->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
-    if (c->json)
+    if (cli_flag(c, "--sarif"))
+        code = print_sarif(c, code);
+    else if (c->json)
         code = print_check_json(c, code);
     else
         print_findings(c);
@@ -46,6 +143,7 @@ static int run(struct cli *c)
 
 static const struct option options[] = {
     {"--config", "NAME", "only this configuration (default: all)"},
+    {"--sarif", NULL, "findings as a SARIF 2.1.0 document, for code-scanning tools"},
     END_OF_OPTIONS,
 };
 

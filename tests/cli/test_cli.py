@@ -207,6 +207,9 @@ def test_check_and_explain(d):
     check("each with its place and remedy", all(f["node_index"] is not None and f["hint"] and f["message"] for f in doc["findings"] if f["severity"] == "error"), text)
     rc, text, _ = call("check", bad)
     check("check as text", rc == 1 and "errors" in text.splitlines()[-1], text)
+    rc, text, _ = call("check", bad, "--sarif")
+    sarif = json.loads(text)["runs"][0]
+    check("check as SARIF", rc == 1 and {r["ruleId"] for r in sarif["results"]} == {r["id"] for r in sarif["tool"]["driver"]["rules"]} == {f["code"] for f in doc["findings"]}, text)
     check("check of a clean model", call("check", os.path.join(d, "m.onnx"))[0] == 0)
     rc, text, _ = call("explain")
     codes = [line.split()[0] for line in text.splitlines()]
@@ -223,6 +226,24 @@ def test_completion(d):
     script = "source %s; COMP_WORDS=(tessera ann); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera check --con); COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}" % path
     got = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.split()
     check("bash completes", got == ["annotate", "--config"], got)
+
+
+def test_tensor(d):
+    import numpy as np
+    x = np.arange(7 * 4, dtype="int32").reshape(7, 4)
+    whole, pieces, back = (os.path.join(d, n) for n in ("x.npy", "p.npz", "b.npz"))
+    np.save(whole, x)
+    for text in ("{5,1:3,2,4,1,0}", "{1,2:(0,1),(2,3)}", "S0,R@2x2", "{4,1:0,0,1,1}"):
+        rc, _, err = call("tensor", "split", whole, "--sharding", text, "-o", pieces)
+        check("tensor split %s" % text, rc == 0, err)
+        rc, _, err = call("tensor", "join", pieces, "--sharding", text, "--shape", "7x4", "-o", back)
+        check("tensor join %s" % text, rc == 0 and (np.load(back)["tensor"] == x).all(), err)
+        if rc == 0:
+            os.remove(back)
+    np.savez(pieces, **{"0": x[:4]})
+    check("a piece is missing", call("tensor", "join", pieces, "--sharding", "{2,1}", "--shape", "7x4", "-o", back)[0] == 1 and not os.path.exists(back))
+    check("not a sharding", call("tensor", "split", whole, "--sharding", "{2,", "-o", back)[0] == 2)
+    check("neither split nor join", call("tensor", "cut", whole, "--sharding", "{2,1}", "-o", back)[0] == 2)
 
 
 def test_damaged(d):
@@ -243,6 +264,7 @@ with tempfile.TemporaryDirectory() as d:
     test_info(d)
     test_check_and_explain(d)
     test_completion(d)
+    test_tensor(d)
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)
