@@ -364,7 +364,7 @@ tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owne
         clone_inner_node(c, w, n);
     clone_ports(c, w, g);
     if (!c->exact)
-        w->flags |= G_NODES | G_OUTPUTS;
+        w->flags |= G_NODES | G_OUTPUTS | G_LIST;
     return w;
 }
 

@@ -389,7 +389,7 @@ static void unlink_node(tsr_graph *g, tsr_node *n)
         n->next->prev = n->prev;
     else
         g->last = n->prev;
-    g->flags |= G_ORDER;
+    g->flags |= G_ORDER | G_LIST;
 }
 
 tsr_status tsr_node_move_before(tsr_node *n, tsr_node *before)

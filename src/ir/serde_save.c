@@ -55,7 +55,7 @@ static bool renamed(const tsr_value *v)
     return v && (v->flags & V_RENAMED);
 }
 
-static void touch_renamed_node(tsr_node *n)
+void tsr__touch_renamed(tsr_node *n)
 {
     for (size_t i = 0; i < n->n_inputs; i++)
         if (renamed(n->inputs[i].value))
@@ -75,10 +75,13 @@ static void touch_renamed_node(tsr_node *n)
     }
 }
 
+// Where all nodes are in one graph and are written in place, that is done on the way.
 static void touch_renamed(tsr_model *m)
 {
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
-        touch_renamed_node(n);
+    bool later = !m->has_subgraphs && !m->functions.n && tsr__graph_in_place(m->graph);
+    for (tsr_node *n = later ? NULL : tsr_model_next_node(m, NULL); n;
+         n = tsr_model_next_node(m, n))
+        tsr__touch_renamed(n);
     for (tsr_graph *g = m->graphs; g; g = g->next) // an outer value may be a subgraph's output
         for (size_t i = 0; i < g->outputs.n; i++)
             if (renamed(g->outputs.at[i].value) && !(g->flags & G_GONE))

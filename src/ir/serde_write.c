@@ -396,20 +396,15 @@ static void parts_of_nodes(struct parts *p, uint32_t number, tsr_graph *g)
 
 // True if every object of the graph is the field of body that it was read from, in the same order:
 // then what changed can be written where it stands, without a list of parts.
-static bool in_place(const tsr_graph *g)
+bool tsr__graph_in_place(const tsr_graph *g)
 {
     const uint32_t fine = G_NODES | G_RENAMED | G_OUTPUTS;
-    const char *before = NULL;
-    if ((g->flags & (G_CHANGED | G_NAME) & ~fine) || !g->body.n || g->n_nodes != g->n_fields)
+    if ((g->flags & (G_CHANGED | G_NAME | G_LIST) & ~fine) || !g->body.n ||
+        g->n_nodes != g->n_fields)
         return false;
     for (size_t i = 0; i < g->outputs.n; i++)
         if (!g->outputs.at[i].whole.n || g->outputs.at[i].replaced)
             return false;
-    for (const tsr_node *n = g->first; n; n = n->next) {
-        if ((n->flags & N_NEW) || (before && n->whole.p <= before))
-            return false;
-        before = n->whole.p;
-    }
     return true;
 }
 
@@ -449,6 +444,9 @@ static bool changed(struct places *at, const struct wire_field *f, tsr_graph *g)
     switch (f->number) {
     case F_GRAPH_NODE:
         at->node = n->next;
+        __builtin_prefetch(n->next);
+        if (g->model->renamed)
+            tsr__touch_renamed(n);
         return change(at, n->flags & N_CHANGED, tsr__emit_node, n);
     case F_GRAPH_INITIALIZER:
         v = g->initializers.at[at->initializers++];
@@ -502,7 +500,7 @@ void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g)
     size_t n = 0;
     PARTS(p, r->arena);
     bool renamed = g->flags & G_RENAMED;
-    if (in_place(g)) {
+    if (tsr__graph_in_place(g)) {
         write_in_place(r, number, g);
         return;
     }

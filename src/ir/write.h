@@ -26,6 +26,9 @@ void tsr__parts_keep(struct parts *p, struct str origin, uint32_t number); // al
 void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const uint32_t *managed,
                       size_t n, const struct parts *p);
 
+bool tsr__graph_in_place(const tsr_graph *g);
+void tsr__touch_renamed(
+    tsr_node *n); // marks what of the node names something that has another name now
 void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g);
 void tsr__emit_function(struct rope *r, void *function);
 void tsr__emit_node(struct rope *r, void *node);          // as a field of a graph
