@@ -79,6 +79,7 @@ void tsr__find_qlinear_matmul(struct shape_job *j);
 void tsr__derive_heads(struct derivation *d, int64_t kv, int64_t each); // sizes of h and g
 bool tsr__derive_mask(struct derivation *d, size_t i, const char *heads);
 void tsr__derive_conv(struct derivation *d);
+void tsr__derive_fused_conv(struct derivation *d);
 void tsr__derive_conv_transpose(struct derivation *d);
 void tsr__derive_conv_integer(struct derivation *d);
 void tsr__derive_qlinear_conv(struct derivation *d);
@@ -111,5 +112,16 @@ void tsr__derive_adam(struct derivation *d);
 void tsr__derive_halves(struct derivation *d);
 void tsr__derive_rows(struct derivation *d);
 void tsr__derive_feature_extractor(struct derivation *d);
+
+void tsr__find_multi_head(struct shape_job *j);
+void tsr__find_masked_multi_head(struct shape_job *j);
+void tsr__find_group_query(struct shape_job *j);
+void tsr__find_projected_attention(struct shape_job *j);
+void tsr__find_paged_attention(struct shape_job *j);
+void tsr__find_regressor(struct shape_job *j);
+void tsr__find_classifier(struct shape_job *j);
+void tsr__find_one_hot_encoder(struct shape_job *j);
+void tsr__find_feature_vectorizer(struct shape_job *j);
+void tsr__find_category_mapper(struct shape_job *j);
 
 #endif

@@ -123,6 +123,21 @@ void tsr__derive_conv(struct derivation *d)
     tsr__derive_add(d, "; red i:sum; once 2");
 }
 
+// Also adds a tensor, and ends with an activation: the sum must be complete.
+void tsr__derive_fused_conv(struct derivation *d)
+{
+    struct space s;
+    if (!read_space(d, 1, &s) || !take_groups(d))
+        return;
+    add_images(d, &s);
+    add_weights(d, &s);
+    tsr__derive_add(d, ",[(g o)]?,[n (g o)");
+    add_space(d, &s, true);
+    tsr__derive_add(d, "]?");
+    add_result(d, &s);
+    tsr__derive_add(d, "; rep i");
+}
+
 // The weights have the read channels first.
 void tsr__derive_conv_transpose(struct derivation *d)
 {

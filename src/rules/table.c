@@ -14,7 +14,7 @@
 #define PREVIEW   "ai.onnx.preview"
 #define TRAINING  "ai.onnx.preview.training"
 #define BODIES    "nodes with subgraphs are not cut yet"
-#define LISTS     "sequences and optional values are kept whole"
+#define LISTS     "sequences, maps and optional values are kept whole"
 #define PLACES    "each element depends on where it stands"
 #define RANDOM    "random numbers are drawn whole, so that all devices have the same"
 
@@ -51,7 +51,8 @@ const struct op_row tsr__op_table[] = {
     {"Attention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
-     .derive = tsr__derive_projected_attention, .note = "queries, keys and values of one size"},
+     .derive = tsr__derive_projected_attention, .shape = tsr__find_projected_attention,
+     .note = "queries, keys and values of one size"},
     {"AveragePool", .since = 1, .rule = "[n c S*] -> [n c O*]; rep S O", .derive = tsr__derive_pool,
      .shape = tsr__find_pool, .note = "windows of one place leave space free"},
     {"BatchNormalization", .since = 1,
@@ -75,6 +76,9 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_window, .whole = PLACES},
     {"Cast", .since = 6, .rule = UNARY, .type = TYPE_TO, .value = tsr__value_cast},
     {"CastLike", .since = 15, .rule = "[A*],· -> [A*]", .type = TYPE_AS_SECOND},
+    {"CastMap", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
+    {"CategoryMapper", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
+     .shape = tsr__find_category_mapper},
     {"CausalConvWithState", .since = 27,
      .rule = "[b c t],[c 1 k],[c]?,[b c _]? -> [b c t],[b c _]; rep t k",
      .derive = tsr__derive_causal_conv, .shape = tsr__find_causal_conv},
@@ -128,7 +132,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h p "
              "v]?,·?,·?,[_ _ _]?,[(s h d)]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep q "
              "d k p v s; attr num_heads=h",
-     .derive = tsr__derive_masked_multi_head},
+     .derive = tsr__derive_masked_multi_head, .shape = tsr__find_masked_multi_head},
     {"DeformConv", .since = 19,
      .rule = "[n (g i) S*],[(g o) i K*],[n _ O*],[(g o)]?,[n _ O*]? -> [n (g o) O*]; red i:sum; "
              "rep S K O; attr group=g; once 3",
@@ -140,6 +144,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_quantize, .shape = tsr__find_dequantize,
      .note = "scales for the tensor, for an axis, or for blocks z"},
     {"Det", .since = 11, .rule = "[A* _ _] -> [A*]"},
+    {"DictVectorizer", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
     {"Div", .since = 7, .rule = BINARY, .value = tsr__value_div},
     {"Dropout", .since = 7, .rule = "[A*],·?,·? -> [A*],[A*]?", .derive = tsr__derive_dropout,
      .note = "inference form only: training_mode absent or false", .type1 = TYPE_BOOL},
@@ -166,6 +171,8 @@ const struct op_row tsr__op_table[] = {
     {"EyeLike", .since = 9, .rule = "[n m] -> [n m]; rep n m", .type = TYPE_DTYPE,
      .whole = "each element depends on where it stands"},
     {"FastGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r]? -> [A* r]"},
+    {"FeatureVectorizer", .since = 1, .domain = ML, .rule = "[n _]… -> [n t]; rep t",
+     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_feature_vectorizer},
     {"Flatten", .since = 1, .rule = "[a b c] -> [(a b) c]", .derive = tsr__derive_flatten,
      .value = tsr__value_same, .note = "axis says where the two products meet"},
     {"FlexAttention", .since = 1, .domain = PREVIEW,
@@ -173,6 +180,11 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_flex_attention, .shape = tsr__find_attention,
      .note = "nodes with subgraphs stay whole"},
     {"Floor", .since = 1, .rule = UNARY},
+    {"FusedConv", .since = 1, .domain = MICROSOFT,
+     .rule = "[n (g i) S*],[(g o) i K*],[(g o)]?,[n (g o) O*]? -> [n (g o) O*]; rep i S K O; attr "
+             "group=g",
+     .derive = tsr__derive_fused_conv, .shape = tsr__find_conv,
+     .note = "an activation comes after the sum over i"},
     {"FusedGemm", .since = 1, .domain = MICROSOFT, .rule = "[m k],[k n],[m~ n~]? -> [m n]; rep k",
      .derive = tsr__derive_fused_gemm, .note = "an activation comes after the sum over k"},
     {"FusedMatMul", .since = 1, .domain = MICROSOFT,
@@ -232,7 +244,7 @@ const struct op_row tsr__op_table[] = {
          "[b q (h g d)],[b k (h d)]?,[b k (h d)]?,[b h _ _]?,[b h _ _]?,[b],·,[_ _]?,[_ _]?,[_ "
          "q]?,[b~ (h g)~ q~ _]?,[(h g)]?,[_]?,[_]?,[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ "
          "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_group_query,
+     .derive = tsr__derive_group_query, .shape = tsr__find_group_query,
      .note = "queries, keys and values side by side in one tensor: heads stay whole"},
     {"HammingWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
      .shape = tsr__find_window, .whole = PLACES},
@@ -249,6 +261,7 @@ const struct op_row tsr__op_table[] = {
     {"If", .since = 1, .type = TYPE_OPEN, .shape = tsr__find_if, .whole = BODIES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__find_image_decoder,
      .whole = "one stream of bytes is decoded as a whole"},
+    {"Imputer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f"},
     {"InstanceNormalization", .since = 1, .rule = "[n c S*],[c],[c] -> [n c S*]; stat S",
      .derive = tsr__derive_instance_norm, .expand = tsr__expand_instance_norm},
     {"IsInf", .since = 10, .rule = UNARY, .type = TYPE_BOOL},
@@ -281,6 +294,11 @@ const struct op_row tsr__op_table[] = {
      .note = "state_window puts a dimension in front of states"},
     {"LinearAttentionGate", .since = 1, .domain = MICROSOFT,
      .rule = "[b t h],[h],[h],[b t h]? -> [b t h],[b t h]?"},
+    {"LinearClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
+     .shape = tsr__find_classifier},
+    {"LinearRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_regressor},
     {"Log", .since = 1, .rule = UNARY},
     {"LogSoftmax", .since = 1, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_softmax_flat, .expand = tsr__expand_log_softmax_flat,
@@ -309,6 +327,12 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",
      .derive = tsr__derive_matmul_nbits, .note = "K is cut between blocks z"},
+    {"MatMulNBitsMlp", .since = 1, .domain = MICROSOFT,
+     .rule = "[B* k],[B* k]?,[k]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* n],[B* k]?; rep k; "
+             "attr N=n"},
+    {"MatMulNBitsQkv", .since = 1, .domain = MICROSOFT,
+     .rule = "[B* k],[B* k]?,[k],[q _ _],[q _],[q]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* "
+             "q],[B* n],[B* n],[B* k]?; rep k; attr Nq=q; attr Nkv=n"},
     {"Max", .since = 1, .rule = MANY, .value = tsr__value_max},
     {"MaxPool", .since = 1, .rule = "[n c S*] -> [n c O*],[n c O*]?; rep S O",
      .derive = tsr__derive_pool, .type1 = TYPE_INT64, .shape = tsr__find_pool,
@@ -337,7 +361,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d k p s; attr "
              "num_heads=h",
-     .derive = tsr__derive_multi_head,
+     .derive = tsr__derive_multi_head, .shape = tsr__find_multi_head,
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]"},
     {"Multinomial", .since = 7, .rule = "[b c] -> [b s]; rep c s", .type = TYPE_OPEN,
      .shape = tsr__find_multinomial, .whole = RANDOM, .single = true},
@@ -350,9 +374,12 @@ const struct op_row tsr__op_table[] = {
      .whole = "the number of results depends on the data"},
     {"NonZero", .since = 9, .rule = "[A*] -> [r t]; rep A r t", .type = TYPE_INT64,
      .shape = tsr__find_non_zero, .whole = "the number of results depends on the data"},
+    {"Normalizer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT},
     {"Not", .since = 1, .rule = UNARY, .type = TYPE_BOOL, .value = tsr__value_not},
     {"OneHot", .since = 9, .rule = "[A* B*],·,· -> [A* t B*]; rep t", .derive = tsr__derive_one_hot,
      .type = TYPE_AS_THIRD, .shape = tsr__find_one_hot, .note = "axis says where t goes"},
+    {"OneHotEncoder", .since = 1, .domain = ML, .rule = "[A*] -> [A* c]; rep c", .type = TYPE_FLOAT,
+     .shape = tsr__find_one_hot_encoder},
     {"Optional", .since = 15, .type = TYPE_OPEN, .shape = tsr__find_optional, .whole = LISTS},
     {"OptionalGetElement", .since = 15, .type = TYPE_OPEN, .shape = tsr__find_optional_get,
      .whole = LISTS},
@@ -374,7 +401,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t (h g d)],[t (h d)]?,[t (h v)]?,[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ "
              "_]?,[t]?,[(h g)]?,[_]?,[_]?,[_]?,[_]?,[_]? -> [t (h g v)],[n m h _]?,[n m h _]?; rep "
              "t n m d v; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_paged_attention},
+     .derive = tsr__derive_paged_attention, .shape = tsr__find_paged_attention},
     {"Pow", .since = 7, .rule = BINARY},
     {"QAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q i],[i (s h d)],[(s h d)],[],[(s h d)],[b]?,[]?,[(s h d)]?,[_ b h p d]? -> [b q "
@@ -481,8 +508,14 @@ const struct op_row tsr__op_table[] = {
     {"Round", .since = 11, .rule = UNARY},
     {"STFT", .since = 17, .rule = "[b t _],·,[w]?,·? -> [b f u _]; rep t w f u",
      .shape = tsr__find_stft},
+    {"SVMClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
+     .shape = tsr__find_classifier},
+    {"SVMRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_regressor},
     {"Sampling", .since = 1, .domain = MICROSOFT, .type = TYPE_INT32, .type1 = TYPE_OPEN,
      .whole = BODIES},
+    {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT},
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__find_scan_8, .whole = BODIES},
     {"Scan", .since = 9, .type = TYPE_OPEN, .shape = tsr__find_scan, .whole = BODIES},
     {"Scatter", .since = 9, .rule = "[A* v B*],[A* w B*],[A* w B*] -> [A* v B*]; rep v w",
@@ -586,6 +619,11 @@ const struct op_row tsr__op_table[] = {
      .note = "transA and transB exchange the letters"},
     {"TreeEnsemble", .since = 5, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
      .derive = tsr__derive_rows, .shape = tsr__find_tree_ensemble},
+    {"TreeEnsembleClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
+     .shape = tsr__find_classifier},
+    {"TreeEnsembleRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
+     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_regressor},
     {"Trilu", .since = 14, .rule = "[A* n m],·? -> [A* n m]; rep n m"},
     {"Unique", .since = 11, .rule = "[A*] -> [t],[t]?,[w]?,[t]?; rep A t w", .type1 = TYPE_INT64,
      .type2 = TYPE_INT64, .type3 = TYPE_INT64, .shape = tsr__find_unique,
@@ -599,6 +637,7 @@ const struct op_row tsr__op_table[] = {
     {"Where", .since = 9, .rule = "[A~],[A~],[A~] -> [A*]", .type = TYPE_AS_SECOND,
      .value = tsr__value_where},
     {"Xor", .since = 7, .rule = BINARY, .type = TYPE_BOOL},
+    {"ZipMap", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
 };
 const size_t tsr__op_table_count = TSR_COUNT(tsr__op_table);
 

@@ -164,6 +164,15 @@ def cases(p):
     qmoe = [quantized_experts((5,), activation_type="relu"), quantized_experts((2, 3), 8, activation_type="silu", bias=True), quantized_experts((5,), 4, 16, activation_type="relu"),
             quantized_experts((5,), 4, 16, 2, activation_type="swiglu", swiglu_fusion=1), quantized_experts((5,), 4, 16, points=True, activation_type="relu")]
 
+    def weights(n, k=32, block=16):
+        return [u8(n, k // block, block // 2), away(n, k // block)]
+
+    nbits = dict(K=32, bits=4, block_size=16)
+    node = dict(nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[1, 0, 0], nodes_values=[0.1, 0.0, 0.0], nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+                nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0], nodes_hitrates=[1.0, 1.0, 1.0], nodes_missing_value_tracks_true=[0, 0, 0])
+    regressor = dict(node, n_targets=2, target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 1], target_weights=[3.0, 5.0])
+    classifier = dict(node, classlabels_int64s=[4, 5, 6], class_treeids=[0, 0], class_nodeids=[1, 2], class_ids=[0, 2], class_weights=[1.0, 1.0], post_transform="NONE")
+    svm = dict(kernel_type="LINEAR", coefficients=[0.5, -0.25, 0.75], rho=[0.1])
     tree = dict(n_targets=2, aggregate_function=1, post_transform=0, tree_roots=[0], nodes_modes=p.tensor(np.array([0], np.uint8)), nodes_featureids=[1], nodes_splits=p.tensor(f([0.1])),
                 nodes_truenodeids=[0], nodes_trueleafs=[1], nodes_falsenodeids=[1], nodes_falseleafs=[1], leaf_targetids=[0, 1], leaf_weights=p.tensor(f([3.0, 5.0])))
     step = lambda n, kinds: case(np.float32(0.1), np.int64(3), *(away(3, 4) if k % n == 0 else away(5) for k in range(n * kinds)), outputs=n * (kinds - 1))
@@ -202,5 +211,17 @@ def cases(p):
         ML + "ArrayFeatureExtractor": [case(floats(3, 5), np.array([[1, 3]], np.int64)), case(floats(5), np.array([1, 3], np.int64), whole=True)], ML + "Binarizer": [case(floats(3, 4), threshold=0.3)],
         ML + "LabelEncoder": [case(ints(3, 4, low=0, high=3), keys_int64s=[0, 1, 2], values_int64s=[7, 5, 9]), case(words(5), keys_strings=["red", "green"], values_floats=[1.5, 2.5])],
         ML + "TreeEnsemble": [case(floats(5, 3), **tree)], TRAIN + "Adagrad": [step(1, 3), step(2, 3)], TRAIN + "Adam": [step(1, 4), step(2, 4)],
+        ML + "Imputer": [case(p.special(5, 3), imputed_value_floats=[1.0, 2.0, 3.0], replaced_value_float=float("inf"))], ML + "Scaler": [case(floats(5, 3), offset=[0.5, 1.0, 2.0], scale=[2.0, 3.0, 4.0])],
+        ML + "Normalizer": [case(floats(5, 3), norm=n) for n in ("MAX", "L1", "L2")], ML + "LinearRegressor": [case(floats(5, 3), coefficients=[0.5, 1.0, 2.0, 3.0, 4.0, 5.0], intercepts=[1.0, 2.0], targets=2)],
+        ML + "SVMRegressor": [case(floats(5, 3), n_supports=0, **svm)], ML + "TreeEnsembleRegressor": [case(floats(5, 3), **regressor)], ML + "TreeEnsembleClassifier": [case(floats(5, 3), outputs=2, **classifier)],
+        ML + "LinearClassifier": [case(floats(5, 2), outputs=2, coefficients=[0.5, 1.0, -2.0, 3.0, 1.0, -1.0], intercepts=[1.0, 0.0, 0.5], classlabels_ints=[3, 5, 7], multi_class=1)],
+        ML + "SVMClassifier": [case(floats(5, 3), outputs=2, kernel_type="LINEAR", coefficients=[0.5, -0.25, 0.75, 1.0, 2.0, -1.0], rho=[0.1, 0.2], classlabels_ints=[3, 5])],
+        ML + "OneHotEncoder": [case(ints(3, 4, low=0, high=4), cats_int64s=[0, 1, 3])], ML + "FeatureVectorizer": [case(floats(5, 2), floats(5, 3), inputdimensions=[2, 3])],
+        ML + "CategoryMapper": [case(ints(3, 4, low=0, high=3), cats_int64s=[0, 1, 2], cats_strings=["a", "b", "c"])], **{ML + op: whole(floats(3, 4)) for op in ("CastMap", "DictVectorizer", "ZipMap")},
+        MS + "FusedConv": [case(floats(2, 4, 5, 6), floats(6, 4, 3, 3), floats(6), activation="Relu"), case(floats(2, 4, 5, 5), floats(6, 2, 1, 1), floats(6), floats(2, 6, 5, 5), group=2, activation="Relu")],
+        MS + "MatMulNBitsMlp": [case(floats(2, 3, 32), None, None, *weights(6), None, *weights(6), N=6, activation="silu", **nbits),
+                                case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(6), floats(6), *weights(6), floats(6), N=6, activation="silu", outputs=2, **nbits)],
+        MS + "MatMulNBitsQkv": [case(floats(2, 3, 32), None, floats(32), *weights(8), None, *weights(4), None, *weights(4), Nq=8, Nkv=4, outputs=3, **nbits),
+                                case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(8), floats(8), *weights(4), floats(4), *weights(4), floats(4), Nq=8, Nkv=4, outputs=4, **nbits)],
         TRAIN + "Momentum": [dict(c, attributes=dict(alpha=0.9, beta=0.5, mode="standard", norm_coefficient=0.1)) for c in (step(1, 3), step(2, 3))],
     }

@@ -108,7 +108,34 @@ def sparse_attention(q, k, v, keys, values, rows, cols, total, lengths, cos=None
     return [out, keys, values]
 
 
+def unpacked(b, scales, bits, k):
+    """Weights [n, k] of [n, blocks, bytes], symmetric."""
+    parts = np.stack([(b >> shift) & (2 ** bits - 1) for shift in range(0, 8, bits)], -1).astype(np.float32) - 2 ** (bits - 1)
+    return (parts.reshape(*b.shape[:2], -1) * scales[..., None]).reshape(b.shape[0], -1)[:, :k]
+
+
+def normed(a, skip, scale, epsilon):
+    total = a if skip is None else a + skip
+    return total, total if scale is None else total / np.sqrt((total * total).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def nbits_mlp(a, skip, scale, gate, gate_scales, gate_bias, up, up_scales, up_bias=None, K=0, N=0, bits=4, epsilon=1e-5, **more):
+    total, x = normed(a, skip, scale, epsilon)
+    g, u = x @ unpacked(gate, gate_scales, bits, K).T, x @ unpacked(up, up_scales, bits, K).T
+    g, u = g if gate_bias is None else g + gate_bias, u if up_bias is None else u + up_bias
+    return [(g * sigmoid(g) * u).astype(np.float32), total]
+
+
+def nbits_qkv(a, skip, scale, *rest, K=0, bits=4, epsilon=1e-5, **more):
+    total, x = normed(a, skip, scale, epsilon)
+    rest = list(rest) + [None] * (9 - len(rest))
+    outs = [x @ unpacked(*rest[i:i + 2], bits, K).T + (0 if rest[i + 2] is None else rest[i + 2]) for i in (0, 3, 6)]
+    return [y.astype(np.float32) for y in outs] + [total]
+
+
 OPERATORS = {
+    "MatMulNBitsMlp": nbits_mlp,
+    "MatMulNBitsQkv": nbits_qkv,
     "GemmaRotaryEmbedding": lambda e, q, r, k, s: [(q * np.cos(e)[:, None] + r * np.sin(e)[:, None]).astype(np.float32), (k * np.cos(e)[:, None] + s * np.sin(e)[:, None]).astype(np.float32)],
     "BiasSplitGelu": bias_split_gelu,
     "Adam": adam,
@@ -130,7 +157,8 @@ class Session:
         self.attributes = {a.name: helper.get_attribute_value(a) for a in self.node.attribute}
 
     def run(self, _, inputs):
-        return self.run_node(*(inputs.get(name) for name in self.node.input), **self.attributes)
+        results = self.run_node(*(inputs.get(name) for name in self.node.input), **self.attributes)
+        return [y for y, name in zip(results, self.node.output) if name]
 
 
 class BatchFirst:
