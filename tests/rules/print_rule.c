@@ -100,8 +100,10 @@ int main(int argc, char **argv)
 {
     struct rule_row_text row;
     for (size_t i = 0; argc == 1 && tsr__rule_row(i, &row); i++)
-        printf("{\"op\": \"%s\", \"domain\": \"%s\", \"since\": %lld, \"whole\": %s}\n", row.op,
-               row.domain, (long long)row.since, row.whole[0] ? "true" : "false");
+        printf(
+            "{\"op\": \"%s\", \"domain\": \"%s\", \"since\": %lld, \"whole\": %s, \"rule\": %s}\n",
+            row.op, row.domain, (long long)row.since, row.whole[0] ? "true" : "false",
+            row.rule[0] ? "true" : "false");
     tsr_session *session = tsr_session_new(NULL);
     int failed = session == NULL;
     for (int i = 1; i < argc && !failed; i++)

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every operator has a row: those that Python's onnx knows, in all its domains, and those of the newest opset and of
+com.microsoft that are listed here. Every row has a rule, or says why its operator stays whole, and is of an operator
+that exists. Prints how many operators may be cut.
+
+Usage: complete.py PRINT_RULE
+"""
+import json, subprocess, sys
+import onnx.defs
+
+# ai.onnx, opset 28: one more than onnx 1.22 knows (27).
+OPSET_28 = """
+Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization Bernoulli BitCast BitShift BitwiseAnd BitwiseNot
+BitwiseOr BitwiseXor BlackmanWindow Cast CastLike CausalConvWithState Ceil Celu CenterCropPad Clip Col2Im Compress Concat ConcatFromSequence Constant
+ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DFT DeformConv DepthToSpace DequantizeLinear Det Div Dropout DynamicQuantizeLinear Einsum
+Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual
+GridSample GroupNormalization HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity If ImageDecoder InstanceNormalization IsInf IsNaN LRN LSTM
+LayerNormalization LeakyRelu Less LessOrEqual LinearAttention Log LogSoftmax Loop LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxRoiPool MaxUnpool Mean
+MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul Multinomial Neg NegativeLogLikelihoodLoss NonMaxSuppression NonZero Not OneHot Optional
+OptionalGetElement OptionalHasElement Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN RandomNormal RandomNormalLike RandomUniform
+RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+RegexFullMatch Relu Reshape Resize ReverseSequence RoiAlign RotaryEmbedding Round STFT Scan Scatter ScatterElements ScatterND Selu SequenceAt SequenceConstruct
+SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign
+SpaceToDepth Split SplitToSequence Sqrt Squeeze StringConcat StringNormalizer StringSplit Sub Sum SwiGLU Swish Tan Tanh TensorScatter TfIdfVectorizer ThresholdedRelu
+Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
+""".split()
+
+# com.microsoft: what exported language models and encoders use.
+MICROSOFT = """
+Attention BeamSearch BiasAdd BiasGelu BiasSplitGelu CausalConvWithState DecoderMaskedMultiHeadAttention DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm
+FusedMatMul GatedRMSNorm GatherBlockQuantized Gelu GemmaRotaryEmbedding GreedySearch GroupNorm GroupQueryAttention LinearAttention LinearAttentionGate
+MRotaryEmbedding MatMulBnb4 MatMulIntegerToFloat MatMulNBits MatMulNBitsMlp MatMulNBitsQkv MoE MultiHeadAttention PackedMultiHeadAttention PagedAttention QAttention
+QLinearAdd QLinearConcat QLinearMul QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding Sampling SkipGroupNorm SkipLayerNormalization
+SkipSimplifiedLayerNormalization SparseAttention TransposeMatMul
+""".split()
+
+
+def main(printer):
+    rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
+    have = {}
+    for r in rows:
+        have.setdefault((r["op"], r["domain"]), []).append(r)
+    newest = {}
+    for s in onnx.defs.get_all_schemas_with_history():
+        newest[s.name, s.domain] = max(s.since_version, newest.get((s.name, s.domain), 0))
+    wanted = set(newest) | {(op, "") for op in OPSET_28} | {(op, "com.microsoft") for op in MICROSOFT}
+    bad = ["%s %s has no row" % key for key in sorted(wanted - set(have))]
+    bad += ["%s %s: no row for version %d" % (*key, v) for key, v in newest.items() if key in have and min(r["since"] for r in have[key]) > v]
+    bad += ["%s from %d: neither a rule nor a reason" % (r["op"], r["since"]) for r in rows if not r["rule"] and not r["whole"]]
+    # ONNX Runtime alone has this one, in the domain of ONNX.
+    known = wanted | {("SimplifiedLayerNormalization", "")}
+    try:
+        import onnxruntime.capi.onnxruntime_pybind11_state as ort
+        known |= {(s.name, s.domain) for s in ort.get_all_operator_schema()}
+        bad += ["%s %s is an operator of nobody" % key for key in sorted(set(have) - known)]
+    except ImportError:
+        pass
+    if len(OPSET_28) != 203 or {op for op, domain in newest if domain == ""} - set(OPSET_28):
+        bad.append("the list of opset 28 is not complete")
+    for line in bad:
+        print(line)
+    for domain in sorted({d for _, d in have}):
+        ops = [key for key in have if key[1] == domain]
+        whole = [key for key in ops if all(r["whole"] for r in have[key])]
+        print("%s: %d operators, %d may be cut, %d stay whole" % (domain or "ai.onnx", len(ops), len(ops) - len(whole), len(whole)))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
