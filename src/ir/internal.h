@@ -161,8 +161,8 @@ enum graph_flag {
     G_TEXT = 64,
     G_ORDER = 128, // node indices are stale
     G_NAME = 256,
-    G_LIST = 512, // nodes came, went or moved
-    G_GONE = 512, // its node or attribute was removed
+    G_LIST = 1024, // nodes came, went or moved
+    G_GONE = 512,  // its node or attribute was removed
     G_CHANGED = G_NODES | G_INPUTS | G_OUTPUTS | G_INITIALIZERS | G_INFOS | G_RENAMED,
 };
 struct tsr_graph {
