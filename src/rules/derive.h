@@ -56,6 +56,7 @@ void tsr__derive_matmul_integer(struct derivation *d);
 void tsr__derive_qlinear_matmul(struct derivation *d);
 void tsr__derive_quantize(struct derivation *d);
 void tsr__derive_dynamic_quantize(struct derivation *d);
+void tsr__derive_dynamic_quantize_matmul(struct derivation *d);
 void tsr__derive_loss(struct derivation *d);
 void tsr__derive_softmax_loss(struct derivation *d);
 void tsr__derive_fused_matmul(struct derivation *d);

@@ -5,8 +5,16 @@
 
 // ---- the greatest, running sums -------------------------------------------------------------------
 
+// A dimension of known size that is cut evenly is done in parts (expand_scan.c).
+static const char *scan_clause(const struct derivation *d, int axis)
+{
+    return tsr__derive_in(d, 0).dims[axis].value > 0 ? tsr__derive_stat(d, 13, EXPAND_NUMBERS)
+                                                     : "rep";
+}
+
 void tsr__derive_top_k(struct derivation *d)
 {
+    int64_t k;
     int rank = tsr__derive_rank(d, 0);
     int axis = rank >= 0 ? tsr__derive_axis(d, "axis", -1, rank) : -1;
     if (axis < 0)
@@ -21,7 +29,9 @@ void tsr__derive_top_k(struct derivation *d)
         tsr__derive_letters(d, 'd', axis + 1, rank);
         tsr__derive_add(d, "]");
     }
-    tsr__derive_add(d, "; rep d%d", axis);
+    bool known = tsr__derive_has(d, 1) &&
+                 tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 1), &k, 1) == 1;
+    tsr__derive_add(d, "; %s d%d", known ? scan_clause(d, axis) : "rep", axis);
 }
 
 // The axis is an input; if nobody knows it, all dimensions stay whole.
@@ -40,7 +50,8 @@ void tsr__derive_cumulate(struct derivation *d)
     tsr__derive_letters(d, 'd', 0, rank);
     tsr__derive_add(d, "]");
     if (known)
-        tsr__derive_add(d, "; scan d%d", tsr__axis(axis, rank));
+        tsr__derive_add(d, "; %s d%d", scan_clause(d, tsr__axis(axis, rank)),
+                        tsr__axis(axis, rank));
     else
         d->whole = "the axis is not known before the run";
 }
@@ -57,27 +68,19 @@ static enum loss reduction_of(const struct derivation *d)
     return str_is(text, "sum") ? LOSS_SUM : str_is(text, "none") ? LOSS_NONE : LOSS_MEAN;
 }
 
-// A mean over samples that weigh alike is their sum, divided once; else it needs the sum of weights.
-static const char *mean_clause(const struct derivation *d)
-{
-    bool alike = !tsr__derive_has(d, 2) && !tsr__attr_of(d->shapes, d->node, "ignore_index");
-    return alike ? tsr__derive_stat(d, 13, EXPAND_FLOATS) : "rep";
-}
-
+// Classes are addressed by the labels, means need the sum of weights: both are cut by replacing the
+// node (expand_loss.c).
 static void loss(struct derivation *d, bool probabilities)
 {
     enum loss kind = reduction_of(d);
     bool more = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
-    tsr__derive_add(d, "[n c D*],[n D*],[c]? -> [%s]%s; rep c", kind == LOSS_NONE ? "n D*" : "",
-                    probabilities && more ? ",[n c D*]" : "");
-    if (kind == LOSS_NONE)
-        return;
-    if (more) // one output is reduced, the other is not
-        tsr__derive_add(d, "; rep n D");
-    else if (kind == LOSS_SUM)
+    const char *stat = tsr__derive_stat(d, 12, EXPAND_FLOATS);
+    tsr__derive_add(d, "[n c D*],[n D*],[c]? -> [%s]%s; %s c", kind == LOSS_NONE ? "n D*" : "",
+                    probabilities && more ? ",[n c D*]" : "", stat);
+    if (kind == LOSS_SUM && !more)
         tsr__derive_add(d, "; red n:sum D:sum");
-    else
-        tsr__derive_add(d, "; %s n D", mean_clause(d));
+    else if (kind != LOSS_NONE) // with another output that is not reduced, too
+        tsr__derive_add(d, "; %s n D", stat);
 }
 
 void tsr__derive_loss(struct derivation *d)
@@ -113,7 +116,16 @@ void tsr__derive_fused_matmul(struct derivation *d)
 // An activation comes after the sum.
 void tsr__derive_fused_gemm(struct derivation *d)
 {
-    tsr__derive_add(d, "%s,%s,[m~ n~]? -> [m n]; rep k",
+    tsr__derive_add(d, "%s,%s,[m~ n~]? -> [m n]; %s k",
                     tsr__derive_int(d, "transA", 0) ? "[k m]" : "[m k]",
-                    tsr__derive_int(d, "transB", 0) ? "[n k]" : "[k n]");
+                    tsr__derive_int(d, "transB", 0) ? "[n k]" : "[k n]",
+                    tsr__derive_stat(d, 11, EXPAND_FLOATS));
+}
+
+// The left side is quantised by its least and greatest element.
+void tsr__derive_dynamic_quantize_matmul(struct derivation *d)
+{
+    bool known = tsr__derive_in(d, 0).dtype == TSR_FLOAT && tsr__derive_in(d, 1).rank == 2;
+    tsr__derive_add(d, "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; %s B m k",
+                    known ? tsr__derive_stat(d, 11, EXPAND_FLOATS) : "rep");
 }

@@ -62,12 +62,21 @@ static void note_reads(struct expansion *x, tsr_node *n)
 
 tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs)
 {
+    return tsr__x_nodes(x, op, n, inputs, 1);
+}
+
+tsr_node *tsr__x_nodes(struct expansion *x, const char *op, int n, tsr_value *const *inputs,
+                       int n_out)
+{
     struct str name = tsr__arena_printf(x->arena, STR_FMT "/%s", STR_ARG(x->name), op);
     struct str out = x->failed || !name.p ? STR("") : tsr__graph_fresh_name(x->graph, name);
-    const char *outputs[] = {out.p};
+    const char *outputs[3] = {out.p};
+    for (int i = 1; i < n_out && i < 3 && out.n; i++)
+        outputs[i] = tsr__graph_fresh_name(x->graph, name).p;
     tsr_node *made = NULL, **slot = vec_push(x->arena, &x->nodes);
     if (out.n && slot)
-        made = tsr_graph_add_node(x->graph, "", op, out.p, inputs, (size_t)n, outputs, 1);
+        made =
+            tsr_graph_add_node(x->graph, "", op, out.p, inputs, (size_t)n, outputs, (size_t)n_out);
     if (!made || tsr_node_move_before(made, x->node) != TSR_OK) {
         x->failed = true;
         return NULL;
@@ -278,7 +287,8 @@ static tsr_status finish(struct expansion *x)
 }
 
 tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
-                            const struct shapes *s, struct expanded *out)
+                            const struct shapes *s, const struct rule *r, const int64_t *cuts,
+                            struct expanded *out)
 {
     const struct op_row *row = tsr__row_of(s, twin);
     if (!row || !row->expand)
@@ -288,6 +298,8 @@ tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
                           .twin = twin,
                           .node = n,
                           .graph = tsr_node_graph(n),
+                          .rule = r,
+                          .cuts = cuts,
                           .opset = tsr__onnx_opset(n)};
     const char *name = tsr_node_name(n);
     for (size_t i = 0; !name[0] && i < tsr_node_output_count(n); i++)
@@ -297,7 +309,7 @@ tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
         return TSR_NOMEM;
     row->expand(&x);
     if (x.failed || a->failed || !x.gives.n)
-        return a->failed ? TSR_NOMEM : TSR_BUG;
+        return a->failed ? TSR_NOMEM : TSR_UNSUPPORTED;
     *out = (struct expanded){x.nodes.at, x.nodes.n, x.reads.at, x.gives.at, x.reads.n, x.gives.n};
     return finish(&x);
 }

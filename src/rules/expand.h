@@ -16,6 +16,8 @@ struct expansion {
     tsr_node *node;       // is replaced
     tsr_graph *graph;
     int64_t opset; // of ai.onnx
+    const struct rule *rule;
+    const int64_t *cuts; // of its factors
     struct str name;
     bool failed;
     VEC(tsr_node *) nodes;
@@ -33,6 +35,8 @@ float tsr__x_float(const struct expansion *x, const char *name, float otherwise)
 tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...);
 // A node with optional inputs: NULL ones are left out.
 tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs);
+tsr_node *tsr__x_nodes(struct expansion *x, const char *op, int n, tsr_value *const *inputs,
+                       int n_out); // at most 3
 tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v); // a number of that type
 tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n);
@@ -77,6 +81,11 @@ void tsr__expand_skip_simplified_norm(struct expansion *x);
 void tsr__expand_instance_norm(struct expansion *x);
 void tsr__expand_group_norm(struct expansion *x);
 void tsr__expand_dynamic_quantize(struct expansion *x);
+void tsr__expand_dynamic_quantize_matmul(struct expansion *x);
+void tsr__expand_fused_gemm(struct expansion *x);
+void tsr__expand_cum_sum(struct expansion *x);
+void tsr__expand_cum_prod(struct expansion *x);
+void tsr__expand_top_k(struct expansion *x);
 void tsr__expand_qlinear_matmul(struct expansion *x);
 
 #endif

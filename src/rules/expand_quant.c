@@ -46,3 +46,27 @@ void tsr__expand_qlinear_matmul(struct expansion *x)
         x, 0,
         tsr__x_op(x, "QuantizeLinear", 3, y, tsr__x_scalar(x, TSR_FLOAT, 1), tsr__x_in(x, 7)));
 }
+
+// The left side is quantised, then it is a product of integers; a bias comes last.
+void tsr__expand_dynamic_quantize_matmul(struct expansion *x)
+{
+    tsr_value *a = tsr__x_in(x, 0);
+    tsr_dtype type = tsr__x_shape(x, 0).dtype;
+    tsr_node *quantized =
+        type == TSR_FLOAT ? tsr__x_nodes(x, "DynamicQuantizeLinear", 1, &a, 3) : NULL;
+    if (!quantized) {
+        x->failed = true;
+        return;
+    }
+    tsr_value *inputs[4] = {tsr_node_output(quantized, 0), tsr__x_in(x, 1),
+                            tsr_node_output(quantized, 2), tsr__x_in(x, 3)};
+    tsr_node *product = tsr__x_node(x, "MatMulInteger", inputs[3] ? 4 : 3, inputs);
+    if (!product)
+        return;
+    tsr_value *y = tsr__x_cast(x, tsr_node_output(product, 0), TSR_INT32, TSR_FLOAT);
+    tsr_value *scale = tsr__x_op(x, "Mul", 2, tsr_node_output(quantized, 1), tsr__x_in(x, 2));
+    y = tsr__x_op(x, "Mul", 2, y, scale);
+    if (tsr__x_has(x, 4))
+        y = tsr__x_op(x, "Add", 2, y, tsr__x_in(x, 4));
+    tsr__x_give(x, 0, y);
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_reduce.c - reductions with something after the sum, as a plain reduction and that something;
-// places of the greatest and the least; losses that are means.
+// places of the greatest and the least.
 #include "rules/expand.h"
 
 // ---- means, roots, logarithms ----------------------------------------------------------------------
@@ -153,35 +153,4 @@ void tsr__expand_arg_max(struct expansion *x)
 void tsr__expand_arg_min(struct expansion *x)
 {
     arg(x, "ReduceMin");
-}
-
-// ---- losses ----------------------------------------------------------------------------------------
-
-// The mean over samples that weigh alike: their sum, divided by their number.
-static void mean_loss(struct expansion *x, const char *op)
-{
-    struct shape s = tsr__x_shape(x, 1);
-    tsr_dtype type = tsr__x_shape(x, 0).dtype, wide = tsr__x_wide(type);
-    int64_t axes[DERIVE_MAX_RANK];
-    tsr_value *inputs[2] = {tsr__x_cast(x, tsr__x_in(x, 0), type, wide), tsr__x_in(x, 1)};
-    for (int i = 0; i < s.rank && i < DERIVE_MAX_RANK; i++)
-        axes[i] = i;
-    tsr_node *sum = inputs[0] && inputs[1] ? tsr__x_node(x, op, 2, inputs) : NULL;
-    if (!sum || tsr_node_set_string(sum, "reduction", "sum") != TSR_OK) {
-        x->failed = true;
-        return;
-    }
-    tsr_value *v =
-        tsr__x_op(x, "Div", 2, tsr_node_output(sum, 0), tsr__x_count(x, 1, axes, s.rank, wide));
-    tsr__x_give(x, 0, tsr__x_cast(x, v, wide, type));
-}
-
-void tsr__expand_loss(struct expansion *x)
-{
-    mean_loss(x, "NegativeLogLikelihoodLoss");
-}
-
-void tsr__expand_softmax_loss(struct expansion *x)
-{
-    mean_loss(x, "SoftmaxCrossEntropyLoss");
 }

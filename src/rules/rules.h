@@ -117,10 +117,12 @@ struct expanded {
     struct expanded_slot *reads, *gives;
     size_t n_reads, n_gives;
 };
-// Replaces n, whose twin in another model (of those shapes, with this rule) says what it is.
-// TSR_UNSUPPORTED: its operator cannot be replaced; nothing was changed.
+// Replaces n, whose twin in another model (of those shapes) says what it is, and whose rule's factors
+// are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; n stands, perhaps with
+// new nodes beside it that nobody reads.
 tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
-                            const struct shapes *s, struct expanded *out) TSR_MUST_USE;
+                            const struct shapes *s, const struct rule *r, const int64_t *cuts,
+                            struct expanded *out) TSR_MUST_USE;
 
 // The table, for `tessera rules` and the lint: i-th row; false past the end.
 struct rule_row_text {

@@ -65,7 +65,8 @@ static tsr_status expand_node(struct arena *a, const struct flow *f, const struc
                               tsr_node *twin, tsr_config *c)
 {
     struct expanded e = {0};
-    tsr_status st = tsr__rule_expand(a, twin, nf->node, f->shapes, &e);
+    tsr_status st =
+        tsr__rule_expand(a, twin, nf->node, f->shapes, nf->place.rule, nf->place.cuts, &e);
     if (st == TSR_OK)
         st = move_stage(&e, nf->node, f->config, c);
     return st == TSR_OK ? move_specs(&e, nf, c) : st;
