@@ -2,6 +2,8 @@
 // wire_tool.c - `wire` for the Python witness (witness.py): one answer for each thing asked on stdin.
 //
 //   wire_tool verdict     reads (message, length, bytes) triples, answers y or n: does the check accept?
+//   wire_tool model       the same for whole models that are loaded; after y come two numbers of 4 bytes: how many
+//                         nodes and constants the main graph has. A model that loads must save as it was.
 //   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file through the
 //                         rope, and rewrites it with its own fields as parts; both must give the same bytes.
 #include "wire/wire.h"
@@ -129,7 +131,29 @@ static int run_roundtrip(tsr_session *s)
     return bad || !n;
 }
 
-static int run_verdict(tsr_session *s)
+// Loads a model and says what is in it; '?' if it does not save to the same bytes.
+static void try_model(tsr_session *s, struct str body)
+{
+    tsr_model *m;
+    void *bytes;
+    size_t n;
+    if (tsr_model_load_bytes(s, body.p, body.n, &m) != TSR_OK) {
+        putchar(tsr_finding_count(s) == 1 ? 'n' : '?');
+        return;
+    }
+    bool same = tsr_model_save_bytes(m, &bytes, &n) == TSR_OK && n == body.n &&
+                (n == 0 || memcmp(bytes, body.p, n) == 0);
+    const tsr_graph *g = tsr_model_graph(m);
+    uint32_t counts[2] = {(uint32_t)tsr_graph_node_count(g),
+                          (uint32_t)tsr_graph_initializer_count(g)};
+    putchar(same ? 'y' : '?');
+    for (int i = 0; i < 8; i++)
+        putchar((int)(counts[i / 4] >> (8 * (i % 4)) & 255));
+    tsr_bytes_free(s, bytes, n);
+    tsr_model_free(m);
+}
+
+static int run_verdict(tsr_session *s, bool models)
 {
     unsigned char head[5];
     while (fread(head, 1, 5, stdin) == 5) {
@@ -138,6 +162,12 @@ static int run_verdict(tsr_session *s)
         if (!bytes || fread(bytes, 1, n, stdin) != n || head[0] >= WIRE_MESSAGE_COUNT)
             return 2;
         struct str body = {bytes, n};
+        if (models) {
+            try_model(s, body);
+            tsr_finding_clear(s);
+            free(bytes);
+            continue;
+        }
         tsr_status st = tsr__wire_check(s, STR("case"), bytes, body, (enum wire_message)head[0], 0);
         size_t findings = tsr_finding_count(s);
         bool sound = st == TSR_OK
@@ -157,7 +187,9 @@ int main(int argc, char **argv)
     if (s && argc == 2 && strcmp(argv[1], "roundtrip") == 0)
         rc = run_roundtrip(s);
     else if (s && argc == 2 && strcmp(argv[1], "verdict") == 0)
-        rc = run_verdict(s);
+        rc = run_verdict(s, false);
+    else if (s && argc == 2 && strcmp(argv[1], "model") == 0)
+        rc = run_verdict(s, true);
     tsr_session_free(s);
     return rc;
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds `wire` against Python's onnx: witness.py TOOL verdict|roundtrip [CASES [SEED]].
+"""Holds `wire` against Python's onnx: witness.py TOOL verdict|model|roundtrip [CASES [SEED]].
 
 verdict: random damage to real models; wire and the protobuf library must agree on what can be parsed.
+model: the same for loading models as a whole, and on how many nodes and constants they have.
 roundtrip: every .onnx and value file of the onnx package, decoded and encoded again, has the same bytes.
 Exit 77 (skipped) where Python has no onnx, or the package no test data.
 """
@@ -66,15 +67,19 @@ def field(dice, depth):
     return tag + varint(len(inner) + (dice.random() < 0.03)) + inner
 
 
-def levels(dice):
-    """Messages and groups around the limit of 100."""
-    b = b""
-    for _ in range(dice.randrange(97, 104)):
-        if dice.random() < 0.2:
-            b = b"\xf3\x07" + b + b"\xf4\x07"
-        else:
-            number = dice.choice([1, 4, 5, 6, 7, 9])
-            b = varint(number << 3 | 2) + varint(len(b)) + b
+# Field numbers that lead down from a message, the last ones again and again.
+ROADS = {0: ([7], [1, 5, 6]), 1: ([], [1, 5, 6]), 8: ([], [4, 1]), 28: ([], [5]), 30: ([], [7])}
+
+
+def levels(dice, message):
+    """Known messages with groups inside, around the limit of 100 levels."""
+    first, cycle = ROADS[message]
+    depth = dice.randrange(97, 104)
+    groups = dice.choice([0, 1, 2, 50, depth - 2, depth - 1, depth])
+    b = b"\xf3\x07" * groups + b"\xf4\x07" * groups
+    for i in reversed(range(depth - groups)):
+        number = first[i] if i < len(first) else cycle[(i - len(first)) % len(cycle)]
+        b = varint(number << 3 | 2) + varint(len(b)) + b
     return b
 
 
@@ -107,18 +112,33 @@ def case(dice, pool):
         return message, b"".join(field(dice, 0) for _ in range(dice.randrange(1, 5)))
     if what < 0.95:
         return message, b"".join(dice.choice(ODD) for _ in range(dice.randrange(1, 6)))
-    return dice.choice([1, 8, 28, 30]), levels(dice)
+    message = dice.choice(list(ROADS))
+    return message, levels(dice, message)
 
 
-def parses(message, b):
+def parsed(message, b):
     try:
-        MESSAGES[message]().ParseFromString(b)
-        return True
+        m = MESSAGES[message]()
+        m.ParseFromString(b)
+        return m
     except Exception:  # DecodeError, and what a later library may call it
-        return False
+        return None
 
 
-def verdict(tool, cases, seed):
+def answer(message, b, whole):
+    """What the tool should say about a case."""
+    m = parsed(message, b)
+    if m is None:
+        return b"n"
+    return b"y" + struct.pack("<II", len(m.graph.node), len(m.graph.initializer)) if whole else b"y"
+
+
+def twice(dice, b):
+    """Parts of a model again, so that messages merge."""
+    return b + dice.choice([b, b[:dice.randrange(len(b) + 1)], b"\x3a\x00", b"\x3a\x04\x0a\x02\x0a\x00"])
+
+
+def verdict(tool, cases, seed, whole=False):
     dice = random.Random(seed)
     pool = [open(path, "rb").read() for path in files(".onnx") if os.path.getsize(path) < 4096]
     if not pool:
@@ -127,12 +147,16 @@ def verdict(tool, cases, seed):
     done, accepted, wrong = 0, 0, 0
     while done < cases:
         batch = [case(dice, pool) for _ in range(min(5000, cases - done))]
+        if whole:
+            batch = [(0, twice(dice, b) if dice.random() < 0.1 else b) for _, b in batch]
+            batch += [(0, levels(dice, 0)) for _ in range(100)]
         asked = b"".join(struct.pack("<BI", m, len(b)) + b for m, b in batch)
-        said = subprocess.run([tool, "verdict"], input=asked, stdout=subprocess.PIPE, check=True).stdout.decode()
-        assert len(said) == len(batch)
-        for (m, b), got in zip(batch, said):
-            wanted = "y" if parses(m, b) else "n"
-            accepted += wanted == "y"
+        said = subprocess.run([tool, "model" if whole else "verdict"], input=asked, stdout=subprocess.PIPE, check=True).stdout
+        for m, b in batch:
+            wanted = answer(m, b, whole)
+            got = said[:9] if whole and said[:1] == b"y" else said[:1]
+            said = said[len(got) if whole and said[:1] != b"?" else 9 if whole else 1:]
+            accepted += wanted[:1] == b"y"
             if got != wanted:
                 wrong += 1
                 if wrong <= 10:
@@ -167,4 +191,4 @@ if __name__ == "__main__":
     if sys.argv[2] == "roundtrip":
         sys.exit(roundtrip(sys.argv[1]))
     sys.exit(verdict(sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 4000,
-                     int(sys.argv[4]) if len(sys.argv) > 4 else 1))
+                     int(sys.argv[4]) if len(sys.argv) > 4 else 1, sys.argv[2] == "model"))
