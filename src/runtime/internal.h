@@ -63,6 +63,19 @@ void tsr__rank_free(struct rank *r);
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
 
+// ---- a whole model (whole.c)
+
+#define WHOLE_FOLDER "/tmp/tessera-run-XXXXXX"
+struct whole {
+    const char *path; // the file to give to the engine
+    char folder[sizeof WHOLE_FOLDER]; // of the copy; "": none
+    struct arena arena;
+};
+// Finds the file for an ONNX Runtime 1.minor: the one at path, or a copy that this release takes.
+// To be closed in every case.
+tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
+void tsr__whole_close(struct whole *w);
+
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c)
 // ---------------------------------------------------------------
 

@@ -57,14 +57,19 @@ tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options
         st = tsr__engine(s, &e);
     if (st != TSR_OK)
         return st;
-    struct rank r = rank_for(e, &o, inputs, cores_here(), 1);
-    r.path = path;
-    tsr__rank_work(&r);
-    tsr__rank_findings(&r, s);
-    st = r.status;
-    if (st == TSR_OK)
-        st = tsr__rank_outputs(&r, s, outputs);
-    tsr__rank_free(&r);
+    struct whole w;
+    st = tsr__whole_open(s, e->minor, path, &w);
+    if (st == TSR_OK) {
+        struct rank r = rank_for(e, &o, inputs, cores_here(), 1);
+        r.path = w.path;
+        tsr__rank_work(&r);
+        tsr__rank_findings(&r, s);
+        st = r.status;
+        if (st == TSR_OK)
+            st = tsr__rank_outputs(&r, s, outputs);
+        tsr__rank_free(&r);
+    }
+    tsr__whole_close(&w);
     return st;
 }
 
