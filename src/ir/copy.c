@@ -55,9 +55,12 @@ tsr_value *tsr__twin(struct cloner *c, tsr_value *v)
 
 // ---- values ---------------------------------------------------------------------------------
 
+// A view of the file is shared, anything else is copied.
 static struct str clone_name(struct cloner *c, struct str name, bool text)
 {
-    return text ? tsr__keep(c->to, name) : name; // else a view of the file
+    struct str file = c->from->store->bytes;
+    bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
+    return shared && !text ? name : tsr__keep(c->to, name);
 }
 
 static struct vtype *clone_type(struct cloner *c, const struct vtype *t)

@@ -25,8 +25,10 @@ static tsr_value *copy_output(tsr_graph *g, struct str name)
 {
     struct str kept = tsr__keep(g->model, name);
     tsr_value *v = g->model->arena.failed ? NULL : tsr__value_define(g, kept);
-    if (v)
-        v->flags |= V_NEW;
+    if (v) {
+        v->name = kept; // also of a stand-in that waited for it
+        v->flags |= V_NEW | V_TEXT;
+    }
     return v;
 }
 
@@ -292,7 +294,7 @@ static void bind_values(struct cloner *c, tsr_node *call, const tsr_function *f)
         tsr_value *w = name.n ? tsr__value_define(call->graph, name) : NULL;
         if (!w)
             return;
-        w->flags |= V_NEW | (v->flags & V_STANDIN);
+        w->flags |= V_NEW | V_TEXT | (v->flags & V_STANDIN);
         tsr__twin_set(c, v, w);
         if (tsr__value_copy_type(w, v) != TSR_OK)
             return;
@@ -304,7 +306,10 @@ static tsr_node *inline_node(struct cloner *c, tsr_node *call, const tsr_node *n
     tsr_node *w = tsr__clone_node(c, call->graph, n, n->n_inputs, n->n_outputs);
     if (!w)
         return NULL;
-    w->name = n->name.n ? inner_name(call, n->name) : n->name;
+    if (n->name.n) {
+        w->name = inner_name(call, n->name);
+        w->flags |= N_TEXT;
+    }
     w->flags |= N_NEW;
     for (size_t i = 0; i < n->n_inputs; i++)
         tsr__use_link(&w->inputs[i], tsr__twin(c, n->inputs[i].value));

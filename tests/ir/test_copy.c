@@ -329,6 +329,22 @@ static void test_inline_keeps_what_the_body_says(void **state)
     inlined(of(state), true);
 }
 
+// Names that inlining made belong to the model: a copy has its own.
+static void test_clone_after_inline(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = call_model(true);
+    tsr_model *m = NULL, *copy = NULL;
+    assert_int_equal(tsr_model_load_bytes(b->s, file.at, file.n, &m), TSR_OK);
+    assert_int_equal(tsr_node_inline(node_at(m, 0)), TSR_OK);
+    assert_int_equal(tsr_model_clone(m, &copy), TSR_OK);
+    tsr_model_free(m);
+    b->others[b->n_others++] = copy;
+    check_inlined(copy, 7);
+    check_inlined(again(b, copy), 7);
+    assert_string_equal(tsr_node_name(node_at(copy, 1)), "call/op");
+}
+
 static void test_inline_refusals(void **state)
 {
     struct bench *b = of(state);
@@ -370,6 +386,7 @@ int main(void)
         TEST(test_copy_constants),
         TEST(test_inline),
         TEST(test_inline_keeps_what_the_body_says),
+        TEST(test_clone_after_inline),
         TEST(test_inline_refusals),
         TEST(test_inline_twice),
     };
