@@ -308,8 +308,9 @@ tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
     if (!x.name.p)
         return TSR_NOMEM;
     row->expand(&x);
-    if (x.failed || a->failed || !x.gives.n)
-        return a->failed ? TSR_NOMEM : TSR_UNSUPPORTED;
+    bool full = a->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
+    if (x.failed || full || !x.gives.n)
+        return full ? TSR_NOMEM : TSR_UNSUPPORTED;
     *out = (struct expanded){x.nodes.at, x.nodes.n, x.reads.at, x.gives.at, x.reads.n, x.gives.n};
     return finish(&x);
 }
