@@ -137,6 +137,24 @@ static tsr_status rank_open(struct rank *r)
 // ---- inputs
 // ---------------------------------------------------------------------------------------------------
 
+// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
+static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
+#define FIRST_NEWER 24
+
+static int from_engine(int type)
+{
+    bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
+    return newer ? newer_types[type - FIRST_NEWER] : type;
+}
+
+static int to_engine(int type)
+{
+    for (int i = 0; i < (int)TSR_COUNT(newer_types); i++)
+        if (newer_types[i] == type)
+            return FIRST_NEWER + i;
+    return type;
+}
+
 // What the model wants of input i: type 0 where it is no tensor; dims -1 where open.
 static OrtStatus *wanted(const struct rank *r, size_t i, int *type, size_t *rank, int64_t *dims)
 {
@@ -156,6 +174,7 @@ static OrtStatus *wanted(const struct rank *r, size_t i, int *type, size_t *rank
         st = api->GetDimensions(tensor, dims, *rank);
     if (info)
         api->ReleaseTypeInfo(info);
+    *type = from_engine(*type);
     return st;
 }
 
@@ -206,11 +225,11 @@ static tsr_status bind_input(struct rank *r, size_t i)
     tsr_status st = check_input(r, i, t);
     if (st != TSR_OK)
         return st;
-    return engine_says(
-        r,
-        r->engine->api->CreateTensorWithDataAsOrtValue(
-            r->engine->memory, t->data, t->bytes, t->dims, (size_t)t->rank, t->type, &r->ins[i]),
-        DIAG_engine_failed, NULL, r->input_names[i]);
+    return engine_says(r,
+                       r->engine->api->CreateTensorWithDataAsOrtValue(
+                           r->engine->memory, t->data, t->bytes, t->dims, (size_t)t->rank,
+                           to_engine(t->type), &r->ins[i]),
+                       DIAG_engine_failed, NULL, r->input_names[i]);
 }
 
 static tsr_status bind_inputs(struct rank *r)
@@ -321,6 +340,7 @@ static OrtStatus *read_value(const struct rank *r, OrtValue *v, int *type, size_
         st = api->GetTensorMutableData(v, data);
     if (info)
         api->ReleaseTensorTypeAndShapeInfo(info);
+    *type = from_engine(*type);
     return st;
 }
 
@@ -344,7 +364,7 @@ static tsr_status take_output(struct rank *r, size_t i, tsr_session *s, tsr_tens
                   "remove this output from the model, or read it elsewhere",
                   "this output is %s; only tensors of numbers can be taken out",
                   type == TSR_STRING ? "a tensor of strings" : "no tensor");
-        return TSR_UNSUPPORTED;
+        return TSR_ENGINE;
     }
     return tsr_tensors_put(outputs, r->output_names[i], (tsr_dtype)type, (int)rank, dims, data);
 }

@@ -108,6 +108,16 @@ static tsr_status load_folder(tsr_tensors *t, const char *folder, const tsr_mode
         snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
         if (stat(file, &info) != 0)
             break; // fewer files than inputs: whoever runs says what is missing
+        if (tsr_value_dtype(v) == TSR_UNDEFINED) { // a sequence, an optional, a map
+            if (outputs)
+                continue;
+            struct place at = PLACE_NONE;
+            at.file = str_of(file);
+            at.value = str_of(tsr_value_name(v));
+            tsr__diag(t->session, DIAG_tensor_kind, &at, "run this model elsewhere",
+                      "this input is no tensor; only tensors can be given");
+            return TSR_ENGINE;
+        }
         tsr_status st = load_pb(t, file, tsr_value_name(v));
         if (st != TSR_OK)
             return st;
