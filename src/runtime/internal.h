@@ -67,7 +67,7 @@ int tsr__rank_threads(int cores, int ranks, int wanted);
 
 #define WHOLE_FOLDER "/tmp/tessera-run-XXXXXX"
 struct whole {
-    const char *path; // the file to give to the engine
+    const char *path;                 // the file to give to the engine
     char folder[sizeof WHOLE_FOLDER]; // of the copy; "": none
     struct arena arena;
 };
