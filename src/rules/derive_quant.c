@@ -176,7 +176,8 @@ void tsr__derive_matmul_nbits(struct derivation *d)
     struct packed p = {.k = tsr__derive_int(d, "K", 0),
                        .block = tsr__derive_int(d, "block_size", 0),
                        .bits = tsr__derive_int(d, "bits", 4)};
-    if (p.k < 1 || p.block < 1 || p.block > p.k * 2 + 256 || p.bits < 1 || p.bits > 8) {
+    if (p.k < 1 || p.k > INT32_MAX || p.block < 1 || p.block > p.k * 2 + 256 || p.bits < 1 ||
+        p.bits > 8) {
         tsr__derive_none(d, DERIVE_NO_MEMBER);
         return;
     }

@@ -391,7 +391,7 @@ struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b)
         divide_number(x, a, b.number, &q, &rest);
     else
         divide(x, a, b, &q, &rest);
-    if (expr_is(rest, 0))
+    if (expr_is(rest, 0) || (expr_is_number(rest) && expr_is_number(b)))
         return rest;
     return operation(x, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
 }

@@ -106,6 +106,8 @@ bool tsr__job_text_is(const struct shape_job *j, const char *name, const char *t
 
 int tsr__axis(int64_t axis, int rank)
 {
+    if (rank <= 0)
+        return -1;
     axis = axis < 0 ? axis + rank : axis;
     return axis >= 0 && axis < rank ? (int)axis : -1;
 }

@@ -126,8 +126,9 @@ static struct expr window_room(struct shape_job *j, const struct windows *v, int
         return tsr__expr_mul(x, v->size[i], stride);
     struct expr less = tsr__expr_sub(x, v->size[i], expr_number(1));
     struct expr room = tsr__expr_add(x, tsr__expr_mul(x, less, stride), span(x, v, i));
-    int64_t pads = v->before[i] + v->after[i];
-    return tsr__expr_add(x, room, expr_number(extra - pads));
+    room = tsr__expr_add(x, room, expr_number(extra));
+    room = tsr__expr_sub(x, room, expr_number(v->before[i]));
+    return tsr__expr_sub(x, room, expr_number(v->after[i]));
 }
 
 void tsr__find_conv_transpose(struct shape_job *j)

@@ -81,13 +81,16 @@ void tsr__find_attribute(struct shape_job *j)
 void tsr__find_shape(struct shape_job *j)
 {
     int rank = tsr__job_in(j, 0).rank;
+    if (rank < 0) {
+        set_vector(j, 0, DIM_UNKNOWN);
+        return;
+    }
     int64_t start = tsr__job_int(j, "start", 0), end = tsr__job_int(j, "end", rank);
     start = start < 0 ? start + rank : start;
     end = end < 0 ? end + rank : end;
     start = start < 0 ? 0 : start > rank ? rank : start;
     end = end < 0 ? 0 : end > rank ? rank : end;
-    int64_t n = end > start ? end - start : 0;
-    set_vector(j, 0, (tsr_dim){rank < 0 ? -1 : n, ""});
+    set_vector(j, 0, (tsr_dim){end > start ? end - start : 0, ""});
 }
 
 void tsr__find_like_first(struct shape_job *j)

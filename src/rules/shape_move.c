@@ -71,7 +71,8 @@ static struct expr split_size(struct shape_job *j, struct expr size, int i)
         struct expr even = tsr__expr_exact(j->x, size, expr_number(pieces));
         return even;
     }
-    int64_t piece = (size.number + pieces - 1) / pieces, left = size.number - i * piece;
+    int64_t piece = size.number / pieces + (size.number % pieces > 0),
+            left = size.number - i * piece;
     return expr_number(left < 0 ? 0 : left < piece ? left : piece);
 }
 

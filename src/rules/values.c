@@ -101,9 +101,11 @@ static int64_t clamp(int64_t v, int64_t rank)
 void tsr__value_shape(struct shape_job *j)
 {
     struct shape of = tsr__job_in(j, 0);
+    if (of.rank < 0)
+        return;
     int64_t start = clamp(tsr__job_int(j, "start", 0), of.rank);
     int64_t end = clamp(tsr__job_int(j, "end", of.rank), of.rank);
-    struct expr *e = of.rank >= 0 ? new_elements(j->arena, end > start ? end - start : 0) : NULL;
+    struct expr *e = new_elements(j->arena, end > start ? end - start : 0);
     for (int64_t i = start; e && i < end; i++)
         e[i - start] = tsr__expr_of(j->x, of.dims[i]);
     give(j, 0, e, end > start ? end - start : 0);

@@ -246,6 +246,65 @@ def test_tensor(d):
     check("neither split nor join", call("tensor", "cut", whole, "--sharding", "{2,1}", "-o", back)[0] == 2)
 
 
+def shape_of(path, name):
+    """Type and sizes that the main graph, or a subgraph of it, has for a value."""
+    def search(g):
+        for v in list(g.value_info) + list(g.output) + list(g.input):
+            t = v.type.tensor_type
+            if v.name == name and t.HasField("shape"):
+                return t.elem_type, [x.dim_param or (x.dim_value if x.HasField("dim_value") else None) for x in t.shape.dim]
+        for a in [a for n in g.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]:
+            found = search(a.g)
+            if found:
+                return found
+    return search(onnx.load(path).graph)
+
+
+def make_shapes(path):
+    """A branch, a loop that grows a value, a function that transposes as its caller says."""
+    f, info, node = TensorProto.FLOAT, helper.make_tensor_value_info, helper.make_node
+    then = helper.make_graph([node("Relu", ["x"], ["t"])], "then", [], [info("t", f, None)])
+    other = helper.make_graph([node("Concat", ["x", "x"], ["e"], axis=0)], "else", [], [info("e", f, None)])
+    body = helper.make_graph([node("Concat", ["s", "s"], ["s2"], axis=0), node("Identity", ["go"], ["go2"]), node("Neg", ["x"], ["each"])], "body",
+                             [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("s", f, None)],
+                             [info("go2", TensorProto.BOOL, []), info("s2", f, None), info("each", f, None)])
+    turn = node("Transpose", ["a"], ["b"])
+    turn.attribute.add(name="perm", ref_attr_name="order", type=onnx.AttributeProto.INTS)
+    turned = helper.make_function("own", "Turn", ["a"], ["b"], [turn], [helper.make_opsetid("", 18)], ["order"])
+    nodes = [node("If", ["c"], ["i1"], then_branch=then, else_branch=other), node("Loop", ["n", "c", "x"], ["l1", "l2"], body=body),
+             node("Turn", ["x"], ["f1"], domain="own", order=[2, 0, 1])]
+    g = helper.make_graph(nodes, "g", [info("x", f, ["batch", 3, 5]), info("c", TensorProto.BOOL, []), info("n", TensorProto.INT64, [])],
+                          [helper.make_empty_tensor_value_info(y) for y in ("i1", "l1", "l2", "f1")])
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("own", 1)], functions=[turned]), path)
+
+
+def test_shapes(d):
+    path, out = os.path.join(d, "s.onnx"), os.path.join(d, "s2.onnx")
+    make_shapes(path)
+    rc, _, err = call("shapes", path, "-o", out)
+    check("shapes are written", rc == 0 and "values have a shape" in err, (rc, err))
+    for value, want in (("i1", [None, 3, 5]), ("t", ["batch", 3, 5]), ("e", ["2*batch", 3, 5]), ("l1", [None, 3, 5]),
+                        ("l2", [None, "batch", 3, 5]), ("f1", [5, "batch", 3])):
+        check("shape of %s" % value, shape_of(out, value) == (1, want), shape_of(out, value))
+    rc, text, err = call("shapes", path, "-o", out, "--dim", "batch=4", "--dim", "rows=2", "--json")
+    doc = json.loads(text)
+    check("sizes are bound", rc == 0 and shape_of(out, "x") == (1, [4, 3, 5]) and shape_of(out, "e") == (1, [8, 3, 5]), (rc, err))
+    check("a size that no dimension has is noted", [f["code"] for f in doc["findings"]] == ["dim-unknown"], text)
+    for args in (["shapes", path], ["shapes", path, "-o", out, "--dim", "batch"], ["shapes", path, "-o", out, "--dim", "batch=-1"]):
+        check("usage: %s" % args[3:], call(*args)[0] == 2, call(*args))
+    check("the input is not overwritten", call("shapes", path, "-o", path)[0] in (1, 8), call("shapes", path, "-o", path))
+
+
+def test_rules():
+    rc, out, _ = call("rules", "MatMul")
+    check("a rule in words", rc == 0 and "red k:sum" in out and "partial result" in out, out)
+    rc, out, _ = call("rules", "--json")
+    rows = json.loads(out)["rules"]
+    check("all rules", len(rows) > 200 and all(r["rule"] or r["whole"] for r in rows), len(rows))
+    rc, out, err = call("rules", "Frobnicate")
+    check("no such rule", rc == 1 and "Frobnicate" in err, (rc, out, err))
+
+
 def test_damaged(d):
     whole = read(os.path.join(d, "m.onnx"))
     path, out = os.path.join(d, "cut.onnx"), os.path.join(d, "cut-out.onnx")
@@ -265,6 +324,8 @@ with tempfile.TemporaryDirectory() as d:
     test_check_and_explain(d)
     test_completion(d)
     test_tensor(d)
+    test_shapes(d)
+    test_rules()
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_shapes.c - tsr_shapes: what is completed, what is kept, what is found wrong; sizes that are bound; values that
+// are followed; subgraphs, loops and functions. That shapes are right for every operator is held against Python's onnx
+// elsewhere (shapes.py).
+#include "rules/internal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+struct bench {
+    tsr_session *session;
+    struct arena arena;
+    tsr_model *model;
+    tsr_graph *graph;
+};
+
+static int setup(void **state)
+{
+    struct bench *b = calloc(1, sizeof(*b));
+    assert_non_null(b);
+    b->session = tsr_session_new(NULL);
+    tsr__arena_init(&b->arena, b->session);
+    assert_int_equal(tsr_model_new(b->session, "g", 10, &b->model), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(b->model, "", 18), TSR_OK);
+    b->graph = tsr_model_graph(b->model);
+    *state = b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *b = *state;
+    tsr__arena_free(&b->arena);
+    tsr_model_free(b->model);
+    tsr_session_free(b->session);
+    free(b);
+    return 0;
+}
+
+static tsr_value *input(struct bench *b, const char *name, tsr_dtype type, int rank,
+                        const tsr_dim *dims)
+{
+    tsr_value *v = tsr_graph_add_input(b->graph, name);
+    assert_non_null(v);
+    assert_int_equal(tsr_value_set_type(v, type, rank, dims), TSR_OK);
+    return v;
+}
+
+static tsr_value *ints(struct bench *b, const char *name, int rank, int64_t n, const int64_t *v)
+{
+    return tsr_graph_add_initializer(b->graph, name, TSR_INT64, rank, &n, v, (size_t)n * 8);
+}
+
+static tsr_value *node(struct bench *b, const char *op, const char *out, tsr_value *x, tsr_value *y,
+                       tsr_value *z)
+{
+    tsr_value *in[] = {x, y, z};
+    tsr_node *n = tsr_graph_add_node(b->graph, "", op, out, in, z ? 3 : y ? 2 : x ? 1 : 0, &out, 1);
+    assert_non_null(n);
+    return tsr_node_output(n, 0);
+}
+
+// The shape that the value declares, as text.
+static const char *declared(struct bench *b, const tsr_value *v)
+{
+    struct shape s = {tsr_value_dtype(v), tsr_value_rank(v), tsr__value_dims(v)};
+    return tsr__shape_text(&b->arena, s).p;
+}
+
+static void find(struct bench *b)
+{
+    assert_int_equal(tsr_shapes(b->model, NULL, 0, NULL), TSR_OK);
+}
+
+static size_t count(const struct bench *b, const char *code)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_finding_count(b->session); i++)
+        n += strcmp(tsr_finding_at(b->session, i).code, code) == 0;
+    return n;
+}
+
+#define DIM(name) ((tsr_dim){-1, name})
+#define NUM(n)    ((tsr_dim){n, ""})
+
+static void test_sizes_are_computed(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch"), DIM("seq"), NUM(8)};
+    const int64_t two[] = {0, 1}, one[] = {1}, eight[] = {8}, minus[] = {-1};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 3, dims);
+    tsr_value *shape = node(b, "Shape", "shape", x, NULL, NULL);
+    tsr_value *head = node(b, "Gather", "head", shape, ints(b, "i", 1, 2, two), NULL);
+    tsr_value *product = node(b, "ReduceProd", "product", head, NULL, NULL);
+    tsr_value *target = node(b, "Concat", "target", product, ints(b, "w", 1, 1, eight), NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(target), "axis", 0), TSR_OK);
+    tsr_value *flat = node(b, "Reshape", "flat", x, target, NULL);
+    tsr_value *next = node(b, "Add", "next", product, ints(b, "one", 1, 1, one), NULL);
+    tsr_value *made = node(b, "ConstantOfShape", "made", next, NULL, NULL);
+    tsr_value *last = node(b, "Slice", "last", x, ints(b, "from", 1, 1, minus),
+                           ints(b, "to", 1, 1, (const int64_t[]){INT64_MAX}));
+    find(b);
+    assert_string_equal(declared(b, shape), "int64[3]");
+    assert_string_equal(declared(b, flat), "float32[batch*seq, 8]");
+    assert_string_equal(declared(b, made), "float32[batch*seq + 1]");
+    assert_string_equal(declared(b, last), "float32[1, seq, 8]");
+    assert_int_equal(tsr_finding_count(b->session), 0);
+}
+
+static void test_declarations_are_completed_not_replaced(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch"), NUM(8)}, mine[] = {DIM("rows"), DIM("columns")};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    tsr_value *y = node(b, "Relu", "y", x, NULL, NULL);
+    assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, 2, mine), TSR_OK);
+    tsr_shapes_summary sum = {.size = sizeof(sum)};
+    assert_int_equal(tsr_shapes(b->model, NULL, 0, &sum), TSR_OK);
+    assert_string_equal(declared(b, y), "float32[rows, 8]"); // the name stays, the number is new
+    assert_int_equal(sum.values, 1);
+    assert_int_equal(sum.fixed, 1);
+    void *bytes;
+    size_t n;
+    assert_int_equal(tsr_model_save_bytes(b->model, &bytes, &n), TSR_OK);
+    tsr_bytes_free(b->session, bytes, n);
+}
+
+static void test_contradictions_are_found_and_kept(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {NUM(4), NUM(8)}, wrong[] = {NUM(4), NUM(9)};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    tsr_value *y = node(b, "Relu", "y", x, NULL, NULL), *z = node(b, "Cast", "z", x, NULL, NULL);
+    tsr_value *w = node(b, "Neg", "w", x, NULL, NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(z), "to", TSR_INT64), TSR_OK);
+    assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, 2, wrong), TSR_OK);
+    assert_int_equal(tsr_value_set_type(z, TSR_FLOAT, 2, dims), TSR_OK);
+    assert_int_equal(tsr_value_set_type(w, TSR_FLOAT, 1, dims), TSR_OK);
+    find(b);
+    assert_int_equal(count(b, "shape-contradiction"), 3);
+    assert_string_equal(tsr_finding_at(b->session, 0).value, "y");
+    assert_string_equal(declared(b, y), "float32[4, 9]");
+    assert_string_equal(declared(b, z), "float32[4, 8]");
+    assert_string_equal(declared(b, w), "float32[4]");
+}
+
+static void test_symbols_get_sizes(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch"), DIM("past + 1")};
+    const tsr_size sizes[] = {{"batch", 2}, {"past", 6}, {"depth", 9}};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims), *y = node(b, "Relu", "y", x, NULL, NULL);
+    assert_int_equal(tsr_shapes(b->model, sizes, 3, NULL), TSR_OK);
+    assert_string_equal(declared(b, x), "float32[2, 7]");
+    assert_string_equal(declared(b, y), "float32[2, 7]");
+    assert_int_equal(count(b, "dim-unknown"), 1);
+    const tsr_size bad[] = {{"batch", -2}};
+    assert_int_equal(tsr_shapes(b->model, bad, 1, NULL), TSR_INVALID);
+    assert_int_equal(count(b, "dim-negative"), 1);
+}
+
+static void test_what_is_not_known_is_not_guessed(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim a[] = {DIM("a")}, c[] = {DIM("c")}, one[] = {NUM(2)};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 1, a), *y = input(b, "y", TSR_FLOAT, 1, c);
+    tsr_value *sum = node(b, "Add", "sum", x, y, NULL);
+    tsr_value *target = input(b, "target", TSR_INT64, 1, one);
+    tsr_value *flat = node(b, "Reshape", "flat", x, target, NULL);
+    tsr_value *odd = tsr_node_output(
+        tsr_graph_add_node(b->graph, "own", "Thing", "t", &x, 1, (const char *[]){"odd"}, 1), 0);
+    find(b);
+    assert_string_equal(declared(b, sum), "float32[?]");
+    assert_string_equal(declared(b, flat), "float32[?, ?]");
+    assert_string_equal(declared(b, odd), "");
+    assert_int_equal(tsr_finding_count(b->session), 0);
+}
+
+// Every operator with nothing, too little, or odd things given to it: no answer, but never a crash.
+static unsigned draw(unsigned *seed, unsigned below)
+{
+    *seed = *seed * 1103515245u + 12345u;
+    return (*seed >> 16) % below;
+}
+
+static void set_attributes(tsr_node *n, unsigned *seed)
+{
+    static const char *const names[] = {"axis",
+                                        "axes",
+                                        "to",
+                                        "perm",
+                                        "pads",
+                                        "strides",
+                                        "dilations",
+                                        "kernel_shape",
+                                        "blocksize",
+                                        "hidden_size",
+                                        "num_outputs",
+                                        "k",
+                                        "group",
+                                        "block_size",
+                                        "batch_dims",
+                                        "output_shape",
+                                        "q_num_heads",
+                                        "kv_num_heads",
+                                        "split",
+                                        "starts",
+                                        "ends",
+                                        "num_heads",
+                                        "time_axis",
+                                        "batch_axis",
+                                        "shape",
+                                        "pooled_shape",
+                                        "sample_size",
+                                        "keepdims",
+                                        "output_height",
+                                        "num_scan_inputs",
+                                        "num_groups",
+                                        "output_padding",
+                                        "allowzero",
+                                        "ceil_mode",
+                                        "K",
+                                        "N",
+                                        "bits",
+                                        "ngram_indexes",
+                                        "start",
+                                        "end",
+                                        "exclusive",
+                                        "onesided"};
+    static const int64_t numbers[] = {0, 1, 2, 3, -1, -2, 4, INT64_MAX, INT64_MIN, 1 << 20};
+    int64_t list[6];
+    for (unsigned i = draw(seed, 12); i > 0; i--) {
+        const char *name = names[draw(seed, TSR_COUNT(names))];
+        unsigned n_list = draw(seed, 6);
+        for (unsigned k = 0; k < n_list; k++)
+            list[k] = numbers[draw(seed, draw(seed, 4) ? 3 : TSR_COUNT(numbers))];
+        if (draw(seed, 2))
+            assert_int_equal(tsr_node_set_ints(n, name, list, n_list), TSR_OK);
+        else
+            assert_int_equal(tsr_node_set_int(n, name, numbers[draw(seed, TSR_COUNT(numbers))]),
+                             TSR_OK);
+    }
+}
+
+static void be_brave(struct bench *b, unsigned seed)
+{
+    struct rule_row_text row;
+    for (size_t i = 0; tsr__rule_row(i, &row); i++)
+        assert_int_equal(tsr_model_set_opset(b->model, row.domain, 100 + (int64_t)seed % 2),
+                         TSR_OK);
+    const tsr_dim dims[] = {NUM(0), DIM("s"), NUM(3), NUM(2), NUM(4), NUM(5)};
+    tsr_value *values[8] = {NULL};
+    for (int i = 0; i < 6; i++) {
+        char name[8];
+        int rank = (int)draw(&seed, 6) - 1;
+        snprintf(name, sizeof(name), "x%d", i);
+        values[i] = input(b, name, draw(&seed, 3) ? TSR_FLOAT : TSR_INT64, rank,
+                          rank > 0 ? dims + draw(&seed, 2) : NULL);
+    }
+    const int64_t odd[] = {INT64_MIN, -1, 0, INT64_MAX};
+    values[6] = ints(b, "c", 1, 4, odd);
+    char output[32];
+    int made = 0;
+    for (size_t i = 0; tsr__rule_row(i, &row); i++)
+        for (size_t n = 0; n < 8; n++) {
+            tsr_value *in[8];
+            const char *outputs[4] = {output};
+            for (size_t k = 0; k < n; k++)
+                in[k] = values[draw(&seed, 8)];
+            snprintf(output, sizeof(output), "o%d", made++);
+            tsr_node *at =
+                tsr_graph_add_node(b->graph, row.domain, row.op, output, in, n, outputs, 1 + n % 4);
+            assert_non_null(at);
+            set_attributes(at, &seed);
+        }
+    find(b);
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    assert_non_null(s);
+    for (tsr_node *n = tsr_graph_first(b->graph); n; n = tsr_node_next(n))
+        assert_non_null(tsr__rule_of(&b->arena, n, s));
+}
+
+static void test_no_operator_is_brave(void **state)
+{
+    for (unsigned seed = 1; seed < 40; seed++) {
+        void *fresh = NULL;
+        setup(&fresh);
+        be_brave(fresh, seed * 2654435761u);
+        teardown(&fresh);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_declarations_are_completed_not_replaced, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_contradictions_are_found_and_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_symbols_get_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_not_known_is_not_guessed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_operator_is_brave, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
