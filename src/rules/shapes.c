@@ -335,7 +335,7 @@ static bool follow_node(struct shapes *s, const tsr_node *n)
         if (s->arena->failed)
             return false;
     }
-    for (size_t i = 0; i < n_out; i++) {
+    for (size_t i = 0; i < n_out || i == 0; i++) { // a node without outputs is looked at too
         j.out[i] = (struct shape){.rank = -1};
         j.value[i] = (struct known_value){0};
     }
