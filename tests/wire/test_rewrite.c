@@ -152,6 +152,43 @@ static void test_emitted_part(void **state)
     teardown(&x);
 }
 
+// Texts exchanged in a message, small and large; the length is right in all sizes.
+static void test_splice(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 100, 127, 128, 5000, 16384, 70000, 300000};
+    char *long_text = calloc(1, 300001);
+    assert_non_null(long_text);
+    memset(long_text, 'q', 300000);
+    for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
+        struct fixture x;
+        setup(&x);
+        struct message origin;
+        parse(&origin, "1a 2b 1c 9d");
+        struct bytes body = {0}, wanted = {0};
+        struct str text = {long_text, sizes[i]};
+        put_len(&body, 1, "a", 1);
+        put_len(&body, 2, text.p, text.n);
+        put_len(&body, 1, "new", 3);
+        put_len(&body, 9, "d", 1);
+        put_len(&wanted, 5, body.p, body.n);
+        put_len(&wanted, 5, origin.bytes.p, origin.bytes.n);
+        const char *p = origin.bytes.p;
+        struct wire_splice splices[] = {
+            {{p + origin.start[1], origin.size[1]}, 2, text},
+            {{p + origin.start[2], origin.size[2]}, 1, STR("new")},
+        };
+        tsr__rope_splice(&x.r, 5, view(&origin.bytes), splices, 2);
+        tsr__rope_splice(&x.r, 5, view(&origin.bytes), NULL, 0);
+        assert_same(tsr__rope_flat(&x.r, &x.a), view(&wanted));
+        free(origin.bytes.p);
+        free(body.p);
+        free(wanted.p);
+        teardown(&x);
+    }
+    free(long_text);
+}
+
 // Fields of other kinds and groups stay too, and unchanged is one span of origin.
 static void test_unknown_fields_stay(void **state)
 {
@@ -261,11 +298,9 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),
-        cmocka_unit_test(test_emitted_part),
-        cmocka_unit_test(test_unknown_fields_stay),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_cases),  cmocka_unit_test(test_emitted_part),
+        cmocka_unit_test(test_splice), cmocka_unit_test(test_unknown_fields_stay),
+        cmocka_unit_test(test_many),   cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
