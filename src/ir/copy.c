@@ -110,7 +110,8 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *t, tsr_value *v
     w->dims = ARENA_ARRAY(&to->arena, int64_t, (size_t)t->rank);
     if (!w->dims)
         return NULL;
-    memcpy(w->dims, t->dims, (size_t)t->rank * sizeof(*w->dims));
+    if (t->rank)
+        memcpy(w->dims, t->dims, (size_t)t->rank * sizeof(*w->dims));
     if (t->location.n)
         w->location = tsr__keep(to, t->location);
     return w;
