@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_attention.c - rules of the attention operators of ai.onnx. Heads are h for keys and values;
-// each has g query heads. Both are free, and so is the batch b. Rows q of the query are free where no
-// mask counts them; what a softmax or a recurrence runs over (k, t) and the inside of a head (d) stay
-// whole, columns v of the values do not mix.
+// derive_attention.c - rules of the attention operators of ai.onnx. Heads are h for keys and
+// values; each has g query heads. Both are free, and so is the batch b. Rows q of the query are
+// free where no mask counts them; what a softmax or a recurrence runs over (k, t) and the inside of
+// a head (d) stay whole, columns v of the values do not mix.
 #include "rules/derive.h"
 
 #define NO_HEADS "the numbers of heads are not known, or do not fit"

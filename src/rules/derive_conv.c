@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels are
-// free: groups g, channels i that a group reads (summed) and o that it gives. Space is whole where a
-// window needs its neighbours, and free where each place stands for itself.
+// free: groups g, channels i that a group reads (summed) and o that it gives. Space is whole where
+// a window needs its neighbours, and free where each place stands for itself.
 #include "rules/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens are free. The inner size i of all experts is
-// a sum that the second layer takes, so it may be cut too, where the first layer's halves (gate and
-// value) are cut alike and no block of packed weights is cut through. Experts stay whole: the
+// derive_experts.c - rules of mixtures of experts. Tokens are free. The inner size i of all experts
+// is a sum that the second layer takes, so it may be cut too, where the first layer's halves (gate
+// and value) are cut alike and no block of packed weights is cut through. Experts stay whole: the
 // operator chooses among those it sees.
 #include "rules/derive.h"
 

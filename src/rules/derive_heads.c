@@ -30,7 +30,8 @@ static bool is_batch(const struct derivation *d, size_t i)
     return x.rank > 0 && s.rank == 1 && tsr__dim_equal(d->shapes->exprs, x.dims[0], s.dims[0]);
 }
 
-// A mask over keys: for each sequence a length, a row or a matrix. False: it runs through the batch.
+// A mask over keys: for each sequence a length, a row or a matrix. False: it runs through the
+// batch.
 static bool add_key_mask(struct derivation *d, size_t i)
 {
     static const char *const texts[] = {",[]?", ",[b]?", ",[b _]?", ",[b q~ _]?", ",[b _ _ _]?"};

@@ -74,7 +74,8 @@ void tsr__derive_dft(struct derivation *d)
 // ---- optimizers
 // ---------------------------------------------------------------------------------------
 
-// R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by element.
+// R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by
+// element.
 static void optimizer(struct derivation *d, int kinds)
 {
     int inputs = (int)tsr_node_input_count(d->node), n = (inputs - 2) / kinds;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_heads.c - shapes of the fused attention operators of com.microsoft: the letters of the rule,
-// and what letters do not tell, the lengths and types of caches.
+// shape_heads.c - shapes of the fused attention operators of com.microsoft: the letters of the
+// rule, and what letters do not tell, the lengths and types of caches.
 #include "rules/derive.h"
 
 static tsr_dim size_at(struct shape_job *j, int input, int axis)

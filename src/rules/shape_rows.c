@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_rows.c - types and shapes of the classical models of ai.onnx.ml that go row by row: how many
-// columns a row gets.
+// shape_rows.c - types and shapes of the classical models of ai.onnx.ml that go row by row: how
+// many columns a row gets.
 #include "rules/derive.h"
 
 static tsr_dim rows_of(struct shape_job *j)
