@@ -420,6 +420,29 @@ TSR_API int64_t tsr_dict_find_tile(const tsr_dict *d, int64_t tile, size_t k);
  * (finding pieces-differ). out has room for the whole tensor. */
 TSR_API tsr_status tsr_dict_join(const tsr_dict *d, void *out);
 
+/* One step of a resharding. Bytes are exact, for uneven and strided pieces too: what must arrive, not what a protocol adds. */
+typedef struct tsr_group {
+    const int64_t *devices;
+    size_t n;
+} tsr_group;
+typedef struct tsr_step {
+    const char *op;       /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast, scatter,
+                             gather, exchange */
+    int axis, to_axis;    /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
+    int64_t received;     /* the most bytes that one device takes in */
+    int64_t sent;         /* the most that one gives out */
+    int64_t total;        /* taken in by all together */
+    const char *sharding; /* after the step */
+    const tsr_group *groups; /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
+    size_t n_groups;
+} tsr_step;
+/* The cheapest steps from one sharding of a tensor to another, in the compact notation; none if nothing is to be done. pending:
+ * NULL, or "sum", "max", "min", "prod": the owners of each tile hold parts of it that are still to be combined. An
+ * exchange of overlaps is always possible, so no pair is refused, unless the target needs a tile that no device of the source holds
+ * (finding reshard-source). Elements must take whole bytes. Steps are owned by the session until the next call. */
+TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to, const char *pending, tsr_dtype type,
+                               int rank, const int64_t *shape, const tsr_step **out, size_t *n);
+
 /* ---- 6 check, infer ------------------------------------------------------------------------------------ */
 
 /* How an operator may be cut: one row of the table of rules. Texts are never NULL. */

@@ -105,4 +105,61 @@ struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
 struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
                                 tsr_model **made);
 
+// ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -----------------------
+
+// A value of which every member of a group holds only a part of the sum (or greatest, ...): members of
+// a group hold the same shards, and what they hold combined is the value. Several groups may hold one
+// shard; each of them has all of it.
+struct partial {
+    enum combine combine;
+    const struct device_group *groups;
+    size_t n_groups;
+};
+enum reshard_op {
+    RESHARD_NOTHING,
+    RESHARD_SLICE,          // every device has what it needs
+    RESHARD_ALL_GATHER,     // groups; axis, or -1: along several
+    RESHARD_ALL_TO_ALL,     // groups; from axis to to_axis
+    RESHARD_REDUCE_SCATTER, // groups: each member combines its own piece
+    RESHARD_ALL_REDUCE,     // groups
+    RESHARD_REDUCE,         // groups, the one that gets it first
+    RESHARD_PERMUTE,        // the same cut, other owners: moves, at most one from and to a device
+    RESHARD_BROADCAST,      // groups, the one that has it first
+    RESHARD_SCATTER,        // groups, the one that has it first
+    RESHARD_GATHER,         // groups, the one that gets it first
+    RESHARD_EXCHANGE,       // anything: moves; a pending value is combined where it arrives
+};
+// What from_device has of shard `from` of the old layout goes to to_device, as far as shard `to` of the
+// new one has it too.
+struct reshard_move {
+    int64_t from_device, to_device, from, to, elements;
+};
+struct reshard_step {
+    enum reshard_op op;
+    int axis, to_axis;                // -1: none
+    bool combines;                    // takes a pending value and gives a finished one
+    const struct tile_layout *layout; // after the step
+    struct device_group *groups;
+    size_t n_groups;
+    struct reshard_move *moves; // of permute, broadcast, scatter, gather, exchange
+    size_t n_moves;
+    int64_t received, sent, total; // bytes: the most that a device gets; that it gives; all together
+};
+struct reshard {
+    struct reshard_step *steps; // nothing to do: none
+    int n_steps;
+    struct reshard_step direct; // the same in one step
+};
+// The cheapest way from one layout to another: a sequence of at most three steps. Cost of a step: the most bytes
+// that a device must take in or give out, and RESHARD_STEP_BYTES for each that communicates; equals are decided
+// in favour of collectives, then of few steps. Deterministic. pending NULL: nothing is. Adds the finding
+// (reshard-source, reshard-pending, tiles-many) itself.
+#define RESHARD_STEP_BYTES 1024
+int64_t tsr__reshard_cost(const struct reshard_step *s);
+tsr_status tsr__reshard_plan(struct arena *a, const struct tile_layout *from,
+                             const struct partial *pending, const struct tile_layout *to,
+                             const int64_t *shape, size_t elem_bytes,
+                             struct reshard **out) TSR_MUST_USE;
+const char *tsr__reshard_op_name(enum reshard_op op); // "all-gather"
+
 #endif

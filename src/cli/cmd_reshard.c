@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_reshard.c - the cheapest way from one sharding of a tensor to another, step by step, with its bytes.
+#include "cli.h"
+
+#include <string.h>
+
+#define SHOWN 60 // columns of a list of groups
+
+static void groups_text(char *out, size_t cap, const tsr_step *s)
+{
+    size_t k = 0;
+    out[0] = '\0';
+    for (size_t g = 0; g < s->n_groups; g++) {
+        for (size_t i = 0; i < s->groups[g].n && k < cap; i++)
+            k += (size_t)snprintf(out + k, cap - k, "%s%lld",
+                                  i   ? ","
+                                  : g ? " "
+                                      : "",
+                                  (long long)s->groups[g].devices[i]);
+        if (k >= SHOWN && g + 1 < s->n_groups) {
+            snprintf(out + SHOWN, cap - SHOWN, " ... (%zu)", s->n_groups);
+            return;
+        }
+    }
+}
+
+static void op_text(char *out, size_t cap, const tsr_step *s)
+{
+    if (s->to_axis >= 0)
+        snprintf(out, cap, "%s %d to %d", s->op, s->axis, s->to_axis);
+    else if (s->axis >= 0)
+        snprintf(out, cap, "%s %d", s->op, s->axis);
+    else
+        snprintf(out, cap, "%s", s->op);
+}
+
+static void print_steps(const tsr_step *steps, size_t n)
+{
+    if (n == 0) {
+        printf("nothing to do\n");
+        return;
+    }
+    printf("%-20s %14s %14s  %-24s %s\n", "step", "per device", "total", "sharding", "groups");
+    for (size_t i = 0; i < n; i++) {
+        char op[64], groups[SHOWN + 64];
+        op_text(op, sizeof op, &steps[i]);
+        groups_text(groups, sizeof groups, &steps[i]);
+        printf("%-20s %14s %14s  %-24s %s\n", op, cli_bytes(steps[i].received),
+               cli_bytes(steps[i].total), steps[i].sharding, groups);
+    }
+}
+
+static void json_groups(tsr_json *j, const tsr_step *s)
+{
+    tsr_json_begin(j, "groups", '[');
+    for (size_t g = 0; g < s->n_groups; g++) {
+        tsr_json_begin(j, NULL, '[');
+        for (size_t i = 0; i < s->groups[g].n; i++)
+            tsr_json_int(j, NULL, s->groups[g].devices[i]);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static int print_steps_json(struct cli *c, const tsr_step *steps, size_t n)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_begin(j, "steps", '[');
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "op", steps[i].op);
+        if (steps[i].axis >= 0)
+            tsr_json_int(j, "axis", steps[i].axis);
+        if (steps[i].to_axis >= 0)
+            tsr_json_int(j, "to_axis", steps[i].to_axis);
+        tsr_json_int(j, "received", steps[i].received);
+        tsr_json_int(j, "sent", steps[i].sent);
+        tsr_json_int(j, "total", steps[i].total);
+        tsr_json_string(j, "sharding", steps[i].sharding);
+        json_groups(j, &steps[i]);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    return cli_print_json(c, j, EXIT_DONE);
+}
+
+static bool read_type(const char *text, tsr_dtype *out)
+{
+    *out = TSR_FLOAT;
+    for (int t = 1; text && t < TSR_DTYPE_COUNT; t++)
+        if (!strcmp(text, tsr_dtype_name((tsr_dtype)t))) {
+            *out = (tsr_dtype)t;
+            return true;
+        }
+    return !text;
+}
+
+static int run(struct cli *c)
+{
+    const char *shape_text = cli_value(c, "--shape"), *from = cli_value(c, "--from");
+    const char *to = cli_value(c, "--to"), *partial = cli_value(c, "--partial");
+    int64_t shape[CLI_MAX_RANK];
+    tsr_dtype type;
+    if (!shape_text || !from || !to)
+        return cli_usage(c, "needs --shape, --from and --to");
+    int rank = cli_shape(shape_text, shape);
+    if (rank < 0)
+        return cli_usage(c, "--shape wants sizes such as 7x4, not '%s'", shape_text);
+    if (!read_type(cli_value(c, "--type"), &type))
+        return cli_usage(c, "--type wants a type such as float32, not '%s'",
+                         cli_value(c, "--type"));
+    if (partial && strcmp(partial, "sum") != 0 && strcmp(partial, "max") != 0 &&
+        strcmp(partial, "min") != 0 && strcmp(partial, "prod") != 0)
+        return cli_usage(c, "--partial wants sum, max, min or prod, not '%s'", partial);
+    const tsr_step *steps = NULL;
+    size_t n = 0;
+    tsr_status status = tsr_connect(c->session, from, to, partial, type, rank, shape, &steps, &n);
+    if (status == TSR_MALFORMED) {
+        cli_finish(c, status);
+        return EXIT_USAGE;
+    }
+    if (status != TSR_OK)
+        return cli_finish(c, status);
+    if (c->json)
+        return print_steps_json(c, steps, n);
+    print_steps(steps, n);
+    return EXIT_DONE;
+}
+
+static const struct option options[] = {
+    {"--shape", "8x6", "sizes of the tensor"},
+    {"--from", "SHARDING", "how it lies: {2,1:0,1}, {1:0}, S0,R@2x2 ..."},
+    {"--to", "SHARDING", "how it is wanted"},
+    {"--partial", "HOW", "the owners of a tile hold parts of a sum, max, min or prod"},
+    {"--type", "TYPE", "element type (default float32)"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_reshard = {
+    .name = "reshard",
+    .arguments = "--shape SIZES --from SHARDING --to SHARDING",
+    .summary = "the cheapest way from one sharding to another",
+    .example = "tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'",
+    .options = options,
+    .max_arguments = 0,
+    .run = run,
+};
