@@ -254,13 +254,15 @@ void tsr__derive_group_query(struct derivation *d)
             tsr__derive_size(d, STR("d"), (tsr_dim){last_size(d, 0) / all, ""});
     }
     tsr__derive_add(d, three ? "[b q (h g d)],[b k (h d)],[b k (h d)]" : "[b q _],[]?,[]?");
-    tsr__derive_add(d, ",[b h _ _]?,[b h _ _]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?",
+    const char *size = tsr__derive_int(d, "kv_cache_bit_width", 0) == 4 ? "_" : "d"; // packed
+    tsr__derive_add(d, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
                     tsr__derive_in(d, 5).rank == 2 ? "[b _]" : "[b]");
     bool heads = tsr__derive_mask(d, 10, "(h g)") && three;
     tsr__derive_add(d, ",[(h g)]?");
     add_cache_scale(d, 12);
     add_cache_scale(d, 13);
-    tsr__derive_add(d, ",[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ _]?,[b (h g) q _]?");
+    tsr__derive_add(d, ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
+                    size);
     tsr__derive_add(d, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "", heads ? "" : " h g",
                     batch ? "" : " b");
 }

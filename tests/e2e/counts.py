@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes with attributes that count what is cut (groups of a convolution, heads of an attention, columns of packed weights),
+or with a summand that must be added once: for every case of the rules' proof that has one, every factor that may be cut, and two
+of them on a mesh. The node must have run cut, and equal to the whole run.
+
+usage: counts.py TESSERA PRINT_RULE [OPERATOR ...]"""
+import itertools, json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
+import cases_net, prove
+
+TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
+
+
+def run(*args):
+    p = subprocess.run(args, capture_output=True, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+def spec_of(tensor, sizes, cuts):
+    """The tensor with those factors cut {factor: parts}, and how many of them it has."""
+    dims, found = [], 0
+    for factors in tensor["dims"]:
+        found += sum(f in cuts for f in factors)
+        if len(factors) > 1:
+            dims.append("*".join("%d/%d" % (sizes[f], cuts[f]) if f in cuts else "%d" % sizes[f] for f in factors))
+        else:
+            dims.append(str(cuts.get(factors[0], 1) if factors else 1))
+    return "{%s}" % ",".join(dims), found
+
+
+def try_cut(d, model, rule, sizes, cuts):
+    """What is wrong, or None. One input that has all the factors is cut; the others follow."""
+    specs = [(i, *spec_of(t, sizes, cuts)) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"]]
+    i, spec, found = max(specs, key=lambda x: x[2])
+    if found < len(cuts):
+        return None
+    n = int(np.prod(list(cuts.values())))
+    out = os.path.join(d, "cut.onnx")
+    rc, _, err = run(TESSERA, "annotate", model, "--config", "c:%d" % n, "--shard", "node:x%d=%s" % (i, spec), "-o", out)
+    if rc:
+        return "x%d=%s: annotate: %s" % (i, spec, err[:300])
+    rc, text, err = run(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
+    doc = json.loads(text) if text.startswith("{") else {}
+    good = rc == 0 and doc.get("ok") and doc.get("cut_nodes") == 1
+    return None if good else "x%d=%s: exit %d %s %s" % (i, spec, rc, doc, err[:300])
+
+
+def try_case(d, name, since, c):
+    domain, _, op = name.rpartition(":")
+    model, plain = os.path.join(d, "shaped.onnx"), os.path.join(d, "plain.onnx")
+    m = prove.node_model(op, since, c, True, domain)
+    m.graph.node[0].name = "node"
+    onnx.save(m, plain)
+    rule = json.loads(run(PRINT_RULE, plain)[1])
+    if not any(r["kind"] in ("attr", "once") for r in rule["rewrites"]) or prove.Machine(prove.node_model(op, since, c, False, domain)).reference:
+        return 0, None  # nothing to rewrite, or an operator that the engine lacks
+    rc, _, err = run(TESSERA, "shapes", plain, "-o", model)
+    if rc:
+        return 0, "shapes: " + err[:300]
+    np.savez(os.path.join(d, "in.npz"), **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
+    sizes = [f["size"] if isinstance(f["size"], int) else 0 for f in rule["factors"]]
+    fits = lambda f, n: all(j * sizes[f] // n % rule["factors"][f]["unit"] == 0 for j in range(n))
+    counted = {r["factor"] for r in rule["rewrites"] if r["kind"] == "attr"} | {i for i, f in enumerate(rule["factors"]) if f["kind"] == "red"}
+    counted = [f for f in sorted(counted) if rule["factors"][f]["kind"] in ("par", "red") and sizes[f] > 1]
+    cuts = [{f: n} for f in counted for n in (2, 3) if n <= sizes[f] and fits(f, n)]
+    cuts += [{f: 2, g: 2} for f, g in itertools.combinations(counted, 2) if fits(f, 2) and fits(g, 2)]
+    for x in cuts:
+        wrong = try_cut(d, model, rule, sizes, x)
+        if wrong:
+            return 0, wrong
+    return len(cuts), None
+
+
+def main():
+    rows = [json.loads(line) for line in run(PRINT_RULE)[1].splitlines()]
+    done, bad = 0, 0
+    with tempfile.TemporaryDirectory() as d:
+        for name, cases in cases_net.cases(prove).items():
+            domain, _, op = name.rpartition(":")
+            sinces = [r["since"] for r in rows if r["op"] == op and r["domain"] == domain]
+            for c in cases if not ONLY or op in ONLY else []:
+                if c["whole"]:
+                    continue
+                n, wrong = try_case(d, name, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), c)
+                done += n
+                bad += wrong is not None
+                if wrong:
+                    print(name, c["attributes"], wrong)
+    print("%d cuts equal, %d nodes wrong" % (done, bad))
+    return 1 if bad or not done else 0
+
+
+sys.exit(main())
