@@ -78,7 +78,9 @@ def cases(p):
     onnx_attention = [attention(False), attention(False, 1), attention(True), attention(True, 1), attention(True, 2, h=1), attention(False, mask=(4, 5)), attention(True, mask=(3, 8, 4, 5)),
                       attention(False, mask=(3, 1, 4, 5)), attention(False, mask=(1, 8, 4, 5)), attention(False, mask=(8, 4, 5), g=2), attention(True, mask=(4, 5), boolean=True, g=1),
                       attention(False, is_causal=1), attention(True, is_causal=1, past=2, outputs=3), attention(False, past=3, outputs=4, v=6), attention(True, v=6, outputs="y..y", scale=0.3),
-                      attention(False, softcap=2.0, g=1), attention(False, length=True, opset=24), attention(True, 1, mask=(4, 8), past=3, outputs=3)]
+                      attention(False, softcap=2.0, g=1), attention(False, length=True, opset=24), attention(True, 1, mask=(4, 8), past=3, outputs=3),
+                      dict(attention(True, b=2, q=3, k=3), symbols=[("batch", "seq", 64), ("batch", "seq", 32), ("batch", "seq", 32)]),
+                      dict(attention(False, b=2, q=3, k=3, mask=(2, 1, 3, 3)), symbols=[("batch", 8, "seq", 8), ("batch", 4, "seq", 8), ("batch", 4, "seq", 8), ("batch", 1, "seq", "seq")])]
     flex = [case(floats(3, 8, 4, 6), floats(3, 4, 5, 6), floats(3, 4, 5, 4)), case(floats(3, 4, 4, 6), floats(3, 4, 5, 6), floats(3, 4, 5, 6), scale=0.2)]
 
     def linear(rule, g=2, decay=None, beta=None, state=False, b=3, t=4, h=4, d=3, e=6, inverse=1):
@@ -124,7 +126,8 @@ def cases(p):
              case(floats(2, 3, 256), None, None, None, None, i32(2, 2), length(3), outputs=3, **grouped),
              case(floats(2, 1, 128), floats(2, 1, 64), floats(2, 1, 64), floats(2, 4, 5, 16), floats(2, 4, 5, 16), i32(5, 5), length(6), *tables(8, 12), places(2, 1), do_rotary=1, outputs=3, **grouped),
              case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), None, None, None, floats(2, 8, 3, 3), floats(8), outputs=3, **grouped),
-             case(floats(2, 3, 64), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, local_window_size=2, num_heads=4, kv_num_heads=4)]
+             case(floats(2, 3, 64), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, local_window_size=2, num_heads=4, kv_num_heads=4),
+             case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, symbols=[("batch", "seq", 128), ("batch", "seq", 64), ("batch", "seq", 64), (), (), ("batch",)], **grouped)]
 
     def sparse(layouts, b=2, h=4, g=2, d=16, t=32, blocks=2):
         rows = np.tile(i32(0, 1, 3), (layouts, 1))

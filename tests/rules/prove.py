@@ -354,7 +354,7 @@ def prove_case(op, since, domain, c, rule):
     values = [v.value if isinstance(v, Host) else v for v in c["inputs"]]
     names = {}
     for shape, v in zip(c["symbols"] or [], values):
-        names.update({s: n for s, n in zip(shape, v.shape) if isinstance(s, str) and s.isidentifier()})
+        names.update({s: n for s, n in zip(shape, () if v is None else v.shape) if isinstance(s, str) and s.isidentifier()})
     names = dict({"batch": 2, "seq": 3}, **names)
     sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]
     whole = [np.asarray(w) for w in machine(values)]
