@@ -482,6 +482,12 @@ TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
  * whose check has errors is refused (TSR_INVALID). */
 TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
+/* The same; with propagate, shardings also go backwards and sideways until nothing changes: what a node needs of an input
+ * becomes the sharding of the output that it reads, so that producers are cut too and other readers follow. Conflicts are
+ * resolved in this order: explicit shardings (never overridden); what arrives at the producer; what other readers, model outputs
+ * and subgraphs have in place; then the first reader in the order of the nodes. A need that is not met is a note
+ * (demand-dropped). Model inputs stay whole, initializers follow their readers. */
+TSR_API tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propagate);
 
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 

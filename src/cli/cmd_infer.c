@@ -10,7 +10,7 @@ static int run(struct cli *c)
         return cli_usage(c, "where to? give -o OUT");
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
     if (status == TSR_OK)
-        status = tsr_infer(m, cli_value(c, "--config"));
+        status = tsr_infer_opts(m, cli_value(c, "--config"), cli_flag(c, "--propagate"));
     if (status == TSR_OK)
         status = tsr_model_save(m, out);
     int code = cli_finish(c, status);
@@ -23,6 +23,7 @@ static int run(struct cli *c)
 static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
     {"--config", "NAME", "configuration to complete (needed if the model has several)"},
+    {"--propagate", NULL, "let shardings go backwards and sideways too, to the nodes before"},
     END_OF_OPTIONS,
 };
 
@@ -32,7 +33,12 @@ const struct command cmd_infer = {
     .summary = "fill in what the annotations left open",
     .detail = "Explicit shardings are never changed. Inputs without one take what the node's other "
               "shardings demand, else what\n"
-              "their producer gives; outputs follow from the operator's rule.",
+              "their producer gives; outputs follow from the operator's rule. With --propagate, "
+              "what a node needs also becomes the "
+              "sharding of the\n"
+              "output that it reads, unless that is explicit, contradicts what arrives there, or "
+              "another node has it in place;\n"
+              "of several wishes the first in the order of the nodes is granted, others are notes.",
     .example = "tessera infer /tmp/cut.onnx -o /tmp/complete.onnx",
     .options = options,
     .min_arguments = 1,

@@ -258,7 +258,7 @@ static void check_operator(struct check *c, const tsr_node *n, const tsr_node_co
 {
     if (!c->shapes && !c->arena.failed)
         c->shapes = tsr__shapes_new(&c->arena, c->model);
-    if (c->shapes && !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks))
+    if (!c->shapes || !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks))
         c->scratch.failed = true;
 }
 

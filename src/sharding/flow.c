@@ -4,32 +4,18 @@
 // At each node explicit input specs come first, then explicit output specs, then the layouts in
 // which the other inputs arrive; the solver (solve.c) makes one placement of them. What does not
 // fit stays out and is resharded; explicit specs that cannot be had leave the node whole, with a
-// warning. All layouts here are canonical, so equal ones are equal. Knows no costs and makes no
+// warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so equal ones are equal. Knows no costs and makes no
 // graph.
+#include "sharding/flow.h"
 #include "sharding/solve.h"
 
-struct noted {
-    const struct tile_layout *layout;
-    struct noted *next;
-};
-struct work {
-    struct flow *f;
-    struct arena *arena;  // of the flow
-    struct arena scratch; // of one node
-    int64_t n_all;
-    int64_t *all;                   // 0 .. n_all - 1
-    struct noted **noted;           // by value id: forms that were mentioned
-    struct tile_layout **whole_all; // by rank: whole on all devices
-    bool quiet;                     // what there is to say was said before
-    bool keep;                      // the node must stay what it is
-};
 struct step {
-    struct work *w;
+    struct flow_work *w;
     tsr_node *node;
     struct node_flow *nf;
     size_t n_in, n_out;
     struct tile_layout **in, **out; // explicit specs
-    bool explicit_in, explicit_out, explicit_cut;
+    bool explicit_in, explicit_out, explicit_cut, cut_in;
 };
 
 // Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
@@ -38,12 +24,12 @@ static int layout_rank(int rank)
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
-static struct tile_layout *whole_all(struct work *w, int rank)
+static struct tile_layout *whole_all(struct flow_work *w, int rank)
 {
     rank = layout_rank(rank);
     struct tile_layout **at = &w->whole_all[rank];
     if (!*at)
-        *at = tsr__layout_whole(w->arena, rank, w->all, (size_t)w->n_all);
+        *at = tsr__layout_whole(w->base, rank, w->all, (size_t)w->n_all);
     return *at;
 }
 
@@ -84,6 +70,7 @@ static bool take_spec(struct step *s, const tsr_spec *p)
         *(out ? &s->out[k] : &s->in[k]) = l;
         *(out ? &s->explicit_out : &s->explicit_in) = true;
         s->explicit_cut = s->explicit_cut || !tsr__layout_is_whole(l);
+        s->cut_in = s->cut_in || (!out && !tsr__layout_is_whole(l));
     }
     return true;
 }
@@ -118,7 +105,7 @@ static void not_cut(struct step *s, const char *why)
     if (s->nf->replicated)
         return;
     s->nf->replicated = why;
-    if (s->w->quiet)
+    if (!(s->w->say & (s->cut_in ? SAY_UNCUT : SAY_UNCUT | SAY_UNCUT_OUTPUT)))
         return;
     struct place at = place_of(s, NULL);
     tsr__diag(s->w->arena->session, DIAG_not_cut_here, &at,
@@ -136,9 +123,7 @@ static size_t owners_at(const struct tile_layout *l, int64_t d, int64_t *shard)
     return n;
 }
 
-// True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
-// each dimension.
-static bool held(const struct tile_layout *have, const struct tile_layout *need)
+bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))
         return true;
@@ -176,18 +161,18 @@ static bool held(const struct tile_layout *have, const struct tile_layout *need)
 // Mentions once per value and form that an input without a spec has to move.
 static void mention(struct step *s, const tsr_value *v, const struct tile_layout *need)
 {
-    struct work *w = s->w;
+    struct flow_work *w = s->w;
     uint32_t id = tsr__value_id(v);
     const struct tile_layout *have = w->f->values[id];
-    if (w->quiet || is_constant(v) || held(have, need))
+    if (!(w->say & SAY_MOVES) || is_constant(v) || tsr__flow_held(have, need))
         return;
-    for (struct noted *n = w->noted[id]; n; n = n->next)
+    for (struct flow_noted *n = w->noted[id]; n; n = n->next)
         if (tsr__layout_equal(n->layout, need))
             return;
-    struct noted *n = ARENA_NEW(w->arena, struct noted);
+    struct flow_noted *n = ARENA_NEW(w->arena, struct flow_noted);
     if (!n)
         return;
-    *n = (struct noted){need, w->noted[id]};
+    *n = (struct flow_noted){need, w->noted[id]};
     w->noted[id] = n;
     w->f->n_notes++;
     struct place at = place_of(s, v);
@@ -334,6 +319,31 @@ static void add_arrivals(struct step *s, struct solve *v)
     }
 }
 
+// Wishes of consumers come last: kept if the output is then exactly what they wish and nothing that was settled
+// changes. Statistics are not cut for their sake.
+static void add_wishes(struct step *s, struct solve *v)
+{
+    for (size_t i = 0; i < s->n_out; i++) {
+        const tsr_value *value = slot(s, true, i);
+        const struct tile_layout *wish = value ? s->w->wishes[tsr__value_id(value)] : NULL;
+        if (!wish || s->out[i])
+            continue;
+        struct solve attempt = tsr__solve_copy(v);
+        struct placement p;
+        if (v->arena->failed)
+            return;
+        attempt.intact = true;
+        if (!add(s, &attempt, true, i, wish, false, false) ||
+            (s->explicit_in && count_on(attempt.on, v->n_all) != count_on(v->on, v->n_all)) ||
+            !tsr__solve_result(&attempt, v->arena, &p))
+            continue;
+        const struct tile_layout *got = tsr__placement_project(v->arena, &p, &p.rule->outputs[i]);
+        attempt.intact = v->intact;
+        if (got && tsr__layout_equal(got, wish))
+            *v = attempt;
+    }
+}
+
 static bool place_rule(struct step *s, const struct rule *r)
 {
     struct solve v;
@@ -350,6 +360,8 @@ static bool place_rule(struct step *s, const struct rule *r)
         }
     add_outputs(s, &v);
     add_arrivals(s, &v);
+    if (s->w->wishes)
+        add_wishes(s, &v);
     return !s->w->scratch.failed && tsr__solve_result(&v, s->w->arena, &s->nf->place);
 }
 
@@ -392,7 +404,8 @@ static bool give_results(struct step *s)
             return false;
         if (s->out[i] && !tsr__layout_equal(s->out[i], nf->outputs[i]))
             nf->wanted[i] = s->out[i];
-        s->w->f->values[tsr__value_id(v)] = nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
+        if (!s->w->trial)
+            s->w->f->values[tsr__value_id(v)] = nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
     }
     return nf->place.rule->whole ||
            tsr__placement_groups(s->w->arena, &nf->place, &nf->groups, &nf->n_groups, &nf->combine);
@@ -448,27 +461,38 @@ static bool make_room(struct step *s)
     return !a->failed && !s->w->scratch.failed;
 }
 
-static bool flow_node(struct work *w, tsr_node *n, struct node_flow *nf)
+static bool follow(struct step *s)
 {
-    struct step s = {.w = w, .node = n, .nf = nf};
-    if (!make_room(&s) || !inputs_ready(&s) || !read_specs(&s))
+    struct flow_work *w = s->w;
+    if (!make_room(s) || !inputs_ready(s) || !read_specs(s))
         return false;
-    const struct rule *r = tsr__rule_of(w->arena, n, w->f->shapes);
+    const struct rule *r = tsr__rule_of(w->arena, s->node, w->f->shapes);
+    w->base->failed = w->base->failed || !r;
     if (!r)
         return false;
-    const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, n);
+    const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, s->node);
     bool ok;
     if (whole) {
-        if (s.explicit_cut)
-            not_cut(&s, whole);
-        ok = place_whole(&s, whole, r->single);
+        if (s->explicit_cut)
+            not_cut(s, whole);
+        ok = place_whole(s, whole, r->single);
     } else {
-        ok = place_rule(&s, r);
+        ok = place_rule(s, r);
     }
-    return ok && give_results(&s) && mention_captures(&s);
+    return ok && give_results(s) && mention_captures(s);
 }
 
-static bool start_values(struct work *w, const tsr_graph *g)
+bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf)
+{
+    struct step s = {.w = w, .node = n, .nf = nf};
+    tsr__arena_init(&w->scratch, w->base->session);
+    bool ok = follow(&s);
+    w->base->failed = w->base->failed || w->arena->failed || w->scratch.failed;
+    tsr__arena_free(&w->scratch);
+    return ok;
+}
+
+static bool start_values(struct flow_work *w, const tsr_graph *g)
 {
     for (size_t i = 0; i < tsr_graph_input_count(g) + tsr_graph_initializer_count(g); i++) {
         size_t n = tsr_graph_input_count(g);
@@ -481,10 +505,10 @@ static bool start_values(struct work *w, const tsr_graph *g)
     return true;
 }
 
-static bool start(struct work *w, struct arena *a, tsr_model *m, const tsr_config *c)
+bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c)
 {
     size_t ids = tsr__model_value_ids(m);
-    w->arena = a;
+    w->arena = w->base = a;
     w->n_all = tsr_config_devices(c);
     if (w->n_all < 1 || w->n_all > SOLVE_MAX_DEVICES) {
         struct place at = PLACE_NONE;
@@ -496,7 +520,7 @@ static bool start(struct work *w, struct arena *a, tsr_model *m, const tsr_confi
     }
     w->f = ARENA_NEW(a, struct flow);
     w->all = ARENA_ARRAY(a, int64_t, (size_t)w->n_all);
-    w->noted = ARENA_ARRAY(a, struct noted *, ids + 1);
+    w->noted = ARENA_ARRAY(a, struct flow_noted *, ids + 1);
     w->whole_all = ARENA_ARRAY(a, struct tile_layout *, TILE_MAX_RANK + 1);
     if (a->failed)
         return false;
@@ -508,7 +532,25 @@ static bool start(struct work *w, struct arena *a, tsr_model *m, const tsr_confi
     w->f->nodes = ARENA_ARRAY(a, struct node_flow, w->f->n_nodes + 1);
     w->f->values = ARENA_ARRAY(a, struct tile_layout *, ids + 1);
     w->f->shapes = tsr__shapes_new(a, m);
-    return w->f->shapes && !a->failed && start_values(w, tsr_model_graph(m));
+    a->failed = a->failed || !w->f->shapes;
+    return !a->failed;
+}
+
+bool tsr__flow_forward(struct flow_work *w, int say, const bool *keep)
+{
+    tsr_graph *g = tsr_model_graph(w->f->model);
+    size_t i = 0;
+    memset(w->f->values, 0, tsr__model_value_ids(w->f->model) * sizeof(*w->f->values));
+    memset(w->f->nodes, 0, w->f->n_nodes * sizeof(*w->f->nodes));
+    if (!start_values(w, g))
+        return false;
+    for (tsr_node *n = tsr_graph_first(g); n && i < w->f->n_nodes; n = tsr_node_next(n), i++) {
+        w->keep = keep && keep[i];
+        w->say = w->keep ? SAY_UNCUT | SAY_MOVES : say;
+        if (!tsr__flow_node(w, n, &w->f->nodes[i]))
+            return false;
+    }
+    return !w->arena->failed && !w->base->failed;
 }
 
 struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c)
@@ -519,19 +561,8 @@ struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c)
 struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
                            const bool *keep)
 {
-    struct work w = {0};
-    if (!start(&w, a, m, c))
-        return NULL;
-    size_t i = 0;
-    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && i < w.f->n_nodes;
-         n = tsr_node_next(n), i++) {
-        tsr__arena_init(&w.scratch, a->session);
-        w.keep = keep && keep[i];
-        w.quiet = quiet && !w.keep;
-        bool ok = flow_node(&w, n, &w.f->nodes[i]);
-        tsr__arena_free(&w.scratch);
-        if (!ok)
-            return NULL;
-    }
-    return a->failed ? NULL : w.f;
+    struct flow_work w = {0};
+    bool ok = tsr__flow_start(&w, a, m, c) &&
+              tsr__flow_forward(&w, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep);
+    return ok ? w.f : NULL;
 }

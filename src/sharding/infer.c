@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // infer.c - completes annotations: what the flow found is written down as specs of every input and output
 // that had none. Explicit specs stay as they are, so inferring twice changes nothing.
-#include "sharding/sharding.h"
+#include "sharding/flow.h"
 
-static bool has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v)
+bool tsr__has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v)
 {
     for (size_t i = 0; i < tsr_node_config_count(n); i++) {
         const tsr_node_config *nc = tsr_node_config_at(n, i);
@@ -33,7 +33,7 @@ static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow 
         bool out = i >= n_in;
         tsr_value *v = out ? tsr_node_output(n, i - n_in) : tsr_node_input(n, i);
         const struct tile_layout *l = out ? nf->outputs[i - n_in] : nf->inputs[i];
-        if (!v || has_spec(n, c, v) || (!out && !readings_agree(nf, v, l)))
+        if (!v || tsr__has_spec(n, c, v) || (!out && !readings_agree(nf, v, l)))
             continue;
         tsr_status status = tsr__spec_write(n, c, v, l);
         if (status != TSR_OK)
@@ -42,9 +42,9 @@ static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow 
     return TSR_OK;
 }
 
-static tsr_status infer(struct arena *a, tsr_model *m, tsr_config *c)
+static tsr_status infer(struct arena *a, tsr_model *m, tsr_config *c, bool propagate)
 {
-    const struct flow *f = tsr__flow_new(a, m, c);
+    const struct flow *f = propagate ? tsr__flow_propagated(a, m, c) : tsr__flow_new(a, m, c);
     if (!f)
         return a->failed ? TSR_NOMEM : TSR_INVALID;
     size_t i = 0;
@@ -79,6 +79,11 @@ static tsr_config *choose(tsr_model *m, const char *name)
 
 tsr_status tsr_infer(tsr_model *m, const char *config)
 {
+    return tsr_infer_opts(m, config, false);
+}
+
+tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propagate)
+{
     tsr_session *s = tsr_model_session(m);
     tsr_config *c = choose(m, config);
     if (!c)
@@ -91,7 +96,7 @@ tsr_status tsr_infer(tsr_model *m, const char *config)
         return TSR_INVALID;
     struct arena a;
     tsr__arena_init(&a, s);
-    status = infer(&a, m, c);
+    status = infer(&a, m, c, propagate);
     tsr__arena_free(&a);
     return status;
 }

@@ -18,7 +18,8 @@ struct net {
     tsr_value *values[MAX_VALUES]; // with their shapes
     int64_t dims[MAX_VALUES][6];
     int rank[MAX_VALUES], n;
-    size_t cut, reduced, replicated, refined, refused; // what was seen, so that the test cannot be empty
+    size_t cut, reduced, replicated, refined,
+        refused; // what was seen, so that the test cannot be empty
 };
 
 static uint64_t draw(struct net *t, uint64_t below)
@@ -311,7 +312,7 @@ static void forget(struct net *t)
     tsr_model_free(t->m);
 }
 
-static void one_graph(struct net *t, uint64_t seed)
+static void build(struct net *t, uint64_t seed)
 {
     int64_t x[] = {(int64_t)(2 + seed % 5), 6, 8};
     t->n = 0;
@@ -326,6 +327,11 @@ static void one_graph(struct net *t, uint64_t seed)
         grow(t);
     for (uint64_t i = 0, n = 1 + draw(t, 8); i < n; i++)
         annotate(t);
+}
+
+static void one_graph(struct net *t, uint64_t seed)
+{
+    build(t, seed);
     const struct flow *f = tsr__flow_new(&t->b->arena, t->m, t->c);
     for (size_t i = 0; !f && i < tsr_finding_count(t->b->session); i++)
         print_message("seed %d: %s", (int)seed, tsr_finding_text(t->b->session, i));
@@ -379,10 +385,91 @@ static void test_random_graphs(void **state)
     assert_true(t.refused > 0 && t.refused < GRAPHS / 4);
 }
 
+// ---- backwards and sideways ----------------------------------------------------------------------------
+
+static size_t cut_specs(const struct net *t)
+{
+    size_t n = 0;
+    for (const tsr_node *at = tsr_graph_first(t->g); at; at = tsr_node_next(at)) {
+        const tsr_node_config *nc = tsr_node_find_config(at, t->c);
+        for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++)
+            n += tsr_spec_dim_count(tsr_node_config_spec(nc, i)) > 0;
+    }
+    return n;
+}
+
+// Explicit specs of t must be found again, unchanged, in what was inferred of a copy.
+static void check_explicit(struct net *t, const tsr_model *copy, const tsr_config *c)
+{
+    const struct shapes *shapes = tsr__shapes_new(&t->b->arena, t->m);
+    const tsr_node *twin = tsr_graph_first(tsr_model_graph(copy));
+    for (const tsr_node *n = tsr_graph_first(t->g); n; n = tsr_node_next(n)) {
+        const tsr_node_config *was = tsr_node_find_config(n, t->c);
+        const tsr_node_config *is = tsr_node_find_config(twin, c);
+        for (size_t i = 0; was && i < tsr_node_config_spec_count(was); i++) {
+            const tsr_spec *p = tsr_node_config_spec(was, i), *q = tsr_node_config_spec(is, i);
+            struct shape shape = tsr__shapes_of(shapes, tsr_spec_value(p));
+            struct tile_layout *l = NULL, *k = NULL;
+            assert_string_equal(tsr_value_name(tsr_spec_value(p)),
+                                tsr_value_name(tsr_spec_value(q)));
+            assert_int_equal(tsr__spec_layout(&t->b->arena, p, &shape, true, &l), TSR_OK);
+            assert_int_equal(tsr__spec_layout(&t->b->arena, q, &shape, true, &k), TSR_OK);
+            assert_true((!l && !k) || tsr__layout_equal(l, k));
+        }
+        twin = tsr_node_next(twin);
+    }
+}
+
+static void one_propagation(struct net *t, uint64_t seed, size_t *plain, size_t *more)
+{
+    tsr_model *original;
+    void *first, *second;
+    size_t n1, n2;
+    build(t, seed);
+    assert_int_equal(tsr_model_clone(t->m, &original), TSR_OK);
+    if (tsr_infer(original, NULL) == TSR_OK) {
+        struct net simple = *t;
+        simple.g = tsr_model_graph(original);
+        simple.c = tsr_model_config(original, 0);
+        *plain += cut_specs(&simple);
+        tsr_model *copy;
+        assert_int_equal(tsr_model_clone(t->m, &copy), TSR_OK);
+        assert_int_equal(tsr_infer_opts(copy, NULL, true), TSR_OK);
+        check_explicit(t, copy, tsr_model_config(copy, 0));
+        simple.g = tsr_model_graph(copy);
+        simple.c = tsr_model_config(copy, 0);
+        *more += cut_specs(&simple);
+        assert_int_equal(tsr_model_save_bytes(copy, &first, &n1), TSR_OK);
+        tsr_finding_clear(t->b->session);
+        assert_int_equal(tsr__check(copy, NULL, false), TSR_OK);
+        for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
+            assert_int_not_equal(tsr_finding_at(t->b->session, i).severity, TSR_ERROR);
+        assert_int_equal(tsr_infer_opts(copy, NULL, seed % 2), TSR_OK);
+        assert_int_equal(tsr_model_save_bytes(copy, &second, &n2), TSR_OK);
+        assert_true(n1 == n2 && memcmp(first, second, n1) == 0);
+        tsr_bytes_free(t->b->session, first, n1);
+        tsr_bytes_free(t->b->session, second, n2);
+        tsr_model_free(copy);
+    }
+    tsr_model_free(original);
+    forget(t);
+}
+
+static void test_random_propagation(void **state)
+{
+    struct net t = {.b = *state};
+    size_t plain = 0, more = 0;
+    for (uint64_t seed = 0; seed < GRAPHS; seed++)
+        one_propagation(&t, seed, &plain, &more);
+    print_message("%zu shardings that cut without propagation, %zu with it\n", plain, more);
+    assert_true(more > plain + GRAPHS / 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_random_graphs, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(test_random_propagation, bench_setup, bench_teardown),
     };
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// flow.h - private to the flow: a flow that is under way, for those who run it more than once (propagate.c) or
+// want to hear of it only in part (check.c).
+#ifndef TSR_SHARDING_FLOW_H
+#define TSR_SHARDING_FLOW_H
+
+#include "sharding/internal.h"
+
+enum {
+    SAY_UNCUT = 1,        // nodes that run whole although they are annotated to be cut
+    SAY_UNCUT_OUTPUT = 2, // of these, the ones that the checker's view of the inputs does not find
+    SAY_MOVES = 4,        // values that lie otherwise than they are needed
+    SAY_TWICE = 8,        // work that several devices do
+};
+
+struct flow_noted {
+    const struct tile_layout *layout;
+    struct flow_noted *next;
+};
+struct flow_work {
+    struct flow *f;
+    struct arena *base;   // of what stays the same in every run
+    struct arena *arena;  // of results; may be changed between runs
+    struct arena scratch; // of one node
+    int64_t n_all;
+    int64_t *all;                   // 0 .. n_all - 1
+    struct flow_noted **noted;      // by value id: forms that were mentioned
+    struct tile_layout **whole_all; // by rank: whole on all devices
+    struct tile_layout *
+        *wishes; // by value id: forms that outputs take if nothing speaks against it; or NULL
+    int say;     // SAY_...
+    bool keep;   // the node must stay what it is
+    bool trial;  // of one node: the values stay where they are
+};
+// Reads shapes and devices; findings of its own. False: failed.
+bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c);
+// All nodes from the first, into w->f. keep: see tsr__flow_run.
+bool tsr__flow_forward(struct flow_work *w, int say, const bool *keep);
+// One node, given how its inputs lie.
+bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf);
+// True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
+// each dimension.
+bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
+// The flow of tsr__flow_new after shardings went backwards and sideways too (propagate.c).
+struct flow *tsr__flow_propagated(struct arena *a, tsr_model *m, const tsr_config *c);
+
+#endif
