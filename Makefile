@@ -23,6 +23,7 @@ demo: all
 
 test: all
 	@tools/test-summary $(BUILD) $(TEST)
+	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
 
 bench: SETUP := tools/setup bench
 bench: $(BUILD)/build.ninja
