@@ -207,6 +207,30 @@ void *tsr__arena_slow(struct arena *a, size_t bytes, size_t align)
     return p;
 }
 
+void *tsr__arena_raw(struct arena *a, size_t bytes)
+{
+    if (a->failed)
+        return NULL;
+    size_t need;
+    if (__builtin_add_overflow(bytes, sizeof(struct arena_block), &need))
+        need = SIZE_MAX; // refused, with its finding
+    struct arena_block *b = tsr__alloc(a->session, need);
+    if (!b) {
+        a->failed = true;
+        return NULL;
+    }
+    b->bytes = need;
+    b->next = NULL;
+    if (a->blocks) { // behind the newest, whose rest stays in use
+        b->next = a->blocks->next;
+        a->blocks->next = b;
+    } else {
+        a->blocks = b;
+    }
+    a->bytes += bytes;
+    return b + 1;
+}
+
 void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align)
 {
     size_t bytes;

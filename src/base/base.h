@@ -98,6 +98,8 @@ static inline void *arena_get(struct arena *a, size_t bytes, size_t align)
 #endif
     return tsr__arena_slow(a, bytes, align);
 }
+// Memory that is not zeroed, for what is written before it is read; each a block of its own.
+void *tsr__arena_raw(struct arena *a, size_t bytes);
 #define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
 #define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
 void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align); // checks n * size

@@ -458,6 +458,7 @@ static bool changed(struct places *at, const struct wire_field *f, tsr_graph *g)
     case F_GRAPH_VALUE_INFO:
         v = info_value(g, f, at->info);
         at->info = v && v != &tsr__no_value ? v->next : at->info;
+        __builtin_prefetch(at->info);
         if (v && (v->flags & (V_GONE | V_NEW)))
             return change(at, true, NULL, NULL);
         return change_info(at, f, v);

@@ -9,11 +9,12 @@
 #include "wire/internal.h"
 
 // Chunks are as large as what was written so far, within these bounds.
-#define FIRST_BYTES ((size_t)1 << 10)
-#define CHUNK_BYTES ((size_t)64 << 10)
-#define VIEW_BYTES  ((size_t)2 << 10)   // texts from here on are referred to, not copied
-#define SMALL_BYTES ((size_t)512)       // spans below are copied: a piece costs more than they do
-#define COPY_BYTES  ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
+#define FIRST_BYTES  ((size_t)1 << 10)
+#define CHUNK_BYTES  ((size_t)4 << 20)
+#define VIEW_BYTES   ((size_t)2 << 10)   // texts from here on are referred to, not copied
+#define SMALL_BYTES  ((size_t)512)       // spans below are copied: a piece costs more than they do
+#define SPLICE_BYTES ((size_t)64 << 10)  // messages from here on are not copied for a new name
+#define COPY_BYTES   ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
 
 void tsr__rope_init(struct rope *r, struct arena *a)
 {
@@ -53,7 +54,7 @@ static bool new_chunk(struct rope *r, size_t n)
     bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
     bytes = bytes > n ? bytes : n;
     close_run(r);
-    char *chunk = arena_get(r->arena, (size_t)bytes, 1);
+    char *chunk = tsr__arena_raw(r->arena, (size_t)bytes);
     if (!chunk)
         return false;
     r->run = r->at = chunk;
@@ -404,7 +405,7 @@ void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
     for (size_t i = 0; i < n; i++)
         length += varint_size((uint64_t)s[i].number << 3) + varint_size(s[i].text.n) + s[i].text.n -
                   s[i].old.n;
-    if (length >= CHUNK_BYTES) { // rare, and too much to copy
+    if (length >= SPLICE_BYTES) { // rare, and too much to copy
         size_t mark = tsr__rope_begin(r, number);
         for (size_t i = 0; i <= n; i++) {
             const char *from = i ? s[i - 1].old.p + s[i - 1].old.n : origin.p;
