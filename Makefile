@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan),
-# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name.
+# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n.
 
 BUILD    ?= build$(if $(SANITIZE),-asan)$(if $(COVERAGE),-cov)
 PREFIX   ?= /usr/local
@@ -24,6 +24,11 @@ demo: all
 test: all
 	@tools/test-summary $(BUILD) $(TEST)
 	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
+
+# Long: every row of the table of rules run cut and whole; reshardings carried out on random pairs.
+prove: all
+	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
+	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
 
 bench: SETUP := tools/setup bench
 bench: $(BUILD)/build.ninja
@@ -50,4 +55,4 @@ uninstall:
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: all setup demo test bench fuzz lint install uninstall clean
+.PHONY: all setup demo test prove bench fuzz lint install uninstall clean

@@ -11,7 +11,7 @@
 #define MAX_AXES    4  // that differ: all subsets of them are tried; of more, single ones
 #define TRIED_AXES  8  // along which pieces are cut among their owners
 #define MAX_BETWEEN 64 // layouts tried at one place
-#define MAX_WORK    ((int64_t)1 << 27) // pairs of pieces looked at
+#define MAX_WORK    ((int64_t)1 << 25) // pairs of pieces looked at
 
 struct cost {
     int64_t bytes;
@@ -303,13 +303,32 @@ static void list_between(const struct search *s, const struct pairing *p, struct
 
 // ---- search ---------------------------------------------------------------------------------------
 
-static tsr_status pair(struct search *s, const struct tile_layout *from, bool pending,
-                       const struct tile_layout *to, struct pairing *p, struct reshard_step *step)
+static int64_t largest_group(const struct partial *p)
 {
-    s->work += to->first[to->n_shards] * from->n_shards + from->n_shards + to->n_shards;
+    size_t n = 1;
+    for (size_t g = 0; g < p->n_groups; g++)
+        n = p->groups[g].n > n ? p->groups[g].n : n;
+    return (int64_t)n;
+}
+
+// Lays two layouts over each other in an arena, and looks what the step between them costs.
+static tsr_status pair(struct search *s, struct arena *a, const struct tile_layout *from,
+                       bool pending, const struct tile_layout *to, struct pairing *p,
+                       struct reshard_step *step)
+{
+    struct arena made;
+    s->work += to->first[to->n_shards] * from->n_shards * (pending ? largest_group(s->pending) : 1);
+    s->work += from->n_shards + to->n_shards;
     tsr_status status =
-        tsr__pairing_new(s->arena, from, pending ? s->pending : NULL, to, s->shape, s->unit, p);
-    return status == TSR_OK ? tsr__reshard_step(p, step) : status;
+        tsr__pairing_new(a, from, pending ? s->pending : NULL, to, s->shape, s->unit, p);
+    if (status != TSR_OK)
+        return status;
+    tsr__arena_init(&made, a->session);
+    p->made = &made;
+    p->brief = true;
+    status = tsr__reshard_step(p, step);
+    tsr__arena_free(&made);
+    return status;
 }
 
 static struct cost after_step(const struct cost *c, const struct reshard_step *step)
@@ -326,16 +345,19 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
 {
+    struct arena over;
     struct pairing p;
     struct reshard_step step;
     if (s->status != TSR_OK || s->work > MAX_WORK)
         return;
-    tsr_status status = pair(s, from, combines, to, &p, &step);
+    tsr__arena_init(&over, s->arena->session);
+    tsr_status status = pair(s, &over, from, combines, to, &p, &step);
     // groups stay what they are only if all members keep the same
     if (status == TSR_OK && pending && !combines)
         status = step.op != RESHARD_SLICE
                      ? TSR_INVALID
-                     : tsr__pairing_new(s->arena, to, s->pending, to, s->shape, s->unit, &p);
+                     : tsr__pairing_new(&over, to, s->pending, to, s->shape, s->unit, &p);
+    tsr__arena_free(&over);
     if (status == TSR_NOMEM)
         s->status = status;
     if (status != TSR_OK || step.op == RESHARD_NOTHING)
@@ -353,7 +375,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
     struct pairing p;
     struct reshard_step step;
     struct between b = {.n = 0};
-    tsr_status status = pair(s, from, pending, s->to, &p, &step);
+    tsr_status status = pair(s, s->arena, from, pending, s->to, &p, &step);
     if (status != TSR_OK) {
         if (depth == 0 || status == TSR_NOMEM)
             s->status = status;

@@ -23,6 +23,8 @@ struct side {
 // Two layouts laid over each other.
 struct pairing {
     struct arena *arena;
+    struct arena *made; // for what a step consists of
+    bool brief;         // a step's name and bytes are wanted, not all of its moves
     int rank;
     int64_t unit; // bytes of an element
     int64_t *devices;

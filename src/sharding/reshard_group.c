@@ -19,7 +19,7 @@ static struct device_group *add_groups(const struct pairing *p, struct reshard_s
 {
     struct device_group *g = &out->groups[out->n_groups];
     for (size_t i = 0; i < n; i++) {
-        g[i].devices = ARENA_ARRAY(p->arena, int64_t, members + 1);
+        g[i].devices = ARENA_ARRAY(p->made, int64_t, members + 1);
         if (!g[i].devices)
             return NULL;
     }
@@ -30,7 +30,7 @@ static struct device_group *add_groups(const struct pairing *p, struct reshard_s
 static bool groups_new(const struct pairing *p, struct reshard_step *out)
 {
     out->n_groups = 0;
-    out->groups = ARENA_ARRAY(p->arena, struct device_group, p->n_devices + 1);
+    out->groups = ARENA_ARRAY(p->made, struct device_group, p->n_devices + 1);
     return out->groups != NULL;
 }
 
@@ -81,7 +81,7 @@ static bool gather_shard(const struct pairing *p, struct reshard_step *out, int6
 
 bool tsr__reshard_gather(const struct pairing *p, struct reshard_step *out)
 {
-    int64_t *room = ARENA_ARRAY(p->arena, int64_t, p->n_devices + 1);
+    int64_t *room = ARENA_ARRAY(p->made, int64_t, p->n_devices + 1);
     bool is = room && one_piece_each(p) && groups_new(p, out);
     out->axis = -2;
     for (int64_t j = 0; j < p->to.l->n_shards && is; j++)
@@ -203,7 +203,7 @@ static bool split_region(const struct pairing *p, struct region *r, struct resha
 static bool region_groups(const struct pairing *p, struct region *r, int joined, int cut,
                           struct reshard_step *out)
 {
-    int64_t *part = ARENA_ARRAY(p->arena, int64_t, r->n), had = 0;
+    int64_t *part = ARENA_ARRAY(p->made, int64_t, r->n), had = 0;
     if (!part)
         return false;
     for (size_t i = 0; i < r->n; i++)
@@ -226,13 +226,13 @@ static bool region_groups(const struct pairing *p, struct region *r, int joined,
 static bool region_new(const struct pairing *p, struct region *r)
 {
     size_t n = p->n_devices + 1;
-    *r = (struct region){.members = ARENA_ARRAY(p->arena, size_t, n),
-                         .has = ARENA_ARRAY(p->arena, size_t, n),
-                         .gets = ARENA_ARRAY(p->arena, size_t, n),
-                         .used = ARENA_ARRAY(p->arena, bool, n),
-                         .seen = ARENA_ARRAY(p->arena, bool, n),
-                         .taken = ARENA_ARRAY(p->arena, size_t, n)};
-    return !p->arena->failed;
+    *r = (struct region){.members = ARENA_ARRAY(p->made, size_t, n),
+                         .has = ARENA_ARRAY(p->made, size_t, n),
+                         .gets = ARENA_ARRAY(p->made, size_t, n),
+                         .used = ARENA_ARRAY(p->made, bool, n),
+                         .seen = ARENA_ARRAY(p->made, bool, n),
+                         .taken = ARENA_ARRAY(p->made, size_t, n)};
+    return !p->made->failed;
 }
 
 // Bytes that every member gives to the others of its group.
@@ -257,7 +257,7 @@ bool tsr__reshard_exchange_axes(const struct pairing *p, struct reshard_step *ou
 {
     struct region r;
     int joined, cut;
-    bool *done = ARENA_ARRAY(p->arena, bool, p->n_devices + 1);
+    bool *done = ARENA_ARRAY(p->made, bool, p->n_devices + 1);
     bool is = done && find_axes(p, &joined, &cut) && region_new(p, &r) && groups_new(p, out);
     for (size_t s = 0; is && s < p->n_devices; s++) {
         if (done[s])

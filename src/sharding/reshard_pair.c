@@ -207,7 +207,7 @@ tsr_status tsr__pairing_new(struct arena *a, const struct tile_layout *from,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)
 {
     *out = (struct pairing){
-        .arena = a, .rank = from->rank, .unit = (int64_t)elem_bytes, .pending = pending};
+        .arena = a, .made = a, .rank = from->rank, .unit = (int64_t)elem_bytes, .pending = pending};
     if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
         from->first[from->n_shards] > RESHARD_MAX_PAIRS / (to->first[to->n_shards] + 1))
         return TSR_UNSUPPORTED;

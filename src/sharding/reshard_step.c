@@ -15,9 +15,9 @@ struct load {
 
 static bool load_new(const struct pairing *p, struct load *l)
 {
-    l->received = ARENA_ARRAY(p->arena, int64_t, p->n_devices + 1);
-    l->sent = ARENA_ARRAY(p->arena, int64_t, p->n_devices + 1);
-    return !p->arena->failed;
+    l->received = ARENA_ARRAY(p->made, int64_t, p->n_devices + 1);
+    l->sent = ARENA_ARRAY(p->made, int64_t, p->n_devices + 1);
+    return !p->made->failed;
 }
 
 static void load_take(const struct pairing *p, const struct load *l, struct reshard_step *out)
@@ -84,16 +84,16 @@ static bool unchanged(const struct pairing *p)
 
 typedef VEC(struct reshard_move) move_list;
 
+// Counts a move, and lists it if there is a list.
 static bool add_move(const struct pairing *p, move_list *list, struct load *l, size_t from,
                      size_t to, int64_t k, int64_t j)
 {
-    struct reshard_move *m = vec_push(p->arena, list);
-    if (!m)
-        return false;
     int64_t elements = pairing_common(p, k, j);
-    *m = (struct reshard_move){p->devices[from], p->devices[to], k, j, elements};
     l->sent[from] += elements;
-    return true;
+    struct reshard_move *m = list ? vec_push(p->made, list) : NULL;
+    if (m)
+        *m = (struct reshard_move){p->devices[from], p->devices[to], k, j, elements};
+    return m || !list;
 }
 
 // The owner of shard k that has sent least.
@@ -171,7 +171,7 @@ static int by_giver(const void *a, const void *b)
 // No device gives one piece to two others.
 static bool gives_different(const struct pairing *p, const struct reshard_move *m, size_t n)
 {
-    struct reshard_move *sorted = ARENA_ARRAY(p->arena, struct reshard_move, n);
+    struct reshard_move *sorted = ARENA_ARRAY(p->made, struct reshard_move, n);
     if (!sorted)
         return false;
     memcpy(sorted, m, n * sizeof *m);
@@ -185,8 +185,8 @@ static bool gives_different(const struct pairing *p, const struct reshard_move *
 // Groups around the device that gives (or gets): it first, then the others, ascending.
 static bool star_groups(const struct pairing *p, struct reshard_step *out, bool giver)
 {
-    size_t *count = ARENA_ARRAY(p->arena, size_t, p->n_devices);
-    struct device_group *g = ARENA_ARRAY(p->arena, struct device_group, p->n_devices);
+    size_t *count = ARENA_ARRAY(p->made, size_t, p->n_devices);
+    struct device_group *g = ARENA_ARRAY(p->made, struct device_group, p->n_devices);
     for (size_t i = 0; count && i < out->n_moves; i++)
         count[tsr__pairing_device(p,
                                   giver ? out->moves[i].from_device : out->moves[i].to_device)]++;
@@ -194,7 +194,7 @@ static bool star_groups(const struct pairing *p, struct reshard_step *out, bool 
         const struct reshard_move *m = &out->moves[i];
         size_t t = tsr__pairing_device(p, giver ? m->from_device : m->to_device), k = 1;
         int64_t other = giver ? m->to_device : m->from_device;
-        if (!g[t].n && !(g[t].devices = ARENA_ARRAY(p->arena, int64_t, count[t] + 1)))
+        if (!g[t].n && !(g[t].devices = ARENA_ARRAY(p->made, int64_t, count[t] + 1)))
             return false;
         if (!g[t].n)
             g[t].devices[g[t].n++] = p->devices[t];
@@ -207,12 +207,12 @@ static bool star_groups(const struct pairing *p, struct reshard_step *out, bool 
         if (g[t].n)
             g[out->n_groups++] = g[t];
     out->groups = g;
-    return !p->arena->failed;
+    return !p->made->failed;
 }
 
 static bool one_group(const struct pairing *p, struct reshard_step *out)
 {
-    out->groups = ARENA_NEW(p->arena, struct device_group);
+    out->groups = ARENA_NEW(p->made, struct device_group);
     if (!out->groups)
         return false;
     *out->groups = (struct device_group){p->devices, p->n_devices};
@@ -222,8 +222,8 @@ static bool one_group(const struct pairing *p, struct reshard_step *out)
 
 static bool name_moves(const struct pairing *p, struct reshard_step *out)
 {
-    struct reshard_move *in = ARENA_ARRAY(p->arena, struct reshard_move, p->n_devices);
-    struct reshard_move *from = ARENA_ARRAY(p->arena, struct reshard_move, p->n_devices);
+    struct reshard_move *in = ARENA_ARRAY(p->made, struct reshard_move, p->n_devices);
+    struct reshard_move *from = ARENA_ARRAY(p->made, struct reshard_move, p->n_devices);
     if (!in || !from)
         return false;
     struct pattern r = pattern_of(p, out->moves, out->n_moves, in, from);
@@ -258,7 +258,7 @@ static tsr_status plain_step(const struct pairing *p, struct reshard_step *out)
     }
     if (tsr__reshard_gather(p, out) || tsr__reshard_exchange_axes(p, out))
         return TSR_OK;
-    if (p->arena->failed || !plain_moves(p, &l, &moves))
+    if (p->made->failed || !plain_moves(p, &l, &moves))
         return TSR_NOMEM;
     out->moves = moves.at;
     out->n_moves = moves.n;
@@ -370,11 +370,11 @@ static void load_reduce(const struct pairing *p, struct load *l, const struct re
 // The groups as they are; for a reduction to one, that one first.
 static bool combining_groups(const struct pairing *p, struct reshard_step *out)
 {
-    out->groups = ARENA_ARRAY(p->arena, struct device_group, p->pending->n_groups + 1);
+    out->groups = ARENA_ARRAY(p->made, struct device_group, p->pending->n_groups + 1);
     for (size_t g = 0; out->groups && g < p->pending->n_groups; g++) {
         const struct device_group *from = &p->pending->groups[g];
         struct device_group *to = &out->groups[out->n_groups];
-        to->devices = ARENA_ARRAY(p->arena, int64_t, from->n + 1);
+        to->devices = ARENA_ARRAY(p->made, int64_t, from->n + 1);
         if (!to->devices)
             return false;
         memcpy(to->devices, from->devices, from->n * sizeof *to->devices);
@@ -399,26 +399,29 @@ static tsr_status combining_step(const struct pairing *p, struct reshard_step *o
     bool own = true;
     if (!load_new(p, &l))
         return TSR_NOMEM;
-    tsr_status status = combine_moves(p, &l, &moves, &own);
+    tsr_status status = combine_moves(p, &l, NULL, &own);
     if (status != TSR_OK)
         return status;
     out->combines = true;
     out->op = name_combination(p, own);
     if (out->op == RESHARD_EXCHANGE ? !one_group(p, out) : !combining_groups(p, out))
         return TSR_NOMEM;
-    if (out->op == RESHARD_EXCHANGE) {
-        out->moves = moves.at;
-        out->n_moves = moves.n;
-    } else if (out->op != RESHARD_REDUCE_SCATTER) {
-        memset(l.received, 0, p->n_devices * sizeof *l.received);
-        memset(l.sent, 0, p->n_devices * sizeof *l.sent);
-        if (out->op == RESHARD_REDUCE)
-            load_reduce(p, &l, out);
-        else
-            load_all_reduce(p, &l);
+    if (out->op == RESHARD_REDUCE_SCATTER || (out->op == RESHARD_EXCHANGE && p->brief)) {
+        load_take(p, &l, out);
+        return TSR_OK;
     }
+    memset(l.received, 0, p->n_devices * sizeof *l.received);
+    memset(l.sent, 0, p->n_devices * sizeof *l.sent);
+    if (out->op == RESHARD_REDUCE)
+        load_reduce(p, &l, out);
+    else if (out->op == RESHARD_ALL_REDUCE)
+        load_all_reduce(p, &l);
+    else
+        status = combine_moves(p, &l, &moves, &own);
+    out->moves = moves.at;
+    out->n_moves = moves.n;
     load_take(p, &l, out);
-    return TSR_OK;
+    return status;
 }
 
 tsr_status tsr__reshard_step(const struct pairing *p, struct reshard_step *out)

@@ -228,6 +228,20 @@ def test_completion(d):
     check("bash completes", got == ["annotate", "--config"], got)
 
 
+def test_reshard():
+    rc, out, err = call("reshard", "--shape", "8x6", "--from", "{2,1:0,1}", "--to", "{1,2:0,1}")
+    check("reshard says the step", rc == 0 and re.search(r"all-to-all 0 to 1 +48 B +96 B +{1,2:0,1} +0,1", out), out + err)
+    rc, out, err = call("reshard", "--shape", "800x600", "--from", "{1,1:0,1,2,3}", "--to", "{2,1:(0,1),(2,3)}", "--partial", "sum", "--json")
+    steps = json.loads(out)["steps"] if rc == 0 else []
+    check("reshard --json", [s["op"] for s in steps] == ["reduce-scatter", "all-gather"] and steps[1]["groups"] == [[0, 1], [2, 3]]
+          and [s["received"] for s in steps] == [1440000, 480000], out + err)
+    check("nothing to reshard", call("reshard", "--shape", "8", "--from", "{2:0,1}", "--to", "{2:0,1}")[1] == "nothing to do\n")
+    check("nobody has it", call("reshard", "--shape", "8", "--from", "{2:0,-1}", "--to", "{1:0}")[0] == 1)
+    for wrong in (["--shape", "8", "--from", "{2:0,1}"], ["--shape", "8", "--from", "{x", "--to", "{1:0}"],
+                  ["--shape", "8", "--from", "{1:0}", "--to", "{1:0}", "--partial", "mean"]):
+        check("reshard %s" % " ".join(wrong), call("reshard", *wrong)[0] == 2)
+
+
 def test_tensor(d):
     import numpy as np
     x = np.arange(7 * 4, dtype="int32").reshape(7, 4)
@@ -324,6 +338,7 @@ with tempfile.TemporaryDirectory() as d:
     test_check_and_explain(d)
     test_completion(d)
     test_tensor(d)
+    test_reshard()
     test_shapes(d)
     test_rules()
     test_damaged(d)
