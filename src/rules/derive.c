@@ -115,6 +115,12 @@ void tsr__derive_gemm(struct derivation *d)
     bool a = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transA"), 0) != 0;
     bool b = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transB"), 0) != 0;
     d->text = texts[a][b];
+    // Before opset 11 the summand cannot be left out, so the sum over k is not cut.
+    if (tsr__node_opset(d->node) < 11)
+        d->text =
+            a   ? b ? "[k m],[n k],[m~ n~] -> [m n]; rep k" : "[k m],[k n],[m~ n~] -> [m n]; rep k"
+            : b ? "[m k],[n k],[m~ n~] -> [m n]; rep k"
+                : "[m k],[k n],[m~ n~] -> [m n]; rep k";
 }
 
 // Training draws random numbers; only the inference form is element-wise.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator has a row: those that Python's onnx knows, in all its domains, and those of the newest opset and of
+"""Every version of every operator has a row: those that Python's onnx knows, in all its domains, and those of the newest opset and of
 com.microsoft that are listed here. Every row has a rule, or says why its operator stays whole, and is of an operator
 that exists. Prints how many operators may be cut.
 
@@ -41,12 +41,13 @@ def main(printer):
     have = {}
     for r in rows:
         have.setdefault((r["op"], r["domain"]), []).append(r)
-    newest = {}
+    newest, oldest = {}, {}
     for s in onnx.defs.get_all_schemas_with_history():
         newest[s.name, s.domain] = max(s.since_version, newest.get((s.name, s.domain), 0))
+        oldest[s.name, s.domain] = min(s.since_version, oldest.get((s.name, s.domain), 1000))
     wanted = set(newest) | {(op, "") for op in OPSET_28} | {(op, "com.microsoft") for op in MICROSOFT}
     bad = ["%s %s has no row" % key for key in sorted(wanted - set(have))]
-    bad += ["%s %s: no row for version %d" % (*key, v) for key, v in newest.items() if key in have and min(r["since"] for r in have[key]) > v]
+    bad += ["%s %s: no row for version %d" % (*key, v) for key, v in oldest.items() if key in have and min(r["since"] for r in have[key]) > v]
     bad += ["%s from %d: neither a rule nor a reason" % (r["op"], r["since"]) for r in rows if not r["rule"] and not r["whole"]]
     # ONNX Runtime alone has this one, in the domain of ONNX.
     known = wanted | {("SimplifiedLayerNormalization", "")}
