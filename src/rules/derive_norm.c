@@ -5,7 +5,7 @@
 
 #define EXPAND_OPSET 11
 
-// ---- softmax -------------------------------------------------------------------------------------
+// ---- softmax -----------------------------------------------------------------------------------
 
 // [d0 d1 d2] -> [d0 d1 d2]; stat of dimensions from .. to-1.
 static void same_shape(struct derivation *d, int rank, const char *clause, int from, int to)
@@ -76,7 +76,7 @@ void tsr__derive_mvn(struct derivation *d)
             tsr__derive_add(d, " d%d", i);
 }
 
-// ---- layer norms ---------------------------------------------------------------------------------
+// ---- layer norms -------------------------------------------------------------------------------
 
 // A tensor that broadcasts to the input; its leading dimensions may be missing.
 static void add_stretched(struct derivation *d, size_t i, int rank)
@@ -141,7 +141,7 @@ void tsr__derive_embed_norm(struct derivation *d)
     // Without a mask the second output is zero for every row.
 }
 
-// ---- channels ------------------------------------------------------------------------------------
+// ---- channels ----------------------------------------------------------------------------------
 
 static bool take_groups(struct derivation *d, const char *name)
 {

@@ -103,6 +103,11 @@ void tsr__derive_matmul_integer(struct derivation *d)
     tsr__derive_add(d, "; red k:sum");
 }
 
+static bool is_single(struct shape s)
+{
+    return s.rank == 0 || (s.rank == 1 && s.dims[0].value == 1);
+}
+
 // Rounding comes after the sum: a cut of k needs the parts (expand_quant.c).
 void tsr__derive_qlinear_matmul(struct derivation *d)
 {
@@ -118,8 +123,9 @@ void tsr__derive_qlinear_matmul(struct derivation *d)
     add_point(d, 6, true, a);
     add_point(d, 7, true, a);
     add_product(d, a, b);
-    for (size_t i = 1; i < 8; i++) // ONNX Runtime's MatMulInteger has no points per row
-        simple = simple && (i == 3 || i == 4 || i == 5 || tsr__derive_in(d, i).rank == 0);
+    static const size_t single[] = {1, 2, 6, 7}; // the engine has no points per row
+    for (size_t i = 0; i < TSR_COUNT(single); i++)
+        simple = simple && is_single(tsr__derive_in(d, single[i]));
     simple = simple && tsr__derive_in(d, 4).rank <= 1 && tsr__derive_in(d, 5).rank <= 1 &&
              tsr__derive_in(d, 1).dtype == TSR_FLOAT && (type == TSR_INT8 || type == TSR_UINT8);
     tsr__derive_add(d, "; %s k", simple ? "stat" : "rep");

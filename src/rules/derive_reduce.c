@@ -67,6 +67,9 @@ const char *tsr__derive_stat(const struct derivation *d, int64_t opset, enum exp
 static int64_t read_axes(const struct derivation *d, int64_t *out, int64_t cap)
 {
     const int64_t *list;
+    struct shape given = tsr__derive_in(d, 1);
+    if (given.rank == 1 && given.dims[0].value == 0)
+        return 0;
     if (tsr__derive_has(d, 1))
         return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 1), out, cap);
     size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &list);
@@ -75,6 +78,56 @@ static int64_t read_axes(const struct derivation *d, int64_t *out, int64_t cap)
     for (size_t i = 0; i < n; i++)
         out[i] = list[i];
     return (int64_t)n;
+}
+
+static struct shape result_of(const struct derivation *d)
+{
+    const tsr_value *y = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
+    return y ? tsr__shapes_of(d->shapes, y) : (struct shape){.rank = -1};
+}
+
+// Dimensions stay: those that became 1 were reduced, the others must be as they were.
+static bool kept_tell(const struct derivation *d, struct shape x, struct shape y, bool *reduced)
+{
+    if (y.rank != x.rank)
+        return false;
+    for (int i = 0; i < x.rank; i++) {
+        reduced[i] = y.dims[i].value == 1;
+        if (!reduced[i] && !tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[i]))
+            return false;
+    }
+    return true;
+}
+
+// Dimensions go: the result's are found among the input's, in order; told if from both ends the same
+// ones are found.
+static bool left_tell(const struct derivation *d, struct shape x, struct shape y, bool *reduced)
+{
+    int first[DERIVE_MAX_RANK], k = 0;
+    for (int i = 0; i < x.rank; i++) {
+        reduced[i] = true;
+        if (k < y.rank && tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[k]))
+            first[k++] = i;
+    }
+    if (k != y.rank)
+        return false;
+    for (int i = x.rank - 1; i >= 0 && k > 0; i--)
+        if (tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[k - 1])) {
+            if (first[--k] != i)
+                return false;
+            reduced[i] = false;
+        }
+    return k == 0;
+}
+
+// Axes that are not known, but input and result say which they are.
+static bool shapes_tell(const struct derivation *d, bool *reduced)
+{
+    struct shape x = tsr__derive_in(d, 0), y = result_of(d);
+    if (x.rank < 0 || y.rank < 0 || y.rank > x.rank)
+        return false;
+    return tsr__derive_int(d, "keepdims", 1) ? kept_tell(d, x, y, reduced)
+                                             : left_tell(d, x, y, reduced);
 }
 
 // Axes that only the run will tell: the rank is known if dimensions are kept.
@@ -98,6 +151,8 @@ bool tsr__reduce_axes(struct derivation *d, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];
     int64_t n = read_axes(d, axes, DERIVE_MAX_RANK);
+    if (n < 0 && shapes_tell(d, reduced))
+        return true;
     if (n < 0) {
         axes_open(d, rank);
         return false;

@@ -44,6 +44,10 @@ void tsr__derive_cumulate(struct derivation *d)
     bool known = tsr__derive_has(d, 1) &&
                  tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 1), &axis, 1) == 1 &&
                  tsr__axis(axis, rank) >= 0;
+    if (!known && rank == 1) {
+        axis = 0; // there is no other
+        known = true;
+    }
     tsr__derive_add(d, "[");
     tsr__derive_letters(d, 'd', 0, rank);
     tsr__derive_add(d, "],· -> [");

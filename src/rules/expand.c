@@ -8,7 +8,7 @@
 
 #include <stdarg.h>
 
-// ---- what the node is ------------------------------------------------------------------------------
+// ---- what the node is --------------------------------------------------------------------------
 
 tsr_value *tsr__x_in(const struct expansion *x, size_t i)
 {
@@ -41,7 +41,7 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
     return type == TSR_FLOAT16 || type == TSR_BFLOAT16 ? TSR_FLOAT : type;
 }
 
-// ---- nodes ----------------------------------------------------------------------------------------
+// ---- nodes -------------------------------------------------------------------------------------
 
 // Inputs of the old node that the new one reads. A node that only asks for a shape reads nothing.
 static void note_reads(struct expansion *x, tsr_node *n)
@@ -100,7 +100,7 @@ tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...)
     return made ? tsr_node_output(made, 0) : NULL;
 }
 
-// ---- constants -------------------------------------------------------------------------------------
+// ---- constants ---------------------------------------------------------------------------------
 
 static tsr_value *constant(struct expansion *x, tsr_dtype type, int rank, const int64_t *dims,
                            const void *bytes, size_t n)
@@ -164,7 +164,7 @@ tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims,
                     (size_t)n * (is_double ? sizeof(*d) : sizeof(*f)));
 }
 
-// ---- formulas --------------------------------------------------------------------------------------
+// ---- formulas ----------------------------------------------------------------------------------
 
 tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to)
 {
@@ -260,7 +260,7 @@ void tsr__x_give(struct expansion *x, int k, tsr_value *v)
     *slot = (struct expanded_slot){maker, v, k};
 }
 
-// ---- the whole -------------------------------------------------------------------------------------
+// ---- the whole ---------------------------------------------------------------------------------
 
 // The new value takes name, type and uses of the old one.
 static tsr_status take_over(struct expansion *x, tsr_value *old, tsr_value *by)

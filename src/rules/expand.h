@@ -36,7 +36,7 @@ tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...);
 // A node with optional inputs: NULL ones are left out.
 tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs);
 tsr_node *tsr__x_nodes(struct expansion *x, const char *op, int n, tsr_value *const *inputs,
-                       int n_out); // at most 3
+                       int n_out);                                       // at most 3
 tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v); // a number of that type
 tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n);

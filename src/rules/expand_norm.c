@@ -33,7 +33,7 @@ static void end(struct expansion *x, const struct norm *s, tsr_value *v)
     tsr__x_give(x, 0, tsr__x_cast(x, v, s->wide, s->type));
 }
 
-// ---- softmax ---------------------------------------------------------------------------------------
+// ---- softmax -----------------------------------------------------------------------------------
 
 static bool begin_softmax(struct expansion *x, struct norm *s, bool flat)
 {
@@ -122,7 +122,7 @@ void tsr__expand_lp_norm(struct expansion *x)
     end(x, &s, tsr__x_op(x, "Div", 2, s.v, norm));
 }
 
-// ---- moments ---------------------------------------------------------------------------------------
+// ---- moments -----------------------------------------------------------------------------------
 
 static tsr_value *mean_of(struct expansion *x, const struct norm *s, const char *sum, tsr_value *v)
 {
@@ -153,7 +153,7 @@ void tsr__expand_mvn(struct expansion *x)
     end(x, &s, tsr__x_op(x, "Div", 2, rest, deviation));
 }
 
-// ---- layer norms -----------------------------------------------------------------------------------
+// ---- layer norms -------------------------------------------------------------------------------
 
 // y = normal * scale + shift, each where it is given.
 static tsr_value *affine(struct expansion *x, tsr_value *v, size_t scale, size_t shift)
@@ -240,7 +240,7 @@ void tsr__expand_skip_simplified_norm(struct expansion *x)
     skip_norm(x, false, NONE, 3);
 }
 
-// ---- channels --------------------------------------------------------------------------------------
+// ---- channels ----------------------------------------------------------------------------------
 
 // [c] as [c 1 1 ..], to stand against [n c d d ..]; in the input's type or widened with it.
 static tsr_value *channel(struct expansion *x, size_t i, const struct norm *s)

@@ -41,10 +41,11 @@ void tsr__expand_qlinear_matmul(struct expansion *x)
     tsr_value *sum = tsr__x_cast(x, tsr_node_output(product, 0), TSR_INT32, TSR_FLOAT);
     tsr_value *factor = tsr__x_op(x, "Mul", 2, tsr__x_in(x, 1), tsr__x_in(x, 4));
     factor = tsr__x_op(x, "Div", 2, factor, tsr__x_in(x, 6));
-    tsr_value *y = tsr__x_op(x, "Mul", 2, sum, factor);
-    tsr__x_give(
-        x, 0,
-        tsr__x_op(x, "QuantizeLinear", 3, y, tsr__x_scalar(x, TSR_FLOAT, 1), tsr__x_in(x, 7)));
+    tsr_value *y = tsr__x_op(x, "Mul", 2, sum, factor), *point = tsr__x_in(x, 7);
+    if (tsr__x_shape(x, 7).rank) // one element, as a number
+        point = tsr__x_reshape(x, point, NULL, 0);
+    y = tsr__x_op(x, "QuantizeLinear", 3, y, tsr__x_scalar(x, TSR_FLOAT, 1), point);
+    tsr__x_give(x, 0, y);
 }
 
 // The left side is quantised, then it is a product of integers; a bias comes last.

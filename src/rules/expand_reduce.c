@@ -3,7 +3,7 @@
 // places of the greatest and the least.
 #include "rules/expand.h"
 
-// ---- means, roots, logarithms ----------------------------------------------------------------------
+// ---- means, roots, logarithms ------------------------------------------------------------------
 
 int tsr__x_axes(struct expansion *x, int64_t *axes)
 {
@@ -86,7 +86,7 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *x)
     end(x, &s, tsr__x_op(x, "Add", 2, sum, top));
 }
 
-// ---- pools -----------------------------------------------------------------------------------------
+// ---- pools -------------------------------------------------------------------------------------
 
 static int space_of(const struct expansion *x, int64_t *axes)
 {
@@ -125,7 +125,7 @@ void tsr__expand_global_lp_pool(struct expansion *x)
     tsr__x_give(x, 0, tsr__x_cast(x, v, wide, type));
 }
 
-// ---- places ----------------------------------------------------------------------------------------
+// ---- places ------------------------------------------------------------------------------------
 
 // Positions of the elements that equal the greatest; of those the first, or the last.
 static void arg(struct expansion *x, const char *best)

@@ -63,9 +63,11 @@ static void cumulate(struct expansion *x, const char *op, const char *total, con
 {
     int64_t axis;
     struct parts p;
+    int rank = tsr__x_shape(x, 0).rank;
     const tsr_value *given = tsr_node_input(x->twin, 1);
-    if (!given || tsr__shapes_ints(x->shapes, given, &axis, 1) != 1 ||
-        !split(x, tsr__axis(axis, tsr__x_shape(x, 0).rank), &p)) {
+    if (!given || tsr__shapes_ints(x->shapes, given, &axis, 1) != 1)
+        axis = rank == 1 ? 0 : rank; // of one dimension there is no other
+    if (!split(x, tsr__axis(axis, rank), &p)) {
         x->failed = true;
         return;
     }

@@ -92,7 +92,7 @@ def prove_case(d, name, since, c, rule):
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] == "par" and sizes[i] > 1]
     inputs, count = os.path.join(d, "in.npz"), 0
     np.savez(inputs, **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
-    for symbolic in (False,) if name in PARTS else (False, True):
+    for symbolic in (False,) if name in PARTS or c["declare"] else (False, True):
         m = model_of(name, since, c, rule, symbolic)
         compound = {g for t in rule["inputs"] for dim in t["dims"] for g in dim if len(dim) > 1}
         cuts = [(f, n, None, 1) for f in stats for n in (2, 3) if n <= sizes[f] and not (symbolic and f in compound)]

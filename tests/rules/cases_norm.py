@@ -22,7 +22,9 @@ def cases(p):
                 case(make(3, 4), None, noop_with_empty_axes=1), case(make(3, 4), host(), noop_with_empty_axes=1), case(make(5), host(0)), case(make()),
                 case(make(3, 4, 5), opset=before, axes=[-2]), case(make(3, 4, 5), opset=before, axes=[0, 2], keepdims=0), case(make(4, 5), opset=11),
                 case(make(2, 3, 4), host(1), symbols=[("batch", "seq", 4)]),
-                case(make(3, 4), np.array([1], np.int64), whole=True)]
+                case(make(3, 4), np.array([1], np.int64), whole=True), case(make(3, 4), np.zeros(0, np.int64))] + (make is not ints) * [
+                case(make(3, 4, 5), np.array([1], np.int64), declare=[(3, 1, 5)]), case(make(3, 4, 5), np.array([1], np.int64), keepdims=0, declare=[(3, 5)]),
+                case(make(3, 3), np.array([1], np.int64), keepdims=0, declare=[(3,)], whole=True)]
 
     norm = dict(opset=None)
     layer = [case(floats(3, 4, 6), floats(6), floats(6)), case(floats(3, 4, 6), floats(6), outputs=3), case(floats(3, 4, 6), floats(4, 6), floats(4, 6), axis=1),
@@ -95,7 +97,7 @@ def cases(p):
         "LpNormalization": [case(floats(3, 4, 5), axis=a, p=k) for a in (0, -1) for k in (1, 2)], "MeanVarianceNormalization": [case(images(5)), case(floats(3, 4), axes=[0])],
         "LRN": [case(images(6), size=3)],
         "TopK": [case(floats(3, 6, 4), host(2), axis=a, outputs=2) for a in (0, 1, -1)] + [case(floats(3, 6), np.array([2], np.int64), outputs=2), case(floats(3, 6), opset=9, k=2, outputs=2)],
-        "CumSum": [case(floats(3, 4, 5), Host(np.int64(a))) for a in (0, 1, -1)] + [case(ints(3, 4), Host(np.int64(1)), exclusive=1, reverse=1), case(floats(3, 4), np.array(1, np.int64), whole=True)],
+        "CumSum": [case(floats(3, 4, 5), Host(np.int64(a))) for a in (0, 1, -1)] + [case(ints(3, 4), Host(np.int64(1)), exclusive=1, reverse=1), case(floats(6), np.array(0, np.int64)), case(floats(3, 4), np.array(1, np.int64), whole=True)],
         "CumProd": [case(floats(3, 4, 5), Host(np.int64(a))) for a in (0, -1)],
         "Einsum": [case(*(floats(*s) for s in shapes), equation=e) for e, shapes in [
             ("ij,jk->ik", [(3, 4), (4, 5)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]),
@@ -103,7 +105,7 @@ def cases(p):
             ("abc->", [(2, 3, 4)]), (" b n h d , b m h d -> b h n m ", [(2, 3, 2, 4), (2, 5, 2, 4)]), ("i,i,i->", [(5,), (5,), (5,)]), ("iA,Aj->ij", [(3, 4), (4, 2)]), ("...->...", [(3, 4)])]]
         + [case(ints(3, 4), ints(4, 2), equation="ij,jk->ik"), case(floats(3, 4), equation="ij,jk->ik", whole=True)],
         "MatMulInteger": integer,
-        "QLinearMatMul": [qlinear(u8(4, 6), u8(6, 5)), qlinear(u8(2, 4, 6), u8(2, 6, 5)), qlinear(u8(4, 6), u8(6, 5), away(5) / 50, u8(5))],
+        "QLinearMatMul": [case(u8(4, 6), f([0.02]), byte([120]), u8(6, 5), f([0.03]), byte([99]), f([0.1]), byte([100])), qlinear(u8(4, 6), u8(6, 5)), qlinear(u8(2, 4, 6), u8(2, 6, 5)), qlinear(u8(4, 6), u8(6, 5), away(5) / 50, u8(5))],
         "QuantizeLinear": [case(floats(3, 4), f(0.02), byte(3)), case(floats(3, 4), f(0.02)), case(floats(3, 4, 5), away(4) / 20, u8(4)), case(floats(3, 4), away(3) / 20, i8(3), axis=0),
                            case(floats(3, 8), away(3, 4) / 20, u8(3, 4), axis=1, block_size=2), case(floats(6, 4), away(2, 4) / 20, axis=0, block_size=3),
                            case(floats(3, 7), away(3, 4) / 20, axis=1, block_size=2), case(floats(3, 4), away(1), u8(1)), case(floats(3, 4), f(0.02), output_dtype=T.INT8)],
