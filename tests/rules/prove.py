@@ -75,6 +75,7 @@ nans = lambda *s: np.where(bools(*s), floats(*s), np.float32(np.nan)).astype(np.
 GEMM = [case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), *([] if c is None else [floats(*c)]),
              transA=a, transB=b, alpha=0.5, beta=1.5)
         for a in (0, 1) for b in (0, 1) for c in (None, (), (6,), (1, 6), (4, 1), (4, 6))]
+GEMM += [case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), floats(6), transA=a, transB=b, opset=9) for a in (0, 1) for b in (0, 1)]
 MATMUL = [case(floats(*a), floats(*b)) for a, b in
           [((4, 5), (5, 6)), ((2, 4, 5), (5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6)), ((3, 1, 4, 5), (2, 5, 6)), ((1, 4, 5), (3, 5, 6)),
            ((5,), (5, 6)), ((5,), (3, 5, 6)), ((4, 5), (5,)), ((2, 4, 5), (5,)), ((5,), (5,))]]
