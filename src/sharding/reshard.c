@@ -63,7 +63,7 @@ static bool cheaper(const struct cost *x, const struct cost *y)
     return x->steps < y->steps;
 }
 
-// ---- layouts between ------------------------------------------------------------------------------
+// ---- layouts between ---------------------------------------------------------------------------
 
 static void add(struct between *b, const struct tile_layout *l)
 {
@@ -301,7 +301,7 @@ static void list_between(const struct search *s, const struct pairing *p, struct
     add_spread_groups(p, s->shape, b);
 }
 
-// ---- search ---------------------------------------------------------------------------------------
+// ---- search ------------------------------------------------------------------------------------
 
 static int64_t largest_group(const struct partial *p)
 {
@@ -402,7 +402,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
         s->status = TSR_NOMEM;
 }
 
-// ---- the plan -------------------------------------------------------------------------------------
+// ---- the plan ----------------------------------------------------------------------------------
 
 static tsr_status refuse(struct arena *a, tsr_status status, bool pending)
 {

@@ -34,7 +34,7 @@ static bool groups_new(const struct pairing *p, struct reshard_step *out)
     return out->groups != NULL;
 }
 
-// ---- all-gather -----------------------------------------------------------------------------------
+// ---- all-gather --------------------------------------------------------------------------------
 
 // Owners of shard k that get shard j.
 static size_t holders(const struct pairing *p, int64_t k, int64_t j, int64_t *out)
@@ -97,7 +97,7 @@ bool tsr__reshard_gather(const struct pairing *p, struct reshard_step *out)
     return false;
 }
 
-// ---- all-to-all -----------------------------------------------------------------------------------
+// ---- all-to-all --------------------------------------------------------------------------------
 
 // Part of dimension d that a device has before, and after.
 static int64_t before(const struct pairing *p, size_t t, int d)
@@ -133,16 +133,15 @@ static bool find_axes(const struct pairing *p, int *joined, int *cut)
 }
 
 // Devices of one region: they hold the same but for the axis that is joined, and will but for the one that is cut.
-static bool same_region(const struct pairing *p, size_t s, size_t t, int joined, int cut)
+static bool same_region(const struct pairing *p, size_t s, size_t t, int joined)
 {
     for (int d = 0; d < p->rank; d++)
         if (d == joined ? after(p, s, d) != after(p, t, d) : before(p, s, d) != before(p, t, d))
             return false;
-    (void)cut;
     return true;
 }
 
-// Numbers the different parts that members have: index of each, and the count; *size their elements.
+// Numbers the different parts that members have: index of each, and the count.
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
     size_t count = 0;
@@ -265,7 +264,7 @@ bool tsr__reshard_exchange_axes(const struct pairing *p, struct reshard_step *ou
         r.n = 0;
         memset(r.used, 0, p->n_devices);
         for (size_t t = s; t < p->n_devices; t++)
-            if (!done[t] && same_region(p, s, t, joined, cut)) {
+            if (!done[t] && same_region(p, s, t, joined)) {
                 done[t] = true;
                 r.members[r.n++] = t;
             }

@@ -44,7 +44,7 @@ bool tsr__side_owns(const struct side *s, size_t device, int64_t shard)
     return false;
 }
 
-// ---- one side -------------------------------------------------------------------------------------
+// ---- one side ----------------------------------------------------------------------------------
 
 static tsr_status take_part(struct arena *a, const struct tile_dim *d, int64_t size, int64_t index,
                             struct dim_part *out, int64_t *left)
@@ -140,7 +140,7 @@ static tsr_status take_side(struct pairing *p, struct side *s, const struct tile
     return take_owners(p, s) ? TSR_OK : TSR_NOMEM;
 }
 
-// ---- both -----------------------------------------------------------------------------------------
+// ---- both --------------------------------------------------------------------------------------
 
 static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 {

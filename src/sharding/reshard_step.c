@@ -31,7 +31,7 @@ static void load_take(const struct pairing *p, const struct load *l, struct resh
     }
 }
 
-// ---- nothing pending ------------------------------------------------------------------------------
+// ---- nothing pending ---------------------------------------------------------------------------
 
 // What each device lacks. False: nobody has it.
 static bool lacks(const struct pairing *p, struct load *l)
@@ -123,7 +123,7 @@ static bool plain_moves(const struct pairing *p, struct load *l, move_list *list
     return true;
 }
 
-// ---- names of point-to-point steps ----------------------------------------------------------------
+// ---- names of point-to-point steps -------------------------------------------------------------
 
 // How regular the moves are.
 struct pattern {
@@ -270,7 +270,7 @@ static tsr_status plain_step(const struct pairing *p, struct reshard_step *out)
     return TSR_OK;
 }
 
-// ---- pending --------------------------------------------------------------------------------------
+// ---- pending -----------------------------------------------------------------------------------
 
 static const struct device_group *group_at(const struct pairing *p, size_t device)
 {

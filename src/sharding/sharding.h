@@ -105,7 +105,7 @@ struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
 struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
                                 tsr_model **made);
 
-// ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -----------------------
+// ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
 // A value of which every member of a group holds only a part of the sum (or greatest, ...): members of
 // a group hold the same shards, and what they hold combined is the value. Several groups may hold one
@@ -143,7 +143,8 @@ struct reshard_step {
     size_t n_groups;
     struct reshard_move *moves; // of permute, broadcast, scatter, gather, exchange
     size_t n_moves;
-    int64_t received, sent, total; // bytes: the most that a device gets; that it gives; all together
+    int64_t received, sent,
+        total; // bytes: the most that a device gets; that it gives; all together
 };
 struct reshard {
     struct reshard_step *steps; // nothing to do: none
@@ -153,7 +154,7 @@ struct reshard {
 // The cheapest way from one layout to another: a sequence of at most three steps. Cost of a step: the most bytes
 // that a device must take in or give out, and RESHARD_STEP_BYTES for each that communicates; equals are decided
 // in favour of collectives, then of few steps. Deterministic. pending NULL: nothing is. Adds the finding
-// (reshard-source, reshard-pending, tiles-many) itself.
+// (reshard-source, tiles-many) itself.
 #define RESHARD_STEP_BYTES 1024
 int64_t tsr__reshard_cost(const struct reshard_step *s);
 tsr_status tsr__reshard_plan(struct arena *a, const struct tile_layout *from,

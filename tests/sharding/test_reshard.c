@@ -12,7 +12,7 @@
 static long pairs = 2000;
 static bool told;
 
-// ---- random layouts -------------------------------------------------------------------------------
+// ---- random layouts ----------------------------------------------------------------------------
 
 struct lot {
     struct bench *b;
@@ -172,7 +172,7 @@ static bool random_pending(struct lot *l, const struct tile_layout *x, struct pa
     return true;
 }
 
-// ---- arrays of the devices ------------------------------------------------------------------------
+// ---- arrays of the devices ---------------------------------------------------------------------
 
 // What the devices hold: for each shard and owner, in the order of the layout's owners.
 struct state {
@@ -265,7 +265,7 @@ static void send_all(struct lot *l, const struct state *x, int64_t s, const stru
                 transfer(l, x, s, k, y, t, j, how, c);
 }
 
-// ---- steps carried out ----------------------------------------------------------------------------
+// ---- steps carried out -------------------------------------------------------------------------
 
 // All that a device holds, one after the other.
 static int64_t flatten(struct lot *l, const struct state *x, int64_t device, int64_t **out)
@@ -459,7 +459,7 @@ static void carry_out(struct lot *l, struct state *x, const struct reshard_step 
     }
 }
 
-// ---- one pair -------------------------------------------------------------------------------------
+// ---- one pair ----------------------------------------------------------------------------------
 
 struct tally {
     size_t ops[RESHARD_EXCHANGE + 1], steps[4], refused, pending, better;
@@ -594,7 +594,7 @@ static void test_random_pairs(void **state)
     assert_true(t.steps[0] > 0 && t.steps[2] > 0 && t.steps[3] > 0 && t.refused > 0);
 }
 
-// ---- known answers --------------------------------------------------------------------------------
+// ---- known answers -----------------------------------------------------------------------------
 
 // One step or more: "op received total ..." in bytes of float32.
 static void expect(struct bench *b, const char *from, const char *to, const char *pending, int rank,
