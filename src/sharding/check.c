@@ -8,10 +8,14 @@
 // whether the specs of a node agree by its operator's rule is agree.c's.
 #include "sharding/agree.h"
 #include "sharding/examine.h"
+#include "sharding/flow.h"
+#include "sharding/solve.h"
 
 #define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
 #define STAGE_WALKS_MAX 256 // configurations whose stages are followed through the graph
 #define SCRATCH_MAX     1048576
+#define FLOW_NODES_MAX                                                                             \
+    20000 // of the main graph, times configurations: above, shardings are not followed
 
 struct config_state {
     const tsr_config *config;
@@ -34,6 +38,7 @@ struct check {
     size_t n_ids;
     struct shapes *shapes; // made when a value that declares no shape is asked for
     uint32_t node_mark, entry_mark;
+    size_t errors; // of the session before
     bool annotated;
     bool remarks; // tell too what is right but not cut here
 };
@@ -396,6 +401,51 @@ static bool check_stages(struct check *c)
     return true;
 }
 
+// ---- remarks on what is right -------------------------------------------------------------------
+
+static bool has_specs(const struct check *c, const tsr_config *config)
+{
+    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(c->model)); n; n = tsr_node_next(n)) {
+        const tsr_node_config *nc = tsr_node_find_config(n, config);
+        if (nc && tsr_node_config_spec_count(nc))
+            return true;
+    }
+    return false;
+}
+
+// Follows the shardings of one configuration through the graph, for what moves and what is done twice. What hinders the
+// flow is no finding of the check.
+static void remark(struct check *c, const tsr_config *config)
+{
+    struct flow_work w = {.shapes = c->shapes};
+    struct arena a;
+    tsr__arena_init(&a, c->session);
+    bool ok = tsr__flow_start(&w, &a, c->model, config) &&
+              tsr__flow_forward(&w, SAY_UNCUT_OUTPUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL);
+    c->arena.failed = c->arena.failed || (!ok && a.failed);
+    tsr__arena_free(&a);
+}
+
+static void check_flows(struct check *c)
+{
+    size_t n = tsr_graph_node_count(tsr_model_graph(c->model)), left = FLOW_NODES_MAX;
+    for (size_t i = 0; i < c->n_states && !c->arena.failed; i++) {
+        const tsr_config *config = c->states[i].config;
+        if (!chosen(c, tsr_config_name(config)) || tsr_config_devices(config) > SOLVE_MAX_DEVICES ||
+            !has_specs(c, config))
+            continue;
+        if (n > left) {
+            struct place at = place_model(c, config);
+            tsr__diag(
+                c->session, DIAG_flow_unchecked, &at, NULL,
+                "what moves and what is done twice was not looked for: %zu nodes are too many", n);
+            return;
+        }
+        left -= n;
+        remark(c, config);
+    }
+}
+
 // ---- all of it ----------------------------------------------------------------------------------
 
 static bool check_model(struct check *c)
@@ -414,7 +464,11 @@ static bool check_model(struct check *c)
                   "the model has annotations and IR version %lld",
                   (long long)tsr_model_ir_version(c->model));
     }
-    return check_stages(c) && !c->arena.failed && !c->scratch.failed;
+    if (!check_stages(c) || c->arena.failed || c->scratch.failed)
+        return false;
+    if (c->remarks && tsr__diag_errors(c->session) == c->errors)
+        check_flows(c);
+    return !c->arena.failed;
 }
 
 tsr_status tsr_check(tsr_model *m, const char *config)
@@ -426,6 +480,7 @@ tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
 {
     struct check c = {
         .model = m, .session = tsr_model_session(m), .only = config, .remarks = remarks};
+    c.errors = tsr__diag_errors(c.session);
     tsr__arena_init(&c.arena, c.session);
     tsr__arena_init(&c.scratch, c.session);
     tsr_status status = TSR_OK;

@@ -411,6 +411,24 @@ static bool give_results(struct step *s)
            tsr__placement_groups(s->w->arena, &nf->place, &nf->groups, &nf->n_groups, &nf->combine);
 }
 
+// A node that is annotated to be cut and has fewer parts than devices.
+static void mention_twice(const struct step *s)
+{
+    const struct placement *p = &s->nf->place;
+    int64_t parts = 1;
+    if (!(s->w->say & SAY_TWICE) || !s->explicit_cut || s->nf->replicated)
+        return;
+    for (int f = 0; f < p->rule->n_factors; f++)
+        parts *= p->cuts[f];
+    if (parts == (int64_t)p->n_devices)
+        return;
+    struct place at = place_of(s, NULL);
+    tsr__diag(s->w->arena->session, DIAG_work_twice, &at,
+              "cut a further dimension over these devices, or name fewer of them",
+              "%zu devices do the work of %lld: parts are computed more than once", p->n_devices,
+              (long long)parts);
+}
+
 // Values that the subgraphs of a node read count as its inputs: whole where it runs.
 static bool mention_captures(struct step *s)
 {
@@ -438,6 +456,8 @@ static bool inputs_ready(struct step *s)
         const tsr_value *v = tsr_node_input(s->node, i);
         if (!v || s->w->f->values[tsr__value_id(v)])
             continue;
+        if (s->w->say & SAY_NO_ERROR)
+            return false;
         struct place at = place_of(s, v);
         tsr__diag(s->w->arena->session, DIAG_value_not_ready, &at,
                   "bring the nodes into an order in which every value is made before it is read",
@@ -479,6 +499,8 @@ static bool follow(struct step *s)
     } else {
         ok = place_rule(s, r);
     }
+    if (ok)
+        mention_twice(s);
     return ok && give_results(s) && mention_captures(s);
 }
 
@@ -531,7 +553,7 @@ bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const t
     w->f->n_nodes = tsr_graph_node_count(tsr_model_graph(m));
     w->f->nodes = ARENA_ARRAY(a, struct node_flow, w->f->n_nodes + 1);
     w->f->values = ARENA_ARRAY(a, struct tile_layout *, ids + 1);
-    w->f->shapes = tsr__shapes_new(a, m);
+    w->f->shapes = w->shapes ? w->shapes : tsr__shapes_new(a, m);
     a->failed = a->failed || !w->f->shapes;
     return !a->failed;
 }

@@ -11,6 +11,7 @@ enum {
     SAY_UNCUT_OUTPUT = 2, // of these, the ones that the checker's view of the inputs does not find
     SAY_MOVES = 4,        // values that lie otherwise than they are needed
     SAY_TWICE = 8,        // work that several devices do
+    SAY_NO_ERROR = 16,    // whatever hinders the flow
 };
 
 struct flow_noted {
@@ -19,9 +20,10 @@ struct flow_noted {
 };
 struct flow_work {
     struct flow *f;
-    struct arena *base;   // of what stays the same in every run
-    struct arena *arena;  // of results; may be changed between runs
-    struct arena scratch; // of one node
+    struct arena *base;          // of what stays the same in every run
+    struct arena *arena;         // of results; may be changed between runs
+    struct arena scratch;        // of one node
+    const struct shapes *shapes; // those of the model if they are known before the start; else NULL
     int64_t n_all;
     int64_t *all;                   // 0 .. n_all - 1
     struct flow_noted **noted;      // by value id: forms that were mentioned
