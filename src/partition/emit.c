@@ -124,6 +124,8 @@ bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t dev
         if (v && w->kind == REWRITE_SHAPE && nf->outputs[w->output] &&
             tsr__shape_constant(p, v, nf->outputs[w->output]))
             return true;
+        if (v && w == tsr__gives_sizes(nf))
+            return true;
     }
     return tsr__adds_elsewhere(nf, device, input);
 }
@@ -242,6 +244,9 @@ static tsr_status emit_node(struct part *t, struct step *st)
         any |= st->outputs[i] && st->outputs[i]->live[t->rank];
     if (!any)
         return TSR_OK;
+    const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
+    if (sizes)
+        return tsr__emit_sizes(t, st, sizes);
     tsr_value **inputs = ARENA_ARRAY(p->arena, tsr_value *, st->n_node_inputs + 1);
     struct str *outputs = ARENA_ARRAY(p->arena, struct str, st->n_outputs + 1);
     if (!inputs || !outputs)

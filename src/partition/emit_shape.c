@@ -91,6 +91,26 @@ static struct sized read_symbol(struct expr *e, struct str symbol)
     return (struct sized){.ok = !e->part || v, .value = v, .symbolic = true};
 }
 
+static struct sized combine(struct expr *e, const char *op, struct sized a, struct sized b);
+
+// max(a, b), FloorDiv(a, b) ...: the parenthesis is open.
+static struct sized read_call(struct expr *e, struct str name)
+{
+    static const struct {
+        const char *name, *op;
+    } calls[] = {{"max", "Max"}, {"Max", "Max"},       {"min", "Min"},     {"Min", "Min"},
+                 {"Mod", "Mod"}, {"PythonMod", "Mod"}, {"FloorDiv", "Div"}};
+    for (size_t i = 0; i < TSR_COUNT(calls); i++) {
+        if (!str_is(name, calls[i].name))
+            continue;
+        struct sized left = read_sum(e);
+        while (left.ok && take(e, ","))
+            left = combine(e, calls[i].op, left, read_sum(e));
+        return take(e, ")") ? left : (struct sized){0};
+    }
+    return (struct sized){0};
+}
+
 static struct sized read_atom(struct expr *e)
 {
     if (take(e, "floor(") || take(e, "(")) { // sizes are integers: floor is what / does here
@@ -105,6 +125,8 @@ static struct sized read_atom(struct expr *e)
     struct sized number = {.ok = true};
     if (tsr__str_int(word, &number.number))
         return number;
+    if (word.n && take(e, "("))
+        return read_call(e, word);
     return word.n ? read_symbol(e, word) : (struct sized){0};
 }
 
@@ -113,19 +135,31 @@ static tsr_value *as_value(struct part *t, const struct sized *s)
     return s->value ? s->value : tsr__part_ints(t, &s->number, 1);
 }
 
+static bool compute(const char *op, int64_t a, int64_t b, int64_t *out)
+{
+    if (!strcmp(op, "Add"))
+        return add_ok(a, b, out);
+    if (!strcmp(op, "Sub"))
+        return !__builtin_sub_overflow(a, b, out);
+    if (!strcmp(op, "Mul"))
+        return mul_ok(a, b, out);
+    if (!strcmp(op, "Max") || !strcmp(op, "Min")) {
+        *out = (a > b) == (op[1] == 'a') ? a : b;
+        return true;
+    }
+    if (a < 0 || b <= 0)
+        return false;
+    *out = op[0] == 'D' ? a / b : a % b;
+    return true;
+}
+
 static struct sized combine(struct expr *e, const char *op, struct sized a, struct sized b)
 {
     struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
     if (!out.ok)
         return out;
     if (!out.symbolic) {
-        bool fits = *op == 'A'   ? add_ok(a.number, b.number, &out.number)
-                    : *op == 'S' ? !__builtin_sub_overflow(a.number, b.number, &out.number)
-                    : *op == 'M' ? mul_ok(a.number, b.number, &out.number)
-                                 : b.number > 0;
-        if (fits && *op == 'D')
-            out.number = a.number / b.number;
-        out.ok = fits;
+        out.ok = compute(op, a.number, b.number, &out.number);
     } else if (e->part) {
         out.value = tsr__part_node(e->part, op, (struct str){0}, 2, as_value(e->part, &a),
                                    as_value(e->part, &b));
@@ -144,6 +178,8 @@ static struct sized read_product(struct expr *e)
             left = combine(e, "Mul", left, read_atom(e));
         else if (take(e, "//") || take(e, "/"))
             left = combine(e, "Div", left, read_atom(e));
+        else if (take(e, "%"))
+            left = combine(e, "Mod", left, read_atom(e));
         else
             return left;
     }
@@ -211,6 +247,73 @@ tsr_value *tsr__part_shape(struct part *t, const struct item *it)
     if (!n || tsr_node_set_int(n, "axis", 0) != TSR_OK)
         return NULL;
     return tsr_node_output(n, 0);
+}
+
+// ---- sizes as a node gives them ------------------------------------------------------------------
+
+const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *w = &rule->rewrites[i];
+        bool sizes = w->kind == REWRITE_SIZES || w->kind == REWRITE_SIZE;
+        if (sizes && nf->inputs[w->index] && !tsr__layout_is_whole(nf->inputs[w->index]))
+            return w;
+    }
+    return NULL;
+}
+
+// Entries first .. last - 1 of the shape of an item.
+static tsr_value *some_sizes(struct part *t, const struct item *it, int first, int last)
+{
+    int64_t at[TILE_MAX_RANK];
+    if (first >= last)
+        return tsr__part_empty(t, TSR_INT64);
+    if (it->fixed)
+        return tsr__part_ints(t, it->shape + first, last - first);
+    tsr_value *shape = tsr__part_shape(t, it);
+    if (first == 0 && last == it->rank)
+        return shape;
+    for (int i = first; i < last; i++)
+        at[i - first] = i;
+    return tsr__part_node(t, "Gather", (struct str){0}, 2, shape,
+                          tsr__part_ints(t, at, last - first));
+}
+
+// One number, without dimensions.
+static tsr_value *product_of(struct part *t, const struct item *it)
+{
+    if (it->fixed) {
+        int64_t n = 1;
+        struct str name = tsr__part_fresh(t);
+        for (int i = 0; i < it->rank; i++)
+            if (!mul_ok(n, it->shape[i], &n))
+                return NULL;
+        return name.p
+                   ? tsr_graph_add_initializer(t->graph, name.p, TSR_INT64, 0, NULL, &n, sizeof(n))
+                   : NULL;
+    }
+    tsr_value *v = tsr__part_node(t, "ReduceProd", (struct str){0}, 1, tsr__part_shape(t, it));
+    return v && tsr_node_set_int(tsr_value_producer(v), "keepdims", 0) == TSR_OK ? v : NULL;
+}
+
+tsr_status tsr__emit_sizes(struct part *t, struct step *st, const struct rule_rewrite *w)
+{
+    struct plan *p = t->plan;
+    const struct item *it = tsr__item_of(p, tsr_node_input(st->flow->node, (size_t)w->index));
+    if (!it)
+        return TSR_NOMEM;
+    if (!tsr__shape_known(p, it) || w->last > it->rank || it->rank > TILE_MAX_RANK) {
+        struct place at = tsr__place_node(st->flow->node);
+        tsr__diag(p->session, DIAG_partition_size_unknown, &at, "keep the node's input whole",
+                  "the node gives sizes of a tensor that is cut, and they cannot be computed from "
+                  "the sizes of the model's inputs");
+        return TSR_UNSUPPORTED;
+    }
+    tsr_value *v =
+        w->kind == REWRITE_SIZE ? product_of(t, it) : some_sizes(t, it, w->first, w->last);
+    st->outputs[w->output]->local[t->rank] = v;
+    return v ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- local sizes --------------------------------------------------------------------------------

@@ -187,6 +187,10 @@ bool tsr__shape_known(struct plan *p,
 void tsr__plan_find_sizes(struct plan *p);
 // The host value is a constant that every device of l has as a constant of its own.
 bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct tile_layout *l);
+// The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
+const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
+tsr_status tsr__emit_sizes(struct part *t, struct step *st,
+                           const struct rule_rewrite *w) TSR_MUST_USE;
 // A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct tile_layout *l);

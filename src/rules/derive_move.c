@@ -242,6 +242,52 @@ void tsr__derive_resize(struct derivation *d)
         tsr__derive_add(d, "; shape 3");
 }
 
+// ---- sizes
+// ----------------------------------------------------------------------------------------------
+
+// Sizes of the whole tensor are known without it: they are numbers, or follow from the sizes of the
+// model's inputs.
+static bool sizes_follow(struct derivation *d, int rank)
+{
+    struct shape s = tsr__derive_in(d, 0);
+    for (int i = 0; i < rank; i++)
+        if (s.dims[i].value < 0 &&
+            !tsr__expr_rooted(d->shapes->exprs, tsr__expr_of(d->shapes->exprs, s.dims[i]))) {
+            tsr__derive_none(d, "sizes are those of the whole tensor, and not known without it");
+            return false;
+        }
+    return true;
+}
+
+void tsr__derive_shape(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    if (rank < 0 || !sizes_follow(d, rank))
+        return;
+    int64_t start = int_of(d, "start", 0), end = int_of(d, "end", rank);
+    start = start < 0 ? start + rank : start;
+    end = end < 0 ? end + rank : end;
+    start = start < 0 ? 0 : start > rank ? rank : start;
+    end = end < start ? start : end > rank ? rank : end;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, NULL);
+    tsr__derive_add(d, "] -> ·; sizes 0 %d %d", (int)start, (int)end);
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(d, "; drop d%d", i);
+}
+
+void tsr__derive_size_of(struct derivation *d)
+{
+    int rank = rank_of(d, 0);
+    if (rank < 0 || !sizes_follow(d, rank))
+        return;
+    tsr__derive_add(d, "[");
+    add_dims(d, 0, rank, NULL);
+    tsr__derive_add(d, "] -> ·; size 0 0 %d", rank);
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(d, "; drop d%d", i);
+}
+
 // ---- shapes of shapes
 // --------------------------------------------------------------------------------------
 

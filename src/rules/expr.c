@@ -40,13 +40,13 @@ bool tsr__exprs_used(const struct exprs *x, struct str symbol)
     return b && b->used;
 }
 
-void tsr__expr_root(struct exprs *x, struct expr e)
+void tsr__expr_root(struct exprs *x, tsr_dim d)
 {
-    for (int i = 0; e.poly && i < e.poly->n; i++)
-        for (int k = 0; k < e.poly->terms[i].n; k++) {
-            struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
-            a->root = a->root || a->kind == ATOM_NAME;
-        }
+    struct expr e = tsr__expr_of(x, d);
+    const struct term *t = e.poly && e.poly->n == 1 ? &e.poly->terms[0] : NULL;
+    struct atom *a = t && t->n == 1 && t->number == 1 ? &x->atoms.at[t->atoms[0]] : NULL;
+    if (a && a->kind == ATOM_NAME && str_is(a->name, d.symbol))
+        a->root = true;
 }
 
 bool tsr__expr_rooted(const struct exprs *x, struct expr e)

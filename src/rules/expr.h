@@ -60,8 +60,9 @@ void tsr__exprs_init(struct exprs *x, struct arena *a);
 bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size);
 
 bool tsr__exprs_used(const struct exprs *x, struct str symbol); // it was bound and met
-// The symbols of e are those of the model's inputs; and whether an expression has no others.
-void tsr__expr_root(struct exprs *x, struct expr e);
+// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there. And whether an
+// expression has no other symbols.
+void tsr__expr_root(struct exprs *x, tsr_dim d);
 bool tsr__expr_rooted(const struct exprs *x, struct expr e);
 
 struct expr tsr__expr_of(struct exprs *x, tsr_dim d);

@@ -126,6 +126,8 @@ void tsr__derive_slice(struct derivation *d);
 void tsr__derive_pad(struct derivation *d);
 void tsr__derive_center_crop_pad(struct derivation *d);
 void tsr__derive_resize(struct derivation *d);
+void tsr__derive_shape(struct derivation *d);
+void tsr__derive_size_of(struct derivation *d);
 void tsr__derive_squeeze(struct derivation *d);
 void tsr__derive_unsqueeze(struct derivation *d);
 void tsr__derive_flatten(struct derivation *d);

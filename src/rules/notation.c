@@ -11,8 +11,11 @@
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      what a factor needs
 //            | stat f…                                      whole, or cut if the node is expanded
 //            | halo f…, scan f…, sel f…, off f…             kinds that need a recipe: whole until
-//            they have one | shape i | once i | attr name=f | attr name=f*unit   how the local
-//            node differs | P:… | flops …                   read by people only
+//            they have one
+//            | drop f…                                      the results do not depend on it
+//            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last | size i
+//            first last                                     how the local node differs
+//            | P:… | flops …                                read by people only
 //
 // Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
 // passes through; one on the left alone needs a clause, one on the right alone needs gen or rep.
@@ -214,11 +217,24 @@ static bool parse_letters(struct parser *r, struct str clause)
         } else if (str_is(clause, "gen")) {
             if (l->in)
                 return fail(r, "a generated factor stands in an input");
+        } else if (str_is(clause, "drop")) {
+            if (l->out)
+                return fail(r, "a dropped factor stands in an output");
         } else {
             l->kind = str_is(clause, "stat") ? FACTOR_STAT : FACTOR_REP;
         }
         skip(r);
     } while (r->text.n && r->text.p[0] != ';');
+    return true;
+}
+
+static bool parse_range(struct parser *r, struct rule_rewrite *w)
+{
+    int64_t first, last;
+    if (!tsr__str_int(word(r), &first) || !tsr__str_int(word(r), &last) || last > RULE_MAX_RANK)
+        return fail(r, "sizes needs an input, the first dimension and the one after the last");
+    w->first = (int)first;
+    w->last = (int)last;
     return true;
 }
 
@@ -245,13 +261,13 @@ static bool parse_rewrite(struct parser *r, enum rewrite_kind kind)
     if (!tsr__str_int(name, &index) || index < 0 || index >= r->p->n_inputs)
         return fail(r, "shape and once need the number of an input");
     w->index = (int)index;
-    return true;
+    return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(r, w);
 }
 
 static bool parse_clause(struct parser *r)
 {
     static const char *const kinds[] = {"red",  "rep",  "blk", "gen", "stat",
-                                        "halo", "scan", "sel", "off"};
+                                        "halo", "scan", "sel", "off", "drop"};
     struct str clause = word(r);
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (str_is(clause, kinds[i]))
@@ -262,6 +278,10 @@ static bool parse_clause(struct parser *r)
         return parse_rewrite(r, REWRITE_ADD_ONCE);
     if (str_is(clause, "attr"))
         return parse_rewrite(r, REWRITE_ATTR);
+    if (str_is(clause, "sizes"))
+        return parse_rewrite(r, REWRITE_SIZES);
+    if (str_is(clause, "size"))
+        return parse_rewrite(r, REWRITE_SIZE);
     if (!str_is(clause, "P") && !str_is(clause, "flops"))
         return fail(r, "unknown clause");
     while (r->text.n && r->text.p[0] != ';')

@@ -73,12 +73,16 @@ enum rewrite_kind {
                       // device with coordinate 0 of every reduced factor keeps it, the others leave
                       // it out
     REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
+    REWRITE_SIZES,    // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
+                      // the whole tensor, whatever part of it is here
+    REWRITE_SIZE,     // the same, their product as one number
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
-    int64_t unit; // REWRITE_ATTR: elements of the attribute for one of the factor
+    int64_t unit;    // REWRITE_ATTR: elements of the attribute for one of the factor
+    int first, last; // REWRITE_SIZES, REWRITE_SIZE
 };
 
 struct rule {

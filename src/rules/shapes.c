@@ -413,7 +413,7 @@ static void root_symbols(struct shapes *s, const tsr_graph *g)
         const struct shape *at = &s->at[tsr__value_id(tsr_graph_input(g, i))];
         for (int d = 0; d < at->rank; d++)
             if (at->dims[d].value < 0)
-                tsr__expr_root(s->exprs, tsr__expr_of(s->exprs, at->dims[d]));
+                tsr__expr_root(s->exprs, at->dims[d]);
     }
 }
 

@@ -563,8 +563,10 @@ const struct op_row tsr__op_table[] = {
     {"SequenceLength", .since = 11, .type = TYPE_INT64, .shape = tsr__find_scalar, .whole = LISTS},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__find_sequence_map,
      .whole = BODIES},
-    {"Shape", .since = 1, .rule = "[A*] -> ·; rep A", .type = TYPE_INT64, .shape = tsr__find_shape,
-     .value = tsr__value_shape, .whole = "sizes are those of the whole tensor"},
+    {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
+     .type = TYPE_INT64, .shape = tsr__find_shape, .value = tsr__value_shape,
+     .note = "sizes are those of the whole tensor; where they are not known without it, it is "
+             "brought together"},
     {"Shrink", .since = 9, .rule = UNARY},
     {"Sigmoid", .since = 1, .rule = UNARY},
     {"Sign", .since = 9, .rule = UNARY},
@@ -573,8 +575,10 @@ const struct op_row tsr__op_table[] = {
      .expand = tsr__expand_simplified_norm, .note = "R: all dimensions from axis on"},
     {"Sin", .since = 7, .rule = UNARY},
     {"Sinh", .since = 9, .rule = UNARY},
-    {"Size", .since = 1, .rule = "[A*] -> ·; rep A", .type = TYPE_INT64, .shape = tsr__find_scalar,
-     .value = tsr__value_size, .whole = "sizes are those of the whole tensor"},
+    {"Size", .since = 1, .rule = "[A*] -> ·; drop A; size 0 0 1", .derive = tsr__derive_size_of,
+     .type = TYPE_INT64, .shape = tsr__find_scalar, .value = tsr__value_size,
+     .note = "sizes are those of the whole tensor; where they are not known without it, it is "
+             "brought together"},
     {"SkipGroupNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)],[(g c)]? -> [n S* (g c)],[n S* (g c)]?; "
              "rep c S; attr groups=g",

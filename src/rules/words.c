@@ -88,6 +88,9 @@ static struct str say_rewrites(struct arena *a, const struct pattern *p, struct 
             s = tsr__arena_printf(
                 a, STR_FMT "local node: input %d is added on one device of a reduction only\n",
                 STR_ARG(s), w->index);
+        else if (w->kind == REWRITE_SIZES || w->kind == REWRITE_SIZE)
+            s = tsr__arena_printf(a, STR_FMT "local node: replaced by sizes of the whole tensor\n",
+                                  STR_ARG(s));
         else if (w->kind == REWRITE_ATTR)
             s = tsr__arena_printf(
                 a, STR_FMT "local node: attribute %s is that of its own " STR_FMT "\n", STR_ARG(s),

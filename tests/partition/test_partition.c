@@ -287,6 +287,33 @@ static void nothing_is_left_behind(void **state)
             n += 1 + n / 50;
 }
 
+// Sizes of a tensor that is cut are those of the whole one, and nothing moves for them.
+static void sizes_stay_global(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
+    tsr_node *mm = add_node(b, "MatMul", "mm", x, add_weight(b, "w", 8, 6), "h");
+    tsr_node *shape = add_node(b, "Shape", "shape", tsr_node_output(mm, 0), NULL, "s");
+    tsr_node *size = add_node(b, "Size", "size", tsr_node_output(mm, 0), NULL, "z");
+    add_output(b, tsr_node_output(shape, 0), TSR_INT64, 1, (tsr_dim[]){{2, ""}});
+    add_output(b, tsr_node_output(size, 0), TSR_INT64, 0, NULL);
+    configure(b, 2);
+    shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}");
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 0);
+    assert_int_equal(s.n_replicated, 0);
+    char path[160];
+    snprintf(path, sizeof(path), "%s/rank0.onnx", b->folder);
+    tsr_model *rank;
+    assert_int_equal(tsr_model_load(b->s, path, &rank), TSR_OK);
+    for (tsr_node *n = tsr_graph_first(tsr_model_graph(rank)); n; n = tsr_node_next(n)) {
+        assert_string_not_equal(tsr_node_op(n), "MatMul"); // nobody needs its result
+        assert_string_not_equal(tsr_node_op(n), "Size");
+    }
+    tsr_model_free(rank);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +326,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(parts_are_not_cut_again, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(sizes_stay_global, setup, teardown),
         cmocka_unit_test_setup_teardown(same_input_same_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_without_work_have_a_token, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing_is_left_behind, setup, teardown),

@@ -6,7 +6,7 @@
 
 static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
-static const char *const rewrites[] = {"shape", "once", "attr"};
+static const char *const rewrites[] = {"shape", "once", "attr", "sizes", "size"};
 
 static void print_size(tsr_dim d)
 {

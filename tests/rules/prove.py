@@ -170,7 +170,8 @@ CASES = {
                         case(floats(3, 5, 4), np.array([2, 5, 1], np.int64), time_axis=1, batch_axis=0)],
     "Scatter": [case(floats(5, 4), scatter_index((3, 4), 0, 5), floats(3, 4), opset=10)],
     "ScatterElements": SCATTER_ELEMENTS, "ScatterND": SCATTER_ND,
-    "Shape": [case(floats(3, 4), whole=True)], "Size": [case(floats(3, 4), whole=True)],
+    "Shape": [case(floats(3, 4)), case(floats(3, 4, 5), start=1), case(floats(3, 4, 5), start=-2, end=-1), case(floats(2, 3), symbols=[("batch", "seq")])],
+    "Size": [case(floats(3, 4)), case(floats(2, 3), symbols=[("batch", "seq")])],
     "Squeeze": [case(floats(3, 1, 4), host(1)), case(floats(1, 5, 1), host(0, -1)), case(floats(1, 5), whole=True),
                 case(floats(3, 1, 4), axes=[1], opset=11)],
     "Unsqueeze": [case(floats(3, 4), host(1)), case(floats(5), host(0, -1)), case(floats(2, 3), host(3, 0)), case(floats(3, 4), axes=[1], opset=11)],
@@ -307,6 +308,8 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
         for r in rule["rewrites"]:
             if r["kind"] == "shape":
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
+            elif r["kind"] in ("sizes", "size"):  # the whole tensor's, wherever they come from
+                ins[r["index"]] = values[r["index"]]
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
             elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
