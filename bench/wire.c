@@ -77,7 +77,7 @@ static void compare(const char *name, double ours, double peer, const char *unit
          peer / ours >= goal);
 }
 
-// ---- measuring in processes of their own ------------------------------------------------------------
+// ---- measuring in processes of their own -------------------------------------------------------
 
 typedef double (*work_fn)(const char *path, int round);
 
@@ -156,7 +156,7 @@ static void duel(const struct bench *b, work_fn work, const char *our_path, cons
     }
 }
 
-// ---- our side -----------------------------------------------------------------------------------------
+// ---- our side ----------------------------------------------------------------------------------
 
 static tsr_model *load(tsr_session *s, const char *path)
 {
@@ -304,7 +304,7 @@ static double do_encode_changed(const char *path, int round)
     return took;
 }
 
-// ---- the figures ----------------------------------------------------------------------------------------
+// ---- the figures -------------------------------------------------------------------------------
 
 static void bench_load(const struct bench *b)
 {

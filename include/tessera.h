@@ -61,11 +61,12 @@ TSR_API const char *tsr_version(void);
 
 typedef enum tsr_status {
     TSR_OK = 0,
-    TSR_NOMEM = 1,       /* out of memory, or over the session's memory limit */
-    TSR_IO = 2,          /* a file could not be read */
-    TSR_WRITE = 3,       /* a file could not be written; nothing was left half-written */
-    TSR_MALFORMED = 4,   /* bytes that are not what they should be */
-    TSR_INVALID = 5,     /* a well-formed thing that may not be so: bad argument, refused edit, errors found */
+    TSR_NOMEM = 1,     /* out of memory, or over the session's memory limit */
+    TSR_IO = 2,        /* a file could not be read */
+    TSR_WRITE = 3,     /* a file could not be written; nothing was left half-written */
+    TSR_MALFORMED = 4, /* bytes that are not what they should be */
+    TSR_INVALID =
+        5, /* a well-formed thing that may not be so: bad argument, refused edit, errors found */
     TSR_UNSUPPORTED = 6, /* right, but not done here */
     TSR_INFEASIBLE = 7,  /* nothing fits the limits */
     TSR_ENGINE = 8,      /* ONNX Runtime, a provider or a plug-in is absent, or refused the model */
@@ -121,7 +122,8 @@ typedef struct tsr_finding {
 } tsr_finding;
 
 TSR_API size_t tsr_finding_count(const tsr_session *s); /* kept ones */
-TSR_API size_t tsr_finding_total(const tsr_session *s, tsr_severity severity); /* dropped ones included */
+TSR_API size_t tsr_finding_total(const tsr_session *s,
+                                 tsr_severity severity); /* dropped ones included */
 TSR_API tsr_finding tsr_finding_at(const tsr_session *s, size_t i);
 TSR_API void tsr_finding_clear(tsr_session *s);
 /* The finding as people read it, lines with a newline each; owned by the session until cleared. */
@@ -147,7 +149,8 @@ typedef struct tsr_spec tsr_spec;               /* how one value is cut at one n
 /* Maps the file; strings and weights stay views into it. Every readable model can be loaded, valid or not. */
 TSR_API tsr_status tsr_model_load(tsr_session *s, const char *path, tsr_model **out);
 /* From memory that must outlive the model. Such a model has no folder, so no external data. */
-TSR_API tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n, tsr_model **out);
+TSR_API tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n,
+                                        tsr_model **out);
 /* An empty model with an empty main graph of that name. */
 TSR_API tsr_status tsr_model_new(tsr_session *s, const char *graph_name, int64_t ir_version,
                                  tsr_model **out);
@@ -191,12 +194,36 @@ TSR_API tsr_status tsr_model_set_metadata(tsr_model *m, const char *key, const c
 
 /* ONNX element types keep their ONNX numbers. */
 typedef enum tsr_dtype {
-    TSR_UNDEFINED = 0, TSR_FLOAT = 1, TSR_UINT8 = 2, TSR_INT8 = 3, TSR_UINT16 = 4, TSR_INT16 = 5,
-    TSR_INT32 = 6, TSR_INT64 = 7, TSR_STRING = 8, TSR_BOOL = 9, TSR_FLOAT16 = 10, TSR_DOUBLE = 11,
-    TSR_UINT32 = 12, TSR_UINT64 = 13, TSR_COMPLEX64 = 14, TSR_COMPLEX128 = 15, TSR_BFLOAT16 = 16,
-    TSR_FLOAT8E4M3FN = 17, TSR_FLOAT8E4M3FNUZ = 18, TSR_FLOAT8E5M2 = 19, TSR_FLOAT8E5M2FNUZ = 20,
-    TSR_UINT4 = 21, TSR_INT4 = 22, TSR_FLOAT4E2M1 = 23, TSR_FLOAT8E8M0 = 24, TSR_UINT2 = 25,
-    TSR_INT2 = 26, TSR_FLOAT6E2M3 = 27, TSR_FLOAT6E3M2 = 28, TSR_DTYPE_COUNT = 29
+    TSR_UNDEFINED = 0,
+    TSR_FLOAT = 1,
+    TSR_UINT8 = 2,
+    TSR_INT8 = 3,
+    TSR_UINT16 = 4,
+    TSR_INT16 = 5,
+    TSR_INT32 = 6,
+    TSR_INT64 = 7,
+    TSR_STRING = 8,
+    TSR_BOOL = 9,
+    TSR_FLOAT16 = 10,
+    TSR_DOUBLE = 11,
+    TSR_UINT32 = 12,
+    TSR_UINT64 = 13,
+    TSR_COMPLEX64 = 14,
+    TSR_COMPLEX128 = 15,
+    TSR_BFLOAT16 = 16,
+    TSR_FLOAT8E4M3FN = 17,
+    TSR_FLOAT8E4M3FNUZ = 18,
+    TSR_FLOAT8E5M2 = 19,
+    TSR_FLOAT8E5M2FNUZ = 20,
+    TSR_UINT4 = 21,
+    TSR_INT4 = 22,
+    TSR_FLOAT4E2M1 = 23,
+    TSR_FLOAT8E8M0 = 24,
+    TSR_UINT2 = 25,
+    TSR_INT2 = 26,
+    TSR_FLOAT6E2M3 = 27,
+    TSR_FLOAT6E3M2 = 28,
+    TSR_DTYPE_COUNT = 29
 } tsr_dtype;
 
 TSR_API const char *tsr_dtype_name(tsr_dtype t); /* "float32", "int64", ... */
@@ -213,7 +240,8 @@ typedef struct tsr_dim {
 
 TSR_API const char *tsr_graph_name(const tsr_graph *g);
 TSR_API tsr_model *tsr_graph_model(const tsr_graph *g);
-TSR_API tsr_node *tsr_graph_owner(const tsr_graph *g); /* node whose attribute this subgraph is, or NULL */
+TSR_API tsr_node *
+tsr_graph_owner(const tsr_graph *g); /* node whose attribute this subgraph is, or NULL */
 TSR_API size_t tsr_graph_node_count(const tsr_graph *g);
 /* Nodes form a list, in file order. Removing a node keeps its own next pointer, so a walk survives it. */
 TSR_API tsr_node *tsr_graph_first(const tsr_graph *g);
@@ -243,10 +271,21 @@ TSR_API tsr_attr *tsr_node_attr(const tsr_node *n, size_t i);
 TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name); /* NULL: absent */
 
 typedef enum tsr_attr_kind {
-    TSR_ATTR_UNDEFINED = 0, TSR_ATTR_FLOAT = 1, TSR_ATTR_INT = 2, TSR_ATTR_STRING = 3,
-    TSR_ATTR_TENSOR = 4, TSR_ATTR_GRAPH = 5, TSR_ATTR_FLOATS = 6, TSR_ATTR_INTS = 7,
-    TSR_ATTR_STRINGS = 8, TSR_ATTR_TENSORS = 9, TSR_ATTR_GRAPHS = 10, TSR_ATTR_SPARSE_TENSOR = 11,
-    TSR_ATTR_SPARSE_TENSORS = 12, TSR_ATTR_TYPE = 13, TSR_ATTR_TYPES = 14
+    TSR_ATTR_UNDEFINED = 0,
+    TSR_ATTR_FLOAT = 1,
+    TSR_ATTR_INT = 2,
+    TSR_ATTR_STRING = 3,
+    TSR_ATTR_TENSOR = 4,
+    TSR_ATTR_GRAPH = 5,
+    TSR_ATTR_FLOATS = 6,
+    TSR_ATTR_INTS = 7,
+    TSR_ATTR_STRINGS = 8,
+    TSR_ATTR_TENSORS = 9,
+    TSR_ATTR_GRAPHS = 10,
+    TSR_ATTR_SPARSE_TENSOR = 11,
+    TSR_ATTR_SPARSE_TENSORS = 12,
+    TSR_ATTR_TYPE = 13,
+    TSR_ATTR_TYPES = 14
 } tsr_attr_kind;
 TSR_API const char *tsr_attr_name(const tsr_attr *a);
 TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *a);
@@ -262,7 +301,7 @@ TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *a); /* NULL: no tensor
 TSR_API const char *tsr_value_name(const tsr_value *v);
 TSR_API tsr_graph *tsr_value_graph(const tsr_value *v); /* NULL: a dangling reference's stand-in */
 TSR_API tsr_node *tsr_value_producer(const tsr_value *v); /* NULL: input, initializer or dangling */
-TSR_API size_t tsr_value_use_count(const tsr_value *v);  /* node input slots that read it */
+TSR_API size_t tsr_value_use_count(const tsr_value *v);   /* node input slots that read it */
 /* Calls f for each use until it returns false. */
 TSR_API void tsr_value_uses(const tsr_value *v, bool (*f)(void *data, tsr_node *n, size_t input),
                             void *data);
@@ -290,15 +329,17 @@ TSR_API tsr_status tsr_value_rename(tsr_value *v, const char *name);
 TSR_API tsr_value *tsr_graph_add_input(tsr_graph *g, const char *name); /* NULL: finding added */
 TSR_API tsr_status tsr_graph_add_output(tsr_graph *g, tsr_value *v);
 /* A constant that copies n raw bytes; dims may be NULL for a scalar. */
-TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *g, const char *name, tsr_dtype type, int rank,
-                                             const int64_t *dims, const void *bytes, size_t n);
+TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *g, const char *name, tsr_dtype type,
+                                             int rank, const int64_t *dims, const void *bytes,
+                                             size_t n);
 /* Appends a node; outputs are made with the given names ("" or NULL: unused). inputs may hold NULL. */
-TSR_API tsr_node *tsr_graph_add_node(tsr_graph *g, const char *domain, const char *op, const char *name,
-                                     tsr_value *const *inputs, size_t n_inputs,
+TSR_API tsr_node *tsr_graph_add_node(tsr_graph *g, const char *domain, const char *op,
+                                     const char *name, tsr_value *const *inputs, size_t n_inputs,
                                      const char *const *outputs, size_t n_outputs);
 TSR_API tsr_status tsr_node_move_before(tsr_node *n, tsr_node *before); /* NULL: to the end */
 TSR_API tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value);
-TSR_API tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values, size_t count);
+TSR_API tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values,
+                                     size_t count);
 TSR_API tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value);
 TSR_API tsr_status tsr_node_set_string(tsr_node *n, const char *name, const char *value);
 TSR_API tsr_status tsr_node_remove_attr(tsr_node *n, const char *name);
@@ -307,7 +348,8 @@ TSR_API tsr_status tsr_node_remove_attr(tsr_node *n, const char *name);
 TSR_API tsr_status tsr_node_replace_input(tsr_node *n, size_t i, tsr_value *v);
 /* Everywhere: node inputs (with their specs) and, with outputs, the graph's outputs too. */
 TSR_API tsr_status tsr_value_replace_uses(tsr_value *v, tsr_value *by, bool outputs);
-TSR_API tsr_status tsr_node_resize_outputs(tsr_node *n, size_t count); /* drops specs of removed ones */
+TSR_API tsr_status tsr_node_resize_outputs(tsr_node *n,
+                                           size_t count); /* drops specs of removed ones */
 /* Takes the node out. Its outputs must be unused, else finding node-still-used. */
 TSR_API tsr_status tsr_node_remove(tsr_node *n);
 /* Replaces the calls of a model-local function by its body. The call's placement goes to the body's nodes where
@@ -338,8 +380,9 @@ TSR_API const char *tsr_config_device_name(const tsr_config *c, size_t i);
  * Refused at once, each with its own finding: value not of this node, axis outside the rank, axis already cut,
  * count < 1 or above the dimension, device outside the configuration, configuration not of this model,
  * stage conflict. */
-TSR_API tsr_status tsr_node_shard(tsr_node *n, tsr_value *v, tsr_config *c, int64_t axis, int64_t count,
-                                  const int64_t *devices, size_t n_devices, int64_t stage);
+TSR_API tsr_status tsr_node_shard(tsr_node *n, tsr_value *v, tsr_config *c, int64_t axis,
+                                  int64_t count, const int64_t *devices, size_t n_devices,
+                                  int64_t stage);
 TSR_API tsr_status tsr_node_unshard(tsr_node *n, tsr_value *v, tsr_config *c); /* c NULL: all */
 /* Replaces the stage, making the entry if there is none. */
 TSR_API tsr_status tsr_node_set_stage(tsr_node *n, tsr_config *c, int64_t stage);
@@ -358,10 +401,13 @@ TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i);
 TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *n, const tsr_value *v, size_t i);
 
 /* The raw fields of a spec, in file order. */
-TSR_API tsr_value *tsr_spec_value(const tsr_spec *p); /* NULL: absent; see tsr_value_graph for stand-ins */
-TSR_API size_t tsr_spec_devices(const tsr_spec *p, const int64_t **out); /* device ids or group keys */
+TSR_API tsr_value *
+tsr_spec_value(const tsr_spec *p); /* NULL: absent; see tsr_value_graph for stand-ins */
+TSR_API size_t tsr_spec_devices(const tsr_spec *p,
+                                const int64_t **out); /* device ids or group keys */
 TSR_API size_t tsr_spec_group_count(const tsr_spec *p);
-TSR_API int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members, size_t *n); /* its key */
+TSR_API int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members,
+                               size_t *n); /* its key */
 TSR_API size_t tsr_spec_dim_count(const tsr_spec *p);
 TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *p, size_t i);
 TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *p, size_t i);
@@ -408,10 +454,10 @@ typedef struct tsr_piece {
 } tsr_piece;
 /* Cuts a tensor by a sharding in the compact notation; data NULL: pieces of zeros, to be filled. Elements must take whole
  * bytes (TSR_UNSUPPORTED otherwise). */
-TSR_API tsr_status tsr_dict_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank, const int64_t *shape,
-                                const void *data, tsr_dict **out);
-TSR_API void tsr_dict_free(tsr_dict *d);              /* NULL is fine */
-TSR_API size_t tsr_dict_count(const tsr_dict *d);     /* pieces, by device and then tile */
+TSR_API tsr_status tsr_dict_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank,
+                                const int64_t *shape, const void *data, tsr_dict **out);
+TSR_API void tsr_dict_free(tsr_dict *d);          /* NULL is fine */
+TSR_API size_t tsr_dict_count(const tsr_dict *d); /* pieces, by device and then tile */
 TSR_API tsr_piece tsr_dict_at(const tsr_dict *d, size_t i);
 /* The k-th piece of a device, or the k-th holder of a tile; -1: none. */
 TSR_API int64_t tsr_dict_find(const tsr_dict *d, int64_t device, size_t k);
@@ -426,22 +472,26 @@ typedef struct tsr_group {
     size_t n;
 } tsr_group;
 typedef struct tsr_step {
-    const char *op;       /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast, scatter,
+    const char *
+        op; /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast, scatter,
                              gather, exchange */
-    int axis, to_axis;    /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
+    int axis,
+        to_axis; /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
     int64_t received;     /* the most bytes that one device takes in */
     int64_t sent;         /* the most that one gives out */
     int64_t total;        /* taken in by all together */
     const char *sharding; /* after the step */
-    const tsr_group *groups; /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
+    const tsr_group *
+        groups; /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
     size_t n_groups;
 } tsr_step;
 /* The cheapest steps from one sharding of a tensor to another, in the compact notation; none if nothing is to be done. pending:
  * NULL, or "sum", "max", "min", "prod": the owners of each tile hold parts of it that are still to be combined. An
  * exchange of overlaps is always possible, so no pair is refused, unless the target needs a tile that no device of the source holds
  * (finding reshard-source). Elements must take whole bytes. Steps are owned by the session until the next call. */
-TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to, const char *pending, tsr_dtype type,
-                               int rank, const int64_t *shape, const tsr_step **out, size_t *n);
+TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to,
+                               const char *pending, tsr_dtype type, int rank, const int64_t *shape,
+                               const tsr_step **out, size_t *n);
 
 /* ---- 6 check, infer ------------------------------------------------------------------------------------ */
 
@@ -450,10 +500,12 @@ typedef struct tsr_rule {
     size_t size;
     const char *op, *domain; /* domain "" for ai.onnx */
     int64_t since;           /* first opset that it holds for */
-    const char *rule;        /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
+    const char *
+        rule; /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
     const char *note;
-    const char *whole;       /* not empty: never cut, and why */
-    const char *words;       /* the row in words, a line for each thing; owned by the session until the next call */
+    const char *whole; /* not empty: never cut, and why */
+    const char *
+        words; /* the row in words, a line for each thing; owned by the session until the next call */
 } tsr_rule;
 /* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
 TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
@@ -474,7 +526,8 @@ typedef struct tsr_shapes_summary {
  * inputs and outputs. What is declared is completed, never replaced, except that symbols named in sizes become numbers
  * (one that the model lacks: note dim-unknown). A declaration that an operator contradicts stays and is a warning
  * (shape-contradiction). summary may be NULL. */
-TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_size *sizes, size_t n, tsr_shapes_summary *summary);
+TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_size *sizes, size_t n,
+                              tsr_shapes_summary *summary);
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
 TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
@@ -518,7 +571,8 @@ typedef struct tsr_partition_summary {
     size_t nodes, cut_nodes;
 } tsr_partition_summary;
 
-TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,
+                                 const tsr_partition_options *options,
                                  tsr_partition_summary *summary);
 
 /* ---- 8 run, verify ---------------------------------------------------------------------------------------- */
@@ -539,7 +593,8 @@ TSR_API tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype t
                                    const int64_t *dims, const void *bytes);
 /* Reads SET: .npz, .npy (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
  * or random[:SEED][,name:1x3x224x224,...] (shapes from the model; unknown dimensions are 1 unless given). */
-TSR_API tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m, bool outputs);
+TSR_API tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
+                                    bool outputs);
 TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *npz);
 
 typedef struct tsr_run_options {
@@ -554,7 +609,8 @@ typedef struct tsr_run_options {
 } tsr_run_options;
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
-TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found, const char **version);
+TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
+                                   const char **version);
 /* Runs a whole model on one device. */
 TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
                                  const tsr_tensors *inputs, tsr_tensors *outputs);
@@ -572,7 +628,8 @@ TSR_API bool tsr_transport_available(const char *family);
 
 typedef struct tsr_difference {
     const char *name;
-    double max_abs, max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
+    double max_abs,
+        max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
     bool ok;
 } tsr_difference;
 typedef struct tsr_verify_result {
@@ -601,9 +658,11 @@ TSR_API tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verif
 typedef struct tsr_json tsr_json;
 TSR_API tsr_json *tsr_json_new(tsr_session *s);
 TSR_API void tsr_json_free(tsr_json *j);
-TSR_API void tsr_json_begin(tsr_json *j, const char *key, char kind); /* kind '{' or '['; key NULL in arrays */
+TSR_API void tsr_json_begin(tsr_json *j, const char *key,
+                            char kind); /* kind '{' or '['; key NULL in arrays */
 TSR_API void tsr_json_end(tsr_json *j);
-TSR_API void tsr_json_string(tsr_json *j, const char *key, const char *value); /* NULL value: null */
+TSR_API void tsr_json_string(tsr_json *j, const char *key,
+                             const char *value); /* NULL value: null */
 TSR_API void tsr_json_int(tsr_json *j, const char *key, int64_t value);
 TSR_API void tsr_json_number(tsr_json *j, const char *key, double value); /* NaN: null */
 TSR_API void tsr_json_bool(tsr_json *j, const char *key, bool value);

@@ -28,7 +28,7 @@
 // Sanitizers stop at what their malloc cannot hold, where it should return NULL.
 #define LARGEST ((size_t)1 << (PLAIN_MALLOC ? 38 : 62))
 
-// ---- the default allocator ----------------------------------------------------------------------
+// ---- the default allocator ---------------------------------------------------------------------
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
 
@@ -82,7 +82,7 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
     return p;
 }
 
-// ---- the session's accounting -------------------------------------------------------------------
+// ---- the session's accounting ------------------------------------------------------------------
 
 void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes)
 {
@@ -122,7 +122,7 @@ void tsr__free(tsr_session *s, void *p, size_t bytes)
     s->alloc_fn(s->alloc_data, p, bytes, 0);
 }
 
-// ---- arenas -------------------------------------------------------------------------------------
+// ---- arenas ------------------------------------------------------------------------------------
 
 struct arena_block {
     struct arena_block *next;

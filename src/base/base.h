@@ -325,7 +325,15 @@ struct diag_record {
 
 // What calls hand out as "owned by the session until the next call": free, then fill the arena
 // again.
-enum result { RESULT_TILES, RESULT_PARTITION, RESULT_RUN, RESULT_VERIFY, RESULT_RULES, RESULT_CONNECT, RESULT_COUNT };
+enum result {
+    RESULT_TILES,
+    RESULT_PARTITION,
+    RESULT_RUN,
+    RESULT_VERIFY,
+    RESULT_RULES,
+    RESULT_CONNECT,
+    RESULT_COUNT
+};
 
 struct tsr_session {
     tsr_alloc_fn alloc_fn;

@@ -25,7 +25,7 @@ static const char *const codes[] = {
 };
 _Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def starts its line");
 
-// ---- adding -------------------------------------------------------------------------------------
+// ---- adding ------------------------------------------------------------------------------------
 
 static struct diag_record *push(tsr_session *s)
 {
@@ -124,7 +124,7 @@ size_t tsr__diag_errors(const tsr_session *s)
     return s->counts[TSR_ERROR];
 }
 
-// ---- reading ------------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 static const char *plain(struct str s)
 {
@@ -205,7 +205,7 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
     return true;
 }
 
-// ---- as people read them ------------------------------------------------------------------------
+// ---- as people read them -----------------------------------------------------------------------
 
 static void add_quoted(struct text *t, const char *before, struct str s)
 {

@@ -215,7 +215,7 @@ const char *tsr_json_text(tsr_json *j)
     return j->text.failed ? NULL : j->text.p;
 }
 
-// ---- findings -----------------------------------------------------------------------------------
+// ---- findings ----------------------------------------------------------------------------------
 
 static void text_or_null(tsr_json *j, const char *key, struct str value)
 {

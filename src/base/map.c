@@ -24,7 +24,7 @@ static uint32_t read32(const unsigned char *p)
     return v;
 }
 
-// ---- the map's own hash -------------------------------------------------------------------------
+// ---- the map's own hash ------------------------------------------------------------------------
 
 __extension__ typedef unsigned __int128 uint128;
 
@@ -67,7 +67,7 @@ static void draw_key(uint64_t key[2])
         memcpy(key, (const void *)drawn, 16);
 }
 
-// ---- the map ------------------------------------------------------------------------------------
+// ---- the map -----------------------------------------------------------------------------------
 
 static bool resize(struct map *m, size_t cap)
 {
@@ -145,7 +145,7 @@ void **tsr__map_at(struct map *m, struct str key)
     return &s->value;
 }
 
-// ---- stable hashes: XXH64, as its author describes it -------------------------------------------
+// ---- stable hashes: XXH64, as its author describes it ------------------------------------------
 
 #define P1 0x9E3779B185EBCA87u
 #define P2 0xC2B2AE3D27D4EB4Fu

@@ -130,7 +130,7 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
     return tsr__open_through(root, name, root, false);
 }
 
-// ---- folders ------------------------------------------------------------------------------------
+// ---- folders -----------------------------------------------------------------------------------
 
 static tsr_status refuse_open(tsr_session *s, const char *path, const char *hint)
 {
@@ -190,7 +190,7 @@ void tsr__folder_close(struct folder *f)
     *f = (struct folder){.fd = -1, .real_fd = -1};
 }
 
-// ---- files beneath them -------------------------------------------------------------------------
+// ---- files beneath them ------------------------------------------------------------------------
 
 // NULL, or why such a name is never looked for.
 static const char *name_fault(struct str name)

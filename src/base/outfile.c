@@ -20,7 +20,7 @@
 #define SYNC_LEAST ((uint64_t)64 << 20) // smaller files are always waited for
 #define NAME_TRIES 100
 
-// ---- findings -----------------------------------------------------------------------------------
+// ---- findings ----------------------------------------------------------------------------------
 
 static const char *remedy(int error)
 {
@@ -59,7 +59,7 @@ static void fail_write(struct outfile *o, int error)
     fail(o, tsr__refuse_write(o->session, o->path, error));
 }
 
-// ---- names --------------------------------------------------------------------------------------
+// ---- names -------------------------------------------------------------------------------------
 
 char *tsr__path_copy(tsr_session *s, const char *path, size_t n)
 {
@@ -105,7 +105,7 @@ int tsr__path_open_parent(const char *path)
     return tsr__fd_above(open(n ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-// ---- one file -----------------------------------------------------------------------------------
+// ---- one file ----------------------------------------------------------------------------------
 
 // Pipes and devices (-o /dev/null, /dev/stdout) cannot be replaced and are written to as they are.
 // A link in /dev or /proc is one of these too, wherever it leads.

@@ -68,7 +68,7 @@ void tsr__bundle_close(struct bundle *b)
     tsr__folder_close(&b->folder);
 }
 
-// ---- checking files -----------------------------------------------------------------------------
+// ---- checking files ----------------------------------------------------------------------------
 
 static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, const struct place *at,
                             char out[65])

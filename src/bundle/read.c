@@ -92,7 +92,7 @@ static const json_t *entry(struct reader *r, const json_t *list, const char *key
     return v;
 }
 
-// ---- the files ----------------------------------------------------------------------------------
+// ---- the files ---------------------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {
@@ -142,7 +142,7 @@ static void read_files(struct reader *r, const json_t *root, struct manifest *m)
     qsort(m->files, m->n_files, sizeof(*m->files), by_name);
 }
 
-// ---- the other parts ----------------------------------------------------------------------------
+// ---- the other parts ---------------------------------------------------------------------------
 
 static void read_model(struct reader *r, const json_t *root, struct manifest *m)
 {

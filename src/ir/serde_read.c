@@ -274,7 +274,7 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     struct wire_cursor c = wire_over(body);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
-        __builtin_prefetch(c.p + FETCH_BYTES); // every step waits for the one before it
+        __builtin_prefetch(c.p + FETCH_BYTES);         // every step waits for the one before it
         if (f.type == WIRE_GROUP_BEGIN && rd->check && // it counts as levels from here on
             !checked(rd, f.whole, WIRE_GRAPH, DEPTH_GRAPH))
             return false;

@@ -113,8 +113,7 @@ OrtStatus *tsr__all_reduce_compute(struct kernel *k, OrtKernelContext *context)
     return tsr__pass_token(k, context);
 }
 
-// ---- AllGather
-// ---------------------------------------------------------------------------------------------
+// ---- AllGather ---------------------------------------------------------------------------------
 
 // One call: pieces of [outer, length, inner] become [outer, sum of lengths, inner].
 struct gather {

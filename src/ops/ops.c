@@ -22,8 +22,7 @@ static const struct op_kind kinds[] = {
      tsr__reshard_compute, NULL},
 };
 
-// ---- attributes that all have
-// -----------------------------------------------------------------------
+// ---- attributes that all have ------------------------------------------------------------------
 
 static OrtStatus *read_text(struct kernel *k, const OrtKernelInfo *info, const char *name,
                             char **out)
@@ -153,8 +152,7 @@ OrtStatus *tsr__all_gather_create(struct kernel *k, const OrtKernelInfo *info)
     return NULL;
 }
 
-// ---- what ONNX Runtime asks an operator
-// ------------------------------------------------------------------
+// ---- what ONNX Runtime asks an operator --------------------------------------------------------
 
 static const struct op *op_of(const OrtCustomOp *op)
 {
@@ -279,8 +277,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
     return st;
 }
 
-// ---- kernels
-// ------------------------------------------------------------------------------------------
+// ---- kernels -----------------------------------------------------------------------------------
 
 static void kernel_destroy(void *kernel)
 {
@@ -348,8 +345,7 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
     return st;
 }
 
-// ---- registration
-// -----------------------------------------------------------------------------------------
+// ---- registration ------------------------------------------------------------------------------
 
 static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int minor)
 {

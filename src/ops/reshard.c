@@ -23,8 +23,7 @@ struct reshard {
     struct moves *moves; // NULL: none made yet
 };
 
-// ---- creation
-// ----------------------------------------------------------------------------------------------
+// ---- creation ----------------------------------------------------------------------------------
 
 static bool in_group(const struct kernel *k, int64_t rank)
 {
@@ -88,8 +87,7 @@ void tsr__reshard_free(struct kernel *k)
         tsr__arena_free(&k->reshard->arena);
 }
 
-// ---- moves
-// ---------------------------------------------------------------------------------------------------
+// ---- moves -------------------------------------------------------------------------------------
 
 static int64_t overlap_dim(const struct tile_interval *x, int64_t n, const struct tile_interval *y,
                            int64_t m)
@@ -182,8 +180,7 @@ static struct moves *make_moves(struct kernel *k, const int64_t *shape)
     return r->arena.failed ? NULL : (r->moves = m);
 }
 
-// ---- compute
-// -----------------------------------------------------------------------------------------------------
+// ---- compute -----------------------------------------------------------------------------------
 
 static OrtStatus *moves_for(struct kernel *k, const struct tensor_view *shape, struct moves **out)
 {

@@ -41,7 +41,7 @@ static bool set_groups(struct plan *p, struct step *st, struct device_group *gro
     return st->group_live != NULL;
 }
 
-// ---- without communication ----------------------------------------------------------------------
+// ---- without communication ---------------------------------------------------------------------
 
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
@@ -80,7 +80,7 @@ static struct form *local_form(struct plan *p, struct item *it, const struct til
     return NULL;
 }
 
-// ---- with communication -------------------------------------------------------------------------
+// ---- with communication ------------------------------------------------------------------------
 
 // Gathers loop i of from; want NULL: whatever comes out.
 static struct form *gather_loop(struct plan *p, struct form *from, int loop,

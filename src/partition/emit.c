@@ -4,7 +4,7 @@
 // before (live.c), so nothing is removed.
 #include "internal.h"
 
-// ---- a part's frame -----------------------------------------------------------------------------
+// ---- a part's frame ----------------------------------------------------------------------------
 
 // Lowest IR version that can hold the types in use: 10 at most where they allow it (older engines
 // refuse more).
@@ -90,7 +90,7 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
     return tsr_model_set_metadata(t->model, "ai.tessera.rank", number.p);
 }
 
-// ---- nodes --------------------------------------------------------------------------------------
+// ---- nodes -------------------------------------------------------------------------------------
 
 // Position of the device in the placement, or -1.
 static int64_t place_index(const struct placement *place, int64_t device)
@@ -292,7 +292,7 @@ static tsr_status emit_step(struct plan *p, struct part *parts, struct step *st)
     return status;
 }
 
-// ---- outputs ------------------------------------------------------------------------------------
+// ---- outputs -----------------------------------------------------------------------------------
 
 static tsr_status add_outputs(struct part *t)
 {

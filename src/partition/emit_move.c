@@ -5,7 +5,7 @@
 // attributes, and chained through the rank's token.
 #include "internal.h"
 
-// ---- slices -------------------------------------------------------------------------------------
+// ---- slices ------------------------------------------------------------------------------------
 
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
@@ -116,7 +116,7 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
     return x ? TSR_OK : TSR_NOMEM;
 }
 
-// ---- communication ------------------------------------------------------------------------------
+// ---- communication -----------------------------------------------------------------------------
 
 const char *tsr__step_op(const struct step *st)
 {

@@ -29,7 +29,7 @@ void tsr__plan_find_sizes(struct plan *p)
     }
 }
 
-// ---- expressions --------------------------------------------------------------------------------
+// ---- expressions -------------------------------------------------------------------------------
 
 // A walk over the text; with a part it makes nodes, without it only answers whether it could.
 struct expr {
@@ -316,7 +316,7 @@ tsr_status tsr__emit_sizes(struct part *t, struct step *st, const struct rule_re
     return v ? TSR_OK : TSR_NOMEM;
 }
 
-// ---- local sizes --------------------------------------------------------------------------------
+// ---- local sizes -------------------------------------------------------------------------------
 
 struct local_columns {
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],

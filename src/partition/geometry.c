@@ -84,7 +84,7 @@ bool tsr__owns_once(const struct tile_layout *l)
     return true;
 }
 
-// ---- one dimension on one device ----------------------------------------------------------------
+// ---- one dimension on one device ---------------------------------------------------------------
 
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
@@ -196,7 +196,7 @@ bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layo
     return true;
 }
 
-// ---- gathering ----------------------------------------------------------------------------------
+// ---- gathering ---------------------------------------------------------------------------------
 
 // from without the cut of dimension dim; owners are left to the caller.
 static struct tile_layout *uncut(struct arena *a, const struct tile_layout *from, int dim)
@@ -288,7 +288,7 @@ const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layou
     return tsr__layout_own(a, to, pairs, n_owners) ? to : NULL;
 }
 
-// ---- local sizes --------------------------------------------------------------------------------
+// ---- local sizes -------------------------------------------------------------------------------
 
 struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords)
 {

@@ -18,7 +18,7 @@
 #define TOKEN_OUT    "ai.tessera.token.out"
 #define INLINE_BYTES 1024 // constants up to this size stay in the rank file
 
-// ---- what is planned ----------------------------------------------------------------------------
+// ---- what is planned ---------------------------------------------------------------------------
 
 struct item;
 
@@ -120,7 +120,7 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
 // The device does not read the value that the model has there: it has its own, or none.
 bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t device, int input);
 
-// ---- geometry.c: layouts seen from one device ---------------------------------------------------
+// ---- geometry.c: layouts seen from one device --------------------------------------------------
 
 bool tsr__dim_cut(const struct tile_dim *d);
 // Coordinates of the device in dimension d (one per factor); false: it holds nothing.
@@ -154,7 +154,7 @@ struct local_size {
 struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords);
 int64_t tsr__local_size_of(const struct local_size *l, int64_t whole);
 
-// ---- what is built ------------------------------------------------------------------------------
+// ---- what is built -----------------------------------------------------------------------------
 
 // One rank's model under construction.
 struct part {

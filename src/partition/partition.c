@@ -9,7 +9,7 @@
 
 #define DIGEST_BYTES (256u << 10)
 
-// ---- the configuration --------------------------------------------------------------------------
+// ---- the configuration -------------------------------------------------------------------------
 
 static tsr_status choose_config(tsr_model *m, const char *name, const tsr_config **out)
 {
@@ -73,7 +73,7 @@ static tsr_status refuse_replicated(const struct plan *p)
     return st;
 }
 
-// ---- fingerprints -------------------------------------------------------------------------------
+// ---- fingerprints ------------------------------------------------------------------------------
 
 // By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
 static tsr_status digest_file(struct plan *p, const char *path, struct sha256 *d)
@@ -173,7 +173,7 @@ static void plan_fingerprint(struct plan *p)
     p->fingerprint[16] = 0;
 }
 
-// ---- the manifest -------------------------------------------------------------------------------
+// ---- the manifest ------------------------------------------------------------------------------
 
 static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *count)
 {
@@ -268,7 +268,7 @@ static tsr_status make_manifest(struct plan *p, const struct part *parts, struct
     return plan_status(p);
 }
 
-// ---- files --------------------------------------------------------------------------------------
+// ---- files -------------------------------------------------------------------------------------
 
 static tsr_status write_part(struct plan *p, struct part *t, struct outfolder *o,
                              struct manifest_file *f)
@@ -340,7 +340,7 @@ static tsr_status publish(struct plan *p, struct part *parts, const char *folder
     return st;
 }
 
-// ---- the summary --------------------------------------------------------------------------------
+// ---- the summary -------------------------------------------------------------------------------
 
 static void count_collectives(struct arena *a, const struct manifest *m, tsr_partition_summary *s)
 {
@@ -405,7 +405,7 @@ static tsr_status summarize(const struct plan *p, const struct manifest *m,
     return TSR_OK;
 }
 
-// ---- all of it ----------------------------------------------------------------------------------
+// ---- all of it ---------------------------------------------------------------------------------
 
 static int64_t onnx_opset(const tsr_model *m)
 {

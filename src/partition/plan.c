@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-// ---- items --------------------------------------------------------------------------------------
+// ---- items -------------------------------------------------------------------------------------
 
 static void item_sizes(struct plan *p, struct item *it)
 {
@@ -105,7 +105,7 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
     return p->arena->failed ? NULL : st;
 }
 
-// ---- nodes --------------------------------------------------------------------------------------
+// ---- nodes -------------------------------------------------------------------------------------
 
 static struct form *plan_input(struct plan *p, const struct node_flow *nf, tsr_value *v,
                                const struct tile_layout *want)
@@ -238,7 +238,7 @@ static bool plan_node(struct plan *p, const struct node_flow *nf)
     return true;
 }
 
-// ---- what matters -------------------------------------------------------------------------------
+// ---- what matters ------------------------------------------------------------------------------
 
 // A node matters if an output of the model needs it.
 static bool mark_needed(const tsr_node *n, unsigned char *needed)

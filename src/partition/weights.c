@@ -17,7 +17,7 @@
 #define INLINE_VECTOR                                                                              \
     (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
 
-// ---- runs: a piece of a tensor as stretches of its bytes ----------------------------------------
+// ---- runs: a piece of a tensor as stretches of its bytes ---------------------------------------
 
 struct runs {
     const struct tile_piece *piece;
@@ -89,7 +89,7 @@ static void runs_next(struct runs *r)
         runs_here(r);
 }
 
-// ---- placing ------------------------------------------------------------------------------------
+// ---- placing -----------------------------------------------------------------------------------
 
 static struct tile_piece *piece_of(struct plan *p, const struct form *f, int64_t rank)
 {
@@ -230,7 +230,7 @@ tsr_status tsr__weights_place(struct plan *p, struct part *parts, uint64_t *comm
     return TSR_OK;
 }
 
-// ---- writing ------------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
 // The bytes of a constant: a window of a file, or memory.
 struct source {

@@ -104,8 +104,7 @@ void tsr__derive_flex_attention(struct derivation *d)
     d->text = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k";
 }
 
-// ---- linear attention
-// -----------------------------------------------------------------------------------
+// ---- linear attention --------------------------------------------------------------------------
 
 // One number for a head, or one for each of its d elements.
 static bool add_decay(struct derivation *d, size_t i, int64_t heads)
@@ -147,8 +146,7 @@ void tsr__derive_linear_attention(struct derivation *d)
     tsr__derive_add(d, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
-// ---- rotary positions
-// -------------------------------------------------------------------------------------
+// ---- rotary positions --------------------------------------------------------------------------
 
 // Angles are looked up by position (whole tables), or given for each place.
 static void add_angles(struct derivation *d, size_t i)

@@ -78,8 +78,7 @@ static bool take_groups(struct derivation *d)
     return true;
 }
 
-// ---- convolutions
-// ---------------------------------------------------------------------------------------
+// ---- convolutions ------------------------------------------------------------------------------
 
 // A scale or zero point: one for the tensor, or one for each channel that is given.
 static void add_per_channel(struct derivation *d, size_t i)
@@ -210,8 +209,7 @@ void tsr__derive_deform_conv(struct derivation *d)
     }
 }
 
-// ---- poolings
-// -------------------------------------------------------------------------------------------
+// ---- poolings ----------------------------------------------------------------------------------
 
 void tsr__derive_pool(struct derivation *d)
 {

@@ -53,8 +53,7 @@ void tsr__derive_experts(struct derivation *d)
     }
 }
 
-// ---- packed weights
-// -----------------------------------------------------------------------------------------
+// ---- packed weights ----------------------------------------------------------------------------
 
 // The inner size is made of units: as many elements as must stay together in the second layer.
 struct packed {

@@ -52,8 +52,7 @@ static bool add_bias(struct derivation *d, size_t i, int64_t hidden, int64_t hid
     return even;
 }
 
-// ---- MultiHeadAttention
-// ---------------------------------------------------------------------------------
+// ---- MultiHeadAttention ------------------------------------------------------------------------
 
 struct multi {
     bool rows;  // rows of the query are free
@@ -135,8 +134,7 @@ void tsr__derive_masked_multi_head(struct derivation *d)
     tsr__derive_add(d, "; rep k p v%s", even ? " s" : "");
 }
 
-// ---- Attention with its projection
-// ----------------------------------------------------------------------------------
+// ---- Attention with its projection -------------------------------------------------------------
 
 // Weights [i (s h d)]: thirds of one size.
 static bool even_thirds(const struct derivation *d, int64_t heads, size_t weights)
@@ -211,8 +209,7 @@ void tsr__derive_quantized_attention(struct derivation *d)
     tsr__derive_add(d, "; attr num_heads=h");
 }
 
-// ---- grouped queries
-// --------------------------------------------------------------------------------------
+// ---- grouped queries ---------------------------------------------------------------------------
 
 static bool take_groups(struct derivation *d)
 {
@@ -291,8 +288,7 @@ void tsr__derive_sparse_attention(struct derivation *d)
     tsr__derive_add(d, GROUP_ATTRS);
 }
 
-// ---- tokens of many sequences in one row
-// -------------------------------------------------------------------------------
+// ---- tokens of many sequences in one row -------------------------------------------------------
 
 void tsr__derive_packed_multi_head(struct derivation *d)
 {

@@ -8,8 +8,7 @@
 
 #define NOT_KNOWN "the shape of an input is not known"
 
-// ---- what all of them ask
-// -----------------------------------------------------------------------------
+// ---- what all of them ask ----------------------------------------------------------------------
 
 static int64_t int_of(const struct derivation *d, const char *name, int64_t otherwise)
 {
@@ -82,8 +81,7 @@ static bool same_dim(const struct derivation *d, tsr_dim a, tsr_dim b)
 
 #define MAX_RANK RULE_MAX_FACTORS
 
-// ---- one axis or several are worked on
-// ------------------------------------------------------------------------------
+// ---- one axis or several are worked on ---------------------------------------------------------
 
 void tsr__derive_concat(struct derivation *d)
 {
@@ -242,6 +240,8 @@ void tsr__derive_resize(struct derivation *d)
         tsr__derive_add(d, "; shape 3");
 }
 
+// ---- shapes of shapes --------------------------------------------------------------------------
+
 // ---- sizes
 // ----------------------------------------------------------------------------------------------
 
@@ -287,9 +287,6 @@ void tsr__derive_size_of(struct derivation *d)
     for (int i = 0; i < rank; i++)
         tsr__derive_add(d, "; drop d%d", i);
 }
-
-// ---- shapes of shapes
-// --------------------------------------------------------------------------------------
 
 void tsr__derive_squeeze(struct derivation *d)
 {

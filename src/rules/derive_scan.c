@@ -3,8 +3,7 @@
 // models of ai.onnx.ml: what goes row by row is free in the rows.
 #include "rules/derive.h"
 
-// ---- recurrent layers
-// -----------------------------------------------------------------------------------
+// ---- recurrent layers --------------------------------------------------------------------------
 
 // Directions are kept whole: one of two would be another operator. Layout 1 has the batch first.
 static void recurrent(struct derivation *d, bool cell)
@@ -30,8 +29,7 @@ void tsr__derive_recurrent(struct derivation *d) // GRU and RNN
     recurrent(d, false);
 }
 
-// ---- signals
-// ------------------------------------------------------------------------------------------
+// ---- signals -----------------------------------------------------------------------------------
 
 static void transform(struct derivation *d, int axis, int rank, int hosts)
 {
@@ -71,8 +69,7 @@ void tsr__derive_dft(struct derivation *d)
         transform_axis(d, axis, 2);
 }
 
-// ---- optimizers
-// ---------------------------------------------------------------------------------------
+// ---- optimizers --------------------------------------------------------------------------------
 
 // R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by
 // element.
@@ -101,8 +98,7 @@ void tsr__derive_adam(struct derivation *d)
     optimizer(d, 4);
 }
 
-// ---- rows
-// ----------------------------------------------------------------------------------------------
+// ---- rows --------------------------------------------------------------------------------------
 
 // One row alone has no dimension for rows.
 void tsr__derive_rows(struct derivation *d)

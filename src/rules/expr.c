@@ -61,7 +61,7 @@ bool tsr__expr_rooted(const struct exprs *x, struct expr e)
     return e.known;
 }
 
-// ---- sums ----------------------------------------------------------------------------------------
+// ---- sums --------------------------------------------------------------------------------------
 
 // Order of the atoms of two terms; a constant term comes last.
 static int term_cmp(const struct term *a, const struct term *b)
@@ -204,7 +204,7 @@ static struct expr operation(struct exprs *x, enum atom_kind kind, struct expr a
                     (struct atom){.kind = kind, .a = a, .b = b, .depth = depth});
 }
 
-// ---- arithmetic ------------------------------------------------------------------------------------
+// ---- arithmetic --------------------------------------------------------------------------------
 
 bool tsr__expr_natural(struct expr e)
 {

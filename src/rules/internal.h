@@ -7,8 +7,7 @@
 #include "rules/expr.h"
 #include "rules/rules.h"
 
-// ---- parsed rules (notation.c)
-// ------------------------------------------------------------------------
+// ---- parsed rules (notation.c) -----------------------------------------------------------------
 
 #define PATTERN_MAX_LETTERS RULE_MAX_FACTORS
 
@@ -46,8 +45,7 @@ struct pattern {
 // Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
 struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong);
 
-// ---- rows (table.c)
-// --------------------------------------------------------------------------------------
+// ---- rows (table.c) ----------------------------------------------------------------------------
 
 struct known_size {
     struct str letter;
@@ -145,8 +143,7 @@ void tsr__derive_one_hot(struct derivation *d);
 void tsr__derive_compress(struct derivation *d);
 void tsr__derive_reverse_sequence(struct derivation *d);
 
-// ---- known values and shapes (values.c, shapes.c, job.c)
-// ---------------------------------------------------------------------
+// ---- known values and shapes (values.c, shapes.c, job.c) ---------------------------------------
 
 #define VALUES_MAX     64   // elements of a tensor that are followed
 #define SHAPE_MAX_RANK 1024 // more dimensions are not followed

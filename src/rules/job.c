@@ -58,7 +58,7 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *j, int i)
     return tsr_attr_tensor(tsr_node_find_attr(from, "value"));
 }
 
-// ---- attributes --------------------------------------------------------------------------------------
+// ---- attributes --------------------------------------------------------------------------------
 
 static const tsr_attr *attr_in(const struct call *c, const tsr_node *n, struct str name)
 {
@@ -112,7 +112,7 @@ int tsr__axis(int64_t axis, int rank)
     return axis >= 0 && axis < rank ? (int)axis : -1;
 }
 
-// ---- results -----------------------------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
 tsr_dim *tsr__job_dims(const struct shape_job *j, int64_t rank)
 {

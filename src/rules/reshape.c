@@ -35,8 +35,7 @@ static const tsr_value *slot(const tsr_node *n, bool out, size_t i)
     return out ? tsr_node_output(n, i) : tsr_node_input(n, i);
 }
 
-// ---- the new shape
-// -------------------------------------------------------------------------------------
+// ---- the new shape -----------------------------------------------------------------------------
 
 // What is reshaped into what, as far as inputs and attributes say.
 struct reshape {
@@ -176,8 +175,7 @@ static bool read_shapes(struct walk *w)
     return true;
 }
 
-// ---- factors
-// ----------------------------------------------------------------------------------------------
+// ---- factors -----------------------------------------------------------------------------------
 
 static struct str new_factor(struct walk *w, const struct expr *size, bool whole)
 {

@@ -84,8 +84,7 @@ static int missing_dims(const struct build *b, const struct pattern_tensor *t, i
     return missing;
 }
 
-// ---- lengths of packs
-// -----------------------------------------------------------------------------
+// ---- lengths of packs --------------------------------------------------------------------------
 
 static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
 {
@@ -173,8 +172,7 @@ static bool check_strict(struct build *b)
     return true;
 }
 
-// ---- factors
-// ----------------------------------------------------------------------------------------
+// ---- factors -----------------------------------------------------------------------------------
 
 static bool make_factors(struct build *b)
 {
@@ -242,8 +240,7 @@ static int pattern_rank(const struct build *b, bool out, int i)
     return rank;
 }
 
-// ---- sizes
-// --------------------------------------------------------------------------------------------
+// ---- sizes -------------------------------------------------------------------------------------
 
 static tsr_dim dim_at(const struct build *b, bool out, int i, int axis)
 {
@@ -383,8 +380,7 @@ static bool find_sizes(struct build *b)
     return ok;
 }
 
-// ---- shapes alone
-// -------------------------------------------------------------------------------------
+// ---- shapes alone ------------------------------------------------------------------------------
 
 static tsr_dim size_of(const struct build *b, const int *factors, int n)
 {
@@ -510,8 +506,7 @@ void tsr__job_letters(struct shape_job *j)
         shape_by(j, p, &d);
 }
 
-// ---- the instance
-// -----------------------------------------------------------------------------------------
+// ---- the instance ------------------------------------------------------------------------------
 
 static bool map_dim(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
                     const int *factors, int n, void *data)

@@ -11,8 +11,7 @@
 
 #include "ir/ir.h"
 
-// ---- shapes
-// -----------------------------------------------------------------------------------------
+// ---- shapes ------------------------------------------------------------------------------------
 
 // What is known of every value's type and shape, from the model's own declarations and from the
 // rules.
@@ -30,8 +29,7 @@ struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
 
-// ---- rules
-// ------------------------------------------------------------------------------------------------
+// ---- rules -------------------------------------------------------------------------------------
 
 #define RULE_MAX_FACTORS 128
 #define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
@@ -104,8 +102,7 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
 // byte. Constants of such types can be cut: where they are stored.
 const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
 
-// ---- expansion (expand.c)
-// ---------------------------------------------------------------------------------
+// ---- expansion (expand.c) ----------------------------------------------------------------------
 
 // A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax
 // over a cut axis by a greatest, a difference, a sum ... What they read and give of the old node's

@@ -3,8 +3,7 @@
 // gives is joined, and what two sides do not agree on is not known.
 #include "rules/internal.h"
 
-// ---- joining
-// ------------------------------------------------------------------------------------------------
+// ---- joining -----------------------------------------------------------------------------------
 
 static const struct value_info no_info = {.shape = {.rank = -1}};
 
@@ -105,8 +104,7 @@ static struct value_info unstacked(struct shape_job *j, struct value_info v, int
     return v;
 }
 
-// ---- control flow
-// ------------------------------------------------------------------------------------------
+// ---- control flow ------------------------------------------------------------------------------
 
 void tsr__find_if(struct shape_job *j)
 {
@@ -231,8 +229,7 @@ void tsr__find_scan_8(struct shape_job *j)
     }
 }
 
-// ---- sequences and optionals
-// ---------------------------------------------------------------------------------
+// ---- sequences and optionals -------------------------------------------------------------------
 
 void tsr__find_identity(struct shape_job *j)
 {

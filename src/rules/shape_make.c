@@ -105,7 +105,7 @@ void tsr__find_scalar(struct shape_job *j)
         set_scalar(j, i);
 }
 
-// ---- Range -----------------------------------------------------------------------------------------
+// ---- Range -------------------------------------------------------------------------------------
 
 static bool scalar_of(const struct shape_job *j, int i, double *out)
 {
@@ -163,7 +163,7 @@ void tsr__find_range(struct shape_job *j)
     set_vector(j, 0, tsr__expr_dim(j->x, n));
 }
 
-// ---- selections ------------------------------------------------------------------------------------
+// ---- selections --------------------------------------------------------------------------------
 
 void tsr__find_one_hot(struct shape_job *j)
 {
@@ -218,7 +218,7 @@ void tsr__find_compress(struct shape_job *j)
         tsr__job_set(j, 0, s.rank, dims);
 }
 
-// ---- Resize and Upsample ---------------------------------------------------------------------------
+// ---- Resize and Upsample -----------------------------------------------------------------------
 
 #define MAX_SCALES 64
 

@@ -94,7 +94,7 @@ void tsr__find_split(struct shape_job *j)
     }
 }
 
-// ---- Slice -----------------------------------------------------------------------------------------
+// ---- Slice -------------------------------------------------------------------------------------
 
 // Entry of an axis in the lists of a Slice; -1: it is not sliced, -2: not known.
 static int64_t slice_entry(const struct shape_job *j, int axis, int rank)
@@ -201,8 +201,7 @@ void tsr__find_slice(struct shape_job *j)
     tsr__job_set(j, 0, rank, dims);
 }
 
-// ---- sizes from lists
-// ------------------------------------------------------------------------------------------
+// ---- sizes from lists --------------------------------------------------------------------------
 
 void tsr__find_pad(struct shape_job *j)
 {

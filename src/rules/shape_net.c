@@ -24,8 +24,7 @@ static tsr_dim total(struct shape_job *j, tsr_dim a, tsr_dim b)
     return tsr__expr_dim(j->x, tsr__expr_add(j->x, tsr__expr_of(j->x, a), tsr__expr_of(j->x, b)));
 }
 
-// ---- attention
-// ---------------------------------------------------------------------------------------------
+// ---- attention ---------------------------------------------------------------------------------
 
 // [batch, heads, length, size] of one of Q, K, V, from either form.
 static bool heads_of(struct shape_job *j, int i, const char *name, tsr_dim *out)
@@ -101,8 +100,7 @@ void tsr__find_linear_attention(struct shape_job *j)
         j->out[1].dtype = tsr__job_in(j, tsr__job_has(j, 3) ? 3 : 0).dtype;
 }
 
-// ---- recurrent layers
-// ---------------------------------------------------------------------------------------
+// ---- recurrent layers --------------------------------------------------------------------------
 
 void tsr__find_recurrent(struct shape_job *j)
 {
@@ -128,8 +126,7 @@ void tsr__find_recurrent(struct shape_job *j)
     }
 }
 
-// ---- optimizers: R, T, then n each of several kinds
-// -------------------------------------------------------------------
+// ---- optimizers: R, T, then n each of several kinds --------------------------------------------
 
 static void optimizer(struct shape_job *j, int kinds, const int *given)
 {

@@ -26,7 +26,7 @@ static void output_type(struct shape_job *j)
     j->out[0].dtype = t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
 }
 
-// ---- images --------------------------------------------------------------------------------------------
+// ---- images ------------------------------------------------------------------------------------
 
 void tsr__find_grid_sample(struct shape_job *j)
 {
@@ -101,7 +101,7 @@ void tsr__find_non_max_suppression(struct shape_job *j)
         dims[1] = (tsr_dim){3, ""};
 }
 
-// ---- signals -------------------------------------------------------------------------------------------
+// ---- signals -----------------------------------------------------------------------------------
 
 static struct expr half_plus_one(struct exprs *x, struct expr n)
 {
@@ -188,7 +188,7 @@ void tsr__find_stft(struct shape_job *j)
     dims[3] = (tsr_dim){2, ""};
 }
 
-// ---- text ----------------------------------------------------------------------------------------------
+// ---- text --------------------------------------------------------------------------------------
 
 void tsr__find_string_split(struct shape_job *j)
 {
@@ -222,7 +222,7 @@ void tsr__find_tfidf(struct shape_job *j)
     dims[x.rank - 1] = (tsr_dim){most + 1, ""};
 }
 
-// ---- ai.onnx.ml ----------------------------------------------------------------------------------------
+// ---- ai.onnx.ml --------------------------------------------------------------------------------
 
 void tsr__find_feature_extractor(struct shape_job *j)
 {

@@ -13,8 +13,7 @@
 #define MAX_PATTERNS   4096 // rules that are kept; the shapes of later ones are not known
 #define RANK_UNREAD    (-2)
 
-// ---- what the model declares
-// -----------------------------------------------------------------------------------
+// ---- what the model declares -------------------------------------------------------------------
 
 // Numbers that symbols were given by the caller.
 static void bind_dims(struct shapes *s, struct shape *at)
@@ -94,8 +93,7 @@ static void read_graph(struct shapes *s, const tsr_graph *g)
     }
 }
 
-// ---- what was found
-// --------------------------------------------------------------------------------------------
+// ---- what was found ----------------------------------------------------------------------------
 
 struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v)
 {
@@ -202,8 +200,7 @@ static void merge(struct shapes *s, const tsr_node *n, const tsr_value *v, struc
     }
 }
 
-// ---- one node
-// ------------------------------------------------------------------------------------------------
+// ---- one node ----------------------------------------------------------------------------------
 
 static tsr_dtype input_type(const struct shape_job *j, int i)
 {
@@ -379,8 +376,7 @@ bool tsr__shapes_body(struct shapes *s, const tsr_graph *g, const struct value_i
     return ok;
 }
 
-// ---- the whole model
-// -------------------------------------------------------------------------------------------
+// ---- the whole model ---------------------------------------------------------------------------
 
 static struct shapes *start(struct arena *a, tsr_model *m)
 {

@@ -8,8 +8,7 @@
 
 static const struct known_value nothing = {0};
 
-// ---- making
-// --------------------------------------------------------------------------------------------------
+// ---- making ------------------------------------------------------------------------------------
 
 static struct expr *new_elements(struct arena *a, int64_t n)
 {
@@ -72,8 +71,7 @@ static int64_t count_of(struct shape s)
     return n;
 }
 
-// ---- sources
-// ---------------------------------------------------------------------------------------------
+// ---- sources -----------------------------------------------------------------------------------
 
 void tsr__value_constant(struct shape_job *j)
 {
@@ -142,8 +140,7 @@ void tsr__value_range(struct shape_job *j)
     give(j, 0, e, n);
 }
 
-// ---- moving
-// ----------------------------------------------------------------------------------------------
+// ---- moving ------------------------------------------------------------------------------------
 
 // The same elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
 void tsr__value_same(struct shape_job *j)
@@ -287,8 +284,7 @@ void tsr__value_expand(struct shape_job *j)
     give(j, 0, e, n);
 }
 
-// ---- arithmetic, element by element
-// ---------------------------------------------------------------------------
+// ---- arithmetic, element by element ------------------------------------------------------------
 
 typedef struct expr (*binary_fn)(struct exprs *x, struct expr a, struct expr b);
 

@@ -76,8 +76,7 @@ struct whole {
 tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
 void tsr__whole_close(struct whole *w);
 
-// ---- tensors (tensors.c, npy.c, npz.c, sets.c)
-// ---------------------------------------------------------------
+// ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
 
 struct tensor {
     char *name;

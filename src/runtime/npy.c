@@ -30,7 +30,7 @@ struct npy {
     int64_t dims[MAX_RANK];
 };
 
-// ---- head ------------------------------------------------------------------------------------------
+// ---- head --------------------------------------------------------------------------------------
 
 static const char *skip(const char *p, const char *end)
 {
@@ -134,7 +134,7 @@ static bool split(struct str bytes, struct str *head, struct str *data)
     return true;
 }
 
-// ---- elements -----------------------------------------------------------------------------------------
+// ---- elements ----------------------------------------------------------------------------------
 
 static void swap_bytes(char *p, size_t n, size_t unit)
 {
@@ -197,7 +197,7 @@ tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, stru
     return TSR_OK;
 }
 
-// ---- writing ------------------------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
 // Types that numpy lacks are written as unsigned integers of the same bits.
 static char letter_of(tsr_dtype type, int *bytes)

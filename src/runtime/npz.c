@@ -36,7 +36,7 @@ static tsr_status damaged(tsr_session *s, const char *file, struct str name, con
     return TSR_MALFORMED;
 }
 
-// ---- reading -----------------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 struct member {
     struct str name;
@@ -201,7 +201,7 @@ tsr_status tsr__npz_read(tsr_tensors *t, const char *file)
     return st;
 }
 
-// ---- writing -----------------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
 struct writer {
     struct outfile out;

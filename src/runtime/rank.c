@@ -35,8 +35,7 @@ int tsr__rank_threads(int cores, int ranks, int wanted)
     return n > 1 ? n : 1;
 }
 
-// ---- session
-// ----------------------------------------------------------------------------------------------
+// ---- session -----------------------------------------------------------------------------------
 
 static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
 {
@@ -134,8 +133,7 @@ static tsr_status rank_open(struct rank *r)
     return st;
 }
 
-// ---- inputs
-// ---------------------------------------------------------------------------------------------------
+// ---- inputs ------------------------------------------------------------------------------------
 
 // ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
@@ -246,8 +244,7 @@ static tsr_status bind_inputs(struct rank *r)
     return st;
 }
 
-// ---- work
-// --------------------------------------------------------------------------------------------------------
+// ---- work --------------------------------------------------------------------------------------
 
 static tsr_status rank_told(struct rank *r, const struct comm_trouble *why)
 {
@@ -316,8 +313,7 @@ void tsr__rank_work(struct rank *r)
         tell(r);
 }
 
-// ---- results
-// -------------------------------------------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
 static OrtStatus *read_value(const struct rank *r, OrtValue *v, int *type, size_t *rank,
                              int64_t *dims, void **data)

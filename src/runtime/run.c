@@ -73,8 +73,7 @@ tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options
     return st;
 }
 
-// ---- a partition
-// -----------------------------------------------------------------------------------------------
+// ---- a partition -------------------------------------------------------------------------------
 
 struct job {
     tsr_session *session;
@@ -207,7 +206,7 @@ static tsr_status run_under_mpi(struct job *j, struct endpoint *e)
     return st;
 }
 
-// ---- which way -------------------------------------------------------------------------------------------------
+// ---- which way ---------------------------------------------------------------------------------
 
 enum way { AS_THREADS, UNDER_MPI };
 

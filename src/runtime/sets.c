@@ -50,7 +50,7 @@ static void retype(tsr_tensors *t, const tsr_model *m, bool outputs)
     }
 }
 
-// ---- .npy --------------------------------------------------------------------------------------------
+// ---- .npy --------------------------------------------------------------------------------------
 
 static tsr_status load_npy(tsr_tensors *t, const char *file, const tsr_model *m, bool outputs)
 {
@@ -71,7 +71,7 @@ static tsr_status load_npy(tsr_tensors *t, const char *file, const tsr_model *m,
     return st;
 }
 
-// ---- a folder of ONNX test data ------------------------------------------------------------------------
+// ---- a folder of ONNX test data ----------------------------------------------------------------
 
 static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name)
 {
@@ -125,7 +125,7 @@ static tsr_status load_folder(tsr_tensors *t, const char *folder, const tsr_mode
     return TSR_OK;
 }
 
-// ---- random ------------------------------------------------------------------------------------------------
+// ---- random ------------------------------------------------------------------------------------
 
 struct dice {
     uint64_t state;
@@ -272,7 +272,7 @@ static tsr_status load_random(tsr_tensors *t, const char *set, const tsr_model *
     return TSR_OK;
 }
 
-// ---- all of them -----------------------------------------------------------------------------------------------
+// ---- all of them -------------------------------------------------------------------------------
 
 static bool ends_with(const char *text, const char *end)
 {

@@ -43,7 +43,7 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int
          ? tsr__arena_printf((sc)->arena, __VA_ARGS__).p                                           \
          : NULL)
 
-// ---- devices and groups -------------------------------------------------------------------------
+// ---- devices and groups ------------------------------------------------------------------------
 
 static int key_order(const void *a, const void *b)
 {
@@ -236,7 +236,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *p, bool cut)
         examine_repeats(sc, p, &g, cut);
 }
 
-// ---- axes and sizes -----------------------------------------------------------------------------
+// ---- axes and sizes ----------------------------------------------------------------------------
 
 // Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
 static int64_t front_axis(int64_t axis, int rank)
@@ -430,7 +430,7 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *p, size_t i,
     }
 }
 
-// ---- shards against devices ---------------------------------------------------------------------
+// ---- shards against devices --------------------------------------------------------------------
 
 // product: number of shards, 0 if it overflows, -1 if it is not to be judged.
 static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t product)

@@ -34,7 +34,7 @@ static tsr_config *twin_config(tsr_model *copy, const tsr_model *m, const tsr_co
     return NULL;
 }
 
-// ---- one node --------------------------------------------------------------------------------------
+// ---- one node ----------------------------------------------------------------------------------
 
 static tsr_status move_stage(const struct expanded *e, const tsr_node *old, const tsr_config *from,
                              tsr_config *to)
@@ -72,7 +72,7 @@ static tsr_status expand_node(struct arena *a, const struct flow *f, const struc
     return st == TSR_OK ? move_specs(&e, nf, c) : st;
 }
 
-// ---- all of them -----------------------------------------------------------------------------------
+// ---- all of them -------------------------------------------------------------------------------
 
 // *failed is the place of the node that could not be replaced.
 static tsr_status expand_model(struct arena *a, const struct flow *f, tsr_model *copy,

@@ -5,7 +5,7 @@
 
 #include "sharding/sharding.h"
 
-// ---- canonical.c ----------------------------------------------------------------------------------
+// ---- canonical.c -------------------------------------------------------------------------------
 
 // A part of a dimension: so many elements (0: not known), cut so often.
 struct cut_part {
@@ -23,12 +23,12 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
                                           const struct shape *shape);
 
-// ---- infer.c --------------------------------------------------------------------------------------
+// ---- infer.c -----------------------------------------------------------------------------------
 
 // True if the node has a spec of v under c, even one that says nothing.
 bool tsr__has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v);
 
-// ---- flow.c ---------------------------------------------------------------------------------------
+// ---- flow.c ------------------------------------------------------------------------------------
 
 // As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (expand.c)
 // and so are not cut where that would be needed; of them alone there is something to say if quiet.

@@ -33,7 +33,7 @@ struct parser {
     VEC(struct tile_owner) pairs;
 };
 
-// ---- saying what is wrong -----------------------------------------------------------------------
+// ---- saying what is wrong ----------------------------------------------------------------------
 
 static bool fail(struct parser *p, tsr_status status, size_t at, const char *what)
 {
@@ -51,7 +51,7 @@ static bool malformed(struct parser *p, const char *what)
 
 #define INVALID(p, at, ...) fail(p, TSR_INVALID, at, tsr__arena_printf((p)->arena, __VA_ARGS__).p)
 
-// ---- words --------------------------------------------------------------------------------------
+// ---- words -------------------------------------------------------------------------------------
 
 static char peek(struct parser *p)
 {
@@ -104,7 +104,7 @@ static bool device(struct parser *p, int64_t *out)
     return *out <= MAX_DEVICE || fail(p, TSR_INVALID, start, "this device number is too large");
 }
 
-// ---- tilings ------------------------------------------------------------------------------------
+// ---- tilings -----------------------------------------------------------------------------------
 
 static bool cuts_of(struct parser *p, size_t at, int64_t cuts)
 {
@@ -281,7 +281,7 @@ static bool fit_rank(struct parser *p)
     return true;
 }
 
-// ---- meshes -------------------------------------------------------------------------------------
+// ---- meshes ------------------------------------------------------------------------------------
 
 struct mesh {
     int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
@@ -412,7 +412,7 @@ static bool mesh(struct parser *p)
     return mesh_owners(p, &m);
 }
 
-// ---- what both forms must satisfy ---------------------------------------------------------------
+// ---- what both forms must satisfy --------------------------------------------------------------
 
 static bool fit_size(struct parser *p, int d)
 {
@@ -464,7 +464,7 @@ tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const
     return TSR_OK;
 }
 
-// ---- printing -----------------------------------------------------------------------------------
+// ---- printing ----------------------------------------------------------------------------------
 
 static void print_dim(struct text *t, const struct tile_dim *d)
 {

@@ -58,8 +58,7 @@ struct tile_layout *tsr__placement_project(struct arena *a, const struct placeme
     return l && tsr__layout_own(a, l, pairs, p->n_devices) ? l : NULL;
 }
 
-// ---- groups
-// ------------------------------------------------------------------------------------------
+// ---- groups ------------------------------------------------------------------------------------
 
 struct member {
     int64_t kept, reduced; // cell over the factors that stay, and over the reduced ones

@@ -49,7 +49,7 @@ static struct tile_layout **lies(struct propagate *p, const tsr_value *v)
     return &p->w.f->values[id_of(v)];
 }
 
-// ---- who reads what ----------------------------------------------------------------------------------
+// ---- who reads what ----------------------------------------------------------------------------
 
 static void count_readers(struct propagate *p)
 {
@@ -111,7 +111,7 @@ static bool prepare(struct propagate *p)
     return list_readers(p, n_ids);
 }
 
-// ---- one wish ----------------------------------------------------------------------------------------
+// ---- one wish ----------------------------------------------------------------------------------
 
 // What node i would do now, without doing it. False: out of memory.
 static bool try_node(struct propagate *p, size_t i, struct node_flow *nf)
@@ -230,7 +230,7 @@ static bool grant(struct propagate *p, size_t i, size_t out, const struct tile_l
     return true;
 }
 
-// ---- rounds ------------------------------------------------------------------------------------------
+// ---- rounds ------------------------------------------------------------------------------------
 
 // The first wish for each output of node i that can be granted.
 static bool walk_node(struct propagate *p, size_t i)
@@ -278,7 +278,7 @@ static bool round_trip(struct propagate *p, bool last)
     return granted;
 }
 
-// ---- notes -------------------------------------------------------------------------------------------
+// ---- notes -------------------------------------------------------------------------------------
 
 // Why the wish of a reader was not granted, if that is worth a note: it has to be moved, or somebody else has it in
 // place.

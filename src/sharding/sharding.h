@@ -12,7 +12,7 @@
 #include "rules/rules.h"
 #include "tile/tile.h"
 
-// ---- notation (notation.c) ----------------------------------------------------------------------
+// ---- notation (notation.c) ---------------------------------------------------------------------
 
 // Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1} and S0,R@2x2[:devices] into a
 // layout of that rank (leading whole dimensions may be left out of {..}; rank -1: as many as
@@ -33,7 +33,7 @@ struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
 // parse are inverse.
 bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
 
-// ---- specs (spec.c) -----------------------------------------------------------------------------
+// ---- specs (spec.c) ----------------------------------------------------------------------------
 
 // The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...)
 // unless quiet. TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices)
@@ -44,12 +44,12 @@ tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct sha
 tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
                            const struct tile_layout *l) TSR_MUST_USE;
 
-// ---- checker (check.c, examine.c, agree.c) --------------------------------------------------------
+// ---- checker (check.c, examine.c, agree.c) -----------------------------------------------------
 
 // tsr_check for stages that go on with the flow: it tells itself what is not cut here.
 tsr_status tsr__check(tsr_model *m, const char *config, bool remarks) TSR_MUST_USE;
 
-// ---- flow (flow.c, placement.c) -----------------------------------------------------------------
+// ---- flow (flow.c, placement.c) ----------------------------------------------------------------
 
 struct placement {
     const struct rule *rule;
@@ -92,7 +92,7 @@ struct flow {
     size_t n_nodes;
     struct tile_layout **
         values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
-    size_t n_notes; // reshards that were mentioned
+    size_t n_notes;            // reshards that were mentioned
     const struct flow *before; // of the model as it was given, if nodes of it were replaced
 };
 // Follows the explicit specs of one configuration through the main graph (design: explicit specs

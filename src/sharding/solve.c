@@ -53,8 +53,7 @@ static int64_t size_of(const struct solve *s, int f)
     return s->rule->factors[f].size.value;
 }
 
-// ---- refining
-// -----------------------------------------------------------------------------------------
+// ---- refining ----------------------------------------------------------------------------------
 
 // A dimension in which factor f is followed by its inner half g.
 static bool refine_dim(struct arena *a, struct rule_dim *d, int f, int g)
@@ -151,8 +150,7 @@ static bool split(struct solve *s, int f, int64_t inner)
     return true;
 }
 
-// ---- from a cut of a dimension to cuts of factors
-// ---------------------------------------------------------
+// ---- from a cut of a dimension to cuts of factors ----------------------------------------------
 
 struct target {
     int factor;
@@ -264,8 +262,7 @@ static int targets_of(struct solve *s, bool out, int i, int axis, const struct t
     return 1;
 }
 
-// ---- taking a layout in
-// -------------------------------------------------------------------------------------
+// ---- taking a layout in ------------------------------------------------------------------------
 
 static bool unit_fits(const struct rule_factor *f, int64_t cuts)
 {
@@ -397,8 +394,7 @@ bool tsr__solve_add(struct solve *s, bool out, int i, const struct tile_layout *
     return !to_pin || t->host || pin(s, out, i);
 }
 
-// ---- the end
-// ------------------------------------------------------------------------------------------------
+// ---- the end -----------------------------------------------------------------------------------
 
 // A dimension of several factors can be written down if at most one size is not known.
 static bool writable(struct solve *s, const struct rule_tensor *t, int n)

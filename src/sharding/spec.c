@@ -6,7 +6,7 @@
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
 #include "sharding/examine.h"
 
-// ---- from a spec --------------------------------------------------------------------------------
+// ---- from a spec -------------------------------------------------------------------------------
 
 static struct spec_scope scope_of(struct arena *a, const tsr_spec *p, bool quiet)
 {
@@ -141,7 +141,7 @@ tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct sha
     return TSR_OK;
 }
 
-// ---- to a spec ----------------------------------------------------------------------------------
+// ---- to a spec ---------------------------------------------------------------------------------
 
 static bool dim_is_cut(const struct tile_dim *d)
 {
@@ -229,7 +229,7 @@ tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struc
     return replace_spec(n, c, v, l, 0);
 }
 
-// ---- as text ------------------------------------------------------------------------------------
+// ---- as text -----------------------------------------------------------------------------------
 
 static bool node_has(const tsr_node *n, const tsr_value *v)
 {

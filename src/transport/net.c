@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-// ---- messages under way -----------------------------------------------------------------------------
+// ---- messages under way ------------------------------------------------------------------------
 
 static tsr_status lost(struct net *n, const struct comm_call *c, int peer, struct comm_trouble *why)
 {
@@ -126,7 +126,7 @@ static tsr_status give_up(struct net *n, struct comm_trouble *why)
     return why->status;
 }
 
-// ---- frames --------------------------------------------------------------------------------------------
+// ---- frames ------------------------------------------------------------------------------------
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_INLINE + 63) / 64 * 64)
 
@@ -205,7 +205,7 @@ static tsr_status meet(struct net *n, const struct comm_call *c, const int64_t *
     return st;
 }
 
-// ---- all-reduce --------------------------------------------------------------------------------------------
+// ---- all-reduce --------------------------------------------------------------------------------
 
 static void fold_frames(struct net *n, const struct comm_call *c, const void *in, void *out,
                         const void **ins)
@@ -286,7 +286,7 @@ static tsr_status net_all_reduce(struct endpoint *e, const struct comm_call *c, 
     return st == TSR_OK ? st : give_up(n, why);
 }
 
-// ---- exchange ------------------------------------------------------------------------------------------------
+// ---- exchange ----------------------------------------------------------------------------------
 
 static tsr_status tell_arrived(struct net *n, const struct comm_call *c, struct comm_exchange *x,
                                struct comm_trouble *why)
@@ -356,7 +356,7 @@ static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
     return st == TSR_OK ? st : give_up(n, why);
 }
 
-// ---- open, close ------------------------------------------------------------------------------------------------
+// ---- open, close -------------------------------------------------------------------------------
 
 static void net_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
 {

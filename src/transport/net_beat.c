@@ -26,7 +26,7 @@ static uint64_t host_hash(void)
     return tsr__hash64(name, strlen(name), 0);
 }
 
-// ---- sending and receiving: the thread, or whoever waits ------------------------------------------------
+// ---- sending and receiving: the thread, or whoever waits ---------------------------------------
 
 static void take_beat(struct net *n, int rank)
 {
@@ -113,7 +113,7 @@ static void *beat_thread(void *data)
     return NULL;
 }
 
-// ---- start, stop --------------------------------------------------------------------------------------------
+// ---- start, stop -------------------------------------------------------------------------------
 
 tsr_status tsr__beat_start(struct net *n, uint32_t job)
 {
@@ -186,7 +186,7 @@ void tsr__beat_stop(struct net *n)
         n->link->failed(n->link);
 }
 
-// ---- for the rank's thread --------------------------------------------------------------------------------------
+// ---- for the rank's thread ---------------------------------------------------------------------
 
 void tsr__beat_tell(struct net *n, const struct comm_call *c, enum beat_state state, int peer)
 {

@@ -103,8 +103,7 @@ struct comm_options {
     const char *plugins; // folder to look for plug-ins in first, or NULL
 };
 
-// ---- collectives
-// ------------------------------------------------------------------------------------
+// ---- collectives -------------------------------------------------------------------------------
 
 tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
                                 void *out, struct comm_trouble *why);
@@ -117,8 +116,7 @@ tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what
 void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text);
 void tsr__comm_close(struct endpoint *e); // NULL is fine
 
-// ---- ranks as threads of one process (threads.c)
-// -------------------------------------------------------
+// ---- ranks as threads of one process (threads.c) -----------------------------------------------
 
 struct thread_job;
 // A job of n ranks; endpoints belong to it. NULL: out of memory (finding added).
@@ -128,8 +126,7 @@ void tsr__threads_free(struct thread_job *j); // after all ranks have ended
 // What ended the job, or NULL. After all ranks have ended.
 const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j);
 
-// ---- ranks as processes (mpi.c, net.c)
-// --------------------------------------------------------------------
+// ---- ranks as processes (mpi.c, net.c) ---------------------------------------------------------
 
 // Joins the MPI job that a launcher of that family started ("openmpi", "mpich"). Adds the finding
 // itself: plugin-absent, mpi-failed.
@@ -140,8 +137,7 @@ tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_o
 // MPI: "torchrun".
 bool tsr__launcher_is_mpi(const char *family);
 
-// ---- arithmetic (reduce.c)
-// ----------------------------------------------------------------------------------
+// ---- arithmetic (reduce.c) ---------------------------------------------------------------------
 
 // True if elements of that type can be reduced: floats of 16, 32, 64 bits, bfloat16, integers of 8
 // to 64 bits, bool.

@@ -30,7 +30,7 @@ double tsr__tolerance(tsr_dtype type)
     }
 }
 
-// ---- one element as a double --------------------------------------------------------------------
+// ---- one element as a double -------------------------------------------------------------------
 
 static double half_value(uint16_t bits)
 {
@@ -115,7 +115,7 @@ static size_t numbers_of(tsr_dtype t)
            t == TSR_UINT64;
 }
 
-// ---- two tensors --------------------------------------------------------------------------------
+// ---- two tensors -------------------------------------------------------------------------------
 
 static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size_t k)
 {

@@ -64,7 +64,7 @@ static tsr_status load_inputs(struct work *w)
     return access(first.p, F_OK) == 0 ? tsr_tensors_load(w->recorded, set, w->model, true) : TSR_OK;
 }
 
-// ---- comparing ----------------------------------------------------------------------------------
+// ---- comparing ---------------------------------------------------------------------------------
 
 static void report(struct work *w, const tsr_difference *d, enum diag_code code,
                    const char *against)
@@ -119,7 +119,7 @@ static tsr_status compare_all(struct work *w, tsr_verify_result *r)
     return a->failed ? TSR_NOMEM : r->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
-// ---- all of it ----------------------------------------------------------------------------------
+// ---- all of it ---------------------------------------------------------------------------------
 
 static tsr_status open_all(struct work *w)
 {

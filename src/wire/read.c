@@ -198,8 +198,7 @@ bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out)
     return true;
 }
 
-// ---- the check
-// --------------------------------------------------------------------------------------
+// ---- the check ---------------------------------------------------------------------------------
 
 // True if the bytes are whole varints of at most 10 bytes.
 static bool varints_ok(const unsigned char *p, const unsigned char *end)
@@ -324,8 +323,7 @@ tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, s
     return TSR_MALFORMED;
 }
 
-// ---- reading parts that were checked
-// ------------------------------------------------------------------
+// ---- reading parts that were checked -----------------------------------------------------------
 
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 {

@@ -144,7 +144,7 @@ void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t 
         r->at = varint_put(r->at, (uint64_t)v[i]);
 }
 
-// ---- nested messages --------------------------------------------------------------------------------
+// ---- nested messages ---------------------------------------------------------------------------
 
 size_t tsr__rope_begin(struct rope *r, uint32_t number)
 {
@@ -205,8 +205,7 @@ void tsr__rope_end(struct rope *r, size_t mark)
     r->open.n = mark;
 }
 
-// ---- rewriting
-// --------------------------------------------------------------------------------------
+// ---- rewriting ---------------------------------------------------------------------------------
 
 // The parts of one managed number while origin is walked. Members: the fields of that number in
 // origin.
@@ -389,7 +388,7 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
     write_same(&w);
 }
 
-// ---- exchanging texts ---------------------------------------------------------------------------------
+// ---- exchanging texts --------------------------------------------------------------------------
 
 static char *put_bytes(char *p, const char *from, size_t n)
 {
@@ -430,7 +429,7 @@ void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
     r->at = put_bytes(p, from, (size_t)(origin.p + origin.n - from));
 }
 
-// ---- giving out -------------------------------------------------------------------------------------
+// ---- giving out --------------------------------------------------------------------------------
 
 static struct str last_run(const struct rope *r)
 {

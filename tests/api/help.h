@@ -81,7 +81,7 @@ static inline int teardown(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-// ---- findings ------------------------------------------------------------------------------------
+// ---- findings ----------------------------------------------------------------------------------
 
 static inline size_t findings(const struct bench *b, const char *code)
 {
@@ -116,7 +116,7 @@ static inline size_t check_errors(struct bench *b, tsr_model *m)
         assert_true(findings(b, code) > 0);                                                        \
     } while (0)
 
-// ---- saving and loading again ---------------------------------------------------------------------
+// ---- saving and loading again ------------------------------------------------------------------
 
 static inline void *save(struct bench *b, tsr_model *m, size_t *n)
 {
@@ -181,7 +181,7 @@ static inline void shard(struct bench *b, tsr_value *v, tsr_config *c, int64_t a
     assert_int_equal(tsr_node_shard(b->mm, v, c, axis, count, NULL, 0, -1), TSR_OK);
 }
 
-// ---- messages written by hand -----------------------------------------------------------------------
+// ---- messages written by hand ------------------------------------------------------------------
 
 struct msg {
     unsigned char at[4096];

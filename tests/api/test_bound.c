@@ -16,7 +16,7 @@ static tsr_spec *first_spec(const tsr_node *n)
     return p;
 }
 
-// ---- checker -------------------------------------------------------------------------------------
+// ---- checker -----------------------------------------------------------------------------------
 
 static void test_47_valid_model(void **state)
 {
@@ -124,7 +124,7 @@ static void test_57_axis_twice_in_two_spellings(void **state)
     REPORTS(b, b->m, "shard-axis-twice");
 }
 
-// ---- copies ------------------------------------------------------------------------------------------
+// ---- copies ------------------------------------------------------------------------------------
 
 static tsr_model *copy_of(struct bench *b)
 {
@@ -179,7 +179,7 @@ static void test_61_spec_of_a_dropped_value(void **state)
     assert_string_equal(tsr_value_name(tsr_spec_value(tsr_node_config_spec(nc, 0))), "W");
 }
 
-// ---- text form: here the file -----------------------------------------------------------------------------
+// ---- text form: here the file ------------------------------------------------------------------
 
 static void test_62_entries_are_written_only_if_present(void **state)
 {
@@ -196,7 +196,7 @@ static void test_62_entries_are_written_only_if_present(void **state)
     assert_true(holds(b, b->m, "5205 0a0163 1800"));
 }
 
-// ---- graph edits ---------------------------------------------------------------------------------------------
+// ---- graph edits -------------------------------------------------------------------------------
 
 // Bettered: the guide promises that specs follow a replaced value; onnx_ir drops them.
 static void test_63_spec_follows_a_replaced_input(void **state)
@@ -244,7 +244,7 @@ static void test_65_fewer_outputs_drop_their_specs(void **state)
     assert_null(tsr_node_sharding_of(n, second, 0));
 }
 
-// ---- odd files -----------------------------------------------------------------------------------------------
+// ---- odd files ---------------------------------------------------------------------------------
 
 static void test_66_default_size_is_not_written(void **state)
 {
@@ -369,7 +369,7 @@ static void test_73_entry_with_a_nameless_configuration(void **state)
     survives(b, &empty); // bettered
 }
 
-// ---- checker, odd cases ------------------------------------------------------------------------------------------
+// ---- checker, odd cases ------------------------------------------------------------------------
 
 static void test_74_nodes_without_entries(void **state)
 {
@@ -455,7 +455,7 @@ static void test_83_no_configuration_no_device_range(void **state)
     assert_int_equal(findings(b, "shard-device"), 0);
 }
 
-// ---- reading and writing whole models -------------------------------------------------------------------------
+// ---- reading and writing whole models ----------------------------------------------------------
 
 static void test_84_configuration_read_and_written(void **state)
 {

@@ -23,7 +23,7 @@ static const char *name_of(const tsr_value *v)
     return v ? tsr_value_name(v) : "";
 }
 
-// ---- structure -------------------------------------------------------------------------------------
+// ---- structure ---------------------------------------------------------------------------------
 
 static unsigned crc32_of(const unsigned char *p, size_t n)
 {
@@ -154,7 +154,7 @@ static void print_models(const char *list)
     fclose(f);
 }
 
-// ---- annotations ---------------------------------------------------------------------------------------
+// ---- annotations -------------------------------------------------------------------------------
 
 static void print_ints(const char *what, const int64_t *v, size_t n)
 {
@@ -212,7 +212,7 @@ static void print_devices(const char *path)
     tsr_model_free(m);
 }
 
-// ---- writing ---------------------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
 // Cuts everything that is known to be large enough, in a way that depends on the place only.
 static void annotate(tsr_model *m)

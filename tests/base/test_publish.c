@@ -279,7 +279,7 @@ static void no_descriptors(void **state)
     assert_int_equal(refused, 2);
 }
 
-// ---- folders ------------------------------------------------------------------------------------
+// ---- folders -----------------------------------------------------------------------------------
 
 static void fill(tsr_session *s, struct outfolder *f, const char *name, const char *bytes)
 {

@@ -161,7 +161,7 @@ static void same_manifest_same_bytes(void **state)
     tsr_json_free(two);
 }
 
-// ---- damage -------------------------------------------------------------------------------------
+// ---- damage ------------------------------------------------------------------------------------
 
 static void a_rank_needs_only_its_files(void **state)
 {

@@ -59,7 +59,7 @@ static void test_clone_keeps_dangling_entries(void **state)
     assert_memory_equal(bytes, file.at, n);
 }
 
-// ---- transplants -----------------------------------------------------------------------------------
+// ---- transplants -------------------------------------------------------------------------------
 
 static void attr_graph(struct msg *node, const char *name, const struct msg *graph)
 {
@@ -183,7 +183,7 @@ static void test_copy_constants(void **state)
     assert_int_equal(tsr_value_dim(w, 0).value, 4096);
 }
 
-// ---- inlining ------------------------------------------------------------------------------------------
+// ---- inlining ----------------------------------------------------------------------------------
 
 // The body's second node: Op(m, a) with three attributes that stand for the call's.
 static struct msg op_node(bool stage_inside)

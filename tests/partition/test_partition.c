@@ -24,7 +24,7 @@ static bool nothing_left(const struct bench *b)
     return stat(b->folder, &info) != 0 && rmdir(b->base) == 0 && mkdir(b->base, 0700) == 0;
 }
 
-// ---- refusals -----------------------------------------------------------------------------------
+// ---- refusals ----------------------------------------------------------------------------------
 
 static void no_configuration(void **state)
 {
@@ -155,7 +155,7 @@ static void parts_are_not_cut_again(void **state)
     assert_true(nothing_left(b));
 }
 
-// ---- what comes out -----------------------------------------------------------------------------
+// ---- what comes out ----------------------------------------------------------------------------
 
 static void weights_are_really_cut(void **state)
 {
@@ -252,7 +252,7 @@ static void ranks_without_work_have_a_token(void **state)
     tsr_model_free(part);
 }
 
-// ---- failures -----------------------------------------------------------------------------------
+// ---- failures ----------------------------------------------------------------------------------
 
 // Returns false once the n-th is beyond all there are.
 static bool cut_and_fail(struct bench *b, int kind, uint64_t n)

@@ -157,7 +157,7 @@ static void test_common_factors(void **state)
     assert_true(expr_is(tsr__expr_gcd(&b->x, expr_number(12), expr_number(18)), 6));
 }
 
-// ---- random expressions against numbers -----------------------------------------------------------------
+// ---- random expressions against numbers --------------------------------------------------------
 
 #define SYMBOLS 3
 

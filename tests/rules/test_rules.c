@@ -39,7 +39,7 @@ static int teardown(void **state)
     return 0;
 }
 
-// ---- building: a dimension is a number or a symbol, "batch 3 x" ----------------------------------------
+// ---- building: a dimension is a number or a symbol, "batch 3 x" --------------------------------
 
 static int read_dims(const char *text, tsr_dim *dims, char *buffer, size_t size)
 {
@@ -142,7 +142,7 @@ static const char *size_text(struct bench *b, const tsr_node *n, const char *fac
     return "no such factor";
 }
 
-// ---- the table -------------------------------------------------------------------------------------------
+// ---- the table ---------------------------------------------------------------------------------
 
 static void test_rows_parse_and_are_sorted(void **state)
 {
@@ -226,7 +226,7 @@ static void test_notation_reads_clauses(void **state)
     assert_int_equal(p->n_inputs, 0);
 }
 
-// ---- expressions ---------------------------------------------------------------------------------------------
+// ---- expressions -------------------------------------------------------------------------------
 
 static tsr_dim symbol(const char *s)
 {
@@ -283,7 +283,7 @@ static void test_sizes_print(void **state)
     assert_true(huge.known && huge.poly->n == 1 && huge.poly->terms[0].n == 1); // one symbol
 }
 
-// ---- rules of nodes --------------------------------------------------------------------------------------------
+// ---- rules of nodes ----------------------------------------------------------------------------
 
 static void test_matmul(void **state)
 {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
-// ---- one mistake, one finding -------------------------------------------------------------------
+// ---- one mistake, one finding ------------------------------------------------------------------
 
 // A case is made twice on y = Add(x, w) of shape 8 x 6 with 4 devices: with the mistake and without it. With it, the
 // check must report that one finding and nothing else; without it, nothing at all.
@@ -464,7 +464,7 @@ static void one_configuration_can_be_asked_for(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- what only a file can hold ------------------------------------------------------------------
+// ---- what only a file can hold -----------------------------------------------------------------
 
 // Models as bytes: fields of protobuf, written by hand.
 
@@ -655,7 +655,7 @@ static void wrong_names_get_the_nearest(void **state)
     tsr_model_free(m);
 }
 
-// ---- everywhere, and worst cases ----------------------------------------------------------------
+// ---- everywhere, and worst cases ---------------------------------------------------------------
 
 // A subgraph and a function: text of a model is easier made by bytes of nested messages.
 static void subgraphs_and_functions_are_walked(void **state)

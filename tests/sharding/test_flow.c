@@ -121,7 +121,7 @@ static void done(struct net *t)
     tsr_model_free(t->m);
 }
 
-// ---- one node ------------------------------------------------------------------------------------------
+// ---- one node ----------------------------------------------------------------------------------
 
 static void test_two_axes_compose(void **state)
 {
@@ -292,7 +292,7 @@ static void test_arrivals_in_conflict(void **state)
     done(t);
 }
 
-// ---- dimensions of several factors -------------------------------------------------------------------------
+// ---- dimensions of several factors -------------------------------------------------------------
 
 // 64 cut in n -> [4, 16] -> transposed -> back: what arrives at the heads, and at the end.
 static void heads(void **state, int64_t size, int64_t n_heads, const char *cut, const char *split,
@@ -351,7 +351,7 @@ static void test_explicit_factor_that_must_be_whole(void **state)
     done(t);
 }
 
-// ---- failures ----------------------------------------------------------------------------------------------
+// ---- failures ----------------------------------------------------------------------------------
 
 static void test_value_before_its_producer(void **state)
 {
@@ -395,7 +395,7 @@ static void test_out_of_memory_everywhere(void **state)
     done(t);
 }
 
-// ---- whole models ------------------------------------------------------------------------------------------
+// ---- whole models ------------------------------------------------------------------------------
 
 static const char *const element_wise[] = {"Add",  "Mul",     "Div", "Erf",  "Tanh",    "Pow",
                                            "Relu", "Sigmoid", "Sub", "Sqrt", "Reshape", "Cast"};

@@ -3,7 +3,7 @@
 // and parse inverse.
 #include "common.h"
 
-// ---- right texts --------------------------------------------------------------------------------
+// ---- right texts -------------------------------------------------------------------------------
 
 struct right {
     const char *text;
@@ -95,7 +95,7 @@ static void another_loop_order_prints_in_dimension_order(void **state)
     assert_string_equal(tsr__notation_print(&b->arena, l).p, "{2,3:0,2,4,1,3,5}");
 }
 
-// ---- wrong texts --------------------------------------------------------------------------------
+// ---- wrong texts -------------------------------------------------------------------------------
 
 struct wrong {
     const char *text;
@@ -205,7 +205,7 @@ static void sizes_that_fit_are_accepted(void **state)
     }
 }
 
-// ---- the pair is inverse ------------------------------------------------------------------------
+// ---- the pair is inverse -----------------------------------------------------------------------
 
 static uint64_t seed = 11;
 

@@ -106,7 +106,7 @@ static void done(struct net *t)
     tsr_model_free(t->m);
 }
 
-// ---- granted -------------------------------------------------------------------------------------------
+// ---- granted -----------------------------------------------------------------------------------
 
 static void test_backwards_through_a_chain(void **state)
 {
@@ -185,7 +185,7 @@ static void test_two_axes(void **state)
     done(t);
 }
 
-// ---- refused -------------------------------------------------------------------------------------------
+// ---- refused -----------------------------------------------------------------------------------
 
 static void test_explicit_is_never_overridden(void **state)
 {

@@ -203,7 +203,7 @@ static void annotate(struct net *t)
     tsr_finding_clear(t->b->session);
 }
 
-// ---- what must hold ------------------------------------------------------------------------------------
+// ---- what must hold ----------------------------------------------------------------------------
 
 // Elements of a dimension that a device's coordinates give it, as a map of bytes.
 static void by_factors(const struct placement *p, size_t device, const struct rule_dim *d,
@@ -385,7 +385,7 @@ static void test_random_graphs(void **state)
     assert_true(t.refused > 0 && t.refused < GRAPHS / 4);
 }
 
-// ---- backwards and sideways ----------------------------------------------------------------------------
+// ---- backwards and sideways --------------------------------------------------------------------
 
 static size_t cut_specs(const struct net *t)
 {

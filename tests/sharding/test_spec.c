@@ -2,7 +2,7 @@
 // test_spec.c - specs read as layouts, layouts written as specs, shardings as text on a node, tiles of a shape.
 #include "common.h"
 
-// ---- writing ------------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
 // What a text becomes on a value of shape 1024 x 4096: device list, groups, (axis, size, shards) of each factor.
 struct written {
@@ -178,7 +178,7 @@ static void written_models_survive_the_file(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- reading ------------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 static const char *read_text(struct bench *b, const tsr_spec *p)
 {
@@ -260,7 +260,7 @@ static void a_rank_that_is_not_known_is_told(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- tiles --------------------------------------------------------------------------------------
+// ---- tiles -------------------------------------------------------------------------------------
 
 static void tiles_are_listed_by_device(void **state)
 {

@@ -25,7 +25,7 @@ static float input_of(int rank, int64_t i)
     return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % 1009) / 3.0F;
 }
 
-// ---- all-reduce ------------------------------------------------------------------------------------------
+// ---- all-reduce --------------------------------------------------------------------------------
 
 struct reduce_case {
     int64_t count;
@@ -82,7 +82,7 @@ static void test_all_reduce(void **state)
                      true); // more than one round
 }
 
-// ---- exchange -----------------------------------------------------------------------------------------------
+// ---- exchange ----------------------------------------------------------------------------------
 
 static size_t part_bytes(int from, int to, size_t scale)
 {
@@ -170,7 +170,7 @@ static void test_exchange(void **state)
         }
 }
 
-// ---- groups and many calls ------------------------------------------------------------------------------------
+// ---- groups and many calls ---------------------------------------------------------------------
 
 static void act_groups(struct actor *a)
 {
@@ -228,7 +228,7 @@ static void test_barrier(void **state)
     world_close(&w);
 }
 
-// ---- disagreement ---------------------------------------------------------------------------------------------
+// ---- disagreement ------------------------------------------------------------------------------
 
 enum wrong { PLAN, KIND, ID, RUN, GROUP, TYPE, REDUCE, COUNT, DETAIL, WRONG_COUNT };
 static const char *const wrong_words[] = {
@@ -333,7 +333,7 @@ static void test_bad_group(void **state)
     world_close(&w);
 }
 
-// ---- loss -----------------------------------------------------------------------------------------------------
+// ---- loss --------------------------------------------------------------------------------------
 
 static void act_leave(struct actor *a)
 {
