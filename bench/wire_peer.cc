@@ -120,7 +120,7 @@ int main(int argc, char **argv)
 {
     if (argc != 4)
         return 2;
-    int rounds = atoi(argv[3]);
+    int rounds = (int)strtol(argv[3], NULL, 10);
     if (!strcmp(argv[1], "open"))
         clock_used = CLOCK_MONOTONIC;
     double best = 0, first = 0;

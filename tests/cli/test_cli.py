@@ -319,6 +319,31 @@ def test_rules():
     check("no such rule", rc == 1 and "Frobnicate" in err, (rc, out, err))
 
 
+def test_external(d):
+    """A model saved away from its data: external-elsewhere, or the data comes along."""
+    import numpy as np
+    home, away = os.path.join(d, "home"), os.path.join(d, "away")
+    os.makedirs(home), os.makedirs(away)
+    w = onnx.numpy_helper.from_array(np.ones((64, 64), "float32"), "w")
+    info = helper.make_tensor_value_info
+    g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], "g", [info("x", 1, [2, 64])], [info("y", 1, [2, 64])], [w])
+    src, out = os.path.join(home, "m.onnx"), os.path.join(away, "m.onnx")
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), src, save_as_external_data=True, location="m.data", size_threshold=0)
+    rc, _, err = call("annotate", src, "--config", "c:2", "-o", out)
+    check("data stays behind: a warning", rc == 0 and "external-elsewhere" in err and os.listdir(away) == ["m.onnx"], err)
+    rc, _, err = call("annotate", src, "--config", "c:2", "--copy-data", "-o", out)
+    check("data comes along", rc == 0 and "external-elsewhere" not in err and read(os.path.join(away, "m.data")) == read(os.path.join(home, "m.data")), err)
+    rc, _, err = call("annotate", src, "--config", "c:2", "-o", os.path.join(home, "n.onnx"))
+    check("data is beside it: no warning", rc == 0 and "external" not in err, err)
+    m = onnx.load(src, load_external_data=False)
+    for e in m.graph.initializer[0].external_data:
+        if e.key == "location":
+            e.value = "../home/m.data"
+    onnx.save(m, src)
+    rc, _, err = call("annotate", src, "--config", "c:2", "--copy-data", "-o", os.path.join(away, "o.onnx"))
+    check("data whose name leads out is not copied", rc == 8 and sorted(os.listdir(away)) == ["m.data", "m.onnx"], (rc, err))
+
+
 def test_damaged(d):
     whole = read(os.path.join(d, "m.onnx"))
     path, out = os.path.join(d, "cut.onnx"), os.path.join(d, "cut-out.onnx")
