@@ -17,7 +17,7 @@ static void put_text(struct rope *r, uint32_t number, const char *format, int i)
     tsr__rope_bytes(r, number, (struct str){text, (size_t)n});
 }
 
-#define VALUE "/model/layers.%06d/block/op_output_0"
+#define VALUE "/model/layers.%06d/self_attn/mul_output_0"
 #define CONST "model.layers.%06d.weight"
 
 static void put_value_info(struct rope *r, uint32_t number, const char *format, int i)
@@ -69,7 +69,7 @@ static void put_node(struct rope *r, int i, bool annotated)
     else if (i % 2 && i > 2)
         put_text(r, F_NODE_INPUT, VALUE, i - 2);
     put_text(r, F_NODE_OUTPUT, VALUE, i);
-    put_text(r, F_NODE_NAME, "/model/layers.%06d/block/op", i);
+    put_text(r, F_NODE_NAME, "/model/layers.%06d/self_attn/mul", i);
     tsr__rope_bytes(r, F_NODE_OP_TYPE, str_of(ops[i % 10]));
     if (i % 10 == 9) {
         size_t attr = tsr__rope_begin(r, F_NODE_ATTRIBUTE);
