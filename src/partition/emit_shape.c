@@ -91,15 +91,23 @@ static struct sized read_symbol(struct expr *e, struct str symbol)
     return (struct sized){.ok = !e->part || v, .value = v, .symbolic = true};
 }
 
-static struct sized combine(struct expr *e, const char *op, struct sized a, struct sized b);
+// Arithmetic of sizes: computed here where both are known, by a node of that operator otherwise.
+enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
+static const char *const arith_ops[] = {
+    [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul", [ARITH_DIV] = "Div",
+    [ARITH_MOD] = "Mod", [ARITH_MAX] = "Max", [ARITH_MIN] = "Min",
+};
+static struct sized combine(struct expr *e, enum arith op, struct sized a, struct sized b);
 
 // max(a, b), FloorDiv(a, b) ...: the parenthesis is open.
 static struct sized read_call(struct expr *e, struct str name)
 {
     static const struct {
-        const char *name, *op;
-    } calls[] = {{"max", "Max"}, {"Max", "Max"},       {"min", "Min"},     {"Min", "Min"},
-                 {"Mod", "Mod"}, {"PythonMod", "Mod"}, {"FloorDiv", "Div"}};
+        const char *name;
+        enum arith op;
+    } calls[] = {{"max", ARITH_MAX},     {"Max", ARITH_MAX}, {"min", ARITH_MIN},
+                 {"Min", ARITH_MIN},     {"Mod", ARITH_MOD}, {"PythonMod", ARITH_MOD},
+                 {"FloorDiv", ARITH_DIV}};
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
@@ -135,25 +143,32 @@ static tsr_value *as_value(struct part *t, const struct sized *s)
     return s->value ? s->value : tsr__part_ints(t, &s->number, 1);
 }
 
-static bool compute(const char *op, int64_t a, int64_t b, int64_t *out)
+static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
-    if (!strcmp(op, "Add"))
+    switch (op) {
+    case ARITH_ADD:
         return add_ok(a, b, out);
-    if (!strcmp(op, "Sub"))
+    case ARITH_SUB:
         return !__builtin_sub_overflow(a, b, out);
-    if (!strcmp(op, "Mul"))
+    case ARITH_MUL:
         return mul_ok(a, b, out);
-    if (!strcmp(op, "Max") || !strcmp(op, "Min")) {
-        *out = (a > b) == (op[1] == 'a') ? a : b;
+    case ARITH_MAX:
+        *out = a > b ? a : b;
         return true;
+    case ARITH_MIN:
+        *out = a < b ? a : b;
+        return true;
+    case ARITH_DIV:
+    case ARITH_MOD:
+        break;
     }
     if (a < 0 || b <= 0)
         return false;
-    *out = op[0] == 'D' ? a / b : a % b;
+    *out = op == ARITH_DIV ? a / b : a % b;
     return true;
 }
 
-static struct sized combine(struct expr *e, const char *op, struct sized a, struct sized b)
+static struct sized combine(struct expr *e, enum arith op, struct sized a, struct sized b)
 {
     struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
     if (!out.ok)
@@ -161,8 +176,8 @@ static struct sized combine(struct expr *e, const char *op, struct sized a, stru
     if (!out.symbolic) {
         out.ok = compute(op, a.number, b.number, &out.number);
     } else if (e->part) {
-        out.value = tsr__part_node(e->part, op, (struct str){0}, 2, as_value(e->part, &a),
-                                   as_value(e->part, &b));
+        out.value = tsr__part_node(e->part, arith_ops[op], (struct str){0}, 2,
+                                   as_value(e->part, &a), as_value(e->part, &b));
         out.ok = out.value != NULL;
     }
     return out;
@@ -175,11 +190,11 @@ static struct sized read_product(struct expr *e)
         if (!left.ok)
             return left;
         if (take(e, "*"))
-            left = combine(e, "Mul", left, read_atom(e));
+            left = combine(e, ARITH_MUL, left, read_atom(e));
         else if (take(e, "//") || take(e, "/"))
-            left = combine(e, "Div", left, read_atom(e));
+            left = combine(e, ARITH_DIV, left, read_atom(e));
         else if (take(e, "%"))
-            left = combine(e, "Mod", left, read_atom(e));
+            left = combine(e, ARITH_MOD, left, read_atom(e));
         else
             return left;
     }
@@ -192,9 +207,9 @@ static struct sized read_sum(struct expr *e)
         left = read_product(e);
     while (left.ok) {
         if (take(e, "+"))
-            left = combine(e, "Add", left, read_product(e));
+            left = combine(e, ARITH_ADD, left, read_product(e));
         else if (take(e, "-"))
-            left = combine(e, "Sub", left, read_product(e));
+            left = combine(e, ARITH_SUB, left, read_product(e));
         else
             break;
     }
