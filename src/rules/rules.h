@@ -71,9 +71,9 @@ enum rewrite_kind {
                       // device with coordinate 0 of every reduced factor keeps it, the others leave
                       // it out
     REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
-    REWRITE_SIZES,    // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
-                      // the whole tensor, whatever part of it is here
-    REWRITE_SIZE,     // the same, their product as one number
+    REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
+                   // the whole tensor, whatever part of it is here
+    REWRITE_SIZE,  // the same, their product as one number
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
