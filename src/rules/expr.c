@@ -466,6 +466,23 @@ struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b)
     return r.known ? r : expr_number(1);
 }
 
+// e is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
+static bool clips(const struct exprs *x, struct expr e, struct expr of)
+{
+    const struct term *t = e.poly && e.poly->n == 1 ? &e.poly->terms[0] : NULL;
+    const struct atom *a = t && t->n == 1 && t->number == 1 ? &x->atoms.at[t->atoms[0]] : NULL;
+    if (!a || !expr_equal(a->a, of) || !expr_is_number(a->b))
+        return false; // operations have the number second
+    return a->kind == ATOM_MIN ? a->b.number > 1 : a->kind == ATOM_MAX && a->b.number == 1;
+}
+
+struct expr tsr__expr_broadcast(struct exprs *x, struct expr a, struct expr b)
+{
+    if (expr_equal(a, b) || expr_is_number(a) || clips(x, b, a))
+        return a;
+    return expr_is_number(b) || clips(x, a, b) ? b : unknown;
+}
+
 bool tsr__dim_equal(struct exprs *x, tsr_dim a, tsr_dim b)
 {
     if (a.value >= 0 && b.value >= 0)

@@ -103,6 +103,10 @@ struct expr tsr__expr_min(struct exprs *x, struct expr a, struct expr b);
 // The largest common factor that can be seen; 1 if none.
 struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b);
 
+// The size of a dimension in which two tensors of these sizes are broadcast, if it can be told before the run; unknown
+// otherwise. A number is not 1: who asks has seen to that.
+struct expr tsr__expr_broadcast(struct exprs *x, struct expr a, struct expr b);
+
 #define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
 static inline bool dim_known(tsr_dim d)
 {

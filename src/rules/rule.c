@@ -300,10 +300,13 @@ static bool loose_symbol(struct build *b, bool out, int i, int axis, const struc
     if (!dim_known(*size) && !b->doubtful[factors[0]]) {
         *size = here;
         b->doubtful[factors[0]] = !dim_known(here);
-    } else if (!tsr__dim_equal(b->shapes->exprs, *size, here)) {
+    } else if (size->value >= 0) {
         b->doubtful[factors[0]] = true;
-        if (size->value < 0)
-            *size = DIM_UNKNOWN;
+    } else {
+        struct exprs *x = b->shapes->exprs;
+        *size =
+            tsr__expr_dim(x, tsr__expr_broadcast(x, tsr__expr_of(x, *size), tsr__expr_of(x, here)));
+        b->doubtful[factors[0]] = !dim_known(*size);
     }
     return true;
 }
@@ -446,8 +449,8 @@ static bool stretch_dim(struct exprs *x, tsr_dim *at, tsr_dim d)
         *at = d;
     else if (at->value >= 0 && d.value >= 0)
         return at->value == d.value;
-    else if (!tsr__dim_equal(x, *at, d))
-        *at = DIM_UNKNOWN; // nobody knows before the run which of them is 1
+    else // unknown: nobody knows before the run which of them is 1
+        *at = tsr__expr_dim(x, tsr__expr_broadcast(x, tsr__expr_of(x, *at), tsr__expr_of(x, d)));
     return true;
 }
 

@@ -236,13 +236,11 @@ void tsr__find_pad(struct shape_job *j)
 }
 
 // Two sizes of one broadcast dimension.
-static struct expr stretched(struct expr a, struct expr b)
+static struct expr stretched(struct exprs *x, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
         return b;
-    if (expr_is(b, 1) || (expr_is_number(a) && a.number != 1) || expr_equal(a, b))
-        return a;
-    return (struct expr){0};
+    return expr_is(b, 1) ? a : tsr__expr_broadcast(x, a, b);
 }
 
 void tsr__find_expand(struct shape_job *j)
@@ -258,7 +256,7 @@ void tsr__find_expand(struct shape_job *j)
         int a = i - (rank - s.rank), b = i - (rank - (int)n);
         struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(j->x, s.dims[a]);
         struct expr y = b < 0 ? expr_number(1) : element(want, b);
-        dims[i] = tsr__expr_dim(j->x, stretched(x, y));
+        dims[i] = tsr__expr_dim(j->x, stretched(j->x, x, y));
     }
     tsr__job_set(j, 0, rank, dims);
 }

@@ -157,6 +157,19 @@ static void test_common_factors(void **state)
     assert_true(expr_is(tsr__expr_gcd(&b->x, expr_number(12), expr_number(18)), 6));
 }
 
+static void test_broadcast_sizes(void **state)
+{
+    struct bench *b = *state;
+    struct expr s = of(b, "seq"), none = {0};
+    assert_true(expr_equal(tsr__expr_broadcast(&b->x, s, of(b, "min(seq, 64)")), s));
+    assert_true(expr_equal(tsr__expr_broadcast(&b->x, of(b, "Max(1, seq)"), s), s));
+    assert_true(expr_equal(tsr__expr_broadcast(&b->x, s, expr_number(5)), expr_number(5)));
+    assert_false(tsr__expr_broadcast(&b->x, s, of(b, "min(seq, 1)")).known);
+    assert_false(tsr__expr_broadcast(&b->x, s, of(b, "max(seq, 2)")).known);
+    assert_false(tsr__expr_broadcast(&b->x, s, of(b, "other")).known);
+    assert_false(tsr__expr_broadcast(&b->x, s, none).known);
+}
+
 // ---- random expressions against numbers --------------------------------------------------------
 
 #define SYMBOLS 3
@@ -271,6 +284,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_not_known_stays_so, setup, teardown),
         cmocka_unit_test_setup_teardown(test_symbols_are_bound, setup, teardown),
         cmocka_unit_test_setup_teardown(test_common_factors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_broadcast_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_random_expressions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_random_texts, setup, teardown),
     };
