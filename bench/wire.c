@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -213,8 +214,9 @@ static double do_load_annotated(const char *path, int round)
 }
 
 // An allocator that keeps large blocks for the next round, as the peer writes into memory that it keeps:
-// encoding is measured, not the kernel's clearing of pages.
+// encoding is measured, not the kernel's clearing of pages. Huge pages as in the library's own allocator.
 #define POOL_BYTES ((size_t)64 << 10)
+#define HUGE_BYTES ((size_t)2 << 20)
 
 struct pool {
     struct {
@@ -233,7 +235,13 @@ static void *pool_get(struct pool *pool, size_t bytes)
         pool->kept[i] = pool->kept[--pool->n];
         return p;
     }
-    return malloc(bytes);
+    if (bytes < HUGE_BYTES)
+        return malloc(bytes);
+    size_t whole = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+    void *p = aligned_alloc(HUGE_BYTES, whole);
+    if (p)
+        madvise(p, whole, MADV_HUGEPAGE);
+    return p;
 }
 
 static void *pool_alloc(void *data, void *old, size_t old_bytes, size_t bytes)

@@ -241,14 +241,8 @@ static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed,
         tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
 }
 
-#define SPLICES                                                                                    \
-    12 // names of a node that are exchanged at once; a node with more is written by parts
-
-// A node that reads and writes under other names and is the same otherwise, which is what renaming
-// makes of most of a model: each name in the file stands for its slot. False: too many.
-static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
+size_t tsr__node_splices(const tsr_node *n, struct str origin, struct wire_splice s[SPLICES])
 {
-    struct wire_splice s[SPLICES];
     size_t count = 0, input = 0, output = 0;
     struct wire_cursor c = wire_over(origin);
     struct wire_field f;
@@ -261,9 +255,18 @@ static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, st
         if (str_eq(name, f.bytes))
             continue;
         if (count == SPLICES)
-            return false;
+            return SPLICES + 1;
         s[count++] = (struct wire_splice){f.whole, f.number, name};
     }
+    return count;
+}
+
+static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
+{
+    struct wire_splice s[SPLICES];
+    size_t count = tsr__node_splices(n, origin, s);
+    if (count > SPLICES)
+        return false;
     tsr__rope_splice(r, number, origin, s, count);
     return true;
 }
@@ -274,8 +277,7 @@ static void write_node(struct rope *r, uint32_t number, tsr_node *n)
     size_t count = 0;
     PARTS(p, r->arena);
     struct str origin = tsr__field_body(n->whole);
-    if (!(n->flags & (N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS)) &&
-        write_renamed(r, number, n, origin))
+    if (!(n->flags & N_BEYOND_NAMES) && write_renamed(r, number, n, origin))
         return;
     bool fresh = n->flags & N_NEW; // a copy keeps what we do not manage
     if (fresh || ((n->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, n, false))) {

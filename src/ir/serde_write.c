@@ -417,6 +417,9 @@ struct places {
     void *data;
     struct info_part info_part;
     struct renamed_part renamed_part;
+    struct str node_body;
+    size_t n_splices;
+    struct wire_splice splices[SPLICES];
 };
 
 static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
@@ -424,6 +427,26 @@ static bool change(struct places *at, bool changed, void (*emit)(struct rope *, 
     at->emit = emit;
     at->data = data;
     return changed;
+}
+
+static void emit_spliced_node(struct rope *r, void *data)
+{
+    const struct places *at = data;
+    tsr__rope_splice(r, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
+}
+
+// Most changed nodes only have other names in them; that is seen and prepared in one look.
+static bool change_node(struct places *at, const struct wire_field *f, tsr_node *n, bool renamed)
+{
+    if (renamed && !(n->flags & N_BEYOND_NAMES) && !n->n_configs) {
+        at->n_splices = tsr__node_splices(n, f->bytes, at->splices);
+        at->node_body = f->bytes;
+        if (at->n_splices <= SPLICES)
+            return change(at, at->n_splices > 0, emit_spliced_node, at);
+    }
+    if (renamed)
+        tsr__touch_renamed(n);
+    return change(at, n->flags & N_CHANGED, tsr__emit_node, n);
 }
 
 static bool change_info(struct places *at, const struct wire_field *f, tsr_value *v)
@@ -445,9 +468,7 @@ static bool changed(struct places *at, const struct wire_field *f, tsr_graph *g)
     case F_GRAPH_NODE:
         at->node = n->next;
         __builtin_prefetch(n->next);
-        if (g->model->renamed)
-            tsr__touch_renamed(n);
-        return change(at, n->flags & N_CHANGED, tsr__emit_node, n);
+        return change_node(at, f, n, g->model->renamed);
     case F_GRAPH_INITIALIZER:
         v = g->initializers.at[at->initializers++];
         return change(at, v->flags & V_RENAMED, emit_initializer, v);

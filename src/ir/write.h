@@ -29,6 +29,13 @@ void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const 
 bool tsr__graph_in_place(const tsr_graph *g);
 void tsr__touch_renamed(
     tsr_node *n); // marks what of the node names something that has another name now
+// A node that reads and writes under other names and is the same otherwise, which is what renaming
+// makes of most of a model: the names to exchange in its field; each name there stands for its slot.
+// More than SPLICES: too many, the node is written by parts.
+#define SPLICES 12
+size_t tsr__node_splices(const tsr_node *n, struct str origin, struct wire_splice s[SPLICES]);
+// Changes with which more than names are different.
+#define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS))
 void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g);
 void tsr__emit_function(struct rope *r, void *function);
 void tsr__emit_node(struct rope *r, void *node);          // as a field of a graph

@@ -390,7 +390,25 @@ void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *manage
 
 // ---- exchanging texts --------------------------------------------------------------------------
 
-static char *put_bytes(char *p, const char *from, size_t n)
+// Bytes of a text field's tag and length, nearly always one each.
+static inline size_t head_size(uint32_t number, size_t length)
+{
+    if (TSR_LIKELY(number < 16 && length < 128))
+        return 2;
+    return varint_size((uint64_t)number << 3) + varint_size(length);
+}
+
+static inline char *put_head(char *p, uint32_t number, size_t length)
+{
+    if (TSR_LIKELY(number < 16 && length < 128)) {
+        p[0] = (char)(number << 3 | WIRE_LEN);
+        p[1] = (char)length;
+        return p + 2;
+    }
+    return varint_put(put_tag(p, number, WIRE_LEN), length);
+}
+
+static inline char *put_bytes(char *p, const char *from, size_t n)
 {
     if (n)
         memcpy(p, from, n);
@@ -402,8 +420,7 @@ void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
 {
     uint64_t length = origin.n;
     for (size_t i = 0; i < n; i++)
-        length += varint_size((uint64_t)s[i].number << 3) + varint_size(s[i].text.n) + s[i].text.n -
-                  s[i].old.n;
+        length += head_size(s[i].number, s[i].text.n) + s[i].text.n - s[i].old.n;
     if (length >= SPLICE_BYTES) { // rare, and too much to copy
         size_t mark = tsr__rope_begin(r, number);
         for (size_t i = 0; i <= n; i++) {
@@ -422,7 +439,7 @@ void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
     const char *from = origin.p;
     for (size_t i = 0; i < n; i++) {
         p = put_bytes(p, from, (size_t)(s[i].old.p - from));
-        p = varint_put(put_tag(p, s[i].number, WIRE_LEN), s[i].text.n);
+        p = put_head(p, s[i].number, s[i].text.n);
         p = put_bytes(p, s[i].text.p, s[i].text.n);
         from = s[i].old.p + s[i].old.n;
     }
