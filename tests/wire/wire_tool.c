@@ -4,6 +4,8 @@
 //   wire_tool verdict     reads (message, length, bytes) triples, answers y or n: does the check accept?
 //   wire_tool model       the same for whole models that are loaded; after y come two numbers of 4 bytes: how many
 //                         nodes and constants the main graph has. A model that loads must save as it was.
+//   wire_tool rename      reads lines PATH, gives every value of the main graph a name with "x_" in front, answers
+//                         with the length (4 bytes) and the bytes of the model.
 //   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file through the
 //                         rope, and rewrites it with its own fields as parts; both must give the same bytes.
 #include "wire/wire.h"
@@ -180,6 +182,51 @@ static int run_verdict(tsr_session *s, bool models)
     return 0;
 }
 
+static void rename_value(tsr_value *v)
+{
+    char name[1024];
+    if (!v || !tsr_value_graph(v) || !strncmp(tsr_value_name(v), "x_", 2) || !*tsr_value_name(v))
+        return;
+    int n = snprintf(name, sizeof name, "x_%s", tsr_value_name(v));
+    if (n >= (int)sizeof name || tsr_value_rename(v, name) != TSR_OK)
+        fprintf(stderr, "%s cannot be renamed\n", tsr_value_name(v));
+}
+
+static void rename_all(tsr_model *m)
+{
+    tsr_graph *g = tsr_model_graph(m);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        rename_value(tsr_graph_input(g, i));
+    for (size_t i = 0; i < tsr_graph_initializer_count(g); i++)
+        rename_value(tsr_graph_initializer(g, i));
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n))
+        for (size_t i = 0; i < tsr_node_output_count(n); i++)
+            rename_value(tsr_node_output(n, i));
+}
+
+static int run_rename(tsr_session *s)
+{
+    char path[4200];
+    while (fgets(path, sizeof path, stdin)) {
+        tsr_model *m;
+        void *bytes;
+        size_t n;
+        path[strcspn(path, "\n")] = 0;
+        if (tsr_model_load(s, path, &m) != TSR_OK)
+            return 2;
+        rename_all(m);
+        if (tsr_model_save_bytes(m, &bytes, &n) != TSR_OK)
+            return 2;
+        for (int i = 0; i < 4; i++)
+            putchar((int)(n >> (8 * i) & 255));
+        fwrite(bytes, 1, n, stdout);
+        tsr_bytes_free(s, bytes, n);
+        tsr_model_free(m);
+        tsr_finding_clear(s);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     tsr_session *s = tsr_session_new(NULL);
@@ -190,6 +237,8 @@ int main(int argc, char **argv)
         rc = run_verdict(s, false);
     else if (s && argc == 2 && strcmp(argv[1], "model") == 0)
         rc = run_verdict(s, true);
+    else if (s && argc == 2 && strcmp(argv[1], "rename") == 0)
+        rc = run_rename(s);
     tsr_session_free(s);
     return rc;
 }

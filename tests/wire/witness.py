@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds `wire` against Python's onnx: witness.py TOOL verdict|model|roundtrip [CASES [SEED]].
+"""Holds `wire` against Python's onnx: witness.py TOOL verdict|model|rename|roundtrip [CASES [SEED]].
 
 verdict: random damage to real models; wire and the protobuf library must agree on what can be parsed.
 model: the same for loading models as a whole, and on how many nodes and constants they have.
+rename: every value of every model of the onnx package renamed, here and there, gives the same bytes.
 roundtrip: every .onnx and value file of the onnx package, decoded and encoded again, has the same bytes.
 Exit 77 (skipped) where Python has no onnx, or the package no test data.
 """
@@ -166,6 +167,59 @@ def verdict(tool, cases, seed, whole=False):
     return 1 if wrong else 0
 
 
+def defined(graph):
+    return ({v.name for v in graph.input} | {t.name for t in graph.initializer} |
+            {t.values.name for t in graph.sparse_initializer} | {o for n in graph.node for o in n.output}) - {""}
+
+
+def rename_in(graph, names):
+    """Renames in a graph and below it; what a subgraph defines itself hides the name outside."""
+    def now(name):
+        return names.get(name, name)
+    for t in graph.initializer:
+        t.name = now(t.name)
+    for t in graph.sparse_initializer:
+        t.values.name = now(t.values.name)
+    for v in list(graph.input) + list(graph.output) + list(graph.value_info):
+        v.name = now(v.name)
+    for a in graph.quantization_annotation:
+        a.tensor_name = now(a.tensor_name)
+        for pair in a.quant_parameter_tensor_names:
+            pair.value = now(pair.value)
+    for n in graph.node:
+        n.input[:] = [now(i) for i in n.input]
+        n.output[:] = [now(o) for o in n.output]
+        for entry in n.device_configurations:
+            for spec in entry.sharding_spec:
+                spec.tensor_name = now(spec.tensor_name)
+        for a in n.attribute:
+            for inner in ([a.g] if a.HasField("g") else []) + list(a.graphs):
+                hidden = defined(inner)
+                rename_in(inner, {k: v for k, v in names.items() if k not in hidden})
+
+
+def rename(tool):
+    paths = [p for p in files(".onnx") if os.path.getsize(p) < 1 << 20]
+    if not paths:
+        print("skipped: this onnx has no test data")
+        sys.exit(77)
+    said = subprocess.run([tool, "rename"], input="\n".join(paths).encode() + b"\n", stdout=subprocess.PIPE, check=True).stdout
+    wrong = 0
+    for path in paths:
+        n, = struct.unpack("<I", said[:4])
+        got, said = said[4:4 + n], said[4 + n:]
+        m = onnx.ModelProto()
+        with open(path, "rb") as f:
+            m.ParseFromString(f.read())
+        rename_in(m.graph, {name: "x_" + name for name in defined(m.graph) if not name.startswith("x_")})
+        if got != m.SerializeToString(deterministic=True):
+            wrong += 1
+            if wrong <= 10:
+                print("differs: " + path)
+    print("%d models, %d differ" % (len(paths), wrong))
+    return 1 if wrong else 0
+
+
 def roundtrip(tool):
     models = files(".onnx")
     if not models:
@@ -190,5 +244,7 @@ def roundtrip(tool):
 if __name__ == "__main__":
     if sys.argv[2] == "roundtrip":
         sys.exit(roundtrip(sys.argv[1]))
+    if sys.argv[2] == "rename":
+        sys.exit(rename(sys.argv[1]))
     sys.exit(verdict(sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 4000,
                      int(sys.argv[4]) if len(sys.argv) > 4 else 1, sys.argv[2] == "model"))
