@@ -29,6 +29,7 @@ test: all
 prove: all
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
 	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
+	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
 
 bench: SETUP := tools/setup bench
 bench: $(BUILD)/build.ninja
