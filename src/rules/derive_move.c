@@ -218,7 +218,55 @@ void tsr__derive_center_crop_pad(struct derivation *d)
         marked_rule(d, rank, marked, ",·");
 }
 
-// A dimension whose size stays is not resampled. The sizes of the local node are its own.
+// Scales from the attribute or a constant input; -1: not known.
+static int64_t scales_of(const struct derivation *d, float *out)
+{
+    struct shape_job j = {
+        .s = (struct shapes *)d->shapes, .n = d->node, .n_in = (int)tsr_node_input_count(d->node)};
+    int64_t n = tsr__attr_floats(tsr__attr_of(d->shapes, d->node, "scales"), out, MAX_RANK);
+    if (n > 0)
+        return n;
+    const tsr_tensor *t = tsr__job_tensor(&j, tsr__node_opset(d->node) < 11 ? 1 : 2);
+    const void *bytes;
+    size_t size;
+    n = t ? tsr_tensor_elements(t) : -1;
+    if (n < 0 || n > MAX_RANK || tsr_tensor_dtype(t) != TSR_FLOAT ||
+        tsr_tensor_data(t, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
+        return -1;
+    memcpy(out, bytes, size);
+    return n;
+}
+
+static bool text_is(const struct derivation *d, const char *name, const char *text)
+{
+    size_t n;
+    const char *s = tsr_attr_string(tsr__attr_of(d->shapes, d->node, name), &n);
+    return s && str_is((struct str){s, n}, text);
+}
+
+// Dimensions that are resampled, perhaps to the same size: by a scale that is not known to be 1, to keep
+// proportions, from a region, or because their size stands in a list of some axes.
+static bool mark_resampled(struct derivation *d, int rank, bool *marked)
+{
+    float scales[MAX_RANK];
+    const int64_t *axes;
+    int64_t n_axes = (int64_t)tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &axes);
+    bool sizes = given(d, 3),
+         all = text_is(d, "coordinate_transformation_mode", "tf_crop_and_resize");
+    int64_t n = sizes ? 0 : scales_of(d, scales);
+    if (sizes)
+        all = all || n_axes || text_is(d, "keep_aspect_ratio_policy", "not_smaller") ||
+              text_is(d, "keep_aspect_ratio_policy", "not_larger");
+    for (int64_t i = 0; i < (n_axes ? n_axes : rank); i++) {
+        int64_t axis = n_axes ? axes[i] : i;
+        bool one = sizes || (i < n && scales[i] == 1.0f);
+        if ((all || !one) && !mark_axes(d, rank, &axis, 1, marked))
+            return false;
+    }
+    return true;
+}
+
+// A dimension that is not resampled passes. The sizes of the local node are its own.
 void tsr__derive_resize(struct derivation *d)
 {
     bool marked[MAX_RANK] = {false};
@@ -234,6 +282,8 @@ void tsr__derive_resize(struct derivation *d)
     }
     for (int i = 0; i < rank; i++)
         marked[i] = !same_dim(d, from.dims[i], to.dims[i]);
+    if (!mark_resampled(d, rank, marked))
+        return;
     bool sizes = given(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
     marked_rule(d, rank, marked, ",·?,·?,·?");
     if (sizes && !axes)
