@@ -111,6 +111,35 @@ static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64
     MUST(rope_size(r) == bytes);
 }
 
+// Texts of one number exchanged in place give what rewriting them gives.
+static void splice(struct arena *a, struct str body, enum wire_message m, uint32_t number)
+{
+    const struct wire_row *row = tsr__wire_row(m, number);
+    struct wire_splice splices[8];
+    struct wire_part parts[8];
+    size_t n = 0;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    if (!row || row->kind != KIND_BYTES)
+        return;
+    while (tsr__wire_next(&c, &f)) {
+        if (f.number != number)
+            continue;
+        if (f.type != WIRE_LEN || n == TSR_COUNT(splices))
+            return;
+        splices[n] = (struct wire_splice){f.whole, number, STR("exchanged")};
+        parts[n++] = (struct wire_part){.number = number, .text = true, .span = STR("exchanged")};
+    }
+    struct rope one, other;
+    tsr__rope_init(&one, a);
+    tsr__rope_init(&other, a);
+    tsr__rope_splice(&one, 7, body, splices, n);
+    size_t mark = tsr__rope_begin(&other, 7);
+    tsr__rope_rewrite(&other, body, &number, 1, parts, n);
+    tsr__rope_end(&other, mark);
+    MUST(str_eq(tsr__rope_flat(&one, a), tsr__rope_flat(&other, a)));
+}
+
 static void good(tsr_session *s, struct arena *a, struct str body, enum wire_message m,
                  uint64_t dice)
 {
@@ -126,6 +155,7 @@ static void good(tsr_session *s, struct arena *a, struct str body, enum wire_mes
     tsr__rope_init(&r, a);
     rewrite(&r, body, m, 0);
     MUST(str_eq(tsr__rope_flat(&r, a), body));
+    splice(a, body, m, 1 + dice % 8);
     tsr__rope_init(&r, a);
     rewrite(&r, body, m, dice | 1);
     struct str rewritten = tsr__rope_flat(&r, a);
