@@ -337,6 +337,36 @@ static tsr_status take_part(struct net *n, const struct comm_call *c, const stru
     return TSR_OK;
 }
 
+// Where parts that are to be folded arrive: scratch memory, but this member's own stays where it is.
+static tsr_status place_parts(struct net *n, const struct comm_call *c, struct comm_exchange *x,
+                              struct comm_trouble *why)
+{
+    size_t bytes = x->recv[0].bytes;
+    if (!grow(n->session, &n->scratch, &n->scratch_bytes, (size_t)c->n_group * bytes))
+        return out_of_memory(n, why);
+    for (int i = 0; i < c->n_group; i++) {
+        bool self = c->group[i] == n->endpoint.rank;
+        x->recv[i].p = self ? x->send[i].p : n->scratch + (size_t)i * bytes;
+        x->recv[i].bytes = bytes;
+    }
+    return TSR_OK;
+}
+
+static tsr_status fold_parts(struct net *n, const struct comm_call *c,
+                             const struct comm_exchange *x, struct comm_trouble *why)
+{
+    struct arena a; // of this call
+    tsr__arena_init(&a, n->session);
+    const void **ins = ARENA_ARRAY(&a, const void *, (size_t)c->n_group);
+    for (int i = 0; i < c->n_group && ins; i++)
+        ins[i] = x->recv[i].p;
+    if (ins)
+        tsr__reduce(c->type, c->reduce, ins, c->n_group, (void *const *)&x->folded, 1, 0,
+                    (int64_t)(x->recv[0].bytes / tsr__elem_bytes(c->type)));
+    tsr__arena_free(&a);
+    return ins ? TSR_OK : out_of_memory(n, why);
+}
+
 static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
                                struct comm_exchange *x, struct comm_trouble *why)
 {
@@ -344,6 +374,8 @@ static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
     tsr_status st = meet(n, c, x->notes, x->send, false, why);
     if (st == TSR_OK)
         st = tell_arrived(n, c, x, why);
+    if (st == TSR_OK && x->folded)
+        st = place_parts(n, c, x, why);
     for (int i = 0; i < c->n_group && st == TSR_OK; i++) {
         st = take_part(n, c, x, i, why);
         if (st == TSR_OK && c->group[i] != e->rank && x->send[i].bytes > NET_INLINE)
@@ -353,6 +385,8 @@ static tsr_status net_exchange(struct endpoint *e, const struct comm_call *c,
         st = complete(n, c, BEAT_MOVING, why);
     if (st == TSR_OK)
         n->n_pending = 0;
+    if (st == TSR_OK && x->folded)
+        st = fold_parts(n, c, x, why);
     return st == TSR_OK ? st : give_up(n, why);
 }
 

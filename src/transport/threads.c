@@ -260,6 +260,31 @@ static tsr_status threads_all_reduce(struct endpoint *e, const struct comm_call 
     return depart(me, c, why);
 }
 
+static tsr_status other_size(const struct slot *me, const struct comm_call *c, int rank,
+                             size_t sent, size_t expected, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, rank,
+                        "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu", c->op,
+                        c->node, (long long)c->id, rank, sent, me->endpoint.rank, expected);
+}
+
+// Folds what every member sends to this one.
+static tsr_status fold_parts(struct slot *me, const struct comm_call *c,
+                             const struct comm_exchange *x, int self, struct comm_trouble *why)
+{
+    size_t bytes = x->recv[0].bytes;
+    for (int i = 0; i < c->n_group; i++) {
+        const struct slot *peer = &me->job->slots[c->group[i]];
+        const struct comm_buffer *from = &peer->x->send[self];
+        if (from->bytes != bytes)
+            return other_size(me, c, peer->endpoint.rank, from->bytes, bytes, why);
+        me->ins[i] = from->p;
+    }
+    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, (void *const *)&x->folded, 1, 0,
+                (int64_t)(bytes / tsr__elem_bytes(c->type)));
+    return TSR_OK;
+}
+
 // Copies what every member sends to this one; the sizes must be those expected.
 static tsr_status copy_parts(struct slot *me, const struct comm_call *c,
                              const struct comm_exchange *x, int self, struct comm_trouble *why)
@@ -268,10 +293,7 @@ static tsr_status copy_parts(struct slot *me, const struct comm_call *c,
         const struct slot *peer = &me->job->slots[c->group[i]];
         const struct comm_buffer *from = &peer->x->send[self], *to = &x->recv[i];
         if (from->bytes != to->bytes)
-            return tsr__trouble(why, TSR_PEER, peer->endpoint.rank,
-                                "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu",
-                                c->op, c->node, (long long)c->id, peer->endpoint.rank, from->bytes,
-                                me->endpoint.rank, to->bytes);
+            return other_size(me, c, peer->endpoint.rank, from->bytes, to->bytes, why);
         if (to->bytes && to->p != from->p)
             memcpy(to->p, from->p, to->bytes);
     }
@@ -304,7 +326,7 @@ static tsr_status threads_exchange(struct endpoint *e, const struct comm_call *c
         return st;
     if (!enter_data(me))
         return backed_off(me, c, why);
-    st = copy_parts(me, c, x, self, why);
+    st = x->folded ? fold_parts(me, c, x, self, why) : copy_parts(me, c, x, self, why);
     if (st == TSR_OK)
         return depart(me, c, why);
     atomic_store(&me->state, AT_WORK);

@@ -7,7 +7,8 @@
 #include <time.h>
 
 static const char *const kind_names[COMM_KIND_COUNT] = {
-    "?", "barrier", "AllReduce", "AllGather", "Reshard", "handshake",
+    "?",      "barrier",  "AllReduce", "AllGather",    "Reshard",      "handshake", "ReduceScatter",
+    "Reduce", "AllToAll", "Broadcast", "Send or Recv", "HaloExchange",
 };
 static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
 
@@ -212,6 +213,9 @@ tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
                               struct comm_exchange *x, struct comm_trouble *why)
 {
     tsr_status st = call_ok(e, c, why);
+    if (st == TSR_OK && x->folded && !tsr__reduce_ok(c->type, c->reduce))
+        st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
+                          c->op, c->node, tsr_dtype_name(c->type));
     if (st == TSR_OK)
         return e->transport->exchange(e, c, x, why);
     e->transport->fail(e, st, e->rank, why->text);

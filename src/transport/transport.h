@@ -17,7 +17,7 @@
 #include "base/base.h"
 
 #define COMM_MAX_RANKS 65536
-#define COMM_NOTES     4
+#define COMM_NOTES     16 // words that travel with a call: enough for the shape of a tensor
 #define COMM_NAME      48 // bytes of a node's name that travel, terminator included
 
 #define COMM_DEAD_S    5.0  // a process that is gone is reported after this
@@ -29,6 +29,12 @@ enum comm_kind {
     COMM_ALL_GATHER = 3,
     COMM_RESHARD = 4,
     COMM_HANDSHAKE = 5,
+    COMM_REDUCE_SCATTER = 6,
+    COMM_REDUCE = 7,
+    COMM_ALL_TO_ALL = 8,
+    COMM_BROADCAST = 9,
+    COMM_SEND = 10, // of both sides: whoever sends and whoever receives
+    COMM_HALO = 11,
     COMM_KIND_COUNT
 };
 enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
@@ -67,10 +73,13 @@ struct comm_buffer {
 // What one member sends to and gets from each member of the group, in the group's order (its own
 // entry is copied). notes are a few words to all others; `arrived`, if given, is called once all
 // are there and agree, with everybody's notes, and may then set the receive buffers (their sizes
-// must be what the others send).
+// must be what the others send). With `folded`, what arrives is not kept but folded in group order
+// (type and reduce of the call): all members then send this one equally many bytes, recv[0].bytes,
+// and recv is scratch then. `folded` may be what this member sends itself.
 struct comm_exchange {
     const struct comm_buffer *send;
     struct comm_buffer *recv;
+    void *folded; // or NULL
     int64_t notes[COMM_NOTES];
     tsr_status (*arrived)(void *data, const int64_t (*notes)[COMM_NOTES], struct comm_trouble *why);
     void *data;
@@ -109,6 +118,35 @@ tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, c
                                 void *out, struct comm_trouble *why);
 tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
                               struct comm_exchange *x, struct comm_trouble *why);
+// What follows is made of exchanges. Who is root or peer is a rank, not a place in the group.
+// in: one piece for each member, one after the other in group order, of counts[i] elements; out :=
+// the fold of all members' pieces for this one (c->reduce, c->type). counts are equal on all members.
+// out may be this member's own piece inside in.
+tsr_status tsr__comm_reduce_scatter(struct endpoint *e, const struct comm_call *c, const void *in,
+                                    const int64_t *counts, void *out, struct comm_trouble *why);
+// out of root := fold of all members' in (c->count elements); others may give out NULL.
+tsr_status tsr__comm_reduce(struct endpoint *e, const struct comm_call *c, int root, const void *in,
+                            void *out, struct comm_trouble *why);
+// send[i] goes to member i, recv[i] comes from it; sizes may differ and are checked.
+tsr_status tsr__comm_all_to_all(struct endpoint *e, const struct comm_call *c,
+                                const struct comm_buffer *send, struct comm_buffer *recv,
+                                struct comm_trouble *why);
+// p of root is copied to p of all others.
+tsr_status tsr__comm_broadcast(struct endpoint *e, const struct comm_call *c, int root, void *p,
+                               size_t bytes, struct comm_trouble *why);
+// One message between two ranks; c->group is not looked at. notes (COMM_NOTES words, or NULL) go
+// along: a shape, say. The receiver's `arrived` is told them and gives the memory of exactly the
+// size that comes; NULL: into.p and into.bytes are known before. Both sides wait for each other.
+tsr_status tsr__comm_send(struct endpoint *e, const struct comm_call *c, int to, const void *p,
+                          size_t bytes, const int64_t *notes, struct comm_trouble *why);
+struct comm_incoming {
+    struct comm_buffer into;
+    tsr_status (*arrived)(void *data, const int64_t *notes, struct comm_buffer *into,
+                          struct comm_trouble *why);
+    void *data;
+};
+tsr_status tsr__comm_recv(struct endpoint *e, const struct comm_call *c, int from,
+                          struct comm_incoming *in, struct comm_trouble *why);
 // All ranks of the job meet under this plan: the start of a run, and the proof that they run the
 // same thing.
 tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,

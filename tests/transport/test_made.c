@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_made.c - collectives that are made of exchanges: right numbers on every transport, and what must agree is compared.
+#include "world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const int64_t everybody[MAX_WORLD] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static struct comm_call call_of(struct actor *a, enum comm_kind kind, const char *op)
+{
+    return (struct comm_call){.plan = 42,
+                              .id = 9,
+                              .kind = kind,
+                              .reduce = COMM_SUM,
+                              .type = TSR_FLOAT,
+                              .group = everybody,
+                              .n_group = a->w->n,
+                              .op = op,
+                              .node = "node"};
+}
+
+static float input_of(int rank, int64_t i)
+{
+    return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % 1009) / 3.0F;
+}
+
+static float sum_of(int n, int64_t i)
+{
+    float sum = input_of(0, i);
+    for (int k = 1; k < n; k++)
+        sum += input_of(k, i);
+    return sum;
+}
+
+static float *inputs_of(int rank, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = input_of(rank, i);
+    return x;
+}
+
+static void judge(struct actor *a, bool right)
+{
+    if (a->status == TSR_OK && !right)
+        a->status = TSR_BUG;
+}
+
+// Member k gets k * unit + 3 elements.
+static void act_reduce_scatter(struct actor *a)
+{
+    int64_t unit = *(int64_t *)a->data, counts[MAX_WORLD], count = 0, first = 0;
+    for (int k = 0; k < a->w->n; k++) {
+        counts[k] = k * unit + 3;
+        first = k == a->rank ? count : first;
+        count += counts[k];
+    }
+    float *in = inputs_of(a->rank, count);
+    float *out = unit % 2 ? in + first : malloc((size_t)counts[a->rank] * sizeof *out);
+    struct comm_call c = call_of(a, COMM_REDUCE_SCATTER, "ReduceScatter");
+    c.count = count;
+    a->status = tsr__comm_reduce_scatter(actor_endpoint(a), &c, in, counts, out, &a->why);
+    for (int64_t i = 0; i < counts[a->rank]; i++)
+        judge(a, out[i] == sum_of(a->w->n, first + i));
+    if (unit % 2 == 0)
+        free(out);
+    free(in);
+}
+
+static void act_reduce(struct actor *a)
+{
+    int64_t count = *(int64_t *)a->data;
+    int root = a->w->n - 1;
+    float *x = inputs_of(a->rank, count);
+    struct comm_call c = call_of(a, COMM_REDUCE, "Reduce");
+    c.count = count;
+    a->status =
+        tsr__comm_reduce(actor_endpoint(a), &c, root, x, a->rank == root ? x : NULL, &a->why);
+    for (int64_t i = 0; i < count; i++)
+        judge(a, x[i] == (a->rank == root ? sum_of(a->w->n, i) : input_of(a->rank, i)));
+    free(x);
+}
+
+static void act_broadcast(struct actor *a)
+{
+    int64_t count = *(int64_t *)a->data;
+    int root = a->w->n / 2;
+    float *x = inputs_of(a->rank, count);
+    struct comm_call c = call_of(a, COMM_BROADCAST, "Broadcast");
+    a->status =
+        tsr__comm_broadcast(actor_endpoint(a), &c, root, x, (size_t)count * sizeof *x, &a->why);
+    for (int64_t i = 0; i < count; i++)
+        judge(a, x[i] == input_of(root, i));
+    free(x);
+}
+
+static void act_all_to_all(struct actor *a)
+{
+    int64_t count = *(int64_t *)a->data;
+    int n = a->w->n;
+    float *x = inputs_of(a->rank, count * n), *y = malloc((size_t)(count * n + 1) * sizeof *y);
+    struct comm_buffer send[MAX_WORLD], recv[MAX_WORLD];
+    for (int k = 0; k < n; k++) {
+        send[k] = (struct comm_buffer){x + k * count, (size_t)count * sizeof *x, 0};
+        recv[k] = (struct comm_buffer){y + k * count, (size_t)count * sizeof *x, 0};
+    }
+    struct comm_call c = call_of(a, COMM_ALL_TO_ALL, "AllToAll");
+    a->status = tsr__comm_all_to_all(actor_endpoint(a), &c, send, recv, &a->why);
+    for (int64_t i = 0; i < count * n; i++)
+        judge(a, y[i] == input_of((int)(i / count), a->rank * count + i % count));
+    free(x);
+    free(y);
+}
+
+static tsr_status take_shape(void *data, const int64_t *notes, struct comm_buffer *into,
+                             struct comm_trouble *why)
+{
+    (void)why;
+    int64_t *shape = data;
+    memcpy(shape, notes, COMM_NOTES * sizeof *shape);
+    into->bytes = (size_t)(shape[1] * shape[2]) * sizeof(float);
+    into->p = malloc(into->bytes + 1);
+    return TSR_OK;
+}
+
+// Each rank hands what it got to the next, with its shape; the first alone knows the size.
+static void act_chain(struct actor *a)
+{
+    int64_t count = *(int64_t *)a->data, shape[COMM_NOTES] = {2, count, 3};
+    shape[COMM_NOTES - 1] = 77;
+    struct comm_call c = call_of(a, COMM_SEND, a->rank ? "Recv" : "Send");
+    float *x = a->rank ? NULL : inputs_of(0, count * 3);
+    if (a->rank) {
+        struct comm_incoming in = {.arrived = take_shape, .data = shape};
+        memset(shape, 0, sizeof shape);
+        a->status = tsr__comm_recv(actor_endpoint(a), &c, a->rank - 1, &in, &a->why);
+        x = in.into.p;
+        judge(a, shape[COMM_NOTES - 1] == 77 && shape[1] == count);
+    }
+    if (a->status == TSR_OK && a->rank + 1 < a->w->n)
+        a->status = tsr__comm_send(actor_endpoint(a), &c, a->rank + 1, x,
+                                   (size_t)count * 3 * sizeof *x, shape, &a->why);
+    for (int64_t i = 0; i < count * 3 && x; i++)
+        judge(a, x[i] == input_of(0, i));
+    free(x);
+}
+
+static void check(void **state, void (*act)(struct actor *))
+{
+    int64_t sizes[] = {0, 1, 5, 1000, 4000, 100003};
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
+        for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
+            world_open(&w, n, *state != NULL, 5);
+            world_run(&w, actors, act, &sizes[i]);
+            for (int k = 0; k < n; k++)
+                assert_int_equal(actors[k].status, TSR_OK);
+            world_close(&w);
+        }
+}
+
+static void test_reduce_scatter(void **state)
+{
+    check(state, act_reduce_scatter);
+}
+
+static void test_reduce(void **state)
+{
+    check(state, act_reduce);
+}
+
+static void test_broadcast(void **state)
+{
+    check(state, act_broadcast);
+}
+
+static void test_all_to_all(void **state)
+{
+    check(state, act_all_to_all);
+}
+
+static void test_chain(void **state)
+{
+    check(state, act_chain);
+}
+
+// ---- what must agree ---------------------------------------------------------------------------
+
+enum wrong { ROOT, COUNTS, WAY, FOLDED_SIZE, FOLDED_TYPE, WRONG_COUNT };
+
+static void act_wrong(struct actor *a)
+{
+    enum wrong wrong = *(enum wrong *)a->data;
+    bool odd = a->rank == 1;
+    float x[8] = {0}, y[8];
+    int64_t counts[2] = {odd && wrong == COUNTS ? 3 : 4, odd && wrong == COUNTS ? 5 : 4};
+    struct comm_call c = call_of(a, COMM_REDUCE, "Reduce");
+    c.count = 8;
+    if (wrong == ROOT) {
+        a->status = tsr__comm_broadcast(actor_endpoint(a), &c, odd, x, 4, &a->why);
+    } else if (wrong == COUNTS) {
+        a->status = tsr__comm_reduce_scatter(actor_endpoint(a), &c, x, counts, y, &a->why);
+    } else if (wrong == WAY) { // both send
+        a->status = tsr__comm_send(actor_endpoint(a), &c, !odd, x, 4, NULL, &a->why);
+    } else {
+        struct comm_buffer send[2] = {{x, 8, 0}, {x, 8, 0}}, recv[2] = {{NULL, odd ? 4 : 8, 0}};
+        struct comm_exchange e = {.send = send, .recv = recv, .folded = y};
+        recv[0].bytes = wrong == FOLDED_TYPE ? 8 : recv[0].bytes;
+        c.type = wrong == FOLDED_TYPE ? TSR_STRING : c.type;
+        a->status = tsr__comm_exchange(actor_endpoint(a), &c, &e, &a->why);
+    }
+}
+
+static void test_wrong(void **state)
+{
+    static const char *const words[] = {"other attributes", "other attributes", "other attributes",
+                                        "sends 8 bytes, rank 1 expects 4", "cannot be reduced"};
+    for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
+        struct world w;
+        struct actor actors[MAX_WORLD];
+        enum wrong which = (enum wrong)wrong;
+        world_open(&w, 2, *state != NULL, 5);
+        world_run(&w, actors, act_wrong, &which);
+        assert_int_not_equal(actors[1].status, TSR_OK);
+        assert_non_null(strstr(actors[1].why.text, words[wrong]));
+        world_close(&w);
+    }
+}
+
+static void act_stranger(struct actor *a)
+{
+    float x = 0;
+    struct comm_call c = call_of(a, COMM_BROADCAST, "Broadcast");
+    a->status = a->rank ? tsr__comm_send(actor_endpoint(a), &c, a->rank, &x, 4, NULL, &a->why)
+                        : tsr__comm_broadcast(actor_endpoint(a), &c, 7, &x, 4, &a->why);
+}
+
+// A root that is not in the group, a message to oneself: both are this rank's own mistakes.
+static void test_stranger(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 2, *state != NULL, 5);
+    world_run(&w, actors, act_stranger, NULL);
+    assert_int_equal(actors[0].status, TSR_INVALID);
+    assert_int_equal(actors[1].status, TSR_INVALID);
+    world_close(&w);
+}
+
+static char net[] = "net"; // cmocka hands it over as it is, without const
+
+// clang-format off
+#define BOTH(name)                                                                                 \
+    {#name " (threads)", name, NULL, NULL, NULL},                                                  \
+    {#name " (net)", name, NULL, NULL, net}
+// clang-format on
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_reduce_scatter), BOTH(test_reduce), BOTH(test_broadcast), BOTH(test_all_to_all),
+        BOTH(test_chain),          BOTH(test_wrong),  BOTH(test_stranger),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
