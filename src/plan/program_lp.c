@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// program_lp.c - a 0-1 program as a CPLEX LP file, for other solvers.
+//
+// Local-polytope form: sum of s over the choices of a node is 1; e of an edge has row sums equal to
+// the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have no
+// variable. Then e is integral wherever s is, and only s needs to be binary.
+#include "program.h"
+
+#include <inttypes.h>
+
+#define LINE 96 // a line is broken after that many characters
+
+struct lp {
+    const struct program *p;
+    struct text *out;
+    size_t line; // where the current line begins
+    bool empty;  // no term written in this expression yet
+};
+
+// Signs, factor and breaks; the caller writes the variable.
+static void factor(struct lp *lp, int64_t f)
+{
+    struct text *t = lp->out;
+    if (t->n - lp->line > LINE) {
+        tsr__text_add(t, STR("\n  "));
+        lp->line = t->n;
+    }
+    tsr__text_add(t, f < 0 ? STR(" - ") : lp->empty ? STR(" ") : STR(" + "));
+    if (f != 1 && f != -1)
+        tsr__text_printf(t, "%" PRId64 " ", f < 0 ? -f : f);
+    lp->empty = false;
+}
+
+static void choice_term(struct lp *lp, int64_t f, uint32_t node, uint32_t choice)
+{
+    factor(lp, f);
+    tsr__text_printf(lp->out, "s_%u_%u", node, choice);
+}
+
+static void pair_term(struct lp *lp, int64_t f, uint32_t edge, uint32_t i, uint32_t j)
+{
+    factor(lp, f);
+    tsr__text_printf(lp->out, "e_%u_%u_%u", edge, i, j);
+}
+
+static void begin_row(struct lp *lp)
+{
+    lp->line = lp->out->n;
+    lp->empty = true;
+}
+
+static bool allowed(const struct program *p, uint32_t node, uint32_t choice)
+{
+    return p->nodes.at[node].cost[choice] != COST_FORBIDDEN;
+}
+
+// A pair has a variable if it is allowed and so are both of its choices.
+static bool pair_allowed(const struct program *p, const struct program_edge *e, uint32_t i,
+                         uint32_t j)
+{
+    return e->cost[(size_t)i * p->nodes.at[e->b].k + j] != COST_FORBIDDEN && allowed(p, e->a, i) &&
+           allowed(p, e->b, j);
+}
+
+static void objective(struct lp *lp)
+{
+    const struct program *p = lp->p;
+    tsr__text_add(lp->out, STR("Minimize\n cost:"));
+    begin_row(lp);
+    for (uint32_t v = 0; v < p->nodes.n; v++)
+        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
+            if (allowed(p, v, i) && p->nodes.at[v].cost[i])
+                choice_term(lp, p->nodes.at[v].cost[i], v, i);
+    for (uint32_t k = 0; k < p->edges.n; k++) {
+        const struct program_edge *e = &p->edges.at[k];
+        uint32_t kb = p->nodes.at[e->b].k;
+        for (uint32_t i = 0; i < p->nodes.at[e->a].k; i++)
+            for (uint32_t j = 0; j < kb; j++)
+                if (pair_allowed(p, e, i, j) && e->cost[(size_t)i * kb + j])
+                    pair_term(lp, e->cost[(size_t)i * kb + j], k, i, j);
+    }
+    if (lp->empty)
+        tsr__text_add(lp->out, STR(" 0 none"));
+    tsr__text_add(lp->out, STR("\n"));
+}
+
+// What the numbers of a node stand for. A line break in a name would end the comment.
+static void comment(struct lp *lp, uint32_t v)
+{
+    const struct program_node *n = &lp->p->nodes.at[v];
+    if (n->name.n == 0 && !n->choices)
+        return;
+    tsr__text_printf(lp->out, "\\ node %u: ", v);
+    tsr__text_add_safe(lp->out, n->name);
+    for (uint32_t i = 0; n->choices && i < n->k; i++) {
+        tsr__text_printf(lp->out, i ? ", %u " : ": %u ", i);
+        tsr__text_add_safe(lp->out, n->choices[i]);
+    }
+    tsr__text_add(lp->out, STR("\n"));
+}
+
+static void choice_rows(struct lp *lp)
+{
+    const struct program *p = lp->p;
+    for (uint32_t v = 0; v < p->nodes.n; v++) {
+        comment(lp, v);
+        tsr__text_printf(lp->out, " one_%u:", v);
+        begin_row(lp);
+        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
+            if (allowed(p, v, i))
+                choice_term(lp, 1, v, i);
+        tsr__text_add(lp->out, lp->empty ? STR(" none = 1\n") : STR(" = 1\n"));
+    }
+}
+
+static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
+{
+    const struct program *p = lp->p;
+    const struct program_edge *e = &p->edges.at[k];
+    uint32_t others = p->nodes.at[of_a ? e->b : e->a].k;
+    tsr__text_printf(lp->out, " %c_%u_%u:", of_a ? 'r' : 'c', k, i);
+    begin_row(lp);
+    for (uint32_t j = 0; j < others; j++)
+        if (of_a ? pair_allowed(p, e, i, j) : pair_allowed(p, e, j, i))
+            pair_term(lp, 1, k, of_a ? i : j, of_a ? j : i);
+    choice_term(lp, -1, of_a ? e->a : e->b, i);
+    tsr__text_add(lp->out, STR(" = 0\n"));
+}
+
+static void edge_rows(struct lp *lp)
+{
+    const struct program *p = lp->p;
+    for (uint32_t k = 0; k < p->edges.n; k++) {
+        const struct program_edge *e = &p->edges.at[k];
+        for (uint32_t i = 0; i < p->nodes.at[e->a].k; i++)
+            if (allowed(p, e->a, i))
+                edge_row(lp, k, true, i);
+        for (uint32_t j = 0; j < p->nodes.at[e->b].k; j++)
+            if (allowed(p, e->b, j))
+                edge_row(lp, k, false, j);
+    }
+}
+
+static void limit_rows(struct lp *lp, uint32_t l, const uint8_t *kept)
+{
+    const struct program *p = lp->p;
+    const struct program_limit *limit = &p->limits.at[l];
+    for (uint32_t t = 0; t < limit->n_times; t++) {
+        if (!kept[t])
+            continue;
+        tsr__text_printf(lp->out, " m_%u_%u:", l, t);
+        begin_row(lp);
+        for (size_t j = 0; j < limit->uses.n; j++) {
+            const struct program_use *u = &limit->uses.at[j];
+            for (uint32_t i = 0; u->begin <= t && t < u->end && i < p->nodes.at[u->node].k; i++)
+                if (u->usage[i] && allowed(p, u->node, i))
+                    choice_term(lp, u->usage[i], u->node, i);
+        }
+        if (lp->empty)
+            tsr__text_add(lp->out, STR(" 0 none"));
+        tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
+    }
+}
+
+static tsr_status all_limit_rows(struct lp *lp)
+{
+    const struct program *p = lp->p;
+    for (uint32_t l = 0; l < p->limits.n; l++) {
+        size_t bytes = p->limits.at[l].n_times;
+        uint8_t *kept = tsr__alloc(p->arena->session, bytes);
+        if (!kept)
+            return TSR_NOMEM;
+        tsr__program_times(&p->limits.at[l], kept);
+        limit_rows(lp, l, kept);
+        tsr__free(p->arena->session, kept, bytes);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__program_lp(const struct program *p, struct text *out)
+{
+    tsr_status st = tsr__program_check(p);
+    if (st != TSR_OK)
+        return st;
+    struct lp lp = {.p = p, .out = out};
+    objective(&lp);
+    tsr__text_add(out, STR("Subject To\n"));
+    choice_rows(&lp);
+    edge_rows(&lp);
+    st = all_limit_rows(&lp);
+    if (st != TSR_OK)
+        return st;
+    // `none` stands where an expression would be empty: it is 0, and so 1 = none cannot be met.
+    tsr__text_add(out, STR("Bounds\n none = 0\nBinaries\n"));
+    begin_row(&lp);
+    for (uint32_t v = 0; v < p->nodes.n; v++)
+        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
+            if (allowed(p, v, i)) {
+                lp.empty = true;
+                choice_term(&lp, 1, v, i);
+            }
+    tsr__text_add(out, STR("\nEnd\n"));
+    return out->failed ? TSR_NOMEM : TSR_OK;
+}
