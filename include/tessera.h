@@ -15,6 +15,7 @@
  *   7 partition      one ONNX file per device
  *   8 run, verify    ONNX Runtime on many ranks; cut against whole
  *   9 text           JSON writer, used by the command and free to use
+ *  10 topology       devices, links, and the price of moving bytes between them
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
  * configurations, texts). Pointers stay valid until tsr_model_free; removed objects stay readable until
@@ -671,6 +672,57 @@ TSR_API void tsr_json_null(tsr_json *j, const char *key);
 TSR_API const char *tsr_json_text(tsr_json *j);
 /* Adds the array of the session's findings under key, as `check --json` prints them. */
 TSR_API void tsr_json_findings(tsr_json *j, const char *key);
+
+/* ---- 10 topology ------------------------------------------------------------------------------------------ */
+
+/* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
+ * host (tessera topology show 2 prints them). */
+typedef struct tsr_topology tsr_topology;
+
+typedef struct tsr_topology_device {
+    const char *name;
+    int64_t memory;   /* bytes */
+    double flops;     /* float32 operations per second */
+    double bandwidth; /* bytes of its memory per second */
+} tsr_topology_device;
+
+typedef enum tsr_collective {
+    TSR_ALL_REDUCE = 0,
+    TSR_REDUCE_SCATTER = 1,
+    TSR_ALL_GATHER = 2,
+    TSR_ALL_TO_ALL = 3,
+    TSR_BROADCAST = 4, /* from the first of the group */
+    TSR_REDUCE = 5,    /* to the first of the group */
+    TSR_SEND = 6,      /* from the first of two to the second */
+    TSR_COLLECTIVE_COUNT = 7
+} tsr_collective;
+
+/* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
+ * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
+ * hosts), an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
+ * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
+TSR_API tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out);
+TSR_API tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out);
+TSR_API void tsr_topology_free(tsr_topology *t); /* NULL is fine */
+TSR_API int tsr_topology_devices(const tsr_topology *t);
+TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *t, int device);
+/* Fields that are NULL or not positive stay as they are. */
+TSR_API void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_device *d);
+TSR_API void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth); /* all */
+TSR_API size_t tsr_topology_links(const tsr_topology *t);
+TSR_API bool tsr_topology_link_at(const tsr_topology *t, size_t i, int *from, int *to,
+                                  double *latency, double *bandwidth);
+/* Adds its fields to the object that is open in j; tsr_topology_parse reads that object. */
+TSR_API void tsr_topology_add_json(const tsr_topology *t, tsr_json *j);
+
+typedef struct tsr_topology_price {
+    int64_t picoseconds;
+    int64_t bound;         /* no algorithm is faster */
+    const char *algorithm; /* the one that is priced */
+} tsr_topology_price;
+/* What a collective over the devices of a group costs; bytes: of the whole tensor. */
+TSR_API tsr_status tsr_topology_cost(tsr_topology *t, tsr_collective what, const int *group, int n,
+                                     int64_t bytes, tsr_topology_price *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// make.c - generators: ring:4, full:4, cpu:4, star:4@1, tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8.
+#include "topology/internal.h"
+
+#define SIDES 8
+
+// "3x3x3" -> sides; -1: not sizes, or too many devices.
+static int sides(struct str s, int *out, int *product)
+{
+    int n = 0;
+    int64_t all = 1;
+    while (s.n) {
+        size_t end = 0;
+        int64_t value;
+        while (end < s.n && s.p[end] != 'x')
+            end++;
+        if (n == SIDES || !tsr__str_int((struct str){s.p, end}, &value) || value < 1 ||
+            value > TOPOLOGY_MAX_DEVICES || !mul_ok(all, value, &all) || all > TOPOLOGY_MAX_DEVICES)
+            return -1;
+        out[n++] = (int)value;
+        if (end == s.n)
+            break;
+        s = (struct str){s.p + end + 1, s.n - end - 1};
+        if (!s.n)
+            return -1;
+    }
+    *product = (int)all;
+    return n ? n : -1;
+}
+
+static void both(tsr_topology *t, int a, int b)
+{
+    tsr__topology_link(t, a, b, 0, 0);
+    tsr__topology_link(t, b, a, 0, 0);
+}
+
+static void link_ring(tsr_topology *t)
+{
+    for (int i = 0; i < t->n && t->n > 1; i++)
+        both(t, i, (i + 1) % t->n);
+}
+
+static void link_full(tsr_topology *t)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int k = i + 1; k < t->n; k++)
+            both(t, i, k);
+}
+
+static void link_star(tsr_topology *t, int centre)
+{
+    for (int i = 0; i < t->n; i++)
+        if (i != centre)
+            both(t, centre, i);
+}
+
+// Neighbours along every side; around the ends on a torus.
+static void link_grid(tsr_topology *t, const int *side, int n, bool around)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
+            int at = i / stride % side[d], next = (at + 1) % side[d];
+            if (next != at && (next > at || (around && side[d] > 2)))
+                both(t, i, i + (next - at) * stride);
+        }
+}
+
+// Each device has side[level] children below it.
+static int tree_size(const int *side, int n)
+{
+    int64_t all = 1, row = 1;
+    for (int d = 0; d < n; d++) {
+        row *= side[d];
+        all += row;
+        if (all > TOPOLOGY_MAX_DEVICES)
+            return -1;
+    }
+    return (int)all;
+}
+
+static void link_tree(tsr_topology *t, const int *side, int n)
+{
+    for (int d = 0, first = 0, row = 1; d < n; d++) {
+        for (int k = 0; k < row * side[d]; k++)
+            both(t, first + k / side[d], first + row + k);
+        first += row;
+        row *= side[d];
+    }
+}
+
+// Hosts with links of the usual kind inside and a network between them that is slower.
+#define NETWORK_LATENCY   20e-6  // seconds
+#define NETWORK_BANDWIDTH 1.25e9 // bytes per second: 10 Gbit/s
+
+static void link_hosts(tsr_topology *t, const int *side)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int k = 0; k < t->n; k++)
+            if (i != k && i / side[1] == k / side[1])
+                tsr__topology_link(t, i, k, 0, 0);
+            else if (i != k && i % side[1] == k % side[1])
+                tsr__topology_link(t, i, k, NETWORK_LATENCY, NETWORK_BANDWIDTH);
+}
+
+static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
+                                    "tree", "torus", "grid", "hosts"};
+
+static tsr_status unknown(tsr_session *s, struct str kind, struct str sizes)
+{
+    struct str known[TSR_COUNT(kinds)];
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        known[i] = str_of(kinds[i]);
+    struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
+    tsr__diag(s, DIAG_topology_text, NULL,
+              "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
+              "hosts:2x8, "
+              "an adjacency list {2,[[1],[0]]}, or the name of a JSON file",
+              near.n ? "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?"
+                     : "'" STR_FMT ":" STR_FMT "' is no topology",
+              STR_ARG(kind), STR_ARG(sizes), STR_ARG(near));
+    return TSR_MALFORMED;
+}
+
+static void link_kind(tsr_topology *t, struct str kind, const int *side, int n, int centre)
+{
+    if (str_is(kind, "ring"))
+        link_ring(t);
+    else if (str_is(kind, "star"))
+        link_star(t, centre);
+    else if (str_is(kind, "tree"))
+        link_tree(t, side, n);
+    else if (str_is(kind, "torus") || str_is(kind, "grid"))
+        link_grid(t, side, n, str_is(kind, "torus"));
+    else if (str_is(kind, "hosts"))
+        link_hosts(t, side);
+    else
+        link_full(t);
+    if (str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "hosts")) {
+        t->n_grid = n;
+        memcpy(t->grid, side, (size_t)n * sizeof *side);
+    }
+}
+
+static bool known_kind(struct str kind)
+{
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        if (str_is(kind, kinds[i]))
+            return true;
+    return false;
+}
+
+tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes, tsr_topology **out)
+{
+    int side[SIDES] = {0}, all = 0, centre = 0;
+    struct str count = sizes;
+    for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
+        if (sizes.p[i] == '@') {
+            int64_t at;
+            if (!tsr__str_int((struct str){sizes.p + i + 1, sizes.n - i - 1}, &at) || at < 0 ||
+                at >= TOPOLOGY_MAX_DEVICES)
+                return unknown(s, kind, sizes);
+            centre = (int)at;
+            count.n = i;
+        }
+    int n = sides(count, side, &all);
+    bool wide = str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "tree");
+    if (!known_kind(kind) || n < 1 || (!wide && n != (str_is(kind, "hosts") ? 2 : 1)))
+        return unknown(s, kind, sizes);
+    if (str_is(kind, "tree"))
+        all = tree_size(side, n);
+    if (all < 1 || centre >= all)
+        return unknown(s, kind, sizes);
+    tsr_topology *t = tsr__topology_new(s, all);
+    if (!t)
+        return TSR_NOMEM;
+    link_kind(t, kind, side, n, centre);
+    tsr_status status = tsr__topology_finish(t, false);
+    if (status == TSR_OK)
+        *out = t;
+    else
+        tsr_topology_free(t);
+    return status;
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// parse.c - topologies from text: a number, a generator, an adjacency list, JSON.
+//
+// An adjacency list is read as it stands, {4, [[1,2],[0],...]}: entry l lists the devices that device l
+// reaches. Numbers above 9 may be written with letters as the published 3-D torus does.
+#include "topology/internal.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdio.h>
+
+static tsr_status refuse(tsr_session *s, const char *hint, const char *format, ...)
+    TSR_PRINTF(3, 4);
+static tsr_status refuse(tsr_session *s, const char *hint, const char *format, ...)
+{
+    char what[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    tsr__diag(s, DIAG_topology_text, NULL, hint, "%s", what);
+    return TSR_MALFORMED;
+}
+
+static tsr_status finish(tsr_topology *t, bool listed, tsr_status status, tsr_topology **out)
+{
+    if (status == TSR_OK)
+        status = tsr__topology_finish(t, listed);
+    if (status == TSR_OK)
+        *out = t;
+    else
+        tsr_topology_free(t);
+    return status;
+}
+
+// ---- adjacency lists
+
+struct cursor {
+    const char *p, *end;
+};
+
+static void blanks(struct cursor *c)
+{
+    while (c->p < c->end && isspace((unsigned char)*c->p))
+        c->p++;
+}
+static bool eat(struct cursor *c, char what)
+{
+    blanks(c);
+    if (c->p == c->end || *c->p != what)
+        return false;
+    c->p++;
+    return true;
+}
+// Decimal digits, or one capital letter: A is 10.
+static bool number(struct cursor *c, int *out)
+{
+    blanks(c);
+    int64_t value = 0;
+    const char *start = c->p;
+    if (c->p < c->end && *c->p >= 'A' && *c->p <= 'Z') {
+        *out = *c->p++ - 'A' + 10;
+        return true;
+    }
+    while (c->p < c->end && isdigit((unsigned char)*c->p) && value <= TOPOLOGY_MAX_DEVICES)
+        value = value * 10 + (*c->p++ - '0');
+    *out = (int)value;
+    return c->p > start && value <= TOPOLOGY_MAX_DEVICES;
+}
+
+static tsr_status neighbours(tsr_topology *t, struct cursor *c, int device)
+{
+    if (!eat(c, '['))
+        return refuse(t->session, "write [[1,2],[0],...]", "device %d has no list of neighbours",
+                      device);
+    while (!eat(c, ']')) {
+        int to;
+        if (!number(c, &to))
+            return refuse(t->session, "write device numbers with commas between them",
+                          "the list of device %d is damaged", device);
+        if (to >= t->n)
+            return refuse(t->session, "count devices from 0",
+                          "device %d lists %d, but there are %d devices", device, to, t->n);
+        if (t->links.n >= TOPOLOGY_MAX_LINKS)
+            return refuse(t->session, "leave repeated links out", "too many links");
+        tsr__topology_link(t, device, to, 0, 0);
+        eat(c, ',');
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_list(tsr_session *s, struct str text, tsr_topology **out)
+{
+    struct cursor c = {text.p, text.p + text.n};
+    int n;
+    if (!eat(&c, '{') || !number(&c, &n) || n < 1 || !eat(&c, ',') || !eat(&c, '['))
+        return refuse(s, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is damaged");
+    tsr_topology *t = tsr__topology_new(s, n);
+    if (!t)
+        return TSR_NOMEM;
+    tsr_status status = TSR_OK;
+    int listed = 0;
+    while (status == TSR_OK && !eat(&c, ']')) {
+        if (listed == n)
+            status = refuse(s, "give one list for each device", "more lists than %d devices", n);
+        else
+            status = neighbours(t, &c, listed++);
+        eat(&c, ',');
+    }
+    if (status == TSR_OK && (listed != n || !eat(&c, '}')))
+        status = refuse(s, "give one list for each device", "%d lists for %d devices", listed, n);
+    return finish(t, true, status, out);
+}
+
+// ---- JSON
+
+static double positive(const json_t *object, const char *key)
+{
+    double v = json_number_value(json_object_get(object, key));
+    return v > 0 && v < 1e30 ? v : 0;
+}
+
+static tsr_status json_devices(tsr_topology *t, const json_t *list)
+{
+    for (int i = 0; i < t->n; i++) {
+        const json_t *d = json_array_get(list, (size_t)i);
+        if (!json_is_object(d))
+            return refuse(t->session, "write {\"name\": ..., \"memory\": ...}",
+                          "device %d is no object", i);
+        tsr_topology_set_device(
+            t, i,
+            &(tsr_topology_device){json_string_value(json_object_get(d, "name")),
+                                   json_integer_value(json_object_get(d, "memory")),
+                                   positive(d, "flops"), positive(d, "bandwidth")});
+    }
+    return TSR_OK;
+}
+
+static tsr_status json_links(tsr_topology *t, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    if (n > TOPOLOGY_MAX_LINKS)
+        return refuse(t->session, "leave repeated links out", "too many links");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *l = json_array_get(list, i), *from = json_object_get(l, "from"),
+                     *to = json_object_get(l, "to");
+        int64_t a = json_integer_value(from), b = json_integer_value(to);
+        if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= t->n ||
+            b >= t->n)
+            return refuse(t->session, "give from and to as device numbers", "link %zu is damaged",
+                          i);
+        double latency = positive(l, "latency"), bandwidth = positive(l, "bandwidth");
+        tsr__topology_link(t, (int)a, (int)b, latency, bandwidth);
+        if (json_is_true(json_object_get(l, "both")))
+            tsr__topology_link(t, (int)b, (int)a, latency, bandwidth);
+    }
+    return TSR_OK;
+}
+
+static void json_grid(tsr_topology *t, const json_t *list)
+{
+    int64_t all = 1;
+    size_t n = json_array_size(list);
+    if (n < 2 || n > TSR_COUNT(t->grid))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        int64_t side = json_integer_value(json_array_get(list, i));
+        if (side < 1 || !mul_ok(all, side, &all) || all > t->n)
+            return;
+        t->grid[i] = (int)side;
+    }
+    t->n_grid = all == t->n ? (int)n : 0; // a grid that does not fit is no help and no harm
+}
+
+static tsr_status read_json(tsr_session *s, struct str text, tsr_topology **out)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return refuse(s, "correct the JSON text", "line %d: %s", error.line, error.text);
+    const json_t *devices = json_object_get(root, "devices");
+    size_t n = json_array_size(devices);
+    tsr_status status = TSR_OK;
+    tsr_topology *t = NULL;
+    if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
+        status = refuse(s, "give \"devices\" as a list of 1 to 4096 objects",
+                        "the JSON text has no list of devices");
+    else if (!(t = tsr__topology_new(s, (int)n)))
+        status = TSR_NOMEM;
+    if (t)
+        status = json_devices(t, devices);
+    if (t && status == TSR_OK)
+        status = json_links(t, json_object_get(root, "links"));
+    if (t)
+        json_grid(t, json_object_get(root, "grid"));
+    json_decref(root);
+    return t ? finish(t, true, status, out) : status;
+}
+
+// ---- which of them it is
+
+tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out)
+{
+    struct str t = str_of(text);
+    struct cursor c = {t.p, t.p + t.n};
+    blanks(&c);
+    t = (struct str){c.p, (size_t)(c.end - c.p)};
+    if (t.n && t.p[0] == '{') {
+        c.p++;
+        blanks(&c);
+        return c.p < c.end && isdigit((unsigned char)*c.p) ? read_list(s, t, out)
+                                                           : read_json(s, t, out);
+    }
+    for (size_t i = 0; i < t.n; i++)
+        if (t.p[i] == ':')
+            return tsr__topology_make(s, (struct str){t.p, i},
+                                      (struct str){t.p + i + 1, t.n - i - 1}, out);
+    return tsr__topology_make(s, STR("full"), t, out);
+}
+
+tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out)
+{
+    struct arena a;
+    struct str text;
+    tsr__arena_init(&a, s);
+    tsr_status status = tsr__file_read(s, &a, path, (size_t)64 << 20, &text);
+    if (status == TSR_OK) {
+        struct str copy = tsr__arena_str(&a, text);
+        status = copy.p ? tsr_topology_parse(s, copy.p, out) : TSR_NOMEM;
+    }
+    tsr__arena_free(&a);
+    return status;
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// schedules.c - the algorithms of collectives, each written once as steps of messages.
+//
+// A schedule says who sends how many bytes to whom in which step; prices and the simulation both
+// listen to it. Gathers are written; scatters are their mirror image in time and direction; an
+// all-reduce is a reduce-scatter followed by an all-gather, or something of its own for small tensors.
+#include "topology/internal.h"
+
+#include <math.h>
+
+static const int *line(const struct topology_groups *g, int k)
+{
+    return g->device + (size_t)k * (size_t)g->size;
+}
+
+static int levels(int n) // log2 of a power of two, else -1
+{
+    int k = 0;
+    while ((1 << k) < n)
+        k++;
+    return (1 << k) == n ? k : -1;
+}
+
+static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
+{
+    to->message(to->data, mirrored ? dest : from, mirrored ? from : dest, bytes);
+}
+
+// ---- all-gather (mirrored: reduce-scatter)
+
+static bool ring(const struct topology_groups *g, double bytes, bool both_ways, bool mirrored,
+                 const struct listener *to)
+{
+    double piece = bytes / g->size / (both_ways ? 2 : 1);
+    for (int step = 0; step < g->size - 1; step++) {
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i < g->size; i++) {
+                int a = line(g, k)[i], b = line(g, k)[(i + 1) % g->size];
+                say(to, mirrored, a, b, piece);
+                if (both_ways)
+                    say(to, mirrored, b, a, piece);
+            }
+        to->step_ends(to->data);
+    }
+    return true;
+}
+
+static bool doubling(const struct topology_groups *g, double bytes, bool mirrored,
+                     const struct listener *to)
+{
+    int n = levels(g->size);
+    for (int s = 0; s < n; s++) {
+        int bit = 1 << (mirrored ? n - 1 - s : s);
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i < g->size; i++)
+                say(to, mirrored, line(g, k)[i], line(g, k)[i ^ bit], bytes / g->size * bit);
+        to->step_ends(to->data);
+    }
+    return n >= 0;
+}
+
+static bool direct(const struct topology_groups *g, double bytes, bool mirrored,
+                   const struct listener *to)
+{
+    for (int k = 0; k < g->count; k++)
+        for (int i = 0; i < g->size; i++)
+            for (int j = 1; j < g->size; j++)
+                say(to, mirrored, line(g, k)[i], line(g, k)[(i + j) % g->size], bytes / g->size);
+    to->step_ends(to->data);
+    return true;
+}
+
+// ---- over a grid: one ring after the other along its sides, and on a torus all sides at once with
+// a share of the bytes each
+
+struct grid {
+    int n, side[8];
+    int *at; // device of each cell, row-major
+};
+
+// The groups as cells of the topology's grid; false: they are no box of it, or it has one side only.
+static bool grid_of(tsr_topology *t, const struct topology_groups *g, struct grid *out)
+{
+    int low[8], high[8], cells = 1;
+    if (t->n_grid < 2 || g->count != 1)
+        return false;
+    for (int d = 0; d < t->n_grid; d++)
+        low[d] = INT32_MAX, high[d] = -1;
+    for (int i = 0; i < g->size; i++)
+        for (int d = t->n_grid - 1, rest = g->device[i]; d >= 0; d--) {
+            int c = rest % t->grid[d];
+            rest /= t->grid[d];
+            low[d] = c < low[d] ? c : low[d];
+            high[d] = c > high[d] ? c : high[d];
+        }
+    out->n = 0;
+    for (int d = 0; d < t->n_grid; d++) {
+        cells *= high[d] - low[d] + 1;
+        if (high[d] > low[d])
+            out->side[out->n++] = high[d] - low[d] + 1;
+    }
+    out->at = (int *)g->device; // row-major if ascending, which a box of all its cells then is
+    for (int i = 1; i < g->size; i++)
+        if (g->device[i] <= g->device[i - 1])
+            return false;
+    return cells == g->size && out->n >= 2;
+}
+
+static void line_step(const struct grid *grid, int size, int side, double piece, bool mirrored,
+                      const struct listener *to)
+{
+    int n = grid->side[side], stride = 1;
+    for (int d = grid->n - 1; d > side; d--)
+        stride *= grid->side[d];
+    for (int i = 0; i < size; i++) {
+        int c = i / stride % n, next = i - c * stride + (c + 1) % n * stride;
+        say(to, mirrored, grid->at[i], grid->at[next], piece / 2);
+        say(to, mirrored, grid->at[next], grid->at[i], piece / 2);
+    }
+}
+
+// turns: shares of the bytes that begin with another side each; 1: one after the other. first: the
+// side that is gathered first (the slow one, while little has been gathered).
+static void grid_rings(const struct grid *grid, int size, double bytes, int first, int turns,
+                       bool mirrored, const struct listener *to)
+{
+    for (int phase = 0; phase < grid->n; phase++) {
+        int at = mirrored ? grid->n - 1 - phase : phase, longest = 0;
+        for (int r = 0; r < turns; r++) {
+            int n = grid->side[(first + at + r) % grid->n];
+            longest = n > longest ? n : longest;
+        }
+        for (int step = 0; step < longest - 1; step++) {
+            for (int r = 0; r < turns; r++) {
+                double piece = bytes / size / turns;
+                for (int before = 0; before < at; before++)
+                    piece *= grid->side[(first + before + r) % grid->n];
+                int side = (first + at + r) % grid->n;
+                if (step < grid->side[side] - 1)
+                    line_step(grid, size, side, piece, mirrored, to);
+            }
+            to->step_ends(to->data);
+        }
+    }
+}
+
+// ---- the table's rows
+
+#define PAIR(name)                                                                                 \
+    static bool name##_gather(tsr_topology *t, const struct topology_groups *g, double bytes,      \
+                              const struct listener *to)                                           \
+    {                                                                                              \
+        return name(t, g, bytes, false, to);                                                       \
+    }                                                                                              \
+    static bool name##_scatter(tsr_topology *t, const struct topology_groups *g, double bytes,     \
+                               const struct listener *to)                                          \
+    {                                                                                              \
+        return name(t, g, bytes, true, to);                                                        \
+    }                                                                                              \
+    static bool name##_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,      \
+                              const struct listener *to)                                           \
+    {                                                                                              \
+        return name(t, g, bytes, true, to) && name(t, g, bytes, false, to);                        \
+    }
+
+static bool one_ring(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                     const struct listener *to)
+{
+    (void)t;
+    return ring(g, bytes, false, mirrored, to);
+}
+static bool two_rings(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                      const struct listener *to)
+{
+    (void)t;
+    return g->size > 2 && ring(g, bytes, true, mirrored, to);
+}
+static bool double_up(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                      const struct listener *to)
+{
+    (void)t;
+    return doubling(g, bytes, mirrored, to);
+}
+static bool all_pairs(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                      const struct listener *to)
+{
+    (void)t;
+    return direct(g, bytes, mirrored, to);
+}
+static bool by_sides(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                     const struct listener *to)
+{
+    struct grid grid;
+    if (!grid_of(t, g, &grid))
+        return false;
+    grid_rings(&grid, g->size, bytes, 0, 1, mirrored, to);
+    return true;
+}
+static bool all_sides(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
+                      const struct listener *to)
+{
+    struct grid grid;
+    if (!grid_of(t, g, &grid))
+        return false;
+    grid_rings(&grid, g->size, bytes, 0, grid.n, mirrored, to);
+    return true;
+}
+PAIR(one_ring)
+PAIR(two_rings)
+PAIR(double_up)
+PAIR(all_pairs)
+PAIR(by_sides)
+PAIR(all_sides)
+
+// Everybody sends its whole tensor to its partner, in log2 n steps: for small ones.
+static bool whole_doubling(tsr_topology *t, const struct topology_groups *g, double bytes,
+                           const struct listener *to)
+{
+    (void)t;
+    int n = levels(g->size);
+    for (int s = 0; s < n; s++) {
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i < g->size; i++)
+                say(to, false, line(g, k)[i], line(g, k)[i ^ (1 << s)], bytes);
+        to->step_ends(to->data);
+    }
+    return n >= 0;
+}
+
+// Everybody sends its whole tensor to everybody.
+static bool one_shot(tsr_topology *t, const struct topology_groups *g, double bytes,
+                     const struct listener *to)
+{
+    (void)t;
+    return direct(g, bytes * g->size, false, to);
+}
+
+// From the first to all in log2 n steps; share: of what the receiver's subtree needs, or all of it.
+static void tree(const struct topology_groups *g, double bytes, bool shares, bool mirrored,
+                 const struct listener *to)
+{
+    int top = 1;
+    while (top < g->size)
+        top *= 2;
+    for (int s = 0; (1 << s) < top; s++) {
+        int half = mirrored ? 1 << s : top >> (s + 1);
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i + half < g->size; i += 2 * half) {
+                int below = g->size - (i + half) < half ? g->size - (i + half) : half;
+                say(to, mirrored, line(g, k)[i], line(g, k)[i + half],
+                    shares ? bytes / g->size * below : bytes);
+            }
+        to->step_ends(to->data);
+    }
+}
+
+static bool tree_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
+                           const struct listener *to)
+{
+    (void)t;
+    tree(g, bytes, false, false, to);
+    return true;
+}
+static bool tree_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
+                        const struct listener *to)
+{
+    (void)t;
+    tree(g, bytes, false, true, to);
+    return true;
+}
+static bool tree_all_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
+                            const struct listener *to)
+{
+    return tree_reduce(t, g, bytes, to) && tree_broadcast(t, g, bytes, to);
+}
+// Pieces to everybody, then a ring of them: what a large tensor wants.
+static bool pieces_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
+                             const struct listener *to)
+{
+    (void)t;
+    tree(g, bytes, true, false, to);
+    return ring(g, bytes, false, false, to);
+}
+static bool pieces_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
+                          const struct listener *to)
+{
+    (void)t;
+    ring(g, bytes, false, true, to);
+    tree(g, bytes, true, true, to);
+    return true;
+}
+static bool direct_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
+                             const struct listener *to)
+{
+    (void)t;
+    for (int k = 0; k < g->count; k++)
+        for (int i = 1; i < g->size; i++)
+            say(to, false, line(g, k)[0], line(g, k)[i], bytes);
+    to->step_ends(to->data);
+    return true;
+}
+
+// Each device has bytes / n and sends an n-th of that to each other one.
+static bool pairwise(tsr_topology *t, const struct topology_groups *g, double bytes,
+                     const struct listener *to)
+{
+    (void)t;
+    for (int j = 1; j < g->size; j++) {
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i < g->size; i++)
+                say(to, false, line(g, k)[i], line(g, k)[(i + j) % g->size],
+                    bytes / g->size / g->size);
+        to->step_ends(to->data);
+    }
+    return true;
+}
+static bool all_pairs_exchange(tsr_topology *t, const struct topology_groups *g, double bytes,
+                               const struct listener *to)
+{
+    (void)t;
+    return direct(g, bytes / g->size, false, to);
+}
+static bool bruck(tsr_topology *t, const struct topology_groups *g, double bytes,
+                  const struct listener *to)
+{
+    (void)t;
+    for (int bit = 1; bit < g->size; bit *= 2) {
+        int blocks = 0;
+        for (int b = 0; b < g->size; b++)
+            blocks += (b & bit) != 0;
+        for (int k = 0; k < g->count; k++)
+            for (int i = 0; i < g->size; i++)
+                say(to, false, line(g, k)[i], line(g, k)[(i + bit) % g->size],
+                    bytes / g->size / g->size * blocks);
+        to->step_ends(to->data);
+    }
+    return true;
+}
+
+static bool one_message(tsr_topology *t, const struct topology_groups *g, double bytes,
+                        const struct listener *to)
+{
+    (void)t;
+    for (int k = 0; k < g->count; k++)
+        say(to, false, line(g, k)[0], line(g, k)[1], bytes);
+    to->step_ends(to->data);
+    return g->size == 2;
+}
+
+#define THREE(name, function)                                                                      \
+    {name, TSR_ALL_GATHER, function##_gather}, {name, TSR_REDUCE_SCATTER, function##_scatter},     \
+    {                                                                                              \
+        name, TSR_ALL_REDUCE, function##_reduce                                                    \
+    }
+
+const struct algorithm tsr__algorithms[] = {
+    THREE("ring", one_ring),
+    THREE("two rings", two_rings),
+    THREE("doubling", double_up),
+    THREE("direct", all_pairs),
+    THREE("by sides", by_sides),
+    THREE("all sides", all_sides),
+    {"whole doubling", TSR_ALL_REDUCE, whole_doubling},
+    {"one shot", TSR_ALL_REDUCE, one_shot},
+    {"tree", TSR_ALL_REDUCE, tree_all_reduce},
+    {"tree", TSR_BROADCAST, tree_broadcast},
+    {"pieces", TSR_BROADCAST, pieces_broadcast},
+    {"direct", TSR_BROADCAST, direct_broadcast},
+    {"tree", TSR_REDUCE, tree_reduce},
+    {"pieces", TSR_REDUCE, pieces_reduce},
+    {"pairwise", TSR_ALL_TO_ALL, pairwise},
+    {"direct", TSR_ALL_TO_ALL, all_pairs_exchange},
+    {"bruck", TSR_ALL_TO_ALL, bruck},
+    {"message", TSR_SEND, one_message},
+};
+const size_t tsr__n_algorithms = TSR_COUNT(tsr__algorithms);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// topology.h - devices, links, and what moving bytes between them costs.
+//
+// A topology is a directed graph: devices with memory and speed, links with latency and bandwidth.
+// The price of a collective on a group is the least over algorithms; every algorithm is a schedule
+// of steps whose messages are routed over the links, so that congestion is counted and not assumed.
+// Along one schedule the time is a line in the bytes: latency of all steps + bytes x seconds per
+// byte, so a group is worked out once and then priced at any size. Knows no tensors.
+#ifndef TSR_TOPOLOGY_H
+#define TSR_TOPOLOGY_H
+
+#include "base/base.h"
+
+#define TOPOLOGY_MAX_DEVICES 4096
+#define TOPOLOGY_MAX_LINKS   ((size_t)1 << 20)
+#define TOPOLOGY_NEVER       (INT64_MAX / 4) // the price of what cannot be reached, in picoseconds
+
+struct topology_link {
+    int from, to;
+    double latency;   // seconds
+    double bandwidth; // bytes per second, one way
+};
+
+struct tsr_topology {
+    tsr_session *session;
+    struct arena arena;
+    int n;
+    struct tsr_topology_device *device;
+    VEC(struct topology_link) links;
+    int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
+    int grid[8];
+    size_t *first; // by device: its first link (they are sorted), one more at the end
+    int **route;   // by source: the last link on the way to each device, or -1; made when needed
+    struct map priced;
+};
+
+// Groups of one size that all do the same at the same time (the lines of one mesh axis).
+struct topology_groups {
+    int count, size;
+    const int *device; // count x size
+};
+
+// One way to carry out a collective, as a line in the bytes.
+struct topology_way {
+    const char *algorithm;
+    double latency;  // seconds
+    double per_byte; // seconds per byte of the whole tensor
+};
+
+// Picoseconds of one collective over the groups; bytes: of the whole tensor over one group (what an
+// all-gather ends with and a reduce-scatter begins with). TOPOLOGY_NEVER: some device cannot be
+// reached or there was no memory.
+int64_t tsr__topology_cost(tsr_topology *t, enum tsr_collective what,
+                           const struct topology_groups *groups, int64_t bytes);
+// The same with the way that was the cheapest.
+int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
+                          const struct topology_groups *groups, int64_t bytes,
+                          struct topology_way *way);
+// No algorithm can be faster: what must cross the worst of the cuts that are looked at.
+int64_t tsr__topology_bound(tsr_topology *t, enum tsr_collective what,
+                            const struct topology_groups *groups, int64_t bytes);
+// Runs the schedule of one algorithm message by message over the links, with queues; picoseconds,
+// or -1: the algorithm is not for this group. The witness of the prices.
+int64_t tsr__topology_simulate(tsr_topology *t, enum tsr_collective what, const char *algorithm,
+                               const struct topology_groups *groups, int64_t bytes);
+
+#endif
