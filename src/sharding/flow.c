@@ -16,6 +16,7 @@ struct step {
     size_t n_in, n_out;
     struct tile_layout **in, **out; // explicit specs
     bool explicit_in, explicit_out, explicit_cut, cut_in;
+    const bool *stage; // devices that it may run on; NULL: all
 };
 
 // Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
@@ -158,13 +159,24 @@ bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *ne
     return true;
 }
 
-// Mentions once per value and form that an input without a spec has to move.
+// Every owner may run the node.
+static bool within_stage(const struct step *s, const struct tile_layout *l)
+{
+    for (int64_t i = 0; s->stage && i < l->first[l->n_shards]; i++)
+        if (l->owners[i] < 0 || l->owners[i] >= s->w->n_all || !s->stage[l->owners[i]])
+            return false;
+    return true;
+}
+
+// Mentions once per value and form that an input without a spec has to move; from one stage to
+// another it must.
 static void mention(struct step *s, const tsr_value *v, const struct tile_layout *need)
 {
     struct flow_work *w = s->w;
     uint32_t id = tsr__value_id(v);
     const struct tile_layout *have = w->f->values[id];
-    if (!(w->say & SAY_MOVES) || is_constant(v) || tsr__flow_held(have, need))
+    if (!(w->say & SAY_MOVES) || is_constant(v) || !within_stage(s, have) ||
+        tsr__flow_held(have, need))
         return;
     for (struct flow_noted *n = w->noted[id]; n; n = n->next)
         if (tsr__layout_equal(n->layout, need))
@@ -208,7 +220,14 @@ static size_t count_on(const bool *on, int64_t n)
     return count;
 }
 
-// Where a whole node runs: where its specs say, else where all inputs are, else everywhere.
+static void set_stage(const struct step *s, bool *on)
+{
+    for (int64_t d = 0; d < s->w->n_all; d++)
+        on[d] = !s->stage || s->stage[d];
+}
+
+// Where a whole node runs: where its specs say, else where all inputs are, else everywhere in its
+// stage.
 static bool *whole_devices(struct step *s)
 {
     int64_t n_all = s->w->n_all;
@@ -225,10 +244,10 @@ static bool *whole_devices(struct step *s)
             add_owners(on, n_all, s->out[i]);
     if (count_on(on, n_all))
         return on;
-    set_all(on, n_all, true);
+    set_stage(s, on);
     for (size_t i = 0; i < s->n_in; i++) {
         const tsr_value *v = tsr_node_input(s->node, i);
-        if (!v || is_constant(v))
+        if (!v || is_constant(v) || !within_stage(s, s->w->f->values[tsr__value_id(v)]))
             continue;
         set_all(one, n_all, false);
         add_owners(one, n_all, s->w->f->values[tsr__value_id(v)]);
@@ -236,7 +255,7 @@ static bool *whole_devices(struct step *s)
             on[d] = on[d] && one[d];
     }
     if (!count_on(on, n_all))
-        set_all(on, n_all, true);
+        set_stage(s, on);
     return on;
 }
 
@@ -314,7 +333,8 @@ static void add_arrivals(struct step *s, struct solve *v)
             return;
         bool fits = add(s, &attempt, false, i, l, true, false);
         bool same = count_on(attempt.on, v->n_all) == count_on(v->on, v->n_all);
-        if (fits && (same || (!s->explicit_in && !s->explicit_out)))
+        bool may_shrink = !s->explicit_in && !s->explicit_out && within_stage(s, l);
+        if (fits && (same || may_shrink))
             *v = attempt;
     }
 }
@@ -350,6 +370,7 @@ static bool place_rule(struct step *s, const struct rule *r)
     if (!tsr__solve_init(&v, &s->w->scratch, s->w->arena, r, s->w->n_all))
         return false;
     v.intact = s->w->keep;
+    set_stage(s, v.on);
     for (size_t i = 0; i < s->n_in; i++)
         if (s->in[i] && !add(s, &v, false, i, s->in[i], false, true)) {
             if (s->w->scratch.failed || s->w->arena->failed)
@@ -486,6 +507,7 @@ static bool follow(struct step *s)
     struct flow_work *w = s->w;
     if (!make_room(s) || !inputs_ready(s) || !read_specs(s))
         return false;
+    s->stage = tsr__stages_devices(&w->stages, s->node, s->explicit_in || s->explicit_out);
     const struct rule *r = tsr__rule_of(w->arena, s->node, w->f->shapes);
     w->base->failed = w->base->failed || !r;
     if (!r)
@@ -555,7 +577,7 @@ bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const t
     w->f->values = ARENA_ARRAY(a, struct tile_layout *, ids + 1);
     w->f->shapes = w->shapes ? w->shapes : tsr__shapes_new(a, m);
     a->failed = a->failed || !w->f->shapes;
-    return !a->failed;
+    return !a->failed && tsr__stages_find(a, m, c, &w->stages);
 }
 
 bool tsr__flow_forward(struct flow_work *w, int say, const bool *keep)

@@ -14,6 +14,24 @@ enum {
     SAY_NO_ERROR = 16,    // whatever hinders the flow
 };
 
+// Pipeline stages of a configuration (stages.c).
+struct stage_of {
+    int place; // in line; -1: none
+    bool own;  // the node says so itself
+};
+struct stages {
+    size_t n;         // 0: the configuration has none
+    int64_t *numbers; // ascending
+    int64_t n_all;
+    bool **on;                // by place: devices
+    struct stage_of *of_node; // by node id
+};
+// False: out of memory, or more than can be followed (finding).
+bool tsr__stages_find(struct arena *a, tsr_model *m, const tsr_config *c, struct stages *s);
+// Devices that a node may run on; NULL: all. explicit_specs: it has specs, which then decide unless
+// it has a stage of its own too.
+const bool *tsr__stages_devices(const struct stages *s, const tsr_node *n, bool explicit_specs);
+
 struct flow_noted {
     const struct tile_layout *layout;
     struct flow_noted *next;
@@ -25,7 +43,8 @@ struct flow_work {
     struct arena scratch;        // of one node
     const struct shapes *shapes; // those of the model if they are known before the start; else NULL
     int64_t n_all;
-    int64_t *all;                   // 0 .. n_all - 1
+    int64_t *all; // 0 .. n_all - 1
+    struct stages stages;
     struct flow_noted **noted;      // by value id: forms that were mentioned
     struct tile_layout **whole_all; // by rank: whole on all devices
     struct tile_layout *
