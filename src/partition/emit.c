@@ -43,6 +43,27 @@ static tsr_status copy_opsets(struct part *t)
     return st == TSR_OK ? tsr_model_set_opset(t->model, COMM_DOMAIN, 1) : st;
 }
 
+tsr_value *tsr__part_input(struct part *t, struct item *it)
+{
+    tsr_value **local = &it->first->local[t->rank];
+    if (*local)
+        return *local;
+    tsr_value *w = tsr_graph_add_input(t->graph, tsr_value_name(it->value));
+    if (w && tsr__value_copy_type(w, it->value) == TSR_OK)
+        *local = w;
+    return *local;
+}
+
+static bool wanted_somewhere(const struct plan *p, const struct form *f)
+{
+    for (int64_t r = 0; r < p->n_ranks; r++)
+        if (f->live[r])
+            return true;
+    return false;
+}
+
+// A rank takes in what it needs; rank 0 also what nobody needs, so that none is lost. Inputs that
+// only their sizes are wanted of come later (emit_shape.c).
 static tsr_status add_inputs(struct part *t)
 {
     tsr_graph *g = tsr_model_graph(t->plan->model);
@@ -51,10 +72,12 @@ static tsr_status add_inputs(struct part *t)
         if (tsr_value_initializer(v))
             continue; // a constant with a default (IR 3): here it is a constant
         struct item *it = tsr__item_of(t->plan, v);
-        tsr_value *w = it ? tsr_graph_add_input(t->graph, tsr_value_name(v)) : NULL;
-        if (!w || tsr__value_copy_type(w, v) != TSR_OK)
+        if (!it)
             return TSR_NOMEM;
-        it->first->local[t->rank] = w;
+        bool needed =
+            it->first->live[t->rank] || (t->rank == 0 && !wanted_somewhere(t->plan, it->first));
+        if (needed && !tsr__part_input(t, it))
+            return TSR_NOMEM;
     }
     return TSR_OK;
 }

@@ -71,7 +71,7 @@ static tsr_value *symbol_value(struct part *t, struct str symbol, const struct s
     if (known)
         return known;
     struct item *it = tsr__item_of(t->plan, from->input);
-    tsr_value *input = it ? it->first->local[t->rank] : NULL;
+    tsr_value *input = it ? tsr__part_input(t, it) : NULL;
     int64_t axis = from->axis;
     tsr_value *shape = tsr__part_node(t, "Shape", (struct str){0}, 1, input);
     tsr_value *size =

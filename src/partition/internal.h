@@ -173,6 +173,8 @@ struct part {
 
 // emit.c
 tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
+// A model input as the rank takes it in; made when it is first asked for.
+tsr_value *tsr__part_input(struct part *t, struct item *it);
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);

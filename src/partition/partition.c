@@ -175,6 +175,17 @@ static void plan_fingerprint(struct plan *p)
 
 // ---- the manifest ------------------------------------------------------------------------------
 
+// Ranks that take the input in.
+static size_t input_ranks(struct plan *p, tsr_value *v, int64_t *ranks)
+{
+    struct item *it = tsr__item_of(p, v);
+    size_t n = 0;
+    for (int64_t r = 0; it && r < p->n_ranks; r++)
+        if (it->first->local[r])
+            ranks[n++] = r;
+    return n;
+}
+
 static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *count)
 {
     tsr_graph *g = tsr_model_graph(p->model);
@@ -186,10 +197,13 @@ static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *co
         if (!outputs && tsr_value_initializer(v))
             continue;
         int rank = tsr_value_rank(v);
-        struct tile_layout *l = tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices,
-                                                  outputs ? 1 : (size_t)p->n_ranks);
+        int64_t *ranks = ARENA_ARRAY(p->arena, int64_t, (size_t)p->n_ranks);
         tsr_dim *dims = ARENA_ARRAY(p->arena, tsr_dim, (size_t)(rank < 0 ? 0 : rank) + 1);
-        if (!l || !dims)
+        if (!ranks || !dims)
+            return NULL;
+        size_t n_ranks = outputs ? 1 : input_ranks(p, v, ranks); // rank 0 gives outputs
+        struct tile_layout *l = tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
+        if (!l)
             return NULL;
         for (int d = 0; d < rank; d++)
             dims[d] = tsr_value_dim(v, d);

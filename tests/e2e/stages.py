@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipeline stages: real models in two and three stages, alone and with feed-forward blocks cut over a mesh of its own in
+each stage. The answer is the recorded one, nodes lie only on the devices of their stage, weights only where they are used.
+
+usage: stages.py TESSERA MODELS"""
+import json, os, sys, tempfile
+
+import numpy as np
+import onnx
+
+import spine, witness
+
+TOLERANCE = 5e-5
+
+
+def stage_of(i, n, stages):
+    return i * stages // n
+
+
+def edits(m, devices):
+    """Nodes in file order over the stages; devices: for each stage those it has. Blocks that lie in one stage are cut over
+    its devices where it has several."""
+    at = {n.output[0]: stage_of(i, len(m.graph.node), len(devices)) for i, n in enumerate(m.graph.node)}
+    out = ["--config", "pipe:%d" % (1 + max(d for s in devices for d in s))]
+    for i, n in enumerate(m.graph.node):
+        out += ["--stage", "#%d=%d" % (i, 3 + 2 * at[n.output[0]])]  # any ascending numbers will do
+    cuts, blocks = 0, spine.blocks(m)
+    used = {x.output[0] for ups, down in blocks for x in [*ups, down]}
+    for s, mine in enumerate(devices):  # one spec names the stage's devices
+        first = next(i for i, n in enumerate(m.graph.node) if at[n.output[0]] == s and n.output[0] not in used)
+        out += ["--shard", "#%d:%s={1:%s}" % (first, m.graph.node[first].output[0], ",".join(map(str, mine)))]
+    for ups, down in blocks:
+        stages = {at[x.output[0]] for x in [*ups, down]}
+        mine = devices[min(stages)]
+        if len(stages) > 1 or len(mine) == 1:
+            continue
+        cuts += 1
+        text = ",".join(map(str, mine))
+        for u in ups:
+            out += ["--shard", "%s:%s={1,%d:%s}" % (u.name, u.input[1], len(mine), text)]
+        out += ["--shard", "%s:%s={%d,1:%s}" % (down.name, down.input[1], len(mine), text)]
+    return out, cuts
+
+
+def parts_of(parts, manifest):
+    return [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in manifest["devices"]]
+
+
+def check_places(m, devices, ranks):
+    """Every node of the model is on devices of its stage and on no other."""
+    count = len(m.graph.node)
+    for i, n in enumerate(m.graph.node):
+        mine = set(devices[stage_of(i, count, len(devices))])
+        have = {r for r, p in enumerate(ranks) for x in p.graph.node if x.name == n.name and x.op_type == n.op_type}
+        assert have <= mine, "%s is on %s, its stage has %s" % (n.name, have, mine)
+
+
+def check_weights(m, devices, ranks):
+    """A constant lies only on devices of the stages that read it."""
+    count, readers = len(m.graph.node), {}
+    for i, n in enumerate(m.graph.node):
+        for v in n.input:
+            readers.setdefault(v, set()).update(devices[stage_of(i, count, len(devices))])
+    names = {t.name for t in m.graph.initializer}
+    for r, p in enumerate(ranks):
+        for t in p.graph.initializer:
+            assert t.name not in names or r in readers[t.name], "rank %d has %s and no use for it" % (r, t.name)
+
+
+def check(tessera, model, devices, folder):
+    m = onnx.load(model)
+    cut, parts = os.path.join(folder, "cut.onnx"), os.path.join(folder, "parts")
+    words, cuts = edits(m, devices)
+    rc, _, err = witness.call(tessera, "annotate", model, *words, "-o", cut)
+    assert rc == 0, "annotate: exit %d %s" % (rc, err)
+    rc, text, err = witness.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    doc = json.loads(text) if text else {}
+    assert rc == 0 and doc["ok"] and doc["recorded"], "verify: exit %d %s %s" % (rc, text, err)
+    assert doc["collectives"].get("AllReduce", 0) == cuts, doc["collectives"]
+    rc, _, err = witness.call(tessera, "partition", cut, "-o", parts)
+    assert rc == 0, "partition: exit %d %s" % (rc, err)
+    manifest = witness.check_folder(parts)
+    ranks = parts_of(parts, manifest)
+    if all(set(a).isdisjoint(b) for i, a in enumerate(devices) for b in devices[:i]):
+        check_places(m, devices, ranks)
+        check_weights(m, devices, ranks)
+    ins, want = witness.recorded(model)
+    for r, p in enumerate(ranks):
+        for i in p.graph.input:
+            assert any(i.name in n.input for n in p.graph.node) or r == 0, "rank %d has no use for %s" % (r, i.name)
+    assert witness.apart(witness.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
+    return cuts
+
+
+CASES = [[[0], [1]], [[0], [1], [2]], [[0, 1], [2, 3, 4]], [[2, 3], [0], [1, 4, 5]]]
+
+
+def main():
+    tessera, models = sys.argv[1:3]
+    failed = total = cuts = 0
+    for name in spine.NAMES:
+        for devices in CASES:
+            total += 1
+            with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
+                try:
+                    cuts += check(tessera, os.path.join(models, name, "model.onnx"), devices, folder)
+                except Exception as x:
+                    failed += 1
+                    print("%s on %s: %s" % (name, devices, str(x)[:2000]))
+    print("%d of %d hold, with %d blocks cut" % (total - failed, total, cuts))
+    sys.exit(1 if failed or not cuts else 0)
+
+
+if __name__ == "__main__":
+    main()
