@@ -578,7 +578,8 @@ TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,
 
 /* ---- 8 run, verify ---------------------------------------------------------------------------------------- */
 
-/* A set of named tensors in memory: inputs, outputs, recorded data. */
+/* A set of named tensors in memory: inputs, outputs, recorded data. A sequence of tensors is an entry too: rank -1, no data,
+ * its elements a set of their own. So is an optional without a value: rank -1 and no elements either. */
 typedef struct tsr_tensors tsr_tensors;
 TSR_API tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out);
 TSR_API void tsr_tensors_free(tsr_tensors *t);
@@ -587,16 +588,31 @@ TSR_API const char *tsr_tensors_name(const tsr_tensors *t, size_t i);
 TSR_API tsr_dtype tsr_tensors_dtype(const tsr_tensors *t, size_t i);
 TSR_API int tsr_tensors_rank(const tsr_tensors *t, size_t i);
 TSR_API const int64_t *tsr_tensors_dims(const tsr_tensors *t, size_t i);
+/* Of texts: where each ends (uint64_t, counted from the first character), then all characters. */
 TSR_API const void *tsr_tensors_data(const tsr_tensors *t, size_t i, size_t *bytes);
+/* Element k of a tensor of texts (row-major), not terminated; NULL: no text. */
+TSR_API const char *tsr_tensors_text(const tsr_tensors *t, size_t i, int64_t k, size_t *bytes);
+TSR_API const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *t,
+                                                size_t i); /* its elements; NULL: no sequence */
 TSR_API int64_t tsr_tensors_find(const tsr_tensors *t, const char *name); /* -1: absent */
-/* Copies bytes (NULL: zeros) in; replaces a tensor of that name. */
+/* Copies bytes (NULL: zeros) in; replaces a tensor of that name. Not for texts. */
 TSR_API tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const void *bytes);
-/* Reads SET: .npz, .npy (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
+/* The same for texts; bytes NULL: they end at a zero. */
+TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *t, const char *name, int rank,
+                                         const int64_t *dims, const char *const *texts,
+                                         const size_t *bytes);
+/* An empty sequence of tensors of that type; its elements are put into *elements, which belongs to t. elements NULL: an
+ * optional without a value. */
+TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *t, const char *name, tsr_dtype type,
+                                            tsr_tensors **elements);
+/* Reads SET: .npz, .npy or .pb (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
  * or random[:SEED][,name:1x3x224x224,...] (shapes from the model; unknown dimensions are 1 unless given). */
 TSR_API tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
                                     bool outputs);
-TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *npz);
+/* Writes path.npy (one tensor), a folder of output_0.pb ... (path without a dot in its last part, or ending in a slash), else an
+ * .npz, where the elements of a sequence are NAME.0, NAME.1, ... */
+TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *path);
 
 typedef struct tsr_run_options {
     size_t size;

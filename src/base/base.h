@@ -224,6 +224,10 @@ size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before 
 // Nearest of n candidates to `wanted` for "did you mean", or an empty view.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 
+// The first character of p[0..n): its length in bytes (1 to 4) and its number; 0 if it is not
+// UTF-8.
+size_t tsr__utf8(const char *p, size_t n, uint32_t *out);
+
 // ---- files (file.c) ----
 
 // Descriptors of open files are above 2 everywhere here: all of these structs, zeroed, hold nothing

@@ -16,10 +16,6 @@ extern const bool tsr__default_zeroes;
 // Adds the out-of-memory finding, which needs no memory, unless it is there already.
 void tsr__diag_nomem(tsr_session *s, size_t bytes);
 
-// The first character of p[0..n): its length in bytes (1 to 4) and its number; 0 if it is not
-// UTF-8.
-size_t tsr__utf8(const char *p, size_t n, uint32_t *out);
-
 // A finite number, the same in every locale: the shortest text that reads back
 // as the same double.
 void tsr__double_text(double value, char out[32]);

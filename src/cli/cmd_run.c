@@ -8,7 +8,13 @@
 static void print_outputs(const tsr_tensors *t)
 {
     for (size_t i = 0; i < tsr_tensors_count(t); i++) {
-        printf("%-24s %s [", tsr_tensors_name(t, i), tsr_dtype_name(tsr_tensors_dtype(t, i)));
+        const tsr_tensors *list = tsr_tensors_sequence(t, i);
+        printf("%-24s ", tsr_tensors_name(t, i));
+        if (tsr_tensors_rank(t, i) < 0) {
+            printf(list ? "sequence of %zu\n" : "no value\n", list ? tsr_tensors_count(list) : 0);
+            continue;
+        }
+        printf("%s [", tsr_dtype_name(tsr_tensors_dtype(t, i)));
         for (int k = 0; k < tsr_tensors_rank(t, i); k++)
             printf("%s%lld", k ? ", " : "", (long long)tsr_tensors_dims(t, i)[k]);
         printf("]\n");
@@ -22,6 +28,8 @@ static void json_outputs(tsr_json *j, const tsr_tensors *t)
         tsr_json_begin(j, NULL, '{');
         tsr_json_string(j, "name", tsr_tensors_name(t, i));
         tsr_json_string(j, "type", tsr_dtype_name(tsr_tensors_dtype(t, i)));
+        if (tsr_tensors_sequence(t, i))
+            tsr_json_int(j, "elements", (int64_t)tsr_tensors_count(tsr_tensors_sequence(t, i)));
         tsr_json_begin(j, "shape", '[');
         for (int k = 0; k < tsr_tensors_rank(t, i); k++)
             tsr_json_int(j, NULL, tsr_tensors_dims(t, i)[k]);

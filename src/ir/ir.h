@@ -78,9 +78,20 @@ tsr_attr *tsr__function_attr(const tsr_function *fn,
 tsr_function *tsr__node_function(const tsr_node *n);
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
-// The tensor in a file that holds one TensorProto (ONNX test data). It belongs to *holder, to be freed after use;
-// the arena must outlive that.
-tsr_status tsr__tensor_load(tsr_session *s, struct arena *a, const char *path, tsr_model **holder,
-                            const tsr_tensor **out) TSR_MUST_USE;
+// The texts of a tensor of texts, in the arena, as many as its shape says; views into the model.
+tsr_status tsr__tensor_texts(const tsr_tensor *t, struct arena *a,
+                             const struct str **out) TSR_MUST_USE;
+// What a file of ONNX test data holds: one tensor (wrapped -1), or what tsr__value_wrapped tells apart: a sequence, an
+// optional, an optional sequence. n 0 without sequence: an optional without a value.
+struct tensor_file {
+    bool sequence;
+    size_t n;
+    const tsr_tensor **at;
+    tsr_model **holders; // of the tensors
+};
+// To be closed after use, in every case; the arena must outlive that.
+tsr_status tsr__tensor_file_open(tsr_session *s, struct arena *a, const char *path, int wrapped,
+                                 struct tensor_file *out) TSR_MUST_USE;
+void tsr__tensor_file_close(struct tensor_file *f);
 
 #endif

@@ -354,6 +354,31 @@ tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n)
     return st;
 }
 
+tsr_status tsr__tensor_texts(const tsr_tensor *ct, struct arena *a, const struct str **out)
+{
+    const tsr_tensor *t = ready(ct);
+    int64_t n = tsr_tensor_elements(t), have = 0;
+    if (n < 0)
+        return bad_size(t, 0, n, "texts");
+    for (int pass = 0; pass < 2; pass++) { // count, then take
+        struct str *list = pass ? ARENA_ARRAY(a, struct str, (size_t)n + 1) : NULL;
+        struct wire_cursor c = wire_over(t->body);
+        struct wire_field f;
+        if (pass && !list)
+            return TSR_NOMEM;
+        for (have = 0; tsr__wire_next(&c, &f);)
+            if (f.number == F_TENSOR_STRING_DATA && f.type == WIRE_LEN) {
+                if (pass)
+                    list[have] = f.bytes;
+                have++;
+            }
+        if (have != n)
+            return bad_size(t, (uint64_t)have, n, "texts");
+        *out = list;
+    }
+    return TSR_OK;
+}
+
 // Descriptor of an external file, opened once.
 static int external_fd(tsr_tensor *t, int64_t bytes, uint64_t *offset)
 {

@@ -19,6 +19,7 @@ enum { ORT_LOG_ERROR = 3, ORT_LOG_FATAL = 4 };
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_SUCHFILE = 3, ORT_NOT_IMPLEMENTED = 9 };
 enum { ORT_ARENA_ALLOCATOR = 1, ORT_MEMORY_DEFAULT = 0, ORT_MEMORY_CPU_INPUT = -2 };
 enum { ORT_SEQUENTIAL = 0 };
+enum { ORT_TENSOR = 1, ORT_SEQUENCE = 2, ORT_OPTIONAL = 6 }; // kinds of values
 
 typedef struct OrtStatus OrtStatus; // NULL is success
 typedef struct OrtEnv OrtEnv;
@@ -30,6 +31,10 @@ typedef struct OrtMemoryInfo OrtMemoryInfo;
 typedef struct OrtAllocator OrtAllocator;
 typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
+typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
+typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
+typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
+typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtKernelInfo OrtKernelInfo;
@@ -53,7 +58,8 @@ typedef struct OrtApi {
     OrtStatus *(*CreateSessionOptions)(OrtSessionOptions **out);
     void *reserved_11[2];
     OrtStatus *(*SetSessionExecutionMode)(OrtSessionOptions *options, int mode);
-    void *reserved_14[8];
+    OrtStatus *(*EnableProfiling)(OrtSessionOptions *options, const char *prefix);
+    void *reserved_15[7];
     OrtStatus *(*SetSessionLogSeverityLevel)(OrtSessionOptions *options, int level);
     OrtStatus *(*SetSessionGraphOptimizationLevel)(OrtSessionOptions *options, int level);
     OrtStatus *(*SetIntraOpNumThreads)(OrtSessionOptions *options, int n);
@@ -84,10 +90,13 @@ typedef struct OrtApi {
                                                  int type, OrtValue **out);
     OrtStatus *(*IsTensor)(const OrtValue *value, int *out);
     OrtStatus *(*GetTensorMutableData)(OrtValue *value, void **out);
-    void *reserved_52[3];
+    void *reserved_52;
+    OrtStatus *(*GetStringTensorDataLength)(const OrtValue *value, size_t *out);
+    OrtStatus *(*GetStringTensorContent)(const OrtValue *value, void *out, size_t bytes,
+                                         size_t *offsets, size_t n);
     OrtStatus *(*CastTypeInfoToTensorInfo)(const OrtTypeInfo *info,
                                            const OrtTensorTypeAndShapeInfo **out);
-    void *reserved_56;
+    OrtStatus *(*GetOnnxTypeFromTypeInfo)(const OrtTypeInfo *info, int *out);
     OrtStatus *(*CreateTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo **out);
     OrtStatus *(*SetTensorElementType)(OrtTensorTypeAndShapeInfo *info, int type);
     OrtStatus *(*SetDimensions)(OrtTensorTypeAndShapeInfo *info, const int64_t *dims, size_t rank);
@@ -97,13 +106,19 @@ typedef struct OrtApi {
     void *reserved_63;
     OrtStatus *(*GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo *info, size_t *out);
     OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *value, OrtTensorTypeAndShapeInfo **out);
-    void *reserved_66[3];
+    void *reserved_66;
+    OrtStatus *(*GetValueType)(const OrtValue *value, int *out);
+    void *reserved_68;
     OrtStatus *(*CreateCpuMemoryInfo)(int allocator_type, int memory_type, OrtMemoryInfo **out);
     void *reserved_70[6];
     OrtStatus *(*AllocatorFree)(OrtAllocator *allocator, void *p);
     void *reserved_77;
     OrtStatus *(*GetAllocatorWithDefaultOptions)(OrtAllocator **out);
-    void *reserved_79[7];
+    void *reserved_79;
+    OrtStatus *(*GetValue)(const OrtValue *value, int i, OrtAllocator *allocator, OrtValue **out);
+    OrtStatus *(*GetValueCount)(const OrtValue *value, size_t *out);
+    OrtStatus *(*CreateValue)(const OrtValue *const *values, size_t n, int kind, OrtValue **out);
+    void *reserved_83[3];
     OrtStatus *(*KernelInfoGetAttribute_int64)(const OrtKernelInfo *info, const char *name,
                                                int64_t *out);
     OrtStatus *(*KernelInfoGetAttribute_string)(const OrtKernelInfo *info, const char *name,
@@ -124,15 +139,50 @@ typedef struct OrtApi {
     void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo *info);
     void (*ReleaseSessionOptions)(OrtSessionOptions *options);
     void (*ReleaseCustomOpDomain)(OrtCustomOpDomain *domain);
-    void *reserved_102[28];
+    void *reserved_102[2];
+    OrtStatus *(*CastTypeInfoToSequenceTypeInfo)(const OrtTypeInfo *info,
+                                                 const OrtSequenceTypeInfo **out);
+    void *reserved_105[2];
+    OrtStatus *(*GetSequenceElementType)(const OrtSequenceTypeInfo *info, OrtTypeInfo **out);
+    void *reserved_108[2];
+    OrtStatus *(*SessionEndProfiling)(OrtSession *session, OrtAllocator *allocator, char **out);
+    void *reserved_111[14];
+    OrtStatus *(*GetAvailableProviders)(char ***out, int *n);
+    OrtStatus *(*ReleaseAvailableProviders)(char **names, int n);
+    void *reserved_127[3];
     OrtStatus *(*AddSessionConfigEntry)(OrtSessionOptions *options, const char *key,
                                         const char *value);
-    void *reserved_131[32];
+    void *reserved_131[15];
+    OrtStatus *(*SessionGetProfilingStartTimeNs)(const OrtSession *session, uint64_t *out);
+    void *reserved_147[3];
+    OrtStatus *(*AddInitializer)(OrtSessionOptions *options, const char *name,
+                                 const OrtValue *value);
+    void *reserved_151[12];
     OrtStatus *(*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo *info, const char *name,
                                                     int64_t *out, size_t *n);
-    void *reserved_164[29];
+    void *reserved_164[2];
+    OrtStatus *(*CreatePrepackedWeightsContainer)(OrtPrepackedWeightsContainer **out);
+    void (*ReleasePrepackedWeightsContainer)(OrtPrepackedWeightsContainer *container);
+    OrtStatus *(*CreateSessionWithPrepackedWeightsContainer)(
+        const OrtEnv *env, const char *path, const OrtSessionOptions *options,
+        OrtPrepackedWeightsContainer *container, OrtSession **out);
+    void *reserved_169[23];
+    OrtStatus *(*HasValue)(const OrtValue *value, int *out);
     OrtStatus *(*KernelContext_GetGPUComputeStream)(const OrtKernelContext *context, void **out);
-    void *reserved_194[34];
+    void *reserved_194[10];
+    OrtStatus *(*SessionOptionsAppendExecutionProvider_CUDA_V2)(
+        OrtSessionOptions *options, const OrtCUDAProviderOptionsV2 *provider);
+    OrtStatus *(*CreateCUDAProviderOptions)(OrtCUDAProviderOptionsV2 **out);
+    OrtStatus *(*UpdateCUDAProviderOptions)(OrtCUDAProviderOptionsV2 *provider,
+                                            const char *const *keys, const char *const *values,
+                                            size_t n);
+    void *reserved_207;
+    void (*ReleaseCUDAProviderOptions)(OrtCUDAProviderOptionsV2 *provider);
+    void *reserved_209[7];
+    OrtStatus *(*SessionOptionsAppendExecutionProvider)(OrtSessionOptions *options,
+                                                        const char *name, const char *const *keys,
+                                                        const char *const *values, size_t n);
+    void *reserved_217[11];
     OrtStatus *(*RegisterCustomOpsLibrary_V2)(OrtSessionOptions *options, const char *path);
     void *reserved_229[8];
     OrtStatus *(*HasSessionConfigEntry)(const OrtSessionOptions *options, const char *key,
@@ -141,7 +191,13 @@ typedef struct OrtApi {
                                         char *out, size_t *bytes);
     void *reserved_239[5];
     OrtStatus *(*KernelInfo_GetNodeName)(const OrtKernelInfo *info, char *out, size_t *bytes);
-    void *reserved_245[23];
+    void *reserved_245[5];
+    OrtStatus *(*CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo *info,
+                                                 const OrtOptionalTypeInfo **out);
+    OrtStatus *(*GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo *info, OrtTypeInfo **out);
+    OrtStatus *(*GetResizedStringTensorElementBuffer)(OrtValue *value, size_t i, size_t bytes,
+                                                      char **out);
+    void *reserved_253[15];
     OrtStatus *(*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext *context, size_t i,
                                                       OrtTensorTypeAndShapeInfo **out);
     void *reserved_269;
@@ -155,7 +211,15 @@ typedef struct OrtApi {
 ORT_SLOT(Run, 9);
 ORT_SLOT(AddCustomOpDomain, 28);
 ORT_SLOT(CreateTensorWithDataAsOrtValue, 49);
+ORT_SLOT(GetStringTensorContent, 54);
 ORT_SLOT(GetTensorTypeAndShape, 65);
+ORT_SLOT(CreateValue, 82);
+ORT_SLOT(SessionEndProfiling, 110);
+ORT_SLOT(AddInitializer, 150);
+ORT_SLOT(CreateSessionWithPrepackedWeightsContainer, 168);
+ORT_SLOT(HasValue, 192);
+ORT_SLOT(SessionOptionsAppendExecutionProvider, 216);
+ORT_SLOT(GetResizedStringTensorElementBuffer, 252);
 ORT_SLOT(GetAllocatorWithDefaultOptions, 78);
 ORT_SLOT(ReleaseCustomOpDomain, 101);
 ORT_SLOT(AddSessionConfigEntry, 130);

@@ -8,6 +8,8 @@
 
 #include <pthread.h>
 
+#define RUN_MAX_RANK 64
+
 // What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI job.
 struct engine {
     const OrtApi *api;    // NULL: not opened yet
@@ -76,8 +78,32 @@ struct whole {
 tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
 void tsr__whole_close(struct whole *w);
 
+// ---- values (values.c) -------------------------------------------------------------------------
+
+struct tensor;
+// What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
+struct wanted {
+    bool sequence, optional;
+    int type;
+    size_t rank;
+    int64_t dims[RUN_MAX_RANK];
+};
+OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
+                             struct wanted *out);
+// A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
+// Runtime cannot be given.
+OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const struct tensor *t,
+                           OrtValue **out);
+// Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
+// kind that no set holds.
+tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                           OrtStatus **failed);
+
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
 
+// Texts lie in data as uint64_t ends of all elements, counted from the first character, then the characters and a
+// terminator: equal tensors have equal bytes. A sequence has rank -1 and no data; so has an optional without a value, whose
+// sequence is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
@@ -86,6 +112,7 @@ struct tensor {
     void *data; // 64-byte aligned
     size_t bytes;
     size_t cap; // of the memory that holds all of this
+    tsr_tensors *sequence;
 };
 struct tsr_tensors {
     tsr_session *session;
@@ -95,11 +122,29 @@ struct tsr_tensors {
 // A tensor of that name with room for its elements, not set.
 tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out);
+// The same for texts, which are copied in.
+tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, const int64_t *dims,
+                                  const struct str *texts);
+// A sequence of tensors of that type, empty; out NULL: an optional without a value.
+tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
+                                  tsr_tensors **out);
+int64_t tsr__tensor_elements(const struct tensor *x);
+struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
+void tsr__tensor_free(tsr_session *s, struct tensor *x);
+
 tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, struct str bytes);
 tsr_status tsr__npz_read(tsr_tensors *t, const char *file);
 // True if numpy has this type; else it is written as unsigned integers of the same bits.
 bool tsr__npy_has(tsr_dtype type);
-// The head of an .npy file for a tensor; at most 2 KiB.
-size_t tsr__npy_head(const struct tensor *t, char *out, size_t cap);
+// A tensor as an .npy file: head, then data (the tensor's own, or for texts made in the arena).
+struct npy_image {
+    char head[4096];
+    size_t n_head, bytes;
+    const void *data;
+};
+tsr_status tsr__npy_image(struct arena *a, const struct tensor *x, struct npy_image *out);
+tsr_status tsr__npz_save(const tsr_tensors *t, const char *path);
+// The set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
+tsr_status tsr__pb_save(const tsr_tensors *t, const char *folder);
 
 #endif

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // npy.c - one tensor in numpy's .npy form: a small Python dictionary, then the elements.
 //
-// Plain types only: object arrays hold pickles, which are programs. Elements of the other byte order and
-// arrays in column order are turned. The dictionary is read by its three keys, not evaluated.
+// Plain types and texts: object arrays hold pickles, which are programs. Elements of the other byte order and
+// arrays in column order are turned. The dictionary is read by its three keys, not evaluated. numpy's texts are of one
+// width, padded with zeros: UTF-32, or bytes.
 #include "runtime/internal.h"
 
 #include <stdio.h>
 
 #define MAX_HEAD 65536
-#define MAX_RANK 64
+#define MAX_TEXT (1 << 28) // characters of one element
 
 // Letter and size of numpy's name for a type. The first row of a type is how it is written.
 static const struct npy_type {
@@ -26,8 +27,10 @@ static const struct npy_type {
 struct npy {
     tsr_dtype type;
     bool swap, columns; // other byte order; first index runs fastest
+    bool unicode, object;
+    size_t unit; // bytes of an element
     int rank;
-    int64_t dims[MAX_RANK];
+    int64_t dims[RUN_MAX_RANK];
 };
 
 // ---- head --------------------------------------------------------------------------------------
@@ -53,20 +56,28 @@ static const char *value_of(struct str head, const char *key)
     return NULL;
 }
 
-// '<f4', "|b1", '>i8'
+// '<f4', "|b1", '>i8', '<U12', '|S3'; '|O' sets object
 static bool read_descr(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "descr"), *end = head.p + head.n;
-    if (!p || end - p < 5 || (*p != '\'' && *p != '"'))
+    if (!p || end - p < 4 || (*p != '\'' && *p != '"'))
         return false;
     char order = p[1], letter = p[2];
     int bytes = 0;
     const char *q = p + 3;
-    while (q < end && *q >= '0' && *q <= '9' && bytes < 100)
+    out->object = letter == 'O';
+    while (q < end && *q >= '0' && *q <= '9' && bytes < MAX_TEXT)
         bytes = bytes * 10 + (*q++ - '0');
     if (q >= end || *q != *p || !strchr("<>|=", order))
         return false;
     out->swap = order == '>' && bytes > 1;
+    out->unit = (size_t)bytes * (letter == 'U' ? 4 : 1);
+    if (letter == 'U' || letter == 'S') {
+        out->type = TSR_STRING;
+        out->unicode = letter == 'U';
+        out->swap = order == '>';
+        return true;
+    }
     for (size_t i = 0; i < TSR_COUNT(npy_types); i++)
         if (npy_types[i].letter == letter && npy_types[i].bytes == bytes) {
             out->type = npy_types[i].type;
@@ -93,7 +104,7 @@ static bool read_shape(struct str head, struct npy *out)
         const char *digits = p;
         while (p < end && *p >= '0' && *p <= '9')
             p++;
-        if (out->rank == MAX_RANK ||
+        if (out->rank == RUN_MAX_RANK ||
             !tsr__str_int((struct str){digits, (size_t)(p - digits)}, &out->dims[out->rank++]))
             return false;
         p = p < end && *p == 'L' ? p + 1 : p; // Python 2 wrote long integers so
@@ -149,7 +160,7 @@ static void swap_bytes(char *p, size_t n, size_t unit)
 // From column order to row order: walks the result, keeping the place in the source.
 static void turn(const char *from, char *to, const struct npy *h, size_t unit, int64_t n)
 {
-    int64_t index[MAX_RANK] = {0}, step[MAX_RANK], at = 0, s = 1;
+    int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;
     for (int d = 0; d < h->rank; d++) {
         step[d] = s;
         s *= h->dims[d];
@@ -166,6 +177,65 @@ static void turn(const char *from, char *to, const struct npy *h, size_t unit, i
     }
 }
 
+// One character as UTF-8; its length, 0: no character.
+static size_t put_utf8(uint32_t c, char *out)
+{
+    static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return 0;
+    for (size_t i = n; i-- > 1; c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3F));
+    out[0] = (char)(marks[n] | c);
+    return n;
+}
+
+// One element of numpy's texts; false: not a text.
+static bool read_text(const struct npy *h, const char *p, char *to, struct str *out)
+{
+    size_t width = h->unit, n = 0;
+    size_t step = h->unicode ? 4 : 1;
+    while (width && memcmp(p + width - step, "\0\0\0", step) == 0)
+        width -= step;
+    if (!h->unicode) {
+        *out = (struct str){p, width};
+        return true;
+    }
+    for (size_t i = 0; i < width; i += 4) {
+        uint32_t c;
+        memcpy(&c, p + i, 4);
+        size_t length = put_utf8(h->swap ? __builtin_bswap32(c) : c, to + n);
+        if (!length)
+            return false;
+        n += length;
+    }
+    *out = (struct str){to, n};
+    return true;
+}
+
+// data holds as many elements as the shape says.
+static tsr_status read_texts(tsr_tensors *t, struct str name, const char *file, const struct npy *h,
+                             const char *data, int64_t n)
+{
+    struct arena a;
+    tsr__arena_init(&a, t->session);
+    size_t bytes = (size_t)n * h->unit;
+    char *turned = h->columns && h->rank > 1 ? arena_get(&a, bytes + 1, 8) : NULL;
+    char *chars = arena_get(&a, bytes + 1, 1); // UTF-8 is never longer
+    struct str *texts = ARENA_ARRAY(&a, struct str, (size_t)n + 1);
+    tsr_status st = a.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && turned)
+        turn(data, turned, h, h->unit, n);
+    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+        if (!read_text(h, (turned ? turned : data) + (size_t)i * h->unit,
+                       chars + (size_t)i * h->unit, &texts[i]))
+            st = bad_file(t, file, name, "a text holds what is no character");
+    if (st == TSR_OK)
+        st = tsr__tensors_add_texts(t, name, h->rank, h->dims, texts);
+    tsr__arena_free(&a);
+    return st;
+}
+
 tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, struct str bytes)
 {
     struct npy h = {0};
@@ -174,15 +244,24 @@ tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, stru
         return bad_file(t, file, name, "this is not an .npy file");
     if (!read_descr(head, &h))
         return bad_file(t, file, name,
-                        "elements of this type are not read: plain numbers and booleans only");
+                        h.object ? "an array of Python objects is not read; make texts plain with "
+                                   "array.astype('U')"
+                                 : "elements of this type are not read: plain numbers, booleans "
+                                   "and texts only");
     if (!read_order(head, &h) || !read_shape(head, &h))
         return bad_file(t, file, name, "the head of the .npy file is damaged");
-    size_t unit = (size_t)tsr_dtype_bits(h.type) / 8, bytes_needed = unit;
+    size_t unit = h.unit, bytes_needed = unit;
+    int64_t n = 1;
     for (int d = 0; d < h.rank; d++) // before anything is allocated on the file's word
-        if (__builtin_mul_overflow(bytes_needed, (size_t)h.dims[d], &bytes_needed))
+        if (!mul_ok(n, h.dims[d], &n) ||
+            __builtin_mul_overflow(bytes_needed, (size_t)h.dims[d], &bytes_needed))
             return bad_file(t, file, name, "a shape that no tensor has");
+    if (unit == 0 && n > MAX_TEXT)
+        return bad_file(t, file, name, "a shape that no tensor has");
     if (data.n < bytes_needed)
         return bad_file(t, file, name, "the file is shorter than its shape says");
+    if (h.type == TSR_STRING)
+        return read_texts(t, name, file, &h, data.p, n);
     struct tensor *x;
     tsr_status st = tsr__tensors_add(t, name, h.type, h.rank, h.dims, &x);
     if (st != TSR_OK)
@@ -217,16 +296,15 @@ bool tsr__npy_has(tsr_dtype type)
            type == TSR_UINT32 || type == TSR_UINT64;
 }
 
-size_t tsr__npy_head(const struct tensor *t, char *out, size_t cap)
+// The head with that letter and number; its length.
+static size_t put_head(const struct tensor *t, char letter, int number, char *out, size_t cap)
 {
-    int bytes, n;
-    char letter = letter_of(t->type, &bytes);
     bool packed = tsr_dtype_bits(t->type) % 8 != 0; // elements share bytes: a row of bytes
     int64_t flat = (int64_t)t->bytes;
     const int64_t *dims = packed ? &flat : t->dims;
-    int rank = packed ? 1 : t->rank;
+    int n, rank = packed ? 1 : t->rank;
     n = snprintf(out + 10, cap - 10, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (",
-                 bytes > 1 ? '<' : '|', letter, bytes);
+                 letter == 'U' || (letter != 'S' && number > 1) ? '<' : '|', letter, number);
     for (int d = 0; d < rank; d++)
         n += snprintf(out + 10 + n, cap - 10 - (size_t)n, "%s%lld", d ? ", " : "",
                       (long long)dims[d]);
@@ -238,4 +316,68 @@ size_t tsr__npy_head(const struct tensor *t, char *out, size_t cap)
     out[8] = (char)((total - 10) & 255);
     out[9] = (char)((total - 10) >> 8);
     return total;
+}
+
+// Characters of a text; -1: not UTF-8, or it ends in a zero, which numpy would take for padding.
+static int64_t characters(struct str text)
+{
+    int64_t n = 0;
+    uint32_t c = 1;
+    for (size_t i = 0; i < text.n; n++) {
+        size_t length = tsr__utf8(text.p + i, text.n - i, &c);
+        if (!length)
+            return -1;
+        i += length;
+    }
+    return c ? n : -1;
+}
+
+static void put_text(struct str text, bool unicode, char *to)
+{
+    if (!unicode && text.n)
+        memcpy(to, text.p, text.n);
+    for (size_t i = 0, n = 0; unicode && i < text.n; n += 4) {
+        uint32_t c = 0;
+        i += tsr__utf8(text.p + i, text.n - i, &c);
+        memcpy(to + n, &c, 4);
+    }
+}
+
+static tsr_status texts_image(struct arena *a, const struct tensor *x, struct npy_image *out)
+{
+    int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;
+    bool unicode = true;
+    for (int64_t i = 0; i < n; i++) {
+        struct str text = tsr__tensor_text(x, i);
+        int64_t count = characters(text);
+        unicode = unicode && count >= 0;
+        width = count > width ? count : width;
+        bytes = (int64_t)text.n > bytes ? (int64_t)text.n : bytes;
+    }
+    width = unicode ? width : bytes;
+    int64_t unit = unicode ? 4 * width : width;
+    char *data = width <= MAX_TEXT && mul_ok(n, unit, &total) && total < INT64_MAX / 2
+                     ? arena_get(a, (size_t)total + 1, 8)
+                     : NULL;
+    if (!data)
+        return TSR_NOMEM;
+    memset(data, 0, (size_t)total + 1);
+    for (int64_t i = 0; i < n; i++)
+        put_text(tsr__tensor_text(x, i), unicode, data + i * unit);
+    out->data = data;
+    out->bytes = (size_t)total;
+    out->n_head = put_head(x, unicode ? 'U' : 'S', (int)width, out->head, sizeof out->head);
+    return TSR_OK;
+}
+
+tsr_status tsr__npy_image(struct arena *a, const struct tensor *x, struct npy_image *out)
+{
+    int bytes;
+    if (x->type == TSR_STRING)
+        return texts_image(a, x, out);
+    char letter = letter_of(x->type, &bytes);
+    out->data = x->data;
+    out->bytes = x->bytes;
+    out->n_head = put_head(x, letter, bytes, out->head, sizeof out->head);
+    return TSR_OK;
 }

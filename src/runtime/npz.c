@@ -15,7 +15,6 @@
 #define LOCAL_BYTES   30
 #define MAX_MEMBERS   100000
 #define MAX_RATIO     1040 // deflate cannot do better
-#define HEAD_CAP      4096
 #define LIMIT32       0xFFFFFFFFu
 #define DATE          0x21 // 1 January 1980
 
@@ -241,11 +240,11 @@ static void put_common(struct writer *w, const struct member *m, size_t extra)
     put(w, extra, 2);
 }
 
-static void write_member(struct writer *w, const struct tensor *x, const char *head, size_t n_head,
-                         struct member *m)
+static void write_member(struct writer *w, const struct npy_image *x, struct member *m)
 {
-    *m = (struct member){.name = str_of(x->name), .size = n_head + x->bytes, .at = w->out.offset};
-    m->crc = crc_of(crc_of(0, head, n_head), x->data, x->bytes);
+    m->size = x->n_head + x->bytes;
+    m->at = w->out.offset;
+    m->crc = crc_of(crc_of(0, x->head, x->n_head), x->data, x->bytes);
     size_t extra = m->size >= LIMIT32 ? 20 : 0;
     put(w, 0x04034b50, 4);
     put_common(w, m, extra);
@@ -259,7 +258,7 @@ static void write_member(struct writer *w, const struct tensor *x, const char *h
         put(w, m->size, 8);
         flush(w);
     }
-    tsr__out_write(&w->out, head, n_head);
+    tsr__out_write(&w->out, x->head, x->n_head);
     tsr__out_write(&w->out, x->data, x->bytes);
 }
 
@@ -323,30 +322,60 @@ static void note_raw(const tsr_tensors *t, const struct tensor *x)
 {
     struct place at = PLACE_NONE;
     at.value = str_of(x->name);
-    if (!tsr__npy_has(x->type))
+    if (x->type != TSR_STRING && !tsr__npy_has(x->type))
         tsr__diag(t->session, DIAG_tensor_raw, &at, NULL, "%s is written as raw bits",
                   tsr_dtype_name(x->type));
 }
 
-tsr_status tsr_tensors_save(const tsr_tensors *t, const char *npz)
+// The tensors of a set, those of sequences too, as NAME.0, NAME.1, ...; an optional without a value is left out. With
+// members NULL they are counted.
+static size_t leaves(struct arena *a, const tsr_tensors *t, struct member *members,
+                     const struct tensor **out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct tensor *x = t->at[i];
+        for (size_t k = 0; k < (x->sequence ? x->sequence->n : x->rank >= 0); k++, n++) {
+            if (!members)
+                continue;
+            out[n] = x->sequence ? x->sequence->at[k] : x;
+            members[n].name =
+                x->sequence ? tsr__arena_printf(a, "%s.%zu", x->name, k) : str_of(x->name);
+        }
+    }
+    return n;
+}
+
+tsr_status tsr__npz_save(const tsr_tensors *t, const char *path)
 {
     struct writer w = {0};
     struct arena a;
     tsr__arena_init(&a, t->session);
-    struct member *members = ARENA_ARRAY(&a, struct member, t->n + 1);
-    char *head = arena_get(&a, HEAD_CAP, 1);
-    tsr_status st = a.failed ? TSR_NOMEM : tsr__out_open(t->session, npz, &w.out);
-    if (st == TSR_OK) {
-        for (size_t i = 0; i < t->n; i++) {
-            note_raw(t, t->at[i]);
-            write_member(&w, t->at[i], head, tsr__npy_head(t->at[i], head, HEAD_CAP), &members[i]);
-        }
-        uint64_t directory = w.out.offset;
-        for (size_t i = 0; i < t->n; i++)
-            write_entry(&w, &members[i]);
-        write_end(&w, directory, t->n);
-        st = tsr__out_commit(&w.out);
+    size_t n = leaves(&a, t, NULL, NULL);
+    struct member *members = ARENA_ARRAY(&a, struct member, n + 1);
+    const struct tensor **list = ARENA_ARRAY(&a, const struct tensor *, n + 1);
+    struct npy_image *image = ARENA_NEW(&a, struct npy_image);
+    if (!a.failed)
+        leaves(&a, t, members, list);
+    tsr_status st = a.failed ? TSR_NOMEM : tsr__out_open(t->session, path, &w.out);
+    if (st != TSR_OK) {
+        tsr__arena_free(&a);
+        return st;
     }
+    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+        note_raw(t, list[i]);
+        st = tsr__npy_image(&a, list[i], image);
+        if (st == TSR_OK)
+            write_member(&w, image, &members[i]);
+    }
+    uint64_t directory = w.out.offset;
+    for (size_t i = 0; i < n && st == TSR_OK; i++)
+        write_entry(&w, &members[i]);
+    write_end(&w, directory, n);
+    if (st == TSR_OK)
+        st = tsr__out_commit(&w.out);
+    else
+        tsr__out_abort(&w.out);
     tsr__arena_free(&a);
     return st;
 }

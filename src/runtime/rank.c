@@ -7,8 +7,6 @@
 
 #include <stdio.h>
 
-#define MAX_RANK 64
-
 static struct place place_of(const struct rank *r)
 {
     struct place at = PLACE_NONE;
@@ -135,47 +133,6 @@ static tsr_status rank_open(struct rank *r)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
-static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
-#define FIRST_NEWER 24
-
-static int from_engine(int type)
-{
-    bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
-    return newer ? newer_types[type - FIRST_NEWER] : type;
-}
-
-static int to_engine(int type)
-{
-    for (int i = 0; i < (int)TSR_COUNT(newer_types); i++)
-        if (newer_types[i] == type)
-            return FIRST_NEWER + i;
-    return type;
-}
-
-// What the model wants of input i: type 0 where it is no tensor; dims -1 where open.
-static OrtStatus *wanted(const struct rank *r, size_t i, int *type, size_t *rank, int64_t *dims)
-{
-    const OrtApi *api = r->engine->api;
-    OrtTypeInfo *info = NULL;
-    const OrtTensorTypeAndShapeInfo *tensor = NULL;
-    *type = 0;
-    *rank = 0;
-    OrtStatus *st = api->SessionGetInputTypeInfo(r->ort, i, &info);
-    if (!st)
-        st = api->CastTypeInfoToTensorInfo(info, &tensor);
-    if (!st && tensor)
-        st = api->GetTensorElementType(tensor, type);
-    if (!st && tensor)
-        st = api->GetDimensionsCount(tensor, rank);
-    if (!st && tensor && *rank <= MAX_RANK)
-        st = api->GetDimensions(tensor, dims, *rank);
-    if (info)
-        api->ReleaseTypeInfo(info);
-    *type = from_engine(*type);
-    return st;
-}
-
 static tsr_status refuse_input(struct rank *r, size_t i, enum diag_code code, const char *hint,
                                const char *text)
 {
@@ -185,31 +142,41 @@ static tsr_status refuse_input(struct rank *r, size_t i, enum diag_code code, co
     return TSR_INVALID;
 }
 
+// Type and form, as people say it.
+static const char *kind_text(char *out, size_t cap, bool optional, bool sequence, int type)
+{
+    snprintf(out, cap, "%s%s%s", optional ? "an optional " : "", sequence ? "a sequence of " : "",
+             type ? tsr_dtype_name((tsr_dtype)type) : "what is not a tensor");
+    return out;
+}
+
 static tsr_status check_input(struct rank *r, size_t i, const struct tensor *t)
 {
-    char text[256];
-    int type;
-    size_t rank;
-    int64_t dims[MAX_RANK];
-    OrtStatus *asked = wanted(r, i, &type, &rank, dims);
+    char text[256], have[64], want[64];
+    struct wanted w;
+    OrtStatus *asked = tsr__engine_wanted(r->engine, r->ort, i, &w);
     if (asked)
         return engine_says(r, asked, DIAG_engine_refused, NULL, "type of an input");
-    if ((tsr_dtype)type != t->type) {
-        snprintf(text, sizeof text, "is %s, the model wants %s", tsr_dtype_name(t->type),
-                 type ? tsr_dtype_name((tsr_dtype)type) : "what is not a tensor");
+    bool none = t->rank < 0 && !t->sequence, sequence = t->sequence != NULL;
+    if (none ? !w.optional : w.sequence != sequence || (tsr_dtype)w.type != t->type) {
+        snprintf(text, sizeof text, "is %s, the model wants %s",
+                 kind_text(have, sizeof have, none, sequence, (int)t->type),
+                 kind_text(want, sizeof want, w.optional, w.sequence, w.type));
         return refuse_input(r, i, DIAG_input_mismatch, "convert it first", text);
     }
-    bool fits = rank == (size_t)t->rank || rank == 0; // no shape declared looks like rank 0
-    for (size_t d = 0; fits && d < rank && rank <= MAX_RANK; d++)
-        if (dims[d] >= 0 && dims[d] != t->dims[d]) {
+    if (none || sequence)
+        return TSR_OK;
+    bool fits = w.rank == (size_t)t->rank || w.rank == 0; // no shape declared looks like rank 0
+    for (size_t d = 0; fits && d < w.rank && w.rank <= RUN_MAX_RANK; d++)
+        if (w.dims[d] >= 0 && w.dims[d] != t->dims[d]) {
             snprintf(text, sizeof text, "dimension %zu is %lld, the model wants %lld", d,
-                     (long long)t->dims[d], (long long)dims[d]);
+                     (long long)t->dims[d], (long long)w.dims[d]);
             return refuse_input(r, i, DIAG_input_mismatch, "give the shape that the model has",
                                 text);
         }
     if (fits)
         return TSR_OK;
-    snprintf(text, sizeof text, "has %d dimensions, the model wants %zu", t->rank, rank);
+    snprintf(text, sizeof text, "has %d dimensions, the model wants %zu", t->rank, w.rank);
     return refuse_input(r, i, DIAG_input_mismatch, "give the shape that the model has", text);
 }
 
@@ -221,13 +188,14 @@ static tsr_status bind_input(struct rank *r, size_t i)
                             "no tensor is given for this input");
     const struct tensor *t = r->inputs->at[at];
     tsr_status st = check_input(r, i, t);
-    if (st != TSR_OK)
+    if (st == TSR_OK)
+        st = engine_says(r, tsr__engine_value(r->engine, &r->arena, t, &r->ins[i]),
+                         DIAG_engine_failed, NULL, r->input_names[i]);
+    if (st != TSR_OK || r->ins[i])
         return st;
-    return engine_says(r,
-                       r->engine->api->CreateTensorWithDataAsOrtValue(
-                           r->engine->memory, t->data, t->bytes, t->dims, (size_t)t->rank,
-                           to_engine(t->type), &r->ins[i]),
-                       DIAG_engine_failed, NULL, r->input_names[i]);
+    refuse_input(r, i, DIAG_tensor_kind, "run this model elsewhere",
+                 "ONNX Runtime cannot be given an optional without a value");
+    return TSR_ENGINE;
 }
 
 static tsr_status bind_inputs(struct rank *r)
@@ -315,54 +283,22 @@ void tsr__rank_work(struct rank *r)
 
 // ---- results -----------------------------------------------------------------------------------
 
-static OrtStatus *read_value(const struct rank *r, OrtValue *v, int *type, size_t *rank,
-                             int64_t *dims, void **data)
-{
-    const OrtApi *api = r->engine->api;
-    int is_tensor = 0;
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    *type = 0;
-    OrtStatus *st = v ? api->IsTensor(v, &is_tensor) : NULL;
-    if (st || !is_tensor)
-        return st;
-    st = api->GetTensorTypeAndShape(v, &info);
-    if (!st)
-        st = api->GetDimensionsCount(info, rank);
-    if (!st && *rank <= MAX_RANK)
-        st = api->GetDimensions(info, dims, *rank);
-    if (!st && *rank <= MAX_RANK)
-        st = api->GetTensorElementType(info, type);
-    if (!st && *type != TSR_STRING)
-        st = api->GetTensorMutableData(v, data);
-    if (info)
-        api->ReleaseTensorTypeAndShapeInfo(info);
-    *type = from_engine(*type);
-    return st;
-}
-
 static tsr_status take_output(struct rank *r, size_t i, tsr_session *s, tsr_tensors *outputs)
 {
-    int type = 0;
-    size_t rank = 0;
-    int64_t dims[MAX_RANK];
-    void *data = NULL;
-    OrtStatus *failed = read_value(r, r->outs[i], &type, &rank, dims, &data);
+    OrtStatus *failed = NULL;
+    tsr_status st = tsr__engine_take(r->engine, r->outs[i], r->output_names[i], outputs, &failed);
     struct place at = place_of(r);
     at.value = str_of(r->output_names[i]);
     if (failed) {
         tsr__diag(s, DIAG_engine_failed, &at, NULL, "cannot read an output: %s",
                   r->engine->api->GetErrorMessage(failed));
         r->engine->api->ReleaseStatus(failed);
-        return TSR_ENGINE;
-    }
-    if (tsr_dtype_bits((tsr_dtype)type) == 0) {
+    } else if (st == TSR_ENGINE) {
         tsr__diag(s, DIAG_tensor_kind, &at,
                   "remove this output from the model, or read it elsewhere",
-                  "this output is %s; only tensors of numbers can be taken out",
-                  type == TSR_STRING ? "a tensor of strings" : "no tensor");
-        return TSR_ENGINE;
+                  "this output is no tensor and no sequence of tensors");
     }
-    return tsr_tensors_put(outputs, r->output_names[i], (tsr_dtype)type, (int)rank, dims, data);
+    return st;
 }
 
 tsr_status tsr__rank_outputs(struct rank *r, tsr_session *s, tsr_tensors *outputs)

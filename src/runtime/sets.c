@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sets.c - sets of tensors as people name them: FILE.npz, FILE.npy, a folder test_data_set_N, random.
+// sets.c - sets of tensors as people name them: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
 #include "runtime/internal.h"
 #include "ir/ir.h"
 
@@ -12,7 +12,7 @@ static tsr_status bad_set(tsr_session *s, const char *set, struct str value, con
     at.file = str_of(set);
     at.value = value;
     tsr__diag(s, DIAG_tensor_set, &at,
-              "a set is FILE.npz, FILE.npy, a folder test_data_set_N, or "
+              "a set is FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
               "random[:SEED][,name:1x3x224x224,...]",
               "%s", what);
     return TSR_INVALID;
@@ -71,23 +71,52 @@ static tsr_status load_npy(tsr_tensors *t, const char *file, const tsr_model *m,
     return st;
 }
 
-// ---- a folder of ONNX test data ----------------------------------------------------------------
+// ---- ONNX test data ----------------------------------------------------------------------------
 
-static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name)
+static tsr_status take_tensor(tsr_tensors *t, struct arena *a, const tsr_tensor *x,
+                              const char *name)
 {
-    tsr_model *holder = NULL;
-    const tsr_tensor *x = NULL;
     const void *bytes = NULL;
+    const struct str *texts = NULL;
     size_t n = 0;
+    tsr_dtype type = tsr_tensor_dtype(x);
+    tsr_status st =
+        type == TSR_STRING ? tsr__tensor_texts(x, a, &texts) : tsr_tensor_data(x, &bytes, &n);
+    if (st != TSR_OK)
+        return st;
+    if (texts)
+        return tsr__tensors_add_texts(t, str_of(name), tsr_tensor_rank(x), tsr_tensor_dims(x),
+                                      texts);
+    return tsr_tensors_put(t, name, type, tsr_tensor_rank(x), tsr_tensor_dims(x), bytes);
+}
+
+// Into the set: one tensor, or a sequence, or an optional without a value.
+static tsr_status take_file(tsr_tensors *t, struct arena *a, const struct tensor_file *f,
+                            const char *name, tsr_dtype type)
+{
+    tsr_tensors *list = NULL;
+    if (!f->sequence && f->n)
+        return take_tensor(t, a, f->at[0], name);
+    tsr_status st = tsr__tensors_add_other(t, str_of(name), type, f->sequence ? &list : NULL);
+    for (size_t i = 0; i < f->n && st == TSR_OK; i++) {
+        char label[24];
+        snprintf(label, sizeof label, "%zu", i);
+        st = take_tensor(list, a, f->at[i], label);
+    }
+    return st;
+}
+
+// wrapped and type: of the value it is for, as tsr__value_wrapped says.
+static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name, int wrapped,
+                          tsr_dtype type)
+{
+    struct tensor_file f;
     struct arena a;
     tsr__arena_init(&a, t->session);
-    tsr_status st = tsr__tensor_load(t->session, &a, file, &holder, &x);
+    tsr_status st = tsr__tensor_file_open(t->session, &a, file, wrapped, &f);
     if (st == TSR_OK)
-        st = tsr_tensor_data(x, &bytes, &n);
-    if (st == TSR_OK)
-        st = tsr_tensors_put(t, name, tsr_tensor_dtype(x), tsr_tensor_rank(x), tsr_tensor_dims(x),
-                             bytes);
-    tsr_model_free(holder);
+        st = take_file(t, &a, &f, name, type);
+    tsr__tensor_file_close(&f);
     tsr__arena_free(&a);
     if (st == TSR_OK || st == TSR_NOMEM || st == TSR_IO)
         return st;
@@ -95,6 +124,26 @@ static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name)
     at.file = str_of(file);
     tsr__diag(t->session, DIAG_tensor_file, &at, NULL, "the tensor of '%s' cannot be read", name);
     return st;
+}
+
+// A file for one input or output of the model.
+static tsr_status load_port(tsr_tensors *t, const char *file, const tsr_value *v, bool output)
+{
+    tsr_dtype type = TSR_UNDEFINED;
+    int rank, wrapped = -1;
+    const tsr_dim *dims;
+    if (tsr_value_dtype(v) == TSR_UNDEFINED)
+        wrapped = tsr__value_wrapped(v, &type, &rank, &dims);
+    if (tsr_value_dtype(v) != TSR_UNDEFINED || wrapped >= 0)
+        return load_pb(t, file, tsr_value_name(v), wrapped, type);
+    if (output) // a map, a sparse tensor
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(file);
+    at.value = str_of(tsr_value_name(v));
+    tsr__diag(t->session, DIAG_tensor_kind, &at, "run this model elsewhere",
+              "this input is no tensor and no sequence of tensors");
+    return TSR_ENGINE;
 }
 
 static tsr_status load_folder(tsr_tensors *t, const char *folder, const tsr_model *m, bool outputs)
@@ -108,21 +157,25 @@ static tsr_status load_folder(tsr_tensors *t, const char *folder, const tsr_mode
         snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
         if (stat(file, &info) != 0)
             break; // fewer files than inputs: whoever runs says what is missing
-        if (tsr_value_dtype(v) == TSR_UNDEFINED) { // a sequence, an optional, a map
-            if (outputs)
-                continue;
-            struct place at = PLACE_NONE;
-            at.file = str_of(file);
-            at.value = str_of(tsr_value_name(v));
-            tsr__diag(t->session, DIAG_tensor_kind, &at, "run this model elsewhere",
-                      "this input is no tensor; only tensors can be given");
-            return TSR_ENGINE;
-        }
-        tsr_status st = load_pb(t, file, tsr_value_name(v));
+        tsr_status st = load_port(t, file, v, outputs);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
+}
+
+// One file: the model's one input, or a tensor named as the file is.
+static tsr_status load_single(tsr_tensors *t, const char *file, const tsr_model *m)
+{
+    char name[256];
+    const char *slash = strrchr(file, '/');
+    const char *base = slash ? slash + 1 : file;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".pb")), base);
+    if (m && port(m, false, 1))
+        return bad_set(t->session, file, STR(""),
+                       "one .pb for a model with several inputs; give a folder or an .npz");
+    tsr_value *v = m ? port(m, false, 0) : NULL;
+    return v ? load_port(t, file, v, false) : load_pb(t, file, name, -1, TSR_UNDEFINED);
 }
 
 // ---- random ------------------------------------------------------------------------------------
@@ -292,7 +345,7 @@ static void keep_outputs(tsr_tensors *t, const tsr_model *m)
         if (wanted)
             t->at[kept++] = t->at[i];
         else
-            tsr__free(t->session, t->at[i], t->at[i]->cap);
+            tsr__tensor_free(t->session, t->at[i]);
     }
     t->n = kept;
 }
@@ -311,6 +364,8 @@ tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
         st = outputs ? TSR_OK : load_npy(t, set, m, outputs);
     else if (stat(set, &info) == 0 && S_ISDIR(info.st_mode))
         return load_folder(t, set, m, outputs);
+    else if (ends_with(set, ".pb"))
+        return outputs ? TSR_OK : load_single(t, set, m);
     else
         return bad_set(t->session, set, STR(""), "there is no such set of tensors");
     if (st == TSR_OK && outputs && m)
@@ -318,4 +373,36 @@ tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
     if (st == TSR_OK)
         retype(t, m, outputs);
     return st;
+}
+
+// ---- writing -----------------------------------------------------------------------------------
+
+static tsr_status save_npy(const tsr_tensors *t, const char *path)
+{
+    struct arena a;
+    struct outfile o;
+    if (t->n != 1 || t->at[0]->rank < 0)
+        return bad_set(t->session, path, STR(""),
+                       "an .npy holds one tensor, and there are several; give an .npz");
+    tsr__arena_init(&a, t->session);
+    struct npy_image *image = ARENA_NEW(&a, struct npy_image);
+    tsr_status st = image ? tsr__npy_image(&a, t->at[0], image) : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = tsr__out_open(t->session, path, &o);
+    if (st == TSR_OK) {
+        tsr__out_write(&o, image->head, image->n_head);
+        tsr__out_write(&o, image->data, image->bytes);
+        st = tsr__out_commit(&o);
+    }
+    tsr__arena_free(&a);
+    return st;
+}
+
+tsr_status tsr_tensors_save(const tsr_tensors *t, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    if (ends_with(path, ".npy"))
+        return save_npy(t, path);
+    // Folders have no dot in their names, or a slash at the end.
+    return *base == 0 || !strchr(base, '.') ? tsr__pb_save(t, path) : tsr__npz_save(t, path);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it.
+// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the elements of a
+// sequence are a set of their own.
 #include "runtime/internal.h"
 
 #include <stdio.h>
 
 #define DATA_ALIGN 64
-#define MAX_RANK   64
 
 tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out)
 {
@@ -17,8 +17,9 @@ tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out)
     return TSR_OK;
 }
 
-static void tensor_free(tsr_session *s, struct tensor *x)
+void tsr__tensor_free(tsr_session *s, struct tensor *x)
 {
+    tsr_tensors_free(x->sequence);
     tsr__free(s, x, x->cap);
 }
 
@@ -27,7 +28,7 @@ void tsr_tensors_free(tsr_tensors *t)
     if (!t)
         return;
     for (size_t i = 0; i < t->n; i++)
-        tensor_free(t->session, t->at[i]);
+        tsr__tensor_free(t->session, t->at[i]);
     tsr__free(t->session, t->at, t->cap * sizeof *t->at);
     tsr__free(t->session, t, sizeof *t);
 }
@@ -90,7 +91,7 @@ static tsr_status bad_shape(tsr_tensors *t, struct str name, tsr_dtype type)
 static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *out)
 {
     int64_t n = 1;
-    if (rank < 0 || rank > MAX_RANK)
+    if (rank < 0 || rank > RUN_MAX_RANK)
         return false;
     for (int d = 0; d < rank; d++)
         if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
@@ -136,6 +137,20 @@ static bool grow(tsr_tensors *t)
     return true;
 }
 
+// Takes x in, in place of one of that name; frees it on failure.
+static tsr_status insert(tsr_tensors *t, struct str name, struct tensor *x)
+{
+    int64_t old = find(t, name);
+    if (old < 0 && !grow(t)) {
+        tsr__tensor_free(t->session, x);
+        return TSR_NOMEM;
+    }
+    if (old >= 0)
+        tsr__tensor_free(t->session, t->at[old]);
+    t->at[old >= 0 ? (size_t)old : t->n++] = x;
+    return TSR_OK;
+}
+
 tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out)
 {
@@ -143,18 +158,114 @@ tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int
     if (!data_bytes(type, rank, dims, &bytes))
         return bad_shape(t, name, type);
     struct tensor *x = tensor_new(t->session, name, type, rank, dims, bytes);
+    tsr_status st = x ? insert(t, name, x) : TSR_NOMEM;
+    if (st == TSR_OK)
+        *out = x;
+    return st;
+}
+
+// ---- texts, sequences --------------------------------------------------------------------------
+
+int64_t tsr__tensor_elements(const struct tensor *x)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->rank; d++)
+        n *= x->dims[d]; // checked when it was made
+    return x->rank < 0 ? 0 : n;
+}
+
+struct str tsr__tensor_text(const struct tensor *x, int64_t i)
+{
+    const uint64_t *ends = x->data;
+    uint64_t start = i ? ends[i - 1] : 0;
+    const char *text = (const char *)(ends + tsr__tensor_elements(x));
+    return (struct str){text + start, (size_t)(ends[i] - start)};
+}
+
+tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, const int64_t *dims,
+                                  const struct str *texts)
+{
+    int64_t n = 1;
+    size_t ends, total = 1;
+    for (int d = 0; d < rank && rank <= RUN_MAX_RANK; d++)
+        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
+            return bad_shape(t, name, TSR_STRING);
+    if (!data_bytes(TSR_UINT64, rank, dims, &ends))
+        return bad_shape(t, name, TSR_STRING);
+    for (int64_t i = 0; i < n; i++)
+        if (__builtin_add_overflow(total, texts[i].n, &total))
+            return bad_shape(t, name, TSR_STRING);
+    struct tensor *x = tensor_new(t->session, name, TSR_STRING, rank, dims, ends + total);
     if (!x)
         return TSR_NOMEM;
-    int64_t old = find(t, name);
-    if (old < 0 && !grow(t)) {
-        tensor_free(t->session, x);
-        return TSR_NOMEM;
+    char *to = (char *)x->data + ends;
+    for (int64_t i = 0; i < n; i++) {
+        if (texts[i].n)
+            memcpy(to, texts[i].p, texts[i].n);
+        to += texts[i].n;
+        ((uint64_t *)x->data)[i] = (uint64_t)(to - (char *)x->data) - ends;
     }
-    if (old >= 0)
-        tensor_free(t->session, t->at[old]);
-    t->at[old >= 0 ? (size_t)old : t->n++] = x;
-    *out = x;
-    return TSR_OK;
+    *to = 0;
+    return insert(t, name, x);
+}
+
+tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
+                                  tsr_tensors **out)
+{
+    tsr_tensors *sequence = NULL;
+    struct tensor *x = tensor_new(t->session, name, type, 0, NULL, 0);
+    tsr_status st = x ? TSR_OK : TSR_NOMEM;
+    if (x)
+        x->rank = -1;
+    if (x && out)
+        st = tsr_tensors_new(t->session, &sequence);
+    if (st != TSR_OK && x)
+        tsr__tensor_free(t->session, x);
+    if (st != TSR_OK)
+        return st;
+    x->sequence = sequence;
+    st = insert(t, name, x);
+    if (st == TSR_OK && out)
+        *out = sequence;
+    return st;
+}
+
+const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *t, size_t i)
+{
+    return i < t->n ? t->at[i]->sequence : NULL;
+}
+
+tsr_status tsr_tensors_put_sequence(tsr_tensors *t, const char *name, tsr_dtype type,
+                                    tsr_tensors **elements)
+{
+    return tsr__tensors_add_other(t, str_of(name), type, elements);
+}
+
+const char *tsr_tensors_text(const tsr_tensors *t, size_t i, int64_t k, size_t *bytes)
+{
+    if (i >= t->n || t->at[i]->type != TSR_STRING || k < 0 || k >= tsr__tensor_elements(t->at[i]))
+        return NULL;
+    struct str text = tsr__tensor_text(t->at[i], k);
+    if (bytes)
+        *bytes = text.n;
+    return text.p;
+}
+
+tsr_status tsr_tensors_put_texts(tsr_tensors *t, const char *name, int rank, const int64_t *dims,
+                                 const char *const *texts, const size_t *bytes)
+{
+    int64_t n = 1;
+    for (int d = 0; d < rank; d++)
+        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
+            return bad_shape(t, str_of(name), TSR_STRING);
+    struct arena a;
+    tsr__arena_init(&a, t->session);
+    struct str *list = ARENA_ARRAY(&a, struct str, (size_t)n + 1);
+    for (int64_t i = 0; list && i < n; i++)
+        list[i] = bytes ? (struct str){texts[i], bytes[i]} : str_of(texts[i]);
+    tsr_status st = list ? tsr__tensors_add_texts(t, str_of(name), rank, dims, list) : TSR_NOMEM;
+    tsr__arena_free(&a);
+    return st;
 }
 
 tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,

@@ -149,11 +149,42 @@ static void measure(tsr_dtype t, const void *want, const void *got, size_t n, ts
     out->max_rel = most == 0 ? 0 : most / largest;
 }
 
+// Element by element: the largest differences; a difference without a number stays one.
+static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, double tolerance,
+                              tsr_difference *out)
+{
+    size_t n = tsr_tensors_count(want);
+    if (n != tsr_tensors_count(got))
+        return;
+    out->max_abs = out->max_rel = 0;
+    out->ok = true;
+    for (size_t e = 0; e < n; e++) {
+        tsr_difference one = tsr__compare(want, e, got, (int64_t)e, tolerance);
+        out->ok = out->ok && one.ok;
+        out->max_abs = !(one.max_abs <= out->max_abs) ? one.max_abs : out->max_abs;
+        out->max_rel = !(one.max_rel <= out->max_rel) ? one.max_rel : out->max_rel;
+        if (one.max_abs != one.max_abs)
+            return;
+    }
+}
+
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance)
 {
     tsr_difference out = {.name = tsr_tensors_name(want, i), .max_abs = NAN, .max_rel = NAN};
-    if (k < 0 || !same_kind(want, i, got, (size_t)k))
+    const tsr_tensors *a_list = tsr_tensors_sequence(want, i);
+    const tsr_tensors *b_list = k < 0 ? NULL : tsr_tensors_sequence(got, (size_t)k);
+    if (a_list && b_list) {
+        compare_sequences(a_list, b_list, tolerance, &out);
+        return out;
+    }
+    if (k >= 0 && !a_list && !b_list && tsr_tensors_rank(want, i) < 0 &&
+        tsr_tensors_rank(got, (size_t)k) < 0) { // both without a value
+        out.max_abs = out.max_rel = 0;
+        out.ok = true;
+        return out;
+    }
+    if (k < 0 || a_list || b_list || !same_kind(want, i, got, (size_t)k))
         return out;
     tsr_dtype t = tsr_tensors_dtype(want, i);
     size_t bytes, other, per = numbers_of(t);

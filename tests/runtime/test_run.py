@@ -100,8 +100,17 @@ def inputs(d):
 
 @case
 def output_types(d):
-    onnx.save(model([h.make_node("SequenceConstruct", ["x"], ["y"])], [value("x", F, [1])], [h.make_tensor_sequence_value_info("y", F, [1])]), d + "/w.onnx")
+    onnx.save(model([h.make_node("SequenceConstruct", ["x", "x"], ["y"])], [value("x", F, [1])], [h.make_tensor_sequence_value_info("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
+    assert r.status == "OK" and list(r.outputs) == ["y.0", "y.1"], str(r)
+    # A sequence of maps: no set holds it.
+    maps = onnx.TypeProto()
+    maps.sequence_type.elem_type.map_type.key_type = I
+    maps.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = F
+    g = h.make_graph([h.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])], "g", [value("x", F, [1, 2])],
+                     [h.make_value_info("y", maps)])
+    onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("ai.onnx.ml", 3)], ir_version=8), d + "/w.onnx")
+    r = run(d + "/w.onnx", {"x": np.zeros((1, 2), "f4")})
     assert r.status == "ENGINE" and "tensor-kind" in r.text, str(r)
 
 

@@ -55,6 +55,47 @@ static void floats_are_relative_to_the_largest(void **state)
     assert_false(compare(b, TSR_FLOAT, 3, x, y, 1e-9).ok);
 }
 
+static void texts_must_be_the_same(void **state)
+{
+    struct bench *b = *state;
+    const char *x[] = {"ab", "", "c"}, *y[] = {"a", "b", "c"};
+    int64_t n = 3;
+    assert_int_equal(tsr_tensors_put_texts(b->want, "t", 1, &n, x, NULL), TSR_OK);
+    assert_int_equal(tsr_tensors_put_texts(b->got, "t", 1, &n, x, NULL), TSR_OK);
+    assert_true(tsr__compare(b->want, 0, b->got, 0, 0).ok);
+    assert_int_equal(tsr_tensors_put_texts(b->got, "t", 1, &n, y, NULL), TSR_OK);
+    tsr_difference d = tsr__compare(b->want, 0, b->got, 0, 0); // the same characters, cut elsewhere
+    assert_true(!d.ok && isnan(d.max_abs));
+    size_t bytes;
+    assert_memory_equal(tsr_tensors_text(b->got, 0, 1, &bytes), "b", 1);
+    assert_int_equal(bytes, 1);
+    assert_null(tsr_tensors_text(b->got, 0, 3, &bytes));
+    assert_int_equal(tsr_tensors_put(b->got, "t", TSR_STRING, 1, &n, "abc"), TSR_UNSUPPORTED);
+}
+
+static void sequences_element_by_element(void **state)
+{
+    struct bench *b = *state;
+    float x[2] = {1, 2}, y[2] = {1, 2.5f};
+    int64_t n = 2;
+    tsr_tensors *sets[2] = {b->want, b->got}, *list;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tsr_tensors_put_sequence(sets[i], "t", TSR_FLOAT, &list), TSR_OK);
+        assert_int_equal(tsr_tensors_put(list, "0", TSR_FLOAT, 1, &n, x), TSR_OK);
+        assert_int_equal(tsr_tensors_put(list, "1", TSR_FLOAT, 1, &n, i ? y : x), TSR_OK);
+    }
+    tsr_difference d = tsr__compare(b->want, 0, b->got, 0, 0);
+    assert_true(!d.ok && d.max_abs == 0.5 && d.max_rel == 0.25);
+    assert_int_equal(tsr_tensors_put(list, "1", TSR_FLOAT, 1, &n, x), TSR_OK);
+    assert_true(tsr__compare(b->want, 0, b->got, 0, 0).ok);
+    assert_int_equal(tsr_tensors_put(list, "2", TSR_FLOAT, 1, &n, x), TSR_OK);
+    assert_false(tsr__compare(b->want, 0, b->got, 0, 0).ok);
+    assert_int_equal(tsr_tensors_put_sequence(b->got, "t", TSR_FLOAT, NULL), TSR_OK);
+    assert_false(tsr__compare(b->want, 0, b->got, 0, 0).ok);
+    assert_int_equal(tsr_tensors_put_sequence(b->want, "t", TSR_FLOAT, NULL), TSR_OK);
+    assert_true(tsr__compare(b->want, 0, b->got, 0, 0).ok);
+}
+
 static void not_a_number(void **state)
 {
     struct bench *b = *state;
@@ -143,6 +184,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(floats_are_relative_to_the_largest, setup, teardown),
+        cmocka_unit_test_setup_teardown(texts_must_be_the_same, setup, teardown),
+        cmocka_unit_test_setup_teardown(sequences_element_by_element, setup, teardown),
         cmocka_unit_test_setup_teardown(not_a_number, setup, teardown),
         cmocka_unit_test_setup_teardown(all_zero, setup, teardown),
         cmocka_unit_test_setup_teardown(integers_are_exact, setup, teardown),

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts element by element,
+// sequences as lists of both. ONNX Runtime can be given no optional without a value and no empty sequence.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        OrtStatus *try_status = (call);                                                            \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
+static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
+#define FIRST_NEWER 24
+
+static int from_engine(int type)
+{
+    bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
+    return newer ? newer_types[type - FIRST_NEWER] : type;
+}
+
+static int to_engine(int type)
+{
+    for (int i = 0; i < (int)TSR_COUNT(newer_types); i++)
+        if (newer_types[i] == type)
+            return FIRST_NEWER + i;
+    return type;
+}
+
+// ---- what is wanted ----------------------------------------------------------------------------
+
+static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, struct wanted *out)
+{
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    int type = 0;
+    TRY(api->CastTypeInfoToTensorInfo(info, &tensor));
+    if (!tensor)
+        return NULL;
+    TRY(api->GetTensorElementType(tensor, &type));
+    TRY(api->GetDimensionsCount(tensor, &out->rank));
+    if (out->rank <= RUN_MAX_RANK)
+        TRY(api->GetDimensions(tensor, out->dims, out->rank));
+    out->type = from_engine(type);
+    return NULL;
+}
+
+// Unwraps optional, then sequence, then reads the tensor. Each step gives a type of its own.
+static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
+{
+    int kind = 0;
+    const OrtSequenceTypeInfo *sequence = NULL;
+    const OrtOptionalTypeInfo *optional = NULL;
+    OrtTypeInfo *inner = NULL;
+    TRY(api->GetOnnxTypeFromTypeInfo(info, &kind));
+    if (kind == ORT_OPTIONAL && !out->optional && !out->sequence) {
+        TRY(api->CastTypeInfoToOptionalTypeInfo(info, &optional));
+        TRY(api->GetOptionalContainedTypeInfo(optional, &inner));
+        out->optional = true;
+    } else if (kind == ORT_SEQUENCE && !out->sequence) {
+        TRY(api->CastTypeInfoToSequenceTypeInfo(info, &sequence));
+        TRY(api->GetSequenceElementType(sequence, &inner));
+        out->sequence = true;
+    } else {
+        return kind == ORT_TENSOR ? read_tensor_info(api, info, out) : NULL;
+    }
+    OrtStatus *st = read_info(api, inner, out);
+    api->ReleaseTypeInfo(inner);
+    return st;
+}
+
+OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
+                              struct wanted *out)
+{
+    OrtTypeInfo *info = NULL;
+    memset(out, 0, sizeof *out);
+    TRY(e->api->SessionGetInputTypeInfo(session, i, &info));
+    OrtStatus *st = read_info(e->api, info, out);
+    e->api->ReleaseTypeInfo(info);
+    return st;
+}
+
+// ---- to ONNX Runtime ---------------------------------------------------------------------------
+
+static OrtStatus *make_texts(const struct engine *e, const struct tensor *t, OrtValue **out)
+{
+    OrtValue *v = NULL;
+    TRY(e->api->CreateTensorAsOrtValue(e->allocator, t->dims, (size_t)t->rank, TSR_STRING, &v));
+    OrtStatus *st = NULL;
+    for (int64_t i = 0, n = tsr__tensor_elements(t); i < n && !st; i++) {
+        struct str text = tsr__tensor_text(t, i);
+        char *to = NULL;
+        st = e->api->GetResizedStringTensorElementBuffer(v, (size_t)i, text.n, &to);
+        if (!st && text.n)
+            memcpy(to, text.p, text.n);
+    }
+    if (st)
+        e->api->ReleaseValue(v);
+    else
+        *out = v;
+    return st;
+}
+
+static OrtStatus *make_sequence(const struct engine *e, struct arena *a, const tsr_tensors *list,
+                                OrtValue **out)
+{
+    OrtValue **values = ARENA_ARRAY(a, OrtValue *, list->n + 1);
+    OrtStatus *st = values ? NULL : e->api->CreateStatus(ORT_FAIL, "out of memory");
+    size_t n = 0;
+    for (; n < list->n && !st; n++)
+        st = tsr__engine_value(e, a, list->at[n], &values[n]);
+    if (!st)
+        st = e->api->CreateValue((const OrtValue *const *)values, n, ORT_SEQUENCE, out);
+    for (size_t i = 0; i < n; i++)
+        e->api->ReleaseValue(values[i]);
+    return st;
+}
+
+OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const struct tensor *t,
+                             OrtValue **out)
+{
+    if (t->rank < 0)
+        return t->sequence ? make_sequence(e, a, t->sequence, out) : NULL;
+    if (t->type == TSR_STRING)
+        return make_texts(e, t, out);
+    return e->api->CreateTensorWithDataAsOrtValue(e->memory, t->data, t->bytes, t->dims,
+                                                  (size_t)t->rank, to_engine(t->type), out);
+}
+
+// ---- from ONNX Runtime -------------------------------------------------------------------------
+
+struct seen {
+    int type;
+    size_t rank, elements;
+    int64_t dims[RUN_MAX_RANK];
+};
+
+static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *v, struct seen *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    TRY(api->GetTensorTypeAndShape(v, &info));
+    OrtStatus *st = api->GetDimensionsCount(info, &out->rank);
+    if (!st && out->rank <= RUN_MAX_RANK)
+        st = api->GetDimensions(info, out->dims, out->rank);
+    if (!st && out->rank <= RUN_MAX_RANK)
+        st = api->GetTensorElementType(info, &out->type);
+    if (!st)
+        st = api->GetTensorShapeElementCount(info, &out->elements);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    out->type = from_engine(out->type);
+    return st;
+}
+
+static tsr_status take_texts(const struct engine *e, const OrtValue *v, const char *name,
+                             const struct seen *x, tsr_tensors *to, OrtStatus **failed)
+{
+    struct arena a;
+    tsr__arena_init(&a, to->session);
+    size_t bytes = 0, n = x->elements;
+    *failed = e->api->GetStringTensorDataLength(v, &bytes);
+    char *chars = *failed ? NULL : arena_get(&a, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(&a, size_t, n + 1);
+    struct str *texts = ARENA_ARRAY(&a, struct str, n + 1);
+    tsr_status st = *failed ? TSR_ENGINE : a.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && n && (*failed = e->api->GetStringTensorContent(v, chars, bytes, starts, n)))
+        st = TSR_ENGINE;
+    for (size_t i = 0; st == TSR_OK && i < n; i++)
+        texts[i] = (struct str){chars + starts[i], (i + 1 < n ? starts[i + 1] : bytes) - starts[i]};
+    if (st == TSR_OK)
+        st = tsr__tensors_add_texts(to, str_of(name), (int)x->rank, x->dims, texts);
+    tsr__arena_free(&a);
+    return st;
+}
+
+static tsr_status take_tensor(const struct engine *e, OrtValue *v, const char *name,
+                              tsr_tensors *to, OrtStatus **failed)
+{
+    struct seen x = {0};
+    void *data = NULL;
+    *failed = see_tensor(e->api, v, &x);
+    if (*failed)
+        return TSR_ENGINE;
+    if (x.type == TSR_STRING)
+        return take_texts(e, v, name, &x, to, failed);
+    if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
+        return TSR_ENGINE;
+    *failed = e->api->GetTensorMutableData(v, &data);
+    return *failed ? TSR_ENGINE
+                   : tsr_tensors_put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
+}
+
+static tsr_status take_sequence(const struct engine *e, OrtValue *v, const char *name,
+                                tsr_tensors *to, OrtStatus **failed)
+{
+    size_t n = 0;
+    tsr_tensors *list;
+    *failed = e->api->GetValueCount(v, &n);
+    tsr_status st =
+        *failed ? TSR_ENGINE : tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
+    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+        OrtValue *one = NULL;
+        char label[24];
+        snprintf(label, sizeof label, "%zu", i);
+        *failed = e->api->GetValue(v, (int)i, e->allocator, &one);
+        int is_tensor = 0;
+        if (!*failed)
+            *failed = e->api->IsTensor(one, &is_tensor);
+        st = *failed || !is_tensor ? TSR_ENGINE : take_tensor(e, one, label, list, failed);
+        if (one)
+            e->api->ReleaseValue(one);
+    }
+    if (st == TSR_OK && n)
+        to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
+    return st;
+}
+
+tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                            OrtStatus **failed)
+{
+    int kind = 0, has = 1;
+    *failed = v ? e->api->HasValue(v, &has) : NULL;
+    if (!*failed && (!v || !has))
+        return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
+    if (!*failed)
+        *failed = e->api->GetValueType(v, &kind);
+    if (*failed)
+        return TSR_ENGINE;
+    return kind == ORT_SEQUENCE ? take_sequence(e, v, name, to, failed)
+           : kind == ORT_TENSOR ? take_tensor(e, v, name, to, failed)
+                                : TSR_ENGINE;
+}
