@@ -44,10 +44,11 @@ struct kernel {
     struct ops *ops;
     const OrtApi *api;
     const struct op_kind *kind;
-    struct arena arena;    // attributes
-    struct comm_call call; // of this node; run and count change
-    int self;              // place of this rank in the group
-    int64_t axis;
+    struct arena arena;             // attributes
+    struct comm_call call;          // of this node; run and count change
+    int self;                       // place of this rank in the group
+    int64_t axis, split_axis, unit; // how a tensor is divided
+    int64_t root, to;               // who has it, or gets it
     struct reshard *reshard;
     char *scratch;
     size_t scratch_bytes;
@@ -93,5 +94,17 @@ OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context);
 OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info);
 OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context);
 void tsr__reshard_free(struct kernel *k);
+// collect.c
+OrtStatus *tsr__reduce_scatter_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__reduce_scatter_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__reduce_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__reduce_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__all_to_all_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__all_to_all_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__broadcast_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__broadcast_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__send_create(struct kernel *k, const OrtKernelInfo *info);
+OrtStatus *tsr__send_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__recv_compute(struct kernel *k, OrtKernelContext *context);
 
 #endif

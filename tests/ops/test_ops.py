@@ -111,6 +111,90 @@ def all_gather_large(d):
         assert (got["y"] == np.concatenate(parts, axis)).all()
 
 
+# ---- dividing an axis: part j of n over whole units
+
+def bounds(length, unit, n, j):
+    units = -(-length // unit)
+    return min(j * units // n * unit, length), min((j + 1) * units // n * unit, length)
+
+
+def f16(op, t):
+    return op + ("F16" if t == "f2" else "")
+
+
+@case
+def reduce_scatter(d):
+    rng = np.random.default_rng(4)
+    fold = {"sum": np.add, "max": np.maximum}
+    for t, axis, n, unit, (op, f) in itertools.product(("f4", "f2", "i8", "?"), (0, 1, -1), (2, 3), (1, 2), fold.items()):
+        if t == "?" and op == "sum":
+            continue
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        parts = [rng.integers(-5, 6, (7, 6, 8)).astype(t) for _ in range(n)]
+        whole = parts[0]
+        for p in parts[1:]:
+            whole = f(whole, p)
+        nodes = lambda r: [comm(f16("ReduceScatter", t), "mine", "y", 0, range(n), kind, reduce=op, axis=axis, unit=unit),
+                           comm(f16("AllGather", t), "y", "back", 1, range(n), kind, axis=axis)]
+        got = outputs_of(d, pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        a, b = bounds(whole.shape[axis], unit, n, 0)
+        assert got["back"].tobytes() == whole.tobytes(), (t, axis, n, unit, op)
+        assert (got["y"] == whole.take(range(a, b), axis)).all() and got["y"].shape[axis] == b - a
+
+
+@case
+def reduce_to_one(d):
+    for t, n, root in itertools.product(("f4", "f2", "i4"), (2, 3), (0, 1)):
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        parts = [np.full((3, 2), 10 ** r, t) for r in range(n)]
+        nodes = lambda r: [comm(f16("Reduce", t), "mine", "y", 0, range(n), kind, reduce="sum", root=root),
+                           comm(f16("Broadcast", t), "y", "back", 1, range(n), kind, root=root)]
+        got = outputs_of(d, pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        assert got["y"].shape == ((3, 2) if root == 0 else (0,)), got["y"].shape
+        assert got["back"].shape == (3, 2) and (got["back"] == sum(parts)).all()
+
+
+@case
+def all_to_all(d):
+    """From cut along one axis to cut along another, and back."""
+    rng = np.random.default_rng(5)
+    for t, (a, b), n, unit in itertools.product(("f4", "f2", "?"), ((0, 1), (1, 0), (2, 0), (0, -1)), (2, 3), (1, 2)):
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        x = (rng.normal(size=(7, 6, 8)) * 9).astype(t)
+        mine = lambda axis, u, r: x.take(range(*bounds(x.shape[axis], u, n, r)), axis)
+        nodes = lambda r: [comm(f16("AllToAll", t), "mine", "y", 0, range(n), kind, split_axis=b, axis=a, unit=unit),
+                           comm(f16("AllToAll", t), "y", "back", 1, range(n), kind, split_axis=a, axis=b, unit=1)]
+        got = outputs_of(d, pieces(n, [mine(a, 1, r) for r in range(n)], nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        assert got["y"].shape == mine(b, unit, 0).shape and got["y"].tobytes() == mine(b, unit, 0).tobytes(), (t, a, b, n, unit)
+        assert got["back"].tobytes() == mine(a, 1, 0).tobytes()
+
+
+@case
+def send_and_receive(d):
+    for t, shape in itertools.product(("f4", "f2", "i8", "?"), ((), (0,), (3, 4))):
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        x = np.arange(int(np.prod(shape))).reshape(shape).astype(t)
+        nodes = lambda r: [comm(f16("Recv" if r == 0 else "Send", t), "mine", "y", 0, [0, 2], kind, **{"from": 2, "to": 0})] if r != 1 else [h.make_node("Identity", ["mine"], ["y"])]
+        got = outputs_of(d, pieces(3, [np.zeros(0, t), np.zeros(0, t), x], nodes, lambda r: [value("y", kind)]), {})
+        assert got["y"].shape == shape and got["y"].tobytes() == x.tobytes(), (t, shape)
+
+
+@case
+def collectives_that_cannot_be(d):
+    """Attributes and tensors of the operators above: told with the node's name."""
+    mine = np.ones((1, 4), "f4")
+    cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=1), "too few"), ("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
+             ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"), ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
+             ("Reduce", dict(reduce="sum", root=7), "root"), ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
+             ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"), ("AllToAll", dict(axis=1, split_axis=0, unit=1), "too few"),
+             ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "one rank to another"),
+             ("Send", {"from": 0}, "to"), ("Recv", {"from": 0, "to": 3}, "to"), ("Recv", {"from": 0, "to": 1}, "this is rank")]
+    for k, (op, attributes, words) in enumerate(cases):
+        ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), F, name="suspect", **attributes)], lambda r: [value("y")])
+        r = run(partition(d + "/c%d" % k, ranks), {})
+        assert r.status != "OK" and "suspect" in r.text and words in r.text, (op, attributes, str(r))
+
+
 # ---- Reshard: layouts by the definition of docs/formats.md, in numpy
 
 class Layout:
