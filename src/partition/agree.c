@@ -39,11 +39,25 @@ static bool attr_equal(const tsr_attr *a, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
+// A message has a sender and a receiver.
+static bool two_ends(const tsr_node *a, const tsr_node *b)
+{
+    static const char *const ends[][2] = {{TSR_OP_SEND, TSR_OP_RECV},
+                                          {TSR_OP_SEND "F16", TSR_OP_RECV "F16"}};
+    struct str x = tsr__node_op_str(a), y = tsr__node_op_str(b);
+    for (size_t i = 0; i < TSR_COUNT(ends); i++)
+        if ((str_is(x, ends[i][0]) && str_is(y, ends[i][1])) ||
+            (str_is(x, ends[i][1]) && str_is(y, ends[i][0])))
+            return true;
+    return false;
+}
+
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
-    static const char *const names[] = {"plan",   "id",   "group",  "elem_type",
-                                        "reduce", "axis", "source", "target"};
-    if (!str_eq(tsr__node_op_str(a), tsr__node_op_str(b)))
+    static const char *const names[] = {"plan", "id",   "group",  "elem_type", "reduce",
+                                        "axis", "unit", "source", "target",    "split_axis",
+                                        "root", "from", "to"};
+    if (!str_eq(tsr__node_op_str(a), tsr__node_op_str(b)) && !two_ends(a, b))
         return false;
     for (size_t i = 0; i < TSR_COUNT(names); i++)
         if (!attr_equal(tsr_node_find_attr(a, names[i]), tsr_node_find_attr(b, names[i])))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // convert.c - bringing a value from the forms that exist to the layout that is wanted, by the
 // cheapest way: it is there; a constant is stored so; every device has what it needs and slices; a
-// gather along one axis; a reshard of anything to anything. A reshard needs the whole shape at run
+// gather along one axis; collectives that fit (lower.c); a reshard of anything to anything. A reshard needs the whole shape at run
 // time: where no rank can compute it, the value is gathered first (a gather needs none) and its
 // shape is sent along.
 #include "internal.h"
@@ -108,6 +108,15 @@ static struct form *gather_form(struct plan *p, struct item *it, const struct ti
                 return f;
         }
     return NULL;
+}
+
+static struct form *lowered_form(struct plan *p, struct item *it, const struct tile_layout *want)
+{
+    struct form *last = it->last, *f = NULL;
+    for (struct form *from = it->first; from && !f; from = from == last ? NULL : from->next)
+        if (!from->partial)
+            f = tsr__plan_lower(p, from, NULL, want);
+    return f;
 }
 
 // Gathers until nothing is cut; NULL: some cut cannot be gathered.
@@ -242,6 +251,8 @@ struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct til
         f = local_form(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = gather_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK)
+        f = lowered_form(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = reshard_form(p, it, want, reader);
     return plan_status(p) == TSR_OK ? f : NULL;

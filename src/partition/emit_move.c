@@ -120,9 +120,12 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
 
 const char *tsr__step_op(const struct step *st)
 {
-    return st->kind == STEP_REDUCE   ? TSR_OP_ALLREDUCE
-           : st->kind == STEP_GATHER ? TSR_OP_ALLGATHER
-                                     : TSR_OP_RESHARD;
+    static const char *const names[] = {
+        [STEP_REDUCE] = TSR_OP_ALLREDUCE, [STEP_REDUCE_SCATTER] = TSR_OP_SCATTER,
+        [STEP_REDUCE_TO] = TSR_OP_REDUCE, [STEP_GATHER] = TSR_OP_ALLGATHER,
+        [STEP_ALL_TO_ALL] = TSR_OP_TURN,  [STEP_BROADCAST] = TSR_OP_BROADCAST,
+        [STEP_SEND] = TSR_OP_SEND,        [STEP_RESHARD] = TSR_OP_RESHARD};
+    return names[st->kind];
 }
 
 static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
@@ -136,31 +139,53 @@ static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
     return tsr_node_set_ints(n, name, code, count);
 }
 
-static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step *st)
+static tsr_status set_reduce(tsr_node *n, const struct step *st)
 {
     static const char *const reduce[] = {[COMBINE_SUM] = "sum",
                                          [COMBINE_MAX] = "max",
                                          [COMBINE_MIN] = "min",
                                          [COMBINE_PROD] = "prod"};
-    if (st->kind == STEP_REDUCE)
-        return tsr_node_set_string(n, "reduce", reduce[st->flow->combine]);
-    if (st->kind == STEP_GATHER)
-        return tsr_node_set_int(n, "axis", st->axis);
-    tsr_status status = set_layout(p, n, "source", st->inputs[0]->layout);
+    return tsr_node_set_string(n, "reduce", reduce[st->flow->combine]);
+}
+
+static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step *st, size_t group)
+{
+    tsr_status status = TSR_OK;
+    bool send = st->kind == STEP_SEND;
+    if (st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE_TO)
+        status = set_reduce(n, st);
+    if (status == TSR_OK &&
+        (st->kind == STEP_GATHER || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
+        status = tsr_node_set_int(n, "axis", st->axis);
+    if (status == TSR_OK && st->kind == STEP_ALL_TO_ALL)
+        status = tsr_node_set_int(n, "split_axis", st->split_axis);
+    if (status == TSR_OK && (st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
+        status = tsr_node_set_int(n, "unit", st->unit);
+    if (status == TSR_OK && (st->kind == STEP_REDUCE_TO || st->kind == STEP_BROADCAST))
+        status = tsr_node_set_int(n, "root", st->roots[group]);
+    if (status == TSR_OK && send)
+        status = tsr_node_set_int(n, "from", st->roots[group]);
+    if (status == TSR_OK && send) {
+        const int64_t *both = st->groups[group].devices;
+        status = tsr_node_set_int(n, "to", both[both[0] == st->roots[group]]);
+    }
+    if (st->kind != STEP_RESHARD || status != TSR_OK)
+        return status;
+    status = set_layout(p, n, "source", st->inputs[0]->layout);
     return status == TSR_OK ? set_layout(p, n, "target", st->outputs[0]->layout) : status;
 }
 
-static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step *st,
-                                 const struct device_group *group)
+static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step *st, size_t group)
 {
+    const struct device_group *g = &st->groups[group];
     tsr_status status = tsr_node_set_string(n, "plan", p->fingerprint);
     if (status == TSR_OK)
         status = tsr_node_set_int(n, "id", st->id);
     if (status == TSR_OK)
-        status = tsr_node_set_ints(n, "group", group->devices, group->n);
+        status = tsr_node_set_ints(n, "group", g->devices, g->n);
     if (status == TSR_OK)
         status = tsr_node_set_int(n, "elem_type", st->outputs[0]->item->dtype);
-    return status == TSR_OK ? own_attributes(p, n, st) : status;
+    return status == TSR_OK ? own_attributes(p, n, st, group) : status;
 }
 
 static tsr_value *comm_shape(struct part *t, const struct step *st)
@@ -169,31 +194,47 @@ static tsr_value *comm_shape(struct part *t, const struct step *st)
     return shape ? form_root(shape)->local[t->rank] : tsr__part_shape(t, st->inputs[0]->item);
 }
 
-static tsr_status emit_on(struct part *t, struct step *st, const struct device_group *group)
+// What stands on this rank: a message has two ends.
+static const char *op_here(const struct part *t, const struct step *st, size_t group)
+{
+    return st->kind == STEP_SEND && st->roots[group] != t->rank ? TSR_OP_RECV : tsr__step_op(st);
+}
+
+// A rank that gives nothing gives an empty tensor of the type.
+static tsr_value *comm_input(struct part *t, const struct step *st)
+{
+    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
+    return x || !may_lack ? x : tsr__part_empty(t, st->outputs[0]->item->dtype);
+}
+
+static tsr_status emit_on(struct part *t, struct step *st, size_t group)
 {
     struct plan *p = t->plan;
-    struct form *from = st->inputs[0], *to = st->outputs[0];
+    struct form *to = st->outputs[0];
     struct item *it = to->item;
-    tsr_value *x = form_root(from)->local[t->rank], *inputs[3];
-    if (!x && st->kind == STEP_RESHARD)
-        x = tsr__part_empty(t, it->dtype);
+    tsr_value *inputs[3];
     size_t n = 0;
-    inputs[n++] = x;
+    inputs[n++] = comm_input(t, st);
     if (st->kind == STEP_RESHARD)
         inputs[n++] = comm_shape(t, st);
     inputs[n++] = t->token;
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
             return TSR_NOMEM;
-    bool first = !to->local[t->rank]; // a rank may serve in two groups: it keeps the first result
+    // A rank may serve in two groups: it keeps the first result. One that gets nothing keeps none.
+    bool first = !to->local[t->rank] &&
+                 (st->kind == STEP_RESHARD || tsr__layout_has_device(to->layout, t->rank));
+    bool twice = to->local[t->rank];
     struct str name = first ? tsr__form_name(t, to) : tsr__part_fresh(t);
     struct str token = tsr__arena_printf(p->arena, TOKEN_NAME ".%lld", (long long)st->id);
-    struct str op = tsr__arena_printf(p->arena, "%s%s", tsr__step_op(st),
+    struct str op = tsr__arena_printf(p->arena, "%s%s", op_here(t, st, group),
                                       it->dtype == TSR_FLOAT16 ? "F16" : "");
-    struct str label = tsr__arena_printf(p->arena, "%s_%lld", tsr__step_op(st), (long long)st->id);
+    struct str label =
+        tsr__arena_printf(p->arena, "%s_%lld", op_here(t, st, group), (long long)st->id);
     if (p->arena->failed)
         return TSR_NOMEM;
-    if (!first)
+    if (twice)
         token = tsr__part_fresh(t);
     const char *outputs[2] = {name.p, token.p};
     tsr_node *node =
@@ -219,7 +260,7 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             continue;
         }
         for (size_t i = 0; i < group->n && status == TSR_OK; i++)
-            status = emit_on(&parts[group->devices[i]], st, group);
+            status = emit_on(&parts[group->devices[i]], st, g);
     }
     return status;
 }

@@ -22,6 +22,12 @@
 
 struct item;
 
+// In which layout a value is read: NULL, nobody has been seen; or by several, who differ.
+struct want {
+    const struct tile_layout *layout;
+    bool differ;
+};
+
 enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
 // One layout of one value: what each device holds of it.
 struct form {
@@ -55,10 +61,22 @@ struct item {
     struct item *shape_item;
 };
 
-enum step_kind { STEP_NODE, STEP_REDUCE, STEP_SLICE, STEP_GATHER, STEP_RESHARD, STEP_SHAPE };
+enum step_kind {
+    STEP_NODE,
+    STEP_SLICE,
+    STEP_SHAPE,
+    STEP_REDUCE, // of all
+    STEP_REDUCE_SCATTER,
+    STEP_REDUCE_TO, // one
+    STEP_GATHER,
+    STEP_ALL_TO_ALL,
+    STEP_BROADCAST,
+    STEP_SEND, // and receive: groups of two
+    STEP_RESHARD,
+};
 struct step {
     enum step_kind kind;
-    const struct node_flow *flow; // STEP_NODE, STEP_REDUCE
+    const struct node_flow *flow; // STEP_NODE, and those that reduce
     struct form *
         *inputs; // NULL entries: absent. Of a node: its inputs, then what its subgraphs read
     size_t n_inputs, n_node_inputs;
@@ -67,7 +85,9 @@ struct step {
     struct device_group *groups; // of a communication
     unsigned char *group_live;
     size_t n_groups;
-    int axis;   // STEP_GATHER
+    int axis, split_axis; // that becomes whole, or of a reduce-scatter cut; of an all-to-all cut
+    int64_t unit;         // in which the latter is cut
+    int64_t *roots;       // by group: who has it, gets it, sends it
     int64_t id; // of a communication that is live; else -1
 };
 
@@ -81,6 +101,7 @@ struct plan {
     int64_t opset; // of ai.onnx
     const int64_t *all_devices;
     struct item **items; // by value id
+    struct want *wants;  // by value id
     struct form *consts, *last_const;
     VEC(struct step *) steps;
     VEC(struct form *) outputs; // of the model, in order
@@ -113,6 +134,10 @@ struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct til
 struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_layout *l,
                            enum form_kind kind);
 struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs);
+// lower.c: the same by collectives that fit exactly, from that form (pending: of which the node's
+// groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
+struct form *tsr__plan_lower(struct plan *p, struct form *from, const struct node_flow *pending,
+                             const struct tile_layout *want);
 // live.c
 void tsr__plan_live(struct plan *p);
 // The device leaves input i of the node out, because another one adds it to the sum (emit.c).

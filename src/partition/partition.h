@@ -12,5 +12,11 @@
 #define TSR_OP_ALLREDUCE "AllReduce"
 #define TSR_OP_ALLGATHER "AllGather"
 #define TSR_OP_RESHARD   "Reshard"
+#define TSR_OP_SCATTER   "ReduceScatter"
+#define TSR_OP_REDUCE    "Reduce"
+#define TSR_OP_TURN      "AllToAll"
+#define TSR_OP_BROADCAST "Broadcast"
+#define TSR_OP_SEND      "Send"
+#define TSR_OP_RECV      "Recv"
 
 #endif

@@ -178,17 +178,36 @@ static bool sorted_group(struct arena *a, const struct device_group *from, struc
     return true;
 }
 
+// All who read the value want it in one layout, and it is not the one in which its parts lie: it is
+// combined where it is wanted. A sum that is wanted cut is a reduce-scatter.
+static bool plan_reduce_as_wanted(struct plan *p, const struct node_flow *nf, struct form *partial)
+{
+    const tsr_value *v = partial->item->value;
+    const struct want *w = v ? &p->wants[tsr__value_id(v)] : NULL;
+    if (!w || !w->layout || w->differ || tsr__layout_same(w->layout, partial->layout))
+        return false;
+    for (size_t g = 0; g < nf->n_groups; g++)
+        for (size_t k = 0; k < g; k++)
+            if (!disjoint(&nf->groups[g], &nf->groups[k]))
+                return false;
+    return tsr__plan_lower(p, partial, nf, w->layout) != NULL;
+}
+
 // Usually one round: a device is in two groups only where copies of a part are unequal in number.
 static bool plan_reduce(struct plan *p, const struct node_flow *nf, struct form *partial)
 {
-    struct form *whole = tsr__form_new(p, partial->item, partial->layout, FORM_MADE);
     struct device_group *left = ARENA_ARRAY(p->arena, struct device_group, nf->n_groups + 1);
-    if (!whole || !left)
+    if (!left)
         return false;
     for (size_t g = 0; g < nf->n_groups; g++)
         if (!sorted_group(p->arena, &nf->groups[g], &left[g]))
             return false;
     partial->partial = true;
+    if (plan_reduce_as_wanted(p, nf, partial))
+        return true;
+    struct form *whole = tsr__form_new(p, partial->item, partial->layout, FORM_MADE);
+    if (!whole)
+        return false;
     for (size_t n = nf->n_groups; n > 0;) {
         struct step *st = tsr__step_new(p, STEP_REDUCE, 1, 1);
         struct device_group *round = ARENA_ARRAY(p->arena, struct device_group, n);
@@ -275,6 +294,36 @@ static unsigned char *needed_nodes(struct plan *p)
     return nodes;
 }
 
+// ---- who wants what ----------------------------------------------------------------------------
+
+static void want(struct plan *p, const tsr_value *v, const struct tile_layout *l)
+{
+    struct want *w = &p->wants[tsr__value_id(v)];
+    w->differ = w->differ || !l || (w->layout && !tsr__layout_same(w->layout, l));
+    if (!w->layout)
+        w->layout = l;
+}
+
+static void collect_wants(struct plan *p, const unsigned char *needed)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    for (size_t i = 0; i < p->flow->n_nodes; i++) {
+        const struct node_flow *nf = &p->flow->nodes[i];
+        tsr_value **captures;
+        size_t n_captures = tsr__node_captures(nf->node, &captures);
+        for (size_t k = 0; needed[i] && k < tsr_node_input_count(nf->node); k++)
+            if (tsr_node_input(nf->node, k) && !tsr__gives_sizes(nf))
+                want(p, tsr_node_input(nf->node, k), nf->inputs[k]);
+        for (size_t k = 0; needed[i] && k < n_captures; k++)
+            want(p, captures[k], NULL);
+    }
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
+        const tsr_value *v = tsr_graph_output(g, i);
+        int rank = tsr__shapes_of(p->flow->shapes, v).rank;
+        want(p, v, tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, 1));
+    }
+}
+
 // Rank 0 gives every output whole.
 static bool plan_outputs(struct plan *p)
 {
@@ -337,9 +386,11 @@ static tsr_status refuse_reserved(struct plan *p)
 tsr_status tsr__plan_build(struct plan *p)
 {
     p->items = ARENA_ARRAY(p->arena, struct item *, tsr__model_value_ids(p->model) + 1);
-    unsigned char *needed = p->items ? needed_nodes(p) : NULL;
+    p->wants = ARENA_ARRAY(p->arena, struct want, tsr__model_value_ids(p->model) + 1);
+    unsigned char *needed = p->items && p->wants ? needed_nodes(p) : NULL;
     if (!needed)
         return TSR_NOMEM;
+    collect_wants(p, needed);
     collect_names(p);
     tsr_status st = refuse_reserved(p);
     if (st != TSR_OK)
