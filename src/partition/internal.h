@@ -88,7 +88,7 @@ struct step {
     int axis, split_axis; // that becomes whole, or of a reduce-scatter cut; of an all-to-all cut
     int64_t unit;         // in which the latter is cut
     int64_t *roots;       // by group: who has it, gets it, sends it
-    int64_t id; // of a communication that is live; else -1
+    int64_t id;           // of a communication that is live; else -1
 };
 
 struct plan {

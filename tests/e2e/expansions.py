@@ -81,7 +81,7 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     if doc["replicated"]:
         uneven = m.graph.node[0].op_type in PARTS and (sizes[f] % n or m.graph.node[0].op_type == "TopK" and sizes[f] // n < 2)
         return not uneven, None if uneven else "%s: replicated %s" % (edits, doc["replicated"])
-    if not doc["collectives"].get("AllGather" if m.graph.node[0].op_type in PARTS else "AllReduce"):
+    if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None
 

@@ -232,7 +232,8 @@ def main():
                 break
     print(counts)
     # a generator that cuts nothing, or only slices, would prove nothing
-    if trials >= 40 and not all(counts.get(k, 0) >= trials // 10 for k in ("verified", "cut", "AllReduce", "Reshard")):
+    counts["reduced"] = sum(counts.get(k, 0) for k in ("AllReduce", "ReduceScatter", "Reduce"))
+    if trials >= 40 and not all(counts.get(k, 0) >= trials // 10 for k in ("verified", "cut", "reduced", "Reshard", "AllToAll")):
         print("too little was tried")
         failed += 1
     print("%d of %d hold" % (trials - failed, trials))

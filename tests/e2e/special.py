@@ -68,20 +68,20 @@ def typed_fields():
     w = f4(40, 30)
     t = helper.make_tensor("w", T.FLOAT, [40, 30], w.flatten().tolist())
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 40])], [info("y", T.FLOAT, [3, 30])], [t])
-    return m, 3, {"y_matmul:w": "{3,1:0,1,2}"}, {"x": f4(3, 40)}, ["AllReduce"]
+    return m, 3, {"y_matmul:w": "{3,1:0,1,2}"}, {"x": f4(3, 40)}, ["Reduce"]
 
 
 @case
 def half_precision():
     w = f4(8, 6).astype("f2")
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT16, ["n", 8])], [info("y", T.FLOAT16, ["n", 6])], [tensor(w, "w")])
-    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": f4(3, 8).astype("f2")}, ["AllReduce"], {"tolerance": 1e-2}
+    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": f4(3, 8).astype("f2")}, ["Reduce"], {"tolerance": 1e-2}
 
 
 @case
 def double_precision():
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.DOUBLE, ["n", 8])], [info("y", T.DOUBLE, ["n", 6])], [tensor(rng.standard_normal((8, 6)), "w")])
-    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": rng.standard_normal((3, 8))}, ["AllReduce"], {"tolerance": 1e-12}
+    return m, 2, {"y_matmul:w": "{2,1:0,1}"}, {"x": rng.standard_normal((3, 8))}, ["Reduce"], {"tolerance": 1e-12}
 
 
 @case
@@ -115,7 +115,7 @@ def one_device_alone():
     """All work on device 2 of 3; the sum goes to rank 0."""
     m = model([node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])],
               [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w")])
-    return m, 3, {"h_matmul:w": "{1,1:2}", "y_relu:h": "{1,1:2}"}, {"x": f4(3, 8)}, ["Reshard"]
+    return m, 3, {"h_matmul:w": "{1,1:2}", "y_relu:h": "{1,1:2}"}, {"x": f4(3, 8)}, ["Send"]
 
 
 @case
@@ -175,11 +175,34 @@ def mesh_of_six():
 
 
 @case
+def sum_wanted_cut():
+    """Partial sums that are read in pieces: combined in pieces, here uneven ones of three rows."""
+    m = model([node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["a"]), node("Neg", ["h"], ["b"]), node("Add", ["a", "b"], ["y"])], [info("x", T.FLOAT, ["n", 32])],
+              [info("y", T.FLOAT, ["n", 33])], [tensor(f4(32, 33), "w")])
+    shards = {"h_matmul:w": "{3,1:0,1,2}", "a_relu:h": "{3,1:0,1,2}", "b_neg:h": "{3,1:0,1,2}"}
+    return m, 3, shards, {"x": f4(7, 32)}, ["ReduceScatter", "Reshard"]
+
+
+@case
+def heads_to_tokens():
+    """From cut heads to cut tokens and back, sizes not known before."""
+    m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["t"]), node("Relu", ["t"], ["y"])], [info("x", T.FLOAT, ["n", 12])], [info("y", T.FLOAT, ["n", 12])])
+    return m, 3, {"h_relu:h": "{1,6/3*2:0,1,2}", "t_neg:h": "{3,1:0,1,2}", "y_relu:t": "{1,3:0,1,2}"}, {"x": f4(7, 12)}, ["AllToAll", "AllToAll", "Reshard"]
+
+
+@case
+def one_to_all():
+    """Made on one device, read by the others."""
+    m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 12])], [info("y", T.FLOAT, ["n", 12])])
+    return m, 3, {"h_relu:x": "{1,1:1}", "y_neg:h": "{1,3:0,1,2}", "y_neg:y": "{1,1:0,1,2}"}, {"x": f4(7, 12)}, None
+
+
+@case
 def bias_once():
     """The bias of a Gemm whose contraction is cut is added by one device only."""
     m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", 8])],
               [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w"), tensor(f4(6), "b")])
-    return m, 4, {"y_gemm:w": "{4,1:0,1,2,3}"}, {"x": f4(3, 8)}, ["AllReduce"]
+    return m, 4, {"y_gemm:w": "{4,1:0,1,2,3}"}, {"x": f4(3, 8)}, ["Reduce"]
 
 
 @case

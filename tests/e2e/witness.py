@@ -78,6 +78,13 @@ class Layout:
         return out
 
 
+def part(x, axis, unit, group, rank):
+    """A rank's part of an axis that is divided among its group."""
+    size = x.shape[axis]
+    a, b = bounds(-(-size // unit), len(group), list(group).index(rank))
+    return x.take(range(a * unit, min(b * unit, size)), axis)
+
+
 def reshard(rank, pieces, group, source, target, shape):
     source, target = Layout(source), Layout(target)
     shape = [int(x) for x in shape]
@@ -103,17 +110,71 @@ def operators(world, rank, plan):
         assert plan_of == plan, "another plan"
         assert onnx.helper.tensor_dtype_to_np_dtype(elem_type) == x.dtype, "another type"
 
+    def folded(op, x, group, id, reduce):
+        xs = world.exchange(rank, (op, id, tuple(group)), list(group), x)
+        fold = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[reduce]
+        y = xs[0]
+        for other in xs[1:]:
+            y = fold(y, other)
+        return y
+
     class AllReduce(OpRun):
         op_domain = "ai.tessera"
 
         def _run(self, x, token, elem_type=None, group=None, id=None, plan=None, reduce=None):
             common(self, plan, elem_type, id, x)
-            xs = world.exchange(rank, ("AllReduce", id, tuple(group)), list(group), x)
-            fold = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[reduce]
-            y = xs[0]
-            for other in xs[1:]:
-                y = fold(y, other)
-            return y, token
+            return folded("AllReduce", x, group, id, reduce), token
+
+    class ReduceScatter(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, axis=None, elem_type=None, group=None, id=None, plan=None, reduce=None, unit=None):
+            common(self, plan, elem_type, id, x)
+            return part(folded("ReduceScatter", x, group, id, reduce), axis, unit, group, rank), token
+
+    class Reduce(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, elem_type=None, group=None, id=None, plan=None, reduce=None, root=None):
+            common(self, plan, elem_type, id, x)
+            y = folded("Reduce", x, group, id, reduce)
+            return y if rank == root else np.zeros([0], x.dtype), token
+
+    class AllToAll(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, axis=None, elem_type=None, group=None, id=None, plan=None, split_axis=None, unit=None):
+            common(self, plan, elem_type, id, x)
+            xs = world.exchange(rank, ("AllToAll", id, tuple(group)), list(group), x)
+            return np.concatenate([part(y, split_axis, unit, group, rank) for y in xs], axis), token
+
+    class Broadcast(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, elem_type=None, group=None, id=None, plan=None, root=None):
+            common(self, plan, elem_type, id, x)
+            assert rank == root or x.shape == (0,)
+            return world.exchange(rank, ("Broadcast", id, tuple(group)), list(group), x)[list(group).index(root)], token
+
+    def message(op, x, group, id, sender, getter):
+        assert list(group) == sorted([sender, getter]) and rank == (sender if op == "Send" else getter)
+        xs = world.exchange(rank, ("Send", id, tuple(group)), list(group), x)
+        return np.zeros([0], x.dtype) if op == "Send" else xs[list(group).index(sender)]
+
+    class Send(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, **a):
+            common(self, a["plan"], a["elem_type"], a["id"], x)
+            return message("Send", x, a["group"], a["id"], a["from"], a["to"]), token
+
+    class Recv(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, token, **a):
+            common(self, a["plan"], a["elem_type"], a["id"], x)
+            assert x.shape == (0,)
+            return message("Recv", x, a["group"], a["id"], a["from"], a["to"]), token
 
     class AllGather(OpRun):
         op_domain = "ai.tessera"
@@ -132,9 +193,10 @@ def operators(world, rank, plan):
             return reshard(rank, [p for p, _ in got], list(group), source, target, shape), token
 
     named = {}
-    for c in (AllReduce, AllGather, Reshard):
+    plain = [AllReduce, ReduceScatter, Reduce, AllGather, AllToAll, Broadcast, Send, Recv, Reshard]
+    for c in plain:
         named[c.__name__ + "F16"] = type(c.__name__ + "F16", (c,), {})
-    return [AllReduce, AllGather, Reshard, *named.values()]
+    return [*plain, *named.values()]
 
 
 def check_folder(folder):
