@@ -686,6 +686,8 @@ TSR_API void tsr_json_bool(tsr_json *j, const char *key, bool value);
 TSR_API void tsr_json_null(tsr_json *j, const char *key);
 /* The whole text, NUL-terminated; NULL: out of memory or unbalanced. Valid until freed. */
 TSR_API const char *tsr_json_text(tsr_json *j);
+/* Writes the whole text to a file, whole or not at all. */
+TSR_API tsr_status tsr_json_write(tsr_json *j, const char *path);
 /* Adds the array of the session's findings under key, as `check --json` prints them. */
 TSR_API void tsr_json_findings(tsr_json *j, const char *key);
 

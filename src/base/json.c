@@ -215,6 +215,19 @@ const char *tsr_json_text(tsr_json *j)
     return j->text.failed ? NULL : j->text.p;
 }
 
+tsr_status tsr_json_write(tsr_json *j, const char *path)
+{
+    struct outfile out;
+    const char *text = tsr_json_text(j);
+    if (!text)
+        return TSR_NOMEM;
+    tsr_status status = tsr__out_open(j->session, path, &out);
+    if (status != TSR_OK)
+        return status;
+    tsr__out_write(&out, text, j->text.n);
+    return tsr__out_commit(&out);
+}
+
 // ---- findings ----------------------------------------------------------------------------------
 
 static void text_or_null(tsr_json *j, const char *key, struct str value)

@@ -100,6 +100,10 @@ const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
 tsr_status cli_engine(struct cli *c, const char **found, const char **version);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *c, tsr_run_options *options);
+// "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
+bool cli_read_bytes(const char *text, int64_t *out);
+// A topology as --devices and `topology` take it: a file, or what tsr_topology_parse reads.
+tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out);
 // "7x4" -> sizes (room for CLI_MAX_RANK) and their number; -1: not a shape.
 #define CLI_MAX_RANK 64
 int cli_shape(const char *text, int64_t *shape);

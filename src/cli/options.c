@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <string.h>
 
 const struct option cli_common[] = {
@@ -187,6 +188,27 @@ bool cli_number(const char *text, double *out)
         return false;
     *out = v;
     return true;
+}
+
+bool cli_read_bytes(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},         {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12}};
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || !isfinite(v) || v <= 0)
+        return false;
+    while (*end == ' ')
+        end++;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcasecmp(end, units[i].name) == 0 && v * units[i].bytes < 0x1p62) {
+            *out = (int64_t)(v * units[i].bytes);
+            return true;
+        }
+    return false;
 }
 
 int cli_shape(const char *text, int64_t *shape)

@@ -28,7 +28,8 @@ static void say(const struct listener *to, bool mirrored, int from, int dest, do
 
 // ---- all-gather (mirrored: reduce-scatter)
 
-static bool ring(const struct topology_groups *g, double bytes, bool both_ways, bool mirrored,
+// A ring scatters in the direction in which it gathers, so that one that goes one way only serves both.
+static bool ring(const struct topology_groups *g, double bytes, bool both_ways,
                  const struct listener *to)
 {
     double piece = bytes / g->size / (both_ways ? 2 : 1);
@@ -36,9 +37,9 @@ static bool ring(const struct topology_groups *g, double bytes, bool both_ways, 
         for (int k = 0; k < g->count; k++)
             for (int i = 0; i < g->size; i++) {
                 int a = line(g, k)[i], b = line(g, k)[(i + 1) % g->size];
-                say(to, mirrored, a, b, piece);
+                say(to, false, a, b, piece);
                 if (both_ways)
-                    say(to, mirrored, b, a, piece);
+                    say(to, false, b, a, piece);
             }
         to->step_ends(to->data);
     }
@@ -167,13 +168,15 @@ static bool one_ring(tsr_topology *t, const struct topology_groups *g, double by
                      const struct listener *to)
 {
     (void)t;
-    return ring(g, bytes, false, mirrored, to);
+    (void)mirrored;
+    return ring(g, bytes, false, to);
 }
 static bool two_rings(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
                       const struct listener *to)
 {
     (void)t;
-    return g->size > 2 && ring(g, bytes, true, mirrored, to);
+    (void)mirrored;
+    return g->size > 2 && ring(g, bytes, true, to);
 }
 static bool double_up(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
                       const struct listener *to)
@@ -279,13 +282,13 @@ static bool pieces_broadcast(tsr_topology *t, const struct topology_groups *g, d
 {
     (void)t;
     tree(g, bytes, true, false, to);
-    return ring(g, bytes, false, false, to);
+    return ring(g, bytes, false, to);
 }
 static bool pieces_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
                           const struct listener *to)
 {
     (void)t;
-    ring(g, bytes, false, true, to);
+    ring(g, bytes, false, to);
     tree(g, bytes, true, true, to);
     return true;
 }

@@ -1,49 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate.c - one algorithm's schedule carried out message by message: the witness of the prices.
+// simulate.c - one algorithm's schedule carried out packet by packet: the witness of the prices.
 //
-// A message leaves when its sender has all that earlier steps brought it and every link on its way is
-// free; it holds each link for as long as its bytes take there. Nothing waits for the whole step, so
-// this is finer than the line that price.c works out.
+// A message leaves when its sender has all that earlier steps brought it, in packets; each packet waits
+// at each link until that is free and holds it for as long as its bytes take. Nothing waits for a whole
+// step to end, so this is finer than the line that price.c works out.
 #include "topology/internal.h"
 
 #include <math.h>
 
+#define PACKETS 16
+
+struct packet {
+    double time; // when it is at the beginning of its next link
+    double bytes;
+    int from, to, hop;
+};
 struct events {
     tsr_topology *t;
-    double *free_at;        // by link
-    double *ready, *coming; // by device: what it has so far; with what is on its way in this step
+    struct arena *arena;
+    double *free_at;         // by link
+    double *ready, *coming;  // by device: what it has so far; with what is on its way in this step
+    VEC(struct packet) heap; // earliest first
     double end, scale;
     bool unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };
 
+static void swap(struct packet *a, struct packet *b)
+{
+    struct packet kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void push(struct events *e, struct packet p)
+{
+    struct packet *at = vec_push(e->arena, &e->heap);
+    if (!at)
+        return;
+    *at = p;
+    for (size_t i = e->heap.n - 1; i && e->heap.at[(i - 1) / 2].time > e->heap.at[i].time;
+         i = (i - 1) / 2)
+        swap(&e->heap.at[i], &e->heap.at[(i - 1) / 2]);
+}
+
+static struct packet pop(struct events *e)
+{
+    struct packet first = e->heap.at[0];
+    e->heap.at[0] = e->heap.at[--e->heap.n];
+    for (size_t i = 0, k; (k = 2 * i + 1) < e->heap.n; i = k) {
+        if (k + 1 < e->heap.n && e->heap.at[k + 1].time < e->heap.at[k].time)
+            k++;
+        if (e->heap.at[i].time <= e->heap.at[k].time)
+            break;
+        swap(&e->heap.at[i], &e->heap.at[k]);
+    }
+    return first;
+}
+
 static void send(void *data, int from, int to, double bytes)
 {
     struct events *e = data;
-    double start = e->ready[from], latency = 0, slowest = 0;
-    int n = tsr__topology_path(e->t, from, to, e->path, TOPOLOGY_MAX_HOPS);
-    if (n < 0)
+    if (tsr__topology_path(e->t, from, to, e->path, TOPOLOGY_MAX_HOPS) < 0)
         e->unreachable = true;
-    for (int i = 0; i < n; i++)
-        if (e->free_at[e->path[i]] > start)
-            start = e->free_at[e->path[i]];
-    for (int i = 0; i < n; i++) {
-        const struct topology_link *l = &e->t->links.at[e->path[i]];
-        double time = bytes * e->scale / l->bandwidth;
-        e->free_at[e->path[i]] = start + time;
-        latency += l->latency;
-        slowest = time > slowest ? time : slowest;
-    }
-    double arrives = start + latency + slowest;
-    if (arrives > e->coming[to])
-        e->coming[to] = arrives;
-    if (arrives > e->end)
-        e->end = arrives;
+    else
+        for (int k = 0; k < PACKETS; k++)
+            push(e, (struct packet){e->ready[from], bytes * e->scale / PACKETS, from, to, 0});
 }
 
-static void next_step(void *data)
+static void travel(struct events *e, struct packet p)
+{
+    int n = tsr__topology_path(e->t, p.from, p.to, e->path, TOPOLOGY_MAX_HOPS);
+    if (p.hop == n) {
+        e->coming[p.to] = fmax(e->coming[p.to], p.time);
+        e->end = fmax(e->end, p.time);
+        return;
+    }
+    int k = e->path[n - 1 - p.hop]; // paths are listed from their end
+    const struct topology_link *l = &e->t->links.at[k];
+    double start = fmax(p.time, e->free_at[k]);
+    e->free_at[k] = start + p.bytes / l->bandwidth;
+    p.time = e->free_at[k] + l->latency;
+    p.hop++;
+    push(e, p);
+}
+
+static void step_ends(void *data)
 {
     struct events *e = data;
+    while (e->heap.n && !e->arena->failed)
+        travel(e, pop(e));
     memcpy(e->ready, e->coming, (size_t)e->t->n * sizeof *e->ready);
 }
 
@@ -51,16 +97,16 @@ static int64_t carry_out(struct events *e, const struct algorithm *a,
                          const struct topology_groups *g, int64_t bytes)
 {
     e->scale = (double)bytes;
-    if (!a->schedule(e->t, g, 1, &(struct listener){e, send, next_step}) || e->unreachable)
+    if (!a->schedule(e->t, g, 1, &(struct listener){e, send, step_ends}) || e->unreachable)
         return -1;
-    return (int64_t)ceil(e->end * 1e12);
+    return e->arena->failed ? -1 : (int64_t)ceil(e->end * 1e12);
 }
 
 int64_t tsr__topology_simulate(tsr_topology *t, enum tsr_collective what, const char *algorithm,
                                const struct topology_groups *groups, int64_t bytes)
 {
-    struct events e = {.t = t};
     struct arena a;
+    struct events e = {.t = t, .arena = &a};
     int64_t time = -1;
     tsr__arena_init(&a, t->session);
     e.free_at = ARENA_ARRAY(&a, double, t->links.n + 1);

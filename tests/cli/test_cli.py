@@ -353,6 +353,23 @@ def test_damaged(d):
         check("half a file: %s" % args[0], rc == 3 and len(err.strip().splitlines()) <= 4 and not os.path.exists(out), (rc, err))
 
 
+def test_topology(d):
+    rc, out, err = call("topology", "show", "ring:4")
+    check("topology show", rc == 0 and "all-reduce" in out and not err, (rc, out, err))
+    path = os.path.join(d, "t.json")
+    rc, _, err = call("topology", "make", "hosts:2x2", "--memory", "2GiB", "--latency", "1e-5", "-o", path)
+    doc = json.load(open(path)) if rc == 0 else {}
+    check("topology make", len(doc.get("devices", [])) == 4 and doc["devices"][0]["memory"] == 2 << 30 and
+          {l["latency"] for l in doc["links"]} == {1e-5}, (rc, err, doc))
+    check("topology read again", call("topology", "show", path, "--json")[1] == call("topology", "make", path)[1])
+    rc, out, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
+    check("odd adjacency", rc == 0 and "lists itself" in err and "not the other way round" in err, (rc, err))
+    for words in (["show"], ["draw", "4"], ["show", "rign:4"], ["show", "4", "--memory", "much"], ["show", "4", "--latency", "-1"]):
+        rc, _, err = call("topology", *words)
+        check("topology usage %s" % " ".join(words), rc == 2 and err, (rc, err))
+    check("topology did you mean", "did you mean ring" in call("topology", "show", "rin:4")[2])
+
+
 with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))
     test_help()
@@ -366,6 +383,7 @@ with tempfile.TemporaryDirectory() as d:
     test_reshard()
     test_shapes(d)
     test_rules()
+    test_topology(d)
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// The published lists, the generators, and prices against closed forms, cuts and the simulation.
+#include "topology/topology.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static tsr_topology *read_ok(tsr_session *s, const char *text)
+{
+    tsr_topology *t = NULL;
+    if (tsr_topology_parse(s, text, &t) != TSR_OK)
+        fail_msg("not read: %s", text);
+    return t;
+}
+
+static size_t count_code(tsr_session *s, const char *code)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_finding_count(s); i++)
+        n += strcmp(tsr_finding_at(s, i).code, code) == 0;
+    return n;
+}
+
+// The eight published examples as they stand: devices, links, and what is odd in them.
+static void test_published(void **state)
+{
+    static const struct {
+        const char *text;
+        int devices;
+        size_t links, self, one_way;
+    } list[] = {
+        {"{4, [[1,2,3],[2,3,0],[3,0,1],[0,1,2]]}", 4, 12, 0, 0},
+        {"{4, [[1],[2],[3],[0]]}", 4, 4, 0, 0},
+        {"{7, [[1,2],[0,3,4],[0,5,6],[1],[1],[2],[2]]}", 7, 12, 0, 0},
+        {"{4, [[1],[0,2,3],[1],[1]]}", 4, 6, 0, 0},
+        {"{4, [[2],[2],[0,1,3],[2]]}", 4, 6, 0, 0},
+        {"{6, [[1,2],[0,2,3],[1,2],[2,4,5],[3,5],[3,4]]}", 6, 13, 1, 3},
+        {"{3, [[1,2],[0,2],[1,2]]}", 3, 5, 1, 1},
+        {"{9, "
+         "[[1,2,3,6],[0,2,4,7],[1,2,5,8],[4,5,0,6],[3,5,1,7],[3,4,2,8],[0,3,7,8],[1,4,6,8],[2,5,6,"
+         "7]]}",
+         9, 35, 1, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < TSR_COUNT(list); i++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_topology *t = read_ok(s, list[i].text);
+        assert_int_equal(tsr_topology_devices(t), list[i].devices);
+        if (tsr_topology_links(t) != list[i].links ||
+            count_code(s, "topology-self") != list[i].self ||
+            count_code(s, "topology-one-way") != list[i].one_way)
+            fail_msg("list %zu: %zu links, %zu self, %zu one way", i, tsr_topology_links(t),
+                     count_code(s, "topology-self"), count_code(s, "topology-one-way"));
+        tsr_topology_free(t);
+        tsr_session_free(s);
+    }
+}
+
+static void test_generators(void **state)
+{
+    static const struct {
+        const char *text;
+        int devices;
+        size_t links;
+    } list[] = {{"4", 4, 12},           {"cpu:2", 2, 2},          {"ring:2", 2, 2},
+                {"ring:5", 5, 10},      {"star:4@1", 4, 6},       {"tree:2x2", 7, 12},
+                {"grid:2x4", 8, 20},    {"torus:3x3x3", 27, 162}, {"torus:2x2", 4, 8},
+                {"hosts:2x8", 16, 128}, {"full:1", 1, 0}};
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(list); i++) {
+        tsr_topology *t = read_ok(s, list[i].text);
+        assert_int_equal(tsr_topology_devices(t), list[i].devices);
+        if (tsr_topology_links(t) != list[i].links)
+            fail_msg("%s: %zu links", list[i].text, tsr_topology_links(t));
+        tsr_topology_free(t);
+    }
+    tsr_session_free(s);
+}
+
+static void test_refused(void **state)
+{
+    static const char *const list[] = {"",
+                                       "0",
+                                       "-1",
+                                       "4x4",
+                                       "rign:4",
+                                       "ring:",
+                                       "ring:4x",
+                                       "ring:99999",
+                                       "star:4@4",
+                                       "hosts:8",
+                                       "torus:64x64x64",
+                                       "{4, [[1],[2],[3]]}",
+                                       "{2, [[1],[2]]}",
+                                       "{2, [[1],[0],[0]]}",
+                                       "{2, [[1],[0]",
+                                       "{\"devices\": []}",
+                                       "{\"devices\": [1]}",
+                                       "{\"devices\": [{}], \"links\": [{\"from\": 0, \"to\": 1}]}",
+                                       "{\"devices\": ",
+                                       "{27, [[1,2,3,6,9,1,],[0,2,4,7,A,J],...]}"};
+    (void)state;
+    for (size_t i = 0; i < TSR_COUNT(list); i++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_topology *t = NULL;
+        if (tsr_topology_parse(s, list[i], &t) != TSR_MALFORMED ||
+            count_code(s, "topology-text") != 1)
+            fail_msg("taken: %s", list[i]);
+        tsr_session_free(s);
+    }
+}
+
+static void test_unreachable(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "{3, [[1],[0],[]]}");
+    assert_int_equal(count_code(s, "topology-unreachable"), 1);
+    tsr_topology_price p;
+    int all[] = {0, 1, 2}, far[] = {0, 3};
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 3, 1024, &p), TSR_OK);
+    assert_true(p.picoseconds == TOPOLOGY_NEVER);
+    assert_int_equal(tsr_topology_cost(t, TSR_SEND, far, 2, 1, &p), TSR_INVALID);
+    assert_int_equal(count_code(s, "topology-device"), 1);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
+static void test_json_again(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "hosts:2x2"), *u;
+    tsr_topology_set_device(t, 1, &(tsr_topology_device){"CUDA:0", 123456789, 1e12, 2e11});
+    tsr_json *j = tsr_json_new(s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_topology_add_json(t, j);
+    tsr_json_end(j);
+    u = read_ok(s, tsr_json_text(j));
+    const tsr_topology_device *d = tsr_topology_device_at(u, 1);
+    assert_string_equal(d->name, "CUDA:0");
+    assert_true(d->memory == 123456789 && d->flops == 1e12 && d->bandwidth == 2e11);
+    assert_int_equal(tsr_topology_links(u), tsr_topology_links(t));
+    int all[] = {0, 1, 2, 3};
+    for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
+        tsr_topology_price a, b;
+        int n = what == TSR_SEND ? 2 : 4;
+        assert_int_equal(tsr_topology_cost(t, (tsr_collective)what, all, n, 1 << 20, &a), TSR_OK);
+        assert_int_equal(tsr_topology_cost(u, (tsr_collective)what, all, n, 1 << 20, &b), TSR_OK);
+        assert_true(a.picoseconds == b.picoseconds);
+    }
+    tsr_json_free(j);
+    tsr_topology_free(t);
+    tsr_topology_free(u);
+    tsr_session_free(s);
+}
+
+// ---- prices
+
+#define ALPHA 1e-6
+#define BETA  1e-9 // seconds per byte
+
+static tsr_topology *plain(tsr_session *s, const char *text)
+{
+    tsr_topology *t = read_ok(s, text);
+    tsr_topology_set_links(t, ALPHA, 1 / BETA);
+    for (int i = 0; i < tsr_topology_devices(t); i++) // folding costs nothing
+        tsr_topology_set_device(t, i, &(tsr_topology_device){NULL, 0, 0, 1e29});
+    return t;
+}
+
+static double price(tsr_topology *t, enum tsr_collective what, int n, double bytes)
+{
+    int all[64];
+    tsr_topology_price p;
+    for (int i = 0; i < n; i++)
+        all[i] = i;
+    assert_int_equal(tsr_topology_cost(t, what, all, n, (int64_t)bytes, &p), TSR_OK);
+    assert_true(p.picoseconds >= p.bound);
+    return (double)p.picoseconds * 1e-12;
+}
+
+static void equal(double got, double wanted)
+{
+    if (fabs(got - wanted) > 1e-6 * wanted + 2e-12)
+        fail_msg("%g s, wanted %g s", got, wanted);
+}
+
+// Closed forms on simple shapes, for large and small tensors.
+static void test_closed_forms(void **state)
+{
+    const double v = 1 << 24, n = 8;
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *full = plain(s, "full:8"), *one_way = plain(s, "{4, [[1],[2],[3],[0]]}"),
+                 *ring8 = plain(s, "ring:8"), *torus = plain(s, "torus:4x4"),
+                 *star = plain(s, "star:5@0");
+    equal(price(full, TSR_ALL_GATHER, 8, v), ALPHA + v / n * BETA);
+    equal(price(full, TSR_REDUCE_SCATTER, 8, v), ALPHA + v / n * BETA);
+    equal(price(full, TSR_ALL_REDUCE, 8, v), 2 * (ALPHA + v / n * BETA));
+    equal(price(full, TSR_ALL_REDUCE, 8, 8), ALPHA + 8 * BETA); // one shot
+    equal(price(full, TSR_ALL_TO_ALL, 8, v), ALPHA + v / n / n * BETA);
+    equal(price(full, TSR_SEND, 2, v), ALPHA + v * BETA);
+    equal(price(one_way, TSR_ALL_GATHER, 4, v), 3 * ALPHA + 0.75 * v * BETA);
+    equal(price(one_way, TSR_ALL_REDUCE, 4, v), 6 * ALPHA + 1.5 * v * BETA);
+    equal(price(ring8, TSR_ALL_GATHER, 8, v), 7 * ALPHA + 7 / n * v * BETA / 2);
+    // All links of a torus at once: 4 ways out of each device.
+    equal(price(torus, TSR_ALL_GATHER, 16, v), 6 * ALPHA + 15.0 / 16 * v * BETA / 4);
+    // The centre sends to all at once; each leaf receives what it lacks over its one link.
+    assert_true(price(star, TSR_ALL_GATHER, 5, v) < (4.0 / 5 * v * BETA + 3 * ALPHA) * 1.01);
+    tsr_topology_free(full);
+    tsr_topology_free(one_way);
+    tsr_topology_free(ring8);
+    tsr_topology_free(torus);
+    tsr_topology_free(star);
+    tsr_session_free(s);
+}
+
+// Two hosts with a slow network: by sides, the network carries a share only.
+static void test_hosts(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "hosts:2x8");
+    int all[16];
+    tsr_topology_price p;
+    for (int i = 0; i < 16; i++)
+        all[i] = i;
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_GATHER, all, 16, 1 << 26, &p), TSR_OK);
+    assert_true(strstr(p.algorithm, "side") != NULL);
+    assert_true(p.picoseconds < 4 * p.bound);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
+// Every algorithm on every shape: the price is what the simulation takes, or more because its steps
+// wait for each other; never below the cut.
+static void test_simulated(void **state)
+{
+    static const char *const shapes[] = {
+        "full:4",   "full:8",    "ring:8",      "{4, [[1],[2],[3],[0]]}",
+        "star:5@0", "tree:2x2",  "torus:3x3",   "torus:4x4",
+        "grid:2x4", "hosts:2x4", "torus:2x2x2", "{6, [[1,2],[0,2],[0,1,3],[2,4,5],[3,5],[3,4]]}"};
+    static const char *const names[] = {
+        "ring",     "two rings", "doubling", "direct",   "by sides", "all sides", "whole doubling",
+        "one shot", "tree",      "pieces",   "pairwise", "bruck",    "message"};
+    size_t seen = 0;
+    (void)state;
+    for (size_t i = 0; i < TSR_COUNT(shapes); i++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_topology *t = read_ok(s, shapes[i]);
+        int all[64], n = tsr_topology_devices(t);
+        for (int k = 0; k < n; k++) {
+            all[k] = k;
+            tsr_topology_set_device(t, k, &(tsr_topology_device){NULL, 0, 0, 1e29});
+        }
+        for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++)
+            for (int64_t bytes = 1 << 10; bytes <= 1 << 26; bytes <<= 8) {
+                struct topology_groups g = {1, what == TSR_SEND ? 2 : n, all};
+                struct topology_way way;
+                int64_t cost = tsr__topology_way(t, (tsr_collective)what, &g, bytes, &way);
+                int64_t bound = tsr__topology_bound(t, (tsr_collective)what, &g, bytes), best = -1;
+                for (size_t k = 0; k < TSR_COUNT(names); k++) {
+                    int64_t sim =
+                        tsr__topology_simulate(t, (tsr_collective)what, names[k], &g, bytes);
+                    if (sim < 0)
+                        continue;
+                    seen++;
+                    best = best < 0 || sim < best ? sim : best;
+                    if (sim + 1 < bound)
+                        fail_msg("%s %d %s: simulated below the cut", shapes[i], what, names[k]);
+                }
+                if (cost < bound || best < 0 || (double)cost > 2 * (double)best ||
+                    (double)cost < 0.5 * (double)best)
+                    fail_msg(
+                        "%s, collective %d, %lld bytes: %s costs %lld, simulated %lld, cut %lld",
+                        shapes[i], what, (long long)bytes, way.algorithm, (long long)cost,
+                        (long long)best, (long long)bound);
+            }
+        tsr_topology_free(t);
+        tsr_session_free(s);
+    }
+    assert_true(seen > 500);
+}
+
+// Groups that run at once share links; those of separate links do not.
+static void test_together(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = plain(s, "ring:4");
+    static const int pairs[] = {0, 1, 2, 3}, crossed[] = {0, 2, 1, 3};
+    struct topology_groups apart = {2, 2, pairs}, one = {1, 2, pairs}, over = {2, 2, crossed},
+                           over_one = {1, 2, crossed};
+    int64_t v = 1 << 22;
+    assert_true(tsr__topology_cost(t, TSR_ALL_GATHER, &apart, v) ==
+                tsr__topology_cost(t, TSR_ALL_GATHER, &one, v));
+    assert_true(tsr__topology_cost(t, TSR_ALL_GATHER, &over, v) >
+                tsr__topology_cost(t, TSR_ALL_GATHER, &over_one, v));
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_published),  cmocka_unit_test(test_generators),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_unreachable),
+        cmocka_unit_test(test_json_again), cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_hosts),      cmocka_unit_test(test_simulated),
+        cmocka_unit_test(test_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
