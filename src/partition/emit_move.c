@@ -87,6 +87,17 @@ static void add_dynamic(struct bounds *b, int axis, const struct dim_cut *cut)
     b->parts[b->n++] = cut->parts;
 }
 
+// ONNX slices no 8-bit floats: they go through float16, which holds all of their values, and back as they were.
+static tsr_value *cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out)
+{
+    tsr_value *y = x ? tsr__part_node(t, "Cast", out, 1, x) : NULL;
+    tsr_node *n = y ? tsr_value_producer(y) : NULL;
+    if (!n || tsr_node_set_int(n, "to", to) != TSR_OK)
+        return NULL;
+    // Infinity stays what it is.
+    return to == TSR_FLOAT16 || tsr_node_set_int(n, "saturate", 0) == TSR_OK ? y : NULL;
+}
+
 tsr_status tsr__emit_slice(struct part *t, struct step *st)
 {
     struct form *from = st->inputs[0], *to = st->outputs[0];
@@ -103,8 +114,13 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
             add_dynamic(&dynamic, d, &cuts[d]);
     }
     // The last node gives the form its name.
-    struct str name = tsr__form_name(t, to), any = {0};
+    struct str last = tsr__form_name(t, to), any = {0};
+    tsr_dtype type = to->item->dtype;
+    bool wide = type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
+    struct str name = wide ? any : last;
     int left = n_picks + (fixed.n > 0) + (dynamic.n > 0);
+    if (wide)
+        x = cast(t, x, TSR_FLOAT16, any);
     for (int d = 0; d < to->layout->rank && n_picks; d++)
         if (cuts[d].way == DIM_STATIC && cuts[d].n != 1)
             x = pick(t, x, d, &cuts[d], --left ? any : name);
@@ -112,6 +128,8 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
         x = slice_static(t, x, &fixed, --left ? any : name);
     if (dynamic.n)
         x = slice_dynamic(t, x, &dynamic, name);
+    if (wide)
+        x = cast(t, x, type, last);
     to->local[t->rank] = x;
     return x ? TSR_OK : TSR_NOMEM;
 }

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node tests of the onnx package, which nobody here wrote: for each, every axis of every input and output of its first
+reader or maker cut over several devices, partitioned, run through files and compared with the whole run (random operators by shape).
+A cut that the checker refuses or that is replicated is no failure; a test none of whose cuts runs is listed with its reason.
+
+usage: node_tests.py TESSERA [all] [TEST ...]     without all: a few cuts of every operator"""
+import collections, concurrent.futures, glob, hashlib, json, os, re, subprocess, sys, tempfile
+
+import onnx
+
+TESSERA, WORDS = sys.argv[1], sys.argv[2:]
+ALL, ONLY = "all" in WORDS, [w for w in WORDS if w != "all"]
+QUICK = 1  # cuts of each operator in the quick slice
+NODES = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/node")
+SINGLE = "nothing to cut: no tensor with two elements along an axis"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def tessera(*args):
+    p = subprocess.run([TESSERA, *args], capture_output=True, text=True, errors="replace", timeout=120)
+    return p.returncode, p.stdout, p.stderr
+
+
+def sizes(v):
+    """Sizes of a value's dimensions, 0 where not known; none where it is no tensor."""
+    return [d.dim_value for d in v.type.tensor_type.shape.dim] if v.type.HasField("tensor_type") else []
+
+
+def cuts_of(m):
+    """(node, value, axis, rank, size, is an output) of everything that could be cut."""
+    first = {}
+    for k, n in enumerate(m.graph.node):
+        for i in n.input:
+            first.setdefault(i, k)
+    made = {o: k for k, n in enumerate(m.graph.node) for o in n.output}
+    for output, values, node in ((False, m.graph.input, first), (True, m.graph.output, made)):
+        for v in values:
+            shape = sizes(v)
+            for axis, size in enumerate(shape):
+                if size > 1 and v.name in node:
+                    yield node[v.name], v.name, axis, len(shape), size, output
+
+
+def plan(f):
+    """The cuts of one test: (text, number of devices)."""
+    m = onnx.load(f, load_external_data=False)
+    out = []
+    for node, name, axis, rank, size, output in cuts_of(m):
+        for n in (2,) if output and not ALL else (2, 3, 4):
+            if size >= n:
+                pattern = ",".join(str(n) if k == axis else "1" for k in range(rank))
+                out.append(("#%d:%s={%s:%s}" % (node, name, pattern, ",".join(map(str, range(n)))), n))
+    ops = [n.op_type for n in m.graph.node]
+    return (ops[0] if len(ops) == 1 else "(several)"), out
+
+
+def first_line(text):
+    lines = [re.sub(r"^.*?: (error|warning)\[", "[", x) for x in text.splitlines() if "error[" in x]
+    return re.sub(r"'[^']*'", "'...'", lines[0])[:110] if lines else "no message"
+
+
+def try_cut(f, edit, n):
+    """(word, reason): ran, replicated, refused, engine, or wrong."""
+    with tempfile.TemporaryDirectory() as d:
+        cut = d + "/cut.onnx"
+        rc, _, err = tessera("annotate", f, "--config", "c:%d" % n, "--shard", edit, "-o", cut)
+        if rc:
+            return "wrong", "annotate: exit %d %s" % (rc, err.strip())
+        rc, out, err = tessera("verify", cut, "--inputs", os.path.join(os.path.dirname(f), "test_data_set_0"), "--json")
+    try:
+        doc = json.loads(out)
+    except ValueError:
+        doc = {}
+    if rc == 0 and doc.get("ok"):
+        reasons = [r["reason"] for r in doc["replicated"]]
+        return ("replicated", reasons[0]) if reasons else ("ran", "")
+    if rc == 1 and "ok" not in doc:
+        return "refused", first_line(err)
+    if rc == 7:
+        return "engine", first_line(err)
+    return "wrong", "exit %d: %s" % (rc, err.strip().replace("\n", " | ")[:400])
+
+
+def runs_whole(f):
+    """Whether the engine runs the test uncut; if not, its word."""
+    rc, _, err = tessera("run", f, "--inputs", os.path.join(os.path.dirname(f), "test_data_set_0"), "--quiet")
+    return rc == 0, first_line(err)
+
+
+def judge(f, cuts):
+    """All cuts of one test: counts by word, the first reason of each, what is wrong."""
+    words, reasons, wrong = collections.Counter(), {}, []
+    for edit, n in cuts:
+        word, why = try_cut(f, edit, n)
+        if word == "engine":
+            ok, said = runs_whole(f)
+            word, why = ("wrong", "runs whole, not cut: " + why) if ok else ("engine", said)
+        words[word] += 1
+        reasons.setdefault(word, why)
+        if word == "wrong":
+            wrong.append("%s --shard '%s': %s" % (os.path.basename(os.path.dirname(f)), edit, why))
+        if word == "engine":
+            break  # no other cut will run either
+    return words, reasons, wrong
+
+
+def quick(tests):
+    """A few cuts of every operator, spread over tests, axes and numbers of devices by a hash of their names."""
+    by_op = collections.defaultdict(list)
+    for f, (op, cuts) in tests.items():
+        for c in cuts:
+            by_op[op].append((hashlib.sha256((f.split("/node/")[1] + c[0]).encode()).hexdigest(), f, c))
+    for op in sorted(by_op):
+        for _, f, c in sorted(by_op[op])[:QUICK]:
+            yield f, [c]
+
+
+def report(tests, results, left_out):
+    """Prints which tests never ran cut, by reason; returns how many did."""
+    ran, why = set(), {}
+    for f, (words, reasons, _) in results:
+        if words["ran"]:
+            ran.add(f)
+        for word in ("wrong", "engine", "replicated", "refused"):
+            if word in reasons:
+                why.setdefault(f, "%s: %s" % (word, reasons[word]))
+    groups = collections.defaultdict(list)
+    for f in tests:
+        if f not in ran and f not in left_out:
+            groups[why.get(f, SINGLE)].append(os.path.basename(os.path.dirname(f))[5:])
+    for reason in sorted(groups, key=lambda r: -len(groups[r])):
+        names = groups[reason]
+        print("not covered, %d: %s\n    %s%s" % (len(names), reason, " ".join(names[:12]), " ..." if len(names) > 12 else ""))
+    return len(ran)
+
+
+def main():
+    files = sorted(glob.glob(NODES + "/*/model.onnx"))
+    tests = {f: plan(f) for f in files if not ONLY or any(w in f for w in ONLY)}
+    work = [(f, c) for f, (_, c) in tests.items()] if ALL or ONLY else list(quick(tests))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(zip([f for f, _ in work], pool.map(lambda w: judge(*w), work)))
+    total = sum((r[0] for _, r in results), collections.Counter())
+    bad = [w for _, r in results for w in r[2]]
+    for w in bad[:40]:
+        print("wrong: " + w)
+    covered = report(tests, results, set()) if ALL or ONLY else len({tests[f][0] for f, r in results if r[0]["ran"]})
+    print("%d cuts run and equal, %d replicated, %d refused, %d that the engine cannot run, %d wrong; %d of %d %s ran cut" %
+          (total["ran"], total["replicated"], total["refused"], total["engine"], total["wrong"], covered,
+           len(tests) if ALL or ONLY else len({op for op, _ in tests.values()}), "tests" if ALL or ONLY else "operators"))
+    least = 0 if ALL or ONLY else 100  # operators that must have run cut in the quick slice
+    print("%sok - onnx node tests" % ("not " if bad or covered < least or not total else ""))
+    sys.exit(1 if bad or covered < least or not total else 0)
+
+
+main()
