@@ -196,3 +196,25 @@ tsr_status tsr_node_remove_attr(tsr_node *n, const char *name)
     tsr__touch_node(n, N_ATTRIBUTES);
     return model_status(n->graph->model);
 }
+
+tsr_graph *tsr__node_add_graph(tsr_node *n, const char *attribute, const char *name)
+{
+    tsr_attr *a;
+    tsr_model *m = n->graph->model;
+    tsr_graph *g = tsr__graph_make(m, 0);
+    tsr_graph **list = ARENA_ARRAY(&m->arena, tsr_graph *, 1);
+    if (!g || !list || fresh_attr(n, attribute, TSR_ATTR_GRAPH, &a) != TSR_OK)
+        return NULL;
+    g->owner = n;
+    g->attr = a;
+    g->name = tsr__keep(m, str_of(name));
+    g->flags |= G_TEXT;
+    list[0] = g;
+    a->graphs = list;
+    a->n_graphs = 1;
+    n->flags |= N_GRAPHS;
+    m->has_subgraphs = true;
+    tsr__node_relink(n);
+    tsr__touch_graph(g, G_CHANGED | G_NAME);
+    return model_status(m) == TSR_OK ? g : NULL;
+}

@@ -42,6 +42,8 @@ tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inpu
 tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data);
+// An empty subgraph of that name as an attribute of n (which had none of that name). NULL: failed.
+tsr_graph *tsr__node_add_graph(tsr_node *n, const char *attribute, const char *name);
 // Values that the subgraphs of n read from outside (each once): count and list in the model's arena.
 size_t tsr__node_captures(const tsr_node *n, tsr_value ***out);
 // An initializer whose bytes lie in another file.

@@ -176,6 +176,9 @@ static void emit_new_attr(struct rope *r, const tsr_attr *a)
     case TSR_ATTR_INTS:
         tsr__rope_ints(r, F_ATTRIBUTE_INTS, a->ints, a->n_ints);
         break;
+    case TSR_ATTR_GRAPH:
+        tsr__emit_graph(r, F_ATTRIBUTE_G, a->graphs[0]);
+        break;
     default:
         break;
     }
@@ -189,7 +192,7 @@ static void emit_attr(struct rope *r, void *data)
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
     struct str origin = a->whole.n ? tsr__field_body(a->whole) : a->rest;
     PARTS(p, r->arena);
-    if (a->n_graphs) {
+    if (a->n_graphs && origin.n) {
         emit_attr_graphs(r, a, origin);
     } else if (origin.n) {
         tsr__part_text(&p, F_ATTRIBUTE_NAME, a->name);

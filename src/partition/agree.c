@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // agree.c - the proof before publishing: the graphs that were built, read again. On every rank the
 // communications ascend in number and hang on one chain of tokens; the members of a group have the
-// same operator, type, group and attributes; and all of them are there. So no run of the parts can
-// wait for a partner that never comes.
+// same operator, type, group and attributes, in the same body of the same node; and all of them are
+// there. Loops carry the token as their last state, both branches of an If hand it out last. So no run
+// of the parts can wait for a partner that never comes, as long as all take the same turns.
 #include "internal.h"
 
 // One group of one communication, as its lowest rank has it.
@@ -65,6 +66,21 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
     return true;
 }
 
+// Both stand in the same body of the same node, or in the main graph.
+static bool same_place(const tsr_node *a, const tsr_node *b)
+{
+    const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
+    const tsr_node *x = tsr_graph_owner(g), *y = tsr_graph_owner(h);
+    if (!x || !y)
+        return !x && !y;
+    struct control c, d;
+    if (!str_eq(tsr__node_str(x), tsr__node_str(y)) ||
+        !str_eq(tsr__node_op_str(x), tsr__node_op_str(y)) || !tsr__control_of(x, &c) ||
+        !tsr__control_of(y, &d))
+        return false;
+    return (c.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
+}
+
 static tsr_status meet(struct part *t, const tsr_node *n, struct meeting **table)
 {
     struct plan *p = t->plan;
@@ -80,7 +96,7 @@ static tsr_status meet(struct part *t, const tsr_node *n, struct meeting **table
         if (group_of(m->node, &others) == 0 || others[0] != ranks[0])
             continue;
         m->seen++;
-        return node_equal(m->node, n)
+        return node_equal(m->node, n) && same_place(m->node, n)
                    ? TSR_OK
                    : disagree(t, n, "the members of a communication differ about it");
     }
@@ -94,26 +110,102 @@ static tsr_status meet(struct part *t, const tsr_node *n, struct meeting **table
     return TSR_OK;
 }
 
-static tsr_status walk(struct part *t, struct meeting **table)
+struct walk {
+    struct part *part;
+    struct meeting **table;
+    int64_t before;         // number of the last communication
+    const tsr_value *token; // the last one
+};
+
+static tsr_status walk_graph(struct walk *w, const tsr_graph *g);
+
+static tsr_status walk_comm(struct walk *w, const tsr_node *n)
 {
-    int64_t before = -1;
-    const tsr_value *token = tsr_graph_value(t->graph, TOKEN_NAME);
-    for (tsr_node *n = tsr_graph_first(t->graph); n; n = tsr_node_next(n)) {
-        if (!str_is(tsr__node_domain_str(n), COMM_DOMAIN))
-            continue;
-        int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
-        size_t last = tsr_node_input_count(n);
-        if (id <= before)
-            return disagree(t, n, "communications do not ascend");
-        if (last == 0 || tsr_node_input(n, last - 1) != token)
-            return disagree(t, n, "a communication is not on the chain of tokens");
-        tsr_status st = meet(t, n, table);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
+    size_t last = tsr_node_input_count(n);
+    if (id <= w->before)
+        return disagree(w->part, n, "communications do not ascend");
+    if (last == 0 || tsr_node_input(n, last - 1) != w->token)
+        return disagree(w->part, n, "a communication is not on the chain of tokens");
+    w->before = id;
+    w->token = tsr_node_output(n, 1);
+    return meet(w->part, n, w->table);
+}
+
+static bool communicates(const tsr_graph *g)
+{
+    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
+        if (str_is(tsr__node_domain_str(n), COMM_DOMAIN))
+            return true;
+        for (size_t i = 0; i < tsr_node_attr_count(n); i++)
+            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(n, i)); k++)
+                if (communicates(tsr_attr_graph(tsr_node_attr(n, i), k)))
+                    return true;
+    }
+    return false;
+}
+
+static const tsr_value *copied(const tsr_value *v)
+{
+    const tsr_node *n = v ? tsr_value_producer(v) : NULL; // a copy: an output is made in its graph
+    return n && !str_is(tsr__node_domain_str(n), COMM_DOMAIN) && tsr_node_input_count(n) == 1
+               ? tsr_node_input(n, 0)
+               : v;
+}
+
+// A node whose bodies communicate: the token goes through each of them.
+static tsr_status walk_bodies(struct walk *w, const tsr_node *n)
+{
+    struct control c = {0};
+    bool any = false;
+    if (!tsr__control_of(n, &c))
+        return TSR_OK;
+    for (int k = 0; k < c.n_bodies; k++)
+        any |= communicates(c.bodies[k]);
+    if (!any)
+        return TSR_OK;
+    int at = (c.loops ? c.n_states : c.n_results) - 1;
+    const tsr_value *outside = w->token;
+    if (at < 0 || (c.loops && tsr_node_input(n, (size_t)(c.n_steer + at)) != outside))
+        return disagree(w->part, n, "a body communicates off the chain of tokens");
+    for (int k = 0; k < c.n_bodies; k++) {
+        w->token = c.loops ? tsr_graph_input(c.bodies[k], (size_t)(c.n_numbers + at)) : outside;
+        tsr_status st = walk_graph(w, c.bodies[k]);
         if (st != TSR_OK)
             return st;
-        before = id;
-        token = tsr_node_output(n, 1);
+        const tsr_value *end = tsr_graph_output(c.bodies[k], (size_t)(c.condition + at));
+        if (end != w->token && copied(end) != w->token)
+            return disagree(w->part, n, "a body does not give the last token");
     }
+    w->token = tsr_node_output(n, (size_t)at);
     return TSR_OK;
+}
+
+static bool has_bodies(const tsr_node *n)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+            return true;
+    return false;
+}
+
+static tsr_status walk_graph(struct walk *w, const tsr_graph *g)
+{
+    tsr_status st = TSR_OK;
+    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n)) {
+        if (str_is(tsr__node_domain_str(n), COMM_DOMAIN))
+            st = walk_comm(w, n);
+        else if (has_bodies(n))
+            st = walk_bodies(w, n);
+    }
+    return st;
+}
+
+static tsr_status walk(struct part *t, struct meeting **table)
+{
+    struct walk w = {.part = t, .table = table, .before = -1};
+    w.token = tsr_graph_value(t->graph, TOKEN_NAME);
+    return walk_graph(&w, t->graph);
 }
 
 tsr_status tsr__parts_agree(struct plan *p, struct part *parts)

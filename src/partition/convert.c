@@ -177,8 +177,12 @@ static struct form *shape_form(struct plan *p, struct form *whole, const struct 
             return NULL;
         shape[0] = it->rank;
         dims[0] = (tsr_dim){it->rank, ""};
-        *s = (struct item){
-            .dtype = TSR_INT64, .rank = 1, .dims = dims, .fixed = true, .shape = shape};
+        *s = (struct item){.dtype = TSR_INT64,
+                           .rank = 1,
+                           .dims = dims,
+                           .fixed = true,
+                           .shape = shape,
+                           .scope = it->scope};
         s->name = tsr__arena_printf(p->arena, STR_FMT ".shape", STR_ARG(it->name));
         it->shape_item = s;
         int64_t *devices;
@@ -237,13 +241,23 @@ static struct form *reshard_form(struct plan *p, struct item *it, const struct t
     return reshard_unknown(p, it, from, want, reader);
 }
 
-struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
-                               const tsr_node *reader)
+struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_layout *on,
+                             const tsr_node *reader)
 {
-    if (!want) { // the flow gives every present input a layout
-        p->status = p->status == TSR_OK ? TSR_BUG : p->status;
-        return NULL;
-    }
+    struct tile_layout *first = tsr__layout_whole(p->arena, on->rank, on->owners, 1);
+    struct form *from = first ? tsr__plan_convert(p, it, first, reader) : NULL;
+    struct scope *here = p->scope;
+    if (!from || on->first[1] < 2)
+        return from;
+    tsr__scope_go(p, it->scope);
+    struct form *f = reshard(p, from, on, NULL);
+    tsr__scope_go(p, here);
+    return f;
+}
+
+static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                            const tsr_node *reader)
+{
     struct form *f = find_form(it, want);
     if (!f && it->first)
         f = const_form(p, it, want);
@@ -256,4 +270,18 @@ struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct til
     if (!f && plan_status(p) == TSR_OK)
         f = reshard_form(p, it, want, reader);
     return plan_status(p) == TSR_OK ? f : NULL;
+}
+
+struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                               const tsr_node *reader)
+{
+    struct scope *here = p->scope;
+    if (!want) { // the flow gives every present input a layout
+        p->status = p->status == TSR_OK ? TSR_BUG : p->status;
+        return NULL;
+    }
+    tsr__scope_go(p, it->scope);
+    struct form *f = convert(p, it, want, reader);
+    tsr__scope_go(p, here);
+    return f;
 }

@@ -299,10 +299,12 @@ static tsr_status emit_shape(struct part *t, struct step *st)
     return y ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status emit_step(struct plan *p, struct part *parts, struct step *st)
+tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st)
 {
     if (st->n_groups)
         return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
+    if (st->bodies)
+        return tsr__emit_bodies(p, parts, st);
     tsr_status status = TSR_OK;
     for (int64_t r = 0; r < p->n_ranks && status == TSR_OK; r++) {
         if (st->kind == STEP_NODE && place_index(&st->flow->place, r) >= 0)
@@ -355,7 +357,7 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts)
     if (st == TSR_OK)
         st = tsr__weights_place(p, parts, &common);
     for (size_t i = 0; i < p->steps.n && st == TSR_OK; i++)
-        st = emit_step(p, parts, p->steps.at[i]);
+        st = tsr__emit_step(p, parts, p->steps.at[i]);
     if (st == TSR_OK)
         st = add_outputs(&parts[0]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)

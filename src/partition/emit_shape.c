@@ -73,9 +73,12 @@ static tsr_value *symbol_value(struct part *t, struct str symbol, const struct s
     struct item *it = tsr__item_of(t->plan, from->input);
     tsr_value *input = it ? tsr__part_input(t, it) : NULL;
     int64_t axis = from->axis;
+    tsr_graph *here = t->graph;
+    t->graph = tsr_model_graph(t->model); // where all bodies can see it
     tsr_value *shape = tsr__part_node(t, "Shape", (struct str){0}, 1, input);
     tsr_value *size =
         tsr__part_node(t, "Gather", (struct str){0}, 2, shape, tsr__part_ints(t, &axis, 1));
+    t->graph = here;
     void **slot = size ? tsr__map_at(&t->sizes, symbol) : NULL;
     if (slot)
         *slot = size;

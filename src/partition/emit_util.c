@@ -58,7 +58,8 @@ tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n)
     if (!name.p)
         return NULL;
     tsr_value *made =
-        tsr_graph_add_initializer(t->graph, name.p, TSR_INT64, 1, &n, v ? v : &n, key.n);
+        tsr_graph_add_initializer(tsr_model_graph(t->model), name.p, TSR_INT64, 1, &n, v ? v : &n,
+                                  key.n); // where all bodies can see it
     key = tsr__arena_str(t->plan->arena, key);
     void **slot = made && n && key.p ? tsr__map_at(&t->constants, key) : NULL;
     if (slot)

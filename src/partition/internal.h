@@ -21,6 +21,18 @@
 // ---- what is planned ---------------------------------------------------------------------------
 
 struct item;
+struct part;
+struct step;
+typedef VEC(struct step *) step_list;
+
+// Where values live and steps are put: the main graph, or a body that is being planned. A value of an
+// outer scope that a body needs otherwise is converted out there, before the node with the body.
+struct scope {
+    struct scope *outer;
+    const tsr_graph *graph;
+    step_list steps; // while it is not the current one
+    bool loops;      // it, or one around it, runs many times: symbols may change their meaning
+};
 
 // In which layout a value is read: NULL, nobody has been seen; or by several, who differ.
 struct want {
@@ -59,6 +71,14 @@ struct item {
     int64_t *shape; // rank entries
     struct form *first, *last;
     struct item *shape_item;
+    struct scope *scope;
+};
+
+// A body of a node, as it is planned.
+struct body {
+    const struct body_flow *flow;
+    step_list steps;
+    struct form **inputs, **outputs; // of the graph
 };
 
 enum step_kind {
@@ -85,6 +105,8 @@ struct step {
     struct device_group *groups; // of a communication
     unsigned char *group_live;
     size_t n_groups;
+    struct body *bodies; // of a node with bodies that are cut; else NULL
+    int n_bodies;
     int axis, split_axis; // that becomes whole, or of a reduce-scatter cut; of an all-to-all cut
     int64_t unit;         // in which the latter is cut
     int64_t *roots;       // by group: who has it, gets it, sends it
@@ -103,7 +125,8 @@ struct plan {
     struct item **items; // by value id
     struct want *wants;  // by value id
     struct form *consts, *last_const;
-    VEC(struct step *) steps;
+    step_list steps;            // of the current scope; in the end, of the main graph
+    struct scope *scope, main;  // the current one
     VEC(struct form *) outputs; // of the model, in order
     struct map names;           // every name in the model
     struct map sizes;           // symbol -> struct size_source
@@ -120,6 +143,11 @@ struct size_source {
 
 // plan.c
 tsr_status tsr__plan_build(struct plan *p) TSR_MUST_USE;
+// Somebody reads the value in that layout (NULL: in one that is not known here).
+void tsr__plan_want(struct plan *p, const tsr_value *v, const struct tile_layout *l);
+// Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
+bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n,
+                     unsigned char *needed);
 struct item *tsr__item_of(struct plan *p, const tsr_value *v);
 static inline struct form *form_root(struct form *f)
 {
@@ -138,8 +166,33 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
 struct form *tsr__plan_lower(struct plan *p, struct form *from, const struct node_flow *pending,
                              const struct tile_layout *want);
+// A form of its own that has the same bits on all devices of the layout: what the first of them has.
+struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_layout *on,
+                             const tsr_node *reader);
 // live.c
 void tsr__plan_live(struct plan *p);
+void tsr__live_steps(struct plan *p, step_list *steps); // backwards
+void tsr__number_steps(struct plan *p, step_list *steps);
+static inline void form_want(struct form *f, int64_t rank)
+{
+    if (f)
+        form_root(f)->live[rank] = 1;
+}
+static inline bool form_wanted(struct form *f, int64_t rank)
+{
+    return f && form_root(f)->live[rank];
+}
+// body.c: nodes with bodies that are cut.
+struct scope *tsr__scope_of(struct plan *p, const tsr_value *v);
+void tsr__scope_go(struct plan *p, struct scope *to); // makes it the current one
+bool tsr__plan_bodies(struct plan *p, struct step *st);
+void tsr__live_bodies(struct plan *p, struct step *st);
+bool tsr__comms_on(const struct step *st, int64_t rank); // inside its bodies, or itself
+// Calls f for each step of the list, those of bodies before their node.
+void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
+                      void *data);
+// emit_body.c
+tsr_status tsr__emit_bodies(struct plan *p, struct part *parts, struct step *st) TSR_MUST_USE;
 // The device leaves input i of the node out, because another one adds it to the sum (emit.c).
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
 // The device does not read the value that the model has there: it has its own, or none.
@@ -186,7 +239,7 @@ struct part {
     struct plan *plan;
     int64_t rank;
     tsr_model *model;
-    tsr_graph *graph;
+    tsr_graph *graph;     // that is being built: the main graph, or a body
     tsr_value *token;     // the last one
     struct map constants; // bytes -> value
     struct map sizes;     // symbol -> value
@@ -200,6 +253,7 @@ struct part {
 tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
 tsr_value *tsr__part_input(struct part *t, struct item *it);
+tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st) TSR_MUST_USE;
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);

@@ -4,17 +4,6 @@
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
 #include "internal.h"
 
-static void want(struct form *f, int64_t rank)
-{
-    if (f)
-        form_root(f)->live[rank] = 1;
-}
-
-static bool wanted(struct form *f, int64_t rank)
-{
-    return f && form_root(f)->live[rank];
-}
-
 static void live_node(struct plan *p, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -22,10 +11,10 @@ static void live_node(struct plan *p, struct step *st)
         int64_t rank = nf->place.devices[d];
         bool any = false;
         for (size_t i = 0; i < st->n_outputs; i++)
-            any |= wanted(st->outputs[i], rank);
+            any |= form_wanted(st->outputs[i], rank);
         for (size_t i = 0; i < st->n_inputs && any; i++)
             if (i >= st->n_node_inputs || !tsr__input_replaced(p, nf, rank, (int)i))
-                want(st->inputs[i], rank);
+                form_want(st->inputs[i], rank);
     }
 }
 
@@ -34,13 +23,13 @@ static void live_groups(struct step *st)
     for (size_t g = 0; g < st->n_groups; g++) {
         const struct device_group *group = &st->groups[g];
         for (size_t i = 0; i < group->n; i++)
-            st->group_live[g] |= wanted(st->outputs[0], group->devices[i]);
+            st->group_live[g] |= form_wanted(st->outputs[0], group->devices[i]);
         for (size_t i = 0; i < group->n && st->group_live[g]; i++) {
             int64_t rank = group->devices[i];
             if (tsr__layout_has_device(st->inputs[0]->layout, rank))
-                want(st->inputs[0], rank);
+                form_want(st->inputs[0], rank);
             if (st->n_inputs > 1)
-                want(st->inputs[1], rank);
+                form_want(st->inputs[1], rank);
         }
     }
 }
@@ -48,32 +37,46 @@ static void live_groups(struct step *st)
 static void live_local(struct plan *p, struct step *st)
 {
     for (int64_t r = 0; r < p->n_ranks; r++)
-        if (wanted(st->outputs[0], r))
-            want(st->inputs[0], r);
+        if (form_wanted(st->outputs[0], r))
+            form_want(st->inputs[0], r);
 }
 
 static void number(struct plan *p, struct step *st)
 {
     bool live = false;
+    for (int k = 0; k < st->n_bodies; k++)
+        tsr__number_steps(p, &st->bodies[k].steps);
     for (size_t g = 0; g < st->n_groups; g++)
         live |= st->group_live[g];
     if (live)
         st->id = p->n_comms++;
 }
 
-void tsr__plan_live(struct plan *p)
+void tsr__number_steps(struct plan *p, step_list *steps)
 {
-    for (size_t i = 0; i < p->outputs.n; i++)
-        want(p->outputs.at[i], 0);
-    for (size_t i = p->steps.n; i-- > 0;) {
-        struct step *st = p->steps.at[i];
-        if (st->kind == STEP_NODE)
+    for (size_t i = 0; i < steps->n; i++)
+        number(p, steps->at[i]);
+}
+
+void tsr__live_steps(struct plan *p, step_list *steps)
+{
+    for (size_t i = steps->n; i-- > 0;) {
+        struct step *st = steps->at[i];
+        if (st->bodies)
+            tsr__live_bodies(p, st);
+        else if (st->kind == STEP_NODE)
             live_node(p, st);
         else if (st->n_groups)
             live_groups(st);
         else
             live_local(p, st);
     }
-    for (size_t i = 0; i < p->steps.n; i++)
-        number(p, p->steps.at[i]);
+}
+
+void tsr__plan_live(struct plan *p)
+{
+    for (size_t i = 0; i < p->outputs.n; i++)
+        form_want(p->outputs.at[i], 0);
+    tsr__live_steps(p, &p->steps);
+    tsr__number_steps(p, &p->steps);
 }

@@ -57,20 +57,28 @@ static tsr_status refuse_errors(tsr_model *m, const tsr_config *c)
     return TSR_INVALID;
 }
 
+struct refusal {
+    tsr_session *session;
+    tsr_status status;
+};
+
+static void refuse_node(void *data, const struct node_flow *nf)
+{
+    struct refusal *r = data;
+    if (!nf->replicated)
+        return;
+    struct place at = tsr__place_node(nf->node);
+    tsr__diag(r->session, DIAG_partition_strict, &at,
+              "take its sharding away, or leave --strict out",
+              "this node was meant to be cut and is not: %s", nf->replicated);
+    r->status = TSR_UNSUPPORTED;
+}
+
 static tsr_status refuse_replicated(const struct plan *p)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < p->flow->n_nodes; i++) {
-        const struct node_flow *nf = &p->flow->nodes[i];
-        if (!nf->replicated)
-            continue;
-        struct place at = tsr__place_node(nf->node);
-        tsr__diag(p->session, DIAG_partition_strict, &at,
-                  "take its sharding away, or leave --strict out",
-                  "this node was meant to be cut and is not: %s", nf->replicated);
-        st = TSR_UNSUPPORTED;
-    }
-    return st;
+    struct refusal r = {p->session, TSR_OK};
+    tsr__flow_visit(p->flow, refuse_node, &r);
+    return r.status;
 }
 
 // ---- fingerprints ------------------------------------------------------------------------------
@@ -148,6 +156,25 @@ static void add_form(struct plan *p, struct sha256 *d, const struct form *f)
     add_text(d, (struct str){(const char *)code, n * sizeof(*code)});
 }
 
+struct fingerprint {
+    struct plan *plan;
+    struct sha256 *digest;
+};
+
+static void add_step(void *data, const struct step *st)
+{
+    struct fingerprint *all = data;
+    int64_t head[3] = {st->kind, st->id, st->axis};
+    tsr__sha256_add(all->digest, head, sizeof(head));
+    for (size_t k = 0; k < st->n_inputs; k++)
+        add_form(all->plan, all->digest, st->inputs[k]);
+    for (size_t k = 0; k < st->n_outputs; k++)
+        add_form(all->plan, all->digest, st->outputs[k]);
+    for (int b = 0; b < st->n_bodies; b++)
+        for (size_t k = 0; k < tsr_graph_output_count(st->bodies[b].flow->graph); k++)
+            add_form(all->plan, all->digest, st->bodies[b].outputs[k]);
+}
+
 // All that decides what the ranks do: the model, the release, every step with the layouts it goes
 // between.
 static void plan_fingerprint(struct plan *p)
@@ -158,15 +185,8 @@ static void plan_fingerprint(struct plan *p)
     add_text(&d, str_of(tsr_version()));
     add_text(&d, str_of(tsr_config_name(p->flow->config)));
     tsr__sha256_add(&d, &p->n_ranks, sizeof(p->n_ranks));
-    for (size_t i = 0; i < p->steps.n; i++) {
-        const struct step *st = p->steps.at[i];
-        int64_t head[3] = {st->kind, st->id, st->axis};
-        tsr__sha256_add(&d, head, sizeof(head));
-        for (size_t k = 0; k < st->n_inputs; k++)
-            add_form(p, &d, st->inputs[k]);
-        for (size_t k = 0; k < st->n_outputs; k++)
-            add_form(p, &d, st->outputs[k]);
-    }
+    struct fingerprint all = {p, &d};
+    tsr__steps_visit(&p->steps, add_step, &all);
     char hex[65];
     tsr__sha256_hex(&d, hex);
     memcpy(p->fingerprint, hex, 16);
@@ -216,35 +236,48 @@ static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *co
     return ports;
 }
 
+struct listing {
+    struct arena *arena;
+    struct manifest *manifest;
+};
+
+static void add_collective(void *data, const struct step *st)
+{
+    struct listing *l = data;
+    if (st->id < 0)
+        return;
+    struct manifest_collective *c = &l->manifest->collectives[l->manifest->n_collectives++];
+    *c = (struct manifest_collective){.id = st->id, .op = tsr__step_op(st)};
+    c->type = tsr_dtype_name(st->outputs[0]->item->dtype);
+    struct manifest_group *groups = ARENA_ARRAY(l->arena, struct manifest_group, st->n_groups + 1);
+    for (size_t g = 0; g < st->n_groups && groups; g++)
+        if (st->group_live[g])
+            groups[c->n_groups++] = (struct manifest_group){st->groups[g].devices, st->groups[g].n};
+    c->groups = groups;
+}
+
 static void make_collectives(struct plan *p, struct manifest *m)
 {
+    struct listing l = {p->arena, m};
     m->collectives = ARENA_ARRAY(p->arena, struct manifest_collective, (size_t)p->n_comms + 1);
-    for (size_t i = 0; i < p->steps.n && m->collectives; i++) {
-        const struct step *st = p->steps.at[i];
-        if (st->id < 0)
-            continue;
-        struct manifest_collective *c = &m->collectives[m->n_collectives++];
-        *c = (struct manifest_collective){.id = st->id, .op = tsr__step_op(st)};
-        c->type = tsr_dtype_name(st->outputs[0]->item->dtype);
-        struct manifest_group *groups =
-            ARENA_ARRAY(p->arena, struct manifest_group, st->n_groups + 1);
-        for (size_t g = 0; g < st->n_groups && groups; g++)
-            if (st->group_live[g])
-                groups[c->n_groups++] =
-                    (struct manifest_group){st->groups[g].devices, st->groups[g].n};
-        c->groups = groups;
-    }
+    if (m->collectives)
+        tsr__steps_visit(&p->steps, add_collective, &l);
+}
+
+static void add_replicated(void *data, const struct node_flow *nf)
+{
+    struct manifest *m = data;
+    if (nf->replicated)
+        m->replicated[m->n_replicated++] = (struct manifest_replicated){
+            tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
 }
 
 static void make_replicated(struct plan *p, struct manifest *m)
 {
-    m->replicated = ARENA_ARRAY(p->arena, struct manifest_replicated, p->flow->n_nodes + 1);
-    for (size_t i = 0; i < p->flow->n_nodes && m->replicated; i++) {
-        const struct node_flow *nf = &p->flow->nodes[i];
-        if (nf->replicated)
-            m->replicated[m->n_replicated++] = (struct manifest_replicated){
-                tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
-    }
+    m->replicated = ARENA_ARRAY(p->arena, struct manifest_replicated,
+                                (size_t)tsr__model_node_ids(p->model) + 1);
+    if (m->replicated)
+        tsr__flow_visit(p->flow, add_replicated, m);
 }
 
 static void make_device(struct plan *p, const struct part *t, bool common,
@@ -388,6 +421,10 @@ static bool is_cut(const struct node_flow *nf)
     for (int f = 0; nf->place.rule && f < nf->place.rule->n_factors; f++)
         if (nf->place.cuts[f] > 1)
             return true;
+    for (int k = 0; nf->bodies && k < nf->control->n_bodies; k++)
+        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
+            if (is_cut(&nf->bodies[k].nodes[i]))
+                return true;
     return false;
 }
 

@@ -38,6 +38,32 @@ static void item_type(struct plan *p, struct item *it)
     it->dims = dims;
 }
 
+// In a loop, a symbol may stand for another size in each turn.
+static void forget_symbols(struct plan *p, struct item *it)
+{
+    tsr_dim *dims = ARENA_ARRAY(p->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
+    for (int d = 0; dims && d < it->rank; d++)
+        dims[d] = (tsr_dim){it->dims[d].value, ""};
+    it->dims = dims;
+}
+
+// NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
+// them must not have one name.
+static struct str item_name(struct plan *p, const struct item *it)
+{
+    struct str name = str_of(tsr_value_name(it->value));
+    if (it->scope == &p->main || !tsr_value_initializer(it->value))
+        return name;
+    uint32_t k = tsr__value_id(it->value);
+    do
+        name = tsr__arena_printf(p->arena, "%s/%u", tsr_value_name(it->value), k);
+    while (name.p && tsr__map_get(&p->names, name) && k++ < UINT32_MAX);
+    void **slot = name.p ? tsr__map_at(&p->names, name) : NULL;
+    if (slot)
+        *slot = p;
+    return name;
+}
+
 struct item *tsr__item_of(struct plan *p, const tsr_value *v)
 {
     struct item **slot = &p->items[tsr__value_id(v)];
@@ -47,12 +73,16 @@ struct item *tsr__item_of(struct plan *p, const tsr_value *v)
     if (!it)
         return NULL;
     it->value = v;
-    it->name = str_of(tsr_value_name(v)); // NUL-terminated: it becomes a name again
+    it->scope = tsr__scope_of(p, v);
+    it->name = item_name(p, it);
     item_type(p, it);
+    if (it->scope->loops)
+        forget_symbols(p, it);
     item_sizes(p, it);
     *slot = it;
     // Constants are stored in whatever form is asked for; inputs are given whole to every rank.
-    bool constant = tsr_value_initializer(v), input = !constant && tsr_value_is_input(v);
+    bool constant = tsr_value_initializer(v),
+         input = !constant && tsr_value_is_input(v) && it->scope == &p->main;
     if (constant || input) {
         int rank = it->rank < 0 ? 0 : it->rank;
         struct tile_layout *whole =
@@ -89,13 +119,20 @@ struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_la
     return f;
 }
 
-struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs)
+static bool push_step(struct plan *p, struct step *st)
+{
+    struct step **slot = vec_push(p->arena, &p->steps);
+    if (slot)
+        *slot = st;
+    return slot != NULL;
+}
+
+static struct step *step_make(struct plan *p, enum step_kind kind, size_t n_inputs,
+                              size_t n_outputs)
 {
     struct step *st = ARENA_NEW(p->arena, struct step);
-    struct step **slot = st ? vec_push(p->arena, &p->steps) : NULL;
-    if (!slot)
+    if (!st)
         return NULL;
-    *slot = st;
     st->kind = kind;
     st->id = -1;
     st->n_inputs = n_inputs;
@@ -103,6 +140,12 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
     st->inputs = ARENA_ARRAY(p->arena, struct form *, n_inputs + 1);
     st->outputs = ARENA_ARRAY(p->arena, struct form *, n_outputs + 1);
     return p->arena->failed ? NULL : st;
+}
+
+struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs)
+{
+    struct step *st = step_make(p, kind, n_inputs, n_outputs);
+    return st && push_step(p, st) ? st : NULL;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -228,7 +271,7 @@ static bool plan_node(struct plan *p, const struct node_flow *nf)
     const tsr_node *n = nf->node;
     tsr_value **captures;
     size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
-    size_t n_captures = tsr__node_captures(n, &captures);
+    size_t n_captures = nf->bodies ? 0 : tsr__node_captures(n, &captures);
     struct form **inputs = ARENA_ARRAY(p->arena, struct form *, n_in + n_captures + 1);
     for (size_t i = 0; i < n_in + n_captures && inputs; i++) {
         tsr_value *v = i < n_in ? tsr_node_input(n, i) : captures[i - n_in];
@@ -238,13 +281,17 @@ static bool plan_node(struct plan *p, const struct node_flow *nf)
         if (!inputs[i])
             return false;
     }
-    struct step *st = inputs ? tsr__step_new(p, STEP_NODE, 0, n_out) : NULL;
+    struct step *st = inputs ? step_make(p, STEP_NODE, 0, n_out) : NULL;
     if (!st)
         return false;
     st->flow = nf;
     st->inputs = inputs; // converted first: their steps come before this one
     st->n_inputs = n_in + n_captures;
     st->n_node_inputs = n_in;
+    if (nf->bodies && !tsr__plan_bodies(p, st)) // and those of what its bodies read
+        return false;
+    if (!push_step(p, st))
+        return false;
     for (size_t i = 0; i < n_out; i++) {
         tsr_value *v = tsr_node_output(n, i);
         struct item *it = v ? tsr__item_of(p, v) : NULL;
@@ -279,24 +326,9 @@ static bool mark_needed(const tsr_node *n, unsigned char *needed)
     return true;
 }
 
-static unsigned char *needed_nodes(struct plan *p)
-{
-    tsr_graph *g = tsr_model_graph(p->model);
-    unsigned char *values =
-        ARENA_ARRAY(p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
-    unsigned char *nodes = ARENA_ARRAY(p->arena, unsigned char, p->flow->n_nodes + 1);
-    if (!values || !nodes)
-        return NULL;
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++)
-        values[tsr__value_id(tsr_graph_output(g, i))] = 1;
-    for (size_t i = p->flow->n_nodes; i-- > 0;)
-        nodes[i] = mark_needed(p->flow->nodes[i].node, values);
-    return nodes;
-}
-
 // ---- who wants what ----------------------------------------------------------------------------
 
-static void want(struct plan *p, const tsr_value *v, const struct tile_layout *l)
+void tsr__plan_want(struct plan *p, const tsr_value *v, const struct tile_layout *l)
 {
     struct want *w = &p->wants[tsr__value_id(v)];
     w->differ = w->differ || !l || (w->layout && !tsr__layout_same(w->layout, l));
@@ -304,24 +336,31 @@ static void want(struct plan *p, const tsr_value *v, const struct tile_layout *l
         w->layout = l;
 }
 
-static void collect_wants(struct plan *p, const unsigned char *needed)
+static void collect_wants(struct plan *p, const struct node_flow *nf)
 {
-    tsr_graph *g = tsr_model_graph(p->model);
-    for (size_t i = 0; i < p->flow->n_nodes; i++) {
-        const struct node_flow *nf = &p->flow->nodes[i];
-        tsr_value **captures;
-        size_t n_captures = tsr__node_captures(nf->node, &captures);
-        for (size_t k = 0; needed[i] && k < tsr_node_input_count(nf->node); k++)
-            if (tsr_node_input(nf->node, k) && !tsr__gives_sizes(nf))
-                want(p, tsr_node_input(nf->node, k), nf->inputs[k]);
-        for (size_t k = 0; needed[i] && k < n_captures; k++)
-            want(p, captures[k], NULL);
-    }
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
-        const tsr_value *v = tsr_graph_output(g, i);
-        int rank = tsr__shapes_of(p->flow->shapes, v).rank;
-        want(p, v, tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, 1));
-    }
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(nf->node, &captures);
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++)
+        if (tsr_node_input(nf->node, k) && !tsr__gives_sizes(nf))
+            tsr__plan_want(p, tsr_node_input(nf->node, k), nf->inputs[k]);
+    for (size_t k = 0; k < n_captures; k++)
+        tsr__plan_want(p, captures[k], NULL);
+}
+
+bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n, unsigned char *needed)
+{
+    bool *takes_part = ARENA_ARRAY(p->arena, bool, n + 1);
+    if (!takes_part)
+        return false;
+    for (size_t i = n; i-- > 0;)
+        takes_part[i] = mark_needed(nodes[i].node, needed);
+    for (size_t i = 0; i < n; i++)
+        if (takes_part[i])
+            collect_wants(p, &nodes[i]);
+    for (size_t i = 0; i < n; i++)
+        if (takes_part[i] && !plan_node(p, &nodes[i]))
+            return false;
+    return true;
 }
 
 // Rank 0 gives every output whole.
@@ -386,20 +425,26 @@ static tsr_status refuse_reserved(struct plan *p)
 tsr_status tsr__plan_build(struct plan *p)
 {
     p->items = ARENA_ARRAY(p->arena, struct item *, tsr__model_value_ids(p->model) + 1);
+    unsigned char *needed =
+        ARENA_ARRAY(p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
+    tsr_graph *g = tsr_model_graph(p->model);
     p->wants = ARENA_ARRAY(p->arena, struct want, tsr__model_value_ids(p->model) + 1);
-    unsigned char *needed = p->items && p->wants ? needed_nodes(p) : NULL;
-    if (!needed)
+    if (!p->items || !p->wants || !needed)
         return TSR_NOMEM;
-    collect_wants(p, needed);
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
+        const tsr_value *v = tsr_graph_output(g, i);
+        int rank = tsr__shapes_of(p->flow->shapes, v).rank;
+        needed[tsr__value_id(v)] = 1;
+        tsr__plan_want(p, v, tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, 1));
+    }
+    p->main.graph = g;
+    p->scope = &p->main;
     collect_names(p);
     tsr_status st = refuse_reserved(p);
     if (st != TSR_OK)
         return st;
     tsr__plan_find_sizes(p);
-    for (size_t i = 0; i < p->flow->n_nodes; i++)
-        if (needed[i] && !plan_node(p, &p->flow->nodes[i]))
-            return plan_status(p) == TSR_OK ? TSR_BUG : plan_status(p);
-    if (!plan_outputs(p))
+    if (!tsr__plan_nodes(p, p->flow->nodes, p->flow->n_nodes, needed) || !plan_outputs(p))
         return plan_status(p) == TSR_OK ? TSR_BUG : plan_status(p);
     tsr__plan_live(p);
     return plan_status(p);

@@ -643,7 +643,7 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
 {
     const struct op_row *row = tsr__row_of(s, n);
     if (has_subgraphs(n))
-        return whole_rule(a, "nodes with subgraphs are not cut yet");
+        return whole_rule(a, "nothing in its bodies can be cut");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
     if (row->whole)

@@ -102,6 +102,30 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
 // byte. Constants of such types can be cut: where they are stored.
 const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
 
+// ---- control flow (control.c) ------------------------------------------------------------------
+
+// How the values of a node with bodies belong together. Inputs of the node: those that steer it, the
+// states, the slices. Inputs of a body: numbers of the turn, the states, the slices. Outputs of a
+// body: the condition (if any), the states, the results. Outputs of the node: the states, the results.
+struct control {
+    tsr_graph *bodies[2];
+    const char *names[2]; // attributes that hold them
+    int n_bodies;
+    bool loops;     // a body runs any number of times; else one of them runs once
+    bool condition; // a turn says whether there is another
+    int n_steer, n_numbers;
+    int n_states;  // carried: start, body's input and output, and result are one thing
+    int n_slices;  // a turn gets one index of such an input, along its axis
+    int n_results; // of all turns stacked along its axis; without turns as they are
+    const int64_t *in_axes, *out_axes; // as written; absent ones are 0
+    size_t n_in_axes, n_out_axes;
+};
+// False: no such node, or one that does not fit its bodies.
+bool tsr__control_of(const tsr_node *n, struct control *out);
+// Axis of slice i (result i), counted from the front of a tensor of that rank; -1: there is none.
+int tsr__control_in_axis(const struct control *c, int slice, int rank);
+int tsr__control_out_axis(const struct control *c, int result, int rank);
+
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
 // A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax

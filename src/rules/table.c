@@ -13,11 +13,15 @@
 #define ML        "ai.onnx.ml"
 #define PREVIEW   "ai.onnx.preview"
 #define TRAINING  "ai.onnx.preview.training"
-#define BODIES    "nodes with subgraphs are not cut yet"
-#define LISTS     "sequences, maps and optional values are kept whole"
-#define OLD       "this version, from before opset 7, aligns or holds its inputs otherwise"
-#define PLACES    "each element depends on where it stands"
-#define RANDOM    "random numbers are drawn whole, so that all devices have the same"
+#define BODIES    "the bodies of this operator are not cut"
+#define BRANCHES  "the nodes of both branches are cut; all devices take the same branch"
+#define TURNS                                                                                      \
+    "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
+    "whole, all devices take the same turns"
+#define LISTS  "sequences, maps and optional values are kept whole"
+#define OLD    "this version, from before opset 7, aligns or holds its inputs otherwise"
+#define PLACES "each element depends on where it stands"
+#define RANDOM "random numbers are drawn whole, so that all devices have the same"
 
 const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
@@ -271,7 +275,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_softmax, .expand = tsr__expand_hardmax, .note = "axis names r"},
     {"Identity", .since = 1, .rule = UNARY, .type = TYPE_OPEN, .shape = tsr__find_identity,
      .value = tsr__value_same},
-    {"If", .since = 1, .type = TYPE_OPEN, .shape = tsr__find_if, .whole = BODIES},
+    {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__find_if,
+     .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__find_image_decoder,
      .whole = "one stream of bytes is decoded as a whole"},
     {"Imputer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f"},
@@ -323,7 +328,8 @@ const struct op_row tsr__op_table[] = {
      .note = "R: all dimensions from axis on"},
     {"LogSoftmax", .since = 13, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_softmax, .expand = tsr__expand_log_softmax, .note = "axis names r"},
-    {"Loop", .since = 1, .type = TYPE_OPEN, .shape = tsr__find_loop, .whole = BODIES},
+    {"Loop", .since = 1, .rule = "·,·,[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__find_loop,
+     .note = TURNS},
     {"LpNormalization", .since = 1, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_lp_norm, .expand = tsr__expand_lp_norm, .note = "axis names r"},
     {"LpPool", .since = 1, .rule = "[n c S*] -> [n c O*]; rep S O", .derive = tsr__derive_pool,
@@ -541,7 +547,8 @@ const struct op_row tsr__op_table[] = {
      .whole = BODIES},
     {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT},
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__find_scan_8, .whole = BODIES},
-    {"Scan", .since = 9, .type = TYPE_OPEN, .shape = tsr__find_scan, .whole = BODIES},
+    {"Scan", .since = 9, .rule = "[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__find_scan,
+     .note = TURNS},
     {"Scatter", .since = 9, .rule = "[A* v B*],[A* w B*],[A* w B*] -> [A* v B*]; rep v w",
      .derive = tsr__derive_scatter_elements, .shape = tsr__find_like_first,
      .note = "A and B where data and indices have the same sizes"},

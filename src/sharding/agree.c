@@ -156,6 +156,9 @@ bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, co
         cut = cut || !tsr__layout_is_whole(a.given[i].layout);
     if (!cut)
         return true;
+    struct control bodies;
+    if (tsr__control_of(n, &bodies))
+        return true; // the flow judges what goes into bodies
     a.rule = tsr__rule_of(scratch, n, shapes);
     if (!a.rule)
         return false;

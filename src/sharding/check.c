@@ -405,7 +405,8 @@ static bool check_stages(struct check *c)
 
 static bool has_specs(const struct check *c, const tsr_config *config)
 {
-    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(c->model)); n; n = tsr_node_next(n)) {
+    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
+         n = tsr_model_next_node(c->model, n)) {
         const tsr_node_config *nc = tsr_node_find_config(n, config);
         if (nc && tsr_node_config_spec_count(nc))
             return true;

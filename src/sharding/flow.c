@@ -34,6 +34,14 @@ static struct tile_layout *whole_all(struct flow_work *w, int rank)
     return *at;
 }
 
+struct tile_layout *tsr__flow_whole(struct flow_work *w, int rank, const struct placement *p)
+{
+    rank = layout_rank(rank);
+    if (p->n_devices == (size_t)w->n_all)
+        return whole_all(w, rank);
+    return tsr__layout_whole(w->arena, rank, p->devices, p->n_devices);
+}
+
 static struct shape shape_of(const struct step *s, const tsr_value *v)
 {
     return tsr__shapes_of(s->w->f->shapes, v);
@@ -226,6 +234,13 @@ static void set_stage(const struct step *s, bool *on)
         on[d] = !s->stage || s->stage[d];
 }
 
+// Nodes of a body run on the devices that run the body.
+static void keep_within(const struct flow_work *w, bool *on)
+{
+    for (int64_t d = 0; w->within && d < w->n_all; d++)
+        on[d] = on[d] && w->within[d];
+}
+
 // Where a whole node runs: where its specs say, else where all inputs are, else everywhere in its
 // stage.
 static bool *whole_devices(struct step *s)
@@ -242,6 +257,8 @@ static bool *whole_devices(struct step *s)
     for (size_t i = 0; i < s->n_out && !s->explicit_in; i++)
         if (s->out[i])
             add_owners(on, n_all, s->out[i]);
+    tsr__flow_body_owners(s->w, a, s->node, on);
+    keep_within(s->w, on);
     if (count_on(on, n_all))
         return on;
     set_stage(s, on);
@@ -254,8 +271,10 @@ static bool *whole_devices(struct step *s)
         for (int64_t d = 0; d < n_all; d++)
             on[d] = on[d] && one[d];
     }
+    keep_within(s->w, on);
     if (!count_on(on, n_all))
         set_stage(s, on);
+    keep_within(s->w, on);
     return on;
 }
 
@@ -371,6 +390,7 @@ static bool place_rule(struct step *s, const struct rule *r)
         return false;
     v.intact = s->w->keep;
     set_stage(s, v.on);
+    keep_within(s->w, v.on);
     for (size_t i = 0; i < s->n_in; i++)
         if (s->in[i] && !add(s, &v, false, i, s->in[i], false, true)) {
             if (s->w->scratch.failed || s->w->arena->failed)
@@ -399,10 +419,7 @@ static struct tile_layout *layout_of(struct step *s, bool out, size_t i)
     if (!p->rule->whole)
         return tsr__placement_project(s->w->arena, p,
                                       &(out ? p->rule->outputs : p->rule->inputs)[i]);
-    rank = layout_rank(rank);
-    if (p->n_devices == (size_t)s->w->n_all)
-        return whole_all(s->w, rank);
-    return tsr__layout_whole(s->w->arena, rank, p->devices, p->n_devices);
+    return tsr__flow_whole(s->w, rank, p);
 }
 
 static bool give_results(struct step *s)
@@ -410,7 +427,8 @@ static bool give_results(struct step *s)
     struct node_flow *nf = s->nf;
     for (size_t i = 0; i < s->n_in; i++) {
         const tsr_value *v = slot(s, false, i);
-        nf->inputs[i] = layout_of(s, false, i);
+        if (!nf->inputs[i])
+            nf->inputs[i] = layout_of(s, false, i);
         if (v && !nf->inputs[i])
             return false;
         if (v && !s->in[i])
@@ -420,7 +438,8 @@ static bool give_results(struct step *s)
         const tsr_value *v = slot(s, true, i);
         if (!v)
             continue;
-        nf->outputs[i] = layout_of(s, true, i);
+        if (!nf->outputs[i])
+            nf->outputs[i] = layout_of(s, true, i);
         if (!nf->outputs[i])
             return false;
         if (s->out[i] && !tsr__layout_equal(s->out[i], nf->outputs[i]))
@@ -502,19 +521,39 @@ static bool make_room(struct step *s)
     return !a->failed && !s->w->scratch.failed;
 }
 
+// A node with bodies: they are followed on the devices where it runs.
+static bool place_bodies(struct step *s, const char *whole)
+{
+    struct flow_ask ask = {.node = s->node, .nf = s->nf, .in = s->in, .out = s->out};
+    ask.within = ARENA_ARRAY(&s->w->scratch, bool, (size_t)s->w->n_all + 1);
+    if (!ask.within)
+        return false;
+    for (size_t i = 0; i < s->nf->place.n_devices; i++)
+        ask.within[s->nf->place.devices[i]] = true;
+    if (!tsr__flow_bodies(s->w, &ask))
+        return false;
+    if (s->explicit_cut && (ask.why || !s->nf->bodies))
+        not_cut(s, ask.why ? ask.why : whole);
+    return true;
+}
+
 static bool follow(struct step *s)
 {
     struct flow_work *w = s->w;
     if (!make_room(s) || !inputs_ready(s) || !read_specs(s))
         return false;
-    s->stage = tsr__stages_devices(&w->stages, s->node, s->explicit_in || s->explicit_out);
+    if (!w->within) // nodes of bodies are where their node is
+        s->stage = tsr__stages_devices(&w->stages, s->node, s->explicit_in || s->explicit_out);
     const struct rule *r = tsr__rule_of(w->arena, s->node, w->f->shapes);
     w->base->failed = w->base->failed || !r;
     if (!r)
         return false;
     const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, s->node);
     bool ok;
-    if (whole) {
+    struct control control;
+    if (whole && tsr__control_of(s->node, &control)) {
+        ok = place_whole(s, whole, false) && place_bodies(s, whole);
+    } else if (whole) {
         if (s->explicit_cut)
             not_cut(s, whole);
         ok = place_whole(s, whole, r->single);
@@ -523,7 +562,7 @@ static bool follow(struct step *s)
     }
     if (ok)
         mention_twice(s);
-    return ok && give_results(s) && mention_captures(s);
+    return ok && give_results(s) && (s->nf->bodies || mention_captures(s));
 }
 
 bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf)
@@ -547,6 +586,22 @@ static bool start_values(struct flow_work *w, const tsr_graph *g)
         w->f->values[tsr__value_id(v)] = l;
     }
     return true;
+}
+
+static void visit(const struct node_flow *nodes, size_t n,
+                  void (*call)(void *data, const struct node_flow *nf), void *data)
+{
+    for (size_t i = 0; i < n; i++) {
+        call(data, &nodes[i]);
+        for (int k = 0; nodes[i].bodies && k < nodes[i].control->n_bodies; k++)
+            visit(nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes, call, data);
+    }
+}
+
+void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),
+                     void *data)
+{
+    visit(f->nodes, f->n_nodes, call, data);
 }
 
 bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c)

@@ -48,10 +48,12 @@ struct flow_work {
     struct flow_noted **noted;      // by value id: forms that were mentioned
     struct tile_layout **whole_all; // by rank: whole on all devices
     struct tile_layout *
-        *wishes; // by value id: forms that outputs take if nothing speaks against it; or NULL
-    int say;     // SAY_...
-    bool keep;   // the node must stay what it is
-    bool trial;  // of one node: the values stay where they are
+        *wishes;      // by value id: forms that outputs take if nothing speaks against it; or NULL
+    int say;          // SAY_...
+    bool keep;        // the node must stay what it is
+    bool trial;       // of one node: the values stay where they are
+    bool *within;     // by device: those that run the body at hand; NULL: all
+    size_t body_work; // nodes of bodies that were followed
 };
 // Reads shapes and devices; findings of its own. False: failed.
 bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c);
@@ -62,6 +64,25 @@ bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf);
 // True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
 // each dimension.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
+// Whole on the devices of a placement.
+struct tile_layout *tsr__flow_whole(struct flow_work *w, int rank, const struct placement *p);
+
+// ---- flow_body.c
+
+// A node with bodies, and what is explicit about its slots (NULL entries: nothing).
+struct flow_ask {
+    tsr_node *node;
+    struct node_flow *nf; // placed: its devices run the bodies
+    struct tile_layout **in, **out;
+    bool *within;    // by device: those of the placement
+    const char *why; // a cut that was asked for and cannot be had
+};
+// Follows the bodies and sets control, bodies, inputs and outputs of the node. Where there is nothing
+// to divide, or no way, they stay empty: the node runs as it stands, on whole values. False: failed.
+bool tsr__flow_bodies(struct flow_work *w, struct flow_ask *ask);
+// Marks the devices that specs inside of the node's bodies name.
+void tsr__flow_body_owners(const struct flow_work *w, struct arena *a, const tsr_node *n, bool *on);
+
 // The flow of tsr__flow_new after shardings went backwards and sideways too (propagate.c).
 struct flow *tsr__flow_propagated(struct arena *a, tsr_model *m, const tsr_config *c);
 

@@ -26,8 +26,17 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *v,
     return true;
 }
 
+static tsr_status write_nodes(tsr_graph *g, tsr_config *c, const struct node_flow *nodes,
+                              size_t count);
+
 static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow *nf)
 {
+    for (int k = 0; nf->bodies && k < nf->control->n_bodies; k++) {
+        const struct body_flow *b = &nf->bodies[k];
+        tsr_status status = write_nodes(b->graph, c, b->nodes, b->n_nodes);
+        if (status != TSR_OK)
+            return status;
+    }
     size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
     for (size_t i = 0; i < n_in + n_out; i++) {
         bool out = i >= n_in;
@@ -42,19 +51,23 @@ static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow 
     return TSR_OK;
 }
 
+static tsr_status write_nodes(tsr_graph *g, tsr_config *c, const struct node_flow *nodes,
+                              size_t count)
+{
+    size_t i = 0;
+    tsr_status status = TSR_OK;
+    for (tsr_node *n = tsr_graph_first(g); n && i < count && status == TSR_OK;
+         n = tsr_node_next(n), i++)
+        status = write_node(n, c, &nodes[i]);
+    return status;
+}
+
 static tsr_status infer(struct arena *a, tsr_model *m, tsr_config *c, bool propagate)
 {
     const struct flow *f = propagate ? tsr__flow_propagated(a, m, c) : tsr__flow_new(a, m, c);
     if (!f)
         return a->failed ? TSR_NOMEM : TSR_INVALID;
-    size_t i = 0;
-    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && i < f->n_nodes;
-         n = tsr_node_next(n), i++) {
-        tsr_status status = write_node(n, c, &f->nodes[i]);
-        if (status != TSR_OK)
-            return status;
-    }
-    return TSR_OK;
+    return write_nodes(tsr_model_graph(m), c, f->nodes, f->n_nodes);
 }
 
 static tsr_config *choose(tsr_model *m, const char *name)

@@ -71,6 +71,7 @@ struct device_group {
 // The groups of a placement, in order of the reduced coordinates. False: out of memory.
 bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
                            size_t *n, enum combine *combine) TSR_MUST_USE;
+struct body_flow;
 struct node_flow {
     const tsr_node *node;
     struct placement
@@ -83,6 +84,17 @@ struct node_flow {
     size_t n_groups;
     enum combine combine;
     const char *replicated; // not NULL: was meant to be cut and is not, and why
+    const struct control
+        *control;             // with bodies that are cut: how they belong to the node; else NULL
+    struct body_flow *bodies; // control->n_bodies; NULL: none, or they run as they stand
+};
+// A body of a node: all devices of the node run it, and have a piece of all that goes in and out.
+struct body_flow {
+    tsr_graph *graph;
+    struct node_flow *nodes; // in order
+    size_t n_nodes;
+    struct tile_layout **inputs;  // how its inputs lie
+    struct tile_layout **outputs; // how its outputs must lie in the end
 };
 struct flow {
     tsr_model *model;
@@ -95,7 +107,10 @@ struct flow {
     size_t n_notes;            // reshards that were mentioned
     const struct flow *before; // of the model as it was given, if nodes of it were replaced
 };
-// Follows the explicit specs of one configuration through the main graph (design: explicit specs
+// Calls f for each node of the flow, those of bodies right after their node.
+void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),
+                     void *data);
+// Follows the explicit specs of one configuration through the main graph and its bodies (design: explicit specs
 // constrain, the rest follows). Needs a model whose check has no errors. Adds notes and warnings
 // (replicated nodes). NULL: failed, finding added.
 struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);

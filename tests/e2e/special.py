@@ -235,9 +235,10 @@ def check(tessera, name, folder):
     with open(os.path.join(parts, "manifest.json")) as f:
         got = [c["op"] for c in json.load(f)["collectives"]]
     assert collectives is None or got == collectives, "collectives %s, expected %s" % (got, collectives)
-    want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
-    far = witness.apart(witness.run(parts, ins), want)
-    assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
+    if options.get("reader", True):  # else: the reference evaluator is wrong about the operator
+        want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
+        far = witness.apart(witness.run(parts, ins), want)
+        assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
     np.savez(data, **ins)
     rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
     assert rc == 0 and json.loads(out)["ok"], "verify: exit %d %s %s" % (rc, out, err)

@@ -19,11 +19,12 @@ class World:
 
     def __init__(self, ranks):
         self.lock = threading.Condition()
-        self.ranks, self.given, self.failed = ranks, {}, None
+        self.ranks, self.given, self.failed, self.times = ranks, {}, None, {}
 
     def exchange(self, rank, key, group, value):
         with self.lock:
-            at = self.given.setdefault(key, {})
+            times = self.times[key, rank] = self.times.get((key, rank), 0) + 1  # in a loop, once in each turn
+            at = self.given.setdefault((key, times), {})
             assert rank in group and rank not in at, "rank %d in %s twice" % (rank, key)
             at[rank] = value
             self.lock.notify_all()

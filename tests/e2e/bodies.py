@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""If, Loop and Scan with cut values in their bodies, one small model each on 2 and 3 devices, against onnx's reference
+evaluator (through the independent reader of partitions) and against the whole model in ONNX Runtime (tessera verify).
+
+usage: bodies.py TESSERA [CASE...]"""
+import numpy as np
+from onnx import TensorProto as T, helper
+
+import special
+from special import f4, info, model, node, tensor
+
+special.CASES.clear()
+case = special.case
+I64 = lambda *v: np.array(v, "i8")
+
+
+def body(nodes, ins, outs, init=(), name="body"):
+    return helper.make_graph(nodes, name, ins, outs, list(init))
+
+
+@case
+def if_cut_inside():
+    """Both branches have a product whose sum is cut; the output is whole."""
+    then = body([node("MatMul", ["x", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
+    other = body([node("MatMul", ["x", "B"], ["e0"], name="b"), node("Neg", ["e0"], ["e"], name="n")], [], [info("e", T.FLOAT, None)])
+    m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
+              [info("x", T.FLOAT, [3, 8]), info("c", T.BOOL, [])], [info("y", T.FLOAT, [3, 6])],
+              [tensor(f4(8, 6), "A"), tensor(f4(8, 6), "B")])
+    return m, 2, {"if > then_branch > a:A": "{2,1:0,1}", "if > else_branch > b:B": "{1,2:0,1}"}, \
+        {"x": f4(3, 8), "c": np.array(False)}, None
+
+
+@case
+def if_other_way():
+    m, n, s, i, c = special.CASES["if_cut_inside"]()
+    return m, n, s, {**i, "c": np.array(True)}, c
+
+
+@case
+def if_decided_by_floats():
+    """The condition comes out of a cut sum: one device decides."""
+    then = body([node("MatMul", ["h", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
+    other = body([node("Neg", ["h"], ["e"], name="n")], [], [info("e", T.FLOAT, None)])
+    m = model([node("MatMul", ["x", "W"], ["h"]), node("ReduceSum", ["h"], ["s"], keepdims=0), node("Greater", ["s", "z"], ["c"]),
+               node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
+              [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
+              [tensor(f4(8, 8), "W"), tensor(f4(8, 8), "A"), tensor(np.float32(0), "z")])
+    return m, 3, {"h_matmul:W": "{3,1:0,1,2}", "if > then_branch > a:A": "{3,1:0,1,2}"}, {"x": f4(3, 8)}, None
+
+
+def loop(nodes, state, turns, results=(), init=(), cond=None):
+    """A Loop named `loop` over one state v -> w, with results r0 ..."""
+    ins = [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)]
+    outs = [info(cond or "on", T.BOOL, []), info("w", T.FLOAT, None)] + [info(r, T.FLOAT, None) for r in results]
+    nodes = ([] if cond else [node("Identity", ["go"], ["on"], name="on")]) + nodes
+    return node("Loop", ["m", "t", state], ["y"] + ["y_" + r for r in results], name="loop", body=body(nodes, ins, outs)), \
+        [tensor(np.int64(turns), "m"), tensor(np.array(True), "t")] + list(init)
+
+
+@case
+def loop_carries_cut():
+    """The state is cut by its columns in every turn: no communication inside."""
+    l, init = loop([node("Add", ["v", "b"], ["w"], name="add")], "x", 4)
+    m = model([l], [info("x", T.FLOAT, [3, 7])], [info("y", T.FLOAT, [3, 7])], init + [tensor(f4(7), "b")])
+    return m, 2, {"loop:x": "{1,2:0,1}"}, {"x": f4(3, 7)}, ["Reshard"]
+
+
+@case
+def loop_sums():
+    """A product whose sum is cut: one reduction in each turn."""
+    l, init = loop([node("MatMul", ["v", "A"], ["h"], name="a"), node("Tanh", ["h"], ["w"], name="tanh")], "x", 3)
+    m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
+    return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, ["AllReduce"]
+
+
+@case
+def loop_gathers():
+    """Tensor parallel in a loop, three devices, uneven; scan output; the number of turns is an input."""
+    l, init = loop([node("MatMul", ["v", "A"], ["h"], name="a"), node("Relu", ["h"], ["g"], name="relu"),
+                    node("MatMul", ["g", "B"], ["w"], name="b"), node("Neg", ["g"], ["r"], name="neg")], "x", 3, ["r"])
+    m = model([l], [info("x", T.FLOAT, [3, 8]), info("m", T.INT64, [])], [info("y", T.FLOAT, [3, 8]), info("y_r", T.FLOAT, [None, 3, 10])],
+              init[1:] + [tensor(f4(8, 10), "A"), tensor(f4(10, 8) / 4, "B")])
+    return m, 3, {"loop > body > a:A": "{1,3:0,1,2}", "loop > body > b:B": "{3,1:0,1,2}"}, {"x": f4(3, 8), "m": np.int64(4)}, None, {"reader": False}
+
+
+@case
+def loop_until():
+    """Ends when the norm is small: decided by floats, on one device."""
+    l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a"), node("ReduceL2", ["w"], ["l"], name="norm", keepdims=0),
+                    node("Greater", ["l", "eps"], ["on"], name="greater")], "x", 50, cond="on")
+    m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
+              init + [tensor(f4(8, 8) / 4, "A"), tensor(np.float32(0.5), "eps")])
+    return m, 2, {"loop > body > a:A": "{1,2:0,1}"}, {"x": f4(3, 8)}, None
+
+
+@case
+def loop_grows():
+    """The state grows by a row in each turn; its columns are cut."""
+    l, init = loop([node("Concat", ["v", "row"], ["w"], name="cat", axis=0)], "x", 3)
+    m = model([l], [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, [None, 7])], init + [tensor(f4(1, 7), "row")])
+    return m, 2, {"loop:x": "{1,2:0,1}"}, {"x": f4(2, 7)}, None
+
+
+@case
+def loop_never():
+    """No turn at all: the start comes back, and nobody waits."""
+    l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a")], "x", 0)
+    m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
+    return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, None
+
+
+@case
+def loop_reads_outside():
+    """A cut value of the main graph is read in the loop, cut and whole."""
+    l, init = loop([node("Add", ["v", "h"], ["s"], name="add"), node("MatMul", ["s", "B"], ["w"], name="b")], "x", 3)
+    m = model([node("MatMul", ["x", "W"], ["h"]), l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
+              init + [tensor(f4(8, 8), "W"), tensor(f4(8, 8) / 4, "B")])
+    return m, 2, {"h_matmul:W": "{1,2:0,1}", "loop > body > b:B": "{2,1:0,1}"}, {"x": f4(3, 8)}, None
+
+
+@case
+def loop_constants_inside():
+    """Constants of bodies of one name, cut."""
+    def one(name):
+        ins = [info("i" + name, T.INT64, []), info("go" + name, T.BOOL, []), info("v" + name, T.FLOAT, None)]
+        outs = [info("on" + name, T.BOOL, []), info("w" + name, T.FLOAT, None)]
+        return helper.make_graph([node("Identity", ["go" + name], ["on" + name]), node("MatMul", ["v" + name, "K"], ["w" + name], name="k")],
+                                 "body" + name, ins, outs, [tensor(f4(8, 8) / 3, "K")])
+    m = model([node("Loop", ["m", "t", "x"], ["h"], name="one", body=one("1")), node("Loop", ["m", "t", "h"], ["y"], name="two", body=one("2"))],
+              [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], [tensor(np.int64(2), "m"), tensor(np.array(True), "t")])
+    return m, 2, {"one > body > k:K": "{2,1:0,1}", "two > body > k:K": "{1,2:0,1}"}, {"x": f4(3, 8)}, None
+
+
+@case
+def loop_in_if_in_loop():
+    inner = body([node("Identity", ["go2"], ["on2"], name="on2"), node("MatMul", ["v2", "A"], ["w2"], name="a")],
+                 [info("i2", T.INT64, []), info("go2", T.BOOL, []), info("v2", T.FLOAT, None)],
+                 [info("on2", T.BOOL, []), info("w2", T.FLOAT, None)])
+    then = body([node("Loop", ["m", "t", "v"], ["z"], name="inner", body=inner)], [], [info("z", T.FLOAT, None)])
+    other = body([node("MatMul", ["v", "B"], ["q"], name="b")], [], [info("q", T.FLOAT, None)])
+    l, init = loop([node("Mod", ["i", "two"], ["r"]), node("Cast", ["r"], ["odd"], to=T.BOOL),
+                    node("If", ["odd"], ["w"], name="if", then_branch=then, else_branch=other)], "x", 3)
+    m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
+              init + [tensor(np.int64(2), "two"), tensor(f4(8, 8) / 3, "A"), tensor(f4(8, 8) / 3, "B")])
+    return m, 3, {"loop > body > if > then_branch > inner > body > a:A": "{3,1:0,1,2}",
+                  "loop > body > if > else_branch > b:B": "{1,3:0,1,2}"}, {"x": f4(3, 8)}, None
+
+
+def scan(nodes, **more):
+    g = body(nodes, [info("s", T.FLOAT, None), info("e", T.FLOAT, None)], [info("s2", T.FLOAT, None), info("o", T.FLOAT, None)])
+    return node("Scan", ["s0", "x"], ["last", "y"], name="scan", body=g, num_scan_inputs=1, **more)
+
+
+@case
+def scan_recurrent():
+    """A small recurrent network: the hidden size is cut, the state is gathered in each turn."""
+    sc = scan([node("MatMul", ["s", "U"], ["u"], name="u"), node("MatMul", ["e", "W"], ["w"], name="w"), node("Add", ["u", "w"], ["p"], name="p"),
+               node("Tanh", ["p"], ["s2"], name="tanh"), node("Identity", ["s2"], ["o"], name="o")])
+    m = model([sc], [info("s0", T.FLOAT, [2, 9]), info("x", T.FLOAT, [5, 2, 4])], [info("last", T.FLOAT, [2, 9]), info("y", T.FLOAT, [5, 2, 9])],
+              [tensor(f4(9, 9) / 3, "U"), tensor(f4(4, 9), "W")])
+    return m, 2, {"scan > body > u:U": "{1,2:0,1}", "scan > body > w:W": "{1,2:0,1}"}, {"s0": f4(2, 9), "x": f4(5, 2, 4)}, None
+
+
+@case
+def scan_batch():
+    """Batch cut throughout, turns along another axis, backwards: nothing is sent but inputs and outputs."""
+    sc = scan([node("Add", ["s", "e"], ["s2"], name="add"), node("Neg", ["s2"], ["o"], name="neg")],
+              scan_input_axes=[1], scan_output_axes=[-2], scan_input_directions=[1])
+    m = model([sc], [info("s0", T.FLOAT, [5, 3]), info("x", T.FLOAT, [5, 4, 3])], [info("last", T.FLOAT, [5, 3]), info("y", T.FLOAT, [5, 4, 3])])
+    return m, 3, {"scan:s0": "{3,1:0,1,2}", "scan:x": "{3,1,1:0,1,2}"}, {"s0": f4(5, 3), "x": f4(5, 4, 3)}, ["Reshard", "Reshard"], {"reader": False}
+
+
+if __name__ == "__main__":
+    special.main()
