@@ -168,23 +168,11 @@ static struct form *reshard(struct plan *p, struct form *from, const struct tile
 static struct form *shape_form(struct plan *p, struct form *whole, const struct tile_layout *want,
                                const tsr_node *reader)
 {
-    struct item *it = whole->item;
-    if (!it->shape_item) {
-        struct item *s = ARENA_NEW(p->arena, struct item);
-        tsr_dim *dims = ARENA_ARRAY(p->arena, tsr_dim, 1);
-        int64_t *shape = ARENA_ARRAY(p->arena, int64_t, 1);
-        if (!s || !dims || !shape)
+    struct item *it = whole->item, *s = it->shape_item;
+    if (!s) {
+        s = tsr__shape_item(p, it);
+        if (!s)
             return NULL;
-        shape[0] = it->rank;
-        dims[0] = (tsr_dim){it->rank, ""};
-        *s = (struct item){.dtype = TSR_INT64,
-                           .rank = 1,
-                           .dims = dims,
-                           .fixed = true,
-                           .shape = shape,
-                           .scope = it->scope};
-        s->name = tsr__arena_printf(p->arena, STR_FMT ".shape", STR_ARG(it->name));
-        it->shape_item = s;
         int64_t *devices;
         size_t n = tsr__layout_devices(p->arena, whole->layout, &devices);
         struct tile_layout *there = tsr__layout_whole(p->arena, 1, devices, n);
@@ -198,6 +186,16 @@ static struct form *shape_form(struct plan *p, struct form *whole, const struct 
     return tsr__plan_convert(p, it->shape_item, want, reader);
 }
 
+// It cannot be gathered either: its sizes are summed up.
+static struct form *count_and_reshard(struct plan *p, struct form *from,
+                                      const struct tile_layout *want)
+{
+    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
+    const struct tile_layout *both = group ? whole_on_both(p, 1, from->layout, want, group) : NULL;
+    struct form *shape = both ? tsr__plan_count(p, from, both, group) : NULL;
+    return shape ? reshard(p, from, want, shape) : NULL;
+}
+
 // No rank can compute the whole shape: gather, then slice, or send the shape along.
 static struct form *reshard_unknown(struct plan *p, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
@@ -205,11 +203,12 @@ static struct form *reshard_unknown(struct plan *p, struct item *it, struct form
     struct form *whole = it->rank < 0 ? NULL : gather_all(p, from);
     if (plan_status(p) != TSR_OK)
         return NULL;
-    if (!whole)
+    if (it->rank < 0)
         return fail(p, DIAG_partition_size_unknown, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
-                    "its sharding must change here, and its whole shape cannot be computed on "
-                    "every device");
+                    "its sharding must change here, and its number of dimensions is not known");
+    if (!whole)
+        return count_and_reshard(p, from, want);
     struct form *f = local_form(p, it, want);
     if (f)
         return f;
@@ -249,9 +248,15 @@ struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_
     struct scope *here = p->scope;
     if (!from || on->first[1] < 2)
         return from;
+    struct step *st = NULL;
+    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
     tsr__scope_go(p, it->scope);
-    struct form *f = reshard(p, from, on, NULL);
+    struct form *f = step_form(p, STEP_BROADCAST, from, on, &st);
     tsr__scope_go(p, here);
+    if (!f || !group || !set_groups(p, st, group, 1))
+        return NULL;
+    *group = (struct device_group){on->owners, (size_t)on->first[1]};
+    st->roots = group->devices; // the first
     return f;
 }
 

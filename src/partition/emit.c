@@ -48,7 +48,7 @@ tsr_value *tsr__part_input(struct part *t, struct item *it)
     tsr_value **local = &it->first->local[t->rank];
     if (*local)
         return *local;
-    tsr_value *w = tsr_graph_add_input(t->graph, tsr_value_name(it->value));
+    tsr_value *w = tsr_graph_add_input(tsr_model_graph(t->model), tsr_value_name(it->value));
     if (w && tsr__value_copy_type(w, it->value) == TSR_OK)
         *local = w;
     return *local;
@@ -293,8 +293,10 @@ static tsr_status emit_node(struct part *t, struct step *st)
 
 static tsr_status emit_shape(struct part *t, struct step *st)
 {
+    struct str name = tsr__form_name(t, st->outputs[0]);
     tsr_value *x = form_root(st->inputs[0])->local[t->rank];
-    tsr_value *y = tsr__part_node(t, "Shape", tsr__form_name(t, st->outputs[0]), 1, x);
+    tsr_value *y = st->outputs[0]->partial ? tsr__part_count(t, st->inputs[0], name)
+                                           : tsr__part_node(t, "Shape", name, 1, x);
     st->outputs[0]->local[t->rank] = y;
     return y ? TSR_OK : TSR_NOMEM;
 }

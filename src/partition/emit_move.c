@@ -221,7 +221,8 @@ static const char *op_here(const struct part *t, const struct step *st, size_t g
 // A rank that gives nothing gives an empty tensor of the type.
 static tsr_value *comm_input(struct part *t, const struct step *st)
 {
-    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    bool has = tsr__layout_has_device(st->inputs[0]->layout, t->rank);
+    tsr_value *x = has ? form_root(st->inputs[0])->local[t->rank] : NULL;
     bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
     return x || !may_lack ? x : tsr__part_empty(t, st->outputs[0]->item->dtype);
 }

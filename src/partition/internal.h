@@ -169,6 +169,12 @@ struct form *tsr__plan_lower(struct plan *p, struct form *from, const struct nod
 // A form of its own that has the same bits on all devices of the layout: what the first of them has.
 struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_layout *on,
                              const tsr_node *reader);
+// sizes.c: the shape of a value as a value of its own; counted and summed up, where it is cut and no
+// rank can compute it, on all devices of the group.
+struct item *tsr__shape_item(struct plan *p, struct item *it);
+struct form *tsr__plan_count(struct plan *p, struct form *from, const struct tile_layout *on,
+                             struct device_group *group);
+tsr_value *tsr__part_count(struct part *t, const struct form *from, struct str name);
 // live.c
 void tsr__plan_live(struct plan *p);
 void tsr__live_steps(struct plan *p, step_list *steps); // backwards

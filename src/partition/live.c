@@ -37,7 +37,7 @@ static void live_groups(struct step *st)
 static void live_local(struct plan *p, struct step *st)
 {
     for (int64_t r = 0; r < p->n_ranks; r++)
-        if (form_wanted(st->outputs[0], r))
+        if (form_wanted(st->outputs[0], r) && tsr__layout_has_device(st->inputs[0]->layout, r))
             form_want(st->inputs[0], r);
 }
 

@@ -118,15 +118,32 @@ static void sizes_that_nobody_knows(void **state)
     add_output(b, tsr_node_output(neg, 0), TSR_INT64, 2, y_dims);
     configure(b, 2);
     shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}"); // a gather joins in the order of ranks
+    tsr_partition_summary s = {.size = sizeof(s)};
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 2); // the sizes are summed up, then the pieces go round
+    assert_string_equal(s.collectives[0].op, "AllReduce");
+    assert_string_equal(s.collectives[1].op, "Reshard");
+    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:0,1}");
+    tsr_partition_options again = {.size = sizeof(again), .force = true};
+    assert_int_equal(tsr_partition(b->m, b->folder, &again, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 1);
+    assert_string_equal(s.collectives[0].op, "AllGather");
+}
+
+static void ranks_that_nobody_knows(void **state)
+{
+    struct bench *b = *state;
+    static const tsr_dim dims[1] = {{8, ""}};
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 1, dims);
+    tsr_node *n = add_node(b, "Strange", "strange", x, NULL, "y"); // no rule, no shape
+    tsr_value *y = tsr_node_output(n, 0);
+    assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, -1, NULL), TSR_OK);
+    assert_int_equal(tsr_graph_add_output(b->g, y), TSR_OK);
+    configure(b, 2);
+    shard(b, n, x, "{1:1}"); // and rank 0 gives the output
     assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
     assert_true(found(b, "partition-size-unknown"));
     assert_true(nothing_left(b));
-    tsr_finding_clear(b->s);
-    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:0,1}");
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "AllGather");
 }
 
 static void existing_folders_stay(void **state)
@@ -323,6 +340,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(strict_wants_all_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(texts_do_not_travel, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
+        cmocka_unit_test_setup_teardown(ranks_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(parts_are_not_cut_again, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
