@@ -1,199 +1,378 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve.c - the solver: depth-first search with the sums of least costs as bound.
-#include "program.h"
+// solve.c - the driver of the solver.
+//
+// Exact reductions first. What is left is eliminated where it is narrow: plainly without rows, with
+// fronts under rows, for which prices and an answer come from the search. What is wide is searched and
+// bounded until both meet, nothing improves any more, or the effort is spent.
+#include "solve_front.h"
+#include "solve_search.h"
 
-struct dfs {
+#include <math.h>
+
+#define WORK         UINT64_C(4000000000)
+#define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
+#define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
+#define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
+#define STALE        12                  // rounds of search without any progress
+
+struct solving {
     const struct program *p;
-    struct arena *arena;
-    uint32_t *choice, *best;
-    int64_t *rest; // least cost of nodes and edges that are decided at node v or later
-    int64_t cost;
-    uint64_t work, work_limit;
-    uint32_t pinned, pin; // node that must take choice pin, or UINT32_MAX
+    struct heap heap;
+    struct effort effort;
+    struct core core;
+    struct wide w;
+    struct search search;
+    struct tree tree;
+    bool searching, narrow;
+    uint32_t *x, *y; // answer in the core, dense; one that may become it
     bool found;
+    int64_t cost;    // in the core
+    int64_t bound;   // in the core
+    bool infeasible; // proved
+    int64_t most;    // no answer costs more, in the core
 };
 
-// Cost of choice c at v and of its edges to earlier nodes.
-static int64_t step_cost(const struct dfs *d, uint32_t v, uint32_t c)
+static double clock_now(void)
 {
-    int64_t sum = d->p->nodes.at[v].cost[c];
-    if (sum == COST_FORBIDDEN || (d->pinned == v && d->pin != c))
-        return COST_FORBIDDEN;
-    for (size_t i = 0; i < d->p->edges.n; i++) {
-        const struct program_edge *e = &d->p->edges.at[i];
-        if ((e->a > e->b ? e->a : e->b) != v)
-            continue;
-        uint32_t ca = e->a == v ? c : d->choice[e->a], cb = e->b == v ? c : d->choice[e->b];
-        int64_t x = e->cost[(size_t)ca * d->p->nodes.at[e->b].k + cb];
-        if (x == COST_FORBIDDEN)
-            return COST_FORBIDDEN;
-        sum += x;
+    struct effort e = {0};
+    return tsr__effort_elapsed(&e);
+}
+
+static bool start(struct solving *s, const struct program *p, const struct program_options *o,
+                  uint32_t pinned, uint32_t pin)
+{
+    *s = (struct solving){.p = p, .cost = NEVER};
+    s->effort.limit = o && o->work ? o->work : WORK;
+    s->effort.seconds = o ? o->seconds : 0;
+    s->effort.start = clock_now();
+    if (o && o->seconds > 0 && !o->work)
+        s->effort.limit = UINT64_MAX;
+    tsr__heap_init(&s->heap, p->arena->session);
+    if (!tsr__core_init(&s->core, p, &s->heap, &s->effort, pinned, pin))
+        return false;
+    if (!s->core.infeasible)
+        tsr__core_reduce(&s->core);
+    if (s->core.infeasible || s->heap.failed) {
+        s->infeasible = s->core.infeasible;
+        return !s->heap.failed;
+    }
+    s->x = HEAP_ARRAY(&s->heap, uint32_t, p->nodes.n + 1);
+    return s->x && tsr__wide_init(&s->w, &s->core, &s->heap);
+}
+
+static void stop(struct solving *s)
+{
+    if (s->searching)
+        tsr__search_done(&s->search);
+    if (s->narrow)
+        tsr__tree_free(&s->tree);
+    tsr__heap_done(&s->heap);
+}
+
+static bool make_narrow(struct solving *s, uint64_t cells)
+{
+    const struct wide *w = &s->w;
+    s->narrow = tsr__tree_init(&s->tree, s->heap.session, w->n, w->k, w->edges, w->n_edges, cells,
+                               NULL, NULL);
+    if (s->narrow)
+        return true;
+    if (s->tree.arena.failed)
+        s->heap.failed = true;
+    tsr__tree_free(&s->tree);
+    return false;
+}
+
+// ---- without rows
+
+static void eliminate(struct solving *s)
+{
+    int64_t least = tsr__tree_up(&s->tree, s->w.cost);
+    s->effort.work += s->tree.cells;
+    s->infeasible = least >= NEVER;
+    if (s->infeasible)
+        return;
+    tsr__tree_back(&s->tree, s->w.cost, s->x);
+    s->found = true;
+    s->cost = s->bound = least;
+}
+
+// ---- search
+
+static void take(struct solving *s)
+{
+    const struct search *q = &s->search;
+    int64_t bound = tsr__search_bound(q);
+    s->bound = bound > s->bound ? bound : s->bound;
+    if (q->found && q->best_cost < s->cost) {
+        s->found = true;
+        s->cost = q->best_cost;
+        memcpy(s->x, q->best, s->w.n * sizeof(uint32_t));
+    }
+    if (s->found && s->bound > s->cost)
+        s->bound = s->cost;
+    if (s->bound > s->most)
+        s->infeasible = true;
+}
+
+// The sum of the largest costs: a bound beyond it says that there is no answer.
+static int64_t most_cost(const struct wide *w)
+{
+    int64_t sum = 0;
+    for (uint32_t v = 0; v < w->n; v++) {
+        int64_t most = 0;
+        for (uint32_t c = 0; c < w->k[v]; c++)
+            most = w->cost[v][c] < NEVER && w->cost[v][c] > most ? w->cost[v][c] : most;
+        sum = plus(sum, most);
+    }
+    for (uint32_t i = 0; i < w->n_edges; i++) {
+        size_t n = (size_t)w->k[w->edges[i].a] * w->k[w->edges[i].b];
+        int64_t most = 0;
+        for (size_t c = 0; c < n; c++) {
+            int64_t x = w->edges[i].cell[c];
+            most = x < NEVER && x > most ? x : most;
+        }
+        sum = plus(sum, most);
     }
     return sum;
 }
 
-static bool within_limits(const struct dfs *d)
+static bool settled(const struct solving *s)
 {
-    for (uint32_t l = 0; l < d->p->limits.n; l++)
-        if (tsr__program_peak(d->p, l, d->choice, NULL) > d->p->limits.at[l].bound)
-            return false;
+    return s->infeasible || s->heap.failed || (s->found && s->bound >= s->cost);
+}
+
+static void look(struct solving *s, int passes, int rounds)
+{
+    tsr__search_climb(&s->search, passes);
+    take(s);
+    if (settled(s))
+        return;
+    if (!s->search.found)
+        tsr__search_dive(&s->search);
+    tsr__search_polish(&s->search, rounds);
+    take(s);
+}
+
+static void look_on(struct solving *s)
+{
+    int stale = 0;
+    while (!settled(s) && !tsr__effort_over(&s->effort) && stale < STALE) {
+        int64_t cost = s->cost, bound = s->bound;
+        look(s, 400, 100);
+        bool better = s->cost < cost || s->bound > bound + bound / 1000000;
+        stale = better || s->effort.seconds > 0 ? 0 : stale + 1;
+    }
+}
+
+// ---- fronts
+
+// The best multiple of the prices, by the exact minimum: the sign of what the priced rows have left
+// says whether to go up or down. Answers on the way are offered.
+static void tune_prices(struct solving *s, double *lambda)
+{
+    const struct wide *w = &s->w;
+    double low = 0, high = 4;
+    double *base = HEAP_ARRAY(&s->heap, double, (size_t)w->n_rows + 1);
+    if (!base)
+        return;
+    memcpy(base, lambda, w->n_rows * sizeof(double));
+    for (int i = 0; i < 30 && !tsr__effort_over(&s->effort); i++) {
+        double middle = i == 0 ? 1 : (low + high) / 2, slope = 0;
+        for (uint32_t r = 0; r < w->n_rows; r++)
+            lambda[r] = base[r] * middle;
+        tsr__search_exact(&s->search, &s->tree, lambda);
+        for (uint32_t r = 0; r < w->n_rows; r++)
+            slope += base[r] * (double)(s->search.load[r] - w->bound[r]);
+        if (slope > 0)
+            low = middle;
+        else
+            high = middle;
+    }
+    tsr__heap_free(&s->heap, base);
+}
+
+// Thresholds grow from just above the bound up to the answer that is known.
+static void prove(struct solving *s)
+{
+    double *lambda = s->search.dual.best_lambda;
+    struct front f = {.w = &s->w, .tree = &s->tree, .lambda = lambda, .effort = &s->effort};
+    f.max_points = FRONT_POINTS;
+    tune_prices(s, lambda);
+    take(s);
+    int64_t window = s->bound / 2000 + 1;
+    while (!settled(s)) {
+        int64_t threshold = s->cost - s->bound <= window ? s->cost : s->bound + window, cost;
+        if (!s->found && threshold > s->most)
+            threshold = s->most + 1;
+        enum front_end end = tsr__front(&f, threshold, s->y, &cost);
+        if (end == FRONT_FOUND) {
+            memcpy(s->x, s->y, s->w.n * sizeof(uint32_t));
+            s->found = true;
+            s->cost = s->bound = cost;
+        } else if (end == FRONT_NONE) {
+            s->bound = threshold;
+            s->infeasible = !s->found && threshold > s->most;
+        } else {
+            s->heap.failed |= end == FRONT_FAILED;
+            return;
+        }
+        window *= 4;
+    }
+}
+
+static void solve(struct solving *s)
+{
+    const struct wide *w = &s->w;
+    if (w->n_rows == 0 && make_narrow(s, NARROW_CELLS)) {
+        eliminate(s);
+        return;
+    }
+    s->most = most_cost(w);
+    s->y = HEAP_ARRAY(&s->heap, uint32_t, (size_t)w->n + 1);
+    if (s->heap.failed || !tsr__search_init(&s->search, w, &s->effort, 1))
+        return;
+    s->searching = true;
+    if (w->n_rows && make_narrow(s, FRONT_CELLS)) {
+        look(s, 100, 10);
+        if (!settled(s))
+            prove(s);
+    }
+    look_on(s);
+}
+
+// ---- results
+
+static void add_binding(const struct solving *s, struct program_result *out, uint32_t r,
+                        const int64_t *load)
+{
+    uint32_t l = s->core.row_limit[r];
+    struct program_binding *b = &out->bindings[out->n_bindings++];
+    // What was taken off the bound is used in any case.
+    *b = (struct program_binding){l, s->core.row_time[r],
+                                  s->p->limits.at[l].bound - s->core.row_bound[r] + load[r]};
+}
+
+// Rows that are full, and rows that the bound pays for.
+static bool bindings(const struct solving *s, struct arena *a, struct program_result *out)
+{
+    const struct wide *w = &s->w;
+    int64_t *load = ARENA_ARRAY(a, int64_t, (size_t)w->n_rows + 1);
+    out->bindings = ARENA_ARRAY(a, struct program_binding, (size_t)w->n_rows + 1);
+    if (a->failed)
+        return false;
+    if (!s->found)
+        return true;
+    const double *lambda = s->searching ? s->search.dual.best_lambda : NULL;
+    double most = 0;
+    for (uint32_t r = 0; lambda && r < w->n_rows; r++)
+        most = lambda[r] > most ? lambda[r] : most;
+    tsr__wide_load(w, s->x, load);
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        if (load[r] == w->bound[r] || (lambda && lambda[r] > 0.01 * most))
+            add_binding(s, out, r, load);
     return true;
 }
 
-static void visit(struct dfs *d, uint32_t v, int64_t cost)
+static tsr_status result(const struct solving *s, struct arena *a, struct program_result *out)
 {
-    if (v == d->p->nodes.n) {
-        if (within_limits(d)) {
-            memcpy(d->best, d->choice, v * sizeof(*d->best));
-            d->cost = cost;
-            d->found = true;
-        }
-        return;
-    }
-    for (uint32_t c = 0; c < d->p->nodes.at[v].k && d->work < d->work_limit; c++) {
-        d->work++;
-        d->choice[v] = c;
-        int64_t step = step_cost(d, v, c);
-        if (step != COST_FORBIDDEN && (!d->found || cost + step + d->rest[v + 1] < d->cost))
-            visit(d, v + 1, cost + step);
-    }
-}
-
-static int64_t table_least(const int64_t *cost, size_t n)
-{
-    int64_t least = COST_FORBIDDEN;
-    for (size_t i = 0; i < n; i++)
-        least = cost[i] < least ? cost[i] : least;
-    return least == COST_FORBIDDEN ? 0 : least;
-}
-
-static tsr_status dfs_init(struct dfs *d, const struct program *p, const struct program_options *o,
-                           struct arena *a)
-{
-    size_t n = p->nodes.n;
-    *d = (struct dfs){.p = p, .arena = a, .pinned = UINT32_MAX};
-    d->work_limit = o && o->work ? o->work : UINT64_C(4000000000);
-    d->choice = ARENA_ARRAY(a, uint32_t, n + 1);
-    d->best = ARENA_ARRAY(a, uint32_t, n + 1);
-    d->rest = ARENA_ARRAY(a, int64_t, n + 1);
-    if (a->failed)
+    *out = (struct program_result){.feasible = s->found,
+                                   .infeasible = s->infeasible && !s->found,
+                                   .cost = COST_FORBIDDEN,
+                                   .bound = s->bound + s->core.shift,
+                                   .gap = 1,
+                                   .work = s->effort.work};
+    if (!bindings(s, a, out))
         return TSR_NOMEM;
-    for (size_t i = 0; i < n; i++)
-        d->rest[i] = table_least(p->nodes.at[i].cost, p->nodes.at[i].k);
-    for (size_t i = 0; i < p->edges.n; i++) {
-        const struct program_edge *e = &p->edges.at[i];
-        d->rest[e->a > e->b ? e->a : e->b] +=
-            table_least(e->cost, (size_t)p->nodes.at[e->a].k * p->nodes.at[e->b].k);
-    }
-    for (size_t i = n; i-- > 0;)
-        d->rest[i] += d->rest[i + 1];
+    if (!s->found)
+        return TSR_OK;
+    out->choice = ARENA_ARRAY(a, uint32_t, s->p->nodes.n + 1);
+    if (!out->choice)
+        return TSR_NOMEM;
+    for (uint32_t v = 0; v < s->w.n; v++)
+        out->choice[s->w.node[v]] = s->core.nodes[s->w.node[v]].origin[s->x[v]];
+    tsr__core_expand(&s->core, out->choice);
+    out->cost = tsr__program_cost(s->p, out->choice);
+    if (out->cost != s->cost + s->core.shift)
+        return TSR_BUG;
+    out->optimal = out->bound >= out->cost;
+    out->gap = (double)(out->cost - out->bound) / fmax(1, fabs((double)out->cost));
     return TSR_OK;
 }
 
-static void dfs_result(const struct dfs *d, struct program_result *out)
+static tsr_status solve_pinned(const struct program *p, const struct program_options *o,
+                               struct arena *a, uint32_t pinned, uint32_t pin,
+                               struct program_result *out)
 {
-    bool complete = d->work < d->work_limit;
-    *out = (struct program_result){
-        .feasible = d->found,
-        .optimal = d->found && complete,
-        .infeasible = !d->found && complete,
-        .choice = d->found ? d->best : NULL,
-        .cost = d->found ? d->cost : COST_FORBIDDEN,
-        .bound = d->found && complete ? d->cost : d->rest[0],
-        .work = d->work,
-    };
-    double magnitude = out->cost < 0 ? -(double)out->cost : (double)out->cost;
-    out->gap = !d->found ? 1 : (double)(out->cost - out->bound) / (magnitude > 1 ? magnitude : 1);
-}
-
-static tsr_status add_bindings(const struct program *p, struct arena *a, struct program_result *r)
-{
-    r->bindings = ARENA_ARRAY(a, struct program_binding, p->limits.n + 1);
-    if (!r->bindings)
-        return TSR_NOMEM;
-    for (uint32_t l = 0; l < p->limits.n && r->feasible; l++) {
-        struct program_binding b = {.limit = l};
-        b.used = tsr__program_peak(p, l, r->choice, &b.time);
-        if (b.used == p->limits.at[l].bound)
-            r->bindings[r->n_bindings++] = b;
-    }
-    return TSR_OK;
+    struct solving s;
+    tsr_status st = TSR_OK;
+    if (!start(&s, p, o, pinned, pin))
+        st = TSR_NOMEM;
+    else if (!s.infeasible)
+        solve(&s);
+    if (s.heap.failed)
+        st = TSR_NOMEM;
+    if (st == TSR_OK)
+        st = result(&s, a, out);
+    stop(&s);
+    return st;
 }
 
 tsr_status tsr__program_solve(const struct program *p, const struct program_options *o,
                               struct arena *a, struct program_result *out)
 {
-    struct dfs d;
     tsr_status st = tsr__program_check(p);
-    if (st == TSR_OK)
-        st = dfs_init(&d, p, o, a);
-    if (st != TSR_OK)
-        return st;
-    visit(&d, 0, 0);
-    dfs_result(&d, out);
-    return add_bindings(p, a, out);
+    return st == TSR_OK ? solve_pinned(p, o, a, NONE, 0, out) : st;
 }
 
-tsr_status tsr__program_least(const struct program *p, const struct program_options *o,
-                              struct arena *a, struct program_least *out)
+// ---- marginals
+
+static bool narrow_marginals(struct solving *s, uint32_t node, struct program_marginal *out)
 {
-    // Bisection over the bound that all limits have.
-    struct program q = *p;
-    struct program_result r;
-    memset(out, 0, sizeof(*out));
-    int64_t low = 0, high = PROGRAM_MOST;
-    q.limits.at = ARENA_ARRAY(a, struct program_limit, p->limits.n + 1);
-    if (!q.limits.at)
-        return TSR_NOMEM;
-    memcpy(q.limits.at, p->limits.at, p->limits.n * sizeof(*p->limits.at));
-    while (low <= high) {
-        int64_t middle = out->found ? low + (high - low) / 2 : high;
-        for (size_t l = 0; l < q.limits.n; l++)
-            q.limits.at[l].bound = middle;
-        tsr_status st = tsr__program_solve(&q, o, a, &r);
-        if (st != TSR_OK)
-            return st;
-        out->work += r.work;
-        if (!r.feasible && !out->found)
-            return TSR_OK;
-        if (!r.feasible) {
-            low = middle + 1;
-            continue;
-        }
-        out->found = true;
-        out->choice = r.choice;
-        out->least = 0;
-        for (uint32_t l = 0; l < q.limits.n; l++) {
-            uint32_t time;
-            int64_t peak = tsr__program_peak(p, l, r.choice, &time);
-            if (peak > out->least || l == 0) {
-                out->least = peak;
-                out->limit = l;
-                out->time = time;
-            }
-        }
-        high = out->least - 1;
+    const struct wide *w = &s->w;
+    int64_t *least = HEAP_ARRAY(&s->heap, int64_t, w->k[node]);
+    if (!least || tsr__tree_up(&s->tree, w->cost) < 0 || !tsr__tree_down(&s->tree, w->cost))
+        return false;
+    tsr__tree_marginals(&s->tree, w->cost, node, least);
+    for (uint32_t c = 0; c < w->k[node]; c++) {
+        bool ok = least[c] < NEVER;
+        int64_t cost = ok ? least[c] + s->core.shift : COST_FORBIDDEN;
+        out[c] = (struct program_marginal){ok, ok, !ok, cost, cost};
     }
-    out->bound = out->least;
-    out->proved = out->found;
-    return TSR_OK;
+    return true;
+}
+
+// Without limits and reductions: every choice of every node is still there. False: not so narrow.
+static bool try_marginals(const struct program *p, const struct program_options *o, uint32_t node,
+                          struct program_marginal *out, tsr_status *st)
+{
+    struct solving s = {.p = p};
+    bool done = false;
+    s.effort.limit = o && o->work ? o->work : WORK;
+    tsr__heap_init(&s.heap, p->arena->session);
+    if (tsr__core_init(&s.core, p, &s.heap, &s.effort, NONE, 0) && !s.core.infeasible &&
+        tsr__wide_init(&s.w, &s.core, &s.heap) && make_narrow(&s, NARROW_CELLS))
+        done = narrow_marginals(&s, node, out);
+    *st = s.heap.failed || (s.narrow && !done) ? TSR_NOMEM : TSR_OK;
+    stop(&s);
+    return done;
 }
 
 tsr_status tsr__program_marginals(const struct program *p, const struct program_options *o,
                                   struct arena *a, uint32_t node, struct program_marginal *out)
 {
-    struct dfs d;
     tsr_status st = tsr__program_check(p);
+    if (st != TSR_OK)
+        return st;
+    if (node >= p->nodes.n)
+        return TSR_INVALID;
+    if (p->limits.n == 0 && (try_marginals(p, o, node, out, &st) || st != TSR_OK))
+        return st;
     for (uint32_t c = 0; st == TSR_OK && c < p->nodes.at[node].k; c++) {
         struct program_result r;
-        st = dfs_init(&d, p, o, a);
-        if (st != TSR_OK)
-            break;
-        d.pinned = node;
-        d.pin = c;
-        visit(&d, 0, 0);
-        dfs_result(&d, &r);
-        out[c] = (struct program_marginal){r.feasible, r.optimal, r.infeasible, r.cost, r.bound};
+        st = solve_pinned(p, o, a, node, c, &r);
+        if (st == TSR_OK)
+            out[c] =
+                (struct program_marginal){r.feasible, r.optimal, r.infeasible, r.cost, r.bound};
     }
     return st;
 }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// solve.h - what the files of the solver share. Nothing outside of them includes this.
+//
+// The core is the program as the solver changes it: choices leave, nodes merge into others, edges
+// add up. Costs are shifted so that none is negative (the sum of the shifts is `shift`), forbidden is
+// NEVER, and `plus` saturates there. Rows are the times of all limits that matter, one after another.
+// Every change is recorded, so that an answer of the core becomes one of the program.
+#ifndef TSR_PLAN_SOLVE_H
+#define TSR_PLAN_SOLVE_H
+
+#include "program.h"
+
+#define NEVER (INT64_MAX / 3) // two of them add without overflow
+#define NONE  UINT32_MAX
+
+// Inner loops that are worth the compiler's whole effort.
+#if defined(__GNUC__) && !defined(__clang__)
+#define HOT __attribute__((optimize("O3")))
+#else
+#define HOT
+#endif
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum = a + b;
+    return sum > NEVER ? NEVER : sum;
+}
+
+// ---- memory that comes and goes (solve_heap.c)
+
+struct heap_block;
+// Blocks of the session's allocator that are freed all at once if not before. Failure is sticky.
+struct heap {
+    tsr_session *session;
+    struct heap_block *first;
+    size_t bytes;
+    bool failed;
+};
+void tsr__heap_init(struct heap *h, tsr_session *s);
+void tsr__heap_done(struct heap *h);
+void *tsr__heap_get(struct heap *h, size_t n, size_t size);           // zeroed; NULL: failed
+void *tsr__heap_grow(struct heap *h, void *p, size_t n, size_t size); // not zeroed beyond
+void tsr__heap_free(struct heap *h, void *p);                         // NULL is fine
+#define HEAP_ARRAY(h, type, n) ((type *)tsr__heap_get(h, n, sizeof(type)))
+
+// Growing array over a heap.
+#define LIST(type)                                                                                 \
+    struct {                                                                                       \
+        type *at;                                                                                  \
+        uint32_t n, cap;                                                                           \
+    }
+#define list_push(h, l)                                                                            \
+    ((l)->n < (l)->cap || tsr__list_grow(h, (void **)&(l)->at, &(l)->cap, sizeof(*(l)->at))        \
+         ? &(l)->at[(l)->n++]                                                                      \
+         : NULL)
+bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size);
+
+// ---- effort
+
+struct effort {
+    uint64_t work, limit;
+    double start, seconds; // seconds 0: not looked at
+};
+bool tsr__effort_over(struct effort *e);
+double tsr__effort_elapsed(const struct effort *e);
+
+// ---- chance that is the same on every machine
+
+static inline uint64_t random_next(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+static inline double random_unit(uint64_t *state) // 0 <= . < 1
+{
+    return (double)(random_next(state) >> 11) * 0x1p-53;
+}
+
+// ---- the core (solve_core.c, solve_reduce.c)
+
+struct table { // shared, counted; never changed once shared
+    uint32_t refs, rows, cols;
+    uint32_t hash;
+    int64_t cell[];
+};
+struct core_use { // rows begin .. end - 1; usage by choice
+    uint32_t begin, end;
+    int64_t *usage;
+};
+struct core_edge {
+    uint32_t a, b;
+    struct table *table; // rows: choices of a; NULL: gone
+    bool dirty;
+};
+struct core_node {
+    uint32_t k; // choices left; 0: none is left, the program is infeasible
+    bool gone;  // merged or eliminated
+    bool queued;
+    int64_t *cost;    // k
+    uint32_t *origin; // k: number of the choice in the program
+    LIST(uint32_t) edges;
+    LIST(struct core_use) uses;
+};
+// How a node that is gone follows from nodes that went later or stayed. For n = 1: by_choice of the
+// origin of `from[0]`; for n = 2: by both, row-major over the origins of from[0].
+struct core_step {
+    uint32_t node, n, from[2], stride;
+    uint32_t *by_choice; // origins of node
+};
+struct core {
+    const struct program *p;
+    struct heap *heap;
+    struct effort *effort;
+    struct core_node *nodes; // as many as in the program
+    uint32_t n_nodes;
+    LIST(struct core_edge) edges;
+    LIST(struct core_step) steps;
+    int64_t shift; // cost of the program = cost in the core + shift
+    // rows
+    uint32_t n_rows;
+    uint32_t *row_limit, *row_time;
+    int64_t *row_bound;
+    bool infeasible;
+};
+
+// pinned NONE, or a node whose only choice is pin.
+bool tsr__core_init(struct core *c, const struct program *p, struct heap *h, struct effort *e,
+                    uint32_t pinned, uint32_t pin);
+void tsr__core_reduce(struct core *c);
+// choice: by node of the program; those of the nodes that are left are filled in as origins.
+void tsr__core_expand(const struct core *c, uint32_t *choice);
+
+void tsr__core_remove(struct core *c, uint32_t v, const uint8_t *dead);
+void tsr__table_drop(struct core *c, struct table *t);
+struct table *tsr__table_new(struct core *c, uint32_t rows, uint32_t cols);
+
+static inline int64_t edge_cost(const struct core_edge *e, uint32_t v, uint32_t c, uint32_t other)
+{
+    return e->a == v ? e->table->cell[(size_t)c * e->table->cols + other]
+                     : e->table->cell[(size_t)other * e->table->cols + c];
+}
+static inline uint32_t edge_other(const struct core_edge *e, uint32_t v)
+{
+    return e->a == v ? e->b : e->a;
+}
+
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// solve_dual.h - lower bounds for wide cores: sequential tree-reweighted message passing (TRW-S) for
+// the tables, prices (lambda) for the rows, raised together.
+#ifndef TSR_PLAN_SOLVE_DUAL_H
+#define TSR_PLAN_SOLVE_DUAL_H
+
+#include "solve_wide.h"
+
+struct dual {
+    const struct wide *w;
+    struct heap *heap;
+    double **unary;        // cost and prices
+    double **table;        // by edge; INFINITY: forbidden
+    double **to_a, **to_b; // messages of an edge to its nodes
+    double *gamma;
+    double *lambda, *prefix; // by row
+    double *sum, *rest;      // scratch: one entry per choice
+    uint32_t *argmin;        // by node, of the last pass down
+    double bound;            // of the last pass down, prices included
+    double best;             // largest bound so far
+    double best_paid;        // what its prices pay for the bounds
+    double *best_lambda;
+    uint64_t cells; // of one pass
+};
+bool tsr__dual_init(struct dual *d, const struct wide *w);
+// Costs of a node's choices with all messages to it.
+void tsr__dual_gather(const struct dual *d, uint32_t v, double *sum);
+void tsr__dual_price(struct dual *d); // lambda into unary
+void tsr__dual_pass(struct dual *d);  // forward and back; sets bound, argmin
+// An assignment by the messages, decided in order.
+void tsr__dual_round(struct dual *d, uint32_t *x);
+// One step of the prices towards target; load is scratch by row.
+void tsr__dual_step(struct dual *d, double target, double theta, int64_t *load);
+
+#endif

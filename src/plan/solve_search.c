@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// solve_search.c - search on a wide core.
+//
+// Climbing passes messages and raises prices; every few passes the messages are read as an answer.
+// A move conditions on some nodes, so that the rest is narrow, and takes the optimum of the rest under
+// the prices, by elimination: most nodes change together. Where rows are broken they become dearer
+// and the move is repeated.
+#include "solve_search.h"
+
+#include <math.h>
+
+#define MOVE_CELLS 20000 // of the largest table of a move
+
+static int64_t **rows_of(const struct wide *w)
+{
+    size_t n = 0;
+    for (uint32_t v = 0; v < w->n; v++)
+        n += w->k[v];
+    int64_t **rows = HEAP_ARRAY(w->heap, int64_t *, (size_t)w->n + 1);
+    int64_t *cells = HEAP_ARRAY(w->heap, int64_t, n + 1);
+    for (uint32_t v = 0; rows && cells && v < w->n; v++) {
+        rows[v] = cells;
+        cells += w->k[v];
+    }
+    return rows;
+}
+
+bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed)
+{
+    struct heap *h = w->heap;
+    *s = (struct search){.w = w, .heap = h, .effort = e, .random = seed, .theta = 1};
+    s->max_cells = MOVE_CELLS;
+    s->best_cost = NEVER;
+    s->penalty = rows_of(w);
+    s->unary = rows_of(w);
+    s->trial = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
+    s->prefix = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
+    s->load = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 1);
+    s->x = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
+    s->y = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
+    s->best = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
+    for (int i = 0; i < SEARCH_PLANS; i++)
+        s->plans[i].fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
+    return !h->failed && tsr__dual_init(&s->dual, w);
+}
+
+static void renew(struct search *s, int plan)
+{
+    if (s->plans[plan].made)
+        tsr__tree_free(&s->plans[plan].tree);
+    s->plans[plan].made = false;
+}
+
+void tsr__search_done(struct search *s)
+{
+    for (int i = 0; i < SEARCH_PLANS; i++)
+        renew(s, i);
+}
+
+bool tsr__search_offer(struct search *s, const uint32_t *x)
+{
+    int64_t cost = tsr__wide_cost(s->w, x);
+    if (cost >= s->best_cost)
+        return false;
+    tsr__wide_load(s->w, x, s->load);
+    if (tsr__wide_excess(s->w, s->load) > 0)
+        return false;
+    s->found = true;
+    s->best_cost = cost;
+    memcpy(s->best, x, s->w->n * sizeof(*x));
+    return true;
+}
+
+int64_t tsr__search_bound(const struct search *s)
+{
+    // Sums of doubles err by far less than this.
+    double magnitude = fabs(s->dual.best) + s->dual.best_paid;
+    double bound = s->dual.best - 1e-10 * magnitude - 1e-6;
+    return bound <= 0 ? 0 : bound >= (double)NEVER ? NEVER : (int64_t)ceil(bound);
+}
+
+bool tsr__search_proved(const struct search *s)
+{
+    return s->found && tsr__search_bound(s) >= s->best_cost;
+}
+
+// ---- moves
+
+// A region that is decided together: a node by chance and those around it.
+static void ball(struct search *s, uint8_t *fixed)
+{
+    const struct wide *w = s->w;
+    uint32_t size = 4 + (uint32_t)(random_next(&s->random) % 24), n = 0, at = 0;
+    uint32_t queue[32];
+    queue[n++] = (uint32_t)(random_next(&s->random) % w->n);
+    fixed[queue[0]] = TREE_FREE;
+    while (at < n && n < size) {
+        uint32_t v = queue[at++];
+        for (uint32_t t = w->first[v]; t < w->first[v + 1] && n < size; t++) {
+            const struct tree_edge *e = &w->edges[w->touch[t]];
+            uint32_t o = e->a == v ? e->b : e->a;
+            if (!fixed[o]) {
+                fixed[o] = TREE_FREE;
+                queue[n++] = o;
+            }
+        }
+    }
+}
+
+static struct move_plan *plan_of(struct search *s, int i)
+{
+    struct move_plan *p = &s->plans[i];
+    const struct wide *w = s->w;
+    if (p->made)
+        return p;
+    memset(p->fixed, 0, w->n);
+    ball(s, p->fixed);
+    p->made = tsr__tree_init(&p->tree, w->heap->session, w->n, w->k, w->edges, w->n_edges,
+                             s->max_cells, p->fixed, &s->random);
+    if (!p->made)
+        tsr__tree_free(&p->tree);
+    s->effort->work += w->n_edges * 4;
+    return p->made ? p : NULL;
+}
+
+static void price(struct search *s, const double *lambda)
+{
+    const struct wide *w = s->w;
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        s->prefix[r + 1] = s->prefix[r] + lambda[r];
+    for (uint32_t v = 0; v < w->n; v++) {
+        int64_t *out = s->penalty[v];
+        memset(out, 0, w->k[v] * sizeof(int64_t));
+        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
+            const struct wide_use *u = &w->uses[i];
+            double p = s->prefix[u->end] - s->prefix[u->begin];
+            for (uint32_t c = 0; p > 0 && c < w->k[v]; c++) {
+                double x = p * (double)u->usage[c];
+                out[c] = plus(out[c], x < (double)NEVER ? (int64_t)x : NEVER);
+            }
+        }
+    }
+}
+
+static void prepare(struct search *s, const struct move_plan *p, const uint32_t *x)
+{
+    const struct wide *w = s->w;
+    for (uint32_t v = 0; v < w->n; v++)
+        for (uint32_t c = 0; p->fixed[v] != TREE_FIXED && c < w->k[v]; c++)
+            s->unary[v][c] = plus(w->cost[v][c], s->penalty[v][c]);
+    for (uint32_t i = 0; i < w->n_edges; i++) {
+        const struct tree_edge *e = &w->edges[i];
+        bool a = p->fixed[e->a] == TREE_FIXED, b = p->fixed[e->b] == TREE_FIXED;
+        uint32_t kb = w->k[e->b];
+        if (a == b)
+            continue;
+        uint32_t v = a ? e->b : e->a;
+        const int64_t *cell = a ? e->cell + (size_t)x[e->a] * kb : e->cell + x[e->b];
+        for (uint32_t c = 0; c < w->k[v]; c++)
+            s->unary[v][c] = plus(s->unary[v][c], cell[a ? c : (size_t)c * kb]);
+    }
+}
+
+// y: x with all but the fixed nodes at their optimum under the prices. y may be x.
+static bool move(struct search *s, const uint32_t *x, uint32_t *y)
+{
+    int plan = (int)(random_next(&s->random) % SEARCH_PLANS);
+    struct move_plan *p = plan_of(s, plan);
+    if (!p)
+        return false;
+    if (y != x)
+        memcpy(y, x, s->w->n * sizeof(*y));
+    prepare(s, p, x);
+    int64_t least = tsr__tree_up(&p->tree, s->unary);
+    if (least < NEVER)
+        tsr__tree_back(&p->tree, s->unary, y);
+    s->effort->work += p->tree.cells * 2 + s->w->n_edges;
+    if (random_next(&s->random) % 4 == 0)
+        renew(s, plan);
+    return least < NEVER;
+}
+
+// Moves until no row is broken, each time dearer; prices in trial.
+static bool settle(struct search *s, uint32_t *x, int tries)
+{
+    const struct wide *w = s->w;
+    for (int i = 0;; i++) {
+        tsr__wide_load(w, x, s->load);
+        if (tsr__wide_excess(w, s->load) <= 0)
+            return true;
+        if (i == tries || tsr__effort_over(s->effort))
+            return false;
+        double most = 0;
+        for (uint32_t r = 0; r < w->n_rows; r++)
+            most = s->trial[r] > most ? s->trial[r] : most;
+        for (uint32_t r = 0; r < w->n_rows; r++)
+            if (s->load[r] > w->bound[r])
+                s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
+        price(s, s->trial);
+        if (!move(s, x, x))
+            return false;
+    }
+}
+
+void tsr__search_settle(struct search *s, uint32_t *x)
+{
+    memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
+    if (settle(s, x, 60))
+        tsr__search_offer(s, x);
+}
+
+void tsr__search_polish(struct search *s, int rounds)
+{
+    const struct wide *w = s->w;
+    if (!s->found)
+        return;
+    int64_t cost = s->best_cost;
+    memcpy(s->x, s->best, w->n * sizeof(*s->x));
+    for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
+        double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
+        for (uint32_t r = 0; r < w->n_rows; r++)
+            s->trial[r] = s->dual.best_lambda[r] * factor;
+        price(s, s->trial);
+        if (!move(s, s->x, s->y) || !settle(s, s->y, 4))
+            continue;
+        int64_t c = tsr__wide_cost(w, s->y);
+        if (c <= cost) {
+            cost = c;
+            uint32_t *swap = s->x;
+            s->x = s->y;
+            s->y = swap;
+            tsr__search_offer(s, s->x);
+        }
+    }
+}
+
+void tsr__search_exact(struct search *s, struct tree *t, const double *lambda)
+{
+    const struct wide *w = s->w;
+    price(s, lambda);
+    for (uint32_t v = 0; v < w->n; v++)
+        for (uint32_t c = 0; c < w->k[v]; c++)
+            s->unary[v][c] = plus(w->cost[v][c], s->penalty[v][c]);
+    int64_t least = tsr__tree_up(t, s->unary);
+    s->effort->work += t->cells;
+    if (least >= NEVER)
+        return;
+    tsr__tree_back(t, s->unary, s->x);
+    tsr__search_offer(s, s->x);
+    tsr__wide_load(w, s->x, s->load);
+    double paid = 0;
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        paid += lambda[r] * (double)w->bound[r];
+    if ((double)least - paid > s->dual.best) {
+        s->dual.best = (double)least - paid;
+        s->dual.best_paid = paid;
+    }
+}
+
+// ---- climbing
+
+static void candidate(struct search *s, bool repair)
+{
+    tsr__dual_round(&s->dual, s->x);
+    if (tsr__wide_cost(s->w, s->x) >= NEVER)
+        return;
+    if (tsr__search_offer(s, s->x) || !repair)
+        return;
+    memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
+    if (settle(s, s->x, 12))
+        tsr__search_offer(s, s->x);
+}
+
+// Steps become smaller where they do not raise the bound, and start again from the best prices.
+static bool adapt(struct search *s)
+{
+    struct dual *d = &s->dual;
+    if (d->best > s->last + 1e-5 * fabs(s->last)) {
+        s->last = d->best;
+        s->since = 0;
+        return false;
+    }
+    if (++s->since < 30)
+        return false;
+    s->since = 0;
+    s->theta *= 0.7;
+    if (s->theta < 1e-3)
+        s->theta = 0.3;
+    memcpy(d->lambda, d->best_lambda, s->w->n_rows * sizeof(double));
+    tsr__dual_price(d);
+    return true;
+}
+
+void tsr__search_climb(struct search *s, int passes)
+{
+    struct dual *d = &s->dual;
+    for (int i = 0; i < passes && !tsr__effort_over(s->effort) && !tsr__search_proved(s); i++) {
+        tsr__dual_pass(d);
+        s->effort->work += d->cells;
+        if (i % 5 == 0)
+            candidate(s, i % 50 == 0);
+        if (s->w->n_rows == 0 || adapt(s))
+            continue;
+        double most = 2 * fabs(d->best) + 1000;
+        double target = s->found && (double)s->best_cost < most ? (double)s->best_cost : most;
+        tsr__dual_step(d, target, s->theta, s->load);
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_solve.c - the solver against trying everything, on thousands of small random programs.
+// Arguments: number of programs, first seed.
+#include "random_program.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static uint64_t programs = 3000, first_seed = 1;
+
+static const struct shape shapes[] = {
+    {7, 4, 40, 0, 0, 1, 1, 20},   {7, 4, 60, 30, 0, 1, 1, 1000},     {6, 5, 100, 10, 0, 1, 1, 5},
+    {7, 4, 40, 0, 1, 1, 90, 20},  {7, 4, 40, 20, 2, 4, 90, 50},      {6, 4, 20, 0, 3, 6, 70, 9},
+    {5, 6, 100, 40, 2, 3, 60, 3}, {7, 3, 30, 50, 3, 5, 100, 100000}, {7, 4, 5, 0, 2, 3, 60, 30},
+};
+
+static void check_answer(const struct program *p, const struct truth *t,
+                         const struct program_result *r)
+{
+    if (t->cost == COST_FORBIDDEN) {
+        assert_true(r->infeasible && !r->feasible && !r->choice);
+        return;
+    }
+    assert_true(r->feasible && r->optimal && !r->infeasible);
+    assert_int_equal(r->cost, t->cost);
+    assert_int_equal(r->bound, t->cost);
+    assert_int_equal(tsr__program_cost(p, r->choice), t->cost);
+    for (uint32_t l = 0; l < p->limits.n; l++)
+        assert_true(tsr__program_peak(p, l, r->choice, NULL) <= p->limits.at[l].bound);
+}
+
+static void check_least(const struct program *p, struct arena *a, const struct truth *t)
+{
+    struct program_least least;
+    assert_int_equal(tsr__program_least(p, NULL, a, &least), TSR_OK);
+    assert_int_equal(least.found, t->least >= 0);
+    if (t->least < 0)
+        return;
+    assert_true(least.proved);
+    assert_int_equal(least.least, t->least);
+    assert_int_equal(least.bound, t->least);
+}
+
+static void check_marginals(const struct program *p, struct arena *a, const struct truth *t)
+{
+    struct program_marginal m[16];
+    assert_int_equal(tsr__program_marginals(p, NULL, a, 0, m), TSR_OK);
+    for (uint32_t c = 0; c < p->nodes.at[0].k; c++) {
+        assert_int_equal(m[c].cost, t->marginal[c]);
+        assert_int_equal(m[c].infeasible, t->marginal[c] == COST_FORBIDDEN);
+        assert_int_equal(m[c].optimal, t->marginal[c] != COST_FORBIDDEN);
+    }
+}
+
+static void equals_trying_everything(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    for (uint64_t seed = first_seed; seed < first_seed + programs; seed++) {
+        struct arena arena;
+        struct program p;
+        struct program_result r;
+        tsr__arena_init(&arena, session);
+        draw_program(&p, &arena, seed, &shapes[seed % TSR_COUNT(shapes)]);
+        struct truth t = try_everything(&p);
+        if (tsr__program_solve(&p, NULL, &arena, &r) != TSR_OK)
+            fail_msg("seed %llu", (unsigned long long)seed);
+        if (r.feasible != (t.cost != COST_FORBIDDEN) || (r.feasible && r.cost != t.cost) ||
+            (r.feasible && !r.optimal))
+            print_message("seed %llu: %lld, found %lld, bound %lld\n", (unsigned long long)seed,
+                          (long long)t.cost, (long long)r.cost, (long long)r.bound);
+        check_answer(&p, &t, &r);
+        if (seed % 3 == 0)
+            check_least(&p, &arena, &t);
+        if (seed % 3 == 1)
+            check_marginals(&p, &arena, &t);
+        tsr__arena_free(&arena);
+    }
+    tsr_session_free(session);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        programs = strtoull(argv[1], NULL, 10);
+    if (argc > 2)
+        first_seed = strtoull(argv[2], NULL, 10);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_trying_everything)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
