@@ -634,6 +634,33 @@ TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run
 /* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
 TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
                            const tsr_tensors *inputs, tsr_tensors *outputs);
+
+/* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
+ * process's rank under a launcher. It belongs to the session's thread. A run that fails ends the job: later calls give the same
+ * failure (inputs that do not fit fail before anything has run, and end nothing, except under a launcher). */
+typedef struct tsr_job tsr_job;
+TSR_API tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
+                                tsr_job **out);
+TSR_API tsr_status tsr_job_open_model(tsr_session *s, const char *path,
+                                      const tsr_run_options *options, tsr_job **out);
+TSR_API void tsr_job_close(tsr_job *j); /* NULL is fine; runs under way are finished first */
+/* Ranks of the partition (1: a whole model); *here: those that run in this process. */
+TSR_API int tsr_job_ranks(const tsr_job *j, int *here);
+TSR_API tsr_status tsr_job_run(tsr_job *j, const tsr_tensors *inputs, tsr_tensors *outputs);
+/* The same in two steps, so that up to 16 runs are under way: each rank works on one at a time, in order, and begins the
+ * next as soon as its own part is done. inputs must live, unchanged, until the run is waited for; runs are waited for in order. outputs
+ * may be NULL. */
+TSR_API tsr_status tsr_job_start(tsr_job *j, const tsr_tensors *inputs);
+TSR_API tsr_status tsr_job_wait(tsr_job *j, tsr_tensors *outputs);
+/* The same with a set for each rank that runs here: what that rank's file takes in and gives, cut or whole. */
+TSR_API tsr_status tsr_job_start_cut(tsr_job *j, const tsr_tensors *const *inputs);
+TSR_API tsr_status tsr_job_wait_cut(tsr_job *j, tsr_tensors *const *outputs);
+/* Before the first run: output `present` of each run becomes input `past` of the next, where it is, without a copy. It is then
+ * no result; the first run must be given the input, a later one may be (that starts anew). */
+TSR_API tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present);
+/* Returns when all runs that were started are done and, under a launcher, all ranks have called it. */
+TSR_API tsr_status tsr_job_barrier(tsr_job *j);
+
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
 TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);

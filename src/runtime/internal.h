@@ -31,8 +31,31 @@ tsr_status tsr__engine(tsr_session *s, struct engine **out);
 // The same, perhaps not opened: for what else it holds. NULL: out of memory.
 struct engine *tsr__engine_state(tsr_session *s);
 
+struct tensor;
+// What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
+struct wanted {
+    bool sequence, optional;
+    int type;
+    size_t rank;
+    int64_t dims[RUN_MAX_RANK];
+};
+
+#define RUN_FLIGHTS 16 // runs of one rank that may be asked for before the first is taken
+
+// The values of one run.
+struct flight {
+    OrtValue **ins, **outs; // NULL: nothing, or kept as state
+    bool *kept;             // per input: comes from the run before
+};
+// An output that becomes an input of the next run and does not leave its rank.
+struct rank_state {
+    size_t input, output;
+    OrtValue *value; // NULL: nothing ran yet
+};
+
 // One rank: a model file, its session, its inputs and outputs. It works on a session of its own
-// (findings, memory), because it may run on a thread of its own.
+// (findings, memory), because it may run on a thread of its own; the caller's thread binds inputs and takes outputs of
+// flights that the rank is not working on.
 struct rank {
     struct engine *engine;
     struct endpoint *endpoint; // NULL: a whole model
@@ -40,7 +63,6 @@ struct rank {
     const char *ort_ops;
     int optimize, threads;
     bool spin;
-    const tsr_tensors *inputs;
     uint64_t plan;
     // made by the rank
     tsr_session *session;
@@ -49,21 +71,39 @@ struct rank {
     OrtSession *ort;
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
-    OrtValue **ins, **outs;
+    struct wanted *wanted; // per input
+    struct flight flights[RUN_FLIGHTS];
+    struct rank_state *states;
+    size_t n_states;
     tsr_status status;
     bool told; // failed because another rank did
 };
 
-// Opens the model, meets the other ranks, runs once. The rank's status says how it went.
-void tsr__rank_work(struct rank *r);
-// Copies the results into outputs; on the thread of their session.
-tsr_status tsr__rank_outputs(struct rank *r, tsr_session *s, tsr_tensors *outputs);
+// Opens the model and meets the other ranks. The rank's status says how it went, also after a run.
+void tsr__rank_open(struct rank *r);
+void tsr__rank_run(struct rank *r, size_t flight);
+void tsr__rank_meet(struct rank *r, const char *what); // all ranks; a whole model meets nobody
+// Binds the inputs of a flight; findings go to s. ran: a run was asked for before, so states have a value.
+tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs, tsr_session *s,
+                          bool ran);
+// Copies the results of a flight into outputs (NULL: nowhere) and lets its values go.
+tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
+void tsr__rank_drop(struct rank *r, size_t flight);
+// Makes output `present` the input `past` of the next run. False: the rank has not both of them.
+bool tsr__rank_keep(struct rank *r, const char *past, const char *present);
 // Adds the rank's findings to s.
 void tsr__rank_findings(const struct rank *r, tsr_session *s);
 void tsr__rank_free(struct rank *r);
 
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
+
+// ---- jobs (job.c, run.c)
+
+// The options of a run, whatever size the caller's struct has.
+tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out);
+// The place in the MPI job, kept by the session; NULL where ranks are threads.
+tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoint **out);
 
 // ---- a whole model (whole.c)
 
@@ -80,14 +120,6 @@ void tsr__whole_close(struct whole *w);
 
 // ---- values (values.c) -------------------------------------------------------------------------
 
-struct tensor;
-// What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
-struct wanted {
-    bool sequence, optional;
-    int type;
-    size_t rank;
-    int64_t dims[RUN_MAX_RANK];
-};
 OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
                              struct wanted *out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX

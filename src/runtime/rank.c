@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank.c - one rank at work: opens its model in ONNX Runtime, meets the others, runs, keeps the
-// results.
+// rank.c - one rank at work: opens its model in ONNX Runtime, meets the others, runs as often as it is asked, keeps
+// what stays with it between runs.
 //
 // Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
 #include "runtime/internal.h"
@@ -115,7 +115,28 @@ static tsr_status read_names(struct rank *r, bool outputs)
     return engine_says(r, st, DIAG_engine_refused, NULL, "names of inputs and outputs");
 }
 
-static tsr_status rank_open(struct rank *r)
+static tsr_status read_wanted(struct rank *r)
+{
+    OrtStatus *st = NULL;
+    r->wanted = ARENA_ARRAY(&r->arena, struct wanted, r->n_inputs + 1);
+    if (!r->wanted)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < r->n_inputs && !st; i++)
+        st = tsr__engine_wanted(r->engine, r->ort, i, &r->wanted[i]);
+    return engine_says(r, st, DIAG_engine_refused, NULL, "types of inputs");
+}
+
+static tsr_status make_flights(struct rank *r)
+{
+    for (size_t i = 0; i < RUN_FLIGHTS; i++) {
+        r->flights[i].ins = ARENA_ARRAY(&r->arena, OrtValue *, r->n_inputs + 1);
+        r->flights[i].outs = ARENA_ARRAY(&r->arena, OrtValue *, r->n_outputs + 1);
+        r->flights[i].kept = ARENA_ARRAY(&r->arena, bool, r->n_inputs + 1);
+    }
+    return r->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status open_model(struct rank *r)
 {
     OrtSessionOptions *o = NULL;
     tsr_status st = engine_says(r, r->engine->api->CreateSessionOptions(&o), DIAG_engine_refused,
@@ -128,17 +149,19 @@ static tsr_status rank_open(struct rank *r)
         st = read_names(r, false);
     if (st == TSR_OK)
         st = read_names(r, true);
-    return st;
+    if (st == TSR_OK)
+        st = read_wanted(r);
+    return st == TSR_OK ? make_flights(r) : st;
 }
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-static tsr_status refuse_input(struct rank *r, size_t i, enum diag_code code, const char *hint,
-                               const char *text)
+static tsr_status refuse_input(struct rank *r, tsr_session *s, size_t i, enum diag_code code,
+                               const char *hint, const char *text)
 {
     struct place at = place_of(r);
     at.value = str_of(r->input_names[i]);
-    tsr__diag(r->session, code, &at, hint, "%s", text);
+    tsr__diag(s, code, &at, hint, "%s", text);
     return TSR_INVALID;
 }
 
@@ -150,19 +173,16 @@ static const char *kind_text(char *out, size_t cap, bool optional, bool sequence
     return out;
 }
 
-static tsr_status check_input(struct rank *r, size_t i, const struct tensor *t)
+static tsr_status check_input(struct rank *r, tsr_session *s, size_t i, const struct tensor *t)
 {
     char text[256], have[64], want[64];
-    struct wanted w;
-    OrtStatus *asked = tsr__engine_wanted(r->engine, r->ort, i, &w);
-    if (asked)
-        return engine_says(r, asked, DIAG_engine_refused, NULL, "type of an input");
+    struct wanted w = r->wanted[i];
     bool none = t->rank < 0 && !t->sequence, sequence = t->sequence != NULL;
     if (none ? !w.optional : w.sequence != sequence || (tsr_dtype)w.type != t->type) {
         snprintf(text, sizeof text, "is %s, the model wants %s",
                  kind_text(have, sizeof have, none, sequence, (int)t->type),
                  kind_text(want, sizeof want, w.optional, w.sequence, w.type));
-        return refuse_input(r, i, DIAG_input_mismatch, "convert it first", text);
+        return refuse_input(r, s, i, DIAG_input_mismatch, "convert it first", text);
     }
     if (none || sequence)
         return TSR_OK;
@@ -171,45 +191,90 @@ static tsr_status check_input(struct rank *r, size_t i, const struct tensor *t)
         if (w.dims[d] >= 0 && w.dims[d] != t->dims[d]) {
             snprintf(text, sizeof text, "dimension %zu is %lld, the model wants %lld", d,
                      (long long)t->dims[d], (long long)w.dims[d]);
-            return refuse_input(r, i, DIAG_input_mismatch, "give the shape that the model has",
+            return refuse_input(r, s, i, DIAG_input_mismatch, "give the shape that the model has",
                                 text);
         }
     if (fits)
         return TSR_OK;
     snprintf(text, sizeof text, "has %d dimensions, the model wants %zu", t->rank, w.rank);
-    return refuse_input(r, i, DIAG_input_mismatch, "give the shape that the model has", text);
+    return refuse_input(r, s, i, DIAG_input_mismatch, "give the shape that the model has", text);
 }
 
-static tsr_status bind_input(struct rank *r, size_t i)
+static bool is_state(const struct rank *r, size_t input)
 {
-    int64_t at = tsr_tensors_find(r->inputs, r->input_names[i]);
+    for (size_t k = 0; k < r->n_states; k++)
+        if (r->states[k].input == input)
+            return true;
+    return false;
+}
+
+static tsr_status bind_input(struct rank *r, struct flight *f, size_t i, const tsr_tensors *inputs,
+                             tsr_session *s, bool ran)
+{
+    int64_t at = tsr_tensors_find(inputs, r->input_names[i]);
+    f->kept[i] = at < 0 && ran && is_state(r, i);
+    if (f->kept[i])
+        return TSR_OK;
     if (at < 0)
-        return refuse_input(r, i, DIAG_input_missing, "name it in the set of inputs",
+        return refuse_input(r, s, i, DIAG_input_missing,
+                            is_state(r, i) ? "the first run has to be given its state"
+                                           : "name it in the set of inputs",
                             "no tensor is given for this input");
-    const struct tensor *t = r->inputs->at[at];
-    tsr_status st = check_input(r, i, t);
-    if (st == TSR_OK)
-        st = engine_says(r, tsr__engine_value(r->engine, &r->arena, t, &r->ins[i]),
-                         DIAG_engine_failed, NULL, r->input_names[i]);
-    if (st != TSR_OK || r->ins[i])
+    const struct tensor *t = inputs->at[at];
+    tsr_status st = check_input(r, s, i, t);
+    if (st != TSR_OK)
         return st;
-    refuse_input(r, i, DIAG_tensor_kind, "run this model elsewhere",
-                 "ONNX Runtime cannot be given an optional without a value");
+    struct arena a;
+    tsr__arena_init(&a, s);
+    OrtStatus *failed = tsr__engine_value(r->engine, &a, t, &f->ins[i]);
+    tsr__arena_free(&a);
+    if (!failed && f->ins[i])
+        return TSR_OK;
+    if (failed)
+        refuse_input(r, s, i, DIAG_engine_failed, NULL, r->engine->api->GetErrorMessage(failed));
+    else
+        refuse_input(r, s, i, DIAG_tensor_kind, "run this model elsewhere",
+                     "ONNX Runtime cannot be given an optional without a value");
+    if (failed)
+        r->engine->api->ReleaseStatus(failed);
     return TSR_ENGINE;
 }
 
-static tsr_status bind_inputs(struct rank *r)
+tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs, tsr_session *s,
+                          bool ran)
 {
-    r->ins = ARENA_ARRAY(&r->arena, OrtValue *, r->n_inputs + 1);
-    r->outs = ARENA_ARRAY(&r->arena, OrtValue *, r->n_outputs + 1);
-    if (r->arena.failed)
-        return TSR_NOMEM;
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < r->n_inputs; i++) { // every mistake at once
-        tsr_status one = bind_input(r, i);
+        tsr_status one = bind_input(r, &r->flights[flight], i, inputs, s, ran);
         st = st == TSR_OK ? one : st;
     }
+    if (st != TSR_OK)
+        tsr__rank_drop(r, flight);
     return st;
+}
+
+static int64_t find_name(const char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return (int64_t)i;
+    return -1;
+}
+
+bool tsr__rank_keep(struct rank *r, const char *past, const char *present)
+{
+    int64_t in = find_name(r->input_names, r->n_inputs, past);
+    int64_t out = find_name(r->output_names, r->n_outputs, present);
+    if (in < 0 || out < 0)
+        return false;
+    struct rank_state *list = ARENA_ARRAY(&r->arena, struct rank_state, r->n_states + 1);
+    if (!list)
+        return false;
+    if (r->n_states)
+        memcpy(list, r->states, r->n_states * sizeof *list);
+    list[r->n_states++] = (struct rank_state){.input = (size_t)in, .output = (size_t)out};
+    r->states = list;
+    return true;
 }
 
 // ---- work --------------------------------------------------------------------------------------
@@ -225,26 +290,47 @@ static tsr_status rank_told(struct rank *r, const struct comm_trouble *why)
     return why->status == TSR_OK ? TSR_PEER : why->status;
 }
 
-static tsr_status rank_run(struct rank *r)
+// Values that stay: the old ones were this run's inputs, the new ones leave its outputs.
+static void keep_states(struct rank *r, struct flight *f)
+{
+    for (size_t k = 0; k < r->n_states; k++) {
+        struct rank_state *state = &r->states[k];
+        if (state->value)
+            r->engine->api->ReleaseValue(state->value);
+        state->value = f->outs[state->output];
+        f->outs[state->output] = NULL;
+        if (f->kept[state->input])
+            f->ins[state->input] = NULL;
+    }
+}
+
+static tsr_status run_once(struct rank *r, struct flight *f)
 {
     if (r->n_outputs == 0)
         return TSR_OK; // nothing to compute, nobody to talk to
+    for (size_t k = 0; k < r->n_states; k++)
+        if (f->kept[r->states[k].input])
+            f->ins[r->states[k].input] = r->states[k].value;
     OrtStatus *st =
-        r->engine->api->Run(r->ort, NULL, r->input_names, (const OrtValue *const *)r->ins,
-                            r->n_inputs, r->output_names, r->n_outputs, r->outs);
+        r->engine->api->Run(r->ort, NULL, r->input_names, (const OrtValue *const *)f->ins,
+                            r->n_inputs, r->output_names, r->n_outputs, f->outs);
     const struct comm_trouble *why = r->ops ? tsr__ops_trouble(r->ops) : NULL;
+    if (!st)
+        keep_states(r, f);
+    for (size_t i = 0; st && i < r->n_inputs; i++)
+        if (f->kept[i])
+            f->ins[i] = NULL; // the state's own
     if (!st || !why)
         return engine_says(r, st, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     r->engine->api->ReleaseStatus(st);
     return rank_told(r, why);
 }
 
-static tsr_status meet(struct rank *r)
+void tsr__rank_meet(struct rank *r, const char *what)
 {
     struct comm_trouble why;
-    if (!r->endpoint || tsr__comm_barrier(r->endpoint, r->plan, "start", &why) == TSR_OK)
-        return TSR_OK;
-    return rank_told(r, &why);
+    if (r->endpoint && tsr__comm_barrier(r->endpoint, r->plan, what, &why) != TSR_OK)
+        r->status = rank_told(r, &why);
 }
 
 // Tells the other ranks that this one has failed, with its first finding.
@@ -260,7 +346,7 @@ static void tell(struct rank *r)
     tsr__comm_fail(r->endpoint, r->status, text);
 }
 
-void tsr__rank_work(struct rank *r)
+void tsr__rank_open(struct rank *r)
 {
     r->status = TSR_NOMEM;
     r->session = tsr_session_new(NULL);
@@ -270,23 +356,27 @@ void tsr__rank_work(struct rank *r)
         return;
     }
     tsr__arena_init(&r->arena, r->session);
-    r->status = rank_open(r);
+    r->status = open_model(r);
     if (r->status == TSR_OK)
-        r->status = bind_inputs(r);
-    if (r->status == TSR_OK)
-        r->status = meet(r);
-    if (r->status == TSR_OK)
-        r->status = rank_run(r);
+        tsr__rank_meet(r, "start");
+    if (r->status != TSR_OK && r->endpoint && !r->told)
+        tell(r);
+}
+
+void tsr__rank_run(struct rank *r, size_t flight)
+{
+    r->status = run_once(r, &r->flights[flight]);
     if (r->status != TSR_OK && r->endpoint && !r->told)
         tell(r);
 }
 
 // ---- results -----------------------------------------------------------------------------------
 
-static tsr_status take_output(struct rank *r, size_t i, tsr_session *s, tsr_tensors *outputs)
+static tsr_status take_output(struct rank *r, const struct flight *f, size_t i, tsr_session *s,
+                              tsr_tensors *outputs)
 {
     OrtStatus *failed = NULL;
-    tsr_status st = tsr__engine_take(r->engine, r->outs[i], r->output_names[i], outputs, &failed);
+    tsr_status st = tsr__engine_take(r->engine, f->outs[i], r->output_names[i], outputs, &failed);
     struct place at = place_of(r);
     at.value = str_of(r->output_names[i]);
     if (failed) {
@@ -301,13 +391,36 @@ static tsr_status take_output(struct rank *r, size_t i, tsr_session *s, tsr_tens
     return st;
 }
 
-tsr_status tsr__rank_outputs(struct rank *r, tsr_session *s, tsr_tensors *outputs)
+static bool is_result(const struct rank *r, size_t output)
+{
+    for (size_t k = 0; k < r->n_states; k++)
+        if (r->states[k].output == output)
+            return false;
+    return strcmp(r->output_names[output], RUN_TOKEN_OUTPUT) != 0;
+}
+
+tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs)
 {
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < r->n_outputs && st == TSR_OK; i++)
-        if (strcmp(r->output_names[i], RUN_TOKEN_OUTPUT) != 0)
-            st = take_output(r, i, s, outputs);
+    for (size_t i = 0; i < r->n_outputs && st == TSR_OK && outputs; i++)
+        if (is_result(r, i))
+            st = take_output(r, &r->flights[flight], i, s, outputs);
+    tsr__rank_drop(r, flight);
     return st;
+}
+
+void tsr__rank_drop(struct rank *r, size_t flight)
+{
+    const OrtApi *api = r->engine->api;
+    struct flight *f = &r->flights[flight];
+    for (size_t i = 0; f->ins && i < r->n_inputs; i++) {
+        api->ReleaseValue(f->ins[i]); // NULL is fine
+        f->ins[i] = NULL;
+    }
+    for (size_t i = 0; f->outs && i < r->n_outputs; i++) {
+        api->ReleaseValue(f->outs[i]);
+        f->outs[i] = NULL;
+    }
 }
 
 void tsr__rank_findings(const struct rank *r, tsr_session *s)
@@ -324,10 +437,10 @@ void tsr__rank_free(struct rank *r)
     if (!r->session)
         return;
     const OrtApi *api = r->engine->api;
-    for (size_t i = 0; r->ins && i < r->n_inputs; i++)
-        api->ReleaseValue(r->ins[i]);
-    for (size_t i = 0; r->outs && i < r->n_outputs; i++)
-        api->ReleaseValue(r->outs[i]);
+    for (size_t i = 0; i < RUN_FLIGHTS; i++)
+        tsr__rank_drop(r, i);
+    for (size_t i = 0; i < r->n_states; i++)
+        api->ReleaseValue(r->states[i].value);
     if (r->ort)
         api->ReleaseSession(r->ort);
     tsr__ops_free(r->ops);

@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: Apache-2.0
+// job.c - a model or a partition that is loaded once and run many times: all ranks as threads that wait for work, or the
+// one rank of this process on the caller's thread.
+//
+// Runs are numbered. A rank works on one at a time, in order, and may be ahead of another rank as far as their
+// communication lets it: that is how several runs go through the stages of a pipeline. A rank that fails ends the job.
+// When the last run that was asked for is waited for, all ranks meet at its end: one that left out a communication is
+// found there, and nobody waits for it for ever.
+#include "runtime/internal.h"
+#include "bundle/bundle.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// A rank and its thread. All fields but rank are under the job's lock.
+struct seat {
+    tsr_job *job;
+    struct rank rank;
+    pthread_t thread;
+    bool opened, failed;
+    uint64_t done, met; // runs made; runs at whose end the ranks have met
+};
+struct tsr_job {
+    tsr_session *session;
+    tsr_run_options options;
+    struct arena arena;
+    struct engine *engine;
+    struct whole whole; // a whole model; not used for partitions
+    struct bundle bundle;
+    bool is_whole, has_bundle, threaded;
+    struct endpoint *mpi; // of the session, or NULL
+    struct thread_job *ways;
+    struct seat *seats; // of the ranks that run here
+    int n, n_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    uint64_t asked, taken, meet; // runs; the one at whose end all meet
+    bool closing;
+};
+
+static int cores_here(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+static void rank_for(tsr_job *j, struct rank *r, int cores, int ranks)
+{
+    int threads = tsr__rank_threads(cores, ranks, j->options.threads);
+    *r = (struct rank){
+        .engine = j->engine,
+        .ort_ops = j->options.ort_ops,
+        .optimize = j->options.optimize,
+        .threads = threads,
+        .spin = (int64_t)threads * ranks <= cores,
+    };
+}
+
+static void rank_of_partition(tsr_job *j, struct rank *r, int rank, struct endpoint *e)
+{
+    rank_for(j, r, e->host_cores, e->host_ranks);
+    r->endpoint = e;
+    r->path = tsr__bundle_file_path(&j->bundle, &j->arena, j->bundle.manifest.devices[rank].file).p;
+    r->plan = strtoull(j->bundle.manifest.plan, NULL, 16);
+}
+
+// The first rank that failed by itself tells why; else whoever was told. A rank that has failed works no more, so
+// what it says can be read.
+static tsr_status verdict(tsr_job *j)
+{
+    const struct rank *worst = NULL;
+    pthread_mutex_lock(&j->lock);
+    for (int i = 0; i < j->n; i++) {
+        const struct rank *r = &j->seats[i].rank;
+        if (j->seats[i].failed && (!worst || (worst->told && !r->told)))
+            worst = r;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (!worst)
+        return TSR_OK;
+    tsr__rank_findings(worst, j->session);
+    return worst->status;
+}
+
+// ---- threads -----------------------------------------------------------------------------------
+
+static void *seat_thread(void *data)
+{
+    struct seat *t = data;
+    tsr_job *j = t->job;
+    tsr__rank_open(&t->rank);
+    pthread_mutex_lock(&j->lock);
+    t->opened = true;
+    while (t->rank.status == TSR_OK) {
+        pthread_cond_broadcast(&j->change);
+        while (!j->closing && t->done == j->asked && t->met >= j->meet)
+            pthread_cond_wait(&j->change, &j->lock);
+        bool meet = t->done == j->meet && t->met < j->meet;
+        if (!meet && t->done == j->asked)
+            break;
+        pthread_mutex_unlock(&j->lock);
+        if (meet)
+            tsr__rank_meet(&t->rank, "end");
+        else
+            tsr__rank_run(&t->rank, t->done % RUN_FLIGHTS);
+        pthread_mutex_lock(&j->lock);
+        t->met = meet ? t->done : t->met;
+        t->done += !meet;
+    }
+    t->failed = t->rank.status != TSR_OK;
+    pthread_cond_broadcast(&j->change);
+    pthread_mutex_unlock(&j->lock);
+    tsr__comm_close(t->rank.endpoint);
+    return NULL;
+}
+
+// Waits until every rank is there, or has made `runs` runs; each that got so far is told as progress.
+static void wait_for(tsr_job *j, uint64_t runs)
+{
+    int last = -1;
+    pthread_mutex_lock(&j->lock);
+    for (;;) {
+        int there = 0;
+        for (int i = 0; i < j->n_threads; i++) {
+            const struct seat *t = &j->seats[i];
+            there += t->opened && (t->failed || (t->done >= runs && t->met >= j->meet));
+        }
+        if (runs == 0 && there != last)
+            tsr__progress(j->session, "loading ranks", (uint64_t)there, (uint64_t)j->n_threads);
+        last = there;
+        if (there == j->n_threads)
+            break;
+        pthread_cond_wait(&j->change, &j->lock);
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+// Starts a thread for each rank and waits until all have loaded; signals go to the caller's thread.
+static tsr_status start_threads(tsr_job *j)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool failed = false;
+    for (int i = 0; i < j->n && !failed; i++) {
+        failed = tsr__fault(j->session, FAULT_SPAWN) ||
+                 pthread_create(&j->seats[i].thread, NULL, seat_thread, &j->seats[i]) != 0;
+        j->n_threads += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        struct endpoint *e = tsr__threads_endpoint(j->ways, j->n_threads);
+        tsr__comm_fail(e, TSR_PEER, "a rank's thread could not be started");
+        tsr__comm_close(e);
+    }
+    wait_for(j, 0);
+    if (!failed)
+        return verdict(j);
+    struct place at = PLACE_NONE;
+    at.rank = j->n_threads;
+    tsr__diag(j->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of threads",
+              "the thread of rank %d could not be started", j->n_threads);
+    return TSR_PEER;
+}
+
+// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a new one is made,
+// not safely so from several threads. A session from nothing fails, but only after its domains are in the list.
+static void prime(struct engine *e, struct endpoint *any)
+{
+    OrtSessionOptions *o = NULL;
+    OrtSession *none = NULL;
+    struct ops *ops = NULL;
+    OrtStatus *st = e->primed ? NULL : e->api->CreateSessionOptions(&o);
+    if (!st && o)
+        st = e->api->SetIntraOpNumThreads(o, 1);
+    if (!st && o)
+        st = tsr__ops_add(e->api, e->minor, o, any, NULL, &ops);
+    if (!st && o)
+        st = e->api->CreateSessionFromArray(e->env, "", 0, o, &none);
+    if (st)
+        e->api->ReleaseStatus(st);
+    if (none)
+        e->api->ReleaseSession(none);
+    if (o)
+        e->api->ReleaseSessionOptions(o);
+    tsr__ops_free(ops);
+    e->primed = true;
+}
+
+static tsr_status open_threads(tsr_job *j)
+{
+    struct comm_options co = {.timeout_s = j->options.timeout_s};
+    j->threaded = true;
+    j->ways = tsr__threads_new(j->session, j->n, &co);
+    if (!j->ways)
+        return TSR_NOMEM;
+    for (int i = 0; i < j->n; i++)
+        rank_of_partition(j, &j->seats[i].rank, i, tsr__threads_endpoint(j->ways, i));
+    if (j->arena.failed)
+        return TSR_NOMEM;
+    prime(j->engine, tsr__threads_endpoint(j->ways, 0));
+    return start_threads(j);
+}
+
+// ---- opening -----------------------------------------------------------------------------------
+
+static tsr_status refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
+                         const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(file);
+    tsr__diag(s, code, &at, hint, "%s", text);
+    return TSR_USAGE;
+}
+
+// The folder, checked for the ranks that run here.
+static tsr_status open_folder(tsr_job *j, const char *folder)
+{
+    const struct endpoint *e = j->mpi;
+    tsr_status st = tsr__bundle_open(j->session, &j->arena, folder, &j->bundle);
+    if (st != TSR_OK)
+        return st;
+    j->has_bundle = true;
+    const struct manifest *m = &j->bundle.manifest;
+    if (e && e->size != m->n_ranks) {
+        char text[128];
+        snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
+                 (long long)m->n_ranks, e->size);
+        st = refuse(j->session, DIAG_ranks_differ, folder,
+                    "start as many ranks as the partition has", text);
+    }
+    int64_t mine = e ? e->rank : 0;
+    if (st == TSR_OK)
+        st = tsr__bundle_verify(&j->bundle, e ? &mine : NULL, e ? 1 : 0, j->options.check_files);
+    return st;
+}
+
+// Tells the other processes what has gone wrong here before the ranks met.
+static void tell(struct endpoint *e, tsr_session *s, tsr_status status)
+{
+    char text[400];
+    size_t n = tsr_finding_count(s);
+    snprintf(text, sizeof text, "rank %d failed: %s %s", e->rank,
+             n ? tsr_finding_at(s, n - 1).file : "",
+             n ? tsr_finding_at(s, n - 1).message : tsr_status_text(status));
+    tsr__comm_fail(e, status, text);
+}
+
+static tsr_status job_new(tsr_session *s, const tsr_run_options *options, tsr_job **out)
+{
+    tsr_job *j = tsr__alloc(s, sizeof *j);
+    if (!j)
+        return TSR_NOMEM;
+    memset(j, 0, sizeof *j);
+    j->session = s;
+    tsr__arena_init(&j->arena, s);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->change, NULL);
+    *out = j;
+    return tsr__run_options(s, options, &j->options);
+}
+
+// The one rank of this process, opened on the caller's thread.
+static tsr_status open_here(tsr_job *j)
+{
+    tsr__rank_open(&j->seats[0].rank);
+    j->seats[0].failed = j->seats[0].rank.status != TSR_OK;
+    return verdict(j);
+}
+
+static tsr_status make_seats(tsr_job *j, int n)
+{
+    j->seats = ARENA_ARRAY(&j->arena, struct seat, (size_t)n);
+    if (!j->seats)
+        return TSR_NOMEM;
+    j->n = n;
+    for (int i = 0; i < n; i++)
+        j->seats[i].job = j;
+    return TSR_OK;
+}
+
+tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_options *options,
+                              tsr_job **out)
+{
+    tsr_job *j = NULL;
+    tsr_status st = job_new(s, options, &j);
+    if (st == TSR_OK)
+        st = tsr__engine(s, &j->engine);
+    if (st == TSR_OK)
+        st = make_seats(j, 1);
+    if (st == TSR_OK) {
+        j->is_whole = true;
+        st = tsr__whole_open(s, j->engine->minor, path, &j->whole);
+    }
+    if (st == TSR_OK) {
+        rank_for(j, &j->seats[0].rank, cores_here(), 1);
+        j->seats[0].rank.path = j->whole.path;
+        st = open_here(j);
+    }
+    if (st == TSR_OK)
+        *out = j;
+    else
+        tsr_job_close(j);
+    return st;
+}
+
+tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
+                        tsr_job **out)
+{
+    tsr_job *j = NULL;
+    tsr_status st = job_new(s, options, &j);
+    if (st == TSR_OK)
+        st = tsr__run_join(s, &j->options, &j->mpi);
+    bool joined = st == TSR_OK && j->mpi;
+    if (st == TSR_OK)
+        st = open_folder(j, folder);
+    if (st == TSR_OK)
+        st = tsr__engine(s, &j->engine);
+    if (st == TSR_OK)
+        st = make_seats(j, j->mpi ? 1 : (int)j->bundle.manifest.n_ranks);
+    if (st == TSR_OK && j->mpi)
+        rank_of_partition(j, &j->seats[0].rank, j->mpi->rank, j->mpi);
+    if (st == TSR_OK && j->arena.failed)
+        st = TSR_NOMEM;
+    if (st != TSR_OK && joined)
+        tell(j->mpi, s, st);
+    if (st == TSR_OK)
+        st = j->mpi ? open_here(j) : open_threads(j);
+    if (st == TSR_OK)
+        *out = j;
+    else
+        tsr_job_close(j);
+    return st;
+}
+
+void tsr_job_close(tsr_job *j)
+{
+    if (!j)
+        return;
+    pthread_mutex_lock(&j->lock);
+    j->closing = true;
+    pthread_cond_broadcast(&j->change);
+    pthread_mutex_unlock(&j->lock);
+    for (int i = 0; i < j->n_threads; i++)
+        pthread_join(j->seats[i].thread, NULL);
+    for (int i = 0; i < j->n; i++)
+        tsr__rank_free(&j->seats[i].rank);
+    if (j->ways)
+        tsr__threads_free(j->ways);
+    if (j->is_whole)
+        tsr__whole_close(&j->whole);
+    if (j->has_bundle)
+        tsr__bundle_close(&j->bundle);
+    pthread_cond_destroy(&j->change);
+    pthread_mutex_destroy(&j->lock);
+    tsr__arena_free(&j->arena);
+    tsr__free(j->session, j, sizeof *j);
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+// Inputs that the model does not have are most likely misspelt.
+static void note_unknown(tsr_job *j, const tsr_tensors *inputs)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    for (size_t i = 0; i < inputs->n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < m->n_inputs && !known; k++)
+            known = strcmp(m->inputs[k].name, inputs->at[i]->name) == 0;
+        struct place at = PLACE_NONE;
+        at.value = str_of(inputs->at[i]->name);
+        if (!known)
+            tsr__diag(j->session, DIAG_input_unknown, &at, NULL,
+                      "the model has no input of this name");
+    }
+}
+
+static tsr_status too_many(tsr_job *j, const char *text)
+{
+    return refuse(j->session, DIAG_run_order, NULL, "take results with tsr_job_wait", text);
+}
+
+// inputs: one set for all ranks, or (each) one for each rank that runs here.
+static tsr_status start(tsr_job *j, const tsr_tensors *const *inputs, bool each)
+{
+    if (j->asked - j->taken == RUN_FLIGHTS)
+        return too_many(j, "too many runs are under way");
+    tsr_status st = verdict(j); // a job whose rank has failed runs no more
+    size_t flight = j->asked % RUN_FLIGHTS;
+    for (int i = 0; i < j->n && st == TSR_OK; i++) {
+        st = tsr__rank_bind(&j->seats[i].rank, flight, inputs[each ? i : 0], j->session,
+                            j->asked > 0);
+        for (int k = 0; st != TSR_OK && k < i; k++)
+            tsr__rank_drop(&j->seats[k].rank, flight);
+    }
+    if (st != TSR_OK) {
+        if (j->mpi)
+            tell(j->mpi, j->session, st);
+        return st;
+    }
+    pthread_mutex_lock(&j->lock);
+    j->asked++;
+    pthread_cond_broadcast(&j->change);
+    pthread_mutex_unlock(&j->lock);
+    if (j->threaded)
+        return TSR_OK;
+    tsr__rank_run(&j->seats[0].rank, flight);
+    j->seats[0].failed = j->seats[0].rank.status != TSR_OK;
+    return TSR_OK;
+}
+
+static void meet_at(tsr_job *j, uint64_t run)
+{
+    pthread_mutex_lock(&j->lock);
+    j->meet = run;
+    pthread_cond_broadcast(&j->change);
+    pthread_mutex_unlock(&j->lock);
+}
+
+static tsr_status finish(tsr_job *j, tsr_tensors *const *outputs, bool each)
+{
+    if (j->asked == j->taken)
+        return too_many(j, "no run is under way");
+    if (j->threaded && j->asked == j->taken + 1)
+        meet_at(j, j->asked);
+    if (j->threaded)
+        wait_for(j, j->taken + 1);
+    size_t flight = j->taken++ % RUN_FLIGHTS;
+    tsr_status st = verdict(j);
+    bool give = !j->mpi || j->mpi->rank == 0 || each;
+    for (int i = 0; i < j->n; i++) {
+        tsr_tensors *to = st == TSR_OK && (each || i == 0) && give ? outputs[each ? i : 0] : NULL;
+        tsr_status one = tsr__rank_take(&j->seats[i].rank, flight, j->session, to);
+        st = st == TSR_OK ? one : st;
+    }
+    return st;
+}
+
+tsr_status tsr_job_start(tsr_job *j, const tsr_tensors *inputs)
+{
+    if (!j->is_whole)
+        note_unknown(j, inputs);
+    return start(j, &inputs, false);
+}
+
+tsr_status tsr_job_start_cut(tsr_job *j, const tsr_tensors *const *inputs)
+{
+    return start(j, inputs, true);
+}
+
+tsr_status tsr_job_wait(tsr_job *j, tsr_tensors *outputs)
+{
+    return finish(j, &outputs, false);
+}
+
+tsr_status tsr_job_wait_cut(tsr_job *j, tsr_tensors *const *outputs)
+{
+    return finish(j, outputs, true);
+}
+
+tsr_status tsr_job_run(tsr_job *j, const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    tsr_status st = tsr_job_start(j, inputs);
+    return st == TSR_OK ? tsr_job_wait(j, outputs) : st;
+}
+
+tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present)
+{
+    bool found = false;
+    if (j->asked)
+        return too_many(j, "states are named before the first run");
+    for (int i = 0; i < j->n; i++)
+        found |= tsr__rank_keep(&j->seats[i].rank, past, present);
+    if (found || (j->mpi && j->mpi->rank > 0))
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.value = str_of(past);
+    tsr__diag(j->session, DIAG_input_unknown, &at, "an input, then the output that follows it",
+              "no rank has this input together with the output '%s'", present);
+    return TSR_INVALID;
+}
+
+tsr_status tsr_job_barrier(tsr_job *j)
+{
+    struct comm_trouble why;
+    if (j->threaded) {
+        meet_at(j, j->asked);
+        wait_for(j, j->asked);
+    }
+    if (!j->mpi)
+        return verdict(j);
+    if (tsr__comm_barrier(j->mpi, j->seats[0].rank.plan, "barrier", &why) == TSR_OK)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(j->session, DIAG_rank_failed, &at, NULL, "%s", why.text);
+    return why.status == TSR_OK ? TSR_PEER : why.status;
+}
+
+int tsr_job_ranks(const tsr_job *j, int *here)
+{
+    if (here)
+        *here = j->n;
+    return j->has_bundle ? (int)j->bundle.manifest.n_ranks : 1;
+}
