@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE PATH WORD...
+//   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks
+// Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
+#include "tessera.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_SETS 64
+
+static tsr_session *s;
+static tsr_job *job;
+static tsr_tensors *sets[MAX_SETS]; // inputs live until the end
+static int n_sets;
+
+static tsr_tensors *load(const char *path)
+{
+    if (n_sets == MAX_SETS || tsr_tensors_new(s, &sets[n_sets]) != TSR_OK)
+        exit(98);
+    if (tsr_tensors_load(sets[n_sets], path, NULL, false) != TSR_OK)
+        exit(97);
+    return sets[n_sets++];
+}
+
+static tsr_status take(const char *path)
+{
+    tsr_tensors *out = NULL;
+    tsr_status st = tsr_tensors_new(s, &out);
+    if (st == TSR_OK)
+        st = tsr_job_wait(job, out);
+    if (st == TSR_OK)
+        st = tsr_tensors_save(out, path);
+    tsr_tensors_free(out);
+    return st;
+}
+
+static tsr_status each(char *list, bool start)
+{
+    tsr_tensors *mine[MAX_SETS] = {NULL};
+    char *names[MAX_SETS];
+    int n = 0;
+    for (char *p = strtok(list, ","); p; p = strtok(NULL, ","))
+        names[n++] = p;
+    for (int i = 0; i < n; i++)
+        if (start)
+            mine[i] = load(names[i]);
+        else if (tsr_tensors_new(s, &mine[i]) != TSR_OK)
+            exit(98);
+    if (start)
+        return tsr_job_start_cut(job, (const tsr_tensors *const *)mine);
+    tsr_status st = tsr_job_wait_cut(job, mine);
+    for (int i = 0; i < n; i++) {
+        if (st == TSR_OK)
+            st = tsr_tensors_save(mine[i], names[i]);
+        tsr_tensors_free(mine[i]);
+    }
+    return st;
+}
+
+static tsr_status word(char *w)
+{
+    char *value = strchr(w, ':');
+    if (value)
+        *value++ = 0;
+    if (strcmp(w, "barrier") == 0)
+        return tsr_job_barrier(job);
+    if (strcmp(w, "ranks") == 0) {
+        int here, all = tsr_job_ranks(job, &here);
+        printf("%d of %d\n", here, all);
+        return TSR_OK;
+    }
+    if (strcmp(w, "start") == 0)
+        return tsr_job_start(job, load(value));
+    if (strcmp(w, "wait") == 0)
+        return take(value);
+    if (strcmp(w, "startcut") == 0 || strcmp(w, "waitcut") == 0)
+        return each(value, w[0] == 's');
+    char *second = strpbrk(value, "=>");
+    *second++ = 0;
+    if (strcmp(w, "keep") == 0)
+        return tsr_job_keep(job, value, second);
+    tsr_status st = tsr_job_start(job, load(value));
+    return st == TSR_OK ? take(second) : st;
+}
+
+int main(int argc, char **argv)
+{
+    struct stat info;
+    if (argc < 3)
+        return 99;
+    s = tsr_session_new(NULL);
+    tsr_status st = tsr_engine_open(s, argv[1], NULL, NULL);
+    if (st == TSR_OK)
+        st = stat(argv[2], &info) == 0 && S_ISDIR(info.st_mode)
+                 ? tsr_job_open(s, argv[2], NULL, &job)
+                 : tsr_job_open_model(s, argv[2], NULL, &job);
+    printf("open %s\n", tsr_status_text(st));
+    for (int i = 3; i < argc && job; i++) {
+        st = word(argv[i]);
+        printf("%s %d\n", argv[i], (int)st);
+    }
+    tsr_job_close(job);
+    for (size_t i = 0; i < tsr_finding_count(s); i++)
+        printf("%s", tsr_finding_text(s, i));
+    while (n_sets)
+        tsr_tensors_free(sets[--n_sets]);
+    tsr_session_free(s);
+    return (int)st;
+}

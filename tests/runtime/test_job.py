@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs: loaded once, run many times; runs under way, states that stay with their ranks, failures."""
+from parts import *
+
+JOB = os.path.join(os.path.dirname(TOOL), "job_tool")
+
+
+def job(path, *words, timeout=60):
+    """(exit code, statuses of the words, all text)"""
+    p = subprocess.run([JOB, engine(), path, *words], capture_output=True, text=True, errors="replace", timeout=timeout)
+    lines = p.stdout.splitlines()
+    statuses = [int(x.split()[1]) for x, w in zip([x for x in lines if x.split() and x.split()[0] in {w.split(":")[0] for w in words}], words)]
+    return p.returncode, statuses, p.stdout + p.stderr
+
+
+def sets(d, n, make):
+    for k in range(n):
+        np.savez("%s/in%d.npz" % (d, k), **make(k))
+
+
+def results(d, n):
+    return [dict(np.load("%s/out%d.npz" % (d, k))) for k in range(n)]
+
+
+@case
+def many_runs(d):
+    """The same bits as single runs, of whole models and partitions, in one step or two."""
+    for n in (1, 2, 3):
+        whole, parts, x = mlp(n)
+        at = partition("%s/p%d" % (d, n), parts)
+        onnx.save(whole, d + "/w.onnx")
+        sets(d, 5, lambda k: {"x": x * (k + 1)})
+        want = [run(at, {"x": x * (k + 1)}).outputs["y"] for k in range(5)]
+        for path in (at, d + "/w.onnx"):
+            for words in (["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(5)],
+                          ["start:%s/in%d.npz" % (d, k) for k in range(5)] + ["wait:%s/out%d.npz" % (d, k) for k in range(5)]):
+                rc, _, text = job(path, *words, "barrier", "ranks")
+                assert rc == 0 and ("%d of %d" % (n, n) if path == at else "1 of 1") in text, text
+                got = [r["y"] for r in results(d, 5)]
+                assert all(np.array_equal(a, b) if path == at else np.allclose(a, b, atol=1e-4) for a, b in zip(got, want))
+
+
+@case
+def order_of_calls(d):
+    _, parts, x = mlp(2)
+    at = partition(d + "/p", parts)
+    sets(d, 1, lambda k: {"x": x})
+    start, wait = "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
+    rc, st, text = job(at, wait, *[start] * 17, wait, start, *[wait] * 16)
+    usage = STATUS.index("USAGE")
+    assert rc == 0 and st == [usage] + [0] * 16 + [usage] + [0] * 18 and "run-order" in text, (st, text)
+    rc, st, text = job(at, start, "keep:x=y", wait, "keep:x=z")
+    assert st[1] == usage and st[3] == usage, text
+    rc, st, text = job(at, start, start, start)  # closed with runs under way
+    assert rc == 0, text
+
+
+@case
+def inputs_that_do_not_fit_end_nothing(d):
+    _, parts, x = mlp(2)
+    at = partition(d + "/p", parts)
+    np.savez(d + "/bad.npz", x=x[:2])
+    np.savez(d + "/none.npz", z=x)
+    sets(d, 1, lambda k: {"x": x})
+    good = "run:%s/in0.npz>%s/out0.npz" % (d, d)
+    rc, st, text = job(at, good, "start:%s/bad.npz" % d, good, "start:%s/none.npz" % d, good)
+    assert rc == 0 and st == [0, 5, 0, 5, 0] and "input-missing" in text and "input-mismatch" in text, text
+
+
+@case
+def a_failure_ends_the_job(d):
+    """A rank fails in its second run: Gather's index is out of range there. Later calls say the same."""
+    ins, outs = [value("x", F, [3]), value("i", I, [1])], [value("y", F, [1])]
+    ranks = [model([h.make_node("Gather", ["x", "i"], ["g"]), comm("AllReduce", "g", "y", 0, range(2), F, reduce="sum")], ins, outs) for _ in range(2)]
+    at = partition(d + "/p", ranks)
+    sets(d, 2, lambda k: {"x": np.arange(3, dtype="f4"), "i": np.array([1 + 9 * k])})
+    word = lambda k: "run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k)
+    rc, st, text = job(at, word(0), word(1), word(0), "barrier")
+    failed = STATUS.index("ENGINE")
+    assert st == [0, failed, failed, failed] and "engine-failed" in text, (st, text)
+
+
+@case
+def states_stay_with_their_ranks(d):
+    """total' = total + x, kept whole and on two ranks; the first run is given it, a later one may start anew."""
+    body = [h.make_node("Add", ["past", "x"], ["present"]), h.make_node("ReduceSum", ["present"], ["s"], keepdims=0)]
+    ins = [value("x", F, ["n"]), value("past", F, ["n"])]
+    whole = model(body + [h.make_node("Identity", ["s"], ["y"])], ins, [value("y", F, []), value("present", F, ["n"])])
+    onnx.save(whole, d + "/w.onnx")
+    cut = [model(body + [comm("AllReduce", "s", "y", 0, range(2), F, reduce="sum")], ins, [value("y", F, []), value("present", F, ["n"])]) for _ in range(2)]
+    at = partition(d + "/p", cut)
+    sets(d, 4, lambda k: {"x": np.full(3, 10.0 ** k, "f4"), **({"past": np.zeros(3, "f4")} if k in (0, 3) else {})})
+    words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(4)]
+    for path, ranks in ((d + "/w.onnx", 1), (at, 2)):
+        rc, st, text = job(path, "keep:past=present", *words)
+        got = results(d, 4)
+        assert rc == 0 and all(list(r) == ["y"] for r in got), text
+        assert [float(r["y"]) for r in got] == [v * 3 * ranks for v in (1, 11, 111, 1000)], got
+        starts = ["start:" + w[4:].split(">")[0] for w in words]
+        rc, st, text = job(path, "keep:past=present", *starts, *["wait:%s/out%d.npz" % (d, k) for k in range(4)])
+        assert rc == 0 and [float(r["y"]) for r in results(d, 4)] == [v * 3 * ranks for v in (1, 11, 111, 1000)], text
+        rc, st, text = job(path, "keep:past=present", words[1])
+        assert st == [0, 5] and "first run" in text, text
+        rc, st, text = job(path, "keep:past=nothing")
+        assert st == [5] and "input-unknown" in text, text
+
+
+@case
+def a_set_for_each_rank(d):
+    """Pieces in, pieces out: each rank is given its own part."""
+    ins, outs = [value("x", F, ["n"])], [value("y", F, ["n"]), value("sum", F, [])]
+    ranks = [model([h.make_node("Relu", ["x"], ["y"]), h.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+                    comm("AllReduce", "s", "sum", 0, range(3), F, reduce="sum")], ins, outs) for _ in range(3)]
+    at = partition(d + "/p", ranks)
+    x = np.arange(-3, 4, dtype="f4")
+    for r, piece in enumerate(np.array_split(x, 3)):
+        np.savez("%s/in%d.npz" % (d, r), x=piece)
+    names = lambda kind: ",".join("%s/%s%d.npz" % (d, kind, r) for r in range(3))
+    rc, st, text = job(at, "startcut:" + names("in"), "waitcut:" + names("out"))
+    got = results(d, 3)
+    assert rc == 0 and np.array_equal(np.concatenate([r["y"] for r in got]), np.maximum(x, 0)), text
+    assert all(float(r["sum"]) == x.sum() for r in got)
+
+
+@case
+def runs_through_stages(d):
+    """Two stages, eight runs under way at once: the results of a single run."""
+    work = 40
+    x = np.random.default_rng(0).normal(size=(160, 160)).astype("f4") / 13
+    chain = lambda a, b: [h.make_node("MatMul", ["%s%d" % (a, k) if k else a, "w"], ["%s%d" % (a, k + 1) if k + 1 < work else b]) for k in range(work)]
+    first = model(chain("x", "a") + [comm("Send", "a", "none", 0, range(2), F, **{"from": 0, "to": 1})], [value("x", F, x.shape)], [value("none", F, None)], {"w": x})
+    empty = {"w": x, "empty": np.zeros(0, "f4")}
+    second = model([comm("Recv", "empty", "b", 0, range(2), F, **{"from": 0, "to": 1})] + chain("b", "y"), [], [value("y", F, x.shape)], empty)
+    at = partition(d + "/p", [first, second])
+    sets(d, 2, lambda k: {"x": x + k})
+    files = ",".join("%s/o%d.npz" % (d, r) for r in range(2))
+    one = ["start:%s/in1.npz" % d, "waitcut:" + files]
+    rc, _, text = job(at, *one)
+    assert rc == 0, text
+    want = np.load(d + "/o1.npz")["y"]
+    rc, _, text = job(at, *[one[0]] * 8, *[one[1]] * 8)
+    assert rc == 0 and np.array_equal(np.load(d + "/o1.npz")["y"], want), text
+
+
+main()
