@@ -166,38 +166,70 @@ static void look_on(struct solving *s)
 
 // ---- fronts
 
-// The best multiple of the prices, by the exact minimum: the sign of what the priced rows have left
-// says whether to go up or down. Answers on the way are offered.
-static void tune_prices(struct solving *s, double *lambda)
+// The best price of one row, the others given: the sign of what the exact minimum leaves of it says
+// whether to go up or down. Answers on the way are offered.
+static void tune_row(struct solving *s, double *lambda, uint32_t r)
 {
     const struct wide *w = &s->w;
-    double low = 0, high = 4;
-    double *base = HEAP_ARRAY(&s->heap, double, (size_t)w->n_rows + 1);
-    if (!base)
-        return;
-    memcpy(base, lambda, w->n_rows * sizeof(double));
-    for (int i = 0; i < 30 && !tsr__effort_over(&s->effort); i++) {
-        double middle = i == 0 ? 1 : (low + high) / 2, slope = 0;
-        for (uint32_t r = 0; r < w->n_rows; r++)
-            lambda[r] = base[r] * middle;
+    double low = 0, high = lambda[r] > 0 ? 2 * lambda[r] : 1.0 / (double)w->scale;
+    bool bracket = false;
+    for (int i = 0; i < 60 && !tsr__effort_over(&s->effort); i++) {
+        lambda[r] = bracket ? (low + high) / 2 : high;
         tsr__search_exact(&s->search, &s->tree, lambda);
-        for (uint32_t r = 0; r < w->n_rows; r++)
-            slope += base[r] * (double)(s->search.load[r] - w->bound[r]);
-        if (slope > 0)
-            low = middle;
+        bool broken = s->search.load[r] > w->bound[r];
+        if (!bracket && broken && high * (double)w->scale < (double)s->most) {
+            low = high;
+            high *= 8;
+            continue;
+        }
+        bracket = true;
+        if (broken)
+            low = lambda[r];
         else
-            high = middle;
+            high = lambda[r];
+        if (high - low < 1e-4 * high)
+            break;
     }
-    tsr__heap_free(&s->heap, base);
+    lambda[r] = high;
+    tsr__search_exact(&s->search, &s->tree, lambda);
+}
+
+static uint32_t worst_row(const struct wide *w, const int64_t *load)
+{
+    uint32_t worst = NONE;
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        if (load[r] > w->bound[r] &&
+            (worst == NONE || load[r] - w->bound[r] > load[worst] - w->bound[worst]))
+            worst = r;
+    return worst;
+}
+
+// Prices for few rows: the one that is broken worst at the best prices so far comes next.
+static void tune_prices(struct solving *s, struct front *f, double *lambda)
+{
+    tsr__search_exact(&s->search, &s->tree, lambda);
+    for (int i = 0; i < FRONT_ROWS - 1 && !tsr__effort_over(&s->effort); i++) {
+        uint32_t r = worst_row(&s->w, s->search.load);
+        for (uint32_t j = 0; j < f->n_rows && r != NONE; j++)
+            if (f->rows[j] == r)
+                r = NONE;
+        if (r == NONE)
+            break;
+        f->rows[f->n_rows++] = r;
+        for (uint32_t j = 0; j < f->n_rows; j++)
+            tune_row(s, lambda, f->rows[f->n_rows - 1 - j]);
+    }
 }
 
 // Thresholds grow from just above the bound up to the answer that is known.
 static void prove(struct solving *s)
 {
-    double *lambda = s->search.dual.best_lambda;
+    double *lambda = HEAP_ARRAY(&s->heap, double, (size_t)s->w.n_rows + 1);
     struct front f = {.w = &s->w, .tree = &s->tree, .lambda = lambda, .effort = &s->effort};
+    if (!lambda)
+        return;
     f.max_points = FRONT_POINTS;
-    tune_prices(s, lambda);
+    tune_prices(s, &f, lambda);
     take(s);
     int64_t window = s->bound / 2000 + 1;
     while (!settled(s)) {

@@ -7,10 +7,11 @@
 // threshold only few are left. Rows are active once an answer has broken them.
 #include "solve_front.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct point {
-    int64_t cost, priced;     // priced: cost and prices of all rows, as the tree counts them
+    int64_t cost;
     int64_t used[FRONT_ROWS]; // by active row
 };
 struct set {
@@ -26,7 +27,8 @@ struct run {
     int64_t ***used;    // by node (NULL: nothing), by choice: usage of the active rows
     struct set **sets;  // by bucket, by cell
     struct set *joined; // of the first i roots together
-    int64_t below;      // a priced total from here on is of no use
+    double price[FRONT_ROWS];
+    double below;       // a priced total from here on is of no use
     struct set work[2]; // growing
     size_t cap[2];
     uint64_t points;
@@ -48,13 +50,22 @@ static void unary_of(const struct run *r, uint32_t v, const double *prefix, int6
     }
 }
 
-// What the prices pay for the bounds, rounded up.
-static int64_t paid(const struct run *r)
+// What the prices pay for the bounds.
+static double paid(const struct run *r)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < r->f->w->n_rows; i++)
-        sum += r->f->lambda[i] * (double)r->f->w->bound[i];
-    return (int64_t)(sum * (1 + 1e-12)) + 1;
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        sum += r->price[i] * (double)r->f->w->bound[r->rows[i]];
+    return sum;
+}
+
+// Rounded the same way for all points: what is no better in anything is never priced lower.
+static double priced(const struct run *r, const struct point *p)
+{
+    double sum = (double)p->cost;
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        sum += r->price[i] * (double)p->used[i];
+    return sum;
 }
 
 static bool run_prices(struct run *r)
@@ -64,8 +75,12 @@ static bool run_prices(struct run *r)
     r->unary = ARENA_ARRAY(&r->arena, int64_t *, (size_t)w->n + 1);
     if (r->arena.failed)
         return false;
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        r->price[i] = r->f->lambda[r->rows[i]];
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        prefix[r->rows[i] + 1] += r->price[i];
     for (uint32_t i = 0; i < w->n_rows; i++)
-        prefix[i + 1] = prefix[i] + r->f->lambda[i];
+        prefix[i + 1] += prefix[i];
     for (uint32_t v = 0; v < w->n; v++) {
         r->unary[v] = ARENA_ARRAY(&r->arena, int64_t, w->k[v]);
         if (!r->unary[v])
@@ -194,12 +209,10 @@ static void cross(struct run *r, int from, struct set s, int64_t rest, int to)
     for (size_t i = 0; i < left->n; i++)
         for (size_t j = 0; j < s.n; j++) {
             const struct point *p = &left->at[i], *q = &s.at[j];
-            if (p->priced + q->priced + rest >= r->below)
-                continue;
-            struct point sum = {p->cost + q->cost, p->priced + q->priced, {0}};
+            struct point sum = {p->cost + q->cost, {0}};
             for (uint32_t k = 0; k < r->n_rows; k++)
                 sum.used[k] = p->used[k] + q->used[k];
-            if (!within(r, &sum))
+            if (!within(r, &sum) || priced(r, &sum) + (double)rest >= r->below)
                 continue;
             struct point *out = push(r, to);
             if (!out)
@@ -222,7 +235,7 @@ struct cell {
 static bool own_point(const struct run *r, const struct cell *x, uint32_t c, struct point *out)
 {
     uint32_t v = x->b->node;
-    *out = (struct point){r->f->w->cost[v][c], r->unary[v][c], {0}};
+    *out = (struct point){r->f->w->cost[v][c], {0}};
     for (uint32_t f = 0; f < x->b->n_factors; f++) {
         const struct tree_factor *y = &x->b->factors[f];
         if (y->child != NONE)
@@ -231,17 +244,16 @@ static bool own_point(const struct run *r, const struct cell *x, uint32_t c, str
         if (cost >= NEVER)
             return false;
         out->cost += cost;
-        out->priced += cost;
     }
     for (uint32_t a = 0; r->used[v] && a < r->n_rows; a++)
         out->used[a] = r->used[v][c][a];
-    return out->priced < NEVER;
+    return out->cost < NEVER;
 }
 
-// Least priced total with choice c: what its children give at best, and the rest.
-static int64_t outlook(const struct cell *x, uint32_t c, const struct point *own)
+// What the children give at best with choice c, and the rest.
+static int64_t outlook(const struct cell *x, uint32_t c)
 {
-    int64_t sum = plus(own->priced, x->rest);
+    int64_t sum = x->rest;
     for (uint32_t f = 0; f < x->b->n_factors; f++) {
         const struct tree_factor *y = &x->b->factors[f];
         if (y->child != NONE)
@@ -254,7 +266,7 @@ static int64_t outlook(const struct cell *x, uint32_t c, const struct point *own
 static int combine(struct run *r, const struct cell *x, uint32_t c, const struct point *own)
 {
     int now = 0;
-    int64_t rest = outlook(x, c, own) - own->priced;
+    int64_t rest = outlook(x, c);
     r->work[0].n = 0;
     struct point *first = push(r, 0);
     if (!first)
@@ -319,7 +331,9 @@ static void fill_bucket(struct run *r, uint32_t i, struct set *all, size_t *cap)
         all->n = 0;
         for (uint32_t c = 0; c < t->k[b->node] && x.rest < NEVER; c++) {
             struct point own;
-            if (!own_point(r, &x, c, &own) || outlook(&x, c, &own) >= r->below || !within(r, &own))
+            if (!own_point(r, &x, c, &own) || !within(r, &own))
+                continue;
+            if (priced(r, &own) + (double)outlook(&x, c) >= r->below)
                 continue;
             append(r, all, cap, combine(r, &x, c, &own));
         }
@@ -394,7 +408,7 @@ static bool matches(const struct run *r, const struct point *p, const struct poi
 
 static struct point minus(const struct run *r, const struct point *p, const struct point *q)
 {
-    struct point out = {p->cost - q->cost, 0, {0}};
+    struct point out = {p->cost - q->cost, {0}};
     for (uint32_t i = 0; i < r->n_rows; i++)
         out.used[i] = p->used[i] - q->used[i];
     return out;
@@ -480,9 +494,11 @@ static enum front_end run_once(struct run *r, int64_t threshold, uint32_t *x, in
     if (!run_prices(r) || !run_usages(r))
         return FRONT_FAILED;
     int64_t bound = tsr__tree_up(t, r->unary);
-    r->below = plus(threshold, paid(r));
+    // Sums of doubles err by far less than the margin.
+    r->below = (double)threshold + paid(r);
+    r->below += 1e-9 * (fabs((double)threshold) + paid(r)) + 1e-3;
     r->f->effort->work += 3 * t->cells;
-    if (bound >= r->below)
+    if ((double)bound >= r->below)
         return FRONT_NONE;
     r->sets = ARENA_ARRAY(&r->arena, struct set *, (size_t)t->m + 1);
     struct point *goals = ARENA_ARRAY(&r->arena, struct point, (size_t)t->m + 1);
@@ -523,7 +539,8 @@ static bool activate(struct run *r, const int64_t *load, bool *broken)
 enum front_end tsr__front(struct front *f, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     const struct wide *w = f->w;
-    struct run r = {.f = f};
+    struct run r = {.f = f, .n_rows = f->n_rows};
+    memcpy(r.rows, f->rows, sizeof(r.rows));
     enum front_end end;
     bool broken = false, again;
     size_t bytes = ((size_t)w->n_rows + 1) * sizeof(int64_t);

@@ -9,8 +9,10 @@
 
 struct front {
     const struct wide *w;
-    struct tree *tree; // of all nodes
-    const double *lambda;
+    struct tree *tree;         // of all nodes
+    uint32_t rows[FRONT_ROWS]; // that are active from the start: all that have a price
+    uint32_t n_rows;
+    const double *lambda; // prices, by row
     struct effort *effort;
     uint64_t max_points;
 };

@@ -67,7 +67,8 @@ static void drop_edge(struct core *c, uint32_t id)
     e->table = NULL;
 }
 
-static uint32_t find_edge(const struct core *c, uint32_t u, uint32_t v)
+// An edge between u and v other than `but`, or NONE.
+static uint32_t find_edge(const struct core *c, uint32_t u, uint32_t v, uint32_t but)
 {
     if (c->nodes[v].edges.n < c->nodes[u].edges.n) {
         uint32_t swap = u;
@@ -75,7 +76,8 @@ static uint32_t find_edge(const struct core *c, uint32_t u, uint32_t v)
         v = swap;
     }
     for (uint32_t i = 0; i < c->nodes[u].edges.n; i++)
-        if (edge_other(&c->edges.at[c->nodes[u].edges.at[i]], u) == v)
+        if (c->nodes[u].edges.at[i] != but &&
+            edge_other(&c->edges.at[c->nodes[u].edges.at[i]], u) == v)
             return c->nodes[u].edges.at[i];
     return NONE;
 }
@@ -83,7 +85,7 @@ static uint32_t find_edge(const struct core *c, uint32_t u, uint32_t v)
 // Adds t (rows: choices of u) to the edge between u and w; t is taken over.
 static void add_table(struct core *c, struct queue *q, uint32_t u, uint32_t w, struct table *t)
 {
-    uint32_t id = find_edge(c, u, w);
+    uint32_t id = find_edge(c, u, w, NONE);
     if (id == NONE) {
         id = c->edges.n;
         struct core_edge *e = list_push(c->heap, &c->edges);
@@ -490,9 +492,27 @@ static bool dominate(struct core *c, uint32_t v, uint8_t *dead)
     return any;
 }
 
+// Sums may have made choices forbidden.
+static bool forbidden(struct core *c, uint32_t v, uint8_t *dead)
+{
+    struct core_node *n = &c->nodes[v];
+    bool any = false;
+    for (uint32_t i = 0; i < n->k; i++) {
+        dead[i] = n->cost[i] >= NEVER;
+        any |= dead[i];
+    }
+    if (any)
+        tsr__core_remove(c, v, dead);
+    return any;
+}
+
 static void visit_node(struct core *c, struct queue *q, uint32_t v, struct scratch *s)
 {
     struct core_node *n = &c->nodes[v];
+    if (forbidden(c, v, s->dead)) {
+        touched(c, q, v);
+        return;
+    }
     trim_uses(c, v);
     if (dominate(c, v, s->dead)) {
         touched(c, q, v);
@@ -670,7 +690,7 @@ static void join_edges(struct core *c, struct queue *q)
 {
     for (uint32_t id = 0; id < c->edges.n && !c->heap->failed; id++) {
         struct core_edge e = c->edges.at[id];
-        if (!e.table || find_edge(c, e.a, e.b) == id)
+        if (!e.table || find_edge(c, e.a, e.b, id) == NONE)
             continue;
         struct table *t = tsr__table_new(c, e.table->rows, e.table->cols);
         if (!t)

@@ -254,6 +254,7 @@ void tsr__search_exact(struct search *s, struct tree *t, const double *lambda)
     if ((double)least - paid > s->dual.best) {
         s->dual.best = (double)least - paid;
         s->dual.best_paid = paid;
+        memcpy(s->dual.best_lambda, lambda, w->n_rows * sizeof(double));
     }
 }
 

@@ -67,7 +67,7 @@ static void equals_trying_everything(void **state)
         draw_program(&p, &arena, seed, &shapes[seed % TSR_COUNT(shapes)]);
         struct truth t = try_everything(&p);
         if (tsr__program_solve(&p, NULL, &arena, &r) != TSR_OK)
-            fail_msg("seed %llu", (unsigned long long)seed);
+            fail_msg("seed %llu: %s", (unsigned long long)seed, "status");
         if (r.feasible != (t.cost != COST_FORBIDDEN) || (r.feasible && r.cost != t.cost) ||
             (r.feasible && !r.optimal))
             print_message("seed %llu: %lld, found %lld, bound %lld\n", (unsigned long long)seed,
