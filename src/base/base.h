@@ -278,9 +278,25 @@ void tsr__out_write(struct outfile *o, const void *p, size_t n);
 // through a map; a source that ends early is an error, not a signal.
 void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length);
 void tsr__out_pad(struct outfile *o, size_t align); // zeros up to a multiple of align
+// The same as writing each piece; many pieces cost one call of the kernel and no copy here.
+struct iovec;
+void tsr__out_gather(struct outfile *o, const struct iovec *pieces, int n);
+uint64_t tsr__out_reached(const struct outfile *o); // bytes that are in the file, not in the buffer
 // Flush, fsync (not for large new files), rename.
 tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE;
 void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
+
+// Digests of files that are being written, taken by threads of their own (follow.c). The files must stay
+// open until tsr__follow_finish; each has a place in fds.
+struct follow;
+tsr_status tsr__follow_start(tsr_session *s, const int *fds, size_t n,
+                             struct follow **out) TSR_MUST_USE;
+// So many bytes of file i are there. Waits if the digest is far behind.
+void tsr__follow_ready(struct follow *w, size_t i, uint64_t bytes);
+// Everything has been written. TSR_IO: it could not be read back (finding).
+tsr_status tsr__follow_finish(struct follow *w) TSR_MUST_USE;
+void tsr__follow_digest(struct follow *w, size_t i, char out[65]); // after that, once for each
+void tsr__follow_free(struct follow *w);                          // NULL is fine
 
 // A folder published whole: files are made in a sibling, renamed over at commit. An existing target
 // that is not an empty folder is refused unless replace; then the old one is kept until the new one

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define OUT_BUFFER ((size_t)1 << 20)
@@ -123,8 +124,7 @@ static int create_temporary(struct outfile *o)
     char name[TEMPORARY_NAME];
     for (int i = 0; i < NAME_TRIES; i++) {
         tsr__path_draw(name);
-        int fd =
-            openat(o->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int fd = openat(o->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0 && errno == EEXIST)
             continue;
         if (fd < 0)
@@ -241,6 +241,47 @@ void tsr__out_write(struct outfile *o, const void *p, size_t n)
     }
     memcpy(o->buffer + o->n, p, n);
     o->n += n;
+}
+
+#define GATHER_MOST 1024 // pieces of one call: what Linux takes
+
+// Writes n pieces, of which a call may take only some: what is left of the first goes by write.
+static void gather_all(struct outfile *o, const struct iovec *v, int n)
+{
+    while (n > 0 && !o->failed) {
+        ssize_t done = tsr__fault(o->session, FAULT_WRITE)
+                           ? (errno = EIO, -1)
+                           : writev(o->fd, v, n < GATHER_MOST ? n : GATHER_MOST);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0) {
+            fail_write(o, errno);
+            return;
+        }
+        for (; n > 0 && (size_t)done >= v->iov_len; v++, n--)
+            done -= (ssize_t)v->iov_len;
+        if (n > 0 && done > 0) {
+            write_all(o, (const char *)v->iov_base + done, v->iov_len - (size_t)done);
+            v++, n--;
+        }
+    }
+}
+
+void tsr__out_gather(struct outfile *o, const struct iovec *pieces, int n)
+{
+    if (o->failed || !flush(o))
+        return;
+    for (int i = 0; i < n; i++) {
+        if (o->digest)
+            tsr__sha256_add(o->digest, pieces[i].iov_base, pieces[i].iov_len);
+        o->offset += pieces[i].iov_len;
+    }
+    gather_all(o, pieces, n);
+}
+
+uint64_t tsr__out_reached(const struct outfile *o)
+{
+    return o->offset - o->n;
 }
 
 static void fail_source(struct outfile *o, int fd, uint64_t at, const char *why)

@@ -131,6 +131,7 @@ struct plan {
     struct map names;           // every name in the model
     struct map sizes;           // symbol -> struct size_source
     int64_t n_comms;
+    bool undigested; // benchmarks: data files without digests
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
 };

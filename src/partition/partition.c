@@ -514,8 +514,8 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     return st;
 }
 
-tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
-                         tsr_partition_summary *summary)
+tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                          bool undigested, tsr_partition_summary *summary)
 {
     tsr_partition_options given = {.size = sizeof(given)};
     if (options)
@@ -528,11 +528,17 @@ tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_o
         return st;
     struct arena arena;
     tsr__arena_init(&arena, tsr_model_session(m));
-    struct plan plan = {.arena = &arena};
+    struct plan plan = {.arena = &arena, .undigested = undigested};
     st = plan_begin(&plan, m, config);
     if (st == TSR_OK)
         st = partition_with(&plan, folder, &given, summary);
     tsr_model_free(plan.expanded);
     tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                         tsr_partition_summary *summary)
+{
+    return tsr__partition(m, folder, options, false, summary);
 }

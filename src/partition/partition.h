@@ -19,4 +19,8 @@
 #define TSR_OP_SEND      "Send"
 #define TSR_OP_RECV      "Recv"
 
+// tsr_partition; for benchmarks, data files may be left without digests.
+tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                          bool undigested, tsr_partition_summary *summary);
+
 #endif
