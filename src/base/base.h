@@ -268,6 +268,7 @@ struct outfile {
     size_t n;
     uint64_t offset;       // bytes written so far, buffer included
     struct sha256 *digest; // fed with everything written, if not NULL
+    uint64_t copy_least;   // pieces from here on are copied inside the kernel; 0: the usual
     bool failed;
     tsr_status status; // of the first failure; what commit returns
     int dir_fd;        // folder of the target

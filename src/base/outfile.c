@@ -333,7 +333,7 @@ void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length)
         fail_source(o, fd, offset, "it is shorter than was said");
         return;
     }
-    if (!o->digest && length >= COPY_LEAST) {
+    if (!o->digest && length >= (o->copy_least ? o->copy_least : COPY_LEAST)) {
         uint64_t done = copy_in_kernel(o, fd, offset, length);
         o->offset += done;
         offset += done;

@@ -9,9 +9,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES  ((int64_t)4 << 20)
+#define BLOCK_BYTES  ((int64_t)1 << 20)
 #define BATCH_RANKS  16                  // data files open at a time: each has a buffer
-#define COPY_LEAST   ((int64_t)64 << 10) // stretches from here on are copied inside the kernel
+#define COPY_LEAST   ((int64_t)16 << 10) // stretches from here on are copied inside the kernel
 #define COPY_MOST    ((int64_t)64 << 20) // of one step, so that digests keep up
 #define GATHER_LEAST 1024                // smaller pieces are put together here first
 #define GATHER_MOST  256                 // pieces of one step
@@ -260,6 +260,8 @@ static tsr_status batch_open_file(struct batch *b, int64_t i, struct outfolder *
         return TSR_NOMEM;
     tsr_status st = tsr__out_open(b->plan->session, path.p, &b->files[i]);
     b->open[i] = st == TSR_OK;
+    if (b->open[i])
+        b->files[i].copy_least = COPY_LEAST;
     return st;
 }
 
