@@ -144,6 +144,119 @@ static void off_the_chain(void **state)
     end(*state, &p, TSR_BUG);
 }
 
+// ---- bodies --------------------------------------------------------------------------------------
+
+// A Loop on rank r that carries the token; its body is what the next communications go into.
+static tsr_node *loop_begin(struct pair *p, int r)
+{
+    struct part *t = &p->parts[r];
+    static const int64_t turns = 2;
+    static const unsigned char yes = 1;
+    struct str name[4];
+    for (int i = 0; i < 4; i++)
+        name[i] = tsr__part_fresh(t);
+    tsr_value *in[3] = {tsr_graph_add_initializer(t->graph, name[0].p, TSR_INT64, 0, NULL, &turns,
+                                                  sizeof(turns)),
+                        tsr_graph_add_initializer(t->graph, name[1].p, TSR_BOOL, 0, NULL, &yes, 1),
+                        t->token};
+    const char *out[1] = {name[2].p};
+    tsr_node *n = tsr_graph_add_node(t->graph, "", "Loop", "loop", in, 3, out, 1);
+    assert_non_null(n);
+    t->graph = tsr__node_add_graph(n, "body", "body");
+    assert_non_null(t->graph);
+    assert_non_null(tsr_graph_add_input(t->graph, "i"));
+    assert_non_null(tsr_graph_add_input(t->graph, "go"));
+    t->token = tsr_graph_add_input(t->graph, name[3].p);
+    assert_non_null(t->token);
+    return n;
+}
+
+static void loop_end(struct pair *p, int r, tsr_node *n)
+{
+    struct part *t = &p->parts[r];
+    assert_int_equal(tsr_graph_add_output(t->graph, tsr_graph_value(t->graph, "go")), TSR_OK);
+    assert_int_equal(tsr_graph_add_output(t->graph, t->token), TSR_OK);
+    t->graph = tsr_node_graph(n);
+    t->token = tsr_node_output(n, 0);
+}
+
+static void in_loops(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    for (int r = 0; r < 2; r++) {
+        tsr_node *n = loop_begin(&p, r);
+        add_comm(&p, r, "AllReduce", 0, both, 2);
+        loop_end(&p, r, n);
+        add_comm(&p, r, "AllReduce", 1, both, 2);
+    }
+    end(*state, &p, TSR_OK);
+}
+
+static void inside_and_outside(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    tsr_node *n = loop_begin(&p, 0);
+    add_comm(&p, 0, "AllReduce", 0, both, 2); // in every turn
+    loop_end(&p, 0, n);
+    add_comm(&p, 1, "AllReduce", 0, both, 2); // once
+    end(*state, &p, TSR_BUG);
+}
+
+static void a_turn_forgets_the_token(void **state)
+{
+    struct pair p;
+    begin(*state, &p);
+    for (int r = 0; r < 2; r++) {
+        tsr_node *n = loop_begin(&p, r);
+        tsr_value *first = p.parts[r].token;
+        add_comm(&p, r, "AllReduce", 0, both, 2);
+        if (r == 1)
+            p.parts[r].token = first; // the next turn need not wait for this one
+        loop_end(&p, r, n);
+    }
+    end(*state, &p, TSR_BUG);
+}
+
+// An If on rank r that communicates in the branch of that number.
+static void add_if(struct pair *p, int r, int branch)
+{
+    struct part *t = &p->parts[r];
+    static const char *const names[] = {"then_branch", "else_branch"};
+    static const unsigned char yes = 1;
+    struct str c = tsr__part_fresh(t), y = tsr__part_fresh(t);
+    tsr_value *in[1] = {tsr_graph_add_initializer(t->graph, c.p, TSR_BOOL, 0, NULL, &yes, 1)};
+    const char *out[1] = {y.p};
+    tsr_graph *outer = t->graph;
+    tsr_value *token = t->token;
+    tsr_node *n = tsr_graph_add_node(outer, "", "If", "if", in, 1, out, 1);
+    for (int k = 0; k < 2; k++) {
+        t->graph = tsr__node_add_graph(n, names[k], names[k]);
+        t->token = token;
+        if (k == branch)
+            add_comm(p, r, "AllReduce", 0, both, 2);
+        else
+            t->token = tsr__part_node(t, "Identity", (struct str){0}, 1, token);
+        assert_int_equal(tsr_graph_add_output(t->graph, t->token), TSR_OK);
+    }
+    t->graph = outer;
+    t->token = tsr_node_output(n, 0);
+}
+
+static void branches(void **state)
+{
+    for (int other = 0; other < 2; other++) {
+        struct pair p;
+        begin(*state, &p);
+        add_if(&p, 0, 0);
+        add_if(&p, 1, other);
+        for (int r = 0; r < 2; r++)
+            add_comm(&p, r, "AllReduce", 1, both, 2);
+        end(*state, &p, other ? TSR_BUG : TSR_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +267,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_order, setup, teardown),
         cmocka_unit_test_setup_teardown(not_of_the_group, setup, teardown),
         cmocka_unit_test_setup_teardown(off_the_chain, setup, teardown),
+        cmocka_unit_test_setup_teardown(in_loops, setup, teardown),
+        cmocka_unit_test_setup_teardown(inside_and_outside, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_turn_forgets_the_token, setup, teardown),
+        cmocka_unit_test_setup_teardown(branches, setup, teardown),
     };
     return cmocka_run_group_tests_name("partition agree", tests, NULL, NULL);
 }
