@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan),
-# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n.
+# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n, BODIES=n.
 
 BUILD    ?= build$(if $(SANITIZE),-asan)$(if $(COVERAGE),-cov)
 PREFIX   ?= /usr/local
@@ -31,6 +31,7 @@ prove: all
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
 	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
 	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
+	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
 	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all
 
 bench: SETUP := tools/setup bench

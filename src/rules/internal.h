@@ -105,6 +105,7 @@ struct op_row {
     shape_fn value;    // elements of small integer results
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
     bool single;       // gives something else each time: one device runs it
+    bool bodies;       // control flow: its bodies are cut, not the node itself (control.c)
     expand_fn expand;  // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
 };

@@ -642,7 +642,7 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
 {
     const struct op_row *row = tsr__row_of(s, n);
-    if (has_subgraphs(n))
+    if (has_subgraphs(n) || (row && row->bodies))
         return whole_rule(a, "nothing in its bodies can be cut");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");

@@ -18,6 +18,8 @@ rng = np.random.default_rng(7)
 
 # ---- data -------------------------------------------------------------------------------------------
 
+BODIES = ("If", "Loop", "Scan")  # cut inside: tests/e2e/bodies.py and random_bodies.py prove that
+
 def floats(*shape, low=-2.0, high=2.0):
     return rng.uniform(low, high, shape).astype(np.float32)
 
@@ -433,7 +435,7 @@ def main(printer, only):
             shapes = [None if v is None else list((v.value if isinstance(v, Host) else v).shape) for v in c["inputs"]]
             print("%s %s %s: %s" % (op, shapes, c["attributes"], wrong))
     for r in rows:
-        if (r["op"], r["since"], r["domain"]) not in cut_rows and not r["whole"]:
+        if (r["op"], r["since"], r["domain"]) not in cut_rows and not r["whole"] and r["op"] not in BODIES:
             bad += 1
             print("%s from opset %d: no cut was proved" % (full(r), r["since"]))
     unknown = set(cases) - known
