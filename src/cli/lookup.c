@@ -152,11 +152,31 @@ static void find_path(struct editor *e, const tsr_graph *g, char *text, bool glo
     find_step(e, g, text, globs);
 }
 
+// `function NAME > inner`: a node of the body of that function.
+static void find_in_function(struct editor *e, char *text, bool globs)
+{
+    static const char word[] = "function ";
+    char *arrow = strstr(text, " > ");
+    if (strncmp(text, word, sizeof word - 1) != 0 || !arrow)
+        return;
+    *arrow = 0;
+    for (size_t i = 0; i < tsr_model_function_count(e->model); i++) {
+        const tsr_function *f = tsr_model_function(e->model, i);
+        if (!strcmp(tsr_function_name(f), text + sizeof word - 1)) {
+            find_path(e, tsr_function_graph(f), arrow + 3, globs);
+            break;
+        }
+    }
+    *arrow = ' ';
+}
+
 size_t edit_find_nodes(struct editor *e, const char *text, size_t n, bool globs)
 {
     char *copy = edit_copy(text, n);
     e->n_found = 0;
-    if (copy) {
+    if (copy)
+        find_in_function(e, copy, globs);
+    if (copy && !e->n_found) {
         find_step(e, tsr_model_graph(e->model), copy, globs);
         if (!e->n_found)
             find_path(e, tsr_model_graph(e->model), copy, globs);

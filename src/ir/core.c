@@ -437,16 +437,20 @@ struct place tsr__place_value(const tsr_value *v)
     return at;
 }
 
-int64_t tsr__node_opset(const tsr_node *n)
+int64_t tsr__graph_opset(const tsr_graph *g, struct str domain)
 {
-    const tsr_graph *g = n->graph;
     while (g->owner)
         g = g->owner->graph;
     const opset_list *list = g->function ? &g->function->opsets : &g->model->opsets;
     for (size_t i = 0; i < list->n; i++)
-        if (str_eq(list->at[i].domain, n->domain->text))
+        if (str_eq(list->at[i].domain, domain))
             return list->at[i].version;
     return 0;
+}
+
+int64_t tsr__node_opset(const tsr_node *n)
+{
+    return tsr__graph_opset(n->graph, n->domain->text);
 }
 
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base)

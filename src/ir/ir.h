@@ -26,6 +26,8 @@ tsr__value_dims(const tsr_value *v); // tsr_value_rank of them; valid until the 
 struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
 // Opset version that the node's domain has in its model or function; 0: not imported.
 int64_t tsr__node_opset(const tsr_node *n);
+// The same of any domain, for a graph and what is in it.
+int64_t tsr__graph_opset(const tsr_graph *g, struct str domain);
 // Place of a node for findings (graph path such as "main > #3 If then_branch", index, name, operator).
 struct place tsr__place_node(const tsr_node *n);
 struct place tsr__place_value(const tsr_value *v);
@@ -76,6 +78,8 @@ int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap);
 int64_t tsr__attr_length(const tsr_attr *a);
 tsr_attr *tsr__function_attr(const tsr_function *fn,
                              struct str name); // its default in the function, or NULL
+// tsr_node_inline for callers who know that the body means the same in the operator sets of this place.
+tsr_status tsr__node_inline_here(tsr_node *call) TSR_MUST_USE;
 // The function of the model that the node calls, or NULL.
 tsr_function *tsr__node_function(const tsr_node *n);
 // Name not yet used in g, starting from base.

@@ -196,8 +196,9 @@ tsr_function *tsr__node_function(const tsr_node *n)
     return function_of(n);
 }
 
-// The body's operator sets must be those of the place where it goes, or new there.
-static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool change)
+// The body's operator sets must be those of the place where it goes, or new there; of another version
+// only where the caller knows better.
+static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool change, bool any_version)
 {
     tsr_model *m = call->graph->model;
     const opset_list *here = opsets_at(call->graph);
@@ -208,7 +209,7 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool chang
             if (str_eq(here->at[k].domain, o->domain))
                 known = &here->at[k];
         bool imported = known || here == &m->opsets;
-        if (imported && (!known || known->version == o->version)) {
+        if (imported && (!known || any_version || known->version == o->version)) {
             tsr_status st =
                 !known && change ? tsr_model_set_opset(m, o->domain.p, o->version) : TSR_OK;
             if (st != TSR_OK)
@@ -225,7 +226,7 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool chang
     return TSR_OK;
 }
 
-static tsr_status check_call(tsr_node *call, const tsr_function **out)
+static tsr_status check_call(tsr_node *call, bool any_version, const tsr_function **out)
 {
     tsr_session *s = call->graph->model->session;
     struct place at = tsr__place_node(call);
@@ -250,7 +251,7 @@ static tsr_status check_call(tsr_node *call, const tsr_function **out)
             return TSR_INVALID;
         }
     *out = f;
-    return check_opsets(call, f, false);
+    return check_opsets(call, f, false, any_version);
 }
 
 static tsr_config *same_config(void *data, tsr_config *c)
@@ -391,12 +392,12 @@ static tsr_status hand_on(struct cloner *c, tsr_node *call, size_t i)
     return tsr_node_move_before(w, call);
 }
 
-tsr_status tsr_node_inline(tsr_node *call)
+static tsr_status inline_call(tsr_node *call, bool any_version)
 {
     const tsr_function *f = NULL;
-    tsr_status st = check_call(call, &f);
+    tsr_status st = check_call(call, any_version, &f);
     if (st == TSR_OK)
-        st = check_opsets(call, f, true);
+        st = check_opsets(call, f, true, any_version);
     if (st != TSR_OK)
         return st;
     tsr_graph *g = call->graph;
@@ -422,4 +423,14 @@ tsr_status tsr_node_inline(tsr_node *call)
         call->outputs[i] = NULL; // they are the body's now
     g->model->changed = true;
     return st == TSR_OK ? tsr_node_remove(call) : st;
+}
+
+tsr_status tsr_node_inline(tsr_node *call)
+{
+    return inline_call(call, false);
+}
+
+tsr_status tsr__node_inline_here(tsr_node *call)
+{
+    return inline_call(call, true);
 }

@@ -19,7 +19,7 @@ static int64_t ir_version(const struct plan *p)
                  {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
     int64_t own = tsr_model_ir_version(p->model);
     int64_t ir = own < 4 ? 4 : own > 8 ? 8 : own; // 4: constants need not be inputs
-    if (tsr_model_function_count(p->model) && ir < 8)
+    if (tsr__calls_left(p->model) && ir < 8)
         ir = 8;
     for (uint32_t v = 0; v < tsr__model_value_ids(p->model); v++)
         for (size_t i = 0; p->items[v] && i < TSR_COUNT(newer); i++)
@@ -103,7 +103,7 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
     struct str number = tsr__arena_printf(p->arena, "%lld", (long long)rank);
     if (!number.p)
         return TSR_NOMEM;
-    if (tsr_model_function_count(p->model) &&
+    if (tsr__calls_left(p->model) &&
         (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
         return st;
     if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||

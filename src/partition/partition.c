@@ -486,6 +486,19 @@ static tsr_status plan_begin(struct plan *p, tsr_model *m, const tsr_config *c)
     return TSR_OK;
 }
 
+// A copy in which functions are replaced by what they are made of; NULL: there are none.
+static tsr_status inline_calls(tsr_model *m, tsr_model **out, const tsr_config **config)
+{
+    if (!tsr__has_calls(m))
+        return TSR_OK;
+    tsr_status st = tsr_model_clone(m, out);
+    if (st == TSR_OK)
+        st = tsr__inline_calls(*out);
+    if (st == TSR_OK)
+        *config = tsr_model_find_config(*out, tsr_config_name(*config));
+    return st;
+}
+
 static tsr_status partition_with(struct plan *p, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -529,10 +542,14 @@ tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_
     struct arena arena;
     tsr__arena_init(&arena, tsr_model_session(m));
     struct plan plan = {.arena = &arena, .undigested = undigested};
-    st = plan_begin(&plan, m, config);
+    tsr_model *inlined = NULL;
+    st = inline_calls(m, &inlined, &config);
+    if (st == TSR_OK)
+        st = plan_begin(&plan, inlined ? inlined : m, config);
     if (st == TSR_OK)
         st = partition_with(&plan, folder, &given, summary);
     tsr_model_free(plan.expanded);
+    tsr_model_free(inlined);
     tsr__arena_free(&arena);
     return st;
 }

@@ -113,6 +113,7 @@ extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
 const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n);
+const struct op_row *tsr__row_find(struct str op, struct str domain, int64_t opset);
 
 void tsr__derive_matmul(struct derivation *d);
 void tsr__derive_gemm(struct derivation *d);

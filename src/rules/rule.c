@@ -644,6 +644,9 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
     const struct op_row *row = tsr__row_of(s, n);
     if (has_subgraphs(n) || (row && row->bodies))
         return whole_rule(a, "nothing in its bodies can be cut");
+    const char *why = NULL;
+    if (!row && tsr__is_call(n, &why))
+        return whole_rule(a, why ? why : "calls in calls are too deep");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
     if (row->whole)

@@ -126,6 +126,14 @@ bool tsr__control_of(const tsr_node *n, struct control *out);
 int tsr__control_in_axis(const struct control *c, int slice, int rank);
 int tsr__control_out_axis(const struct control *c, int result, int rank);
 
+// ---- calls (calls.c) ---------------------------------------------------------------------------
+
+// The node calls a function of the model, and has no rule of its own. *whole: why its body cannot stand
+// in its place, or NULL.
+bool tsr__is_call(const tsr_node *n, const char **whole);
+// A node of that operator, written for version `from` of its domain, means the same in version `to`.
+bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
+
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
 // A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax

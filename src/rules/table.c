@@ -699,6 +699,11 @@ static const struct op_row *find_row(struct str op, struct str domain, int64_t o
     return found;
 }
 
+const struct op_row *tsr__row_find(struct str op, struct str domain, int64_t opset)
+{
+    return find_row(op, domain, opset);
+}
+
 // Operators and domains are kept once per model, so their addresses are as good as their names.
 const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n)
 {

@@ -26,6 +26,8 @@ struct config_state {
 
 struct check {
     tsr_model *model;
+    tsr_model
+        *inlined; // not NULL: the model calls functions, and here they are replaced by their bodies
     tsr_session *session;
     const char *only;     // configuration asked for, or NULL
     struct arena arena;   // lives as long as the check
@@ -40,6 +42,7 @@ struct check {
     uint32_t node_mark, entry_mark;
     size_t errors; // of the session before
     bool annotated;
+    bool calls;   // of functions: operators are looked at once those are replaced
     bool remarks; // tell too what is right but not cut here
 };
 
@@ -259,10 +262,15 @@ static void check_stage(struct check *c, const tsr_node *n, const tsr_node_confi
     }
 }
 
+static tsr_model *model_to_follow(const struct check *c)
+{
+    return c->inlined ? c->inlined : c->model;
+}
+
 static void check_operator(struct check *c, const tsr_node *n, const tsr_node_config *nc)
 {
     if (!c->shapes && !c->arena.failed)
-        c->shapes = tsr__shapes_new(&c->arena, c->model);
+        c->shapes = tsr__shapes_new(&c->arena, model_to_follow(c));
     if (!c->shapes || !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks))
         c->scratch.failed = true;
 }
@@ -288,7 +296,8 @@ static void check_entry(struct check *c, const tsr_node *n, const tsr_node_confi
     c->entry_mark++;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
         check_spec(c, n, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
-    if (state && tsr__diag_errors(c->session) == errors && tsr_node_config_spec_count(nc))
+    if (state && tsr__diag_errors(c->session) == errors && tsr_node_config_spec_count(nc) &&
+        !c->calls)
         check_operator(c, n, nc);
     if (c->scratch.bytes > SCRATCH_MAX) {
         tsr__arena_free(&c->scratch);
@@ -405,8 +414,8 @@ static bool check_stages(struct check *c)
 
 static bool has_specs(const struct check *c, const tsr_config *config)
 {
-    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
-         n = tsr_model_next_node(c->model, n)) {
+    const tsr_model *m = model_to_follow(c);
+    for (const tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
         const tsr_node_config *nc = tsr_node_find_config(n, config);
         if (nc && tsr_node_config_spec_count(nc))
             return true;
@@ -421,7 +430,7 @@ static void remark(struct check *c, const tsr_config *config)
     struct flow_work w = {.shapes = c->shapes};
     struct arena a;
     tsr__arena_init(&a, c->session);
-    bool ok = tsr__flow_start(&w, &a, c->model, config) &&
+    bool ok = tsr__flow_start(&w, &a, model_to_follow(c), config) &&
               tsr__flow_forward(&w, SAY_UNCUT_OUTPUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL);
     c->arena.failed = c->arena.failed || (!ok && a.failed);
     tsr__arena_free(&a);
@@ -429,9 +438,10 @@ static void remark(struct check *c, const tsr_config *config)
 
 static void check_flows(struct check *c)
 {
-    size_t n = tsr_graph_node_count(tsr_model_graph(c->model)), left = FLOW_NODES_MAX;
+    tsr_model *m = model_to_follow(c);
+    size_t n = tsr_graph_node_count(tsr_model_graph(m)), left = FLOW_NODES_MAX;
     for (size_t i = 0; i < c->n_states && !c->arena.failed; i++) {
-        const tsr_config *config = c->states[i].config;
+        const tsr_config *config = tsr_model_find_config(m, tsr_config_name(c->states[i].config));
         if (!chosen(c, tsr_config_name(config)) || tsr_config_devices(config) > SOLVE_MAX_DEVICES ||
             !has_specs(c, config))
             continue;
@@ -447,6 +457,28 @@ static void check_flows(struct check *c)
     }
 }
 
+// ---- functions ----------------------------------------------------------------------------------
+
+// Whether the shardings of a function's nodes agree depends on what it is called with: that is seen
+// where its body stands in the place of the call.
+static bool check_calls(struct check *c)
+{
+    if (tsr_model_clone(c->model, &c->inlined) != TSR_OK || tsr__inline_calls(c->inlined) != TSR_OK)
+        return false;
+    c->shapes = NULL;
+    for (const tsr_node *n = tsr_model_next_node(c->inlined, NULL);
+         n && !tsr__in_function(c->inlined, n) && !c->arena.failed;
+         n = tsr_model_next_node(c->inlined, n))
+        for (size_t i = 0; i < tsr_node_config_count(n); i++) {
+            const tsr_node_config *nc = tsr_node_config_at(n, i);
+            const tsr_config *config = tsr_node_config_config(nc);
+            if (config && chosen(c, tsr_config_name(config)) && tsr__config_is_declared(config) &&
+                tsr_node_config_spec_count(nc))
+                check_operator(c, n, nc);
+        }
+    return !c->arena.failed && !c->scratch.failed;
+}
+
 // ---- all of it ----------------------------------------------------------------------------------
 
 static bool check_model(struct check *c)
@@ -454,6 +486,7 @@ static bool check_model(struct check *c)
     c->n_ids = tsr__model_value_ids(c->model);
     c->of_node = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
     c->of_spec = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
+    c->calls = tsr__has_calls(c->model);
     if (!c->of_node || !c->of_spec || !check_configs(c))
         return false;
     for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
@@ -466,6 +499,8 @@ static bool check_model(struct check *c)
                   (long long)tsr_model_ir_version(c->model));
     }
     if (!check_stages(c) || c->arena.failed || c->scratch.failed)
+        return false;
+    if (c->calls && tsr__diag_errors(c->session) == c->errors && !check_calls(c))
         return false;
     if (c->remarks && tsr__diag_errors(c->session) == c->errors)
         check_flows(c);
@@ -498,5 +533,6 @@ tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
     }
     tsr__arena_free(&c.scratch);
     tsr__arena_free(&c.arena);
+    tsr_model_free(c.inlined);
     return status;
 }

@@ -107,6 +107,9 @@ tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propagate)
         return status;
     if (tsr__diag_errors(s) > errors)
         return TSR_INVALID;
+    status = tsr__inline_calls(m);
+    if (status != TSR_OK)
+        return status;
     struct arena a;
     tsr__arena_init(&a, s);
     status = infer(&a, m, c, propagate);

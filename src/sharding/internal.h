@@ -23,6 +23,10 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
                                           const struct shape *shape);
 
+// ---- inline.c ----------------------------------------------------------------------------------
+
+bool tsr__in_function(const tsr_model *m, const tsr_node *n);
+
 // ---- infer.c -----------------------------------------------------------------------------------
 
 // True if the node has a spec of v under c, even one that says nothing.

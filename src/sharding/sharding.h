@@ -49,6 +49,14 @@ tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
 // tsr_check for stages that go on with the flow: it tells itself what is not cut here.
 tsr_status tsr__check(tsr_model *m, const char *config, bool remarks) TSR_MUST_USE;
 
+// ---- calls (inline.c) --------------------------------------------------------------------------
+
+// The model calls functions of its own that can be replaced by their bodies.
+bool tsr__has_calls(const tsr_model *m);
+// Replaces them, in place. What cannot be replaced stays; no findings but for lack of memory.
+tsr_status tsr__inline_calls(tsr_model *m) TSR_MUST_USE;
+bool tsr__calls_left(const tsr_model *m); // some node calls a function
+
 // ---- flow (flow.c, placement.c) ----------------------------------------------------------------
 
 struct placement {

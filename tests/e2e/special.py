@@ -146,7 +146,7 @@ def subgraphs_and_functions():
                node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
               [info("x", T.FLOAT, ["b", 8]), info("c", T.BOOL, [])], [info("y", T.FLOAT, ["b", 6])],
               [tensor(f4(8, 6), "W"), tensor(f4(6), "w")], functions=[f], imports=[helper.make_opsetid("my", 1)])
-    return m, 2, {"m_matmul:W": "{1,2:0,1}"}, {"x": f4(3, 8), "c": np.array(True)}, ["AllGather"]
+    return m, 2, {"m_matmul:W": "{1,2:0,1}"}, {"x": f4(3, 8), "c": np.array(True)}, ["Reshard"]
 
 
 @case

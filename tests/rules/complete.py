@@ -6,7 +6,7 @@ that exists. Prints how many operators may be cut.
 
 Usage: complete.py PRINT_RULE
 """
-import json, subprocess, sys
+import json, os, subprocess, sys
 import onnx.defs
 
 # ai.onnx, opset 28: one more than onnx 1.22 knows (27).
@@ -59,6 +59,11 @@ def main(printer):
         pass
     if len(OPSET_28) != 203 or {op for op, domain in newest if domain == ""} - set(OPSET_28):
         bad.append("the list of opset 28 is not complete")
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    made = subprocess.run([sys.executable, os.path.join(root, "tools", "changes")], check=True, capture_output=True, text=True).stdout
+    with open(os.path.join(root, "src", "rules", "changes.def")) as f:
+        there = set(f.read().splitlines())
+    bad += ["src/rules/changes.def lacks %s: run tools/changes" % line for line in made.splitlines() if line not in there]
     for line in bad:
         print(line)
     for domain in sorted({d for _, d in have}):

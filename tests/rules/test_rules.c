@@ -454,6 +454,32 @@ static void test_values_are_followed(void **state)
     assert_int_equal(tsr__shapes_ints(s, tsr_node_output(seq, 0), v, 4), -1);
 }
 
+// Which nodes may stand in a graph of another opset.
+static void test_versions_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op, *domain;
+        int64_t from, to;
+        bool fits;
+    } cases[] = {
+        {"Relu", "", 14, 18, true},       {"Relu", "", 18, 14, true},
+        {"Relu", "", 5, 6, false},        {"ReduceSum", "", 11, 18, false},
+        {"ReduceMean", "", 13, 17, true}, {"ReduceMean", "", 17, 18, false},
+        {"Cast", "", 13, 24, true},       {"Cast", "", 24, 13, false}, // it grew
+        {"Split", "", 13, 18, false},     {"Gelu", "", 20, 18, false}, // not there yet
+        {"Softmax", "", 12, 13, false},   {"MatMul", "", 1, 28, true},
+        {"RoiAlign", "", 15, 16, false},  {"Strange", "", 1, 2, false},
+        {"Strange", "my", 1, 2, false},   {"Strange", "my", 2, 2, true},
+        {"Relu", "my", 14, 18, false},
+    };
+    for (size_t i = 0; i < TSR_COUNT(cases); i++)
+        if (tsr__version_fits(str_of(cases[i].op), str_of(cases[i].domain), cases[i].from,
+                              cases[i].to) != cases[i].fits)
+            fail_msg("%s of '%s' from %d to %d", cases[i].op, cases[i].domain, (int)cases[i].from,
+                     (int)cases[i].to);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -467,6 +493,7 @@ int main(void)
         TEST(test_gemm_once),
         TEST(test_broadcast_in_doubt_stays_whole),
         TEST(test_whole_with_reasons),
+        TEST(test_versions_fit),
         TEST(test_reshape_factors),
         TEST(test_values_are_followed),
     };

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// calls.c - calls of model-local functions: which are to be replaced by their bodies, and whether the
+// body means the same there. A body may import another version of ai.onnx than the model: it fits if
+// none of its operators changed in between (changes.def). Knows no graphs beyond the body.
+#include "rules/internal.h"
+
+struct change {
+    const char *op, *versions;
+};
+static const struct change changes[] = {
+#define X(op, versions) {op, versions},
+#include "rules/changes.def"
+#undef X
+};
+
+static const char *versions_of(struct str op)
+{
+    size_t lo = 0, hi = TSR_COUNT(changes);
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int order = tsr__str_cmp(str_of(changes[mid].op), op);
+        if (order == 0)
+            return changes[mid].versions;
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
+bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
+{
+    const char *p = domain.n ? NULL : versions_of(op);
+    if (from == to || !p)
+        return from == to;
+    while (*p) {
+        int64_t version = 0;
+        for (; *p >= '0' && *p <= '9'; p++)
+            version = version * 10 + (*p - '0');
+        bool grown = *p == '+';
+        p += grown;
+        p += *p == ' ';
+        bool between =
+            from < to ? version > from && version <= to : version > to && version <= from;
+        if (between && (from > to || !grown))
+            return false;
+    }
+    return true;
+}
+
+static const char *misfit(const tsr_graph *body, const tsr_graph *place)
+{
+    for (const tsr_node *n = tsr_graph_first(body); n; n = tsr_node_next(n)) {
+        struct str domain = tsr__node_domain_str(n);
+        int64_t from = tsr__node_opset(n), to = tsr__graph_opset(place, domain);
+        bool row = tsr__row_find(tsr__node_op_str(n), domain, from) != NULL;
+        if (to && !(tsr__node_function(n) && !row) &&
+            !tsr__version_fits(tsr__node_op_str(n), domain, from, to))
+            return "the function imports another version of an operator that has changed";
+        for (size_t i = 0; i < tsr_node_attr_count(n); i++)
+            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(n, i)); k++) {
+                const char *wrong = misfit(tsr_attr_graph(tsr_node_attr(n, i), k), place);
+                if (wrong)
+                    return wrong;
+            }
+    }
+    return NULL;
+}
+
+bool tsr__is_call(const tsr_node *n, const char **whole)
+{
+    const tsr_function *f = tsr__node_function(n);
+    *whole = NULL;
+    if (!f || tsr__row_find(tsr__node_op_str(n), tsr__node_domain_str(n), tsr__node_opset(n)))
+        return false;
+    const tsr_graph *g = tsr_function_graph(f);
+    if (tsr_node_input_count(n) > tsr_graph_input_count(g) ||
+        tsr_node_output_count(n) > tsr_graph_output_count(g))
+        *whole = "the call does not fit the function";
+    else
+        *whole = misfit(g, tsr_node_graph(n));
+    return true;
+}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model-local functions, replaced by their bodies before they are cut: nested, in branches, annotated at the call and
+inside, with attributes, and written for another version of the operators. As special.py.
+
+usage: functions.py TESSERA [CASE...]"""
+import numpy as np
+from onnx import TensorProto as T, helper
+
+import special
+from special import f4, info, model, node, tensor
+
+special.CASES.clear()
+case = special.case
+MY = [helper.make_opsetid("my", 1)]
+
+
+def function(name, ins, outs, nodes, opset=18, attributes=(), **more):
+    return helper.make_function("my", name, ins, outs, nodes, [helper.make_opsetid("", opset)] + MY, list(attributes), **more)
+
+
+def ffn(opset=18):
+    return function("Ffn", ["x", "a", "b"], ["y"], [node("MatMul", ["x", "a"], ["h"], name="up"), node("Relu", ["h"], ["g"], name="act"),
+                                                   node("MatMul", ["g", "b"], ["y"], name="down")], opset)
+
+
+def call(op, ins, outs, name, **more):
+    return helper.make_node(op, ins, outs, name=name, domain="my", **more)
+
+
+def twice(f, opset=18):
+    return model([call("Ffn", ["x", "a", "b"], ["h"], "one"), call("Ffn", ["h", "c", "d"], ["y"], "two")],
+                 [info("x", T.FLOAT, ["n", 6])], [info("y", T.FLOAT, ["n", 6])],
+                 [tensor(f4(6, 8), "a"), tensor(f4(8, 6) / 3, "b"), tensor(f4(6, 9), "c"), tensor(f4(9, 6) / 3, "d")],
+                 functions=[f], imports=MY, opset=opset)
+
+
+@case
+def annotated_calls():
+    """Column, then row: one sum for each call."""
+    return twice(ffn()), 2, {"one:a": "{1,2:0,1}", "one:b": "{2,1:0,1}", "two:c": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
+
+
+@case
+def annotated_inside():
+    """What the body says holds for every call."""
+    return twice(ffn()), 2, {"function Ffn > up:a": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
+
+
+@case
+def other_version():
+    """The body was written for opset 14; its operators mean the same in 18."""
+    return twice(ffn(14)), 2, {"one:a": "{1,2:0,1}", "function Ffn > down:b": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
+
+
+@case
+def newer_version():
+    return twice(ffn(20), 17), 3, {"two:c": "{1,3:0,1,2}"}, {"x": f4(3, 6)}, ["Reduce"]
+
+
+@case
+def nested_with_attributes():
+    inner = function("Scaled", ["x", "w"], ["y"], [ref("Gemm", ["x", "w"], ["y"], "gemm", alpha="scale")], attributes=["scale"])
+    outer = function("Block", ["x", "w"], ["y"], [
+        call("Scaled", ["x", "w"], ["h"], "s", scale=0.5), node("Tanh", ["h"], ["y"], name="tanh")])
+    m = model([call("Block", ["x", "w"], ["h"], "block"), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [3, 6])],
+              [tensor(f4(6, 6), "w")], functions=[inner, outer], imports=MY)
+    return m, 2, {"block:w": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
+
+
+def ref(op, ins, outs, name, **names):
+    n = node(op, ins, outs, name=name)
+    for attribute, of in names.items():
+        a = n.attribute.add()
+        a.name, a.ref_attr_name, a.type = attribute, of, 1
+    return n
+
+
+@case
+def in_a_loop():
+    g = helper.make_graph([node("Identity", ["go"], ["on"]), call("Ffn", ["v", "a", "b"], ["w"], "call")], "body",
+                          [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)], [info("on", T.BOOL, []), info("w", T.FLOAT, None)])
+    m = model([node("Loop", ["m", "t", "x"], ["y"], name="loop", body=g)], [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [3, 6])],
+              [tensor(f4(6, 8), "a"), tensor(f4(8, 6) / 3, "b"), tensor(np.int64(3), "m"), tensor(np.array(True), "t")],
+              functions=[ffn()], imports=MY)
+    return m, 2, {"loop > body > call:a": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
+
+
+if __name__ == "__main__":
+    special.main()
