@@ -93,6 +93,7 @@ OrtStatus *tsr__all_gather_create(struct kernel *k, const OrtKernelInfo *info);
 OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context);
 OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info);
 OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__halo_create(struct kernel *k, const OrtKernelInfo *info);
 void tsr__reshard_free(struct kernel *k);
 // collect.c
 OrtStatus *tsr__reduce_scatter_create(struct kernel *k, const OrtKernelInfo *info);

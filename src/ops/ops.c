@@ -20,6 +20,10 @@ static const struct op_kind kinds[] = {
      tsr__reshard_compute, NULL},
     {"ReshardF16", "Reshard", COMM_RESHARD, 3, TSR_FLOAT16, false, tsr__reshard_create,
      tsr__reshard_compute, NULL},
+    {"HaloExchange", "HaloExchange", COMM_HALO, 3, TSR_UNDEFINED, false, tsr__halo_create,
+     tsr__reshard_compute, NULL},
+    {"HaloExchangeF16", "HaloExchange", COMM_HALO, 3, TSR_FLOAT16, false, tsr__halo_create,
+     tsr__reshard_compute, NULL},
     {"ReduceScatter", "ReduceScatter", COMM_REDUCE_SCATTER, 2, TSR_UNDEFINED, false,
      tsr__reduce_scatter_create, tsr__reduce_scatter_compute, NULL},
     {"ReduceScatterF16", "ReduceScatter", COMM_REDUCE_SCATTER, 2, TSR_FLOAT16, false,
@@ -305,7 +309,7 @@ static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
     tsr_session *s = k->ops->session;
-    if (k->kind->kind == COMM_RESHARD)
+    if (k->reshard)
         tsr__reshard_free(k);
     tsr__free(s, k->scratch, k->scratch_bytes);
     tsr__arena_free(&k->arena);

@@ -5,6 +5,8 @@
 // source shard that it does not have gets it from one of the shard's owners; which one follows from
 // the layouts alone, so both sides know without a word. What moves between two ranks is packed in
 // row-major order of the intersection. The moves depend on the shape and are kept until it changes.
+// HaloExchange is the same with another target: each member's piece of the source, but of some
+// axes the intervals that it asks for, which may overlap, or be none.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -17,8 +19,16 @@ struct moves {
     struct comm_buffer *out, *in;
     size_t out_bytes, in_bytes;
 };
+// What one member asks for along one axis.
+struct asked {
+    struct tile_interval *at; // ascending, none of them empty
+    int64_t n, size;
+};
 struct reshard {
-    struct tile_layout *source, *target;
+    struct tile_layout *source, *target; // target NULL: windows
+    int64_t *axes;
+    size_t n_axes;
+    struct asked *asked; // by member and axis
     struct arena arena;  // of the moves
     struct moves *moves; // NULL: none made yet
 };
@@ -81,6 +91,63 @@ OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info)
     return NULL;
 }
 
+static bool read_interval(const int64_t *v, int64_t before, struct asked *a)
+{
+    if (v[0] < before || v[1] < v[0])
+        return false;
+    if (v[1] > v[0]) {
+        a->at[a->n++] = (struct tile_interval){v[0], v[1]};
+        a->size += v[1] - v[0];
+    }
+    return true;
+}
+
+// For each member, for each axis: a number of intervals, and their bounds.
+static OrtStatus *read_windows(struct kernel *k, const int64_t *v, size_t n)
+{
+    struct reshard *r = k->reshard;
+    size_t at = 0, count = (size_t)k->call.n_group * r->n_axes;
+    r->asked = ARENA_ARRAY(&k->arena, struct asked, count);
+    for (size_t i = 0; r->asked && i < count; i++) {
+        int64_t many = at < n ? v[at++] : -1, before = 0;
+        if (many < 0 || (uint64_t)many > (n - at) / 2)
+            return tsr__kernel_error(k, "attribute 'windows' is not a list of intervals");
+        r->asked[i].at = ARENA_ARRAY(&k->arena, struct tile_interval, (size_t)many + 1);
+        for (int64_t j = 0; r->asked[i].at && j < many; j++, at += 2) {
+            if (!read_interval(v + at, before, &r->asked[i]))
+                return tsr__kernel_error(k, "attribute 'windows' has intervals that do not ascend");
+            before = v[at + 1];
+        }
+    }
+    if (k->arena.failed)
+        return tsr__kernel_error(k, "out of memory");
+    return at == n ? NULL : tsr__kernel_error(k, "attribute 'windows' is too long");
+}
+
+OrtStatus *tsr__halo_create(struct kernel *k, const OrtKernelInfo *info)
+{
+    int64_t *windows;
+    size_t n;
+    k->reshard = ARENA_NEW(&k->arena, struct reshard);
+    if (!k->reshard)
+        return tsr__kernel_error(k, "out of memory");
+    struct reshard *r = k->reshard;
+    tsr__arena_init(&r->arena, k->ops->session);
+    TRY(read_layout(k, info, "source", &r->source));
+    TRY(tsr__kernel_ints(k, info, "axes", &r->axes, &r->n_axes));
+    for (size_t i = 0; i < r->n_axes; i++)
+        if (r->axes[i] < 0 || r->axes[i] >= r->source->rank || (i && r->axes[i] <= r->axes[i - 1]))
+            return tsr__kernel_error(k, "attribute 'axes' is no ascending list of axes");
+    for (int i = 0; i < k->call.n_group; i++)
+        if (!tsr__layout_has_device(r->source, k->call.group[i]))
+            return tsr__kernel_error(k, "rank %lld owns nothing of the source",
+                                     (long long)k->call.group[i]);
+    TRY(tsr__kernel_ints(k, info, "windows", &windows, &n));
+    k->call.detail = tsr__hash64(r->axes, r->n_axes * sizeof *r->axes, k->call.detail);
+    k->call.detail = tsr__hash64(windows, n * sizeof *windows, k->call.detail);
+    return read_windows(k, windows, n);
+}
+
 void tsr__reshard_free(struct kernel *k)
 {
     if (k->reshard)
@@ -133,13 +200,35 @@ static const struct tile_piece *piece_of(struct reshard *r, const struct tile_la
     return *shard < 0 ? NULL : tsr__layout_piece(&r->arena, l, shape, *shard);
 }
 
+// What member i wants.
+static const struct tile_piece *wanted_by(struct kernel *k, const int64_t *shape, int i,
+                                          int64_t *shard)
+{
+    struct reshard *r = k->reshard;
+    int64_t rank = k->call.group[i];
+    if (r->target)
+        return piece_of(r, r->target, shape, rank, shard);
+    *shard = tsr__layout_shard_of(r->source, rank, 0);
+    struct tile_piece *p =
+        *shard < 0 ? NULL : tsr__layout_piece(&r->arena, r->source, shape, *shard);
+    for (size_t a = 0; p && a < r->n_axes; a++) {
+        const struct asked *q = &r->asked[(size_t)i * r->n_axes + a];
+        if (q->n && q->at[q->n - 1].stop > shape[r->axes[a]])
+            return NULL;
+        p->dims[r->axes[a]].at = q->at;
+        p->dims[r->axes[a]].n = q->n;
+        p->dims[r->axes[a]].size = q->size;
+    }
+    return p;
+}
+
 // What this rank sends to member i and gets from it.
 static void plan_member(struct kernel *k, struct moves *m, int i, int64_t my_shard)
 {
     struct reshard *r = k->reshard;
     int64_t me = k->ops->endpoint->rank, them = k->call.group[i], shard;
     size_t bytes = tsr__elem_bytes(k->call.type);
-    const struct tile_piece *theirs = piece_of(r, r->target, m->shape, them, &shard);
+    const struct tile_piece *theirs = wanted_by(k, m->shape, i, &shard);
     if (theirs && m->have && them != me && sender_of(r->source, my_shard, them) == me) {
         m->out[i].bytes = (size_t)overlap(m->have, theirs) * bytes;
         m->send[i] = theirs;
@@ -172,7 +261,7 @@ static struct moves *make_moves(struct kernel *k, const int64_t *shape)
         return NULL;
     int64_t have, want, me = k->ops->endpoint->rank;
     m->have = piece_of(r, r->source, shape, me, &have);
-    m->want = piece_of(r, r->target, shape, me, &want);
+    m->want = wanted_by(k, shape, k->self, &want);
     if ((have >= 0 && !m->have) || (want >= 0 && !m->want))
         return NULL;
     for (int i = 0; i < k->call.n_group; i++)
@@ -202,7 +291,7 @@ static OrtStatus *moves_for(struct kernel *k, const struct tensor_view *shape, s
     return *out ? NULL
                 : tsr__kernel_error(k,
                                     "the layouts do not fit the shape: a dimension is smaller than "
-                                    "its number of shards");
+                                    "its number of shards, or than what is asked of it");
 }
 
 // The tensor must be this rank's piece of the source.

@@ -57,7 +57,7 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const names[] = {"plan", "id",   "group",  "elem_type", "reduce",
                                         "axis", "unit", "source", "target",    "split_axis",
-                                        "root", "from", "to"};
+                                        "root", "from", "to",     "axes",      "windows"};
     if (!str_eq(tsr__node_op_str(a), tsr__node_op_str(b)) && !two_ends(a, b))
         return false;
     for (size_t i = 0; i < TSR_COUNT(names); i++)

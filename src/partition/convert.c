@@ -260,14 +260,20 @@ struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_
     return f;
 }
 
-static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
-                            const tsr_node *reader)
+struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_layout *want)
 {
     struct form *f = find_form(it, want);
     if (!f && it->first)
         f = const_form(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = local_form(p, it, want);
+    return f;
+}
+
+static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                            const tsr_node *reader)
+{
+    struct form *f = tsr__plan_free(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = gather_form(p, it, want);
     if (!f && plan_status(p) == TSR_OK)

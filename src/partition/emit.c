@@ -150,7 +150,53 @@ bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t dev
         if (v && w == tsr__gives_sizes(nf))
             return true;
     }
+    for (int i = 0; rule && i < rule->n_lists; i++)
+        if (rule->lists[i].input == input && tsr__window_cut(nf, -1))
+            return true;
     return tsr__adds_elsewhere(nf, device, input);
+}
+
+// Numbers that the local node has in place of its own.
+static tsr_status rewrite_lists(struct part *t, const struct node_flow *nf, tsr_value **inputs,
+                                size_t *n_inputs)
+{
+    const struct rule *rule = nf->place.rule;
+    int64_t at = place_index(&nf->place, t->rank), *numbers;
+    for (int i = 0; at >= 0 && rule && tsr__window_cut(nf, -1) && i < rule->n_lists; i++) {
+        const struct rule_list *l = &rule->lists[i];
+        if (l->input < 0)
+            continue;
+        tsr_status st = tsr__window_numbers(t, nf, at, l, &numbers);
+        if (st != TSR_OK)
+            return st;
+        inputs[l->input] = tsr__part_ints(t, numbers, l->n);
+        if (!inputs[l->input])
+            return TSR_NOMEM;
+        *n_inputs = *n_inputs > (size_t)l->input ? *n_inputs : (size_t)l->input + 1;
+    }
+    return TSR_OK;
+}
+
+static tsr_status rewrite_list_attributes(struct part *t, const struct node_flow *nf,
+                                          tsr_node *copy)
+{
+    const struct rule *rule = nf->place.rule;
+    int64_t at = place_index(&nf->place, t->rank), *numbers;
+    tsr_status st = TSR_OK;
+    for (int i = 0; at >= 0 && rule && tsr__window_cut(nf, -1) && st == TSR_OK && i < rule->n_lists;
+         i++) {
+        const struct rule_list *l = &rule->lists[i];
+        if (l->input >= 0)
+            continue;
+        if (!l->n) {
+            st = tsr_node_find_attr(copy, l->name) ? tsr_node_remove_attr(copy, l->name) : TSR_OK;
+            continue;
+        }
+        st = tsr__window_numbers(t, nf, at, l, &numbers);
+        if (st == TSR_OK)
+            st = tsr_node_set_ints(copy, l->name, numbers, (size_t)l->n);
+    }
+    return st;
 }
 
 static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_value **inputs)
@@ -244,11 +290,10 @@ static bool has_graphs(const tsr_node *n)
     return false;
 }
 
-static tsr_node *copy_node(struct part *t, struct step *st, tsr_value **inputs,
+static tsr_node *copy_node(struct part *t, struct step *st, tsr_value **inputs, size_t n_inputs,
                            const struct str *outputs)
 {
     const tsr_node *n = st->flow->node;
-    size_t n_inputs = st->n_node_inputs;
     while (n_inputs && !inputs[n_inputs - 1])
         n_inputs--;
     if (!has_graphs(n))
@@ -270,7 +315,8 @@ static tsr_status emit_node(struct part *t, struct step *st)
     const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
     if (sizes)
         return tsr__emit_sizes(t, st, sizes);
-    tsr_value **inputs = ARENA_ARRAY(p->arena, tsr_value *, st->n_node_inputs + 1);
+    size_t n_inputs = st->n_node_inputs;
+    tsr_value **inputs = ARENA_ARRAY(p->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
     struct str *outputs = ARENA_ARRAY(p->arena, struct str, st->n_outputs + 1);
     if (!inputs || !outputs)
         return TSR_NOMEM;
@@ -280,15 +326,18 @@ static tsr_status emit_node(struct part *t, struct step *st)
         if (st->outputs[i])
             outputs[i] = tsr__form_name(t, st->outputs[i]);
     tsr_status status = rewrite_inputs(t, st, inputs);
+    if (status == TSR_OK)
+        status = rewrite_lists(t, st->flow, inputs, &n_inputs);
     if (status != TSR_OK)
         return status;
-    tsr_node *copy = copy_node(t, st, inputs, outputs);
+    tsr_node *copy = copy_node(t, st, inputs, n_inputs, outputs);
     if (!copy)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             st->outputs[i]->local[t->rank] = tsr_node_output(copy, i);
-    return rewrite_attributes(t, st->flow, copy);
+    status = rewrite_list_attributes(t, st->flow, copy);
+    return status == TSR_OK ? rewrite_attributes(t, st->flow, copy) : status;
 }
 
 static tsr_status emit_shape(struct part *t, struct step *st)
@@ -313,6 +362,8 @@ tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st)
             status = emit_node(&parts[r], st);
         else if (st->kind == STEP_SLICE && st->outputs[0]->live[r])
             status = tsr__emit_slice(&parts[r], st);
+        else if (st->kind == STEP_CROP && st->outputs[0]->live[r])
+            status = tsr__emit_crop(&parts[r], st);
         else if (st->kind == STEP_SHAPE && st->outputs[0]->live[r])
             status = emit_shape(&parts[r], st);
     }

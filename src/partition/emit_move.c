@@ -134,6 +134,34 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
     return x ? TSR_OK : TSR_NOMEM;
 }
 
+// The elements of its windows, of a value that is whole along their axes.
+tsr_status tsr__emit_crop(struct part *t, struct step *st)
+{
+    struct form *to = st->outputs[0];
+    const struct windows *w = to->windows;
+    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    struct bounds fixed = {.n = 0};
+    struct str name = tsr__form_name(t, to), any = {0};
+    int left = 0;
+    for (int k = 0; k < w->n_axes; k++) {
+        const struct dim_cut *part = &w->parts[t->rank * w->n_axes + k];
+        static const struct tile_interval none = {0, 0};
+        if (part->n < 2)
+            add_static(&fixed, w->axes[k], part->n ? &part->at[0] : &none);
+        left += part->n >= 2;
+    }
+    left += fixed.n > 0;
+    for (int k = 0; k < w->n_axes; k++) {
+        const struct dim_cut *part = &w->parts[t->rank * w->n_axes + k];
+        if (part->n >= 2)
+            x = pick(t, x, w->axes[k], part, --left ? any : name);
+    }
+    if (fixed.n)
+        x = slice_static(t, x, &fixed, name);
+    to->local[t->rank] = x;
+    return x ? TSR_OK : TSR_NOMEM;
+}
+
 // ---- communication -----------------------------------------------------------------------------
 
 const char *tsr__step_op(const struct step *st)
@@ -142,7 +170,8 @@ const char *tsr__step_op(const struct step *st)
         [STEP_REDUCE] = TSR_OP_ALLREDUCE, [STEP_REDUCE_SCATTER] = TSR_OP_SCATTER,
         [STEP_REDUCE_TO] = TSR_OP_REDUCE, [STEP_GATHER] = TSR_OP_ALLGATHER,
         [STEP_ALL_TO_ALL] = TSR_OP_TURN,  [STEP_BROADCAST] = TSR_OP_BROADCAST,
-        [STEP_SEND] = TSR_OP_SEND,        [STEP_RESHARD] = TSR_OP_RESHARD};
+        [STEP_SEND] = TSR_OP_SEND,        [STEP_RESHARD] = TSR_OP_RESHARD,
+        [STEP_HALO] = TSR_OP_HALO};
     return names[st->kind];
 }
 
@@ -155,6 +184,36 @@ static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
         return TSR_NOMEM;
     tsr__layout_encode(l, code, count);
     return tsr_node_set_ints(n, name, code, count);
+}
+
+// For each member, for each axis: a number of intervals, and their bounds.
+static tsr_status set_windows(struct plan *p, tsr_node *n, const struct step *st)
+{
+    const struct windows *w = st->outputs[0]->windows;
+    const struct device_group *g = &st->groups[0];
+    int64_t axes[TILE_MAX_RANK];
+    VEC(int64_t) list = {0};
+    for (int k = 0; k < w->n_axes; k++)
+        axes[k] = w->axes[k];
+    for (size_t i = 0; i < g->n * (size_t)w->n_axes; i++) {
+        size_t axis = i % (size_t)w->n_axes;
+        const struct dim_cut *part =
+            &w->parts[g->devices[i / (size_t)w->n_axes] * w->n_axes + (int64_t)axis];
+        int64_t *count = vec_push(p->arena, &list);
+        if (!count)
+            return TSR_NOMEM;
+        *count = part->n;
+        for (int64_t k = 0; k < 2 * part->n; k++) {
+            int64_t *bound = vec_push(p->arena, &list);
+            if (!bound)
+                return TSR_NOMEM;
+            *bound = k % 2 ? part->at[k / 2].stop : part->at[k / 2].start;
+        }
+    }
+    tsr_status status = set_layout(p, n, "source", st->inputs[0]->layout);
+    if (status == TSR_OK)
+        status = tsr_node_set_ints(n, "axes", axes, (size_t)w->n_axes);
+    return status == TSR_OK ? tsr_node_set_ints(n, "windows", list.at, list.n) : status;
 }
 
 static tsr_status set_reduce(tsr_node *n, const struct step *st)
@@ -187,6 +246,8 @@ static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step 
         const int64_t *both = st->groups[group].devices;
         status = tsr_node_set_int(n, "to", both[both[0] == st->roots[group]]);
     }
+    if (st->kind == STEP_HALO && status == TSR_OK)
+        return set_windows(p, n, st);
     if (st->kind != STEP_RESHARD || status != TSR_OK)
         return status;
     status = set_layout(p, n, "source", st->inputs[0]->layout);
@@ -235,7 +296,7 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
     tsr_value *inputs[3];
     size_t n = 0;
     inputs[n++] = comm_input(t, st);
-    if (st->kind == STEP_RESHARD)
+    if (st->kind == STEP_RESHARD || st->kind == STEP_HALO)
         inputs[n++] = comm_shape(t, st);
     inputs[n++] = t->token;
     for (size_t i = 0; i < n; i++)
@@ -273,7 +334,8 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
         const struct device_group *group = &st->groups[g];
         if (!st->group_live[g])
             continue;
-        if (group->n == 1 && st->kind != STEP_RESHARD) { // alone: nothing to combine with
+        if (group->n == 1 && st->kind != STEP_RESHARD &&
+            st->kind != STEP_HALO) { // alone: nothing to combine with
             int64_t r = group->devices[0];
             st->outputs[0]->local[r] = form_root(st->inputs[0])->local[r];
             continue;

@@ -46,7 +46,8 @@ struct form {
     struct item *item;
     const struct tile_layout *layout;
     enum form_kind kind;
-    bool partial; // still to be reduced
+    bool partial;            // still to be reduced, or a window: no other form can be made of it
+    struct windows *windows; // not NULL: of some axes it has these elements
     struct form
         *same; // not NULL: on its devices it is this other form (read through tsr__form_root)
     struct form *next;   // of the item, in order of making
@@ -93,6 +94,8 @@ enum step_kind {
     STEP_BROADCAST,
     STEP_SEND, // and receive: groups of two
     STEP_RESHARD,
+    STEP_CROP, // to windows
+    STEP_HALO, // to windows, from neighbours
 };
 struct step {
     enum step_kind kind;
@@ -160,6 +163,8 @@ static inline struct form *form_root(struct form *f)
 // added.
 struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
                                const tsr_node *reader);
+// The same without communication, or NULL.
+struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_layout *want);
 struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_layout *l,
                            enum form_kind kind);
 struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs);
@@ -239,6 +244,20 @@ struct local_size {
 struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords);
 int64_t tsr__local_size_of(const struct local_size *l, int64_t whole);
 
+// ---- windows.c ---------------------------------------------------------------------------------
+
+// Of some axes of a form, the elements that each rank has, in global indices.
+struct windows {
+    int n_axes, axes[TILE_MAX_RANK]; // ascending
+    struct dim_cut *parts;           // n_ranks x n_axes: at and n
+};
+// A factor of which the input (-1: any) needs a window is cut.
+bool tsr__window_cut(const struct node_flow *nf, int input);
+// What the device at that place of the placement needs.
+struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
+struct form *tsr__plan_windows(struct plan *p, const struct node_flow *nf, struct item *it,
+                               int input);
+
 // ---- what is built -----------------------------------------------------------------------------
 
 // One rank's model under construction.
@@ -256,6 +275,9 @@ struct part {
     bool uses_common;
 };
 
+// windows.c: the numbers of a list on this rank.
+tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf, int64_t place,
+                               const struct rule_list *l, int64_t **out) TSR_MUST_USE;
 // emit.c
 tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
@@ -284,6 +306,7 @@ tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_va
                                  const struct tile_layout *l);
 // emit_move.c: slices and communication.
 tsr_status tsr__emit_slice(struct part *t, struct step *st) TSR_MUST_USE;
+tsr_status tsr__emit_crop(struct part *t, struct step *st) TSR_MUST_USE;
 const char *tsr__step_op(const struct step *st); // of a communication, without the type
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 

@@ -392,8 +392,8 @@ static tsr_status publish(struct plan *p, struct part *parts, const char *folder
 static void count_collectives(struct arena *a, const struct manifest *m, tsr_partition_summary *s)
 {
     static const char *const ops[] = {TSR_OP_ALLGATHER, TSR_OP_ALLREDUCE, TSR_OP_TURN,
-                                      TSR_OP_BROADCAST, TSR_OP_REDUCE,    TSR_OP_SCATTER,
-                                      TSR_OP_RESHARD,   TSR_OP_SEND};
+                                      TSR_OP_BROADCAST, TSR_OP_HALO,      TSR_OP_REDUCE,
+                                      TSR_OP_SCATTER,   TSR_OP_RESHARD,   TSR_OP_SEND};
     tsr_collective_count *counts = ARENA_ARRAY(a, tsr_collective_count, TSR_COUNT(ops));
     for (size_t k = 0; k < TSR_COUNT(ops) && counts; k++) {
         size_t n = 0;

@@ -18,6 +18,7 @@
 #define TSR_OP_BROADCAST "Broadcast"
 #define TSR_OP_SEND      "Send"
 #define TSR_OP_RECV      "Recv"
+#define TSR_OP_HALO      "HaloExchange"
 
 // tsr_partition; for benchmarks, data files may be left without digests.
 tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,

@@ -150,11 +150,12 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static struct form *plan_input(struct plan *p, const struct node_flow *nf, tsr_value *v,
-                               const struct tile_layout *want)
+static struct form *plan_input(struct plan *p, const struct node_flow *nf, tsr_value *v, size_t i)
 {
     struct item *it = tsr__item_of(p, v);
-    return it ? tsr__plan_convert(p, it, want, nf->node) : NULL;
+    if (it && tsr__window_cut(nf, (int)i))
+        return tsr__plan_windows(p, nf, it, (int)i);
+    return it ? tsr__plan_convert(p, it, nf->inputs[i], nf->node) : NULL;
 }
 
 // A subgraph reads whole values: the body runs as it stands.
@@ -277,7 +278,7 @@ static bool plan_node(struct plan *p, const struct node_flow *nf)
         tsr_value *v = i < n_in ? tsr_node_input(n, i) : captures[i - n_in];
         if (!v)
             continue;
-        inputs[i] = i < n_in ? plan_input(p, nf, v, nf->inputs[i]) : plan_capture(p, nf, v);
+        inputs[i] = i < n_in ? plan_input(p, nf, v, i) : plan_capture(p, nf, v);
         if (!inputs[i])
             return false;
     }

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels are
-// free: groups g, channels i that a group reads (summed) and o that it gives. Space is whole where
-// a window needs its neighbours, and free where each place stands for itself.
+// free: groups g, channels i that a group reads (summed) and o that it gives. Space is free where
+// each place stands for itself. Elsewhere a part of the result needs more than a part of the input
+// (struct rule_window), and the local node has the pads that are left at its ends; where sizes are
+// not known, space is whole.
 #include "rules/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"
 
 struct space {
     int n;
-    bool alone[DERIVE_MAX_RANK]; // a window of one place, one step, nothing around
+    bool alone[DERIVE_MAX_RANK];  // a window of one place, one step, nothing around
+    bool window[DERIVE_MAX_RANK]; // all numbers of the window are known
+    int64_t size[DERIVE_MAX_RANK], out[DERIVE_MAX_RANK], stride[DERIVE_MAX_RANK],
+        reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
 static bool all_are(const struct derivation *d, const char *name, int64_t want)
@@ -47,11 +52,101 @@ static bool read_space(struct derivation *d, int weights, struct space *s)
     return true;
 }
 
-// Letters of space: s where the input stands, o where only the output does.
+static bool text_is(const struct derivation *d, const char *name, const char *text)
+{
+    size_t n;
+    const char *s = tsr_attr_string(tsr__attr_of(d->shapes, d->node, name), &n);
+    return s && str_is((struct str){s, n}, text);
+}
+
+static int64_t entry(const struct derivation *d, const char *name, int i, int64_t otherwise)
+{
+    const int64_t *list;
+    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, name), &list);
+    return (size_t)i < n ? list[i] : otherwise;
+}
+
+// Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond.
+static void read_pads(const struct derivation *d, struct space *s, int i)
+{
+    int64_t span = (s->out[i] - 1) * s->stride[i] + s->reach[i], lacking = span - s->size[i];
+    bool upper = text_is(d, "auto_pad", "SAME_UPPER"), lower = text_is(d, "auto_pad", "SAME_LOWER");
+    lacking = lacking < 0 ? 0 : lacking;
+    s->before[i] = upper                             ? lacking / 2
+                   : lower                           ? lacking - lacking / 2
+                   : text_is(d, "auto_pad", "VALID") ? 0
+                                                     : entry(d, "pads", i, 0);
+    int64_t after = span - s->size[i] - s->before[i];
+    s->after[i] = after < 0 ? 0 : after;
+}
+
+// Windows that can be divided: numbers all of them, and each sees at least one element.
+static void read_windows(const struct derivation *d, int weights, struct space *s)
+{
+    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
+    struct shape x = tsr__derive_in(d, 0),
+                 w = tsr__derive_in(d, (size_t)(weights < 0 ? 0 : weights));
+    struct shape y = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
+    for (int i = 0; i < s->n && d->arena && y.rank == x.rank; i++) {
+        int64_t of_weights = weights >= 0 && w.rank == x.rank ? w.dims[i + 2].value : -1;
+        int64_t kernel = entry(d, "kernel_shape", i, of_weights);
+        s->size[i] = x.dims[i + 2].value;
+        s->out[i] = y.dims[i + 2].value;
+        s->stride[i] = entry(d, "strides", i, 1);
+        int64_t dilation = entry(d, "dilations", i, 1);
+        if (s->alone[i] || kernel < 1 || kernel > INT32_MAX || dilation < 1 ||
+            dilation > INT32_MAX / kernel || s->stride[i] < 1 || s->stride[i] > INT32_MAX ||
+            s->size[i] < 1 || s->size[i] > INT32_MAX || s->out[i] < 1 || s->out[i] > INT32_MAX)
+            continue;
+        s->reach[i] = (kernel - 1) * dilation + 1;
+        read_pads(d, s, i);
+        s->window[i] = s->before[i] >= 0 && s->before[i] < s->reach[i] &&
+                       s->after[i] < s->reach[i] && entry(d, "pads", s->n + i, 0) >= 0;
+    }
+    // Pads that are not in the list are known as numbers for all dimensions or for none.
+    bool list = !tsr__attr_of(d->shapes, d->node, "auto_pad") || text_is(d, "auto_pad", "NOTSET");
+    list = list && !tsr__derive_int(d, "ceil_mode", 0);
+    bool all = true;
+    for (int i = 0; i < s->n; i++)
+        all = all && (s->alone[i] || s->window[i]);
+    for (int i = 0; i < s->n && !all && !list; i++)
+        s->window[i] = false;
+}
+
+// Letters of space: s where the input stands, o where only the output does, or a window leads to it.
 static void add_space(struct derivation *d, const struct space *s, bool out)
 {
+    for (int i = 0; i < s->n; i++) {
+        bool of_output = !s->alone[i] && (out || s->window[i]);
+        tsr__derive_add(d, " %c%d%s", of_output ? 'o' : 's', i, of_output && !out ? "^" : "");
+    }
+}
+
+// What the parts of windows need of input 0, and the pads that they have.
+static void add_windows(struct derivation *d, const struct space *s)
+{
+    int count = 0;
     for (int i = 0; i < s->n; i++)
-        tsr__derive_add(d, " %c%d", out && !s->alone[i] ? 'o' : 's', i);
+        if (s->window[i]) {
+            tsr__derive_add(d, "; win 0 %d o%d %lld %lld %lld %lld %lld", i + 2, i,
+                            (long long)s->size[i], (long long)s->out[i], (long long)s->stride[i],
+                            (long long)-s->before[i], (long long)s->reach[i]);
+            count++;
+        }
+    if (!count)
+        return;
+    tsr__derive_add(d, "; list pads");
+    for (int i = 0; i < 2 * s->n; i++) {
+        const int64_t *side = i < s->n ? s->before : s->after;
+        int k = i % s->n;
+        tsr__derive_add(d, " %lld", (long long)(s->window[k] ? side[k] : entry(d, "pads", i, 0)));
+    }
+    for (int i = 0, window = 0; i < s->n; i++)
+        if (s->window[i]) {
+            tsr__derive_add(d, "; put %d before %d; put %d after %d", i, window, s->n + i, window);
+            window++;
+        }
+    tsr__derive_add(d, "; unset auto_pad; unset ceil_mode");
 }
 
 static void add_kernel(struct derivation *d, const struct space *s)
@@ -63,8 +158,9 @@ static void add_kernel(struct derivation *d, const struct space *s)
 static void keep_whole(struct derivation *d, const struct space *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (!s->alone[i])
+        if (!s->alone[i] && !s->window[i])
             tsr__derive_add(d, "; rep s%d o%d", i, i);
+    add_windows(d, s);
 }
 
 static bool take_groups(struct derivation *d)
@@ -112,9 +208,10 @@ static void add_result(struct derivation *d, const struct space *s)
 
 void tsr__derive_conv(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
+    read_windows(d, 1, &s);
     add_images(d, &s);
     add_weights(d, &s);
     tsr__derive_add(d, ",[(g o)]?");
@@ -125,9 +222,10 @@ void tsr__derive_conv(struct derivation *d)
 // Also adds a tensor, and ends with an activation: the sum must be complete.
 void tsr__derive_fused_conv(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
+    read_windows(d, 1, &s);
     add_images(d, &s);
     add_weights(d, &s);
     tsr__derive_add(d, ",[(g o)]?,[n (g o)");
@@ -140,7 +238,7 @@ void tsr__derive_fused_conv(struct derivation *d)
 // The weights have the read channels first.
 void tsr__derive_conv_transpose(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
     add_images(d, &s);
@@ -153,9 +251,10 @@ void tsr__derive_conv_transpose(struct derivation *d)
 
 void tsr__derive_conv_integer(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
+    read_windows(d, 1, &s);
     add_images(d, &s);
     add_weights(d, &s);
     tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
@@ -167,9 +266,10 @@ void tsr__derive_conv_integer(struct derivation *d)
 // Rounding comes after the sum over i.
 void tsr__derive_qlinear_conv(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     if (!read_space(d, 3, &s) || !take_groups(d))
         return;
+    read_windows(d, 3, &s);
     add_images(d, &s);
     tsr__derive_add(d, tsr__derive_in(d, 1).rank == 1 ? ",[_]" : ",[]");
     tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
@@ -185,7 +285,7 @@ void tsr__derive_qlinear_conv(struct derivation *d)
 // groups where there are as many.
 void tsr__derive_deform_conv(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     int64_t groups = tsr__derive_int(d, "group", 1), sets = tsr__derive_int(d, "offset_group", 1);
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
@@ -213,11 +313,16 @@ void tsr__derive_deform_conv(struct derivation *d)
 
 void tsr__derive_pool(struct derivation *d)
 {
-    struct space s;
+    struct space s = {0};
     // Indices count through batch and channels of the whole.
     bool indices = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
     if (!read_space(d, -1, &s))
         return;
+    // What a last window counts that reaches beyond the pads, engines do not agree about.
+    bool doubtful =
+        tsr__derive_int(d, "ceil_mode", 0) != 0 && str_is(tsr__node_op_str(d->node), "AveragePool");
+    if (!indices && !doubtful)
+        read_windows(d, -1, &s);
     for (int out = 0; out < 3; out++) {
         tsr__derive_add(d, out == 0 ? "[n c" : out == 1 ? "] -> [n c" : "],[n c");
         add_space(d, &s, out > 0);

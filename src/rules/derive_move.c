@@ -31,15 +31,6 @@ static int rank_of(struct derivation *d, size_t i)
     return rank;
 }
 
-// Axis of an attribute, counted from the front; -1 after tsr__derive_none.
-static int axis_of(struct derivation *d, const char *name, int64_t otherwise, int rank)
-{
-    int axis = tsr__axis(int_of(d, name, otherwise), rank);
-    if (axis < 0)
-        tsr__derive_none(d, "the axis is not one of the input's");
-    return axis;
-}
-
 // Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
 // not given.
 static int64_t ints_of(const struct derivation *d, const char *name, size_t i, int64_t *out,
@@ -83,36 +74,6 @@ static bool same_dim(const struct derivation *d, tsr_dim a, tsr_dim b)
 
 // ---- one axis or several are worked on ---------------------------------------------------------
 
-void tsr__derive_concat(struct derivation *d)
-{
-    bool marked[MAX_RANK] = {false};
-    int rank = rank_of(d, 0);
-    int axis = rank >= 0 ? axis_of(d, "axis", 1, rank) : -1;
-    if (axis < 0)
-        return;
-    marked[axis] = true;
-    tsr__derive_add(d, "[");
-    add_dims(d, 0, rank, marked);
-    tsr__derive_add(d, "]… -> [");
-    add_dims(d, 0, rank, marked);
-    tsr__derive_add(d, "]");
-}
-
-void tsr__derive_split(struct derivation *d)
-{
-    bool marked[MAX_RANK] = {false};
-    int rank = rank_of(d, 0);
-    int axis = rank >= 0 ? axis_of(d, "axis", 0, rank) : -1;
-    if (axis < 0)
-        return;
-    marked[axis] = true;
-    tsr__derive_add(d, "[");
-    add_dims(d, 0, rank, marked);
-    tsr__derive_add(d, "],·? -> [");
-    add_dims(d, 0, rank, marked);
-    tsr__derive_add(d, "]…");
-}
-
 // [..],hosts -> [..] with the marked dimensions whole.
 static void marked_rule(struct derivation *d, int rank, const bool *marked, const char *hosts)
 {
@@ -134,72 +95,6 @@ static bool mark_axes(struct derivation *d, int rank, const int64_t *axes, int64
         marked[axis] = true;
     }
     return true;
-}
-
-// A range that takes all of a dimension, whatever its size, leaves it untouched.
-static bool takes_all(int64_t start, int64_t end, int64_t step, tsr_dim dim)
-{
-    return start == 0 && step == 1 && (end >= INT32_MAX || (dim.value >= 0 && end >= dim.value));
-}
-
-void tsr__derive_slice(struct derivation *d)
-{
-    int64_t axes[MAX_RANK], start[MAX_RANK], end[MAX_RANK], step[MAX_RANK];
-    bool marked[MAX_RANK] = {false};
-    int rank = rank_of(d, 0);
-    if (rank < 0)
-        return;
-    int64_t n_start = ints_of(d, "starts", 1, start, MAX_RANK);
-    int64_t n_end = ints_of(d, "ends", 2, end, MAX_RANK);
-    int64_t n_step = given(d, 4) ? ints_of(d, "", 4, step, MAX_RANK) : -2;
-    int64_t n = ints_of(d, "axes", 3, axes, MAX_RANK);
-    if (n == -2) { // all from the front
-        struct shape of = tsr__derive_in(d, 1);
-        n = n_start >= 0 ? n_start : of.rank == 1 ? of.dims[0].value : -1;
-        n = n > rank ? -1 : n;
-        for (int64_t i = 0; i < n; i++)
-            axes[i] = i;
-    }
-    if (n < 0) {
-        tsr__derive_none(d, "the axes that are sliced are not known");
-        return;
-    }
-    struct shape s = tsr__derive_in(d, 0);
-    for (int64_t i = 0; i < n; i++) {
-        int axis = tsr__axis(axes[i], rank);
-        bool known = n_start == n && n_end == n && (n_step == -2 || n_step == n);
-        if (axis < 0 || !known ||
-            !takes_all(start[i], end[i], n_step == n ? step[i] : 1, s.dims[axis])) {
-            if (!mark_axes(d, rank, &axes[i], 1, marked))
-                return;
-        }
-    }
-    marked_rule(d, rank, marked, given(d, 1) ? ",·,·,·?,·?" : "");
-}
-
-void tsr__derive_pad(struct derivation *d)
-{
-    int64_t pads[2 * MAX_RANK], axes[MAX_RANK];
-    bool marked[MAX_RANK] = {false};
-    int rank = rank_of(d, 0);
-    if (rank < 0)
-        return;
-    const char *name = tsr__attr_of(d->shapes, d->node, "paddings") ? "paddings" : "pads";
-    int64_t n_axes = given(d, 3) ? ints_of(d, "", 3, axes, MAX_RANK) : -2;
-    int64_t n = ints_of(d, name, 1, pads, 2 * MAX_RANK);
-    if (n_axes == -2) {
-        n_axes = rank;
-        for (int i = 0; i < rank; i++)
-            axes[i] = i;
-    }
-    if (n_axes < 0 || (n >= 0 && n != 2 * n_axes)) {
-        tsr__derive_none(d, "the axes that are padded are not known");
-        return;
-    }
-    for (int64_t i = 0; i < n_axes; i++)
-        if ((n < 0 || pads[i] || pads[n_axes + i]) && !mark_axes(d, rank, &axes[i], 1, marked))
-            return;
-    marked_rule(d, rank, marked, given(d, 1) ? ",·,·?,·?" : "");
 }
 
 void tsr__derive_center_crop_pad(struct derivation *d)

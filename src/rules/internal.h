@@ -26,6 +26,7 @@ struct pattern_dim {
     int n;
     bool broadcast; // size 1 here means "not mapped"; a pack may also be shorter
     bool any;       // "_": any size, no factor, never cut
+    bool window;    // another size here
 };
 struct pattern_tensor {
     bool host, optional, variadic;
@@ -39,6 +40,10 @@ struct pattern {
     int n_inputs, n_outputs;
     struct rule_rewrite *rewrites; // factor holds the letter
     int n_rewrites;
+    struct rule_window *windows; // factor holds the letter
+    int n_windows;
+    struct rule_list *lists;
+    int n_lists;
     bool same;    // all outputs are shaped as the first input, whatever the others are
     bool stretch; // all inputs are [A~], all outputs [A*]
 };

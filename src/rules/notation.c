@@ -7,7 +7,7 @@
 //   dim     := f | "(" f g … ")" | A | "1"    factor; product, outermost first; pack; size 1
 //            | "_"                            any size, belongs to no factor, always whole
 //              then "*" (a pack, for the eye) or "~" (broadcast: size 1 or missing here means not
-//              mapped)
+//              mapped) or "^" (another size here: a window of it is needed)
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      what a factor needs
 //            | stat f…                                      whole, or cut if the node is expanded
 //            | halo f…, scan f…, sel f…, off f…             kinds that need a recipe: whole until
@@ -15,6 +15,10 @@
 //            | drop f…                                      the results do not depend on it
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last | size i
 //            first last                                     how the local node differs
+//            | look i f behind                              elements of input i address f
+//            | win i dim f from to step shift reach         what is needed of a dimension "^"
+//            | list i|name number…, unset name              what the local node is told then
+//            | put at before|after|size window, put at value window number
 //            | P:… | flops …                                read by people only
 //
 // Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
@@ -121,6 +125,9 @@ static bool parse_dim(struct parser *r, struct pattern_dim *d, bool out)
     if (take(r, "*") && !(d->n == 1 && r->p->letters[d->letters[0]].pack))
         return fail(r, "'*' is for packs (capitals)");
     d->broadcast = take(r, "~");
+    d->window = take(r, "^");
+    if (d->window && (d->n != 1 || r->p->letters[d->letters[0]].pack))
+        return fail(r, "'^' is for single factors");
     if (d->n > 1)
         for (int i = 0; i < d->n; i++)
             if (r->p->letters[d->letters[i]].pack)
@@ -264,6 +271,108 @@ static bool parse_rewrite(struct parser *r, enum rewrite_kind kind)
     return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(r, w);
 }
 
+static bool number(struct parser *r, int64_t *out)
+{
+    bool minus = take(r, "-");
+    if (!tsr__str_int(word(r), out))
+        return fail(r, "expected a number");
+    *out = minus ? -*out : *out;
+    return true;
+}
+
+// The list with one more element, zero. NULL: out of memory.
+static void *longer(struct parser *r, const void *list, int n, size_t size)
+{
+    char *more = arena_get(r->arena, (size_t)(n + 1) * size, sizeof(int64_t));
+    if (more && n)
+        memcpy(more, list, (size_t)n * size);
+    if (more)
+        memset(more + (size_t)n * size, 0, size);
+    return more;
+}
+
+static bool parse_lookup(struct parser *r)
+{
+    struct rule_rewrite *more = longer(r, r->p->rewrites, r->p->n_rewrites, sizeof(*more));
+    int64_t index, behind;
+    if (!more)
+        return false;
+    r->p->rewrites = more;
+    struct rule_rewrite *w = &more[r->p->n_rewrites++];
+    if (!number(r, &index))
+        return false;
+    int letter = find_letter(r->p, word(r));
+    if (letter < 0 || !number(r, &behind) || index >= r->p->n_inputs || behind > RULE_MAX_RANK)
+        return fail(r, "look needs an input, a factor and a number of dimensions");
+    *w = (struct rule_rewrite){
+        .kind = REWRITE_LOOKUP, .index = (int)index, .factor = letter, .last = (int)behind};
+    return true;
+}
+
+static bool parse_window(struct parser *r)
+{
+    struct rule_window *more = longer(r, r->p->windows, r->p->n_windows, sizeof(*more));
+    int64_t input, dim;
+    if (!more || !number(r, &input) || !number(r, &dim))
+        return false;
+    r->p->windows = more;
+    struct rule_window *w = &more[r->p->n_windows++];
+    w->factor = find_letter(r->p, word(r));
+    w->input = (int)input;
+    w->dim = (int)dim;
+    if (w->factor < 0 || !number(r, &w->from) || !number(r, &w->to) || !number(r, &w->step) ||
+        !number(r, &w->shift) || !number(r, &w->reach))
+        return fail(r, "win needs an input, a dimension, a factor and five numbers");
+    return w->step != 0 || fail(r, "a window that does not move");
+}
+
+static bool parse_list(struct parser *r, bool unset)
+{
+    struct rule_list *more = longer(r, r->p->lists, r->p->n_lists, sizeof(*more));
+    if (!more)
+        return false;
+    r->p->lists = more;
+    struct rule_list *l = &more[r->p->n_lists++];
+    struct str name = word(r);
+    int64_t input;
+    l->input = tsr__str_int(name, &input) && input < RULE_MAX_RANK ? (int)input : -1;
+    l->name = l->input < 0 ? tsr__arena_str(r->arena, name).p : NULL;
+    skip(r);
+    while (!unset && r->text.n && r->text.p[0] != ';') {
+        int64_t *values = longer(r, l->values, l->n, sizeof(*values));
+        if (!values || !number(r, &values[l->n]))
+            return false;
+        l->values = values;
+        l->n++;
+        skip(r);
+    }
+    return true;
+}
+
+static bool parse_put(struct parser *r)
+{
+    static const char *const kinds[] = {"before", "after", "size", "value"};
+    if (!r->p->n_lists)
+        return fail(r, "put stands behind a list");
+    struct rule_list *l = &r->p->lists[r->p->n_lists - 1];
+    struct rule_put *more = longer(r, l->puts, l->n_puts, sizeof(*more));
+    int64_t at, window;
+    if (!more || !number(r, &at))
+        return false;
+    struct str kind = word(r);
+    struct rule_put *put = &more[l->n_puts++];
+    l->puts = more;
+    size_t what = 0;
+    while (what < TSR_COUNT(kinds) && !str_is(kind, kinds[what]))
+        what++;
+    if (what == TSR_COUNT(kinds) || !number(r, &window) || window >= r->p->n_windows || at >= l->n)
+        return fail(r, "put needs a place, what goes there and a window");
+    put->at = (int)at;
+    put->window = (int)window;
+    put->what = (enum put_kind)what;
+    return put->what != PUT_VALUE || number(r, &put->value);
+}
+
 static bool parse_clause(struct parser *r)
 {
     static const char *const kinds[] = {"red",  "rep",  "blk", "gen", "stat",
@@ -282,6 +391,14 @@ static bool parse_clause(struct parser *r)
         return parse_rewrite(r, REWRITE_SIZES);
     if (str_is(clause, "size"))
         return parse_rewrite(r, REWRITE_SIZE);
+    if (str_is(clause, "look"))
+        return parse_lookup(r);
+    if (str_is(clause, "win"))
+        return parse_window(r);
+    if (str_is(clause, "list") || str_is(clause, "unset"))
+        return parse_list(r, str_is(clause, "unset"));
+    if (str_is(clause, "put"))
+        return parse_put(r);
     if (!str_is(clause, "P") && !str_is(clause, "flops"))
         return fail(r, "unknown clause");
     while (r->text.n && r->text.p[0] != ';')
@@ -306,7 +423,7 @@ static bool same_dims(const struct pattern_tensor *a, const struct pattern_tenso
     bool same = !a->host && !b->host && a->n_dims == b->n_dims;
     for (int i = 0; same && i < a->n_dims; i++) {
         const struct pattern_dim *x = &a->dims[i], *y = &b->dims[i];
-        same = x->n == y->n && !x->any && !y->any && !x->broadcast;
+        same = x->n == y->n && !x->any && !y->any && !x->broadcast && !x->window && !y->window;
         for (int k = 0; same && k < x->n; k++)
             same = x->letters[k] == y->letters[k];
     }

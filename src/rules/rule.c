@@ -272,7 +272,11 @@ static bool strict_size(struct build *b, bool out, int i, int axis, const struct
     tsr_dim here = dim_at(b, out, i, axis);
     if (n == 0 && !d->any && here.value >= 0 && here.value != 1)
         return refuse(b, "a dimension that should be 1 is not");
-    if (n != 1 || d->broadcast)
+    if (d->window && here.value >= 0) {
+        int64_t *least = &b->factors[factors[0]].least;
+        *least = *least == 0 || here.value < *least ? here.value : *least;
+    }
+    if (n != 1 || d->broadcast || d->window)
         return true;
     return join_size(b, factors[0], here);
 }
@@ -520,7 +524,7 @@ static bool map_dim(struct build *b, bool out, int i, int axis, const struct pat
     if (!copy)
         return false;
     memcpy(copy, factors, (size_t)n * sizeof(int));
-    dims[axis] = (struct rule_dim){.factors = copy, .n = one ? 0 : n};
+    dims[axis] = (struct rule_dim){.factors = copy, .n = one ? 0 : n, .window = d->window};
     return true;
 }
 
@@ -570,11 +574,61 @@ static bool make_rewrites(struct build *b, struct rule *r)
     return w != NULL;
 }
 
+static const struct rule_list *copy_lists(struct build *b)
+{
+    struct rule_list *l = ARENA_ARRAY(b->arena, struct rule_list, (size_t)b->p->n_lists + 1);
+    for (int i = 0; l && i < b->p->n_lists; i++) {
+        const struct rule_list *from = &b->p->lists[i];
+        int64_t *values = ARENA_ARRAY(b->arena, int64_t, (size_t)from->n + 1);
+        struct rule_put *puts = ARENA_ARRAY(b->arena, struct rule_put, (size_t)from->n_puts + 1);
+        if (!values || !puts)
+            return NULL;
+        if (from->n)
+            memcpy(values, from->values, (size_t)from->n * sizeof(*values));
+        if (from->n_puts)
+            memcpy(puts, from->puts, (size_t)from->n_puts * sizeof(*puts));
+        l[i] = *from;
+        l[i].name = from->name ? tsr__arena_str(b->arena, str_of(from->name)).p : NULL;
+        l[i].values = values;
+        l[i].puts = puts;
+    }
+    return l;
+}
+
+static bool make_windows(struct build *b, struct rule *r)
+{
+    struct rule_window *w = ARENA_ARRAY(b->arena, struct rule_window, (size_t)b->p->n_windows + 1);
+    for (int i = 0; w && i < b->p->n_windows; i++) {
+        w[i] = b->p->windows[i];
+        w[i].factor = b->base[w[i].factor];
+    }
+    r->windows = w;
+    r->n_windows = b->p->n_windows;
+    r->lists = copy_lists(b);
+    r->n_lists = b->p->n_lists;
+    return w && r->lists;
+}
+
+struct window_part tsr__window_part(const struct rule_window *w, int64_t n, int64_t j)
+{
+    struct window_part p = {.a = j * w->to / n, .b = (j + 1) * w->to / n};
+    int64_t first = w->step > 0 ? p.a : p.b - 1, last = w->step > 0 ? p.b - 1 : p.a;
+    int64_t start = first * w->step + w->shift, stop = last * w->step + w->shift + w->reach;
+    int64_t low = start < 0 ? 0 : start, high = stop > w->from ? w->from : stop;
+    int64_t outside = start < 0 ? -start : 0;
+    p.before = outside < stop - start ? outside : stop - start;
+    p.start = low > w->from ? w->from : low;
+    p.stop = high < p.start ? p.start : high;
+    p.after = stop - start - p.before - (p.stop - p.start);
+    return p;
+}
+
 static bool build_rule(struct build *b, struct rule *r)
 {
     if (!fit_ranks(b) || !check_strict(b) || !make_factors(b) || !find_sizes(b) ||
         !make_side(b, false, &r->inputs, &r->n_inputs) ||
-        !make_side(b, true, &r->outputs, &r->n_outputs) || !make_rewrites(b, r))
+        !make_side(b, true, &r->outputs, &r->n_outputs) || !make_rewrites(b, r) ||
+        !make_windows(b, r))
         return false;
     struct rule_factor *f = ARENA_ARRAY(b->arena, struct rule_factor, (size_t)b->n_factors + 1);
     if (!f)

@@ -47,13 +47,15 @@ struct rule_factor {
     enum factor_kind kind;
     enum combine combine; // for FACTOR_RED
     tsr_dim size;
-    int64_t unit; // may be cut only in multiples of this many elements; 1: anywhere
+    int64_t unit;  // may be cut only in multiples of this many elements; 1: anywhere
+    int64_t least; // elements that the shortest dimension made of it has; 0: they all have `size`
 };
 // One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never
 // cut.
 struct rule_dim {
     const int *factors;
     int n;
+    bool window; // of another size than the factor, which cuts it all the same (struct rule_window)
 };
 struct rule_tensor {
     bool host;   // a small value that steers the node (a shape, an axis): whole on every device,
@@ -74,6 +76,8 @@ enum rewrite_kind {
     REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
                    // the whole tensor, whatever part of it is here
     REWRITE_SIZE,  // the same, their product as one number
+    REWRITE_LOOKUP, // elements of input `index` address `factor`, which is cut and reduced: those that
+                    // are elsewhere give 0; `last` dimensions of the result stand behind them
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
@@ -83,6 +87,41 @@ struct rule_rewrite {
     int first, last; // REWRITE_SIZES, REWRITE_SIZE
 };
 
+// Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension
+// `dim` of input `input`, which has `from` elements, all from a * step + shift to (b - 1) * step +
+// shift + reach (to and from exchanged where step is negative), as far as they exist. Several
+// windows of one dimension are taken one after the other.
+struct rule_window {
+    int input, dim, factor;
+    int64_t from, to, step, shift, reach;
+};
+// A list of numbers that the local node has in place of its own, as attribute or as input, once a
+// factor with a window is cut.
+enum put_kind {
+    PUT_BEFORE, // elements of the window that do not exist, in front
+    PUT_AFTER,  // and behind
+    PUT_SIZE,   // b - a
+    PUT_VALUE,
+};
+struct rule_put {
+    int at, window; // only where the window's factor is cut
+    enum put_kind what;
+    int64_t value;
+};
+struct rule_list {
+    int input;        // -1: attribute `name`
+    const char *name; // n 0: it is taken away
+    const int64_t *values;
+    int n;
+    const struct rule_put *puts;
+    int n_puts;
+};
+// Part j of n of the window's result: what it needs and what does not exist of it.
+struct window_part {
+    int64_t a, b, start, stop, before, after;
+};
+struct window_part tsr__window_part(const struct rule_window *w, int64_t n, int64_t j);
+
 struct rule {
     const struct rule_factor *factors;
     int n_factors;
@@ -90,6 +129,10 @@ struct rule {
     int n_inputs, n_outputs;
     const struct rule_rewrite *rewrites;
     int n_rewrites;
+    const struct rule_window *windows;
+    int n_windows;
+    const struct rule_list *lists;
+    int n_lists;
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
     bool single;       // gives something else each time it runs: only one device may run it
 };

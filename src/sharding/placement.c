@@ -34,7 +34,7 @@ static bool project_dim(struct arena *a, const struct placement *p, const struct
         return false;
     for (int i = 0; i < from->n; i++) {
         int f = from->factors[i];
-        int64_t size = p->rule->factors[f].size.value;
+        int64_t size = from->window ? 0 : p->rule->factors[f].size.value;
         parts[i] = (struct cut_part){size > 0 ? size : 0, p->cuts[f]};
     }
     to->n = tsr__cut_canonical(parts, from->n, to->factors, *moves);

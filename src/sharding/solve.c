@@ -72,7 +72,7 @@ static bool refine_dim(struct arena *a, struct rule_dim *d, int f, int g)
         if (d->factors[i] == f)
             list[n++] = g;
     }
-    *d = (struct rule_dim){list, n};
+    *d = (struct rule_dim){.factors = list, .n = n};
     return true;
 }
 
@@ -116,7 +116,11 @@ static const struct rule *refine(struct arena *a, const struct rule *r, int f, i
 static bool rewritten(const struct rule *r, int f)
 {
     for (int i = 0; i < r->n_rewrites; i++)
-        if (r->rewrites[i].kind == REWRITE_ATTR && r->rewrites[i].factor == f)
+        if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP) &&
+            r->rewrites[i].factor == f)
+            return true;
+    for (int i = 0; i < r->n_windows; i++)
+        if (r->windows[i].factor == f)
             return true;
     return false;
 }
@@ -247,6 +251,8 @@ static int targets_of(struct solve *s, bool out, int i, int axis, const struct t
     for (int j = k + 1; j < l->n; j++)
         below *= sizes[j];
     int64_t above = below * sizes[k];
+    if (product != size && d->window)
+        fail(s, "a window of a dimension is needed, which is cut in one piece only");
     if (product != size || !border(s, out, i, axis, above))
         return 0;
     if (sizes[k] % cuts == 0)
@@ -292,7 +298,7 @@ static bool may_cut(struct solve *s, const struct target *t)
         return fail(s, "a dimension is cut that this operator needs whole");
     if (s->pinned[t->factor] || (s->cuts[t->factor] > 1 && s->cuts[t->factor] != t->cuts))
         return fail(s, "the shardings of the node do not agree");
-    if (f->size.value >= 0 && t->cuts > f->size.value)
+    if ((f->size.value >= 0 && t->cuts > f->size.value) || (f->least && t->cuts > f->least))
         return fail(s, "a dimension has fewer elements than shards");
     if (!combines(s, t->factor))
         return fail(s, "two reductions of different kinds are cut");

@@ -6,7 +6,7 @@
 
 static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
-static const char *const rewrites[] = {"shape", "once", "attr", "sizes", "size"};
+static const char *const rewrites[] = {"shape", "once", "attr", "sizes", "size", "lookup"};
 
 static void print_size(tsr_dim d)
 {
@@ -28,6 +28,9 @@ static void print_tensors(const char *name, const struct rule_tensor *t, int n)
                 printf("%s%d", k ? ", " : "", t[i].dims[d].factors[k]);
             printf("]");
         }
+        printf("], \"window\": [");
+        for (int d = 0; d < t[i].rank; d++)
+            printf("%s%s", d ? ", " : "", t[i].dims[d].window ? "true" : "false");
         printf("]}");
     }
     printf("]");
@@ -50,6 +53,38 @@ static void print_shapes(const tsr_node *n, const struct shapes *s)
     printf("]");
 }
 
+static void print_list(const struct rule_list *l)
+{
+    static const char *const what[] = {"before", "after", "size", "value"};
+    printf("{\"input\": %d, \"name\": \"%s\", \"values\": [", l->input, l->name ? l->name : "");
+    for (int i = 0; i < l->n; i++)
+        printf("%s%lld", i ? ", " : "", (long long)l->values[i]);
+    printf("], \"puts\": [");
+    for (int i = 0; i < l->n_puts; i++)
+        printf("%s{\"at\": %d, \"window\": %d, \"what\": \"%s\", \"value\": %lld}", i ? ", " : "",
+               l->puts[i].at, l->puts[i].window, what[l->puts[i].what],
+               (long long)l->puts[i].value);
+    printf("]}");
+}
+
+static void print_windows(const struct rule *r)
+{
+    printf(", \"windows\": [");
+    for (int i = 0; i < r->n_windows; i++) {
+        const struct rule_window *w = &r->windows[i];
+        printf("%s{\"input\": %d, \"dim\": %d, \"factor\": %d, \"from\": %lld, \"to\": %lld, "
+               "\"step\": %lld, \"shift\": %lld, \"reach\": %lld}",
+               i ? ", " : "", w->input, w->dim, w->factor, (long long)w->from, (long long)w->to,
+               (long long)w->step, (long long)w->shift, (long long)w->reach);
+    }
+    printf("], \"lists\": [");
+    for (int i = 0; i < r->n_lists; i++) {
+        printf("%s", i ? ", " : "");
+        print_list(&r->lists[i]);
+    }
+    printf("]");
+}
+
 static void print_rule(const tsr_node *n, const struct rule *r, const struct shapes *s)
 {
     printf("{\"op\": \"%s\", \"whole\": ", tsr_node_op(n));
@@ -58,8 +93,9 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct sha
     for (int i = 0; i < r->n_factors; i++) {
         const struct rule_factor *f = &r->factors[i];
         printf("%s{\"name\": \"%s\", \"kind\": \"%s\", \"combine\": \"%s\", \"unit\": %lld, "
-               "\"size\": ",
-               i ? ", " : "", f->name, kinds[f->kind], combines[f->combine], (long long)f->unit);
+               "\"least\": %lld, \"size\": ",
+               i ? ", " : "", f->name, kinds[f->kind], combines[f->combine], (long long)f->unit,
+               (long long)f->least);
         print_size(f->size);
         printf("}");
     }
@@ -70,11 +106,12 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct sha
     for (int i = 0; i < r->n_rewrites; i++)
         printf(
             "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"unit\": %lld, "
-            "\"name\": \"%s\"}",
+            "\"last\": %d, \"name\": \"%s\"}",
             i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
             r->rewrites[i].output, r->rewrites[i].factor, (long long)r->rewrites[i].unit,
-            r->rewrites[i].name ? r->rewrites[i].name : "");
+            r->rewrites[i].last, r->rewrites[i].name ? r->rewrites[i].name : "");
     printf("]");
+    print_windows(r);
     print_shapes(n, s);
     printf("}\n");
 }

@@ -258,13 +258,35 @@ def bounds(size, n, j):
     return j * size // n, (j + 1) * size // n
 
 
-def index_of(tensor, sizes, cell, shape):
+class Window:
+    """What part j of n of a windowed result needs: an independent reading of struct rule_window."""
+
+    def __init__(self, w, n, j):
+        self.a, self.b = bounds(w["to"], n, j)
+        wanted = sorted(o * w["step"] + w["shift"] + k for o in (self.a, self.b - 1) for k in (0, w["reach"] - 1))
+        all_of_it = range(wanted[0], wanted[-1] + 1)
+        self.indices = [i for i in all_of_it if 0 <= i < w["from"]]
+        self.before = sum(i < 0 for i in all_of_it)
+        self.after = sum(i >= w["from"] for i in all_of_it)
+
+
+def windows_of(rule, coords, counts):
+    return [Window(w, counts[w["factor"]], coords[w["factor"]]) if w["factor"] in coords else None for w in rule["windows"]]
+
+
+def index_of(tensor, sizes, cell, shape, windows=(), coords=None, counts=None):
     """For each dimension the indices that the cell has of it: its factors, outermost first."""
     result = []
     for d, factors in enumerate(tensor["dims"]):
         at = np.zeros(1, np.int64)
         if not any(f in cell for f in factors):
             result.append(np.arange(shape[d]))  # not cut; perhaps of size 1 after all
+            continue
+        if d in dict(windows):
+            result.append(np.array([i for k, w in windows if k == d for i in w.indices], np.int64))
+            continue
+        if d < len(tensor["window"]) and tensor["window"][d]:
+            result.append(np.arange(*bounds(shape[d], counts[factors[0]], coords[factors[0]])))
             continue
         for f in factors:
             lo, hi = cell.get(f, (0, sizes[f]))
@@ -304,13 +326,28 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
     results = [np.full(w.shape, 0, w.dtype) for w in whole]
     filled = [np.zeros(w.shape, np.int64) for w in whole]
     reduced = [f for f, _ in cuts if rule["factors"][f]["kind"] == "red"]
+    counts = dict(cuts)
     for cell, coords in parts_of(rule, sizes, cuts):
+        windows = windows_of(rule, coords, counts)
         first = all(coords[f] == 0 for f in reduced)
         ins, left_out, attributes = [], [], {}
-        for t, v in zip(rule["inputs"], values):
-            ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape)).copy())
+        for i, (t, v) in enumerate(zip(rule["inputs"], values)):
+            here = [(w["dim"], x) for w, x in zip(rule["windows"], windows) if w["input"] == i and x]
+            ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
         given = [t for t in rule["outputs"] if not t["absent"]]
-        where = [index_of(t, sizes, cell, w.shape) for t, w in zip(given, whole)]
+        where = [index_of(t, sizes, cell, w.shape, (), coords, counts) for t, w in zip(given, whole)]
+        for l in rule["lists"] if any(windows) else ():
+            numbers = list(l["values"])
+            for put in l["puts"]:
+                w = windows[put["window"]]
+                if w:
+                    numbers[put["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": put["value"]}[put["what"]]
+            if l["input"] >= 0:
+                ins += [None] * (l["input"] + 1 - len(ins))
+                ins[l["input"]] = np.array(numbers, np.int64)
+                attributes[""] = None  # another node than the whole one
+            else:
+                attributes[l["name"]] = tuple(numbers) if numbers else None
         for r in rule["rewrites"]:
             if r["kind"] == "shape":
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
@@ -377,15 +414,17 @@ def prove_case(op, since, domain, c, rule):
         key = left_out, attributes, tuple(ins[i].shape if ins[i] is not None else None for i in c["fixed"])
         if key not in cache:
             inputs = [None if i in left_out else v for i, v in enumerate(ins)]
-            changed = dict(c, inputs=inputs, attributes=dict(c["attributes"], **dict(attributes)))
+            together = dict(c["attributes"], **dict(attributes))
+            changed = dict(c, inputs=inputs, attributes={k: v for k, v in together.items() if v is not None})
             cache[key] = Machine(node_model(op, since, changed, False, domain))
         return cache[key]
 
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] in ("par", "red") and sizes[i] > 1]
     fits = lambda f, n: all(bounds(sizes[f], n, j)[0] % rule["factors"][f]["unit"] == 0 for j in range(n))
-    cuts = [[(f, n)] for f in free for n in (2, 3, 4) if n <= sizes[f] and fits(f, n)]
-    pairs = [((f, 2), (g, min(3, sizes[g]))) for f, g in itertools.combinations(free, 2)]
-    cuts += [list(pair) for pair in pairs if all(fits(*x) for x in pair)]
+    most = [min(s, f["least"] or s) for s, f in zip(sizes, rule["factors"])]
+    cuts = [[(f, n)] for f in free for n in (2, 3, 4) if n <= most[f] and fits(f, n)]
+    pairs = [((f, 2), (g, min(3, most[g]))) for f, g in itertools.combinations(free, 2)]
+    cuts += [list(pair) for pair in pairs if all(fits(*x) and x[1] <= most[x[0]] for x in pair)]
     for x in cuts:
         wrong = prove(rule, sizes, x, c, machine, local, whole)
         if wrong:
