@@ -30,6 +30,7 @@ test: all
 prove: all
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
 	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
+	@tests/witness tests/e2e/recipes.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule
 	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
 	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
 	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all

@@ -18,10 +18,12 @@
 #define TURNS                                                                                      \
     "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
     "whole, all devices take the same turns"
-#define LISTS  "sequences, maps and optional values are kept whole"
-#define OLD    "this version, from before opset 7, aligns or holds its inputs otherwise"
-#define PLACES "each element depends on where it stands"
-#define RANDOM "random numbers are drawn whole, so that all devices have the same"
+#define LISTS    "sequences, maps and optional values are kept whole"
+#define OLD      "this version, from before opset 7, aligns or holds its inputs otherwise"
+#define PLACES   "each element depends on where it stands"
+#define WINDOWS  "parts of space need windows of the input, where sizes are known"
+#define SEGMENTS "axis names t; cut where sizes are known: parts need windows of the input"
+#define RANDOM   "random numbers are drawn whole, so that all devices have the same"
 
 const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
@@ -61,8 +63,8 @@ const struct op_row tsr__op_table[] = {
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
      .derive = tsr__derive_projected_attention, .shape = tsr__find_projected_attention,
      .note = "queries, keys and values of one size"},
-    {"AveragePool", .since = 1, .rule = "[n c S*] -> [n c O*]; rep S O", .derive = tsr__derive_pool,
-     .shape = tsr__find_pool, .note = "windows of one place leave space free"},
+    {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
+     .shape = tsr__find_pool, .note = WINDOWS},
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
@@ -105,9 +107,8 @@ const struct op_row tsr__op_table[] = {
     {"Compress", .since = 9, .rule = "[A* v B*],[v] -> [A* t B*]; rep v t",
      .derive = tsr__derive_compress, .shape = tsr__find_compress,
      .note = "t depends on the data; without axis nothing is cut"},
-    {"Concat", .since = 1, .rule = "[A* _ B*]… -> [A* _ B*]", .derive = tsr__derive_concat,
-     .shape = tsr__find_concat, .value = tsr__value_concat,
-     .note = "axis says which dimension is _"},
+    {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
+     .shape = tsr__find_concat, .value = tsr__value_concat, .note = SEGMENTS},
     {"ConcatFromSequence", .since = 11, .shape = tsr__find_concat_from_sequence, .whole = LISTS},
     {"Constant", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_OPEN,
      .shape = tsr__find_constant, .value = tsr__value_constant,
@@ -115,14 +116,12 @@ const struct op_row tsr__op_table[] = {
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__find_constant_of_shape, .value = tsr__value_constant_of_shape},
     {"Conv", .since = 1,
-     .rule = "[n (g i) S*],[(g o) i K*],[(g o)]? -> [n (g o) O*]; red i:sum; rep S K O; attr "
-             "group=g; once 2",
-     .derive = tsr__derive_conv, .shape = tsr__find_conv,
-     .note = "windows of one place leave space free"},
+     .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
+     .derive = tsr__derive_conv, .shape = tsr__find_conv, .note = WINDOWS},
     {"ConvInteger", .since = 10,
-     .rule = "[n (g i) S*],[(g o) i K*],[]?,[(g o)]? -> [n (g o) O*]; red i:sum; rep S K O; attr "
-             "group=g",
-     .derive = tsr__derive_conv_integer, .type = TYPE_INT32, .shape = tsr__find_conv},
+     .rule = "[n (g i) s^],[(g o) i _],[]?,[(g o)]? -> [n (g o) s]; red i:sum; attr group=g",
+     .derive = tsr__derive_conv_integer, .type = TYPE_INT32, .shape = tsr__find_conv,
+     .note = WINDOWS},
     {"ConvTranspose", .since = 1,
      .rule = "[n (g i) S*],[(g i) o K*],[(g o)]? -> [n (g o) O*]; red i:sum; rep S K O; attr "
              "group=g; once 2",
@@ -195,10 +194,9 @@ const struct op_row tsr__op_table[] = {
      .note = "nodes with subgraphs stay whole"},
     {"Floor", .since = 1, .rule = UNARY},
     {"FusedConv", .since = 1, .domain = MICROSOFT,
-     .rule = "[n (g i) S*],[(g o) i K*],[(g o)]?,[n (g o) O*]? -> [n (g o) O*]; rep i S K O; attr "
-             "group=g",
+     .rule = "[n (g i) s^],[(g o) i _],[(g o)]?,[n (g o) s]? -> [n (g o) s]; rep i; attr group=g",
      .derive = tsr__derive_fused_conv, .shape = tsr__find_conv,
-     .note = "an activation comes after the sum over i"},
+     .note = "an activation comes after the sum over i; " WINDOWS},
     {"FusedGemm", .since = 1, .domain = MICROSOFT, .rule = "[m k],[k n],[m~ n~]? -> [m n]; stat k",
      .derive = tsr__derive_fused_gemm, .expand = tsr__expand_fused_gemm,
      .note = "an activation comes after the sum over k"},
@@ -332,8 +330,8 @@ const struct op_row tsr__op_table[] = {
      .bodies = true, .note = TURNS},
     {"LpNormalization", .since = 1, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_lp_norm, .expand = tsr__expand_lp_norm, .note = "axis names r"},
-    {"LpPool", .since = 1, .rule = "[n c S*] -> [n c O*]; rep S O", .derive = tsr__derive_pool,
-     .shape = tsr__find_pool, .note = "windows of one place leave space free"},
+    {"LpPool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
+     .shape = tsr__find_pool, .note = WINDOWS},
     {"MRotaryEmbedding", .since = 1, .domain = MICROSOFT,
      .rule = "[b t (h d)],[_ b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary_positions, .shape = tsr__find_like_first},
@@ -358,9 +356,9 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B* k],[B* k]?,[k],[q _ _],[q _],[q]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* "
              "q],[B* n],[B* n],[B* k]?; rep k; attr Nq=q; attr Nkv=n"},
     {"Max", .since = 1, .rule = MANY, .value = tsr__value_max},
-    {"MaxPool", .since = 1, .rule = "[n c S*] -> [n c O*],[n c O*]?; rep S O",
-     .derive = tsr__derive_pool, .type1 = TYPE_INT64, .shape = tsr__find_pool,
-     .note = "Indices count through the whole tensor: then n and c stay whole"},
+    {"MaxPool", .since = 1, .rule = "[n c o^] -> [n c o],[n c o]?", .derive = tsr__derive_pool,
+     .type1 = TYPE_INT64, .shape = tsr__find_pool,
+     .note = WINDOWS "; Indices count through the whole tensor: then all stays whole"},
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__find_max_roi_pool},
     {"MaxUnpool", .since = 9, .rule = "[n c S*],[n c S*],·? -> [n c O*]; rep n c S O",
@@ -423,8 +421,9 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t (h d)],[t (h d)]?,[t (h v)]?,[(s h d)]?,[_ _],[_],[_ h _ _]? -> [t (h v)]; rep t "
              "d v s; attr num_heads=h",
      .derive = tsr__derive_packed_multi_head},
-    {"Pad", .since = 1, .rule = "[A* s],·,·?,·? -> [A* t]; rep s t", .derive = tsr__derive_pad,
-     .shape = tsr__find_pad, .note = "A: dimensions whose pads are known to be 0"},
+    {"Pad", .since = 1, .rule = "[A* t^],·,·?,·? -> [A* t]", .derive = tsr__derive_pad,
+     .shape = tsr__find_pad,
+     .note = "t is padded; cut where size and pads are known and the mode is constant"},
     {"PagedAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t (h g d)],[t (h d)]?,[t (h v)]?,[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ "
              "_]?,[t]?,[(h g)]?,[_]?,[_]?,[_]?,[_]?,[_]? -> [t (h g v)],[n m h _]?,[n m h _]?; rep "
@@ -444,10 +443,10 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
      .note = "axis says which dimension is _"},
     {"QLinearConv", .since = 10,
-     .rule = "[n (g i) S*],[],[],[(g o) i K*],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) O*]; rep "
-             "i S K O; attr group=g",
+     .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; rep i; "
+             "attr group=g",
      .derive = tsr__derive_qlinear_conv, .type = TYPE_OPEN, .shape = tsr__find_qlinear_conv,
-     .note = "rounding comes after the sum over i"},
+     .note = "rounding comes after the sum over i; " WINDOWS},
     {"QLinearGlobalAveragePool", .since = 1, .domain = MICROSOFT,
      .rule = "[n c s],[],[]?,[],[]? -> [n c 1]; rep s", .derive = tsr__derive_qlinear_global_pool},
     {"QLinearLeakyRelu", .since = 1, .domain = MICROSOFT, .rule = "[A*],[],[]?,[],[]? -> [A*]"},
@@ -598,9 +597,9 @@ const struct op_row tsr__op_table[] = {
      .rule = "[A* r],[A~ r],[r],[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; stat r",
      .derive = tsr__derive_skip_norm, .type1 = TYPE_FLOAT, .type2 = TYPE_FLOAT,
      .expand = tsr__expand_skip_simplified_norm},
-    {"Slice", .since = 1, .rule = "[A* s],·,·,·?,·? -> [A* t]; rep s t",
-     .derive = tsr__derive_slice, .shape = tsr__find_slice, .value = tsr__value_slice,
-     .note = "A: dimensions that are not sliced, or taken whole"},
+    {"Slice", .since = 1, .rule = "[A* t^],·,·,·?,·? -> [A* t]", .derive = tsr__derive_slice,
+     .shape = tsr__find_slice, .value = tsr__value_slice,
+     .note = "t is sliced; cut where size and bounds are known"},
     {"Softmax", .since = 1, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_softmax_flat, .expand = tsr__expand_softmax_flat,
      .note = "R: all dimensions from axis on"},
@@ -618,8 +617,8 @@ const struct op_row tsr__op_table[] = {
              "_]?,[_ _]? -> [b q (h g d)],[b h m d],[b h m d]; rep q k m d; attr num_heads=h; attr "
              "num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_sparse_attention, .note = "heads take the layouts of blocks in turn"},
-    {"Split", .since = 1, .rule = "[A* _ B*],·? -> [A* _ B*]…", .derive = tsr__derive_split,
-     .shape = tsr__find_split, .value = tsr__value_split, .note = "axis says which dimension is _"},
+    {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
+     .shape = tsr__find_split, .value = tsr__value_split, .note = SEGMENTS},
     {"SplitToSequence", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_split_to_sequence,
      .whole = LISTS},
     {"Sqrt", .since = 1, .rule = UNARY},

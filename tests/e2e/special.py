@@ -198,6 +198,23 @@ def one_to_all():
 
 
 @case
+def neighbours():
+    """Two convolutions over an image that lies in three stripes, and stays there."""
+    m = model([node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]), node("Conv", ["h", "v"], ["y"], strides=[2, 2], pads=[2, 2, 2, 2], dilations=[2, 2])],
+              [info("x", T.FLOAT, ["n", 3, 11, 7])], [info("y", T.FLOAT, ["n", 2, 6, 4])], [tensor(f4(4, 3, 3, 3), "w"), tensor(f4(2, 4, 3, 3), "v")])
+    return m, 3, {"h_conv:h": "{1,1,3,1:0,1,2}", "y_conv:h": "{1,1,3,1:0,1,2}"}, {"x": f4(2, 3, 11, 7)}, ["HaloExchange", "Reshard"]
+
+
+@case
+def segments():
+    """Joined along the dimension that is cut, and divided again."""
+    m = model([node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("Concat", ["a", "b"], ["c"], axis=1), node("Split", ["c", "k"], ["d", "e"], axis=1),
+               node("Add", ["d", "z"], ["y"]), node("Relu", ["e"], ["f"])],
+              [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, ["n", 5]), info("f", T.FLOAT, ["n", 9])], [tensor(np.array([5, 9], "i8"), "k"), tensor(f4(5), "z")])
+    return m, 3, {"a_relu:x": "{1,3:0,1,2}", "b_neg:x": "{1,3:0,1,2}", "c_concat:a": "{1,3:0,1,2}", "d_split:c": "{1,3:0,1,2}"}, {"x": f4(4, 7)}, None
+
+
+@case
 def bias_once():
     """The bias of a Gemm whose contraction is cut is added by one device only."""
     m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", 8])],

@@ -157,6 +157,23 @@ def operators(world, rank, plan):
             assert rank == root or x.shape == (0,)
             return world.exchange(rank, ("Broadcast", id, tuple(group)), list(group), x)[list(group).index(root)], token
 
+    class HaloExchange(OpRun):
+        op_domain = "ai.tessera"
+
+        def _run(self, x, shape, token, axes=None, elem_type=None, group=None, id=None, plan=None, source=None, windows=None):
+            common(self, plan, elem_type, id, x)
+            got = world.exchange(rank, ("HaloExchange", id, tuple(group)), list(group), x)
+            layout, it, asked = Layout(source), iter(windows), {}
+            for r in group:
+                for a in axes:
+                    asked[r, a] = [i for _ in range(next(it)) for i in range(next(it), next(it))]
+            assert next(it, None) is None
+            whole = np.zeros([int(s) for s in shape], x.dtype)
+            for r, piece in zip(group, got):
+                whole[np.ix_(*layout.indices(r, whole.shape))] = piece
+            mine = layout.indices(rank, whole.shape)
+            return whole[np.ix_(*[asked.get((rank, d), at) for d, at in enumerate(mine)])], token
+
     def message(op, x, group, id, sender, getter):
         assert list(group) == sorted([sender, getter]) and rank == (sender if op == "Send" else getter)
         xs = world.exchange(rank, ("Send", id, tuple(group)), list(group), x)
@@ -194,7 +211,7 @@ def operators(world, rank, plan):
             return reshard(rank, [p for p, _ in got], list(group), source, target, shape), token
 
     named = {}
-    plain = [AllReduce, ReduceScatter, Reduce, AllGather, AllToAll, Broadcast, Send, Recv, Reshard]
+    plain = [AllReduce, ReduceScatter, Reduce, AllGather, AllToAll, Broadcast, Send, Recv, Reshard, HaloExchange]
     for c in plain:
         named[c.__name__ + "F16"] = type(c.__name__ + "F16", (c,), {})
     return [*plain, *named.values()]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations), lookups in a cut table.
+For every case of the rules' proof that has one: every such factor in 2, 3 and 4 parts, and pairs on a mesh, once from inputs that
+are whole everywhere (devices crop) and once from values that lie in pieces (they exchange). The node must have run cut, and equal to
+the whole run; what lies in pieces must not have been brought together.
+
+usage: recipes.py TESSERA PRINT_RULE [quick] [OPERATOR ...]"""
+import itertools, json, os, random, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import helper
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
+import prove
+
+TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
+QUICK = ONLY[:1] == ["quick"]
+ONLY = ONLY[1:] if QUICK else ONLY
+
+
+def run(*args):
+    p = subprocess.run(args, capture_output=True, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+def spec_of(tensor, sizes, cuts, order):
+    """The tensor with those factors cut {factor: parts}; order: the factors of the mesh, outermost first."""
+    dims, here = [], []
+    for factors in tensor["dims"]:
+        here += [f for f in factors if f in cuts]
+        if len(factors) > 1:
+            dims.append("*".join("%d/%d" % (sizes[f], cuts[f]) if f in cuts else "%d" % sizes[f] for f in factors))
+        else:
+            dims.append(str(cuts.get(factors[0], 1) if factors else 1))
+    groups = {}
+    for device, at in enumerate(itertools.product(*(range(cuts[f]) for f in order))):
+        groups.setdefault(tuple(at[order.index(f)] for f in here), []).append(str(device))
+    owners = [g[0] if len(g) == 1 else "(%s)" % ",".join(g) for _, g in sorted(groups.items())]
+    if not here:
+        owners = ["%d" % d for d in range(int(np.prod(list(cuts.values()))))]
+    return "{%s:%s}" % (",".join(dims), ",".join(owners)), len(here)
+
+
+def with_producers(m, rule):
+    """The same node behind one Identity for each of its tensors."""
+    out = onnx.ModelProto()
+    out.CopyFrom(m)
+    node = out.graph.node[0]
+    for i, name in enumerate(list(node.input)):
+        if name and not rule["inputs"][i]["host"] and any(v.name == name for v in out.graph.input):
+            node.input[i] = "p" + name
+            out.graph.node.insert(len(out.graph.node) - 1, helper.make_node("Identity", [name], ["p" + name], name="make" + name))
+    return out
+
+
+def try_cut(d, model, rule, sizes, cuts, apart, op):
+    """What is wrong, or None."""
+    order, n = sorted(cuts), int(np.prod(list(cuts.values())))
+    edits = []
+    for side in ("inputs", "outputs"):
+        for i, t in enumerate(rule[side]):
+            if t["host"] or t["absent"] or not t["dims"]:
+                continue
+            spec, found = spec_of(t, sizes, cuts, order)
+            value = "%s%d" % ("x" if side == "inputs" else "y", i)
+            if side == "inputs" and apart:
+                edits += ["--shard", "make%s:p%s=%s" % (value, value, spec), "--shard", "node:p%s=%s" % (value, spec)]
+            elif side == "outputs" and not apart:
+                edits += ["--shard", "node:%s=%s" % (value, spec)]
+    out = os.path.join(d, "cut.onnx")
+    rc, _, err = run(TESSERA, "annotate", model, "--config", "c:%d" % n, *edits, "-o", out)
+    if rc:
+        return "annotate: %s" % err[:400]
+    rc, text, err = run(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
+    doc = json.loads(text) if text.startswith("{") else {}
+    if rc or not doc.get("ok"):
+        return "%s: exit %d %s %s" % (edits, rc, doc, err[:400])
+    if doc["replicated"] or doc["cut_nodes"] < 1:
+        return "%s: not cut: %s" % (edits, doc)
+    if apart and rule["windows"] and doc["collectives"].get("AllGather"):
+        return "%s: brought together: %s" % (edits, doc["collectives"])
+    return None
+
+
+def try_case(d, name, since, c, counts, rng):
+    domain, _, op = name.rpartition(":")
+    whole = prove.node_model(op, since, c, True, domain)
+    whole.graph.node[0].name = "node"
+    plain = os.path.join(d, "plain.onnx")
+    onnx.save(whole, plain)
+    rc, text, _ = run(PRINT_RULE, plain)
+    rule = json.loads(text)
+    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] == "lookup"}
+    if not special or prove.Machine(prove.node_model(op, since, c, False, domain)).reference:
+        return None  # nothing special, or an operator that the engine lacks
+    np.savez(os.path.join(d, "in.npz"), **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
+    sizes = [f["size"] if isinstance(f["size"], int) else 0 for f in rule["factors"]]
+    most = [min(s, f["least"] or s) for s, f in zip(sizes, rule["factors"])]
+    free = [i for i, f in enumerate(rule["factors"]) if f["kind"] in ("par", "red") and most[i] > 1 and f["unit"] == 1]
+    cuts = [{f: n} for f in sorted(special) for n in (2, 3, 4) if f in free and n <= most[f]]
+    cuts += [{f: 2, g: min(3, most[g])} for f in sorted(special) for g in free if f in free and f != g and not (g in special and g < f)]
+    if QUICK:
+        cuts = rng.sample(cuts, min(2, len(cuts)))
+    for apart in (False, True):
+        model = os.path.join(d, "shaped.onnx")
+        onnx.save(with_producers(whole, rule) if apart else whole, plain)
+        rc, _, err = run(TESSERA, "shapes", plain, "-o", model)
+        if rc:
+            return "shapes: " + err[:300]
+        for x in cuts:
+            wrong = try_cut(d, model, rule, sizes, x, apart, op)
+            counts[op] = counts.get(op, 0) + 1
+            if wrong:
+                return wrong
+    return None
+
+
+def main():
+    rows = [json.loads(line) for line in run(PRINT_RULE)[1].splitlines()]
+    counts, bad, rng = {}, 0, random.Random(1)
+    with tempfile.TemporaryDirectory() as d:
+        for name, cases in prove.all_cases().items():
+            domain, _, op = name.rpartition(":")
+            sinces = [r["since"] for r in rows if r["op"] == op and r["domain"] == domain and not r["whole"]]
+            for c in cases if sinces and (not ONLY or op in ONLY) else []:
+                fitting = [s for s in sinces if domain or s <= (c["opset"] or 1000)]
+                if c["whole"] or not fitting:
+                    continue
+                wrong = try_case(d, name, max(fitting), c, counts, rng)
+                bad += wrong is not None
+                if wrong:
+                    print(name, [None if v is None else getattr(v, "shape", None) for v in c["inputs"]], c["attributes"], wrong)
+    print(counts)
+    print("%d cuts equal, %d nodes wrong" % (sum(counts.values()), bad))
+    return 1 if bad or not counts else 0
+
+
+sys.exit(main())
