@@ -623,6 +623,9 @@ typedef struct tsr_run_options {
     double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
     bool check_files;      /* read all digests first */
     const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
+    const char *const *map_devices; /* "NPU=CPU": ranks whose device has that name run on another */
+    size_t n_map_devices;
+    const char *trace; /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
 } tsr_run_options;
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
@@ -658,6 +661,9 @@ TSR_API tsr_status tsr_job_wait_cut(tsr_job *j, tsr_tensors *const *outputs);
 /* Before the first run: output `present` of each run becomes input `past` of the next, where it is, without a copy. It is then
  * no result; the first run must be given the input, a later one may be (that starts anew). */
 TSR_API tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present);
+/* Writes what all ranks did so far to the file that the options named: one JSON document for Perfetto or chrome://tracing, a
+ * process for each rank, the pieces of each communication tied together. Under a launcher all ranks call it and rank 0 writes. Once. */
+TSR_API tsr_status tsr_job_trace(tsr_job *j);
 /* Returns when all runs that were started are done and, under a launcher, all ranks have called it. */
 TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 

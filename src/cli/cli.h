@@ -33,14 +33,20 @@ struct option {
     {                                                                                              \
         NULL, NULL, NULL                                                                           \
     }
-// Rows of the commands that execute something; cli_read_run_options reads them.
+// Rows of the commands that take inputs; cli_inputs reads them. Then those of all that execute something;
+// cli_read_run_options reads them.
 // clang-format off
+#define INPUT_OPTIONS                                                                                     \
+    {"--inputs", "SET", ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},\
+    {"--shape", "NAME:1x3x224x224", "size of a random input; unknown dimensions are 1 without it"}
 #define RUN_OPTIONS                                                                                       \
     {"--transport", "NAME", "threads or mpi (default: mpi under an MPI launcher, else threads)"},         \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
     {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
     {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \
     {"--ort-ops", "LIB", "your custom-operator library for ONNX Runtime"},                                \
+    {"--map-device", "NPU=CPU", "run ranks whose device is NPU on CPU (also CUDA:0 and other providers)"}, \
+    {"--trace", "FILE", "write what all ranks did, for Perfetto or chrome://tracing"},                     \
     {"--check-files", NULL, "read all digests of the partition first"}
 // clang-format on
 
@@ -98,6 +104,9 @@ const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
 // Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps near the
 // program or the current folder. TSR_ENGINE with one finding if there is none.
 tsr_status cli_engine(struct cli *c, const char **found, const char **version);
+// The set of inputs that the command line asks for, with its shapes; NULL after a message: EXIT_USAGE. Says the seed of
+// random ones. Valid until the next call.
+const char *cli_inputs(struct cli *c);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *c, tsr_run_options *options);
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.

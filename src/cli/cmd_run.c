@@ -63,26 +63,26 @@ static bool is_folder(const char *path)
 }
 
 // Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, const char *path, bool folder, tsr_tensors *inputs)
+static tsr_status load_inputs(struct cli *c, const char *set, const char *path, bool folder,
+                              tsr_tensors *inputs)
 {
-    const char *set = cli_value(c, "--inputs");
     char file[4096];
     tsr_model *m = NULL;
     snprintf(file, sizeof file, "%s%s", path, folder ? "/rank0.onnx" : "");
     tsr_status status = tsr_model_load(c->session, file, &m);
     if (status == TSR_OK)
-        status = tsr_tensors_load(inputs, set ? set : "random", m, false);
+        status = tsr_tensors_load(inputs, set, m, false);
     tsr_model_free(m);
     return status;
 }
 
-static tsr_status execute(struct cli *c, const tsr_run_options *options, tsr_tensors *inputs,
-                          tsr_tensors *outputs)
+static tsr_status execute(struct cli *c, const tsr_run_options *options, const char *set,
+                          tsr_tensors *inputs, tsr_tensors *outputs)
 {
     const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
     bool folder = is_folder(path);
     int rank = 0, ranks = 1;
-    tsr_status status = load_inputs(c, path, folder, inputs);
+    tsr_status status = load_inputs(c, set, path, folder, inputs);
     if (status == TSR_OK)
         status = folder ? tsr_run(c->session, path, options, inputs, outputs)
                         : tsr_run_model(c->session, path, options, inputs, outputs);
@@ -97,8 +97,9 @@ static int run(struct cli *c)
     tsr_run_options options;
     tsr_tensors *inputs = NULL, *outputs = NULL;
     int code = cli_read_run_options(c, &options);
-    if (code)
-        return code;
+    const char *set = code ? NULL : cli_inputs(c);
+    if (!set)
+        return EXIT_USAGE;
     tsr_status status =
         tsr_join(c->session, &options); // under MPI: the others learn what goes wrong here
     if (status == TSR_OK)
@@ -108,7 +109,7 @@ static int run(struct cli *c)
     if (status == TSR_OK)
         status = tsr_tensors_new(c->session, &outputs);
     if (status == TSR_OK)
-        status = execute(c, &options, inputs, outputs);
+        status = execute(c, &options, set, inputs, outputs);
     code = cli_finish(c, status);
     if (status == TSR_OK)
         code = report(c, outputs);
@@ -118,8 +119,9 @@ static int run(struct cli *c)
 }
 
 static const struct option options_table[] = {
-    {"--inputs", "SET", ".npz, .npy, a folder test_data_set_N, or random[:SEED] (default)"},
-    {"--outputs", "FILE.npz", "write the outputs there (under MPI: rank 0)"},
+    INPUT_OPTIONS,
+    {"--outputs", "FILE.npz",
+     "write the outputs there: .npz, .npy (one), or a folder of .pb files"},
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };

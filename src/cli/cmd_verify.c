@@ -56,7 +56,9 @@ static int run(struct cli *c)
     if (tolerance && !cli_number(tolerance, &options.tolerance))
         return cli_usage(c, "--tolerance wants a positive number, not '%s'", tolerance);
     options.config = cli_value(c, "--config");
-    options.inputs = cli_value(c, "--inputs");
+    options.inputs = cli_inputs(c);
+    if (!options.inputs)
+        return EXIT_USAGE;
     options.work = getenv("TMPDIR");
     tsr_status status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
@@ -73,8 +75,7 @@ static int run(struct cli *c)
 
 static const struct option options_table[] = {
     {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
-    {"--inputs", "SET",
-     ".npz, .npy, a folder test_data_set_N (its outputs are compared too), or random[:SEED]"},
+    INPUT_OPTIONS,
     {"--tolerance", "X",
      "largest difference relative to the output's largest magnitude (default 5e-5 for float32)"},
     RUN_OPTIONS,

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_option(FILE *to, const struct option *o)
 {
@@ -105,11 +106,29 @@ static int parse(struct cli *c, int argc, char **argv)
     return 0;
 }
 
+// One line on a terminal, gone when the work is done.
+static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
+{
+    const struct cli *c = data;
+    if (c->quiet || c->json)
+        return;
+    if (done < total)
+        fprintf(stderr, "\r%s %llu of %llu\x1b[K", what, (unsigned long long)done,
+                (unsigned long long)total);
+    else
+        fprintf(stderr, "\r\x1b[K");
+    fflush(stderr);
+}
+
 static int run_command(struct cli *c, int argc, char **argv)
 {
+    tsr_session_options options = {.size = sizeof options, .progress_data = c};
+    if (isatty(STDERR_FILENO))
+        options.progress = show_progress;
+
     c->given = calloc((size_t)argc, sizeof *c->given);
     c->arguments = calloc((size_t)argc, sizeof *c->arguments);
-    c->session = tsr_session_new(NULL);
+    c->session = tsr_session_new(&options);
     int code = EXIT_READ;
     if (!c->given || !c->arguments || !c->session) {
         fprintf(stderr, "tessera: out of memory\n");

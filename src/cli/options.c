@@ -229,6 +229,60 @@ int cli_shape(const char *text, int64_t *shape)
     }
 }
 
+const char *cli_inputs(struct cli *c)
+{
+    static char set[8192];
+    const char *given = cli_value(c, "--inputs");
+    int64_t shape[CLI_MAX_RANK];
+    bool random = !given || strncmp(given, "random", 6) == 0;
+    size_t n = (size_t)snprintf(set, sizeof set, "%s", given ? given : "random:0");
+    if (!strcmp(set, "random"))
+        n = (size_t)snprintf(set, sizeof set, "random:0");
+    for (size_t i = 0; i < c->n_given; i++) {
+        const char *text = c->given[i].value;
+        if (strcmp(c->given[i].option->name, "--shape") != 0)
+            continue;
+        const char *colon = strrchr(text, ':');
+        if (!random || !colon || colon == text || (colon[1] && cli_shape(colon + 1, shape) < 0)) {
+            cli_usage(c,
+                      random ? "--shape wants NAME:2x3 (NAME: for a scalar), not '%s'"
+                             : "--shape is for random inputs; '%s' has shapes of its own",
+                      random ? text : given);
+            return NULL;
+        }
+        if (n < sizeof set)
+            n += (size_t)snprintf(set + n, sizeof set - n, ",%s", text);
+    }
+    if (n >= sizeof set) {
+        cli_usage(c, "the set of inputs is too long");
+        return NULL;
+    }
+    int rank = 0;
+    tsr_launcher(&rank, NULL, NULL);
+    if (random && rank == 0 && strncmp(set, "random:", 7) == 0)
+        cli_say(c, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
+    return set;
+}
+
+// Every --map-device, in the order given.
+static int read_map(struct cli *c, tsr_run_options *options)
+{
+    static const char *map[64];
+    for (size_t i = 0; i < c->n_given; i++) {
+        const char *text = c->given[i].value;
+        if (strcmp(c->given[i].option->name, "--map-device") != 0)
+            continue;
+        const char *equals = strchr(text, '=');
+        if (!equals || equals == text || !equals[1])
+            return cli_usage(c, "--map-device wants NAME=DEVICE, not '%s'", text);
+        if (options->n_map_devices == sizeof map / sizeof *map)
+            return cli_usage(c, "too many --map-device");
+        map[options->n_map_devices++] = text;
+    }
+    options->map_devices = map;
+    return 0;
+}
+
 int cli_read_run_options(struct cli *c, tsr_run_options *options)
 {
     const char *text;
@@ -238,6 +292,7 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->ort_ops = cli_value(c, "--ort-ops");
     options->check_files = cli_flag(c, "--check-files");
     options->plugins = getenv("TESSERA_PLUGINS");
+    options->trace = cli_value(c, "--trace");
     if ((text = cli_value(c, "--timeout"))) {
         if (!cli_number(text, &options->timeout_s))
             return cli_usage(c, "--timeout wants seconds, not '%s'", text);
@@ -252,5 +307,5 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
             return cli_usage(c, "--optimize wants 0, 1, 2 or 3, not '%s'", text);
         options->optimize = text[0] - '0' + 1;
     }
-    return 0;
+    return read_map(c, options);
 }

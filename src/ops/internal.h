@@ -38,6 +38,9 @@ struct ops {
     atomic_flag busy; // one run at a time
     struct comm_trouble trouble;
     struct op *list;
+    bool traced;
+    struct arena events_arena;
+    VEC(struct ops_event) events;
 };
 
 struct kernel {

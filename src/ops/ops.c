@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context);
 
@@ -358,12 +359,39 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     return NULL;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void note_event(struct kernel *k, uint64_t start_ns)
+{
+    struct ops *o = k->ops;
+    struct ops_event *e =
+        o->events.n < OPS_MAX_EVENTS ? vec_push(&o->events_arena, &o->events) : NULL;
+    if (e)
+        *e = (struct ops_event){.op = k->call.op,
+                                .node = k->call.node,
+                                .id = k->call.id,
+                                .run = k->call.run,
+                                .start_ns = start_ns,
+                                .end_ns = now_ns(),
+                                .first = k->call.group[0],
+                                .n_group = k->call.n_group,
+                                .type = k->call.type};
+}
+
 static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
     if (atomic_flag_test_and_set(&k->ops->busy))
         return tsr__kernel_error(k, "two runs of one rank at a time");
+    uint64_t start = k->ops->traced ? now_ns() : 0;
     OrtStatus *st = k->kind->compute(k, context);
+    if (start)
+        note_event(k, start);
     if (st) // the others wait for this rank: tell them, whoever runs it
         tsr__comm_fail(k->ops->endpoint, TSR_INVALID, k->api->GetErrorMessage(st));
     k->call.run++;
@@ -434,6 +462,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     o->api = api;
     o->endpoint = e;
     o->list = list;
+    tsr__arena_init(&o->events_arena, s);
     snprintf(o->why, sizeof o->why, "%s", why ? why : "no transport");
     OrtStatus *st = add_all(o, minor, options);
     if (st)
@@ -448,11 +477,23 @@ void tsr__ops_free(struct ops *o)
     if (!o)
         return;
     tsr_session *s = o->session;
+    tsr__arena_free(&o->events_arena);
     if (o->domain)
         o->api->ReleaseCustomOpDomain(o->domain);
     tsr__free(s, o->list, TSR_COUNT(kinds) * sizeof *o->list);
     tsr__free(s, o, sizeof *o);
     tsr_session_free(s);
+}
+
+void tsr__ops_trace(struct ops *o)
+{
+    o->traced = true;
+}
+
+const struct ops_event *tsr__ops_events(const struct ops *o, size_t *n)
+{
+    *n = o->events.n;
+    return o->events.at;
 }
 
 const struct comm_trouble *tsr__ops_trouble(const struct ops *o)

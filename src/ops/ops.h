@@ -25,6 +25,19 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
 void tsr__ops_free(struct ops *o); // NULL is fine
 // What stopped the last run, or NULL: says more than ONNX Runtime's status.
 const struct comm_trouble *tsr__ops_trouble(const struct ops *o);
+
+// One communication of this rank, while traced. Texts belong to the kernels.
+struct ops_event {
+    const char *op, *node;
+    int64_t id;
+    uint64_t run, start_ns, end_ns; // of CLOCK_REALTIME, as ONNX Runtime's profile is
+    int64_t first;                  // rank of the group
+    int n_group;
+    tsr_dtype type;
+};
+#define OPS_MAX_EVENTS (1 << 20) // later ones are not kept
+void tsr__ops_trace(struct ops *o);
+const struct ops_event *tsr__ops_events(const struct ops *o, size_t *n);
 // Minor number of a version text such as "1.31.1"; 0: not understood.
 int tsr__ort_minor(const char *version);
 

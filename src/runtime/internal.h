@@ -64,6 +64,10 @@ struct rank {
     int optimize, threads;
     bool spin;
     uint64_t plan;
+    const char *device; // name of the rank's device, or NULL
+    const char *const *map;
+    size_t n_map;
+    const char *profile; // ONNX Runtime's profile starts so; NULL: not traced
     // made by the rank
     tsr_session *session;
     struct arena arena;
@@ -117,6 +121,16 @@ struct whole {
 // To be closed in every case.
 tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
 void tsr__whole_close(struct whole *w);
+
+// ---- provider.c, trace.c
+
+// Gives the options the execution provider of the rank's device.
+tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o);
+// Adds what a traced rank did, as events with commas between them. Ends its tracing.
+void tsr__trace_rank(struct rank *r, struct text *t);
+// Writes the trace; e not NULL: the texts of all processes, on rank 0.
+tsr_status tsr__trace_write(tsr_session *s, struct endpoint *e, uint64_t plan, struct text *t,
+                            const char *path);
 
 // ---- values (values.c) -------------------------------------------------------------------------
 

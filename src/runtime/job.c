@@ -9,10 +9,13 @@
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define TRACE_FOLDER "/tmp/tessera-trace-XXXXXX"
 
 // A rank and its thread. All fields but rank are under the job's lock.
 struct seat {
@@ -30,7 +33,8 @@ struct tsr_job {
     struct whole whole; // a whole model; not used for partitions
     struct bundle bundle;
     bool is_whole, has_bundle, threaded;
-    struct endpoint *mpi; // of the session, or NULL
+    char folder[sizeof TRACE_FOLDER]; // of ONNX Runtime's profiles; "": not traced
+    struct endpoint *mpi;             // of the session, or NULL
     struct thread_job *ways;
     struct seat *seats; // of the ranks that run here
     int n, n_threads;
@@ -48,7 +52,7 @@ static int cores_here(void)
     return 1;
 }
 
-static void rank_for(tsr_job *j, struct rank *r, int cores, int ranks)
+static void rank_for(tsr_job *j, struct rank *r, int rank, int cores, int ranks)
 {
     int threads = tsr__rank_threads(cores, ranks, j->options.threads);
     *r = (struct rank){
@@ -57,15 +61,20 @@ static void rank_for(tsr_job *j, struct rank *r, int cores, int ranks)
         .optimize = j->options.optimize,
         .threads = threads,
         .spin = (int64_t)threads * ranks <= cores,
+        .map = j->options.map_devices,
+        .n_map = j->options.n_map_devices,
     };
+    if (j->folder[0])
+        r->profile = tsr__arena_printf(&j->arena, "%s/rank%d", j->folder, rank).p;
 }
 
 static void rank_of_partition(tsr_job *j, struct rank *r, int rank, struct endpoint *e)
 {
-    rank_for(j, r, e->host_cores, e->host_ranks);
+    rank_for(j, r, rank, e->host_cores, e->host_ranks);
     r->endpoint = e;
     r->path = tsr__bundle_file_path(&j->bundle, &j->arena, j->bundle.manifest.devices[rank].file).p;
     r->plan = strtoull(j->bundle.manifest.plan, NULL, 16);
+    r->device = j->bundle.manifest.devices[rank].device;
 }
 
 // The first rank that failed by itself tells why; else whoever was told. A rank that has failed works no more, so
@@ -250,6 +259,19 @@ static void tell(struct endpoint *e, tsr_session *s, tsr_status status)
     tsr__comm_fail(e, status, text);
 }
 
+static tsr_status make_trace_folder(tsr_job *j)
+{
+    memcpy(j->folder, TRACE_FOLDER, sizeof TRACE_FOLDER);
+    if (!tsr__fault(j->session, FAULT_WRITE) && mkdtemp(j->folder))
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(TRACE_FOLDER);
+    j->folder[0] = 0;
+    tsr__diag(j->session, DIAG_io_write, &at, "/tmp must be writable",
+              "cannot make a temporary folder: %s", strerror(errno));
+    return TSR_WRITE;
+}
+
 static tsr_status job_new(tsr_session *s, const tsr_run_options *options, tsr_job **out)
 {
     tsr_job *j = tsr__alloc(s, sizeof *j);
@@ -261,7 +283,8 @@ static tsr_status job_new(tsr_session *s, const tsr_run_options *options, tsr_jo
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->change, NULL);
     *out = j;
-    return tsr__run_options(s, options, &j->options);
+    tsr_status st = tsr__run_options(s, options, &j->options);
+    return st == TSR_OK && j->options.trace ? make_trace_folder(j) : st;
 }
 
 // The one rank of this process, opened on the caller's thread.
@@ -297,7 +320,7 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
         st = tsr__whole_open(s, j->engine->minor, path, &j->whole);
     }
     if (st == TSR_OK) {
-        rank_for(j, &j->seats[0].rank, cores_here(), 1);
+        rank_for(j, &j->seats[0].rank, 0, cores_here(), 1);
         j->seats[0].rank.path = j->whole.path;
         st = open_here(j);
     }
@@ -355,6 +378,8 @@ void tsr_job_close(tsr_job *j)
         tsr__whole_close(&j->whole);
     if (j->has_bundle)
         tsr__bundle_close(&j->bundle);
+    if (j->folder[0])
+        tsr__folder_remove(j->folder);
     pthread_cond_destroy(&j->change);
     pthread_mutex_destroy(&j->lock);
     tsr__arena_free(&j->arena);
@@ -506,4 +531,20 @@ int tsr_job_ranks(const tsr_job *j, int *here)
     if (here)
         *here = j->n;
     return j->has_bundle ? (int)j->bundle.manifest.n_ranks : 1;
+}
+
+tsr_status tsr_job_trace(tsr_job *j)
+{
+    if (!j->folder[0])
+        return refuse(j->session, DIAG_run_order, NULL, "open the job with the option trace",
+                      "this job is not traced");
+    tsr_status st = j->asked ? tsr_job_barrier(j) : TSR_OK;
+    struct text t;
+    tsr__text_init(&t, j->session);
+    for (int i = 0; i < j->n && st == TSR_OK; i++)
+        tsr__trace_rank(&j->seats[i].rank, &t);
+    if (st == TSR_OK)
+        st = tsr__trace_write(j->session, j->mpi, j->seats[0].rank.plan, &t, j->options.trace);
+    tsr__text_free(&t);
+    return st;
 }

@@ -48,6 +48,8 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->SetInterOpNumThreads(o, 1);
     if (!st && r->optimize > 0)
         st = api->SetSessionGraphOptimizationLevel(o, levels[r->optimize - 1]);
+    if (!st && r->profile)
+        st = api->EnableProfiling(o, r->profile);
     if (!st && !r->spin)
         st = api->AddSessionConfigEntry(o, "session.intra_op.allow_spinning", "0");
     return st;
@@ -77,6 +79,10 @@ static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
     if (st == TSR_OK && r->endpoint)
         st = engine_says(r, tsr__ops_add(api, r->engine->minor, o, r->endpoint, NULL, &r->ops),
                          DIAG_engine_refused, NULL, "communication operators");
+    if (st == TSR_OK && r->ops && r->profile)
+        tsr__ops_trace(r->ops);
+    if (st == TSR_OK)
+        st = tsr__provider_set(r, o);
     if (st == TSR_OK && r->ort_ops)
         st = engine_says(r, api->RegisterCustomOpsLibrary_V2(o, r->ort_ops), DIAG_ort_ops,
                          "check the path given with --ort-ops", r->ort_ops);

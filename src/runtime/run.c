@@ -86,6 +86,8 @@ tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options
     tsr_status st = tsr_job_open_model(s, path, options, &j);
     if (st == TSR_OK)
         st = tsr_job_run(j, inputs, outputs);
+    if (st == TSR_OK && options && options->trace)
+        st = tsr_job_trace(j);
     tsr_job_close(j);
     return st;
 }
@@ -97,6 +99,8 @@ tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *op
     tsr_status st = tsr_job_open(s, folder, options, &j);
     if (st == TSR_OK)
         st = tsr_job_run(j, inputs, outputs);
+    if (st == TSR_OK && options && options->trace)
+        st = tsr_job_trace(j);
     tsr_job_close(j);
     return st;
 }

@@ -133,12 +133,14 @@ static tsr_status open_all(struct work *w)
 static tsr_status run_both(struct work *w, tsr_verify_result *r)
 {
     tsr_partition_options cut = {.size = sizeof(cut), .config = w->options->config};
+    tsr_run_options whole = w->run;
+    whole.trace = NULL; // the cut run's
     r->partition.size = sizeof(r->partition);
     tsr_status st = make_folder(w);
     if (st == TSR_OK)
         st = tsr_partition(w->model, w->parts, &cut, &r->partition);
     if (st == TSR_OK)
-        st = tsr_run_model(w->session, w->path, &w->run, w->inputs, w->whole);
+        st = tsr_run_model(w->session, w->path, &whole, w->inputs, w->whole);
     if (st == TSR_OK)
         st = tsr_run(w->session, w->parts, &w->run, w->inputs, w->cut);
     return st == TSR_OK ? compare_all(w, r) : st;

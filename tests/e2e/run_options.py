@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of run and verify from outside: inputs and outputs of every kind, random ones, levels, devices and their stand-ins, the
+user's own operators, the trace of all ranks.
+
+usage: run_options.py TESSERA USER_OPS"""
+import glob, json, os, shutil, subprocess, sys, tempfile, traceback
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+TESSERA, USER_OPS = sys.argv[1:3]
+
+
+def tessera(*args, launch=()):
+    p = subprocess.run([*launch, TESSERA, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=120)
+    return p.returncode, p.stdout, p.stderr
+
+
+def good(*args, **k):
+    rc, out, err = tessera(*args, **k)
+    assert rc == 0, (args, rc, out, err)
+    return out + err
+
+
+def mlp(path, custom=False):
+    """y = relu(x u) d, with the user's operator in the middle on request."""
+    rng = np.random.default_rng(0)
+    f = lambda *s: rng.normal(size=s).astype("f4")
+    middle = h.make_node("Twice", ["a"], ["b"], name="middle", domain="test.ops", bias=3) if custom else h.make_node("Relu", ["a"], ["b"], name="middle")
+    g = h.make_graph([h.make_node("MatMul", ["x", "u"], ["a"], name="up"), middle, h.make_node("MatMul", ["b", "d"], ["y"], name="down")], "g",
+                     [h.make_tensor_value_info("x", T.FLOAT, ["n", 16])], [h.make_tensor_value_info("y", T.FLOAT, ["n", 16])],
+                     [nh.from_array(f(16, 24), "u"), nh.from_array(f(24, 16), "d")],
+                     value_info=[h.make_tensor_value_info("a", T.FLOAT, ["n", 24]), h.make_tensor_value_info("b", T.FLOAT, ["n", 24])])
+    onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("test.ops", 1)], ir_version=8), path)
+    return path
+
+
+def cut(d, model, config, *edits):
+    good("annotate", model, "--config", config, *edits, "-o", d + "/cut.onnx")
+    shutil.rmtree(d + "/parts", ignore_errors=True)
+    good("partition", d + "/cut.onnx", "-o", d + "/parts")
+    return d + "/parts"
+
+
+HALVES = ["--shard", "up:u={1,2:0,1}", "--shard", "down:d={2,1:0,1}"]
+
+
+def inputs_and_outputs(d):
+    m = mlp(d + "/m.onnx")
+    parts = cut(d, m, "c:2", *HALVES)
+    x = np.random.default_rng(1).normal(size=(3, 16)).astype("f4")
+    np.save(d + "/x.npy", x)
+    np.savez(d + "/x.npz", x=x)
+    onnx.save_tensor(nh.from_array(x, "x"), d + "/x.pb")
+    os.makedirs(d + "/set")
+    onnx.save_tensor(nh.from_array(x, "x"), d + "/set/input_0.pb")
+    u, w = (nh.to_array(t) for t in onnx.load(m).graph.initializer)
+    want = np.maximum(x @ u, 0) @ w
+    close = lambda y: y.shape == want.shape and np.abs(y - want).max() <= 5e-5 * np.abs(want).max()
+    for path in (m, parts):
+        for k, given in enumerate(("x.npy", "x.npz", "x.pb", "set")):
+            good("run", path, "--inputs", "%s/%s" % (d, given), "--outputs", d + "/y.npy")
+            assert close(np.load(d + "/y.npy")), (path, given)
+        good("run", path, "--inputs", d + "/x.npz", "--outputs", d + "/y.npz")
+        assert close(np.load(d + "/y.npz")["y"])
+        shutil.rmtree(d + "/out", ignore_errors=True)
+        good("run", path, "--inputs", d + "/x.npz", "--outputs", d + "/out")
+        assert os.listdir(d + "/out") == ["output_0.pb"] and close(nh.to_array(onnx.load_tensor(d + "/out/output_0.pb")))
+
+
+def random_inputs(d):
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
+    text = good("run", parts)
+    assert "seed 0" in text and "[1, 16]" in text, text
+    for path in (d + "/m.onnx", parts):
+        text = good("run", path, "--inputs", "random:5", "--shape", "x:4x16", "--outputs", d + "/a.npy")
+        assert "seed 5" in text and "[4, 16]" in text, text
+    assert tessera("run", parts, "--inputs", d + "/a.npy", "--shape", "x:4x16")[0] == 2
+    for bad in ("x", "x:4,16", "x:-1", ":4"):
+        assert tessera("run", parts, "--shape", bad)[0] == 2, bad
+    assert tessera("run", parts, "--shape", "x:4x15")[0] != 0
+    assert "PASS" in good("verify", d + "/cut.onnx", "--shape", "x:7x16")
+
+
+def levels(d):
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
+    for level in range(4):
+        good("run", parts, "--optimize", level)
+        assert "PASS" in good("verify", d + "/cut.onnx", "--optimize", level)
+    assert tessera("run", parts, "--optimize", 4)[0] == 2
+
+
+def devices(d):
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2=CPU,NPU:1", *HALVES)
+    rc, _, err = tessera("run", parts)
+    assert rc == 7 and "provider-absent" in err and "NPU:1" in err and "CPU" in err.split("has")[1] and "rank 1" in err, err
+    good("run", parts, "--map-device", "NPU:1=CPU")
+    assert "PASS" in good("verify", d + "/cut.onnx", "--map-device", "NPU:1=CPU")
+    rc, _, err = tessera("run", parts, "--map-device", "NPU=CPU")  # another name
+    assert rc == 7, err
+    for bad in ("NPU", "=CPU", "NPU="):
+        assert tessera("run", parts, "--map-device", bad)[0] == 2
+    good("run", cut(d, d + "/m.onnx", "c:2=cpu,CPU:0", *HALVES))
+
+
+def own_operators(d):
+    """The user's library in every session: whole, cut around it, on one device of two stages."""
+    m = mlp(d + "/m.onnx", custom=True)
+    rc, _, err = tessera("run", m)
+    assert rc == 7 and "--ort-ops" in err, (rc, err)
+    np.save(d + "/x.npy", np.ones((2, 16), "f4"))
+    good("run", m, "--inputs", d + "/x.npy", "--ort-ops", USER_OPS, "--outputs", d + "/y.npy")
+    u, w = (nh.to_array(t) for t in onnx.load(m).graph.initializer)
+    want = (2 * (np.ones((2, 16), "f4") @ u) + 3) @ w
+    assert np.allclose(np.load(d + "/y.npy"), want, atol=1e-4)
+    for edits in (HALVES, ["--stage", "up=0", "--stage", "middle=1", "--stage", "down=1"]):
+        parts = cut(d, m, "c:2", *edits)
+        good("run", parts, "--inputs", d + "/x.npy", "--ort-ops", USER_OPS, "--outputs", d + "/z.npy")
+        assert np.allclose(np.load(d + "/z.npy"), want, atol=1e-4), edits
+        assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy")
+    rc, _, err = tessera("run", parts, "--ort-ops", d + "/none.so")
+    assert rc == 7 and "ort-ops" in err, (rc, err)
+
+
+def check_trace(path, ranks, runs):
+    events = json.load(open(path))["traceEvents"]
+    comm = [e for e in events if e.get("cat") == "communication" and e["ph"] == "X"]
+    kernels = [e for e in events if e.get("cat") == "Node"]
+    assert {e["pid"] for e in comm} == {e["pid"] for e in kernels} == set(range(ranks)), sorted({e["pid"] for e in kernels})
+    assert len(comm) == ranks * runs and not any("AllReduce" in e["name"] or "Reduce" in e["name"] for e in kernels)
+    flows = {}
+    for e in events:
+        if e["ph"] in "sf":
+            flows.setdefault(e["id"], []).append(e)
+    assert len(flows) == runs
+    for ends in flows.values():
+        leave, reach = [e for e in ends if e["ph"] == "s"], [e for e in ends if e["ph"] == "f"]
+        assert len(leave) == 1 and len(reach) == ranks - 1 and all(e["ts"] >= leave[0]["ts"] for e in reach)
+        for e in ends:  # each lies inside the slice that it belongs to
+            assert any(c["pid"] == e["pid"] and c["ts"] <= e["ts"] <= c["ts"] + c["dur"] for c in comm)
+    spread = [e["ts"] for e in comm + kernels]
+    assert max(spread) - min(spread) < 60e6  # one clock
+
+
+def trace(d):
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
+    good("run", parts, "--trace", d + "/t.json")
+    check_trace(d + "/t.json", 2, 1)
+    good("verify", d + "/cut.onnx", "--trace", d + "/v.json")
+    check_trace(d + "/v.json", 2, 1)
+    good("run", d + "/m.onnx", "--trace", d + "/w.json")
+    assert any(e.get("cat") == "Node" for e in json.load(open(d + "/w.json"))["traceEvents"])
+    assert tessera("run", parts, "--trace", d + "/none/t.json")[0] == 8
+    if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(TESSERA), "libtessera_mpi_openmpi.so")):
+        good("run", parts, "--trace", d + "/m.json", launch=("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"))
+        check_trace(d + "/m.json", 2, 1)
+
+
+failed = 0
+for f in (inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
+    try:
+        with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
+            f(d)
+        print("ok - " + f.__name__, flush=True)
+    except Exception:
+        failed += 1
+        print("not ok - " + f.__name__, flush=True)
+        traceback.print_exc()
+sys.exit(1 if failed else 0)
