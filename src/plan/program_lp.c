@@ -15,6 +15,7 @@ struct lp {
     struct text *out;
     size_t line; // where the current line begins
     bool empty;  // no term written in this expression yet
+    bool none;   // `none` was written
 };
 
 // Signs, factor and breaks; the caller writes the variable.
@@ -49,6 +50,13 @@ static void begin_row(struct lp *lp)
     lp->empty = true;
 }
 
+// `none` stands where an expression would be empty: it is 0, and so none = 1 cannot be met.
+static void no_terms(struct lp *lp)
+{
+    tsr__text_add(lp->out, STR(" none"));
+    lp->none = true;
+}
+
 static bool allowed(const struct program *p, uint32_t node, uint32_t choice)
 {
     return p->nodes.at[node].cost[choice] != COST_FORBIDDEN;
@@ -80,7 +88,7 @@ static void objective(struct lp *lp)
                     pair_term(lp, e->cost[(size_t)i * kb + j], k, i, j);
     }
     if (lp->empty)
-        tsr__text_add(lp->out, STR(" 0 none"));
+        no_terms(lp);
     tsr__text_add(lp->out, STR("\n"));
 }
 
@@ -109,7 +117,9 @@ static void choice_rows(struct lp *lp)
         for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
             if (allowed(p, v, i))
                 choice_term(lp, 1, v, i);
-        tsr__text_add(lp->out, lp->empty ? STR(" none = 1\n") : STR(" = 1\n"));
+        if (lp->empty)
+            no_terms(lp);
+        tsr__text_add(lp->out, STR(" = 1\n"));
     }
 }
 
@@ -157,7 +167,7 @@ static void limit_rows(struct lp *lp, uint32_t l, const uint8_t *kept)
                     choice_term(lp, u->usage[i], u->node, i);
         }
         if (lp->empty)
-            tsr__text_add(lp->out, STR(" 0 none"));
+            no_terms(lp);
         tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
     }
 }
@@ -190,8 +200,9 @@ tsr_status tsr__program_lp(const struct program *p, struct text *out)
     st = all_limit_rows(&lp);
     if (st != TSR_OK)
         return st;
-    // `none` stands where an expression would be empty: it is 0, and so 1 = none cannot be met.
-    tsr__text_add(out, STR("Bounds\n none = 0\nBinaries\n"));
+    if (lp.none)
+        tsr__text_add(out, STR("Bounds\n none = 0\n"));
+    tsr__text_add(out, STR("Binaries\n"));
     begin_row(&lp);
     for (uint32_t v = 0; v < p->nodes.n; v++)
         for (uint32_t i = 0; i < p->nodes.at[v].k; i++)

@@ -11,6 +11,7 @@
 
 #define WORK         UINT64_C(4000000000)
 #define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
+#define DIRECT_CELLS (UINT64_C(1) << 14) // the same without reductions before it
 #define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
 #define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
 #define STALE        12                  // rounds of search without any progress
@@ -30,6 +31,7 @@ struct solving {
     int64_t bound;   // in the core
     bool infeasible; // proved
     int64_t most;    // no answer costs more, in the core
+    double dearest;  // price of a unit up to which no sum overflows
 };
 
 static double clock_now(void)
@@ -50,14 +52,19 @@ static bool start(struct solving *s, const struct program *p, const struct progr
     tsr__heap_init(&s->heap, p->arena->session);
     if (!tsr__core_init(&s->core, p, &s->heap, &s->effort, pinned, pin))
         return false;
-    if (!s->core.infeasible)
-        tsr__core_reduce(&s->core);
-    if (s->core.infeasible || s->heap.failed) {
-        s->infeasible = s->core.infeasible;
-        return !s->heap.failed;
-    }
     s->x = HEAP_ARRAY(&s->heap, uint32_t, p->nodes.n + 1);
-    return s->x && tsr__wide_init(&s->w, &s->core, &s->heap);
+    s->infeasible = s->core.infeasible;
+    return s->x != NULL;
+}
+
+// False: out of memory.
+static bool reduce(struct solving *s)
+{
+    tsr__core_reduce(&s->core);
+    s->infeasible = s->core.infeasible;
+    if (s->infeasible || s->heap.failed)
+        return !s->heap.failed;
+    return tsr__wide_init(&s->w, &s->core, &s->heap);
 }
 
 static void stop(struct solving *s)
@@ -141,6 +148,19 @@ static bool settled(const struct solving *s)
     return s->infeasible || s->heap.failed || (s->found && s->bound >= s->cost);
 }
 
+static double dearest_price(const struct wide *w)
+{
+    double sum = 1;
+    for (uint32_t v = 0; v < w->n; v++)
+        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
+            int64_t most = 0;
+            for (uint32_t c = 0; c < w->k[v]; c++)
+                most = w->uses[i].usage[c] > most ? w->uses[i].usage[c] : most;
+            sum += (double)most;
+        }
+    return (double)NEVER / 16 / sum;
+}
+
 static void look(struct solving *s, int passes, int rounds)
 {
     tsr__search_climb(&s->search, passes);
@@ -166,32 +186,60 @@ static void look_on(struct solving *s)
 
 // ---- fronts
 
-// The best price of one row, the others given: the sign of what the exact minimum leaves of it says
-// whether to go up or down. Answers on the way are offered.
-static void tune_row(struct solving *s, double *lambda, uint32_t r)
+// The minimum under prices as a function of one of them is concave; each answer gives a line above it.
+struct line {
+    double at0, slope;
+};
+
+static struct line line_of(struct solving *s, const double *lambda, uint32_t r)
 {
     const struct wide *w = &s->w;
-    double low = 0, high = lambda[r] > 0 ? 2 * lambda[r] : 1.0 / (double)w->scale;
-    bool bracket = false;
-    for (int i = 0; i < 60 && !tsr__effort_over(&s->effort); i++) {
-        lambda[r] = bracket ? (low + high) / 2 : high;
-        tsr__search_exact(&s->search, &s->tree, lambda);
-        bool broken = s->search.load[r] > w->bound[r];
-        if (!bracket && broken && high * (double)w->scale < (double)s->most) {
-            low = high;
-            high *= 8;
-            continue;
-        }
-        bracket = true;
-        if (broken)
-            low = lambda[r];
-        else
-            high = lambda[r];
-        if (high - low < 1e-4 * high)
+    tsr__search_exact(&s->search, &s->tree, lambda);
+    struct line l = {(double)tsr__wide_cost(w, s->search.x),
+                     (double)(s->search.load[r] - w->bound[r])};
+    for (uint32_t i = 0; i < w->n_rows; i++)
+        if (i != r && lambda[i] > 0)
+            l.at0 += lambda[i] * (double)(s->search.load[i] - w->bound[i]);
+    take(s);
+    return l;
+}
+
+// The best price of one row, the others given: where the line of the last answer that broke the row
+// meets that of the last one that did not. Ends at a price at which the row is kept.
+static void tune_row(struct solving *s, double *lambda, uint32_t r)
+{
+    double low = 0, high = lambda[r] > 0 ? lambda[r] : 1.0 / (double)s->w.scale;
+    struct line broken = {0}, kept = {0};
+    bool have_broken = false, have_kept = false;
+    for (int i = 0; i < 60 && !s->infeasible && !tsr__effort_over(&s->effort); i++) {
+        double at = high;
+        if (have_kept)
+            at = have_broken ? (broken.at0 - kept.at0) / (kept.slope - broken.slope) : 0;
+        if (have_kept && !(at >= low && at < high))
             break;
+        lambda[r] = at;
+        struct line l = line_of(s, lambda, r);
+        if (l.slope > 0) {
+            if (have_kept && have_broken && l.at0 == broken.at0 && l.slope == broken.slope)
+                break; // both lines meet on the function: this is its top
+            broken = l;
+            have_broken = true;
+            low = at;
+            if (!have_kept && high * 8 < s->dearest)
+                high *= 8;
+            else if (!have_kept)
+                break;
+        } else {
+            if (have_kept && l.at0 == kept.at0 && l.slope == kept.slope)
+                break;
+            kept = l;
+            have_kept = true;
+            high = at;
+        }
     }
     lambda[r] = high;
-    tsr__search_exact(&s->search, &s->tree, lambda);
+    if (!s->infeasible)
+        line_of(s, lambda, r);
 }
 
 static uint32_t worst_row(const struct wide *w, const int64_t *load)
@@ -208,7 +256,7 @@ static uint32_t worst_row(const struct wide *w, const int64_t *load)
 static void tune_prices(struct solving *s, struct front *f, double *lambda)
 {
     tsr__search_exact(&s->search, &s->tree, lambda);
-    for (int i = 0; i < FRONT_ROWS - 1 && !tsr__effort_over(&s->effort); i++) {
+    for (int i = 0; i < FRONT_ROWS - 1 && !settled(s) && !tsr__effort_over(&s->effort); i++) {
         uint32_t r = worst_row(&s->w, s->search.load);
         for (uint32_t j = 0; j < f->n_rows && r != NONE; j++)
             if (f->rows[j] == r)
@@ -232,7 +280,7 @@ static void prove(struct solving *s)
     tune_prices(s, &f, lambda);
     take(s);
     int64_t window = s->bound / 2000 + 1;
-    while (!settled(s)) {
+    while (!settled(s) && !tsr__effort_over(&s->effort)) {
         int64_t threshold = s->cost - s->bound <= window ? s->cost : s->bound + window, cost;
         if (!s->found && threshold > s->most)
             threshold = s->most + 1;
@@ -255,20 +303,27 @@ static void prove(struct solving *s)
 static void solve(struct solving *s)
 {
     const struct wide *w = &s->w;
+    // Narrow programs without rows need no reductions: eliminating them is faster.
+    if (s->core.n_rows == 0) {
+        if (tsr__wide_init(&s->w, &s->core, &s->heap) && make_narrow(s, DIRECT_CELLS)) {
+            eliminate(s);
+            return;
+        }
+    }
+    if (s->heap.failed || !reduce(s) || s->infeasible)
+        return;
     if (w->n_rows == 0 && make_narrow(s, NARROW_CELLS)) {
         eliminate(s);
         return;
     }
     s->most = most_cost(w);
+    s->dearest = dearest_price(w);
     s->y = HEAP_ARRAY(&s->heap, uint32_t, (size_t)w->n + 1);
     if (s->heap.failed || !tsr__search_init(&s->search, w, &s->effort, 1))
         return;
     s->searching = true;
-    if (w->n_rows && make_narrow(s, FRONT_CELLS)) {
-        look(s, 100, 10);
-        if (!settled(s))
-            prove(s);
-    }
+    if (w->n_rows && make_narrow(s, FRONT_CELLS))
+        prove(s);
     look_on(s);
 }
 

@@ -338,11 +338,13 @@ static void fill_bucket(struct run *r, uint32_t i, struct set *all, size_t *cap)
             append(r, all, cap, combine(r, &x, c, &own));
         }
         r->f->effort->work += t->k[b->node];
+        if (cell % 256 == 255 && tsr__effort_over(r->f->effort))
+            r->over = true;
         if (all->n)
             r->sets[i][cell] = finish(r, all);
         tsr__tree_step(t, b);
     }
-    if (r->f->effort->work > r->f->effort->limit)
+    if (tsr__effort_over(r->f->effort))
         r->over = true;
 }
 

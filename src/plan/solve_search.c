@@ -192,7 +192,7 @@ static bool settle(struct search *s, uint32_t *x, int tries)
             return false;
         double most = 0;
         for (uint32_t r = 0; r < w->n_rows; r++)
-            most = s->trial[r] > most ? s->trial[r] : most;
+            most = fmax(most, fmax(s->trial[r], s->dual.best_lambda[r]));
         for (uint32_t r = 0; r < w->n_rows; r++)
             if (s->load[r] > w->bound[r])
                 s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
@@ -218,6 +218,8 @@ void tsr__search_polish(struct search *s, int rounds)
     memcpy(s->x, s->best, w->n * sizeof(*s->x));
     for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
         double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
+        if (random_next(&s->random) % 4 == 0)
+            factor = 0; // only what is broken has a price
         for (uint32_t r = 0; r < w->n_rows; r++)
             s->trial[r] = s->dual.best_lambda[r] * factor;
         price(s, s->trial);

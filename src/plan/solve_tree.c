@@ -329,8 +329,8 @@ void tsr__tree_free(struct tree *t)
 
 // Sums for every choice of the bucket's node, given the offsets of its factors; skip: a factor that
 // is left out.
-static void accumulate(const struct tree *t, const struct tree_bucket *b, const int64_t *unary,
-                       const size_t *offset)
+HOT static void accumulate(const struct tree *t, const struct tree_bucket *b, const int64_t *unary,
+                           const size_t *offset)
 {
     uint32_t k = t->k[b->node];
     int64_t *acc = t->acc;

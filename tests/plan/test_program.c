@@ -132,8 +132,6 @@ static void lp_file_has_what_it_says(void **state)
                              " c_0_0: e_0_0_0 - s_1_0 = 0\n"
                              " c_0_1: e_0_0_1 + e_0_1_1 - s_1_1 = 0\n"
                              " m_0_0: 64 s_0_0 + 16 s_0_1 <= 100\n"
-                             "Bounds\n"
-                             " none = 0\n"
                              "Binaries\n"
                              " s_0_0 s_0_1 s_1_0 s_1_1\n"
                              "End\n");
