@@ -103,8 +103,7 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
     struct str number = tsr__arena_printf(p->arena, "%lld", (long long)rank);
     if (!number.p)
         return TSR_NOMEM;
-    if (tsr__calls_left(p->model) &&
-        (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
+    if (tsr__calls_left(p->model) && (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
         return st;
     if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||
         (st = add_token(t)) != TSR_OK ||
@@ -328,8 +327,14 @@ static tsr_status emit_node(struct part *t, struct step *st)
     tsr_status status = rewrite_inputs(t, st, inputs);
     if (status == TSR_OK)
         status = rewrite_lists(t, st->flow, inputs, &n_inputs);
+    tsr_value *here = NULL;
+    if (status == TSR_OK)
+        status = tsr__lookup_begin(t, st, inputs, &here);
     if (status != TSR_OK)
         return status;
+    struct str found = outputs[0];
+    if (here)
+        outputs[0] = tsr__part_fresh(t);
     tsr_node *copy = copy_node(t, st, inputs, n_inputs, outputs);
     if (!copy)
         return TSR_NOMEM;
@@ -337,7 +342,10 @@ static tsr_status emit_node(struct part *t, struct step *st)
         if (st->outputs[i])
             st->outputs[i]->local[t->rank] = tsr_node_output(copy, i);
     status = rewrite_list_attributes(t, st->flow, copy);
-    return status == TSR_OK ? rewrite_attributes(t, st->flow, copy) : status;
+    if (status == TSR_OK)
+        status = rewrite_attributes(t, st->flow, copy);
+    return status == TSR_OK && here ? tsr__lookup_end(t, st, here, tsr_node_output(copy, 0), found)
+                                    : status;
 }
 
 static tsr_status emit_shape(struct part *t, struct step *st)

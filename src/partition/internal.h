@@ -304,6 +304,14 @@ tsr_status tsr__emit_sizes(struct part *t, struct step *st,
 // A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct tile_layout *l);
+// emit_lookup.c: NULL, or the table is cut.
+const struct rule_rewrite *tsr__lookup_cut(const struct node_flow *nf);
+// Before the node: its indices become local ones. *here NULL: nothing of the kind.
+tsr_status tsr__lookup_begin(struct part *t, const struct step *st, tsr_value **inputs,
+                             tsr_value **here) TSR_MUST_USE;
+// Behind it: what was found elsewhere is 0.
+tsr_status tsr__lookup_end(struct part *t, struct step *st, tsr_value *here, tsr_value *found,
+                           struct str name) TSR_MUST_USE;
 // emit_move.c: slices and communication.
 tsr_status tsr__emit_slice(struct part *t, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_crop(struct part *t, struct step *st) TSR_MUST_USE;

@@ -23,6 +23,10 @@ void tsr__derive_letters(struct derivation *d, char letter, int from, int to);
 // opset of ai.onnx on, and for element types of input 0 that the simpler ones have.
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 const char *tsr__derive_stat(const struct derivation *d, int64_t opset, enum expand_types types);
+// Elements of input 1 look up rows v of input 0: "v" is summed over parts of the table, or whole
+// where the result's type (that of input `like`) cannot be. The result has that many dimensions
+// behind those of the indices.
+void tsr__derive_lookup(struct derivation *d, size_t like, int behind);
 // Opset of ai.onnx in the node's model; 0: not imported.
 int64_t tsr__onnx_opset(const tsr_node *n);
 // Bit i: dimension i is reduced. False: not known, and the derivation has ended.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_index.c - rules of operators that are addressed by values: lookups, scatters, selections.
-// The addressed dimension stays whole; what lies beside it passes through.
-#include "rules/internal.h"
+// What lies beside the addressed dimension passes through. A table may be cut along that dimension
+// too, if its size is known: each device gives the rows that it has; other addressed dimensions stay whole.
+#include "rules/derive.h"
 
 #define NOT_KNOWN "the shape of an input is not known"
 #define MAX_RANK  (RULE_MAX_FACTORS / 4)
@@ -51,7 +52,21 @@ void tsr__derive_gather(struct derivation *d)
     add_letters(d, 'd', 0, axis);
     add_letters(d, 'i', 0, many);
     add_letters(d, 'd', axis + 1, rank);
-    tsr__derive_add(d, "]; sel v");
+    tsr__derive_add(d, "]");
+    tsr__derive_lookup(d, 0, rank - axis - 1);
+}
+
+void tsr__derive_lookup(struct derivation *d, size_t like, int behind)
+{
+    struct shape table = tsr__derive_in(d, 0), of = tsr__derive_in(d, like);
+    int64_t opset = tsr__onnx_opset(d->node);
+    static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
+                                      TSR_UINT8, TSR_INT32,  TSR_UINT32,  TSR_INT64};
+    bool known = table.rank > 0 && opset >= 9;
+    bool found = false;
+    for (size_t i = 0; i < TSR_COUNT(types); i++)
+        found = found || of.dtype == types[i];
+    tsr__derive_add(d, known && found ? "; red v:sum; look 1 v %d" : "; rep v", behind);
 }
 
 // Along which dimensions data and indices run side by side: those whose sizes are the same.
@@ -91,11 +106,12 @@ void tsr__derive_gather_elements(struct derivation *d)
         tsr__derive_none(d, NOT_KNOWN);
         return;
     }
-    add_beside(d, rank, same, axis, 0);
+    add_beside(d, rank, same, axis, 'v');
     tsr__derive_add(d, ",");
     add_beside(d, rank, same, axis, 'w');
     tsr__derive_add(d, " -> ");
     add_beside(d, rank, same, axis, 'w');
+    tsr__derive_lookup(d, 0, 0);
 }
 
 void tsr__derive_scatter_elements(struct derivation *d)

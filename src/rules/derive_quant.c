@@ -235,7 +235,8 @@ void tsr__derive_gather_quantized(struct derivation *d)
     tsr__derive_letters(d, 'i', 0, many);
     tsr__derive_add(d, "],[v D* (w p)],[v D* w]? -> [");
     tsr__derive_letters(d, 'i', 0, many);
-    tsr__derive_add(d, "D* (w p z)]; sel v; rep p y z");
+    tsr__derive_add(d, "D* (w p z)]; rep p y z");
+    tsr__derive_lookup(d, 2, rank - 1);
 }
 
 // ---- activations, sums and pools of quantised tensors -------------------------------------------------

@@ -381,6 +381,11 @@ static bool find_sizes(struct build *b)
               (b->shapes_only || sizes_of_side(b, true, strict_size)) &&
               sizes_of_side(b, false, product_size) &&
               (b->shapes_only || sizes_of_side(b, true, product_size));
+    for (int i = 0; ok && i < b->p->n_rewrites; i++) { // bounds of a table must be numbers
+        const struct rule_rewrite *w = &b->p->rewrites[i];
+        if (w->kind == REWRITE_LOOKUP && b->factors[b->base[w->factor]].size.value < 0)
+            b->factors[b->base[w->factor]].kind = FACTOR_REP;
+    }
     for (int i = 0; ok && i < b->n_factors; i++)
         if (b->doubtful[i] || (b->factors[i].kind == FACTOR_STAT && !b->expands))
             b->factors[i].kind = FACTOR_REP;

@@ -66,7 +66,7 @@ def try_cut(d, model, rule, sizes, cuts, apart, op):
             value = "%s%d" % ("x" if side == "inputs" else "y", i)
             if side == "inputs" and apart:
                 edits += ["--shard", "make%s:p%s=%s" % (value, value, spec), "--shard", "node:p%s=%s" % (value, spec)]
-            elif side == "outputs" and not apart:
+            elif not apart and side == ("inputs" if any(rule["factors"][f]["kind"] == "red" for f in cuts) else "outputs"):
                 edits += ["--shard", "node:%s=%s" % (value, spec)]
     out = os.path.join(d, "cut.onnx")
     rc, _, err = run(TESSERA, "annotate", model, "--config", "c:%d" % n, *edits, "-o", out)

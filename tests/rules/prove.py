@@ -330,7 +330,7 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
     for cell, coords in parts_of(rule, sizes, cuts):
         windows = windows_of(rule, coords, counts)
         first = all(coords[f] == 0 for f in reduced)
-        ins, left_out, attributes = [], [], {}
+        ins, left_out, attributes, elsewhere = [], [], {}, None
         for i, (t, v) in enumerate(zip(rule["inputs"], values)):
             here = [(w["dim"], x) for w, x in zip(rule["windows"], windows) if w["input"] == i and x]
             ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
@@ -353,6 +353,12 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
             elif r["kind"] in ("sizes", "size"):  # the whole tensor's, wherever they come from
                 ins[r["index"]] = values[r["index"]]
+            elif r["kind"] == "lookup" and r["factor"] in cell:
+                lo, hi = cell[r["factor"]]
+                at = np.where(ins[r["index"]] < 0, ins[r["index"]] + sizes[r["factor"]], ins[r["index"]]) - lo
+                missing = (at < 0) | (at >= hi - lo)
+                ins[r["index"]] = np.where(missing, 0, at).astype(ins[r["index"]].dtype)
+                elsewhere = missing.reshape(missing.shape + (1,) * r["last"])
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
             elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
@@ -366,7 +372,7 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
         except Exception as e:
             return "cell %s does not run: %s" % (coords, str(e)[:200])
         for k, (out, at) in enumerate(zip(outs, where)):
-            out = np.asarray(out)
+            out = np.asarray(out) if elsewhere is None else np.where(elsewhere, np.zeros((), out.dtype), out)
             if out.shape != tuple(len(x) for x in at):
                 return "cell %s gives shape %s" % (coords, out.shape)
             box = np.ix_(*at) if at else ()
