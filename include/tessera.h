@@ -494,6 +494,21 @@ TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to,
                                const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                                const tsr_step **out, size_t *n);
 
+/* A size for a symbolic dimension: "batch" = 1. */
+typedef struct tsr_size {
+    const char *name;
+    int64_t size;
+} tsr_size;
+/* Puts a random valid sharding on every node of the main graph that its rule allows to be cut, in place of what the node says
+ * under c: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
+ * than they come. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
+ * elements: symbolic ones only where sizes (the least that they will have) say how many. */
+TSR_API tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed,
+                                          const tsr_size *sizes, size_t n);
+/* What the nodes of the main graph say under c, as lines that `tessera annotate --script` takes. Owned by the session until the
+ * next call. */
+TSR_API tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out);
+
 /* ---- 6 check, infer ------------------------------------------------------------------------------------ */
 
 /* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
@@ -511,11 +526,6 @@ typedef struct tsr_rule {
 /* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
 TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
 
-/* A size for a symbolic dimension: "batch" = 1. */
-typedef struct tsr_size {
-    const char *name;
-    int64_t size;
-} tsr_size;
 typedef struct tsr_shapes_summary {
     size_t size;
     size_t values; /* that nodes make, subgraphs included */

@@ -353,6 +353,7 @@ enum result {
     RESULT_VERIFY,
     RESULT_RULES,
     RESULT_CONNECT,
+    RESULT_EDITS,
     RESULT_COUNT
 };
 

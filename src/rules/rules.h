@@ -29,6 +29,11 @@ struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
 
+// Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
+struct dim_sizes;
+struct dim_sizes *tsr__dim_sizes_new(struct arena *a, const tsr_size *sizes, size_t n);
+int64_t tsr__dim_sizes_of(struct dim_sizes *s, tsr_dim d); // -1: not known
+
 // ---- rules -------------------------------------------------------------------------------------
 
 #define RULE_MAX_FACTORS 128

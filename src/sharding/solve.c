@@ -92,8 +92,7 @@ static const struct rule_tensor *refine_tensors(struct arena *a, const struct ru
     return a->failed ? NULL : copy;
 }
 
-// The rule with factor f made of an outer part (still f) and an inner one of that size (the last).
-static const struct rule *refine(struct arena *a, const struct rule *r, int f, int64_t inner)
+const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f, int64_t inner)
 {
     struct rule *c = ARENA_NEW(a, struct rule);
     int g = r->n_factors;
@@ -113,7 +112,7 @@ static const struct rule *refine(struct arena *a, const struct rule *r, int f, i
     return a->failed ? NULL : c;
 }
 
-static bool rewritten(const struct rule *r, int f)
+bool tsr__rule_rewrites(const struct rule *r, int f)
 {
     for (int i = 0; i < r->n_rewrites; i++)
         if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP) &&
@@ -130,14 +129,14 @@ static bool rewritten(const struct rule *r, int f)
 static bool split(struct solve *s, int f, int64_t inner)
 {
     int64_t size = size_of(s, f), outer = size / inner, cuts = s->cuts[f], low = 1;
-    if (s->rule->n_factors >= s->cap || rewritten(s->rule, f) || s->rule->factors[f].unit != 1)
+    if (s->rule->n_factors >= s->cap || tsr__rule_rewrites(s->rule, f) || s->rule->factors[f].unit != 1)
         return fail(s, "a factor cannot be cut inside");
     if (cuts > 1 && (size % cuts || outer % cuts)) {
         if (size % cuts || cuts % outer)
             return fail(s, "two cuts of one dimension do not have the same bounds");
         low = cuts / outer;
     }
-    const struct rule *r = refine(s->keep, s->rule, f, inner);
+    const struct rule *r = tsr__rule_refine(s->keep, s->rule, f, inner);
     if (!r)
         return fail(s, "out of memory");
     int g = r->n_factors - 1;

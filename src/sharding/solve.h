@@ -23,6 +23,10 @@ struct solve {
     bool arriving;                 // the layout being taken in is nobody's wish
     const char *wrong;             // why the last step failed
 };
+// The rule with factor f made of an outer part (still f) and an inner one of that size (the last). NULL: out of memory.
+const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f, int64_t inner);
+// An attribute of the node holds the factor's size: it is not refined.
+bool tsr__rule_rewrites(const struct rule *r, int f);
 bool tsr__solve_init(struct solve *s, struct arena *scratch, struct arena *keep,
                      const struct rule *r, int64_t n_all);
 struct solve
