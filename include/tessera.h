@@ -692,6 +692,16 @@ typedef struct tsr_difference {
         max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
     bool ok;
 } tsr_difference;
+/* One random sharding. status: TSR_OK, TSR_DIFFERENT, or what kept it from being cut or run (findings say more). */
+typedef struct tsr_trial {
+    bool ok;
+    int recorded;
+    tsr_status status;
+    tsr_partition_summary partition;
+    const tsr_difference *outputs;
+    size_t n_outputs;
+    const char *sharding; /* the edits that repeat it, as tsr_config_edits writes them */
+} tsr_trial;
 typedef struct tsr_verify_result {
     size_t size;
     bool ok;
@@ -699,6 +709,8 @@ typedef struct tsr_verify_result {
     tsr_partition_summary partition;
     const tsr_difference *outputs; /* owned by the session until the next verify */
     size_t n_outputs;
+    const tsr_trial *trials; /* of random shardings; then partition and outputs are empty */
+    size_t n_trials;
 } tsr_verify_result;
 typedef struct tsr_verify_options {
     size_t size;
@@ -707,8 +719,13 @@ typedef struct tsr_verify_options {
     double tolerance;   /* max_rel; 0: 5e-5 for float32, by type otherwise */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
+    size_t random;   /* that many random shardings instead of the model's own; 0: none */
+    uint64_t seed;   /* of the first; the others follow */
+    int64_t devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
 } tsr_verify_options;
-/* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. */
+/* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. With random shardings the
+ * whole run is shared, a trial that fails does not end the others, the first failure's status is returned, and the result is
+ * filled whenever there were trials. */
 TSR_API tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_options *options,
                               tsr_verify_result *result);
 

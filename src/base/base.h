@@ -221,6 +221,13 @@ void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, cons
                const char *format, ...) TSR_PRINTF(5, 6);
 // The same with a hint that is formatted: pass text made with tsr__arena_printf.
 size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before and after a stage
+// Where the list of findings stands, and back to there: findings since then go, except errors if kept.
+struct diag_mark {
+    size_t n;
+    size_t n_dropped, counts[TSR_SEVERITY_COUNT];
+};
+struct diag_mark tsr__diag_mark(const tsr_session *s);
+void tsr__diag_back(tsr_session *s, const struct diag_mark *m, bool keep_errors);
 // Nearest of n candidates to `wanted` for "did you mean", or an empty view.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 

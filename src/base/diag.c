@@ -119,6 +119,31 @@ void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, cons
     s->diag_arena.failed = false; // the next finding may fit
 }
 
+struct diag_mark tsr__diag_mark(const tsr_session *s)
+{
+    struct diag_mark m = {.n = s->diags.n, .n_dropped = s->n_dropped};
+    memcpy(m.counts, s->counts, sizeof m.counts);
+    return m;
+}
+
+void tsr__diag_back(tsr_session *s, const struct diag_mark *m, bool keep_errors)
+{
+    size_t kept = m->n;
+    if (s->out_of_memory)
+        return; // its finding may stand among the others
+    size_t errors = s->counts[TSR_ERROR];
+    for (size_t i = m->n; i < s->diags.n && keep_errors; i++)
+        if (s->diags.at[i].severity == TSR_ERROR)
+            s->diags.at[kept++] = s->diags.at[i];
+    s->diags.n = kept;
+    s->n_dropped = m->n_dropped;
+    memcpy(s->counts, m->counts, sizeof s->counts);
+    if (keep_errors) {
+        s->counts[TSR_ERROR] = errors;
+        s->n_dropped += errors - m->counts[TSR_ERROR] - (kept - m->n);
+    }
+}
+
 size_t tsr__diag_errors(const tsr_session *s)
 {
     return s->counts[TSR_ERROR];

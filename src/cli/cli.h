@@ -116,6 +116,17 @@ tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out);
 // "7x4" -> sizes (room for CLI_MAX_RANK) and their number; -1: not a shape.
 #define CLI_MAX_RANK 64
 int cli_shape(const char *text, int64_t *shape);
+// All --dim NAME=SIZE of the command; EXIT_USAGE after a message, else 0. Free in every case.
+#define CLI_MAX_DIMS 256
+struct cli_dims {
+    tsr_size at[CLI_MAX_DIMS];
+    char *texts[CLI_MAX_DIMS];
+    size_t n;
+};
+int cli_read_dims(struct cli *c, struct cli_dims *d);
+void cli_free_dims(struct cli_dims *d);
+// "17" -> 17; false: not a whole number from 0 on.
+bool cli_count_of(const char *text, uint64_t *out);
 // Parses --seconds, --timeout and the like: a positive number.
 bool cli_number(const char *text, double *out);
 

@@ -68,7 +68,7 @@ static void run_edits(struct editor *e, const struct cli *c)
         bool cascade = i + 1 < c->n_given && !strcmp(c->given[i + 1].option->name, "--cascade");
         if (!strcmp(name, "--script"))
             run_script(e, c->given[i].value);
-        else if (c->given[i].value && strcmp(name, "-o"))
+        else if (c->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim"))
             edit_apply(e, name, c->given[i].value, cascade);
     }
 }
@@ -95,19 +95,26 @@ static int run(struct cli *c)
 {
     const char *out = cli_value(c, "-o");
     tsr_model *m = NULL;
+    struct cli_dims dims;
     struct editor e;
     if (!out)
         return cli_usage(c, "where to? give -o OUT");
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    int code = cli_read_dims(c, &dims);
+    tsr_status status = code ? TSR_OK : tsr_model_load(c->session, c->arguments[0], &m);
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    int code = EXIT_READ;
-    if (edit_begin(&e, c, m)) {
-        run_edits(&e, c);
-        code = finish(c, &e, m, out);
+        code = cli_finish(c, status);
+    if (m) {
+        code = EXIT_READ;
+        if (edit_begin(&e, c, m)) {
+            e.sizes = dims.at;
+            e.n_sizes = dims.n;
+            run_edits(&e, c);
+            code = finish(c, &e, m, out);
+        }
+        edit_end(&e);
     }
-    edit_end(&e);
     tsr_model_free(m);
+    cli_free_dims(&dims);
     return code;
 }
 
@@ -122,6 +129,9 @@ static const struct option options[] = {
     {"--unshard", "NODE:VALUE", "take that away again"},
     {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
     {"--tile", "VALUE=SHARDING", "cut a value at its producer and at all its consumers"},
+    {"--random", "SEED", "a random valid sharding of every node; the same seed gives the same"},
+    {"--dim", "NAME=SIZE",
+     "for --random: the least size that a symbolic dimension will have; without, it is not cut"},
     {"--script", "FILE", "one edit per line, the same words; # begins a comment"},
     {"--copy-data", NULL, "bring external data along into OUT's folder"},
     END_OF_OPTIONS,

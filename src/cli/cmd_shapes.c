@@ -2,27 +2,6 @@
 // cmd_shapes.c - finds types and shapes of all values and writes them into the model.
 #include "cli.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MAX_DIMS 256
-
-// "batch=1" -> name and size; the name is cut off in place.
-static bool parse_dim(char *text, tsr_size *out)
-{
-    char *sign = strrchr(text, '='), *end;
-    if (!sign || sign == text)
-        return false;
-    errno = 0;
-    long long size = strtoll(sign + 1, &end, 10);
-    if (errno || end == sign + 1 || *end || size < 0 || sign[1] == '+' || sign[1] == ' ')
-        return false;
-    *sign = 0;
-    *out = (tsr_size){text, size};
-    return true;
-}
-
 static int print_summary(struct cli *c, const char *out, const tsr_shapes_summary *s)
 {
     if (!c->json) {
@@ -61,29 +40,13 @@ static int complete(struct cli *c, const char *out, const tsr_size *sizes, size_
 static int run(struct cli *c)
 {
     const char *out = cli_value(c, "-o");
-    tsr_size sizes[MAX_DIMS];
-    char *texts[MAX_DIMS];
-    size_t n = 0;
-    int code = EXIT_DONE;
+    struct cli_dims dims;
     if (!out)
         return cli_usage(c, "where to? give -o OUT");
-    for (size_t i = 0; i < c->n_given && code == EXIT_DONE; i++) {
-        if (strcmp(c->given[i].option->name, "--dim") != 0)
-            continue;
-        char *text = n < MAX_DIMS ? strdup(c->given[i].value) : NULL;
-        if (!text) {
-            code = cli_usage(c, "too many --dim");
-            break;
-        }
-        texts[n] = text;
-        if (!parse_dim(text, &sizes[n]))
-            code = cli_usage(c, "--dim wants NAME=SIZE, not '%s'", c->given[i].value);
-        n++;
-    }
+    int code = cli_read_dims(c, &dims);
     if (code == EXIT_DONE)
-        code = complete(c, out, sizes, n);
-    for (size_t i = 0; i < n; i++)
-        free(texts[i]);
+        code = complete(c, out, dims.at, dims.n);
+    cli_free_dims(&dims);
     return code;
 }
 

@@ -199,6 +199,15 @@ static void edit_tile(struct editor *e, const char *text)
     free(name);
 }
 
+static void edit_random(struct editor *e, const char *text)
+{
+    uint64_t seed;
+    if (!cli_count_of(text, &seed))
+        edit_wrong(e, EXIT_USAGE, "seed '%s' is not a number from 0 on", text);
+    else if (need_config(e))
+        took(e, tsr_model_shard_random(e->model, e->config, seed, e->sizes, e->n_sizes));
+}
+
 void edit_apply(struct editor *e, const char *option, const char *value, bool cascade)
 {
     if (!strcmp(option, "--config"))
@@ -213,6 +222,8 @@ void edit_apply(struct editor *e, const char *option, const char *value, bool ca
         edit_stage(e, value);
     else if (!strcmp(option, "--tile"))
         edit_tile(e, value);
+    else if (!strcmp(option, "--random"))
+        edit_random(e, value);
     else
         edit_wrong(e, EXIT_USAGE, "no edit '%s'", option);
 }

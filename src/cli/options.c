@@ -180,6 +180,17 @@ const char *cli_count(int64_t n)
     return out;
 }
 
+bool cli_count_of(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (errno || end == text || *end || text[0] < '0' || text[0] > '9')
+        return false;
+    *out = n;
+    return true;
+}
+
 bool cli_number(const char *text, double *out)
 {
     char *end;

@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify.c - tsr_verify: partition into a temporary folder, run cut and whole, compare. The folder
 // goes in every case.
-#include "verify/verify.h"
+#include "verify/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-struct work {
-    tsr_session *session;
-    struct arena arena;
-    const char *path;
-    const tsr_verify_options *options;
-    tsr_run_options run;
-    tsr_model *model;
-    tsr_tensors *inputs, *recorded, *whole, *cut;
-    char *folder, *parts; // the temporary folder, and the partition in it
-};
 
 static tsr_status make_folder(struct work *w)
 {
@@ -81,13 +70,13 @@ static void report(struct work *w, const tsr_difference *d, enum diag_code code,
                   d->max_rel);
 }
 
-static void compare_recorded(struct work *w, tsr_verify_result *r)
+static void compare_recorded(struct work *w, const tsr_tensors *cut, struct outcome *r)
 {
     size_t n = tsr_tensors_count(w->recorded);
     r->recorded = n ? 1 : -1;
     for (size_t i = 0; i < n; i++) {
-        int64_t k = tsr_tensors_find(w->cut, tsr_tensors_name(w->recorded, i));
-        tsr_difference d = tsr__compare(w->recorded, i, w->cut, k, w->options->tolerance);
+        int64_t k = tsr_tensors_find(cut, tsr_tensors_name(w->recorded, i));
+        tsr_difference d = tsr__compare(w->recorded, i, cut, k, w->options->tolerance);
         if (d.ok)
             continue;
         r->recorded = 0;
@@ -95,17 +84,16 @@ static void compare_recorded(struct work *w, tsr_verify_result *r)
     }
 }
 
-static tsr_status compare_all(struct work *w, tsr_verify_result *r)
+static tsr_status compare_all(struct work *w, const tsr_tensors *cut, struct outcome *r)
 {
-    struct arena *a = &w->session->results[RESULT_VERIFY];
-    tsr__arena_free(a);
+    struct arena *a = w->results;
     size_t n = tsr_tensors_count(w->whole);
     tsr_difference *list = ARENA_ARRAY(a, tsr_difference, n + 1);
     r->ok = true;
     for (size_t i = 0; i < n && list; i++) {
         const char *name = tsr_tensors_name(w->whole, i);
-        list[i] = tsr__compare(w->whole, i, w->cut, tsr_tensors_find(w->cut, name),
-                               w->options->tolerance);
+        list[i] =
+            tsr__compare(w->whole, i, cut, tsr_tensors_find(cut, name), w->options->tolerance);
         list[i].name = tsr__arena_str(a, str_of(name)).p;
         if (a->failed)
             return TSR_NOMEM;
@@ -115,8 +103,38 @@ static tsr_status compare_all(struct work *w, tsr_verify_result *r)
     }
     r->outputs = list;
     r->n_outputs = n;
-    compare_recorded(w, r);
+    compare_recorded(w, cut, r);
     return a->failed ? TSR_NOMEM : r->ok ? TSR_OK : TSR_DIFFERENT;
+}
+
+// The whole run is one for all ways to cut.
+static tsr_status run_whole(struct work *w)
+{
+    tsr_run_options whole = w->run;
+    whole.trace = NULL; // the cut run's
+    if (w->ran_whole)
+        return TSR_OK;
+    w->ran_whole = true;
+    return tsr_run_model(w->session, w->path, &whole, w->inputs, w->whole);
+}
+
+tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, struct outcome *out)
+{
+    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    tsr_tensors *got = NULL;
+    out->partition.size = sizeof(out->partition);
+    tsr_status st = tsr_partition(m, w->parts, &cut, &out->partition);
+    if (st == TSR_OK)
+        st = run_whole(w);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(w->session, &got);
+    if (st == TSR_OK)
+        st = tsr_run(w->session, w->parts, &w->run, w->inputs, got);
+    tsr__folder_remove(w->parts);
+    if (st == TSR_OK)
+        st = compare_all(w, got, out);
+    tsr_tensors_free(got);
+    return st;
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
@@ -124,32 +142,29 @@ static tsr_status compare_all(struct work *w, tsr_verify_result *r)
 static tsr_status open_all(struct work *w)
 {
     tsr_status st = tsr_model_load(w->session, w->path, &w->model);
-    tsr_tensors **sets[] = {&w->inputs, &w->recorded, &w->whole, &w->cut};
+    tsr_tensors **sets[] = {&w->inputs, &w->recorded, &w->whole};
     for (size_t i = 0; i < TSR_COUNT(sets) && st == TSR_OK; i++)
         st = tsr_tensors_new(w->session, sets[i]);
-    return st == TSR_OK ? load_inputs(w) : st;
+    if (st == TSR_OK)
+        st = load_inputs(w);
+    return st == TSR_OK ? make_folder(w) : st;
 }
 
-static tsr_status run_both(struct work *w, tsr_verify_result *r)
+static tsr_status verify_own(struct work *w, tsr_verify_result *r)
 {
-    tsr_partition_options cut = {.size = sizeof(cut), .config = w->options->config};
-    tsr_run_options whole = w->run;
-    whole.trace = NULL; // the cut run's
-    r->partition.size = sizeof(r->partition);
-    tsr_status st = make_folder(w);
-    if (st == TSR_OK)
-        st = tsr_partition(w->model, w->parts, &cut, &r->partition);
-    if (st == TSR_OK)
-        st = tsr_run_model(w->session, w->path, &whole, w->inputs, w->whole);
-    if (st == TSR_OK)
-        st = tsr_run(w->session, w->parts, &w->run, w->inputs, w->cut);
-    return st == TSR_OK ? compare_all(w, r) : st;
+    struct outcome out = {.recorded = -1};
+    tsr_status st = tsr__verify_cut(w, w->model, w->options->config, &out);
+    r->ok = out.ok;
+    r->recorded = out.recorded;
+    r->partition = out.partition;
+    r->outputs = out.outputs;
+    r->n_outputs = out.n_outputs;
+    return st;
 }
 
 static void close_all(struct work *w)
 {
     remove_folder(w);
-    tsr_tensors_free(w->cut);
     tsr_tensors_free(w->whole);
     tsr_tensors_free(w->recorded);
     tsr_tensors_free(w->inputs);
@@ -164,6 +179,8 @@ tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_option
     if (options)
         memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
     struct work w = {.session = s, .path = model, .options = &given, .run = given.run};
+    w.results = &s->results[RESULT_VERIFY];
+    tsr__arena_free(w.results);
     w.run.size = sizeof(w.run);
     if (!w.run.transport)
         w.run.transport = "threads"; // one process compares, whoever started it
@@ -171,9 +188,9 @@ tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_option
     tsr_verify_result r = {.size = sizeof(r), .recorded = -1};
     tsr_status st = open_all(&w);
     if (st == TSR_OK)
-        st = run_both(&w, &r);
+        st = given.random ? tsr__verify_trials(&w, &r) : verify_own(&w, &r);
     close_all(&w);
-    if ((st == TSR_OK || st == TSR_DIFFERENT) && result) {
+    if ((st == TSR_OK || st == TSR_DIFFERENT || r.n_trials) && result) {
         size_t n = result->size && result->size < sizeof(r) ? result->size : sizeof(r);
         r.size = n;
         memcpy(result, &r, n);

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - between the files of this room: what one verification has at hand.
+#ifndef TSR_VERIFY_INTERNAL_H
+#define TSR_VERIFY_INTERNAL_H
+
+#include "verify/verify.h"
+
+struct work {
+    tsr_session *session;
+    struct arena arena;
+    struct arena *results; // of the session: what the caller gets
+    const char *path;
+    const tsr_verify_options *options;
+    tsr_run_options run;
+    tsr_model *model;
+    tsr_tensors *inputs, *recorded, *whole;
+    bool ran_whole;
+    char *folder, *parts; // the temporary folder, and the partition in it
+};
+
+// What came of one way to cut the model; texts and lists are among the results.
+struct outcome {
+    bool ok;
+    int recorded;
+    tsr_partition_summary partition;
+    const tsr_difference *outputs;
+    size_t n_outputs;
+};
+
+// Cuts that model, which is w->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
+tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config,
+                           struct outcome *out) TSR_MUST_USE;
+// trials.c: random shardings, one after the other.
+tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
+
+#endif
