@@ -35,6 +35,10 @@ prove: all
 	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
 	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all
 
+# Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
+torture: all
+	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
+
 bench: SETUP := tools/setup bench
 bench: $(BUILD)/build.ninja
 	@meson configure $(BUILD) -Dbench=true
@@ -60,4 +64,4 @@ uninstall:
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: all setup demo test prove bench fuzz lint install uninstall clean
+.PHONY: all setup demo test prove torture bench fuzz lint install uninstall clean

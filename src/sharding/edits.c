@@ -5,6 +5,7 @@
 
 struct lines {
     struct arena *arena;
+    const struct shapes *shapes;
     char *text;
     size_t n, cap;
 };
@@ -41,35 +42,43 @@ static bool add_config(struct lines *l, const tsr_config *c)
     return add_line(l, line);
 }
 
+// The notation counts dimensions from the last, so the rank must be the real one, declared or not.
+static tsr_status add_spec(struct lines *l, const tsr_spec *p, int64_t index)
+{
+    const tsr_value *v = tsr_spec_value(p);
+    struct shape shape = tsr__shapes_of(l->shapes, v);
+    struct tile_layout *layout = NULL;
+    tsr_status st = tsr__spec_layout(l->arena, p, &shape, false, &layout);
+    if (st != TSR_OK || !layout)
+        return st;
+    struct str text = tsr__notation_print(l->arena, layout);
+    return add_line(l, tsr__arena_printf(l->arena, "--shard \"#%lld\":\"%s\"=" STR_FMT,
+                                         (long long)index, tsr_value_name(v), STR_ARG(text)))
+               ? TSR_OK
+               : TSR_NOMEM;
+}
+
 static tsr_status add_node(struct lines *l, const tsr_node_config *nc, int64_t index)
 {
     int64_t stage;
+    tsr_status st = TSR_OK;
     if (tsr_node_config_stage(nc, &stage) &&
         !add_line(l, tsr__arena_printf(l->arena, "--stage #%lld=%lld", (long long)index,
                                        (long long)stage)))
         return TSR_NOMEM;
-    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
-        const tsr_spec *p = tsr_node_config_spec(nc, i);
-        const char *text;
-        if (!tsr_spec_value(p))
-            continue;
-        tsr_status st = tsr_spec_text(p, &text);
-        if (st != TSR_OK)
-            return st;
-        if (!add_line(l,
-                      tsr__arena_printf(l->arena, "--shard \"#%lld\":\"%s\"=%s", (long long)index,
-                                        tsr_value_name(tsr_spec_value(p)), text)))
-            return TSR_NOMEM;
-    }
-    return TSR_OK;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc) && st == TSR_OK; i++)
+        if (tsr_spec_value(tsr_node_config_spec(nc, i)))
+            st = add_spec(l, tsr_node_config_spec(nc, i), index);
+    return st;
 }
 
 tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
 {
-    struct arena *a = &tsr_model_session(m)->results[RESULT_EDITS];
-    tsr__arena_free(a);
-    struct lines l = {.arena = a};
-    tsr_status st = add_config(&l, c) ? TSR_OK : TSR_NOMEM;
+    struct arena *kept = &tsr_model_session(m)->results[RESULT_EDITS], a;
+    tsr__arena_free(kept);
+    tsr__arena_init(&a, tsr_model_session(m));
+    struct lines l = {.arena = &a, .shapes = tsr__shapes_new(&a, m)};
+    tsr_status st = l.shapes && add_config(&l, c) ? TSR_OK : TSR_NOMEM;
     int64_t index = 0;
     for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && st == TSR_OK;
          n = tsr_node_next(n), index++) {
@@ -77,7 +86,11 @@ tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
         if (nc)
             st = add_node(&l, nc, index);
     }
+    struct str text = {0};
     if (st == TSR_OK)
-        *out = l.text;
-    return st;
+        text = tsr__arena_str(kept, (struct str){l.text, l.n});
+    tsr__arena_free(&a);
+    if (st == TSR_OK && text.p)
+        *out = text.p;
+    return st == TSR_OK && !text.p ? TSR_NOMEM : st;
 }

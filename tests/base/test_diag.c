@@ -164,6 +164,25 @@ static void no_memory_at_all(void **state)
     assert_string_equal(tsr_finding_at(t->s, tsr_finding_count(t->s) - 1).message, "later");
 }
 
+static void goes_back(void **state)
+{
+    struct scratch *t = *state;
+    tsr__diag(t->s, DIAG_io_open, NULL, NULL, "before");
+    struct diag_mark mark = tsr__diag_mark(t->s);
+    for (int i = 0; i < TSR_MAX_FINDINGS; i++)
+        tsr__diag(t->s, i == 5 ? DIAG_io_read : DIAG_reshard_implied, NULL, NULL, "since");
+    tsr__diag_back(t->s, &mark, true);
+    assert_int_equal(tsr_finding_count(t->s), 2);
+    assert_string_equal(tsr_finding_at(t->s, 1).code, "io-read");
+    assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 2);
+    assert_int_equal(tsr_finding_total(t->s, TSR_NOTE), 0);
+    tsr__diag_back(t->s, &mark, false);
+    assert_int_equal(tsr_finding_count(t->s), 1);
+    assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 1);
+    tsr__diag(t->s, DIAG_io_read, NULL, NULL, "after");
+    assert_string_equal(tsr_finding_at(t->s, 1).message, "after");
+}
+
 static void all_codes_are_explained(void **state)
 {
     (void)state;
@@ -194,7 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(keeps_everything),  T(says_what_is_known),      T(terminals_are_safe),
         T(bounded_in_number), T(bounded_in_size),         T(without_memory),
-        T(no_memory_at_all),  T(all_codes_are_explained),
+        T(no_memory_at_all),  T(all_codes_are_explained), T(goes_back),
     };
     return cmocka_run_group_tests_name("base diag", tests, NULL, NULL);
 }
