@@ -210,7 +210,8 @@ struct place {
     struct str value;    // tensor
     int64_t axis;        // or DIAG_NO_AXIS
     struct str configuration;
-    int64_t rank; // device or rank, or -1
+    int64_t rank;      // device or rank, or -1
+    struct str within; // of a node in a body, how the words of an edit lead there: "outer > branch"
 };
 #define PLACE_NONE                                                                                 \
     ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
@@ -304,7 +305,7 @@ void tsr__follow_ready(struct follow *w, size_t i, uint64_t bytes);
 // Everything has been written. TSR_IO: it could not be read back (finding).
 tsr_status tsr__follow_finish(struct follow *w) TSR_MUST_USE;
 void tsr__follow_digest(struct follow *w, size_t i, char out[65]); // after that, once for each
-void tsr__follow_free(struct follow *w);                          // NULL is fine
+void tsr__follow_free(struct follow *w);                           // NULL is fine
 
 // A folder published whole: files are made in a sibling, renamed over at commit. An existing target
 // that is not an empty folder is refused unless replace; then the old one is kept until the new one

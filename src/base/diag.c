@@ -91,6 +91,14 @@ static struct place copy_place(tsr_session *s, const struct place *at)
     struct str *parts[] = {&p.file, &p.graph, &p.node, &p.op, &p.value, &p.configuration};
     for (size_t i = 0; i < TSR_COUNT(parts); i++)
         *parts[i] = copy(s, *parts[i], PART_MAX);
+    if (!at->within.n)
+        return p;
+    struct str path = p.node.n ? tsr__arena_printf(&s->diag_arena, STR_FMT " > " STR_FMT,
+                                                   STR_ARG(at->within), STR_ARG(p.node))
+                               : tsr__arena_printf(&s->diag_arena, STR_FMT " > #%lld",
+                                                   STR_ARG(at->within), (long long)p.node_index);
+    p.node = path.p && path.n <= PART_MAX ? path : p.node;
+    p.within = (struct str){0};
     return p;
 }
 

@@ -416,9 +416,26 @@ struct str tsr__graph_path(const tsr_graph *cg)
     return g->path.p ? g->path : STR("main");
 }
 
+// "outer > branch", "function f": what stands before the name of a node in an edit.
+static struct str graph_words(tsr_graph *g)
+{
+    struct arena *a = &g->model->arena;
+    if (g->words.n || (!g->owner && !g->function))
+        return g->words;
+    if (g->function)
+        return g->words = tsr__graph_path(g);
+    struct str outer = graph_words(g->owner->graph), name = g->owner->name;
+    if (!name.n)
+        name = tsr__arena_printf(a, "#%lld", (long long)tsr_node_index(g->owner));
+    return g->words = tsr__arena_printf(a, STR_FMT "%s" STR_FMT " > " STR_FMT, STR_ARG(outer),
+                                        outer.n ? " > " : "", STR_ARG(name),
+                                        STR_ARG(g->attr ? g->attr->name : STR("")));
+}
+
 struct place tsr__place_node(const tsr_node *n)
 {
     struct place at = PLACE_NONE;
+    at.within = graph_words(n->graph);
     at.file = str_of(n->graph->model->path ? n->graph->model->path : "");
     at.graph = tsr__graph_path(n->graph);
     at.node_index = n->flags & N_GONE ? -1 : tsr_node_index(n);

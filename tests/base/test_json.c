@@ -171,8 +171,8 @@ static void findings(void **state)
     struct scratch *t = *state;
     struct place at = PLACE_NONE;
     tsr__diag(t->s, DIAG_io_open, &at, NULL, "bare");
-    at = (struct place){STR("f.onnx"), 7,        STR("main"), 3,         STR("n\xff"),
-                        STR("Add"),    STR("v"), 0,           STR("tp"), 2};
+    at = (struct place){STR("f.onnx"), 7, STR("main"), 3, STR("n\xff"), STR("Add"),
+                        STR("v"),      0, STR("tp"),   2, STR("")};
     tsr__diag(t->s, DIAG_io_read, &at, "do this", "full");
     tsr_json *j = tsr_json_new(t->s);
     tsr_json_begin(j, NULL, '{');

@@ -701,8 +701,8 @@ static void subgraphs_and_functions_are_walked(void **state)
     assert_int_equal(tsr_model_load_bytes(b->session, model.at, model.n, &m), TSR_OK);
     assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 2);
-    assert_string_equal(tsr_finding_at(b->session, 0).node, "inside");
-    assert_string_equal(tsr_finding_at(b->session, 1).node, "infunction");
+    assert_string_equal(tsr_finding_at(b->session, 0).node, "if > then_branch > inside");
+    assert_string_equal(tsr_finding_at(b->session, 1).node, "function F > infunction");
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// check.c - measures `tessera check` on 100,000 annotated nodes: a chain of linear layers and element-wise operators, each
+// with a sharding of its inputs and its output, once right and once with a mistake at every hundredth node. What is
+// measured is the check alone, by processor time on one core, best of some rounds; the model is in memory. The goal is
+// one second for each. Prints one line for each figure: name, ours, peer, ratio, goal, ok or short.
+#include "tessera.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NODES   100000
+#define ROUNDS  5
+#define GOAL_MS 1000.0
+
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench: %s failed\n", what);
+    exit(1);
+}
+
+// Rows stay whole; columns of all values are cut over 4 devices, and the rows of every second weight.
+static void annotate(tsr_node *n, tsr_config *c, int i, int wrong)
+{
+    static const int64_t four[] = {0, 1, 2, 3};
+    tsr_value *x = tsr_node_input(n, 0), *w = tsr_node_input(n, 1), *y = tsr_node_output(n, 0);
+    tsr_status st;
+    if (w && i % 10 == 0)
+        st = tsr_node_shard(n, w, c, 1, 4, four, 4, -1);
+    else
+        st = tsr_node_shard(n, x, c, 2, 4, four, 4, -1);
+    if (st == TSR_OK)
+        st = tsr_node_shard(n, y, c, 2, 4, four, 4, -1);
+    if (st == TSR_OK && wrong && i % 100 == 1) { // contradicts the first input
+        tsr_spec *p = tsr_node_add_spec(n, c, w);
+        static const int64_t other[] = {3, 2, 1, 0}, shards[] = {4};
+        static const tsr_dim open[] = {{-1, ""}};
+        st = p && tsr_spec_set_devices(p, other, 4) == TSR_OK
+                 ? tsr_spec_add_dim(p, 2, open, shards, 1)
+                 : TSR_NOMEM;
+    }
+    if (st != TSR_OK)
+        die("annotating");
+}
+
+static tsr_value *add_node(tsr_graph *g, tsr_config *c, int i, tsr_value *last, tsr_value *before,
+                           tsr_value *weight, int wrong)
+{
+    static const char *const ops[] = {"MatMul", "Add", "Relu", "Mul", "Sigmoid",
+                                      "Add",    "Sub", "Tanh", "Div", "Neg"};
+    char name[64], output[64];
+    snprintf(name, sizeof name, "/model/layers.%06d/block/op", i);
+    snprintf(output, sizeof output, "/model/layers.%06d/block/op_output_0", i);
+    tsr_value *inputs[] = {last, i % 10 == 0 ? weight : i % 2 ? before : NULL};
+    const char *outputs[] = {output};
+    if (i % 10 == 9)
+        inputs[1] = NULL;
+    tsr_node *n =
+        tsr_graph_add_node(g, "", ops[i % 10], name, inputs, inputs[1] ? 2 : 1, outputs, 1);
+    if (!n)
+        die("making the model");
+    annotate(n, c, i, wrong && inputs[1]);
+    return tsr_node_output(n, 0);
+}
+
+static tsr_model *make_chain(tsr_session *s, int wrong)
+{
+    static const tsr_dim dims[] = {{-1, "batch"}, {64, ""}, {64, ""}};
+    static const int64_t square[] = {64, 64};
+    static const float weights[64 * 64];
+    tsr_model *m;
+    tsr_config *c;
+    if (tsr_model_new(s, "chain", 11, &m) != TSR_OK || tsr_model_set_opset(m, "", 18) != TSR_OK ||
+        tsr_model_add_config(m, "tp4", 4, NULL, 0, &c) != TSR_OK)
+        die("making the model");
+    tsr_graph *g = tsr_model_graph(m);
+    tsr_value *last = tsr_graph_add_input(g, "input"), *before = last;
+    tsr_value *w = tsr_graph_add_initializer(g, "w", TSR_FLOAT, 2, square, weights, sizeof weights);
+    if (!last || !w || tsr_value_set_type(last, TSR_FLOAT, 3, dims) != TSR_OK)
+        die("making the model");
+    for (int i = 0; i < NODES; i++) {
+        tsr_value *next = add_node(g, c, i, last, before, w, wrong);
+        if (tsr_value_set_type(next, TSR_FLOAT, 3, dims) != TSR_OK)
+            die("making the model");
+        before = last;
+        last = next;
+    }
+    return m;
+}
+
+// Milliseconds of one check; *errors: what it found.
+static double check_once(tsr_session *s, tsr_model *m, size_t *errors)
+{
+    tsr_finding_clear(s);
+    double start = cpu_ms();
+    if (tsr_check(m, NULL) != TSR_OK)
+        die("checking");
+    double ms = cpu_ms() - start;
+    *errors = tsr_finding_total(s, TSR_ERROR);
+    return ms;
+}
+
+static void measure(tsr_session *s, const char *name, int wrong)
+{
+    tsr_model *m = make_chain(s, wrong);
+    double best = 1e30;
+    size_t errors = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        double ms = check_once(s, m, &errors);
+        best = ms < best ? ms : best;
+    }
+    if ((errors == 0) != !wrong) { // a check that sees nothing is quick
+        for (size_t i = 0; i < 3 && i < tsr_finding_count(s); i++)
+            fprintf(stderr, "%s", tsr_finding_text(s, i));
+        die("finding what is wrong");
+    }
+    printf("%-30s %9.1f ms %9s    %6s goal <= %.0f ms  %s\n", name, best, "-", "-", GOAL_MS,
+           best <= GOAL_MS ? "ok" : "short");
+    tsr_model_free(m);
+}
+
+int main(void)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    if (!s)
+        die("a session");
+    measure(s, "check 100000 annotated nodes", 0);
+    measure(s, "check 1000 mistakes in 100000", 1);
+    tsr_session_free(s);
+    return 0;
+}
