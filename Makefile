@@ -39,6 +39,10 @@ prove: all
 torture: all
 	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
 
+# The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.
+compat: all
+	@tools/compat $(BUILD) $(ORT)
+
 bench: SETUP := tools/setup bench
 bench: $(BUILD)/build.ninja
 	@meson configure $(BUILD) -Dbench=true
@@ -64,4 +68,4 @@ uninstall:
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: all setup demo test prove torture bench fuzz lint install uninstall clean
+.PHONY: all setup demo test prove torture compat bench fuzz lint install uninstall clean

@@ -30,6 +30,12 @@ static bool rank_comm_has(const struct ops_event *list, size_t n, const char *na
     return false;
 }
 
+// Older releases write two empty events around every kernel.
+static bool is_fence(const char *name)
+{
+    return strstr(name, "_fence_before") || strstr(name, "_fence_after");
+}
+
 static void begin(struct text *t)
 {
     tsr__text_add(t, t->n ? STR(",\n") : STR(""));
@@ -75,7 +81,8 @@ static void put_profile(struct text *t, struct rank *r, int rank, const char *fi
     {
         const char *name = json_string_value(json_object_get(event, "name"));
         const char *kind = json_string_value(json_object_get(event, "ph"));
-        if (name && kind && strcmp(kind, "X") == 0 && !rank_comm_has(events, n, name))
+        if (name && kind && strcmp(kind, "X") == 0 && !is_fence(name) &&
+            !rank_comm_has(events, n, name))
             put_kernel(t, rank, event, clock_us(start_ns));
     }
     json_decref(doc);

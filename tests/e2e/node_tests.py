@@ -148,7 +148,8 @@ def main():
     print("%d cuts run and equal, %d replicated, %d refused, %d that the engine cannot run, %d wrong; %d of %d %s ran cut" %
           (total["ran"], total["replicated"], total["refused"], total["engine"], total["wrong"], covered,
            len(tests) if ALL or ONLY else len({op for op, _ in tests.values()}), "tests" if ALL or ONLY else "operators"))
-    least = 0 if ALL or ONLY else 100  # operators that must have run cut in the quick slice
+    runs = {tests[f][0] for f, r in results if not r[0]["engine"]}
+    least = 0 if ALL or ONLY else len(runs) // 2  # operators that must have run cut in the quick slice
     print("%sok - onnx node tests" % ("not " if bad or covered < least or not total else ""))
     sys.exit(1 if bad or covered < least or not total else 0)
 

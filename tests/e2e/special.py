@@ -258,6 +258,9 @@ def check(tessera, name, folder):
         assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
     np.savez(data, **ins)
     rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
+    if rc == 7 and os.environ.get("TESSERA_ORT") and "model.onnx: error[engine-refused]" in err:
+        print("%s: left out, this engine does not run the whole model" % name)
+        return
     assert rc == 0 and json.loads(out)["ok"], "verify: exit %d %s %s" % (rc, out, err)
 
 
