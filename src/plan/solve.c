@@ -8,12 +8,14 @@
 #include "solve_search.h"
 
 #include <math.h>
+#include <pthread.h>
 
 #define WORK         UINT64_C(4000000000)
 #define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
 #define DIRECT_CELLS (UINT64_C(1) << 14) // the same without reductions before it
 #define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
 #define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
+#define SECOND_CELLS 100000              // of the moves of the second search
 #define STALE        12                  // rounds of search without any progress
 
 struct solving {
@@ -25,6 +27,7 @@ struct solving {
     struct search search;
     struct tree tree;
     bool searching, narrow;
+    int threads;
     uint32_t *x, *y; // answer in the core, dense; one that may become it
     bool found;
     int64_t cost;    // in the core
@@ -47,6 +50,7 @@ static bool start(struct solving *s, const struct program *p, const struct progr
     s->effort.limit = o && o->work ? o->work : WORK;
     s->effort.seconds = o ? o->seconds : 0;
     s->effort.start = clock_now();
+    s->threads = o ? o->threads : 1;
     if (o && o->seconds > 0 && !o->work)
         s->effort.limit = UINT64_MAX;
     tsr__heap_init(&s->heap, p->arena->session);
@@ -161,16 +165,30 @@ static double dearest_price(const struct wide *w)
     return (double)NEVER / 16 / sum;
 }
 
-static void look(struct solving *s, int passes, int rounds)
+#ifdef TRACE
+#include <stdio.h>
+static void trace(const struct solving *s)
 {
-    tsr__search_climb(&s->search, passes);
-    take(s);
-    if (settled(s))
-        return;
-    if (!s->search.found)
-        tsr__search_dive(&s->search);
-    tsr__search_polish(&s->search, rounds);
-    take(s);
+    fprintf(stderr, "%7.2f cost %lld bound %lld gap %.4f theta %g n %u rows %u cells %llu\n",
+            tsr__effort_elapsed(&s->effort), (long long)(s->search.best_cost + s->core.shift),
+            (long long)(tsr__search_bound(&s->search) + s->core.shift),
+            (double)(s->cost - s->bound) / (double)(s->cost + 1), s->search.theta, s->w.n,
+            s->w.n_rows, (unsigned long long)s->search.dual.cells);
+}
+#else
+#define trace(s) ((void)0)
+#endif
+// One round of search: the bound and answers from it, then moves.
+static void look(struct search *q, double fraction, int passes, int rounds)
+{
+    tsr__effort_slice(q->effort, fraction);
+    tsr__search_climb(q, passes);
+    tsr__effort_slice(q->effort, fraction);
+    if (!q->found && !tsr__search_proved(q))
+        tsr__search_dive(q);
+    if (!tsr__search_proved(q))
+        tsr__search_polish(q, rounds);
+    tsr__effort_slice(q->effort, 0);
 }
 
 static void look_on(struct solving *s)
@@ -178,10 +196,94 @@ static void look_on(struct solving *s)
     int stale = 0;
     while (!settled(s) && !tsr__effort_over(&s->effort) && stale < STALE) {
         int64_t cost = s->cost, bound = s->bound;
-        look(s, 400, 100);
+        look(&s->search, 0.05, 400, 100);
+        take(s);
         bool better = s->cost < cost || s->bound > bound + bound / 1000000;
         stale = better || s->effort.seconds > 0 ? 0 : stale + 1;
+        trace(s);
     }
+}
+
+// ---- two searches that tell each other what they find
+
+struct pair {
+    struct solving *s; // holds what both know
+    pthread_mutex_t lock;
+    // the second one: memory of its own, the same program
+    tsr_session *session;
+    struct heap heap;
+    struct wide w;
+    struct effort effort;
+    struct search search;
+};
+
+static bool exchange(struct pair *p, struct search *q)
+{
+    struct solving *s = p->s;
+    pthread_mutex_lock(&p->lock);
+    int64_t bound = tsr__search_bound(q);
+    s->bound = bound > s->bound ? bound : s->bound;
+    if (q->found && q->best_cost < s->cost) {
+        s->found = true;
+        s->cost = q->best_cost;
+        memcpy(s->x, q->best, s->w.n * sizeof(uint32_t));
+    } else if (s->found && s->cost < q->best_cost) {
+        q->found = true;
+        q->best_cost = s->cost;
+        memcpy(q->best, s->x, s->w.n * sizeof(uint32_t));
+    }
+    if (s->found && s->bound > s->cost)
+        s->bound = s->cost;
+    s->infeasible |= s->bound > s->most;
+    bool done = settled(s);
+    pthread_mutex_unlock(&p->lock);
+    return done;
+}
+
+static void *second(void *data)
+{
+    struct pair *p = data;
+    do
+        look(&p->search, 0.03, 100, 200);
+    while (!exchange(p, &p->search) && !p->heap.failed && !tsr__effort_over(&p->effort));
+    return NULL;
+}
+
+static bool pair_init(struct pair *p, struct solving *s)
+{
+    *p = (struct pair){.s = s, .session = tsr_session_new(NULL), .effort = s->effort, .w = s->w};
+    if (!p->session)
+        return false;
+    tsr__heap_init(&p->heap, p->session);
+    p->w.heap = &p->heap;
+    if (!tsr__search_init(&p->search, &p->w, &p->effort, 2))
+        return false;
+    p->search.max_cells = SECOND_CELLS;
+    p->search.theta = 0.5;
+    return pthread_mutex_init(&p->lock, NULL) == 0;
+}
+
+// False: no second thread could be had.
+static bool look_together(struct solving *s)
+{
+    struct pair p;
+    pthread_t thread;
+    bool started = pair_init(&p, s) && pthread_create(&thread, NULL, second, &p) == 0;
+    if (started) {
+        do {
+            look(&s->search, 0.05, 400, 100);
+            trace(s);
+        } while (!exchange(&p, &s->search) && !tsr__effort_over(&s->effort));
+        pthread_join(thread, NULL);
+        pthread_mutex_destroy(&p.lock);
+        s->effort.work += p.effort.work;
+    }
+    if (p.session) {
+        tsr__search_done(&p.search);
+        tsr__heap_done(&p.heap);
+        tsr_session_free(p.session);
+    }
+    return started;
 }
 
 // ---- fronts
@@ -324,7 +426,9 @@ static void solve(struct solving *s)
     s->searching = true;
     if (w->n_rows && make_narrow(s, FRONT_CELLS))
         prove(s);
-    look_on(s);
+    bool two = s->threads > 1 && s->effort.seconds > 0 && !settled(s);
+    if (!two || !look_together(s))
+        look_on(s);
 }
 
 // ---- results

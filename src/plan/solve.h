@@ -13,11 +13,18 @@
 #define NEVER (INT64_MAX / 3) // two of them add without overflow
 #define NONE  UINT32_MAX
 
-// Inner loops that are worth the compiler's whole effort.
+// Inner loops that are worth the compiler's whole effort: sums and minima of finite numbers, which are
+// the same however many are taken at a time.
 #if defined(__GNUC__) && !defined(__clang__)
-#define HOT __attribute__((optimize("O3")))
+#define HOT_LOOPS __attribute__((optimize("O3", "finite-math-only", "no-signed-zeros")))
 #else
-#define HOT
+#define HOT_LOOPS
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&       \
+    !defined(__SANITIZE_ADDRESS__)
+#define HOT HOT_LOOPS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define HOT HOT_LOOPS
 #endif
 
 static inline int64_t plus(int64_t a, int64_t b)
@@ -60,8 +67,12 @@ bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size);
 struct effort {
     uint64_t work, limit;
     double start, seconds; // seconds 0: not looked at
+    uint64_t slice_work;   // of the step at hand; 0: no step
+    double slice_end;
 };
-bool tsr__effort_over(struct effort *e);
+bool tsr__effort_over(const struct effort *e); // all of it, or the step
+void tsr__effort_slice(struct effort *e,
+                       double fraction); // a step of so much of the whole; 0: none
 double tsr__effort_elapsed(const struct effort *e);
 
 // ---- chance that is the same on every machine

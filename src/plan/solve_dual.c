@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#define FAR 1e30 // forbidden: larger than any sum of costs
+
 static double **by_node(const struct wide *w, uint64_t *n)
 {
     double **rows = HEAP_ARRAY(w->heap, double *, (size_t)w->n + 1);
@@ -34,7 +36,7 @@ static bool fill_edges(struct dual *d)
         if (d->heap->failed)
             return false;
         for (size_t c = 0; c < cells; c++)
-            d->table[i][c] = e->cell[c] >= NEVER ? INFINITY : (double)e->cell[c];
+            d->table[i][c] = e->cell[c] >= NEVER ? FAR : (double)e->cell[c];
         d->cells += 2 * cells;
     }
     return true;
@@ -131,7 +133,7 @@ HOT static void message_down(const double *table, const double *rest, uint32_t r
                              double *out)
 {
     for (uint32_t j = 0; j < cols; j++)
-        out[j] = INFINITY;
+        out[j] = 2 * FAR;
     for (uint32_t i = 0; i < rows; i++, table += cols) {
         double r = rest[i];
         for (uint32_t j = 0; j < cols; j++) {
@@ -145,7 +147,7 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
                                uint32_t cols, double *out)
 {
     for (uint32_t i = 0; i < rows; i++, table += cols) {
-        double least = INFINITY;
+        double least = 2 * FAR;
         for (uint32_t j = 0; j < cols; j++) {
             double x = rest[j] + table[j];
             least = x < least ? x : least;

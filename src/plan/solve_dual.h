@@ -10,7 +10,7 @@ struct dual {
     const struct wide *w;
     struct heap *heap;
     double **unary;        // cost and prices
-    double **table;        // by edge; INFINITY: forbidden
+    double **table;        // by edge; 1e30: forbidden
     double **to_a, **to_b; // messages of an edge to its nodes
     double *gamma;
     double *lambda, *prefix; // by row

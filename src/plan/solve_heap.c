@@ -114,7 +114,22 @@ double tsr__effort_elapsed(const struct effort *e)
     return now() - e->start;
 }
 
-bool tsr__effort_over(struct effort *e)
+bool tsr__effort_over(const struct effort *e)
 {
-    return e->work >= e->limit || (e->seconds > 0 && now() - e->start >= e->seconds);
+    if (e->work >= e->limit || (e->slice_work && e->work >= e->slice_work))
+        return true;
+    if (e->seconds <= 0)
+        return false;
+    double elapsed = now() - e->start;
+    return elapsed >= e->seconds || (e->slice_work && elapsed >= e->slice_end);
+}
+
+void tsr__effort_slice(struct effort *e, double fraction)
+{
+    e->slice_work = 0;
+    if (fraction <= 0)
+        return;
+    double work = (double)e->work + fraction * (double)e->limit;
+    e->slice_work = work < 1.8e19 ? (uint64_t)work + 1 : UINT64_MAX;
+    e->slice_end = tsr__effort_elapsed(e) + fraction * e->seconds;
 }

@@ -315,6 +315,8 @@ static bool decompose(struct core *c, struct queue *q, uint32_t id)
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
+    int64_t *least; // of dominate
+    size_t n_least;
 };
 
 static void visit_edge(struct core *c, struct queue *q, uint32_t id, struct scratch *s)
@@ -453,42 +455,90 @@ static bool uses_less(const struct core_node *n, uint32_t b, uint32_t a)
     return true;
 }
 
-// True if taking b instead of a never costs more, whatever the neighbours take.
-static bool beats(struct core *c, uint32_t v, uint32_t b, uint32_t a)
+// Choices of a node over one of its edges: entry j of choice c is at[c * own + j * step].
+struct view {
+    const int64_t *at;
+    size_t own, step;
+    uint32_t k; // of the other end
+};
+
+static struct view view_of(const struct core *c, uint32_t v, uint32_t edge)
 {
-    const struct core_node *n = &c->nodes[v];
-    if (!uses_less(n, b, a))
-        return false;
-    int64_t sum = n->cost[a] - n->cost[b];
-    for (uint32_t i = 0; i < n->edges.n; i++) {
-        const struct core_edge *e = &c->edges.at[n->edges.at[i]];
-        uint32_t k = c->nodes[edge_other(e, v)].k;
-        int64_t least = NEVER;
-        for (uint32_t j = 0; j < k; j++) {
-            int64_t xa = edge_cost(e, v, a, j), xb = edge_cost(e, v, b, j);
-            if (xa >= NEVER)
-                continue;
-            if (xb >= NEVER)
-                return false;
-            least = xa - xb < least ? xa - xb : least;
-        }
-        c->effort->work += k;
-        sum = plus(sum, least);
-    }
-    return sum >= 0;
+    const struct core_edge *e = &c->edges.at[edge];
+    size_t cols = e->table->cols;
+    if (e->a == v)
+        return (struct view){e->table->cell, cols, 1, (uint32_t)cols};
+    return (struct view){e->table->cell, 1, cols, e->table->rows};
 }
 
-static bool dominate(struct core *c, uint32_t v, uint8_t *dead)
+// least[i * k + c]: least entry of choice c over edge i; sum[c]: with the cost of c, over all edges.
+static bool find_least(struct core *c, uint32_t v, int64_t *least, int64_t *sum)
+{
+    const struct core_node *n = &c->nodes[v];
+    memcpy(sum, n->cost, n->k * sizeof(int64_t));
+    for (uint32_t i = 0; i < n->edges.n; i++) {
+        struct view x = view_of(c, v, n->edges.at[i]);
+        for (uint32_t a = 0; a < n->k; a++) {
+            int64_t low = NEVER;
+            const int64_t *at = x.at + a * x.own;
+            for (uint32_t j = 0; j < x.k; j++, at += x.step)
+                low = *at < low ? *at : low;
+            if (low >= NEVER)
+                return false;
+            least[(size_t)i * n->k + a] = low;
+            sum[a] = plus(sum[a], low);
+        }
+        c->effort->work += (size_t)n->k * x.k;
+    }
+    return true;
+}
+
+// True if taking b instead of a never costs more, whatever the neighbours take. The difference of the
+// least sums is more than can be gained; each edge takes off of it what it really gives.
+static bool beats(struct core *c, uint32_t v, uint32_t b, uint32_t a, const int64_t *least,
+                  const int64_t *sum)
+{
+    const struct core_node *n = &c->nodes[v];
+    int64_t gain = sum[a] - sum[b];
+    if (gain < 0 || !uses_less(n, b, a))
+        return false;
+    for (uint32_t i = 0; i < n->edges.n && gain >= 0; i++) {
+        struct view x = view_of(c, v, n->edges.at[i]);
+        const int64_t *pa = x.at + a * x.own, *pb = x.at + b * x.own;
+        int64_t most = least[(size_t)i * n->k + a] - least[(size_t)i * n->k + b];
+        int64_t enough = most - gain; // less than this and b does not beat a
+        int64_t low = NEVER;
+        for (uint32_t j = 0; j < x.k && low >= enough; j++, pa += x.step, pb += x.step)
+            if (*pa < NEVER && *pa - *pb < low)
+                low = *pa - *pb;
+        c->effort->work += x.k;
+        gain += low - most;
+    }
+    return gain >= 0;
+}
+
+static bool dominate(struct core *c, uint32_t v, struct scratch *s)
 {
     struct core_node *n = &c->nodes[v];
+    size_t cells = (size_t)n->k * ((size_t)n->edges.n + 1);
     bool any = false;
-    memset(dead, 0, n->k);
+    if (cells > s->n_least) {
+        int64_t *grown = tsr__heap_grow(c->heap, s->least, cells * 2, sizeof(int64_t));
+        if (!grown)
+            return false;
+        s->least = grown;
+        s->n_least = cells * 2;
+    }
+    int64_t *sum = s->least + (size_t)n->k * n->edges.n;
+    memset(s->dead, 0, n->k);
+    if (n->k < 2 || !find_least(c, v, s->least, sum))
+        return false;
     for (uint32_t a = 0; a < n->k; a++)
-        for (uint32_t b = 0; b < n->k && !dead[a]; b++)
-            if (a != b && !dead[b] && beats(c, v, b, a))
-                any = (dead[a] = 1);
+        for (uint32_t b = 0; b < n->k && !s->dead[a]; b++)
+            if (a != b && !s->dead[b] && beats(c, v, b, a, s->least, sum))
+                any = (s->dead[a] = 1);
     if (any)
-        tsr__core_remove(c, v, dead);
+        tsr__core_remove(c, v, s->dead);
     return any;
 }
 
@@ -514,7 +564,7 @@ static void visit_node(struct core *c, struct queue *q, uint32_t v, struct scrat
         return;
     }
     trim_uses(c, v);
-    if (dominate(c, v, s->dead)) {
+    if (dominate(c, v, s)) {
         touched(c, q, v);
         return; // comes again
     }
@@ -669,9 +719,20 @@ static void reduce_rows(struct core *c, struct queue *q)
 
 // ---- all
 
+// Half of the time is left for the search: what is not reduced by then stays as it is.
+static bool enough(const struct core *c)
+{
+    const struct effort *e = c->effort;
+    return e->work > e->limit / 2 || (e->seconds > 0 && tsr__effort_elapsed(e) > e->seconds / 2);
+}
+
 static void drain(struct core *c, struct queue *q, struct scratch *s)
 {
-    while (!c->infeasible && !c->heap->failed) {
+    for (uint32_t i = 1; !c->infeasible && !c->heap->failed; i++) {
+        if (i % 256 == 0 && enough(c)) {
+            q->edges.n = q->nodes.n = 0;
+            break;
+        }
         if (q->edges.n) {
             visit_edge(c, q, q->edges.at[--q->edges.n], s);
         } else if (q->nodes.n) {
@@ -707,8 +768,9 @@ void tsr__core_reduce(struct core *c)
     uint32_t k = 1;
     for (uint32_t v = 0; v < c->n_nodes; v++)
         k = c->nodes[v].k > k ? c->nodes[v].k : k;
-    struct scratch s = {HEAP_ARRAY(c->heap, uint8_t, k), HEAP_ARRAY(c->heap, uint8_t, k),
-                        HEAP_ARRAY(c->heap, uint32_t, k)};
+    struct scratch s = {.count = HEAP_ARRAY(c->heap, uint8_t, k),
+                        .dead = HEAP_ARRAY(c->heap, uint8_t, k),
+                        .which = HEAP_ARRAY(c->heap, uint32_t, k)};
     arc_consistency(c);
     if (c->infeasible || c->heap->failed)
         return;
@@ -730,4 +792,5 @@ void tsr__core_reduce(struct core *c)
     tsr__heap_free(c->heap, s.count);
     tsr__heap_free(c->heap, s.dead);
     tsr__heap_free(c->heap, s.which);
+    tsr__heap_free(c->heap, s.least);
 }

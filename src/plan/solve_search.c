@@ -10,6 +10,7 @@
 #include <math.h>
 
 #define MOVE_CELLS 20000 // of the largest table of a move
+#define SMALL      400   // nodes of a program that has no local moves
 
 static int64_t **rows_of(const struct wide *w)
 {
@@ -39,6 +40,7 @@ bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, 
     s->x = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
     s->y = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
     s->best = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
+    s->queue = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
     for (int i = 0; i < SEARCH_PLANS; i++)
         s->plans[i].fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
     return !h->failed && tsr__dual_init(&s->dual, w);
@@ -86,35 +88,41 @@ bool tsr__search_proved(const struct search *s)
 
 // ---- moves
 
-// A region that is decided together: a node by chance and those around it.
-static void ball(struct search *s, uint8_t *fixed)
+// The nodes around one that is drawn, up to `size`, get `mark`.
+static void ball(struct search *s, uint8_t *fixed, uint32_t size, uint8_t mark)
 {
     const struct wide *w = s->w;
-    uint32_t size = 4 + (uint32_t)(random_next(&s->random) % 24), n = 0, at = 0;
-    uint32_t queue[32];
+    uint32_t n = 0, at = 0, *queue = s->queue;
+    uint8_t before = fixed[0]; // all are alike
     queue[n++] = (uint32_t)(random_next(&s->random) % w->n);
-    fixed[queue[0]] = TREE_FREE;
+    fixed[queue[0]] = mark;
     while (at < n && n < size) {
         uint32_t v = queue[at++];
         for (uint32_t t = w->first[v]; t < w->first[v + 1] && n < size; t++) {
             const struct tree_edge *e = &w->edges[w->touch[t]];
             uint32_t o = e->a == v ? e->b : e->a;
-            if (!fixed[o]) {
-                fixed[o] = TREE_FREE;
+            if (fixed[o] == before) {
+                fixed[o] = mark;
                 queue[n++] = o;
             }
         }
     }
 }
 
+// Plans are of two kinds: all nodes but those that must be fixed, with a region that rather is not;
+// and in large programs the second half: a region alone.
 static struct move_plan *plan_of(struct search *s, int i)
 {
     struct move_plan *p = &s->plans[i];
     const struct wide *w = s->w;
     if (p->made)
         return p;
-    memset(p->fixed, 0, w->n);
-    ball(s, p->fixed);
+    bool local = w->n > SMALL && i >= SEARCH_PLANS / 2;
+    memset(p->fixed, local ? TREE_FIXED : 0, w->n);
+    if (local)
+        ball(s, p->fixed, 40 + (uint32_t)(random_next(&s->random) % SMALL), 0);
+    else
+        ball(s, p->fixed, 4 + (uint32_t)(random_next(&s->random) % 24), TREE_FREE);
     p->made = tsr__tree_init(&p->tree, w->heap->session, w->n, w->k, w->edges, w->n_edges,
                              s->max_cells, p->fixed, &s->random);
     if (!p->made)
@@ -162,9 +170,10 @@ static void prepare(struct search *s, const struct move_plan *p, const uint32_t 
 }
 
 // y: x with all but the fixed nodes at their optimum under the prices. y may be x.
-static bool move(struct search *s, const uint32_t *x, uint32_t *y)
+static bool move(struct search *s, const uint32_t *x, uint32_t *y, bool global)
 {
-    int plan = (int)(random_next(&s->random) % SEARCH_PLANS);
+    int plans = global && s->w->n > SMALL ? SEARCH_PLANS / 2 : SEARCH_PLANS;
+    int plan = (int)(random_next(&s->random) % (uint64_t)plans);
     struct move_plan *p = plan_of(s, plan);
     if (!p)
         return false;
@@ -197,7 +206,7 @@ static bool settle(struct search *s, uint32_t *x, int tries)
             if (s->load[r] > w->bound[r])
                 s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
         price(s, s->trial);
-        if (!move(s, x, x))
+        if (!move(s, x, x, true))
             return false;
     }
 }
@@ -223,7 +232,7 @@ void tsr__search_polish(struct search *s, int rounds)
         for (uint32_t r = 0; r < w->n_rows; r++)
             s->trial[r] = s->dual.best_lambda[r] * factor;
         price(s, s->trial);
-        if (!move(s, s->x, s->y) || !settle(s, s->y, 4))
+        if (!move(s, s->x, s->y, false) || !settle(s, s->y, 4))
             continue;
         int64_t c = tsr__wide_cost(w, s->y);
         if (c <= cost) {

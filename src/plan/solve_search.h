@@ -30,7 +30,7 @@ struct search {
     int64_t **penalty, **unary; // by node and choice
     double *trial, *prefix;     // prices of one move, by row
     int64_t *load;
-    uint32_t *x, *y;
+    uint32_t *x, *y, *queue;
     uint64_t random;
 };
 bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed);
