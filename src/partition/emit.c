@@ -150,7 +150,7 @@ bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t dev
             return true;
     }
     for (int i = 0; rule && i < rule->n_lists; i++)
-        if (rule->lists[i].input == input && tsr__window_cut(nf, -1))
+        if (rule->lists[i].input == input && tsr__lists_apply(nf))
             return true;
     return tsr__adds_elsewhere(nf, device, input);
 }
@@ -161,7 +161,7 @@ static tsr_status rewrite_lists(struct part *t, const struct node_flow *nf, tsr_
 {
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, t->rank), *numbers;
-    for (int i = 0; at >= 0 && rule && tsr__window_cut(nf, -1) && i < rule->n_lists; i++) {
+    for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && i < rule->n_lists; i++) {
         const struct rule_list *l = &rule->lists[i];
         if (l->input < 0)
             continue;
@@ -182,7 +182,7 @@ static tsr_status rewrite_list_attributes(struct part *t, const struct node_flow
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, t->rank), *numbers;
     tsr_status st = TSR_OK;
-    for (int i = 0; at >= 0 && rule && tsr__window_cut(nf, -1) && st == TSR_OK && i < rule->n_lists;
+    for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && st == TSR_OK && i < rule->n_lists;
          i++) {
         const struct rule_list *l = &rule->lists[i];
         if (l->input >= 0)

@@ -275,7 +275,8 @@ struct part {
     bool uses_common;
 };
 
-// windows.c: the numbers of a list on this rank.
+// windows.c: the rule's lists are in place of the node's own, and the numbers of one on this rank.
+bool tsr__lists_apply(const struct node_flow *nf);
 tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf, int64_t place,
                                const struct rule_list *l, int64_t **out) TSR_MUST_USE;
 // emit.c

@@ -210,6 +210,24 @@ struct form *tsr__plan_windows(struct plan *p, const struct node_flow *nf, struc
 
 // ---- what the local node is told ---------------------------------------------------------------
 
+bool tsr__lists_apply(const struct node_flow *nf)
+{
+    const struct rule *r = nf->place.rule;
+    for (int i = 0; r && i < r->n_lists; i++)
+        for (int k = 0; k < r->lists[i].n_puts; k++)
+            if (r->lists[i].puts[k].factor >= 0 && nf->place.cuts[r->lists[i].puts[k].factor] > 1)
+                return true;
+    return tsr__window_cut(nf, -1);
+}
+
+static int64_t share_of(const struct node_flow *nf, int64_t place, int f, int64_t whole)
+{
+    const struct rule *r = nf->place.rule;
+    int64_t size = r->factors[f].size.value;
+    struct local_size part = {1, 1, nf->place.coords[place * r->n_factors + f], nf->place.cuts[f]};
+    return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
+}
+
 tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf, int64_t place,
                                const struct rule_list *l, int64_t **out)
 {
@@ -220,6 +238,10 @@ tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf,
         memcpy(*out, l->values, (size_t)l->n * sizeof(**out));
     for (int i = 0; i < l->n_puts; i++) {
         const struct rule_put *put = &l->puts[i];
+        if (put->what == PUT_SHARE) {
+            (*out)[put->at] = share_of(nf, place, put->factor, (*out)[put->at]);
+            continue;
+        }
         if (nf->place.cuts[nf->place.rule->windows[put->window].factor] < 2)
             continue;
         struct window_part w = tsr__window_at(nf, place, put->window);

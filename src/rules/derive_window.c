@@ -145,6 +145,97 @@ void tsr__derive_split(struct derivation *d)
     tsr__derive_add(d, "; unset num_outputs");
 }
 
+// The same with equal shares of every segment: all sizes are multiples of r, which alone is cut. "(p0
+// r)" is one of several such tensors, "(p r)" the one that has them all.
+static int64_t common_unit(const int64_t *sizes, size_t n)
+{
+    int64_t unit = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int64_t a = sizes[i]; a;) {
+            int64_t rest = unit % a;
+            unit = a;
+            a = rest;
+        }
+    return unit;
+}
+
+static void add_strided(struct derivation *d, int rank, int axis, int part, int64_t units)
+{
+    struct str letter = part < 0 ? STR("p") : tsr__arena_printf(d->arena, "p%d", part);
+    tsr__derive_size(d, letter, (tsr_dim){units, ""});
+    tsr__derive_add(d, "[");
+    for (int i = 0; i < rank; i++) {
+        if (i == axis)
+            tsr__derive_add(d, "(%s r) ", letter.p ? letter.p : "");
+        else
+            tsr__derive_add(d, "d%d ", i);
+    }
+    tsr__derive_add(d, "]");
+}
+
+// False: sizes are not known, or have nothing in common.
+static bool strided(struct derivation *d, bool out, int *rank, int *axis, int64_t *sizes,
+                    int64_t *r)
+{
+    size_t n = out ? tsr_node_output_count(d->node) : tsr_node_input_count(d->node);
+    *rank = tsr__derive_rank(d, 0);
+    *axis = *rank >= 0 ? tsr__derive_axis(d, "axis", out ? 0 : 1, *rank) : -1;
+    int64_t total = *axis >= 0 ? sizes_along(d, out, *rank, *axis, sizes, MAX_JOINED) : -1;
+    *r = total > 0 ? common_unit(sizes, n) : 0;
+    if (*r < 2 || n < 2 || (out && tsr__derive_in(d, 0).dims[*axis].value != total)) {
+        tsr__derive_none(d, "the segments have no common unit");
+        return false;
+    }
+    tsr__derive_size(d, STR("r"), (tsr_dim){*r, ""});
+    return true;
+}
+
+static void keep_segments(struct derivation *d, size_t n)
+{
+    tsr__derive_add(d, "; rep p");
+    for (size_t i = 0; i < n; i++)
+        tsr__derive_add(d, " p%d", (int)i);
+}
+
+void tsr__derive_concat_strided(struct derivation *d)
+{
+    int64_t sizes[MAX_JOINED], r, units = 0;
+    int rank, axis;
+    size_t n = tsr_node_input_count(d->node);
+    if (!strided(d, false, &rank, &axis, sizes, &r))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        tsr__derive_add(d, i ? "," : "");
+        add_strided(d, rank, axis, (int)i, sizes[i] / r);
+        units += sizes[i] / r;
+    }
+    tsr__derive_add(d, " -> ");
+    add_strided(d, rank, axis, -1, units);
+    keep_segments(d, n);
+}
+
+void tsr__derive_split_strided(struct derivation *d)
+{
+    int64_t sizes[MAX_JOINED], r, units = 0;
+    int rank, axis;
+    size_t n = tsr_node_output_count(d->node);
+    if (!strided(d, true, &rank, &axis, sizes, &r))
+        return;
+    for (size_t i = 0; i < n; i++)
+        units += sizes[i] / r;
+    add_strided(d, rank, axis, -1, units);
+    tsr__derive_add(d, ",·? -> ");
+    for (size_t i = 0; i < n; i++) {
+        tsr__derive_add(d, i ? "," : "");
+        add_strided(d, rank, axis, (int)i, sizes[i] / r);
+    }
+    keep_segments(d, n);
+    add_numbers(d, tsr__node_opset(d->node) < 13 ? "split" : "1", sizes, (int64_t)n);
+    for (size_t i = 0; i < n; i++)
+        tsr__derive_add(d, "; put %d share r", (int)i);
+    tsr__derive_add(d, "; unset num_outputs");
+}
+
 // ---- cropping ----------------------------------------------------------------------------------
 
 struct ranges {

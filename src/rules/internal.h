@@ -105,6 +105,7 @@ struct op_row {
     const char *domain;                         // NULL: ai.onnx
     const char *rule;                           // also what people see where derive decides
     derive_fn derive;                           // where attributes or shapes decide
+    derive_fn other;                            // another rule (tsr__rule_other)
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
     shape_fn shape;    // shapes of the outputs where the letters of the rule do not give them
     shape_fn value;    // elements of small integer results
@@ -127,6 +128,8 @@ void tsr__derive_transpose(struct derivation *d);
 void tsr__derive_reshape(struct derivation *d);
 void tsr__derive_concat(struct derivation *d);
 void tsr__derive_split(struct derivation *d);
+void tsr__derive_concat_strided(struct derivation *d);
+void tsr__derive_split_strided(struct derivation *d);
 void tsr__derive_slice(struct derivation *d);
 void tsr__derive_pad(struct derivation *d);
 void tsr__derive_center_crop_pad(struct derivation *d);

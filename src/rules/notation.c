@@ -18,7 +18,7 @@
 //            | look i f behind                              elements of input i address f
 //            | win i dim f from to step shift reach         what is needed of a dimension "^"
 //            | list i|name number…, unset name              what the local node is told then
-//            | put at before|after|size window, put at value window number
+//            | put at before|after|size window, put at value window number, put at share f
 //            | P:… | flops …                                read by people only
 //
 // Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
@@ -351,7 +351,7 @@ static bool parse_list(struct parser *r, bool unset)
 
 static bool parse_put(struct parser *r)
 {
-    static const char *const kinds[] = {"before", "after", "size", "value"};
+    static const char *const kinds[] = {"before", "after", "size", "value", "share"};
     if (!r->p->n_lists)
         return fail(r, "put stands behind a list");
     struct rule_list *l = &r->p->lists[r->p->n_lists - 1];
@@ -365,11 +365,14 @@ static bool parse_put(struct parser *r)
     size_t what = 0;
     while (what < TSR_COUNT(kinds) && !str_is(kind, kinds[what]))
         what++;
+    put->at = (int)at;
+    put->what = (enum put_kind)what;
+    put->factor = what == PUT_SHARE ? find_letter(r->p, word(r)) : -1;
+    if (what == PUT_SHARE)
+        return (put->factor >= 0 && at < l->n) || fail(r, "put share needs a factor");
     if (what == TSR_COUNT(kinds) || !number(r, &window) || window >= r->p->n_windows || at >= l->n)
         return fail(r, "put needs a place, what goes there and a window");
-    put->at = (int)at;
     put->window = (int)window;
-    put->what = (enum put_kind)what;
     return put->what != PUT_VALUE || number(r, &put->value);
 }
 

@@ -592,6 +592,9 @@ static const struct rule_list *copy_lists(struct build *b)
             memcpy(values, from->values, (size_t)from->n * sizeof(*values));
         if (from->n_puts)
             memcpy(puts, from->puts, (size_t)from->n_puts * sizeof(*puts));
+        for (int k = 0; k < from->n_puts; k++)
+            if (puts[k].factor >= 0)
+                puts[k].factor = b->base[puts[k].factor];
         l[i] = *from;
         l[i].name = from->name ? tsr__arena_str(b->arena, str_of(from->name)).p : NULL;
         l[i].values = values;
@@ -698,6 +701,36 @@ static const struct rule *instantiate(struct arena *a, struct arena *scratch,
     return a->failed ? NULL : whole_rule(a, b->whole);
 }
 
+// The rule that a derive function makes of the row.
+static const struct rule *derived(struct arena *a, const tsr_node *n, const struct shapes *s,
+                                  const struct op_row *row, derive_fn derive)
+{
+    // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
+    struct arena scratch;
+    tsr__arena_init(&scratch, a->session);
+    struct derivation d; // large: not cleared
+    d.arena = &scratch;
+    d.node = n;
+    d.shapes = s;
+    d.text = row->rule;
+    d.whole = NULL;
+    d.n_sizes = 0;
+    d.n = 0;
+    if (derive)
+        derive(&d);
+    const struct rule *r =
+        d.whole ? single_rule(a, row, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
+    tsr__arena_free(&scratch);
+    return r;
+}
+
+const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const struct shapes *s)
+{
+    const struct op_row *row = tsr__row_of(s, n);
+    const struct rule *r = row && row->other ? derived(a, n, s, row, row->other) : NULL;
+    return r && !r->whole ? r : NULL;
+}
+
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
 {
     const struct op_row *row = tsr__row_of(s, n);
@@ -710,23 +743,7 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
     if (row->whole)
         return single_rule(a, row, n, row->whole);
-    // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
-    struct arena scratch;
-    tsr__arena_init(&scratch, a->session);
-    struct derivation d; // large: not cleared
-    d.arena = &scratch;
-    d.node = n;
-    d.shapes = s;
-    d.text = row->rule;
-    d.whole = NULL;
-    d.n_sizes = 0;
-    d.n = 0;
-    if (row->derive)
-        row->derive(&d);
-    const struct rule *r =
-        d.whole ? single_rule(a, row, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
-    tsr__arena_free(&scratch);
-    return r;
+    return derived(a, n, s, row, row->derive);
 }
 
 const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n)

@@ -101,15 +101,17 @@ struct rule_window {
     int64_t from, to, step, shift, reach;
 };
 // A list of numbers that the local node has in place of its own, as attribute or as input, once a
-// factor with a window is cut.
+// factor with a window, or one of which a number counts a share, is cut.
 enum put_kind {
     PUT_BEFORE, // elements of the window that do not exist, in front
     PUT_AFTER,  // and behind
     PUT_SIZE,   // b - a
     PUT_VALUE,
+    PUT_SHARE, // of a number that counts a factor: what the local part of the factor counts
 };
 struct rule_put {
     int at, window; // only where the window's factor is cut
+    int factor;     // of a share, else -1
     enum put_kind what;
     int64_t value;
 };
@@ -145,6 +147,10 @@ struct rule {
 // The rule of a node, never NULL unless out of memory: an operator without a row, a node with
 // subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s);
+
+// Another rule of the same node, if there is one: what the first has through windows, this one has
+// without communication for parts that are strided. NULL: none, or out of memory.
+const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const struct shapes *s);
 
 // Why no part of the node's values can be sliced or moved between devices, or NULL: texts, and elements that share a
 // byte. Constants of such types can be cut: where they are stored.

@@ -18,12 +18,15 @@
 #define TURNS                                                                                      \
     "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
     "whole, all devices take the same turns"
-#define LISTS    "sequences, maps and optional values are kept whole"
-#define OLD      "this version, from before opset 7, aligns or holds its inputs otherwise"
-#define PLACES   "each element depends on where it stands"
-#define WINDOWS  "parts of space need windows of the input, where sizes are known"
-#define SEGMENTS "axis names t; cut where sizes are known: parts need windows of the input"
-#define RANDOM   "random numbers are drawn whole, so that all devices have the same"
+#define LISTS   "sequences, maps and optional values are kept whole"
+#define OLD     "this version, from before opset 7, aligns or holds its inputs otherwise"
+#define PLACES  "each element depends on where it stands"
+#define WINDOWS "parts of space need windows of the input, where sizes are known"
+#define SEGMENTS                                                                                   \
+    "axis names t; cut where sizes are known: parts need windows of the input; strided parts, an " \
+    "equal "                                                                                       \
+    "share of every segment, need none"
+#define RANDOM "random numbers are drawn whole, so that all devices have the same"
 
 const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
@@ -108,7 +111,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_compress, .shape = tsr__find_compress,
      .note = "t depends on the data; without axis nothing is cut"},
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
-     .shape = tsr__find_concat, .value = tsr__value_concat, .note = SEGMENTS},
+     .other = tsr__derive_concat_strided, .shape = tsr__find_concat, .value = tsr__value_concat,
+     .note = SEGMENTS},
     {"ConcatFromSequence", .since = 11, .shape = tsr__find_concat_from_sequence, .whole = LISTS},
     {"Constant", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_OPEN,
      .shape = tsr__find_constant, .value = tsr__value_constant,
@@ -619,7 +623,8 @@ const struct op_row tsr__op_table[] = {
              "num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_sparse_attention, .note = "heads take the layouts of blocks in turn"},
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
-     .shape = tsr__find_split, .value = tsr__value_split, .note = SEGMENTS},
+     .other = tsr__derive_split_strided, .shape = tsr__find_split, .value = tsr__value_split,
+     .note = SEGMENTS},
     {"SplitToSequence", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_split_to_sequence,
      .whole = LISTS},
     {"Sqrt", .since = 1, .rule = UNARY},

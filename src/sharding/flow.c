@@ -406,6 +406,44 @@ static bool place_rule(struct step *s, const struct rule *r)
     return !s->w->scratch.failed && tsr__solve_result(&v, s->w->arena, &s->nf->place);
 }
 
+// ---- a node with two rules
+// ----------------------------------------------------------------------------
+
+// How well a placement does what is asked: specs that are kept, then parts; negative: failed.
+static int64_t quality(struct step *s)
+{
+    const struct placement *p = &s->nf->place;
+    int64_t kept = s->nf->replicated ? 0 : 1, parts = 1;
+    for (int f = 0; !p->rule->whole && f < p->rule->n_factors; f++)
+        parts *= p->cuts[f];
+    for (size_t i = 0; i < s->n_out && !p->rule->whole; i++) {
+        struct tile_layout *l =
+            s->out[i] ? tsr__placement_project(&s->w->scratch, p, &p->rule->outputs[i]) : NULL;
+        kept += l && tsr__layout_equal(l, s->out[i]);
+    }
+    return kept * SOLVE_MAX_DEVICES + parts;
+}
+
+static int64_t try_rule(struct step *s, const struct rule *r)
+{
+    int say = s->w->say;
+    s->w->say = 0;
+    int64_t q = place_rule(s, r) ? quality(s) : -1;
+    s->w->say = say;
+    s->nf->replicated = NULL;
+    return q;
+}
+
+// The other rule is free of communication: it is taken unless the first does more.
+static bool place_better(struct step *s, const struct rule *r)
+{
+    const struct rule *other = tsr__rule_other(s->w->arena, s->node, s->w->f->shapes);
+    int64_t first = other ? try_rule(s, r) : 0, second = other ? try_rule(s, other) : -1;
+    if (first < 0)
+        return false;
+    return place_rule(s, second >= first ? other : r);
+}
+
 // ---- results
 // -----------------------------------------------------------------------------------------------------
 
@@ -558,7 +596,7 @@ static bool follow(struct step *s)
             not_cut(s, whole);
         ok = place_whole(s, whole, r->single);
     } else {
-        ok = place_rule(s, r);
+        ok = place_better(s, r);
     }
     if (ok)
         mention_twice(s);

@@ -92,6 +92,26 @@ static const struct rule_tensor *refine_tensors(struct arena *a, const struct ru
     return a->failed ? NULL : copy;
 }
 
+// Numbers that count factor f count its inner half too.
+static const struct rule_list *refine_lists(struct arena *a, const struct rule *r, int f, int g)
+{
+    struct rule_list *lists = ARENA_ARRAY(a, struct rule_list, (size_t)r->n_lists + 1);
+    for (int i = 0; lists && i < r->n_lists; i++) {
+        int n = r->lists[i].n_puts;
+        struct rule_put *puts = ARENA_ARRAY(a, struct rule_put, 2 * (size_t)n + 1);
+        lists[i] = r->lists[i];
+        lists[i].puts = puts;
+        for (int k = 0; puts && k < n; k++) {
+            puts[k] = r->lists[i].puts[k];
+            if (puts[k].factor != f)
+                continue;
+            puts[lists[i].n_puts] = puts[k];
+            puts[lists[i].n_puts++].factor = g;
+        }
+    }
+    return lists;
+}
+
 const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f, int64_t inner)
 {
     struct rule *c = ARENA_NEW(a, struct rule);
@@ -109,6 +129,7 @@ const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f
     c->n_factors = g + 1;
     c->inputs = refine_tensors(a, r->inputs, r->n_inputs, f, g);
     c->outputs = refine_tensors(a, r->outputs, r->n_outputs, f, g);
+    c->lists = refine_lists(a, r, f, g);
     return a->failed ? NULL : c;
 }
 

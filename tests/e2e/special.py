@@ -215,6 +215,14 @@ def segments():
 
 
 @case
+def equal_shares():
+    """A fused projection: each device has its heads of all three segments (of 4, 2 and 2 heads), and nothing travels before the sum."""
+    m = model([node("MatMul", ["x", "w"], ["q"]), node("Split", ["q", "k"], ["a", "b", "c"], axis=1), node("Mul", ["b", "c"], ["d"]), node("Concat", ["a", "d"], ["e"], axis=1), node("MatMul", ["e", "v"], ["y"])],
+              [info("x", T.FLOAT, ["n", 8])], [info("y", T.FLOAT, ["n", 5])], [tensor(np.array([16, 8, 8], "i8"), "k"), tensor(f4(8, 32), "w"), tensor(f4(24, 5), "v")])
+    return m, 2, {"q_matmul:w": "{1,4*8/2:0,1}", "y_matmul:v": "{3*8/2,1:0,1}"}, {"x": f4(4, 8)}, ["Reduce"]
+
+
+@case
 def bias_once():
     """The bias of a Gemm whose contraction is cut is added by one device only."""
     m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", 8])],

@@ -55,15 +55,15 @@ static void print_shapes(const tsr_node *n, const struct shapes *s)
 
 static void print_list(const struct rule_list *l)
 {
-    static const char *const what[] = {"before", "after", "size", "value"};
+    static const char *const what[] = {"before", "after", "size", "value", "share"};
     printf("{\"input\": %d, \"name\": \"%s\", \"values\": [", l->input, l->name ? l->name : "");
     for (int i = 0; i < l->n; i++)
         printf("%s%lld", i ? ", " : "", (long long)l->values[i]);
     printf("], \"puts\": [");
     for (int i = 0; i < l->n_puts; i++)
-        printf("%s{\"at\": %d, \"window\": %d, \"what\": \"%s\", \"value\": %lld}", i ? ", " : "",
-               l->puts[i].at, l->puts[i].window, what[l->puts[i].what],
-               (long long)l->puts[i].value);
+        printf("%s{\"at\": %d, \"window\": %d, \"what\": \"%s\", \"value\": %lld, \"factor\": %d}",
+               i ? ", " : "", l->puts[i].at, l->puts[i].window, what[l->puts[i].what],
+               (long long)l->puts[i].value, l->puts[i].factor);
     printf("]}");
 }
 
@@ -85,7 +85,7 @@ static void print_windows(const struct rule *r)
     printf("]");
 }
 
-static void print_rule(const tsr_node *n, const struct rule *r, const struct shapes *s)
+static void print_one(const tsr_node *n, const struct rule *r, const struct shapes *s)
 {
     printf("{\"op\": \"%s\", \"whole\": ", tsr_node_op(n));
     printf(r->whole ? "\"%s\"" : "null%s", r->whole ? r->whole : "");
@@ -113,6 +113,19 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct sha
     printf("]");
     print_windows(r);
     print_shapes(n, s);
+}
+
+static void print_rule(const tsr_node *n, const struct rule *r, const struct rule *other,
+                       const struct shapes *s)
+{
+    print_one(n, r, s);
+    printf(", \"other\": ");
+    if (other) {
+        print_one(n, other, s);
+        printf("}");
+    } else {
+        printf("null");
+    }
     printf("}\n");
 }
 
@@ -127,7 +140,7 @@ static int print_model(tsr_session *session, const char *path)
     const tsr_node *n = tsr_graph_first(tsr_model_graph(m));
     const struct rule *r = s ? tsr__rule_of(&a, n, s) : NULL;
     if (r)
-        print_rule(n, r, s);
+        print_rule(n, r, tsr__rule_other(&a, n, s), s);
     tsr__arena_free(&a);
     tsr_model_free(m);
     return r ? 0 : 1;

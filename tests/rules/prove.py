@@ -109,11 +109,12 @@ def scatter_index(shape, axis, n):
     return np.moveaxis(line.reshape(rest + [shape[axis]]), -1, axis).astype(np.int64)
 
 
-CONCAT = [case(floats(3, 2, 5), floats(3, 4, 5), floats(3, 1, 5), axis=a) for a in (1, -2)] + [
+CONCAT = [case(floats(3, 4, 2), floats(3, 8, 2), floats(3, 4, 2), axis=1)] + [case(floats(3, 2, 5), floats(3, 4, 5), floats(3, 1, 5), axis=a) for a in (1, -2)] + [
     case(floats(2, 5), floats(3, 5), axis=0), case(ints(4, 3), axis=0),
     case(floats(2, 3), floats(2, 4), axis=1, symbols=[("batch", 3), ("batch", 4)]),
     case(floats(2, 3), floats(2, 3), axis=1, symbols=[("batch", "seq"), ("batch", 3)])]
-SPLIT = [case(floats(3, 6, 5), host(1, 2, 3), outputs=3, axis=1), case(floats(3, 6), outputs=2, axis=-1, num_outputs=2),
+SPLIT = [case(floats(3, 24), host(12, 6, 6), outputs=3, axis=1), case(floats(2, 12, 2), outputs=3, axis=1, num_outputs=3), case(floats(2, 10), outputs=2, axis=1, opset=13),
+         case(floats(3, 6, 5), host(1, 2, 3), outputs=3, axis=1), case(floats(3, 6), outputs=2, axis=-1, num_outputs=2),
          case(floats(4, 7), outputs=3, axis=1, num_outputs=3), case(floats(2, 4), host(3, 1), outputs=2, axis=1)]
 BIG = np.iinfo(np.int64).max
 SLICE = [case(floats(4, 5, 6), host(1), host(4), host(1)), case(floats(4, 5, 6), host(0, -3), host(BIG, BIG), host(0, 2)),
@@ -128,7 +129,7 @@ EXPAND = [case(floats(3, 1, 5), host(3, 4, 5)), case(floats(4, 1), host(2, 1, 6)
           case(floats(4,), host(3, 4)), case(floats(2, 1, 4), np.array([2, 3, 4], np.int64), symbols=[("batch", 1, 4), (3,)], declare=[("batch", "seq", 4)]),
           case(floats(2, 3), np.array([2, 3], np.int64), symbols=[("batch", "seq"), (2,)], declare=[("batch", "seq")])]
 TILE = [case(floats(3, 4), host(1, 2)), case(floats(3, 4), host(2, 3)), case(floats(3, 4), host(1, 1)), case(floats(5), host(3))]
-OLD_SPLIT = [case(floats(3, 6, 5), outputs=3, axis=1, split=[1, 2, 3], opset=11), case(floats(3, 6), outputs=2, axis=1, opset=11)]
+OLD_SPLIT = [case(floats(3, 18), outputs=3, axis=1, split=[9, 3, 6], opset=11), case(floats(3, 6, 5), outputs=3, axis=1, split=[1, 2, 3], opset=11), case(floats(3, 6), outputs=2, axis=1, opset=11)]
 OLD_SLICE = [case(floats(4, 5, 6), starts=[1], ends=[4], axes=[1], opset=9), case(floats(4, 5, 6), starts=[1, 0], ends=[3, BIG], opset=9)]
 OLD_PAD = [case(floats(3, 4, 5), pads=[0, 1, 0, 0, 2, 0], opset=10)]
 GATHER = [case(floats(5, 4), index(2, 3, n=5)), case(floats(3, 5, 4), index(6, n=5), axis=1), case(floats(3, 4), index(n=4), axis=-1),
@@ -336,9 +337,14 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
             ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
         given = [t for t in rule["outputs"] if not t["absent"]]
         where = [index_of(t, sizes, cell, w.shape, (), coords, counts) for t, w in zip(given, whole)]
-        for l in rule["lists"] if any(windows) else ():
+        shared = any(put["factor"] in cell for l in rule["lists"] for put in l["puts"])
+        for l in rule["lists"] if any(windows) or shared else ():
             numbers = list(l["values"])
             for put in l["puts"]:
+                if put["what"] == "share":
+                    lo, hi = cell.get(put["factor"], (0, sizes[put["factor"]]))
+                    numbers[put["at"]] = numbers[put["at"]] // sizes[put["factor"]] * (hi - lo)
+                    continue
                 w = windows[put["window"]]
                 if w:
                     numbers[put["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": put["value"]}[put["what"]]
@@ -470,6 +476,9 @@ def main(printer, only):
     for (op, since, domain, c), rule in zip(jobs, rules):
         try:
             n, wrong = prove_case(op, since, domain, c, rule)
+            if rule["other"] and not wrong:
+                more, wrong = prove_case(op, since, domain, c, rule["other"])
+                n += more
         except Exception as e:
             n, wrong = 0, "cannot be run whole: " + str(e)[:300]
         proved += n
