@@ -677,6 +677,11 @@ TSR_API tsr_status tsr_job_trace(tsr_job *j);
 /* Returns when all runs that were started are done and, under a launcher, all ranks have called it. */
 TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 
+/* Cuts an annotated model for a configuration (NULL: the only one) into a temporary folder under work (NULL: /tmp), runs that,
+ * and removes it. summary may be NULL. Ranks of an MPI job need a partition that all of them read: TSR_USAGE there. */
+TSR_API tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
+                                     const tsr_run_options *options, const tsr_tensors *inputs,
+                                     tsr_tensors *outputs, tsr_partition_summary *summary);
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
 TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);
@@ -692,6 +697,13 @@ typedef struct tsr_difference {
         max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
     bool ok;
 } tsr_difference;
+/* Where cut and whole part: the first value, in the order of the nodes, that is out of tolerance; NULL: not found. The rank is
+ * one that has the element that differs most in its part (-1: not known). */
+typedef struct tsr_first {
+    const char *value, *node, *op;
+    int64_t node_index, rank;
+    double max_rel;
+} tsr_first;
 /* One random sharding. status: TSR_OK, TSR_DIFFERENT, or what kept it from being cut or run (findings say more). */
 typedef struct tsr_trial {
     bool ok;
@@ -701,6 +713,7 @@ typedef struct tsr_trial {
     const tsr_difference *outputs;
     size_t n_outputs;
     const char *sharding; /* the edits that repeat it, as tsr_config_edits writes them */
+    tsr_first first;
 } tsr_trial;
 typedef struct tsr_verify_result {
     size_t size;
@@ -711,6 +724,7 @@ typedef struct tsr_verify_result {
     size_t n_outputs;
     const tsr_trial *trials; /* of random shardings; then partition and outputs are empty */
     size_t n_trials;
+    tsr_first first;
 } tsr_verify_result;
 typedef struct tsr_verify_options {
     size_t size;

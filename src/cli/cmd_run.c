@@ -2,6 +2,7 @@
 // cmd_run.c - runs a partition (or a whole model) on a set of inputs.
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -63,29 +64,32 @@ static bool is_folder(const char *path)
 }
 
 // Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, const char *set, const char *path, bool folder,
-                              tsr_tensors *inputs)
+static tsr_status load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+                              tsr_model **m)
 {
     char file[4096];
-    tsr_model *m = NULL;
-    snprintf(file, sizeof file, "%s%s", path, folder ? "/rank0.onnx" : "");
-    tsr_status status = tsr_model_load(c->session, file, &m);
-    if (status == TSR_OK)
-        status = tsr_tensors_load(inputs, set, m, false);
-    tsr_model_free(m);
-    return status;
+    snprintf(file, sizeof file, "%s%s", c->arguments[0], folder ? "/rank0.onnx" : "");
+    tsr_status status = tsr_model_load(c->session, file, m);
+    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
 }
 
+// A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *c, const tsr_run_options *options, const char *set,
                           tsr_tensors *inputs, tsr_tensors *outputs)
 {
     const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
+    const char *config = cli_value(c, "--config");
     bool folder = is_folder(path);
     int rank = 0, ranks = 1;
-    tsr_status status = load_inputs(c, set, path, folder, inputs);
-    if (status == TSR_OK)
-        status = folder ? tsr_run(c->session, path, options, inputs, outputs)
-                        : tsr_run_model(c->session, path, options, inputs, outputs);
+    tsr_model *m = NULL;
+    tsr_status status = load_inputs(c, set, folder, inputs, &m);
+    if (status == TSR_OK && folder)
+        status = tsr_run(c->session, path, options, inputs, outputs);
+    else if (status == TSR_OK && (config || tsr_model_config_count(m)))
+        status = tsr_run_annotated(m, config, getenv("TMPDIR"), options, inputs, outputs, NULL);
+    else if (status == TSR_OK)
+        status = tsr_run_model(c->session, path, options, inputs, outputs);
+    tsr_model_free(m);
     bool mine = !tsr_launcher(&rank, &ranks, NULL) || rank == 0;
     if (status == TSR_OK && file && mine)
         status = tsr_tensors_save(outputs, file);
@@ -119,6 +123,7 @@ static int run(struct cli *c)
 }
 
 static const struct option options_table[] = {
+    {"--config", "NAME", "configuration to cut a model for (needed if it has several)"},
     INPUT_OPTIONS,
     {"--outputs", "FILE.npz",
      "write the outputs there: .npz, .npy (one), or a folder of .pb files"},
@@ -129,8 +134,11 @@ static const struct option options_table[] = {
 const struct command cmd_run = {
     .name = "run",
     .arguments = "FOLDER|MODEL",
-    .summary = "run a partition (ranks as threads, or under mpirun) or a whole model",
-    .detail = "`mpirun -n 4 tessera run parts/` runs the same with one process per rank.",
+    .summary =
+        "run a partition (ranks as threads, or under mpirun), an annotated model, or a whole one",
+    .detail = "A model with a device configuration is cut for it in a temporary folder first; one "
+              "without runs whole.\n"
+              "`mpirun -n 4 tessera run parts/` runs the same with one process per rank.",
     .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
                "tests/models/bert_tiny/test_data_set_0",
     .options = options_table,

@@ -47,6 +47,23 @@ static void json_outputs(tsr_json *j, const tsr_difference *list, size_t n)
     tsr_json_end(j);
 }
 
+static void json_first(tsr_json *j, const tsr_first *f)
+{
+    if (!f->value)
+        return;
+    tsr_json_begin(j, "first", '{');
+    tsr_json_string(j, "value", f->value);
+    tsr_json_string(j, "node", f->node);
+    tsr_json_string(j, "op", f->op);
+    tsr_json_int(j, "node_index", f->node_index);
+    if (f->rank < 0)
+        tsr_json_null(j, "rank");
+    else
+        tsr_json_int(j, "rank", f->rank);
+    tsr_json_number(j, "max_rel", f->max_rel);
+    tsr_json_end(j);
+}
+
 // The edits, a string for each line.
 static void json_sharding(tsr_json *j, const char *edits)
 {
@@ -76,6 +93,7 @@ static void json_trials(tsr_json *j, const tsr_verify_result *r)
         tsr_json_string(j, "status", tsr_status_text(t->status));
         summary_json(j, &t->partition);
         json_outputs(j, t->outputs, t->n_outputs);
+        json_first(j, &t->first);
         json_sharding(j, t->sharding);
         tsr_json_end(j);
     }
@@ -97,6 +115,7 @@ static int print_verify_json(struct cli *c, const tsr_verify_options *o, const t
     } else {
         summary_json(j, &r->partition);
         json_outputs(j, r->outputs, r->n_outputs);
+        json_first(j, &r->first);
     }
     tsr_json_findings(j, "findings");
     return cli_print_json(c, j, code);

@@ -205,3 +205,23 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     out.ok = out.max_abs == 0 || out.max_rel <= allowed;
     return out;
 }
+
+int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
+{
+    if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))
+        return -1;
+    tsr_dtype t = tsr_tensors_dtype(want, i);
+    size_t bytes, other, per = numbers_of(t), at = 0;
+    const void *a = tsr_tensors_data(want, i, &bytes),
+               *b = tsr_tensors_data(got, (size_t)k, &other);
+    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(t) / 8) * per : 0;
+    double most = 0;
+    for (size_t e = 0; e < n; e++) {
+        double d = gap(element(t, a, e), element(t, b, e));
+        if (d > most) {
+            most = d;
+            at = e;
+        }
+    }
+    return most > 0 ? (int64_t)(at / per) : -1;
+}

@@ -5,6 +5,14 @@
 
 #include "verify/verify.h"
 
+// A temporary folder, and the partition in it (scratch.c).
+struct scratch {
+    char *folder, *parts;
+};
+tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base,
+                             struct scratch *out) TSR_MUST_USE;
+void tsr__scratch_close(struct scratch *s); // zeroed: nothing to do
+
 struct work {
     tsr_session *session;
     struct arena arena;
@@ -15,7 +23,7 @@ struct work {
     tsr_model *model;
     tsr_tensors *inputs, *recorded, *whole;
     bool ran_whole;
-    char *folder, *parts; // the temporary folder, and the partition in it
+    struct scratch scratch;
 };
 
 // What came of one way to cut the model; texts and lists are among the results.
@@ -25,11 +33,15 @@ struct outcome {
     tsr_partition_summary partition;
     const tsr_difference *outputs;
     size_t n_outputs;
+    tsr_first first;
 };
 
 // Cuts that model, which is w->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
 tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config,
                            struct outcome *out) TSR_MUST_USE;
+// locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
+// where there is one; that it could not be found is no failure.
+void tsr__verify_locate(struct work *w, tsr_model *m, const char *config, tsr_first *out);
 // trials.c: random shardings, one after the other.
 tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
 

@@ -129,6 +129,7 @@ static tsr_status try_once(struct trials *t, uint64_t seed, tsr_trial *out)
     out->status = st;
     out->ok = o.ok;
     out->recorded = o.recorded;
+    out->first = o.first;
     if (st != TSR_OK && st != TSR_DIFFERENT)
         return st;
     out->partition = o.partition;

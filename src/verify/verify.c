@@ -3,37 +3,8 @@
 // goes in every case.
 #include "verify/internal.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static tsr_status make_folder(struct work *w)
-{
-    const char *base = w->options->work ? w->options->work : "/tmp";
-    struct str name = tsr__arena_printf(&w->arena, "%s/tessera-verify-XXXXXX", base);
-    if (!name.p)
-        return TSR_NOMEM;
-    char *path = (char *)name.p; // in our arena
-    if (tsr__fault(w->session, FAULT_WRITE) || !mkdtemp(path)) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(base);
-        tsr__diag(w->session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
-                  "cannot make a temporary folder: %s", strerror(errno));
-        return TSR_WRITE;
-    }
-    w->folder = path;
-    w->parts = (char *)tsr__arena_printf(&w->arena, "%s/parts", path).p;
-    return w->parts ? TSR_OK : TSR_NOMEM;
-}
-
-static void remove_folder(struct work *w)
-{
-    if (w->parts)
-        tsr__folder_remove(w->parts);
-    if (w->folder)
-        tsr__folder_remove(w->folder);
-}
 
 static bool is_folder(const char *path)
 {
@@ -123,17 +94,19 @@ tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, str
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
     tsr_tensors *got = NULL;
     out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr_partition(m, w->parts, &cut, &out->partition);
+    tsr_status st = tsr_partition(m, w->scratch.parts, &cut, &out->partition);
     if (st == TSR_OK)
         st = run_whole(w);
     if (st == TSR_OK)
         st = tsr_tensors_new(w->session, &got);
     if (st == TSR_OK)
-        st = tsr_run(w->session, w->parts, &w->run, w->inputs, got);
-    tsr__folder_remove(w->parts);
+        st = tsr_run(w->session, w->scratch.parts, &w->run, w->inputs, got);
+    tsr__folder_remove(w->scratch.parts);
     if (st == TSR_OK)
         st = compare_all(w, got, out);
     tsr_tensors_free(got);
+    if (st == TSR_DIFFERENT)
+        tsr__verify_locate(w, m, config, &out->first);
     return st;
 }
 
@@ -147,7 +120,8 @@ static tsr_status open_all(struct work *w)
         st = tsr_tensors_new(w->session, sets[i]);
     if (st == TSR_OK)
         st = load_inputs(w);
-    return st == TSR_OK ? make_folder(w) : st;
+    return st == TSR_OK ? tsr__scratch_open(w->session, &w->arena, w->options->work, &w->scratch)
+                        : st;
 }
 
 static tsr_status verify_own(struct work *w, tsr_verify_result *r)
@@ -159,12 +133,13 @@ static tsr_status verify_own(struct work *w, tsr_verify_result *r)
     r->partition = out.partition;
     r->outputs = out.outputs;
     r->n_outputs = out.n_outputs;
+    r->first = out.first;
     return st;
 }
 
 static void close_all(struct work *w)
 {
-    remove_folder(w);
+    tsr__scratch_close(&w->scratch);
     tsr_tensors_free(w->whole);
     tsr_tensors_free(w->recorded);
     tsr_tensors_free(w->inputs);

@@ -12,6 +12,8 @@
 // give (shape or type differs, no numbers).
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
+// The element (row-major) that differs most, or -1: none does, or there are no numbers to compare.
+int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k);
 // The tolerance that a type has by default; 0: must be the same.
 double tsr__tolerance(tsr_dtype type);
 

@@ -163,6 +163,45 @@ def seeds(d, path):
     check("for how many devices?", rc == 2 and "config-choice" in err, "%d %s" % (rc, err))
 
 
+def first_difference(d):
+    """Numbers that are drawn anew in each run: the whole and the cut one part there, on the device that draws them."""
+    f = Net(8)
+    y = f("MatMul", "x", f.weight(8, 6))
+    r = f("RandomNormalLike", y)
+    z = f("Relu", f("Add", y, f("Mul", r, f.weight(6))))
+    path, cut = os.path.join(d, "drawn.onnx"), os.path.join(d, "drawn_cut.onnx")
+    onnx.save(f.model([("x", T.FLOAT, ["batch", 8])], [(z, T.FLOAT)]), path)
+    rc, _, err = call("annotate", path, "--config", "c:3", "--shard", "%s:w0={1,3:0,1,2}" % y, "--shard", "%s:%s={1:2}" % (r, r), "-o", cut)
+    check("drawn: annotated", rc == 0, err)
+    rc, out, err = call("verify", cut, "--inputs", "random:1,x:4x8", "--json")
+    doc = json.loads(out)
+    check("drawn: differs", rc == 1 and doc["ok"] is False and "verify-first" in err, "%d %s" % (rc, err))
+    first = doc.get("first", {})
+    check("drawn: first difference", (first.get("value"), first.get("op"), first.get("node_index"), first.get("rank")) == (r, "RandomNormalLike", 1, 2), first)
+    rc, out, err = call("verify", path, "--inputs", "random:1,x:4x8", "--devices", 2, "--random", 2, "--json")
+    doc = json.loads(out)
+    check("drawn: trials", rc == 1 and all(not t["ok"] and t["first"]["value"] == r and t["sharding"] for t in doc["trials"]), err)
+    rc, out, err = call("verify", path, "--inputs", "random:1,x:4x8", "--devices", 2, "--random", 2)
+    check("drawn: edits are printed", rc == 1 and "--config random:2" in out and "--shard" in out and "FAIL" in out, out)
+
+
+def annotated_run(d, path, set_):
+    """`run` cuts a model that has a configuration; the answer is the whole model's."""
+    at, ours, whole = [os.path.join(d, n) for n in ("run.onnx", "ours.npz", "whole.npz")]
+    call("annotate", path, "--config", "r:3", "--random", 4, "-o", at)
+    for m, out in (at, ours), (path, whole):
+        rc, _, err = call("run", m, "--inputs", set_, "--outputs", out)
+        check("run %s" % os.path.basename(m), rc == 0, err)
+    a, b = np.load(ours), np.load(whole)
+    check("run: the same", all(np.abs(a[k] - b[k]).max() <= 5e-5 * np.abs(b[k]).max() for k in b.files))
+    rc, _, err = call("run", at, "--config", "none", "--inputs", set_)
+    check("run: no such configuration", rc == 1 and "none" in err, err)
+    os.environ.update(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="1")
+    rc, _, err = call("run", at, "--inputs", set_)
+    del os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
+    check("run: a launcher's ranks need a partition", rc != 0 and ("run-not-partitioned" in err or "MPI" in err), "%d %s" % (rc, err))
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="tessera-trials-") as d:
         for make in transformer, images, experts:
@@ -177,6 +216,8 @@ def main():
                     repeat(d, path, set_, n, trials[0])
             if make is transformer:
                 seeds(d, path)
+                annotated_run(d, path, set_)
+                first_difference(d)
         folder = sys.argv[3] if len(sys.argv) > 3 else None
         for name in sorted(os.listdir(folder)) if folder else []:
             path, set_ = os.path.join(folder, name, "model.onnx"), os.path.join(folder, name, "test_data_set_0")
