@@ -68,6 +68,8 @@ struct rank {
     const char *const *map;
     size_t n_map;
     const char *profile; // ONNX Runtime's profile starts so; NULL: not traced
+    struct shared_weights *shared; // NULL: none
+    bool unpacked;                 // weights stay as they lie in their files
     // made by the rank
     tsr_session *session;
     struct arena arena;
@@ -76,6 +78,8 @@ struct rank {
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
     struct wanted *wanted; // per input
+    OrtValue **weights; // views of the shared ones
+    size_t n_weights;
     struct flight flights[RUN_FLIGHTS];
     struct rank_state *states;
     size_t n_states;
@@ -121,6 +125,24 @@ struct whole {
 // To be closed in every case.
 tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
 void tsr__whole_close(struct whole *w);
+
+// ---- weights.c
+
+struct bundle;
+struct manifest;
+// The common weights of a partition whose ranks are threads of this process.
+struct shared_weights {
+    struct mapped common;
+    OrtPrepackedWeightsContainer *packed;
+};
+tsr_status tsr__shared_open(tsr_session *s, const struct engine *e, const struct bundle *b,
+                            struct arena *a, struct shared_weights *out);
+void tsr__shared_settle(const struct shared_weights *w); // when all sessions are open
+void tsr__shared_close(const struct engine *e, struct shared_weights *w); // after all sessions
+// Gives the session views of the common weights.
+tsr_status tsr__weights_add(struct rank *r, OrtSessionOptions *o, OrtStatus **failed);
+// Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
+bool tsr__weights_are_large(const struct manifest *m, int64_t rank);
 
 // ---- provider.c, trace.c
 

@@ -36,7 +36,8 @@ struct tsr_job {
     char folder[sizeof TRACE_FOLDER]; // of ONNX Runtime's profiles; "": not traced
     struct endpoint *mpi;             // of the session, or NULL
     struct thread_job *ways;
-    struct seat *seats; // of the ranks that run here
+    struct shared_weights shared; // of ranks that are threads
+    struct seat *seats;           // of the ranks that run here
     int n, n_threads;
     pthread_mutex_t lock;
     pthread_cond_t change;
@@ -75,6 +76,8 @@ static void rank_of_partition(tsr_job *j, struct rank *r, int rank, struct endpo
     r->path = tsr__bundle_file_path(&j->bundle, &j->arena, j->bundle.manifest.devices[rank].file).p;
     r->plan = strtoull(j->bundle.manifest.plan, NULL, 16);
     r->device = j->bundle.manifest.devices[rank].device;
+    r->shared = j->threaded ? &j->shared : NULL;
+    r->unpacked = tsr__weights_are_large(&j->bundle.manifest, j->threaded ? -1 : rank);
 }
 
 // The first rank that failed by itself tells why; else whoever was told. A rank that has failed works no more, so
@@ -167,6 +170,7 @@ static tsr_status start_threads(tsr_job *j)
         tsr__comm_close(e);
     }
     wait_for(j, 0);
+    tsr__shared_settle(&j->shared);
     if (!failed)
         return verdict(j);
     struct place at = PLACE_NONE;
@@ -207,6 +211,9 @@ static tsr_status open_threads(tsr_job *j)
     j->ways = tsr__threads_new(j->session, j->n, &co);
     if (!j->ways)
         return TSR_NOMEM;
+    tsr_status st = tsr__shared_open(j->session, j->engine, &j->bundle, &j->arena, &j->shared);
+    if (st != TSR_OK)
+        return st;
     for (int i = 0; i < j->n; i++)
         rank_of_partition(j, &j->seats[i].rank, i, tsr__threads_endpoint(j->ways, i));
     if (j->arena.failed)
@@ -372,6 +379,8 @@ void tsr_job_close(tsr_job *j)
         pthread_join(j->seats[i].thread, NULL);
     for (int i = 0; i < j->n; i++)
         tsr__rank_free(&j->seats[i].rank);
+    if (j->engine)
+        tsr__shared_close(j->engine, &j->shared);
     if (j->ways)
         tsr__threads_free(j->ways);
     if (j->is_whole)

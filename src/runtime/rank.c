@@ -50,21 +50,32 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->SetSessionGraphOptimizationLevel(o, levels[r->optimize - 1]);
     if (!st && r->profile)
         st = api->EnableProfiling(o, r->profile);
+    if (!st && r->unpacked)
+        st = api->AddSessionConfigEntry(o, "session.disable_prepacking", "1");
     if (!st && !r->spin)
         st = api->AddSessionConfigEntry(o, "session.intra_op.allow_spinning", "0");
     return st;
+}
+
+static OrtStatus *new_session(struct rank *r, OrtSessionOptions *o)
+{
+    struct engine *e = r->engine;
+    if (!r->shared || !r->shared->packed || r->unpacked)
+        return e->api->CreateSession(e->env, r->path, o, &r->ort);
+    return e->api->CreateSessionWithPrepackedWeightsContainer(e->env, r->path, o, r->shared->packed,
+                                                              &r->ort);
 }
 
 static OrtStatus *open_session(struct rank *r, OrtSessionOptions *o)
 {
     struct engine *e = r->engine;
     if (!r->endpoint)
-        return e->api->CreateSession(e->env, r->path, o, &r->ort);
+        return new_session(r, o);
     pthread_mutex_lock(&e->first);
     bool alone = !e->domain_known;
     if (!alone)
         pthread_mutex_unlock(&e->first);
-    OrtStatus *st = e->api->CreateSession(e->env, r->path, o, &r->ort);
+    OrtStatus *st = new_session(r, o);
     if (alone) {
         e->domain_known = !st;
         pthread_mutex_unlock(&e->first);
@@ -81,6 +92,11 @@ static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
                          DIAG_engine_refused, NULL, "communication operators");
     if (st == TSR_OK && r->ops && r->profile)
         tsr__ops_trace(r->ops);
+    OrtStatus *failed = NULL;
+    if (st == TSR_OK)
+        st = tsr__weights_add(r, o, &failed);
+    if (failed)
+        st = engine_says(r, failed, DIAG_engine_refused, NULL, "weights");
     if (st == TSR_OK)
         st = tsr__provider_set(r, o);
     if (st == TSR_OK && r->ort_ops)
@@ -449,6 +465,8 @@ void tsr__rank_free(struct rank *r)
         api->ReleaseValue(r->states[i].value);
     if (r->ort)
         api->ReleaseSession(r->ort);
+    for (size_t i = 0; i < r->n_weights; i++)
+        api->ReleaseValue(r->weights[i]);
     tsr__ops_free(r->ops);
     tsr__arena_free(&r->arena);
     tsr_session_free(r->session);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE PATH WORD...
-//   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks
+//   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks  memory
 // Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
 #include "tessera.h"
 
@@ -60,6 +60,21 @@ static tsr_status each(char *list, bool start)
     return st;
 }
 
+// Memory that is in no file, in KiB.
+static tsr_status print_memory(void)
+{
+    char line[256];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "Anonymous:", 10) == 0)
+            kib = strtol(line + 10, NULL, 10);
+    if (f)
+        fclose(f);
+    printf("anonymous %ld\n", kib);
+    return TSR_OK;
+}
+
 static tsr_status word(char *w)
 {
     char *value = strchr(w, ':');
@@ -72,6 +87,8 @@ static tsr_status word(char *w)
         printf("%d of %d\n", here, all);
         return TSR_OK;
     }
+    if (strcmp(w, "memory") == 0)
+        return print_memory();
     if (strcmp(w, "start") == 0)
         return tsr_job_start(job, load(value));
     if (strcmp(w, "wait") == 0)

@@ -123,6 +123,40 @@ def a_set_for_each_rank(d):
 
 
 @case
+def common_weights_are_held_once(d):
+    """Two ranks with the same 48 MiB of weights in common.data, which kernels pack: packed once, not once for each."""
+    rng = np.random.default_rng(0)
+    names, size = ["w%d" % k for k in range(3)], 2048
+    data = rng.normal(size=(3, size, size)).astype("f4") / 45
+    at = d + "/p"
+    os.makedirs(at)
+    data.tofile(at + "/common.data")
+    chain = [h.make_node("MatMul", ["x" if k == 0 else "a%d" % k, n], ["a%d" % (k + 1)]) for k, n in enumerate(names)]
+    ranks = []
+    for r in range(2):
+        m = model(chain + [comm("AllReduce", "a3", "y", 0, range(2), F, reduce="sum")], [value("x", F, [4, size])], [value("y", F, [4, size])])
+        for k, n in enumerate(names):
+            t = m.graph.initializer.add(name=n, data_type=F, dims=[size, size], data_location=T.EXTERNAL)
+            for key, v in (("location", "common.data"), ("offset", k * size * size * 4), ("length", size * size * 4)):
+                t.external_data.add(key=key, value=str(v))
+        ranks.append(m)
+    partition(at, ranks)
+    doc = json.load(open(at + "/manifest.json"))
+    whole = open(at + "/common.data", "rb").read()
+    doc["files"]["common.data"], doc["sizes"]["common.data"] = hashlib.sha256(whole).hexdigest(), len(whole)
+    for dev in doc["devices"]:
+        dev["data"] = ["common.data"]
+    json.dump(doc, open(at + "/manifest.json", "w"))
+    x = rng.normal(size=(4, size)).astype("f4")
+    np.savez(d + "/x.npz", x=x)
+    rc, _, text = job(at, "memory", "run:%s/x.npz>%s/y.npz" % (d, d), "memory")
+    want = 2 * (x @ data[0] @ data[1] @ data[2])
+    assert rc == 0 and np.abs(np.load(d + "/y.npz")["y"] - want).max() <= 5e-4 * np.abs(want).max(), text
+    held = [int(x.split()[1]) / 1024 for x in text.splitlines() if x.startswith("anonymous")]
+    assert held[-1] < 48 + 30, "%s MiB" % held  # each for itself: above 96
+
+
+@case
 def runs_through_stages(d):
     """Two stages, eight runs under way at once: the results of a single run."""
     work = 40

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_memory.c - every allocation of tensor sets and of a job's setup fails once: TSR_NOMEM, nothing lost, nothing half done.
 #include "runtime/internal.h"
+#include "bundle/bundle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,12 +124,25 @@ static void test_limit(void **state)
     tsr_session_free(s);
 }
 
+// Weights that fill the machine are not copied for packing; small ones are.
+static void test_large_weights(void **state)
+{
+    (void)state;
+    int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    struct manifest_device devices[2] = {{.weight_bytes = memory / 6},
+                                         {.weight_bytes = memory / 6}};
+    struct manifest m = {.n_ranks = 2, .devices = devices};
+    assert_true(tsr__weights_are_large(&m, -1));
+    assert_false(tsr__weights_are_large(&m, 1));
+    devices[0].weight_bytes = devices[1].weight_bytes = 0;
+    assert_false(tsr__weights_are_large(&m, -1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_large_weights), cmocka_unit_test(test_put),
+        cmocka_unit_test(test_files),         cmocka_unit_test(test_job),
         cmocka_unit_test(test_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
