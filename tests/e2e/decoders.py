@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoders cut as Megatron does, by heads and by columns then rows: two sums for each layer, and nothing else travels. Heads that do
+not divide (4 over 3 devices), fewer key heads than devices (2 over 4: each on two of them), projections that are one matrix
+(queries, keys and values side by side: equal shares of each), an embedding table cut by rows.
+
+usage: decoders.py TESSERA MODELS"""
+import json, os, sys, tempfile
+
+import onnx
+
+import witness
+
+TESSERA, MODELS = sys.argv[1], sys.argv[2]
+
+
+def llama(m, n):
+    """q, k, v, o, gate, up, down of each layer; 4 heads of 16, 2 key heads."""
+    linear = [x for x in m.graph.node if x.op_type == "MatMul" and x.name.startswith("node_linear")][:-1]
+    keys = {2: "{1,2/2*16:0,1}", 3: "{1,1:0,1,2}", 4: "{1,2/2*16:(0,1),(2,3)}"}[n]
+    specs = ["{1,4/%d*16}" % n, keys, keys, "{4/%d*16,1}" % n, "{1,%d}" % n, "{1,%d}" % n, "{%d,1}" % n]
+    return ["%s:%s=%s" % (x.name, x.input[1], specs[i % 7]) for i, x in enumerate(linear)], len(linear) // 7
+
+
+def gpt2(m, n):
+    specs = {"c_attn": "{1,3*4/%d*16}" % n, "attn.c_proj": "{4/%d*16,1}" % n, "c_fc": "{1,%d}" % n, "mlp.c_proj": "{%d,1}" % n}
+    edits = ["%s:%s=%s" % (x.name, x.input[1], s) for x in m.graph.node if x.op_type == "Gemm" for k, s in specs.items() if k in x.input[1]]
+    return edits, len(edits) // 4
+
+
+def embedding(m, n):
+    node = next(x for x in m.graph.node if x.op_type == "Gather")
+    return ["%s:%s={%d,1}" % (node.name, node.input[0], n)], 0
+
+
+def check(d, name, edits_of, n, want):
+    path = os.path.join(MODELS, name, "model.onnx")
+    edits, layers = edits_of(onnx.load(path, load_external_data=False), n)
+    cut = os.path.join(d, "cut.onnx")
+    rc, _, err = witness.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
+    assert rc == 0, err
+    rc, out, err = witness.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
+    assert out.startswith("{"), err
+    doc = json.loads(out)
+    assert rc == 0 and doc["ok"] and doc["recorded"] and not doc["replicated"], doc
+    assert doc["collectives"] == want(layers), doc["collectives"]
+
+
+def main():
+    two = lambda layers: {"AllReduce": 2 * layers}
+    jobs = [("llama_tiny", llama, n, two) for n in (2, 3, 4)] + [("gpt2_tiny", gpt2, n, two) for n in (2, 3, 4)]
+    jobs += [("llama_tiny", embedding, n, lambda layers: {"AllReduce": 1}) for n in (2, 3)]
+    bad = 0
+    with tempfile.TemporaryDirectory() as d:
+        for job in jobs:
+            try:
+                check(d, *job)
+            except AssertionError as e:
+                bad += 1
+                print("%s %s on %d: %s" % (job[0], job[1].__name__, job[2], str(e)[:600]))
+    print("%d of %d hold" % (len(jobs) - bad, len(jobs)))
+    return bad != 0
+
+
+sys.exit(main())
