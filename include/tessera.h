@@ -522,6 +522,7 @@ typedef struct tsr_rule {
     const char *whole; /* not empty: never cut, and why */
     const char *
         words; /* the row in words, a line for each thing; owned by the session until the next call */
+    bool bodies; /* control flow: the nodes of its bodies are cut */
 } tsr_rule;
 /* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
 TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
@@ -626,16 +627,17 @@ TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *path);
 
 typedef struct tsr_run_options {
     size_t size;
-    const char *transport; /* NULL: threads, or mpi under a launcher */
-    const char *ort_ops;   /* the user's custom-operator library, or NULL */
-    int optimize;          /* ONNX Runtime's level 0..3 plus 1; 0: default */
-    int threads;           /* per rank; 0: max(1, cores / ranks on this host) */
-    double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
-    bool check_files;      /* read all digests first */
-    const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
+    const char *transport;          /* NULL: threads, or mpi under a launcher */
+    const char *ort_ops;            /* the user's custom-operator library, or NULL */
+    int optimize;                   /* ONNX Runtime's level 0..3 plus 1; 0: default */
+    int threads;                    /* per rank; 0: max(1, cores / ranks on this host) */
+    double timeout_s;               /* longest wait for a rank without a heartbeat; 0: 15 */
+    bool check_files;               /* read all digests first */
+    const char *plugins;            /* folder of the MPI plug-ins; NULL: beside the library */
     const char *const *map_devices; /* "NPU=CPU": ranks whose device has that name run on another */
     size_t n_map_devices;
-    const char *trace; /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
+    const char
+        *trace; /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
 } tsr_run_options;
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
@@ -733,9 +735,10 @@ typedef struct tsr_verify_options {
     double tolerance;   /* max_rel; 0: 5e-5 for float32, by type otherwise */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
-    size_t random;   /* that many random shardings instead of the model's own; 0: none */
-    uint64_t seed;   /* of the first; the others follow */
-    int64_t devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
+    size_t random; /* that many random shardings instead of the model's own; 0: none */
+    uint64_t seed; /* of the first; the others follow */
+    int64_t
+        devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
 } tsr_verify_options;
 /* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. With random shardings the
  * whole run is shared, a trial that fails does not end the others, the first failure's status is returned, and the result is

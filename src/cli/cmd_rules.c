@@ -147,6 +147,65 @@ static int print_markdown(struct cli *c)
     return EXIT_DONE;
 }
 
+// ---- the summary: what is covered -----------------------------------------------------------------
+
+#define MAX_DOMAINS 32
+
+struct covered {
+    const char *domain;
+    size_t operators, cut, replaced, inside, whole;
+};
+
+// The newest row of an operator counts.
+static void count_operator(struct covered *d, const tsr_rule *r)
+{
+    d->operators++;
+    d->whole += r->whole[0] != 0;
+    d->cut += !r->whole[0];
+    d->replaced += !r->whole[0] && strstr(r->rule, "stat ");
+    d->inside += !r->whole[0] && r->bodies;
+}
+
+static struct covered *domain_at(struct covered *list, size_t *n, const char *domain)
+{
+    size_t k = 0;
+    while (k < *n && strcmp(list[k].domain, domain) != 0)
+        k++;
+    if (k == *n && *n < MAX_DOMAINS)
+        list[(*n)++] = (struct covered){.domain = domain};
+    return k < MAX_DOMAINS ? &list[k] : NULL;
+}
+
+static void print_covered(const char *name, const struct covered *d)
+{
+    printf("%-26s %9zu %11zu %17zu %7zu %11zu\n", name, d->operators, d->cut, d->replaced,
+           d->inside, d->whole);
+}
+
+static int print_summary(struct cli *c)
+{
+    struct covered list[MAX_DOMAINS], all = {0};
+    size_t n = 0;
+    tsr_rule r = {.size = sizeof(r)}, next = {.size = sizeof(next)};
+    domain_at(list, &n, ""); // the standard's own first
+    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
+        struct covered *d = domain_at(list, &n, r.domain);
+        tsr_rule now = r; // its texts that are not the table's own go with the next
+        if (tsr_rule_at(c->session, i + 1, &next) && !strcmp(next.op, now.op) &&
+            !strcmp(next.domain, now.domain))
+            continue;
+        if (d)
+            count_operator(d, &now);
+        count_operator(&all, &now);
+    }
+    printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "may be cut",
+           "by simpler nodes", "inside", "stay whole");
+    for (size_t k = 0; k < n; k++)
+        print_covered(list[k].domain[0] ? list[k].domain : "ai.onnx", &list[k]);
+    print_covered("all", &all);
+    return EXIT_DONE;
+}
+
 static int print_all(struct cli *c)
 {
     tsr_rule r = {.size = sizeof(r)};
@@ -194,11 +253,14 @@ static int run(struct cli *c)
 {
     if (cli_flag(c, "--markdown"))
         return print_markdown(c);
+    if (cli_flag(c, "--summary"))
+        return print_summary(c);
     return c->n_arguments ? print_operator(c, c->arguments[0]) : print_all(c);
 }
 
 static const struct option options[] = {
     {"--markdown", NULL, "the whole table as a Markdown document"},
+    {"--summary", NULL, "how many operators are covered, and how"},
     END_OF_OPTIONS,
 };
 

@@ -130,7 +130,8 @@ bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out)
                   .rule = row->rule ? row->rule : "",
                   .note = row->note ? row->note : "",
                   .whole = row->whole ? row->whole : "",
-                  .words = words.p ? words.p : ""};
+                  .words = words.p ? words.p : "",
+                  .bodies = row->bodies};
     size_t n = out->size < sizeof(r) ? out->size : sizeof(r);
     r.size = out->size;
     memcpy(out, &r, n);

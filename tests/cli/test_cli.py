@@ -315,6 +315,15 @@ def test_rules():
     rc, out, _ = call("rules", "--json")
     rows = json.loads(out)["rules"]
     check("all rules", len(rows) > 200 and all(r["rule"] or r["whole"] for r in rows), len(rows))
+    rc, out, _ = call("rules", "--summary")
+    table = [line.split() for line in out.splitlines()[1:]]
+    total = [sum(int(row[k]) for row in table[:-1]) for k in range(1, 6)]
+    operators = {(r["domain"], r["op"]) for r in rows}
+    check("what is covered adds up", rc == 0 and [int(x) for x in table[-1][1:]] == total and total[0] == len(operators) == total[1] + total[4], out)
+    readme = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md"), encoding="utf-8").read()
+    check("the README has that table", out in readme, out)
+    rc, out, _ = call("rules", "loop")
+    check("control flow in words", rc == 0 and "a carried value has one sharding" in out, out)
     rc, out, err = call("rules", "Frobnicate")
     check("no such rule", rc == 1 and "Frobnicate" in err, (rc, out, err))
 
