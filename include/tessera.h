@@ -16,6 +16,7 @@
  *   8 run, verify    ONNX Runtime on many ranks; cut against whole
  *   9 text           JSON writer, used by the command and free to use
  *  10 topology       devices, links, and the price of moving bytes between them
+ *  11 plan           a sharding for every node: least time that fits the memory (stands before 7, which uses it)
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
  * configurations, texts). Pointers stay valid until tsr_model_free; removed objects stay readable until
@@ -554,6 +555,49 @@ TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
  * (demand-dropped). Model inputs stay whole, initializers follow their readers. */
 TSR_API tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propagate);
 
+/* ---- 11 plan -------------------------------------------------------------------------------------------- */
+
+typedef struct tsr_topology tsr_topology; /* section 10 */
+typedef struct tsr_collective_count {
+    const char *op;
+    size_t count; /* in the plan, not per rank */
+} tsr_collective_count;
+typedef struct tsr_plan_options {
+    size_t size;
+    int64_t devices;        /* so many, linked as on one host; unless there is a topology */
+    tsr_topology *topology; /* NULL: none */
+    int64_t memory;         /* bytes on each device; 0: as the topology says, or no limit */
+    const tsr_size
+        *sizes; /* for symbolic dimensions; one that has none counts 128 and is not cut */
+    size_t n_sizes;
+    const char *config;    /* name of the configuration to make; NULL: planN */
+    const char *export_lp; /* file for the 0-1 program, or NULL */
+} tsr_plan_options;
+
+/* Owned by the session until the next plan. */
+typedef struct tsr_plan_summary {
+    size_t size;
+    size_t devices;
+    bool feasible, optimal;
+    int64_t cost,
+        bound; /* picoseconds of one run: of the plan, and what no plan of these candidates is below */
+    double gap;
+    double solve_ms;
+    const int64_t *memory; /* bytes on each device at the worst time */
+    const tsr_collective_count *collectives;
+    size_t n_collectives;
+    int64_t needs_bytes; /* not feasible: the least memory on each device that would do */
+    const char *config;
+    size_t nodes, cut_nodes;
+} tsr_plan_summary;
+
+/* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
+ * writes it into the model under a new configuration. The time is arithmetic / speed + bytes touched / memory bandwidth of the
+ * slowest device for each node, and the price of each communication on the topology. Deterministic.
+ * TSR_INFEASIBLE: nothing fits the memory; the model is as it was, summary says what would do. */
+TSR_API tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options,
+                            tsr_plan_summary *summary);
+
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 
 typedef struct tsr_partition_options {
@@ -564,10 +608,6 @@ typedef struct tsr_partition_options {
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */
-typedef struct tsr_collective_count {
-    const char *op;
-    size_t count; /* in the plan, not per rank */
-} tsr_collective_count;
 typedef struct tsr_replicated {
     const char *node, *op, *reason;
 } tsr_replicated;
@@ -739,7 +779,12 @@ typedef struct tsr_verify_options {
     uint64_t seed; /* of the first; the others follow */
     int64_t
         devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
+    const tsr_plan_options
+        *plan; /* not NULL: plan first, for the inputs' sizes; config then names the plan */
 } tsr_verify_options;
+/* Plans a model for the sizes that the inputs have; those of the options come first. */
+TSR_API tsr_status tsr_plan_for(tsr_model *m, const tsr_plan_options *options,
+                                const tsr_tensors *inputs, tsr_plan_summary *summary);
 /* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. With random shardings the
  * whole run is shared, a trial that fails does not end the others, the first failure's status is returned, and the result is
  * filled whenever there were trials. */
@@ -772,7 +817,6 @@ TSR_API void tsr_json_findings(tsr_json *j, const char *key);
 
 /* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
  * host (tessera topology show 2 prints them). */
-typedef struct tsr_topology tsr_topology;
 
 typedef struct tsr_topology_device {
     const char *name;

@@ -362,6 +362,7 @@ enum result {
     RESULT_RULES,
     RESULT_CONNECT,
     RESULT_EDITS,
+    RESULT_PLAN,
     RESULT_COUNT
 };
 

@@ -50,6 +50,14 @@ struct option {
     {"--check-files", NULL, "read all digests of the partition first"}
 // clang-format on
 
+// Rows of the commands that plan; cli_planning reads them.
+// clang-format off
+#define PLAN_OPTIONS                                                                                      \
+    {"--devices", "N|TOPOLOGY", "plan for so many devices, linked as on one host, or for a topology"},    \
+    {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: no limit)"},                    \
+    {"--dim", "NAME=SIZE", "size of a symbolic dimension (plan: others count 128 and are not cut)"}
+// clang-format on
+
 // One option as given.
 struct given {
     const struct option *option;
@@ -125,6 +133,13 @@ struct cli_dims {
 };
 int cli_read_dims(struct cli *c, struct cli_dims *d);
 void cli_free_dims(struct cli_dims *d);
+// Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.
+struct planning {
+    tsr_plan_options options; // devices 0 and no topology: --devices was not given
+    struct cli_dims dims;
+};
+int cli_planning(struct cli *c, struct planning *p);
+void cli_planning_end(struct planning *p);
 // "17" -> 17; false: not a whole number from 0 on.
 bool cli_count_of(const char *text, uint64_t *out);
 // Parses --seconds, --timeout and the like: a positive number.

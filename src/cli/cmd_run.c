@@ -74,15 +74,21 @@ static tsr_status load_inputs(struct cli *c, const char *set, bool folder, tsr_t
 }
 
 // A model that has a device configuration is cut for it; without one it runs whole.
-static tsr_status execute(struct cli *c, const tsr_run_options *options, const char *set,
-                          tsr_tensors *inputs, tsr_tensors *outputs)
+static tsr_status execute(struct cli *c, const tsr_run_options *options,
+                          const struct planning *plan, const char *set, tsr_tensors *inputs,
+                          tsr_tensors *outputs)
 {
     const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
     const char *config = cli_value(c, "--config");
     bool folder = is_folder(path);
     int rank = 0, ranks = 1;
     tsr_model *m = NULL;
+    tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = load_inputs(c, set, folder, inputs, &m);
+    if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
+        status = tsr_plan_for(m, &plan->options, inputs, &planned);
+        config = planned.config;
+    }
     if (status == TSR_OK && folder)
         status = tsr_run(c->session, path, options, inputs, outputs);
     else if (status == TSR_OK && (config || tsr_model_config_count(m)))
@@ -100,10 +106,14 @@ static int run(struct cli *c)
 {
     tsr_run_options options;
     tsr_tensors *inputs = NULL, *outputs = NULL;
+    struct planning plan;
     int code = cli_read_run_options(c, &options);
     const char *set = code ? NULL : cli_inputs(c);
     if (!set)
         return EXIT_USAGE;
+    code = cli_planning(c, &plan);
+    if (code)
+        return code;
     tsr_status status =
         tsr_join(c->session, &options); // under MPI: the others learn what goes wrong here
     if (status == TSR_OK)
@@ -113,7 +123,8 @@ static int run(struct cli *c)
     if (status == TSR_OK)
         status = tsr_tensors_new(c->session, &outputs);
     if (status == TSR_OK)
-        status = execute(c, &options, set, inputs, outputs);
+        status = execute(c, &options, &plan, set, inputs, outputs);
+    cli_planning_end(&plan);
     code = cli_finish(c, status);
     if (status == TSR_OK)
         code = report(c, outputs);
@@ -127,6 +138,7 @@ static const struct option options_table[] = {
     INPUT_OPTIONS,
     {"--outputs", "FILE.npz",
      "write the outputs there: .npz, .npy (one), or a folder of .pb files"},
+    PLAN_OPTIONS,
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };
@@ -137,7 +149,7 @@ const struct command cmd_run = {
     .summary =
         "run a partition (ranks as threads, or under mpirun), an annotated model, or a whole one",
     .detail = "A model with a device configuration is cut for it in a temporary folder first; one "
-              "without runs whole.\n"
+              "without runs whole.\nWith --devices it is planned for the sizes of its inputs.\n"
               "`mpirun -n 4 tessera run parts/` runs the same with one process per rank.",
     .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
                "tests/models/bert_tiny/test_data_set_0",

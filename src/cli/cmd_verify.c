@@ -156,15 +156,16 @@ static int read_random(struct cli *c, tsr_verify_options *o)
 {
     const char *names[] = {"--random", "--seed", "--devices"};
     uint64_t numbers[3] = {0, 0, 0};
-    for (int i = 0; i < 3; i++) {
+    int n = cli_value(c, "--random") ? 3 : 2; // else --devices is planned for
+    for (int i = 0; i < n; i++) {
         const char *text = cli_value(c, names[i]);
         if (text && !cli_count_of(text, &numbers[i]))
             return cli_usage(c, "%s wants a number, not '%s'", names[i], text);
     }
     if (numbers[0] > MAX_TRIALS || numbers[2] > INT32_MAX)
         return cli_usage(c, "at most %d trials, on at most %d devices", MAX_TRIALS, INT32_MAX);
-    if (!numbers[0] && (numbers[1] || numbers[2]))
-        return cli_usage(c, "--devices and --seed go with --random");
+    if (!numbers[0] && numbers[1])
+        return cli_usage(c, "--seed goes with --random");
     o->random = (size_t)numbers[0];
     o->seed = numbers[1];
     o->devices = (int64_t)numbers[2];
@@ -189,12 +190,18 @@ static int run(struct cli *c)
 {
     tsr_verify_options options = {.size = sizeof options};
     tsr_verify_result result = {.size = sizeof result};
+    struct planning plan;
     int code = read_options(c, &options);
+    if (!code)
+        code = cli_planning(c, &plan);
     if (code)
         return code;
+    if (cli_value(c, "--devices") && !options.random)
+        options.plan = &plan.options;
     tsr_status status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_verify(c->session, c->arguments[0], &options, &result);
+    cli_planning_end(&plan);
     code = cli_finish(c, status);
     if (status != TSR_OK && status != TSR_DIFFERENT && !result.n_trials)
         return code;
@@ -216,7 +223,7 @@ static const struct option options_table[] = {
      "largest difference relative to the output's largest magnitude (default 5e-5 for float32)"},
     {"--random", "K", "cut in K random valid ways instead; a way that fails is printed as edits"},
     {"--seed", "S", "of the first random way (default 0); the next ones are S + 1, S + 2, ..."},
-    {"--devices", "N", "with --random: for N devices instead of a configuration of the model"},
+    PLAN_OPTIONS,
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };
@@ -224,7 +231,7 @@ static const struct option options_table[] = {
 const struct command cmd_verify = {
     .name = "verify",
     .arguments = "MODEL",
-    .summary = "cut an annotated model, run it cut and whole, compare",
+    .summary = "cut an annotated model, or plan one, run it cut and whole, compare",
     .example = "tessera verify /tmp/cut.onnx --inputs tests/models/t5_tiny/test_data_set_0",
     .options = options_table,
     .min_arguments = 1,

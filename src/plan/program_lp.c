@@ -151,40 +151,56 @@ static void edge_rows(struct lp *lp)
     }
 }
 
-static void limit_rows(struct lp *lp, uint32_t l, const uint8_t *kept)
+// A node may have several uses at one time: its factors are summed up first, choice by choice.
+struct sums {
+    size_t *first; // by node: where its choices begin, one more at the end
+    int64_t *sum;
+    uint8_t *kept;
+};
+
+static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *s)
 {
     const struct program *p = lp->p;
     const struct program_limit *limit = &p->limits.at[l];
-    for (uint32_t t = 0; t < limit->n_times; t++) {
-        if (!kept[t])
-            continue;
-        tsr__text_printf(lp->out, " m_%u_%u:", l, t);
-        begin_row(lp);
-        for (size_t j = 0; j < limit->uses.n; j++) {
-            const struct program_use *u = &limit->uses.at[j];
-            for (uint32_t i = 0; u->begin <= t && t < u->end && i < p->nodes.at[u->node].k; i++)
-                if (u->usage[i] && allowed(p, u->node, i))
-                    choice_term(lp, u->usage[i], u->node, i);
-        }
-        if (lp->empty)
-            no_terms(lp);
-        tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
+    memset(s->sum, 0, s->first[p->nodes.n] * sizeof(*s->sum));
+    for (size_t j = 0; j < limit->uses.n; j++) {
+        const struct program_use *u = &limit->uses.at[j];
+        for (uint32_t i = 0; u->begin <= t && t < u->end && i < p->nodes.at[u->node].k; i++)
+            s->sum[s->first[u->node] + i] += u->usage[i];
     }
+    tsr__text_printf(lp->out, " m_%u_%u:", l, t);
+    begin_row(lp);
+    for (uint32_t v = 0; v < p->nodes.n; v++)
+        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
+            if (s->sum[s->first[v] + i] && allowed(p, v, i))
+                choice_term(lp, s->sum[s->first[v] + i], v, i);
+    if (lp->empty)
+        no_terms(lp);
+    tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
 static tsr_status all_limit_rows(struct lp *lp)
 {
     const struct program *p = lp->p;
-    for (uint32_t l = 0; l < p->limits.n; l++) {
-        size_t bytes = p->limits.at[l].n_times;
-        uint8_t *kept = tsr__alloc(p->arena->session, bytes);
-        if (!kept)
-            return TSR_NOMEM;
-        tsr__program_times(&p->limits.at[l], kept);
-        limit_rows(lp, l, kept);
-        tsr__free(p->arena->session, kept, bytes);
+    struct arena a;
+    struct sums s;
+    tsr__arena_init(&a, p->arena->session);
+    s.first = ARENA_ARRAY(&a, size_t, p->nodes.n + 1);
+    for (uint32_t v = 0; s.first && v < p->nodes.n; v++)
+        s.first[v + 1] = s.first[v] + p->nodes.at[v].k;
+    s.sum = s.first ? ARENA_ARRAY(&a, int64_t, s.first[p->nodes.n] + 1) : NULL;
+    for (uint32_t l = 0; !a.failed && l < p->limits.n; l++) {
+        s.kept = ARENA_ARRAY(&a, uint8_t, p->limits.at[l].n_times + 1);
+        if (!s.kept)
+            break;
+        tsr__program_times(&p->limits.at[l], s.kept);
+        for (uint32_t t = 0; t < p->limits.at[l].n_times; t++)
+            if (s.kept[t])
+                limit_row(lp, l, t, &s);
     }
-    return TSR_OK;
+    bool failed = a.failed;
+    tsr__arena_free(&a);
+    return failed ? TSR_NOMEM : TSR_OK;
 }
 
 tsr_status tsr__program_lp(const struct program *p, struct text *out)

@@ -205,9 +205,6 @@ struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v);
 // declared). False: not done (too deep, too often, out of memory).
 bool tsr__shapes_body(struct shapes *s, const tsr_graph *g, const struct value_info *in, size_t n);
 struct str tsr__shape_text(struct arena *a, struct shape s); // "float32[2, seq]"
-// As tsr__shapes_new, with sizes of symbols; report: contradictions become findings.
-struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
-                                 bool report);
 
 // The shapes of one node's outputs, while they are found.
 struct shape_job {

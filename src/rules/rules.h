@@ -24,6 +24,9 @@ struct shape {
 };
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m);
+// The same with numbers for some symbols; report: contradictions become findings.
+struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
+                                 bool report);
 struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
@@ -187,6 +190,10 @@ int tsr__control_out_axis(const struct control *c, int result, int rank);
 bool tsr__is_call(const tsr_node *n, const char **whole);
 // A node of that operator, written for version `from` of its domain, means the same in version `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
+
+// Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and addition count
+// as two. An estimate: what an operator does with each element is not known here.
+double tsr__rule_work(const struct rule *r, const int64_t *sizes);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 

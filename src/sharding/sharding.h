@@ -80,6 +80,13 @@ struct device_group {
 bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
                            size_t *n, enum combine *combine) TSR_MUST_USE;
 struct body_flow;
+// The placement that explicit layouts give a node: canonical ones by slot, NULL where there is none. Inputs' to the
+// letter, then outputs' as far as they go, as the flow does it; nothing that the operator needs whole is cut. Rules
+// that had to be refined come from a. False: they do not fit (or out of memory: an arena has failed). (explicit.c)
+bool tsr__placement_explicit(struct arena *scratch, struct arena *a, const tsr_node *n,
+                             const struct shapes *s, const struct rule *r, int64_t n_devices,
+                             struct tile_layout *const *in, struct tile_layout *const *out,
+                             struct placement *p);
 struct node_flow {
     const tsr_node *node;
     struct placement

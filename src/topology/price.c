@@ -55,7 +55,7 @@ static void end_step(void *data)
     m->longest = 0;
 }
 
-// Reading two operands and writing one, while the pieces come in.
+// Pieces are folded block by block in the cache: each is read once, and what they come to is written.
 static double fold_per_byte(const tsr_topology *t, enum tsr_collective what,
                             const struct topology_groups *g)
 {
@@ -63,10 +63,10 @@ static double fold_per_byte(const tsr_topology *t, enum tsr_collective what,
     if (what != TSR_ALL_REDUCE && what != TSR_REDUCE_SCATTER && what != TSR_REDUCE)
         return 0;
     for (int i = 0; i < g->count * g->size; i++) {
-        double each = 3.0 / t->device[g->device[i]].bandwidth;
+        double each = 1 / t->device[g->device[i]].bandwidth;
         slowest = each > slowest ? each : slowest;
     }
-    return slowest * (g->size - 1) / g->size;
+    return slowest * (g->size + 1) / g->size;
 }
 
 // ---- orders of a ring: as given, and from neighbour to nearest neighbour

@@ -127,7 +127,12 @@ static tsr_status open_all(struct work *w)
 static tsr_status verify_own(struct work *w, tsr_verify_result *r)
 {
     struct outcome out = {.recorded = -1};
-    tsr_status st = tsr__verify_cut(w, w->model, w->options->config, &out);
+    tsr_plan_summary plan = {.size = sizeof(plan), .config = w->options->config};
+    tsr_status st = TSR_OK;
+    if (w->options->plan)
+        st = tsr_plan_for(w->model, w->options->plan, w->inputs, &plan);
+    if (st == TSR_OK)
+        st = tsr__verify_cut(w, w->model, plan.config, &out);
     r->ok = out.ok;
     r->recorded = out.recorded;
     r->partition = out.partition;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_plan.c - chooses a sharding for every node.
+#include "cli.h"
+
+static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_bool(j, "feasible", p->feasible);
+    tsr_json_int(j, "devices", (int64_t)p->devices);
+    tsr_json_number(j, "solve_ms", p->solve_ms);
+    if (p->feasible) {
+        tsr_json_string(j, "configuration", p->config);
+        tsr_json_int(j, "cost", p->cost);
+        tsr_json_int(j, "bound", p->bound);
+        tsr_json_bool(j, "optimal", p->optimal);
+        tsr_json_number(j, "gap", p->gap);
+        tsr_json_begin(j, "memory", '[');
+        for (size_t i = 0; i < p->devices; i++)
+            tsr_json_int(j, NULL, p->memory[i]);
+        tsr_json_end(j);
+        tsr_json_begin(j, "collectives", '{');
+        for (size_t i = 0; i < p->n_collectives; i++)
+            tsr_json_int(j, p->collectives[i].op, (int64_t)p->collectives[i].count);
+        tsr_json_end(j);
+        tsr_json_int(j, "nodes", (int64_t)p->nodes);
+        tsr_json_int(j, "cut_nodes", (int64_t)p->cut_nodes);
+    } else {
+        tsr_json_int(j, "needs_bytes", p->needs_bytes);
+    }
+    tsr_json_findings(j, "findings");
+    return cli_print_json(c, j, code);
+}
+
+static void print_plan(const tsr_plan_summary *p)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < p->devices; i++)
+        most = p->memory[i] > most ? p->memory[i] : most;
+    printf("%zu devices, %zu of %zu nodes cut; predicted time %.3f ms", p->devices, p->cut_nodes,
+           p->nodes, (double)p->cost / 1e9);
+    if (p->optimal)
+        printf(", the least of all candidates\n");
+    else
+        printf(", at most %.3f %% above the least\n", p->gap * 100);
+    printf("memory: %s on the fullest device\n", cli_bytes(most));
+    printf("communication:");
+    for (size_t i = 0; i < p->n_collectives; i++)
+        printf(" %s %zu", p->collectives[i].op, p->collectives[i].count);
+    printf("%s\n", p->n_collectives ? "" : " none");
+}
+
+static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan_summary *p)
+{
+    const char *out = cli_value(c, "-o");
+    if (status == TSR_OK && out)
+        status = tsr_model_save(m, out);
+    int code = cli_finish(c, status);
+    if (status != TSR_OK && status != TSR_INFEASIBLE)
+        return code;
+    if (c->json)
+        return print_json(c, p, code);
+    if (status == TSR_OK && !c->quiet)
+        print_plan(p);
+    if (status == TSR_OK && out)
+        cli_say(c, "%s: written\n", out);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    struct planning g;
+    tsr_plan_summary p = {.size = sizeof p};
+    tsr_model *m = NULL;
+    int code = cli_planning(c, &g);
+    if (code)
+        return code;
+    if (!cli_value(c, "--devices"))
+        code = cli_usage(c, "for which devices? give --devices N or a topology");
+    g.options.export_lp = cli_value(c, "--export-lp");
+    g.options.config = cli_value(c, "--config");
+    if (!code) {
+        tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+        if (status == TSR_OK)
+            status = tsr_plan(m, &g.options, &p);
+        code = finish(c, status, m, &p);
+    }
+    tsr_model_free(m);
+    cli_planning_end(&g);
+    return code;
+}
+
+static const struct option options_table[] = {
+    PLAN_OPTIONS,
+    {"--config", "NAME", "name of the configuration that is made (default planN)"},
+    {"--export-lp", "FILE", "write the 0-1 program that is solved"},
+    {"-o", "OUT", "the model with its shardings"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_plan = {
+    .name = "plan",
+    .arguments = "MODEL --devices N -o OUT",
+    .summary = "choose a sharding for every node: least time that fits the memory",
+    .detail = "The time of a node is its arithmetic and the bytes that it touches on the slowest "
+              "device; the price of\n"
+              "communication is the least over algorithms on these links. `tessera topology show "
+              "2` prints the numbers\n"
+              "that devices and links have unless a topology says otherwise.",
+    .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
+               "seq=9 -o /tmp/planned.onnx",
+    .options = options_table,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// planning.c - options of the commands that plan: devices, memory, sizes of symbolic dimensions.
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int read_devices(struct cli *c, struct planning *p)
+{
+    const char *text = cli_value(c, "--devices");
+    char *end;
+    if (!text)
+        return 0;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (isdigit((unsigned char)text[0]) && !*end) {
+        if (errno || n < 1)
+            return cli_usage(c, "--devices wants at least 1, not '%s'", text);
+        p->options.devices = n;
+        return 0;
+    }
+    tsr_status status = cli_topology(c, text, &p->options.topology);
+    return status == TSR_OK ? 0 : cli_finish(c, status);
+}
+
+int cli_planning(struct cli *c, struct planning *p)
+{
+    const char *memory = cli_value(c, "--memory");
+    *p = (struct planning){.options = {.size = sizeof p->options}};
+    int code = cli_read_dims(c, &p->dims);
+    p->options.sizes = p->dims.at;
+    p->options.n_sizes = p->dims.n;
+    if (!code)
+        code = read_devices(c, p);
+    if (!code && memory && !cli_read_bytes(memory, &p->options.memory))
+        code = cli_usage(c, "--memory wants a size such as 8GiB, not '%s'", memory);
+    if (code)
+        cli_planning_end(p);
+    return code;
+}
+
+void cli_planning_end(struct planning *p)
+{
+    tsr_topology_free(p->options.topology);
+    cli_free_dims(&p->dims);
+    *p = (struct planning){0};
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// answer.c - what a chosen plan comes to: bytes on each device over time, and its communication.
+//
+// A value lies in the layout of its producer until its last reader has run; a layout that readers want besides is
+// there from the first of them to the last. Constants are stored in every layout that is wanted, whole ones once.
+#include "plan/internal.h"
+
+// A layout of a value, from the time of node `begin` to that of node `end`.
+struct form {
+    uint32_t layout;
+    size_t begin, end;
+};
+struct forms {
+    struct form at[PLAN_MAX_CANDIDATES];
+    size_t n;
+};
+
+static struct form *find(struct forms *f, uint32_t layout)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (f->at[i].layout == layout)
+            return &f->at[i];
+    return NULL;
+}
+
+static size_t time_of(const struct planner *p, const struct reader *r)
+{
+    return r->node == SIZE_MAX ? p->n_nodes : r->node;
+}
+
+static uint32_t choice_of(const struct planner *p, const struct reader *r)
+{
+    return r->node == SIZE_MAX ? 0 : p->nodes[r->node].choice;
+}
+
+// Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere yet).
+static bool forms_of(struct planner *p, const tsr_value *v, uint32_t first, size_t begin,
+                     struct forms *out)
+{
+    struct arena a;
+    tsr__arena_init(&a, p->session);
+    struct readers r = tsr__planner_readers(p, &a, v);
+    out->n = 0;
+    if (first != PLAN_NO_LAYOUT)
+        out->at[out->n++] = (struct form){first, begin, begin};
+    for (size_t i = 0; i < r.n; i++) {
+        uint32_t want = tsr__planner_wanted(p, &r.at[i], v, choice_of(p, &r.at[i]));
+        size_t time = time_of(p, &r.at[i]);
+        struct form *f = find(out, want);
+        if (!f && out->n < PLAN_MAX_CANDIDATES) {
+            f = &out->at[out->n++];
+            *f = (struct form){want, time, time};
+        }
+        if (f)
+            f->end = time;
+        if (out->n && first != PLAN_NO_LAYOUT)
+            out->at[0].end = time;
+    }
+    bool ok = !a.failed;
+    tsr__arena_free(&a);
+    return ok;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+struct account {
+    struct planner *p;
+    struct arena *a;
+    int64_t *all_time; // by device
+    int64_t *change;   // by device and time
+    size_t n_times;
+};
+
+static void add_form(struct account *m, const struct plan_value *v, const struct form *f,
+                     bool all_time)
+{
+    for (int64_t d = 0; d < m->p->n; d++) {
+        int64_t bytes = tsr__planner_held(m->p, m->a, f->layout, v, d);
+        if (all_time) {
+            m->all_time[d] += bytes;
+            continue;
+        }
+        m->change[(size_t)d * m->n_times + f->begin] += bytes;
+        m->change[(size_t)d * m->n_times + f->end + 1] -= bytes;
+    }
+}
+
+static bool add_value(struct account *m, const tsr_value *v, uint32_t first, size_t begin)
+{
+    const struct plan_value *value = &m->p->values[tsr__value_id(v)];
+    struct forms f;
+    bool constant = value->constant;
+    if (!forms_of(m->p, v, first, begin, &f))
+        return false;
+    for (size_t i = 0; i < f.n; i++)
+        add_form(m, value, &f.at[i], constant || (i == 0 && value->given));
+    return true;
+}
+
+static bool add_values(struct account *m)
+{
+    struct planner *p = m->p;
+    const tsr_graph *g = tsr_model_graph(p->model);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank), 0))
+            return false;
+    }
+    for (size_t i = 0; i < tsr_graph_initializer_count(g); i++) {
+        const tsr_value *v = tsr_graph_initializer(g, i);
+        if (!tsr_value_is_input(v) && !add_value(m, v, PLAN_NO_LAYOUT, 0))
+            return false;
+    }
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        const struct plan_node *n = &p->nodes[i];
+        for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++)
+            if (tsr_node_output(n->node, o) &&
+                !add_value(m, tsr_node_output(n->node, o), n->strategy->at.at[n->choice].out[o], i))
+                return false;
+    }
+    return true;
+}
+
+bool tsr__planner_memory(struct planner *p, int64_t *bytes)
+{
+    struct arena a;
+    tsr__arena_init(&a, p->session);
+    struct account m = {.p = p, .a = &a, .n_times = p->n_nodes + 2};
+    m.all_time = ARENA_ARRAY(&a, int64_t, (size_t)p->n);
+    m.change = ARENA_ARRAY(&a, int64_t, (size_t)p->n * m.n_times);
+    bool ok = !a.failed && add_values(&m) && !a.failed;
+    for (int64_t d = 0; ok && d < p->n; d++) {
+        int64_t now = 0, most = 0;
+        for (size_t t = 0; t < m.n_times; t++) {
+            now += m.change[(size_t)d * m.n_times + t];
+            most = now > most ? now : most;
+        }
+        bytes[d] = m.all_time[d] + most;
+    }
+    tsr__arena_free(&a);
+    return ok;
+}
+
+// ---- communication -----------------------------------------------------------------------------
+
+struct counts {
+    struct collective_count *at;
+    size_t n;
+};
+
+static void count(void *data, const char *op)
+{
+    struct counts *c = data;
+    size_t i = 0;
+    while (i < c->n && strcmp(c->at[i].op, op) != 0)
+        i++;
+    if (i == PLAN_MAX_OPS)
+        return;
+    if (i == c->n)
+        c->at[c->n++] = (struct collective_count){op, 0};
+    c->at[i].count++;
+}
+
+// Each layout comes from the nearest of those that are there.
+static void count_value(struct planner *p, const tsr_value *v, uint32_t first, struct counts *c)
+{
+    const struct plan_value *value = &p->values[tsr__value_id(v)];
+    struct forms f;
+    if (!forms_of(p, v, first, 0, &f))
+        return;
+    for (size_t i = 1; i < f.n; i++) {
+        size_t best = 0;
+        for (size_t k = 1; k < i; k++)
+            if (tsr__planner_price(p, f.at[k].layout, f.at[i].layout, value) <
+                tsr__planner_price(p, f.at[best].layout, f.at[i].layout, value))
+                best = k;
+        tsr__planner_steps(p, f.at[best].layout, f.at[i].layout, value, count, c);
+    }
+}
+
+size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
+{
+    struct counts c = {.at = out};
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        const struct plan_node *n = &p->nodes[i];
+        if (!n->strategy)
+            continue;
+        const struct candidate *x = &n->strategy->at.at[n->choice];
+        for (size_t o = 0; o < tsr_node_output_count(n->node); o++) {
+            if (!tsr_node_output(n->node, o))
+                continue;
+            if (x->reduction)
+                count(&c, x->reduction);
+            count_value(p, tsr_node_output(n->node, o), x->out[o], &c);
+        }
+    }
+    return c.n;
+}

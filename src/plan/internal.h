@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - between the files of the planner.
+//
+// Layouts are numbered: equal ones have one number (layouts.c). Nodes that are alike share one list of candidates
+// (candidates.c), values that are alike share tables of prices (edges.c); so a model of many equal layers costs
+// little more than one layer. All of it becomes one 0-1 program (build.c), whose answer is written into the model
+// as shardings (write.c). Times are picoseconds, sizes are bytes.
+#ifndef TSR_PLAN_INTERNAL_H
+#define TSR_PLAN_INTERNAL_H
+
+#include "plan/plan.h"
+#include "plan/program.h"
+#include "rules/rules.h"
+#include "sharding/sharding.h"
+#include "topology/topology.h"
+
+#define PLAN_MAX_AXES       2   // of the meshes that are tried
+#define PLAN_MAX_CANDIDATES 128 // of one node
+#define PLAN_NO_LAYOUT      UINT32_MAX
+#define PLAN_NEVER          (INT64_C(1) << 55) // more than any price
+
+// What is known of a value for pricing: all sizes are numbers.
+struct plan_value {
+    int rank;
+    const int64_t *shape;
+    int bits; // of an element
+    bool constant;
+    bool given; // by the caller: it lies whole everywhere
+    bool sized; // all sizes were known; else some were made up
+};
+
+// One way to run a node.
+struct candidate {
+    uint32_t *in;          // by input: the layout that it needs; PLAN_NO_LAYOUT: absent
+    uint32_t *out;         // by output: the layout that it gives, reductions done
+    int64_t compute;       // of the slowest device
+    int64_t comm;          // of the reduction
+    int64_t weights;       // bytes of constants on a device
+    int64_t work;          // bytes of inputs and outputs of a device while it runs
+    const char *reduction; // the operator, or NULL
+    struct str name;       // which factors are cut: "m/4"
+    bool cut;
+};
+// The candidates of nodes that are alike.
+struct strategy {
+    uint32_t id;
+    const tsr_node *node; // the first of them
+    const struct rule *rule;
+    const char *whole; // not NULL: why nothing may be cut
+    VEC(struct candidate) at;
+    struct map seen; // what was tried: layouts by slot
+};
+struct plan_node {
+    tsr_node *node;
+    struct strategy *strategy;
+    uint32_t var; // in the program; UINT32_MAX: nothing needs the node
+    uint32_t choice;
+};
+
+// Who reads a value: a node, or the caller (an output of the model).
+struct reader {
+    size_t node; // SIZE_MAX: the caller
+    size_t slot;
+    bool captures; // a subgraph of the node reads it: whole
+    uint32_t var;
+};
+struct readers {
+    struct reader *at;
+    size_t n;
+    size_t last; // the last node that reads it; n_nodes for an output of the model
+};
+// A value with several readers may have a copy in another layout that some of them share.
+struct copy_state {
+    uint32_t from, copy; // layouts; copy PLAN_NO_LAYOUT: none
+    int64_t cost;
+};
+
+struct planner {
+    tsr_session *session;
+    struct arena arena;
+    tsr_model *model;
+    tsr_topology *topology;
+    int64_t n; // devices
+    int64_t *all;
+    const struct shapes *shapes; // as the model has them
+    const struct shapes *told;   // with the numbers that the caller gave for symbols
+    const struct shapes *sized;  // with numbers for all symbols
+    struct plan_value *values;   // by value id
+    struct map layout_ids;
+    VEC(const struct tile_layout *) layouts;
+    struct map prices, strategies, tables;
+    struct plan_node *nodes; // of the main graph, in order
+    size_t n_nodes;
+    int64_t *node_at; // by node id: its place in nodes, or -1
+    struct program program;
+    uint32_t limit;   // of memory
+    uint32_t fixed;   // node of the program for what lies on every device in any case
+    uint32_t n_times; // two for each node: when its inputs are brought, and when it runs
+};
+
+// layouts.c
+uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number
+uint32_t tsr__planner_whole(struct planner *p, int rank);                     // on all devices
+// Elements of the largest piece of a value.
+int64_t tsr__planner_elements(const struct planner *p, uint32_t layout, const struct plan_value *v);
+int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struct plan_value *v);
+// Elements that one device holds.
+int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
+                          const struct plan_value *v, int64_t device);
+
+// price.c
+int64_t tsr__planner_move_time(const struct planner *p, double bytes); // through memory
+// Time of bringing a value from one layout to another.
+int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
+                           const struct plan_value *v);
+// Time of combining what groups of devices hold; bytes: of what each of them holds.
+int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
+                             const struct device_group *groups, size_t n, int64_t bytes);
+// The collectives of a move, for counting: calls count for each step.
+void tsr__planner_steps(struct planner *p, uint32_t from, uint32_t to, const struct plan_value *v,
+                        void (*count)(void *data, const char *op), void *data);
+
+// values.c
+// Sizes of a rule's factors in numbers; -1: not known.
+void tsr__planner_sizes(const struct shapes *s, const tsr_node *n, const struct rule *r,
+                        int64_t *sizes);
+bool tsr__planner_values(struct planner *p, const tsr_size *sizes, size_t n);
+
+// candidates.c
+struct strategy *tsr__planner_strategy(struct planner *p, const tsr_node *n);
+// A candidate in which that tensor lies so, if the node can do it.
+bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_node *n, bool out,
+                             size_t slot, uint32_t layout);
+
+// edges.c
+// The readers of a value among the nodes that are needed, in order.
+struct readers tsr__planner_readers(struct planner *p, struct arena *a, const tsr_value *v);
+// The layout in which the reader wants the value if its node takes the candidate.
+uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const tsr_value *v,
+                             uint32_t candidate);
+// Prices, copies and memory of the value that output `slot` of a node is.
+bool tsr__planner_edges(struct planner *p, size_t node, size_t slot);
+
+// build.c
+// Candidates of all nodes that are needed, then the program. memory: of a device; bytes.
+bool tsr__planner_build(struct planner *p, int64_t memory);
+
+// answer.c: the chosen plan.
+// Bytes on each device at the worst time.
+bool tsr__planner_memory(struct planner *p, int64_t *bytes);
+struct collective_count {
+    const char *op;
+    size_t count;
+};
+#define PLAN_MAX_OPS 16
+size_t tsr__planner_collectives(struct planner *p, struct collective_count *out);
+
+// write.c
+tsr_status tsr__planner_write(struct planner *p, tsr_config *c) TSR_MUST_USE;
+
+#endif

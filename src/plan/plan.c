@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
+#include "plan/internal.h"
+
+#include <time.h>
+
+#define NO_LIMIT (INT64_MAX / 16)
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// ---- start and end -----------------------------------------------------------------------------
+
+static tsr_status read_topology(struct planner *p, const tsr_plan_options *o)
+{
+    p->n = o->topology ? tsr_topology_devices(o->topology) : o->devices;
+    if (p->n < 1 || p->n > PLAN_MAX_DEVICES) {
+        tsr__diag(p->session, DIAG_plan_devices, NULL, "plan for fewer devices",
+                  "%lld devices; plans are made for 1 to %d", (long long)p->n, PLAN_MAX_DEVICES);
+        return TSR_UNSUPPORTED;
+    }
+    tsr_status st = TSR_OK;
+    p->topology = o->topology;
+    if (!o->topology) {
+        struct str text = tsr__arena_printf(&p->arena, "%lld", (long long)o->devices);
+        st = text.p ? tsr_topology_parse(p->session, text.p, &p->topology) : TSR_NOMEM;
+    }
+    if (st != TSR_OK)
+        return st;
+    p->all = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
+    for (int64_t d = 0; p->all && d < p->n; d++)
+        p->all[d] = d;
+    return p->all ? TSR_OK : TSR_NOMEM;
+}
+
+static void start(struct planner *p, tsr_model *m)
+{
+    p->session = tsr_model_session(m);
+    p->model = m;
+    tsr__arena_init(&p->arena, p->session);
+    tsr__map_init(&p->layout_ids, &p->arena, 256);
+    tsr__map_init(&p->prices, &p->arena, 1024);
+    tsr__map_init(&p->strategies, &p->arena, 256);
+    tsr__map_init(&p->tables, &p->arena, 1024);
+}
+
+static int64_t memory_of(const struct planner *p, const tsr_plan_options *o)
+{
+    int64_t least = o->memory > 0 ? o->memory : NO_LIMIT;
+    for (int64_t d = 0; d < p->n && o->topology && o->memory <= 0; d++)
+        if (p->topology->device[d].memory > 0 && p->topology->device[d].memory < least)
+            least = p->topology->device[d].memory;
+    return least;
+}
+
+// ---- the configuration -------------------------------------------------------------------------
+
+static tsr_status add_config(struct planner *p, const char *name, tsr_config **out)
+{
+    struct str text =
+        name ? str_of(name) : tsr__arena_printf(&p->arena, "plan%lld", (long long)p->n);
+    for (int i = 2; text.p && !name && tsr_model_find_config(p->model, text.p); i++)
+        text = tsr__arena_printf(&p->arena, "plan%lld_%d", (long long)p->n, i);
+    if (!text.p)
+        return TSR_NOMEM;
+    return tsr_model_add_config(p->model, text.p, p->n, NULL, 0, out);
+}
+
+// ---- the answer --------------------------------------------------------------------------------
+
+static tsr_status export_lp(struct planner *p, const char *path)
+{
+    struct text t;
+    struct outfile o = {0};
+    tsr__text_init(&t, p->session);
+    t.max = (size_t)1 << 32;
+    tsr_status st = tsr__program_lp(&p->program, &t);
+    if (st == TSR_OK)
+        st = tsr__out_open(p->session, path, &o);
+    if (st == TSR_OK) {
+        tsr__out_write(&o, t.p, t.n);
+        st = tsr__out_commit(&o);
+    }
+    tsr__out_abort(&o);
+    tsr__text_free(&t);
+    return st;
+}
+
+static tsr_status summarize(struct planner *p, const struct program_result *r, double ms,
+                            const tsr_config *c, tsr_plan_summary *out)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    struct collective_count counts[PLAN_MAX_OPS];
+    int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+    tsr_collective_count *list = ARENA_ARRAY(a, tsr_collective_count, PLAN_MAX_OPS);
+    if (!memory || !list || !tsr__planner_memory(p, memory))
+        return TSR_NOMEM;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .feasible = true};
+    out->optimal = r->optimal;
+    out->gap = r->gap;
+    out->cost = r->cost;
+    out->bound = r->bound;
+    out->solve_ms = ms;
+    out->memory = memory;
+    out->n_collectives = tsr__planner_collectives(p, counts);
+    for (size_t i = 0; i < out->n_collectives; i++)
+        list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
+    out->collectives = list;
+    out->config = tsr__arena_str(a, str_of(tsr_config_name(c))).p;
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        out->nodes += p->nodes[i].strategy != NULL;
+        out->cut_nodes +=
+            p->nodes[i].strategy && p->nodes[i].strategy->at.at[p->nodes[i].choice].cut;
+    }
+    return a->failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status refuse(struct planner *p, double ms, int64_t memory, tsr_plan_summary *out)
+{
+    struct program_least least = {0};
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .solve_ms = ms};
+    tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
+    if (st != TSR_OK)
+        return st;
+    out->needs_bytes = least.found ? least.least : 0;
+    tsr__diag(p->session, DIAG_plan_infeasible, NULL,
+              "give the devices more memory, or use more of them",
+              "no plan fits into %lld bytes on each device; %lld bytes would do", (long long)memory,
+              (long long)out->needs_bytes);
+    return TSR_INFEASIBLE;
+}
+
+static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
+{
+    struct program_result r = {0};
+    int64_t memory = memory_of(p, o);
+    double begin = now_ms();
+    if (!tsr__planner_build(p, memory))
+        return TSR_NOMEM;
+    if (memory == NO_LIMIT)
+        p->program.limits.n = 0;
+    tsr_status st = o->export_lp ? export_lp(p, o->export_lp) : TSR_OK;
+    if (st == TSR_OK)
+        st = tsr__program_solve(&p->program, NULL, &p->arena, &r);
+    double ms = now_ms() - begin;
+    if (st != TSR_OK)
+        return st;
+    if (!r.feasible)
+        return refuse(p, ms, memory, out);
+    for (size_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].strategy)
+            p->nodes[i].choice = r.choice[p->nodes[i].var];
+    tsr_config *c = NULL;
+    st = add_config(p, o->config, &c);
+    if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
+        st = tsr_model_set_ir_version(p->model, 11);
+    if (st == TSR_OK)
+        st = tsr__planner_write(p, c);
+    return st == TSR_OK ? summarize(p, &r, ms, c, out) : st;
+}
+
+tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summary *summary)
+{
+    struct planner p = {0};
+    tsr_plan_options o = {.size = sizeof o};
+    tsr_plan_summary s = {.size = sizeof s};
+    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    start(&p, m);
+    tsr__arena_free(&p.session->results[RESULT_PLAN]);
+    tsr_status st = read_topology(&p, &o);
+    if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
+        st = TSR_NOMEM;
+    if (st == TSR_OK)
+        st = solve(&p, &o, &s);
+    if (!o.topology)
+        tsr_topology_free(p.topology);
+    tsr__arena_free(&p.arena);
+    if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
+        size_t n = summary->size && summary->size < sizeof s ? summary->size : sizeof s;
+        s.size = n;
+        memcpy(summary, &s, n);
+    }
+    return st;
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// work.c - how much arithmetic a node does, read off its rule.
+//
+// Inputs are contracted from left to right, as an einsum would be: each step costs the product of all
+// factors that meet in it, and what neither a result nor a later input has is gone afterwards. A
+// dimension that is whole and stands in one input alone was only looked into (the vocabulary of a
+// lookup, the image under a window) and costs nothing. Knows no operators.
+#include "rules/rules.h"
+
+struct factors {
+    bool has[RULE_MAX_FACTORS];
+};
+
+static void collect(const struct rule_tensor *t, struct factors *out)
+{
+    for (int d = 0; d < t->rank && !t->host && !t->absent; d++)
+        for (int k = 0; k < t->dims[d].n; k++)
+            out->has[t->dims[d].factors[k]] = true;
+}
+
+static struct factors of_all(const struct rule_tensor *t, int first, int n)
+{
+    struct factors f = {{false}};
+    for (int i = first; i < n; i++)
+        collect(&t[i], &f);
+    return f;
+}
+
+static double product(const struct rule *r, const struct factors *f, const int64_t *sizes)
+{
+    double n = 1;
+    for (int i = 0; i < r->n_factors; i++)
+        if (f->has[i] && sizes[i] > 0)
+            n *= (double)sizes[i];
+    return n;
+}
+
+double tsr__rule_work(const struct rule *r, const int64_t *sizes)
+{
+    struct factors out = of_all(r->outputs, 0, r->n_outputs), held = {{false}};
+    struct factors later = of_all(r->inputs, 1, r->n_inputs);
+    double work = product(r, &out, sizes);
+    bool contracts = false;
+    for (int i = 0; i < r->n_inputs; i++) {
+        if (r->inputs[i].host || r->inputs[i].absent)
+            continue;
+        collect(&r->inputs[i], &held);
+        for (int f = 0; f < r->n_factors; f++) { // only looked into
+            bool whole = r->factors[f].kind == FACTOR_REP;
+            if (i == 0 && held.has[f] && whole && !out.has[f] && !later.has[f])
+                held.has[f] = false;
+        }
+        struct factors met = held;
+        later = of_all(r->inputs, i + 1, r->n_inputs);
+        for (int f = 0; f < r->n_factors; f++) {
+            met.has[f] = met.has[f] || (out.has[f] && i > 0 && r->factors[f].kind == FACTOR_REP);
+            if (held.has[f] && !out.has[f] && !later.has[f]) {
+                contracts = true;
+                held.has[f] = false;
+            }
+        }
+        double step = product(r, &met, sizes);
+        work = step > work ? step : work;
+    }
+    return contracts ? 2 * work : work;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// planned.c - tsr_plan_for: planning a model for the sizes that given inputs have.
+#include "verify/verify.h"
+
+struct sizes {
+    struct arena *a;
+    VEC(tsr_size) at;
+};
+
+static void add_size(struct sizes *s, const char *name, int64_t size)
+{
+    for (size_t i = 0; i < s->at.n; i++)
+        if (strcmp(s->at.at[i].name, name) == 0)
+            return;
+    tsr_size *at = vec_push(s->a, &s->at);
+    if (at)
+        *at = (tsr_size){name, size};
+}
+
+static void add_sizes(struct sizes *s, const tsr_model *m, const tsr_tensors *inputs)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        int64_t k = tsr_tensors_find(inputs, tsr_value_name(v));
+        if (k < 0 || tsr_tensors_rank(inputs, (size_t)k) != tsr_value_rank(v))
+            continue;
+        for (int d = 0; d < tsr_value_rank(v); d++) {
+            tsr_dim dim = tsr_value_dim(v, d);
+            if (dim.value < 0 && dim.symbol && dim.symbol[0])
+                add_size(s, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[d]);
+        }
+    }
+}
+
+tsr_status tsr_plan_for(tsr_model *m, const tsr_plan_options *options, const tsr_tensors *inputs,
+                        tsr_plan_summary *summary)
+{
+    struct arena a;
+    tsr_plan_options o = {.size = sizeof o};
+    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    tsr__arena_init(&a, tsr_model_session(m));
+    struct sizes s = {.a = &a};
+    for (size_t i = 0; i < o.n_sizes; i++)
+        add_size(&s, o.sizes[i].name, o.sizes[i].size);
+    add_sizes(&s, m, inputs);
+    o.sizes = s.at.at;
+    o.n_sizes = s.at.n;
+    tsr_status st = a.failed ? TSR_NOMEM : tsr_plan(m, &o, summary);
+    tsr__arena_free(&a);
+    return st;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_plan.c - plans of small models: what is written into the model, limits, refusals.
+#include "nets.h"
+
+// y = x W1 W2 on 4 devices.
+static struct net *two_layers(const char *devices)
+{
+    struct net *t = net_new(devices, 1e15, 1e15, 1e-9, 1e9);
+    tsr_value *h =
+        node(t, "MatMul", input(t, "x", DIMS(8, 64)), weight(t, "w1", DIMS(64, 128)), "h");
+    tsr_value *y = node(t, "MatMul", h, weight(t, "w2", DIMS(128, 64)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    return t;
+}
+
+// Everything that was planned is what the flow makes of the model.
+static void written_plan_is_followed(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("4");
+    t->o.memory = 40000; // weights do not fit whole
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.feasible && t->p.optimal);
+    assert_string_equal(t->p.config, "plan4");
+    for (size_t i = 0; i < t->p.devices; i++)
+        assert_in_range(t->p.memory[i], 65536 / 4, 40000);
+    tsr_config *c = tsr_model_find_config(t->m, t->p.config);
+    struct flow *f = tsr__flow_new(&t->arena, t->m, c);
+    assert_non_null(f);
+    assert_int_equal(f->n_nodes, 2);
+    for (size_t i = 0; i < f->n_nodes; i++)
+        assert_null(f->nodes[i].replicated);
+    assert_int_equal(f->n_notes, 0);
+    assert_int_equal(t->p.cut_nodes, 2);
+    net_free(t);
+}
+
+static void needed_memory_is_exact(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("4");
+    t->o.memory = 100;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_false(t->p.feasible);
+    assert_int_equal(tsr_model_config_count(t->m), 0);
+    assert_string_equal(tsr_finding_at(t->session, 0).code, "plan-infeasible");
+    int64_t needs = t->p.needs_bytes;
+    assert_true(needs > 65536 / 4);
+    t->o.memory = needs - 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    t->o.memory = needs;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    for (size_t i = 0; i < t->p.devices; i++)
+        assert_true(t->p.memory[i] <= needs);
+    net_free(t);
+}
+
+static void plans_are_the_same_every_time(void **state)
+{
+    (void)state;
+    void *bytes[2];
+    size_t n[2];
+    for (int i = 0; i < 2; i++) {
+        struct net *t = two_layers("8");
+        void *saved;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr_model_save_bytes(t->m, &saved, &n[i]), TSR_OK);
+        bytes[i] = malloc(n[i]);
+        memcpy(bytes[i], saved, n[i]);
+        tsr_bytes_free(t->session, saved, n[i]);
+        net_free(t);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(bytes[0], bytes[1], n[0]);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
+static void one_device_is_left_whole(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("1");
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.cut_nodes, 0);
+    assert_int_equal(t->p.n_collectives, 0);
+    net_free(t);
+}
+
+static void too_many_devices_are_refused(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("2");
+    t->o.topology = NULL;
+    t->o.devices = 5000;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
+    assert_string_equal(tsr_finding_at(t->session, 0).code, "plan-devices");
+    t->o.devices = 0;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
+    net_free(t);
+}
+
+// Out of memory anywhere is an answer too, and leaves nothing behind.
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 4000; n += 1 + n / 8) {
+        struct net *t = two_layers("4");
+        t->o.memory = 40000;
+        tsr_session_fault(t->session, 0, n, false);
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        tsr_session_fault(t->session, 0, 0, false);
+        assert_true(st == TSR_OK || st == TSR_NOMEM);
+        net_free(t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_plan_is_followed),
+        cmocka_unit_test(needed_memory_is_exact),
+        cmocka_unit_test(plans_are_the_same_every_time),
+        cmocka_unit_test(one_device_is_left_whole),
+        cmocka_unit_test(too_many_devices_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
