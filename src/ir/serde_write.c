@@ -256,7 +256,8 @@ static void write_new_tensor(struct rope *r, const tsr_tensor *t, struct str nam
     tsr__rope_int(r, F_TENSOR_DATA_TYPE, t->type);
     tsr__rope_bytes(r, F_TENSOR_NAME, name);
     if (!t->external) {
-        tsr__rope_bytes(r, F_TENSOR_RAW_DATA, t->raw);
+        if (t->type != TSR_STRING) // none are made here but empty ones
+            tsr__rope_bytes(r, F_TENSOR_RAW_DATA, t->raw);
         return;
     }
     struct str offset = tsr__arena_printf(r->arena, "%llu", (unsigned long long)t->offset);

@@ -87,6 +87,23 @@ OrtStatus *tsr__kernel_output(struct kernel *k, OrtKernelContext *context, size_
 // At least that many bytes that live until the next call; NULL: out of memory.
 void *tsr__kernel_scratch(struct kernel *k, size_t bytes);
 
+// text.c: the elements of a tensor of texts, where they lie.
+struct texts {
+    int64_t *lengths;
+    char **at;
+    size_t bytes; // of all
+};
+// Input 0, copied into the arena.
+OrtStatus *tsr__texts_read(struct kernel *k, OrtKernelContext *context, struct arena *a,
+                           struct tensor_view *x, struct texts *out);
+OrtStatus *tsr__texts_write(struct kernel *k, OrtKernelContext *context, const int64_t *dims,
+                            int rank, const struct texts *t); // output 0
+// The sum of n lengths; false: no lengths.
+bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
+// Where each of n texts begins that lie one after the other.
+void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
+OrtStatus *tsr__texts_gather(struct kernel *k, OrtKernelContext *context); // AllGather
+
 // The token goes on: last input to last output.
 OrtStatus *tsr__pass_token(struct kernel *k, OrtKernelContext *context);
 

@@ -221,6 +221,8 @@ static OrtStatus *gather_shape(struct gather *g)
 OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context)
 {
     struct tensor_view x;
+    if (k->call.type == TSR_STRING)
+        return tsr__texts_gather(k, context);
     TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
     struct arena a; // of this call
     tsr__arena_init(&a, k->ops->session);

@@ -142,7 +142,9 @@ static OrtStatus *read_common(struct kernel *k, const OrtKernelInfo *info)
         return tsr__kernel_error(k, "attribute 'plan' is not 16 hex digits");
     TRY(read_int(k, info, "id", &id));
     TRY(read_int(k, info, "elem_type", &type));
-    if (type <= 0 || type >= TSR_DTYPE_COUNT || !tsr__elem_bytes((tsr_dtype)type))
+    bool texts =
+        type == TSR_STRING && (k->kind->kind == COMM_ALL_GATHER || k->kind->kind == COMM_RESHARD);
+    if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
         return tsr__kernel_error(k, "element type %lld cannot travel", (long long)type);
     if (k->kind->only && k->kind->only != (tsr_dtype)type)
         return tsr__kernel_error(k, "is for %s only", tsr_dtype_name(k->kind->only));

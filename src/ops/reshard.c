@@ -33,6 +33,12 @@ struct reshard {
     struct moves *moves; // NULL: none made yet
 };
 
+// Bytes that an element takes in a message; of a text, its length goes first.
+static size_t unit_of(const struct kernel *k)
+{
+    return k->call.type == TSR_STRING ? sizeof(int64_t) : tsr__elem_bytes(k->call.type);
+}
+
 // ---- creation ----------------------------------------------------------------------------------
 
 static bool in_group(const struct kernel *k, int64_t rank)
@@ -227,7 +233,7 @@ static void plan_member(struct kernel *k, struct moves *m, int i, int64_t my_sha
 {
     struct reshard *r = k->reshard;
     int64_t me = k->ops->endpoint->rank, them = k->call.group[i], shard;
-    size_t bytes = tsr__elem_bytes(k->call.type);
+    size_t bytes = unit_of(k);
     const struct tile_piece *theirs = wanted_by(k, m->shape, i, &shard);
     if (theirs && m->have && them != me && sender_of(r->source, my_shard, them) == me) {
         m->out[i].bytes = (size_t)overlap(m->have, theirs) * bytes;
@@ -282,7 +288,7 @@ static OrtStatus *moves_for(struct kernel *k, const struct tensor_view *shape, s
     for (int d = 0; d < r->source->rank; d++)
         if (v[d] < 0 || !mul_ok(n, v[d], &n))
             return tsr__kernel_error(k, "a shape that no tensor has");
-    if (!mul_ok(n, (int64_t)tsr__elem_bytes(k->call.type), &n))
+    if (!mul_ok(n, (int64_t)unit_of(k), &n))
         return tsr__kernel_error(k, "a tensor that is too large");
     *out = r->moves;
     if (*out && memcmp((*out)->shape, v, (size_t)r->source->rank * sizeof *v) == 0)
@@ -325,7 +331,7 @@ static OrtStatus *make_output(struct kernel *k, OrtKernelContext *context, const
 static bool pack(struct kernel *k, struct moves *m, const void *data)
 {
     char *at = tsr__kernel_scratch(k, m->out_bytes + m->in_bytes);
-    size_t bytes = tsr__elem_bytes(k->call.type);
+    size_t bytes = unit_of(k);
     for (int i = 0; at && i < k->call.n_group; i++) {
         m->out[i].p = at;
         if (m->out[i].bytes)
@@ -339,11 +345,116 @@ static bool pack(struct kernel *k, struct moves *m, const void *data)
     return at;
 }
 
+// All members agree on the shape too. round tells two exchanges of one communication apart.
+static tsr_status exchange(struct kernel *k, const struct moves *m, struct comm_exchange *e,
+                           uint64_t round, struct comm_trouble *why)
+{
+    uint64_t detail = k->call.detail;
+    k->call.detail =
+        tsr__hash64(m->shape, (size_t)k->reshard->source->rank * sizeof *m->shape, detail + round);
+    tsr_status st = tsr__comm_exchange(k->ops->endpoint, &k->call, e, why);
+    k->call.detail = detail;
+    return st;
+}
+
+// The characters of what goes to and comes from member i, whose lengths are in the messages already.
+static OrtStatus *texts_of_member(struct kernel *k, const struct moves *m, int i, struct arena *a,
+                                  const struct texts *t, struct comm_buffer *send,
+                                  struct comm_buffer *recv)
+{
+    const int64_t *lengths = m->out[i].p;
+    int64_t n = (int64_t)(m->out[i].bytes / sizeof *lengths);
+    char **at = ARENA_ARRAY(a, char *, (size_t)n + 1);
+    if (!at || !tsr__texts_total(lengths, n, &send->bytes))
+        return tsr__kernel_error(k, "out of memory");
+    if (n)
+        tsr__piece_pack(m->have, t->at, m->send[i], at, sizeof *at);
+    char *to = send->p = arena_get(a, send->bytes + 1, 1);
+    for (int64_t j = 0; to && j < n; j++) {
+        memcpy(to, at[j], (size_t)lengths[j]);
+        to += lengths[j];
+    }
+    n = (int64_t)(m->in[i].bytes / sizeof *lengths);
+    if (!tsr__texts_total(m->in[i].p, n, &recv->bytes))
+        return tsr__kernel_error(k, "rank %lld sent lengths of no texts",
+                                 (long long)k->call.group[i]);
+    recv->p = arena_get(a, recv->bytes + 1, 1);
+    return a->failed ? tsr__kernel_error(k, "out of memory") : NULL;
+}
+
+// What came from member i goes to its places in out.
+static OrtStatus *place_texts(struct kernel *k, const struct moves *m, int i, struct arena *a,
+                              const struct comm_buffer *recv, struct texts *out)
+{
+    int64_t n = (int64_t)(m->in[i].bytes / sizeof(int64_t));
+    char **at = ARENA_ARRAY(a, char *, (size_t)n + 1);
+    if (!at)
+        return tsr__kernel_error(k, "out of memory");
+    if (n == 0)
+        return NULL;
+    tsr__texts_place(m->in[i].p, n, recv->p, at);
+    tsr__piece_unpack(m->want, out->lengths, m->recv[i], m->in[i].p, sizeof(int64_t));
+    tsr__piece_unpack(m->want, out->at, m->recv[i], at, sizeof *at);
+    return NULL;
+}
+
+static OrtStatus *write_texts(struct kernel *k, OrtKernelContext *context, const struct moves *m,
+                              const struct texts *out)
+{
+    int64_t dims[OPS_MAX_RANK] = {0};
+    for (int d = 0; m->want && d < m->want->rank; d++)
+        dims[d] = m->want->dims[d].size;
+    return tsr__texts_write(k, context, dims, m->want ? m->want->rank : 1, out);
+}
+
+static OrtStatus *reshard_texts(struct kernel *k, OrtKernelContext *context, struct arena *a)
+{
+    struct tensor_view x, shape;
+    struct moves *m;
+    struct texts t, out;
+    TRY(tsr__texts_read(k, context, a, &x, &t));
+    TRY(tsr__kernel_input(k, context, 1, TSR_INT64, &shape));
+    TRY(moves_for(k, &shape, &m));
+    TRY(check_input(k, m, &x));
+    size_t n = m->want ? (size_t)tsr__piece_elements(m->want) : 0,
+           members = (size_t)k->call.n_group;
+    out.lengths = ARENA_ARRAY(a, int64_t, n + 1);
+    out.at = ARENA_ARRAY(a, char *, n + 1);
+    struct comm_buffer *send = ARENA_ARRAY(a, struct comm_buffer, members);
+    struct comm_buffer *recv = ARENA_ARRAY(a, struct comm_buffer, members);
+    if (a->failed || !pack(k, m, t.lengths))
+        return tsr__kernel_error(k, "out of memory");
+    struct comm_exchange lengths = {.send = m->out, .recv = m->in},
+                         chars = {.send = send, .recv = recv};
+    struct comm_trouble why;
+    if (exchange(k, m, &lengths, 0, &why) != TSR_OK)
+        return tsr__kernel_trouble(k, &why);
+    for (size_t i = 0; i < members; i++)
+        TRY(texts_of_member(k, m, (int)i, a, &t, &send[i], &recv[i]));
+    if (exchange(k, m, &chars, 1, &why) != TSR_OK)
+        return tsr__kernel_trouble(k, &why);
+    if (m->have && m->want) {
+        tsr__piece_copy(m->have, t.lengths, m->want, out.lengths, sizeof *out.lengths);
+        tsr__piece_copy(m->have, t.at, m->want, out.at, sizeof *out.at);
+    }
+    for (size_t i = 0; i < members; i++)
+        TRY(place_texts(k, m, (int)i, a, &recv[i], &out));
+    TRY(write_texts(k, context, m, &out));
+    return tsr__pass_token(k, context);
+}
+
 OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context)
 {
     struct tensor_view x, shape;
     struct moves *m;
     void *out;
+    if (k->call.type == TSR_STRING) {
+        struct arena a;
+        tsr__arena_init(&a, k->ops->session);
+        OrtStatus *done = reshard_texts(k, context, &a);
+        tsr__arena_free(&a);
+        return done;
+    }
     TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
     TRY(tsr__kernel_input(k, context, 1, TSR_INT64, &shape));
     TRY(moves_for(k, &shape, &m));
@@ -351,15 +462,10 @@ OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context)
     TRY(make_output(k, context, m, &out));
     if (!pack(k, m, x.data))
         return tsr__kernel_error(k, "out of memory");
-    size_t bytes = tsr__elem_bytes(k->call.type);
-    uint64_t detail = k->call.detail; // the shape must agree too
-    k->call.detail =
-        tsr__hash64(m->shape, (size_t)k->reshard->source->rank * sizeof *m->shape, detail);
+    size_t bytes = unit_of(k);
     struct comm_exchange e = {.send = m->out, .recv = m->in};
     struct comm_trouble why;
-    tsr_status st = tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why);
-    k->call.detail = detail;
-    if (st != TSR_OK)
+    if (exchange(k, m, &e, 0, &why) != TSR_OK)
         return tsr__kernel_trouble(k, &why);
     if (m->have && m->want)
         tsr__piece_copy(m->have, x.data, m->want, out, bytes);

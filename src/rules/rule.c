@@ -754,11 +754,9 @@ const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n)
             if (!v || (!out && tsr__value_constant_tensor(v)))
                 continue;
             tsr_dtype t = tsr__shapes_of(s, v).dtype;
-            if (t == TSR_STRING)
-                return "texts are not moved between devices";
             if (t == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
                 return "ONNX Runtime gives no float8e8m0 to operators that move values";
-            if (t != TSR_UNDEFINED && tsr_dtype_bits(t) < 8)
+            if (t != TSR_UNDEFINED && t != TSR_STRING && tsr_dtype_bits(t) < 8)
                 return "elements of less than a byte are not moved between devices";
         }
     return NULL;
