@@ -83,6 +83,9 @@ void tsr__find_qlinear_matmul(struct shape_job *j);
 // Attention, convolutions, recurrent layers, experts, rows.
 void tsr__derive_heads(struct derivation *d, int64_t kv, int64_t each); // sizes of h and g
 bool tsr__derive_mask(struct derivation *d, size_t i, const char *heads);
+// The mask (if there is one) is [q k] or [b heads q k], with a number of rows and as many columns as
+// input 1 has in dimension `keys`.
+bool tsr__derive_mask_fits(const struct derivation *d, size_t i, int keys);
 void tsr__derive_conv(struct derivation *d);
 void tsr__derive_fused_conv(struct derivation *d);
 void tsr__derive_conv_transpose(struct derivation *d);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_attention.c - rules of the attention operators of ai.onnx. Heads are h for keys and
 // values; each has g query heads. Both are free, and so is the batch b. Rows q of the query are
-// free where no mask counts them; what a softmax or a recurrence runs over (k, t) and the inside of
-// a head (d) stay whole, columns v of the values do not mix.
+// free where no mask counts them; what a softmax runs over (k), and rows that a mask counts, may be
+// cut where the node can be taken apart (expand_attention.c); what a recurrence runs over (t) and the
+// inside of a head (d) stay whole, columns v of the values do not mix.
 #include "rules/derive.h"
 
 #define NO_HEADS "the numbers of heads are not known, or do not fit"
@@ -68,6 +69,35 @@ static bool rows_are_free(const struct derivation *d)
     return tsr__derive_int(d, "is_causal", 0) == 0;
 }
 
+bool tsr__derive_mask_fits(const struct derivation *d, size_t i, int keys)
+{
+    struct shape m = tsr__derive_in(d, i), k = tsr__derive_in(d, 1);
+    if (!tsr__derive_has(d, i))
+        return true;
+    if ((m.rank != 2 && m.rank != 4) || k.rank <= keys)
+        return false;
+    bool heads = m.rank == 2 || m.dims[1].value > 0;
+    return heads && m.dims[m.rank - 2].value > 0 &&
+           tsr__dim_equal(d->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
+}
+
+// No cache, nothing but the result is asked for, and all sizes that the parts need are numbers.
+static bool can_be_taken_apart(const struct derivation *d, bool flat)
+{
+    struct shape q = tsr__derive_in(d, 0), k = tsr__derive_in(d, 1), v = tsr__derive_in(d, 2);
+    const tsr_attr *soft = tsr__attr_of(d->shapes, d->node, "softcap");
+    if (tsr__derive_has(d, 4) || tsr__derive_has(d, 5) || tsr__derive_has(d, 6) ||
+        tsr_attr_float(soft, 0) != 0 || tsr__attr_of(d->shapes, d->node, "softmax_precision"))
+        return false;
+    for (size_t i = 1; i < tsr_node_output_count(d->node); i++)
+        if (tsr_node_output(d->node, i))
+            return false;
+    int last = flat ? 2 : 3;
+    bool sizes = q.rank > last && v.rank > last && q.dims[last].value > 0 && v.dims[last].value > 0;
+    sizes = sizes && (flat || (q.dims[1].value > 0 && k.rank == 4 && k.dims[1].value > 0));
+    return sizes && tsr__derive_mask_fits(d, 3, flat ? 1 : 2);
+}
+
 void tsr__derive_attention(struct derivation *d)
 {
     int rank = tsr__derive_rank(d, 0);
@@ -88,12 +118,13 @@ void tsr__derive_attention(struct derivation *d)
     bool heads = tsr__derive_mask(d, 3, "(h g)");
     tsr__derive_add(d,
                     ",[b h p d]?,[b h p v]?,[b]? -> %s,[b h _ d]?,[b h _ v]?,[b (h g) q _]?"
-                    "; rep d k p",
+                    "; rep d p",
                     flat ? "[b q (h g v)]" : "[b (h g) q v]");
-    if (!rows_are_free(d))
-        tsr__derive_add(d, " q");
     if (!heads)
         tsr__derive_add(d, " h g");
+    tsr__derive_add(d, "; %s k%s",
+                    can_be_taken_apart(d, flat) ? tsr__derive_stat(d, 23, EXPAND_FLOATS) : "rep",
+                    rows_are_free(d) ? "" : " q");
     if (flat)
         tsr__derive_add(d, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }

@@ -85,6 +85,24 @@ static void add_results(struct derivation *d, const struct multi *m)
                     m->batch ? "" : " b");
 }
 
+// Queries, keys and values apart, at most a bias on the scores: can be taken apart.
+static bool multi_is_plain(const struct derivation *d)
+{
+    static const size_t others[] = {3, 4, 6, 7, 8, 9};
+    for (size_t i = 0; i < TSR_COUNT(others); i++)
+        if (tsr__derive_has(d, others[i]))
+            return false;
+    for (size_t i = 1; i < tsr_node_output_count(d->node); i++)
+        if (tsr_node_output(d->node, i))
+            return false;
+    bool flat = true;
+    for (size_t i = 0; i < 3; i++) {
+        struct shape s = tsr__derive_in(d, i);
+        flat = flat && s.rank == 3 && s.dims[2].value > 0;
+    }
+    return flat && tsr__derive_int(d, "unidirectional", 0) == 0 && tsr__derive_mask_fits(d, 5, 1);
+}
+
 void tsr__derive_multi_head(struct derivation *d)
 {
     struct multi m = {.rows = tsr__derive_int(d, "unidirectional", 0) == 0 &&
@@ -108,8 +126,10 @@ void tsr__derive_multi_head(struct derivation *d)
     // Caches, keys that lie by heads, and biases have values as large as keys.
     bool equal = tsr__derive_has(d, 3) || tsr__derive_has(d, 6) || tsr__derive_in(d, 2).rank == 4 ||
                  tsr_node_output_count(d->node) > 1;
-    tsr__derive_add(d, "; rep p%s%s%s", rank == 5 ? "" : " k", even ? " s" : "",
-                    equal && m.own ? " v" : "");
+    tsr__derive_add(d, "; rep p%s%s", even ? " s" : "", equal && m.own ? " v" : "");
+    if (rank != 5)
+        tsr__derive_add(d, "; %s k",
+                        multi_is_plain(d) ? tsr__derive_stat(d, 13, EXPAND_FLOATS) : "rep");
 }
 
 // One step of decoding: the cache may be kept in an order of its own, but heads lie apart.

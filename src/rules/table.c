@@ -58,9 +58,10 @@ const struct op_row tsr__op_table[] = {
     {"Atanh", .since = 9, .rule = UNARY},
     {"Attention", .since = 23,
      .rule = "[b (h g) q d],[b h k d],[b h k v],[b~ (h g)~ q~ _]?,[b h p d]?,[b h p v]?,[b]? -> [b "
-             "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d k p",
-     .derive = tsr__derive_attention, .shape = tsr__find_attention,
-     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: rep q"},
+             "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
+     .derive = tsr__derive_attention, .shape = tsr__find_attention, .expand = tsr__expand_attention,
+     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; a "
+             "cache keeps k and q whole"},
     {"Attention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
@@ -387,9 +388,11 @@ const struct op_row tsr__op_table[] = {
     {"Mul", .since = 7, .rule = BINARY, .value = tsr__value_mul},
     {"MultiHeadAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
-             "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d k p s; attr "
+             "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
+             "k; attr "
              "num_heads=h",
      .derive = tsr__derive_multi_head, .shape = tsr__find_multi_head,
+     .expand = tsr__expand_multi_head,
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]"},
     {"Multinomial", .since = 7, .rule = "[b c] -> [b s]; rep c s", .type = TYPE_OPEN,
      .shape = tsr__find_multinomial, .whole = RANDOM, .single = true},
