@@ -667,13 +667,13 @@ TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *path);
 
 typedef struct tsr_run_options {
     size_t size;
-    const char *transport;          /* NULL: threads, or mpi under a launcher */
-    const char *ort_ops;            /* the user's custom-operator library, or NULL */
-    int optimize;                   /* ONNX Runtime's level 0..3 plus 1; 0: default */
-    int threads;                    /* per rank; 0: max(1, cores / ranks on this host) */
-    double timeout_s;               /* longest wait for a rank without a heartbeat; 0: 15 */
-    bool check_files;               /* read all digests first */
-    const char *plugins;            /* folder of the MPI plug-ins; NULL: beside the library */
+    const char *transport; /* threads, shm (processes), mpi; NULL: threads, or the launcher's */
+    const char *ort_ops;   /* the user's custom-operator library, or NULL */
+    int optimize;          /* ONNX Runtime's level 0..3 plus 1; 0: default */
+    int threads;           /* per rank; 0: max(1, cores / ranks on this host) */
+    double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
+    bool check_files;      /* read all digests first */
+    const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
     const char *const *map_devices; /* "NPU=CPU": ranks whose device has that name run on another */
     size_t n_map_devices;
     const char
@@ -724,6 +724,22 @@ TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 TSR_API tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
                                      const tsr_run_options *options, const tsr_tensors *inputs,
                                      tsr_tensors *outputs, tsr_partition_summary *summary);
+/* What tsr_bench found. Times are those of one run, as rank 0 (or the calling thread) sees them. */
+typedef struct tsr_bench_result {
+    size_t size; /* to be set by the caller */
+    int ranks;
+    size_t runs, warmups;
+    double load_s;  /* until the first run could begin */
+    double seconds; /* of all runs that count */
+    double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
+    const double *communication; /* per rank: its share of that time, 0..1, waiting for others
+                                  * included; owned by the session until the next run */
+} tsr_bench_result;
+/* Runs a partition or a model again and again for that long, after some runs that do not count. Under a launcher
+ * every rank calls it. */
+TSR_API tsr_status tsr_bench(tsr_session *s, const char *path, const tsr_run_options *options,
+                             const tsr_tensors *inputs, double seconds, tsr_bench_result *result);
+
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
 TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);

@@ -113,6 +113,12 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
 // The place in the MPI job, kept by the session; NULL where ranks are threads.
 tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoint **out);
 
+// This process's place among processes, or NULL; the endpoint of its i-th rank that runs here (NULL:
+// none); fingerprint of the partition.
+struct endpoint *tsr__job_place(const tsr_job *j);
+struct endpoint *tsr__job_endpoint(const tsr_job *j, int i);
+uint64_t tsr__job_plan(const tsr_job *j);
+
 // ---- a whole model (whole.c)
 
 #define WHOLE_FOLDER "/tmp/tessera-run-XXXXXX"
@@ -157,15 +163,15 @@ tsr_status tsr__trace_write(tsr_session *s, struct endpoint *e, uint64_t plan, s
 // ---- values (values.c) -------------------------------------------------------------------------
 
 OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
-                             struct wanted *out);
+                              struct wanted *out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
 // Runtime cannot be given.
 OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const struct tensor *t,
-                           OrtValue **out);
+                             OrtValue **out);
 // Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
 // kind that no set holds.
 tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                           OrtStatus **failed);
+                            OrtStatus **failed);
 
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
 

@@ -557,3 +557,18 @@ tsr_status tsr_job_trace(tsr_job *j)
     tsr__text_free(&t);
     return st;
 }
+
+struct endpoint *tsr__job_place(const tsr_job *j)
+{
+    return j->mpi;
+}
+
+struct endpoint *tsr__job_endpoint(const tsr_job *j, int i)
+{
+    return i < j->n ? j->seats[i].rank.endpoint : NULL;
+}
+
+uint64_t tsr__job_plan(const tsr_job *j)
+{
+    return j->n ? j->seats[0].rank.plan : 0;
+}

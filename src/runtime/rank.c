@@ -15,6 +15,13 @@ static struct place place_of(const struct rank *r)
     return at;
 }
 
+// True if ONNX Runtime's words mean that it could not have the memory it wanted.
+static bool no_memory(const char *text)
+{
+    return strstr(text, "bad_alloc") || strstr(text, "allocate memory") ||
+           strstr(text, "bad allocation");
+}
+
 // Takes ONNX Runtime's word into a finding. status NULL: nothing happened.
 static tsr_status engine_says(struct rank *r, OrtStatus *status, enum diag_code code,
                               const char *hint, const char *what)
@@ -342,6 +349,11 @@ static tsr_status run_once(struct rank *r, struct flight *f)
     for (size_t i = 0; st && i < r->n_inputs; i++)
         if (f->kept[i])
             f->ins[i] = NULL; // the state's own
+    if (st && !why && r->endpoint && no_memory(r->engine->api->GetErrorMessage(st))) {
+        engine_says(r, st, DIAG_rank_memory, "more memory for that rank, or more ranks",
+                    "a rank ran out of memory");
+        return TSR_PEER;
+    }
     if (!st || !why)
         return engine_says(r, st, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     r->engine->api->ReleaseStatus(st);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // run.c - options of a run, which way ranks talk, and a single run: a job that is opened, run once and closed.
-#include "runtime/internal.h"
+#include "runtime/spawn.h"
 
 // Callers may have been built with an older, shorter struct.
 tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out)
@@ -41,8 +41,13 @@ static tsr_status choose(tsr_session *s, const char *asked, const char **family,
                       "this launcher gives ranks but no way to talk: it is not an MPI launcher");
     if (!asked || strcmp(asked, "threads") == 0)
         return TSR_OK;
+    if (strcmp(asked, "shm") == 0 && !launched)
+        return refuse(s, DIAG_transport_absent, NULL,
+                      "tsr_run and tsr_bench start processes; a job that stays open wants threads, "
+                      "or a launcher",
+                      "the transport shm starts processes for one piece of work");
     if (strcmp(asked, "mpi") != 0)
-        return refuse(s, DIAG_transport_absent, NULL, "transports are: threads, mpi",
+        return refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
                       "this transport does not exist here");
     if (!launched)
         return refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
@@ -55,16 +60,18 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
 {
     const char *family = "";
     enum way way;
+    struct engine *e = s->engine;
+    *out = e ? e->mpi : NULL;
+    if (*out && (!o->transport || strcmp(o->transport, "threads") != 0))
+        return TSR_OK; // joined before
     *out = NULL;
     tsr_status st = choose(s, o->transport, &family, &way);
     if (st != TSR_OK || way == AS_THREADS)
         return st;
-    struct engine *e = tsr__engine_state(s);
-    if (!e)
+    if (!(e = tsr__engine_state(s)))
         return TSR_NOMEM;
     struct comm_options co = {.timeout_s = o->timeout_s, .plugins = o->plugins};
-    if (!e->mpi)
-        st = tsr__mpi_open(s, family, &co, &e->mpi);
+    st = tsr__mpi_open(s, family, &co, &e->mpi);
     *out = e->mpi;
     return st;
 }
@@ -74,6 +81,8 @@ tsr_status tsr_join(tsr_session *s, const tsr_run_options *options)
     tsr_run_options o;
     struct endpoint *e;
     tsr_status st = tsr__run_options(s, options, &o);
+    if (st == TSR_OK && tsr__run_spawns(s, &o))
+        return TSR_OK; // the ranks are not started yet
     return st == TSR_OK ? tsr__run_join(s, &o, &e) : st;
 }
 
@@ -95,8 +104,13 @@ tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options
 tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
                    const tsr_tensors *inputs, tsr_tensors *outputs)
 {
+    tsr_run_options o;
     tsr_job *j = NULL;
-    tsr_status st = tsr_job_open(s, folder, options, &j);
+    tsr_status st = tsr__run_options(s, options, &o);
+    if (st == TSR_OK && tsr__run_spawns(s, &o))
+        return tsr__run_processes(s, folder, &o, inputs, outputs);
+    if (st == TSR_OK)
+        st = tsr_job_open(s, folder, &o, &j);
     if (st == TSR_OK)
         st = tsr_job_run(j, inputs, outputs);
     if (st == TSR_OK && options && options->trace)

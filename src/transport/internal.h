@@ -32,8 +32,6 @@ tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, c
 // Copies text into a field of n bytes, cut and terminated; keeps UTF-8 whole.
 void tsr__name_copy(char *out, size_t n, const char *text);
 
-double tsr__now_s(void); // monotonic
-
 // A wait that spins, then yields, then sleeps in short steps.
 struct patience {
     unsigned rounds;

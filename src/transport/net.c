@@ -459,7 +459,11 @@ tsr_status tsr__net_open(tsr_session *s, struct link *l, uint32_t job,
     }
     memset(n, 0, sizeof *n);
     memset(peers, 0, (size_t)l->size * sizeof *peers);
-    n->endpoint = (struct endpoint){&net_transport, l->rank, l->size, l->host_ranks, l->host_cores};
+    n->endpoint = (struct endpoint){.transport = &net_transport,
+                                    .rank = l->rank,
+                                    .size = l->size,
+                                    .host_ranks = l->host_ranks,
+                                    .host_cores = l->host_cores};
     n->session = s;
     n->link = l;
     n->peers = peers;

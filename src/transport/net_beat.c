@@ -223,8 +223,8 @@ static uint64_t ring_of(const struct net *n, int at)
     uint64_t hash = 1;
     for (int steps = 0; steps < n->endpoint.size; steps++) {
         const struct beat *b = &n->peers[at].latest;
-        if (b->state != BEAT_WAITING)
-            return 0;
+        if (b->state != BEAT_WAITING || tsr__now_s() - n->peers[at].seen_s > 2 * BEAT_S)
+            return 0; // on the move; or stopped, and its last word is old
         uint64_t link[3] = {(uint64_t)at, b->calls, (uint64_t)b->waiting_for};
         hash = tsr__hash64(link, sizeof link, hash) | 1;
         at = b->waiting_for;

@@ -101,16 +101,19 @@ static tsr_status give_up(struct slot *me, const struct comm_call *c, struct com
     return why->status;
 }
 
-// True if following "waits for" from this rank comes back to a rank seen: nobody of them will ever
-// move.
+// True if following "waits for" from this rank comes back to it: nobody of them will ever move. A
+// rank whose wait is over and that only has not had the time to see it breaks the ring.
 static bool in_a_ring(const struct slot *me)
 {
     const struct thread_job *j = me->job;
     int at = me->endpoint.rank;
     for (int steps = 0; steps <= j->n; steps++) {
-        at = atomic_load(&j->slots[at].waiting_for);
-        if (at < 0 || atomic_load(&j->slots[at].state) != AT_WORK)
+        const struct slot *s = &j->slots[at];
+        int next = atomic_load(&s->waiting_for);
+        if (next < 0 || atomic_load(&j->slots[next].state) != AT_WORK ||
+            atomic_load(&j->slots[next].arrived[at]) >= atomic_load(&s->arrived[next]))
             return false;
+        at = next;
         if (at == me->endpoint.rank)
             return true;
     }
@@ -350,7 +353,11 @@ static void slot_init(struct thread_job *j, int rank, int cores)
 {
     struct slot *s = &j->slots[rank];
     size_t n = (size_t)j->n;
-    s->endpoint = (struct endpoint){&threads_transport, rank, j->n, j->n, cores};
+    s->endpoint = (struct endpoint){.transport = &threads_transport,
+                                    .rank = rank,
+                                    .size = j->n,
+                                    .host_ranks = j->n,
+                                    .host_cores = cores};
     s->job = j;
     atomic_init(&s->waiting_for, -1);
     s->arrived = j->counters + 2 * (size_t)rank * j->row;

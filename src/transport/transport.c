@@ -203,8 +203,12 @@ tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, c
     if (st == TSR_OK && !tsr__reduce_ok(c->type, c->reduce))
         st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
                           c->op, c->node, tsr_dtype_name(c->type));
-    if (st == TSR_OK)
-        return e->transport->all_reduce(e, c, in, out, why);
+    if (st == TSR_OK) {
+        double began = e->timed ? tsr__now_s() : 0;
+        st = e->transport->all_reduce(e, c, in, out, why);
+        e->comm_s += e->timed ? tsr__now_s() - began : 0;
+        return st;
+    }
     e->transport->fail(e, st, e->rank, why->text);
     return st;
 }
@@ -216,8 +220,12 @@ tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
     if (st == TSR_OK && x->folded && !tsr__reduce_ok(c->type, c->reduce))
         st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
                           c->op, c->node, tsr_dtype_name(c->type));
-    if (st == TSR_OK)
-        return e->transport->exchange(e, c, x, why);
+    if (st == TSR_OK) {
+        double began = e->timed ? tsr__now_s() : 0;
+        st = e->transport->exchange(e, c, x, why);
+        e->comm_s += e->timed ? tsr__now_s() - began : 0;
+        return st;
+    }
     e->transport->fail(e, st, e->rank, why->text);
     return st;
 }

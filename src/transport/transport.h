@@ -100,11 +100,17 @@ struct transport {
     void (*fail)(struct endpoint *e, tsr_status status, int rank, const char *text);
     // This rank takes part no more; whoever waits for it from now on is told so.
     void (*close)(struct endpoint *e);
+    // Memory that the other ranks can reach where it lies; by any thread. NULL: all memory is alike.
+    void *(*alloc)(struct endpoint *e, size_t bytes); // NULL: there is no more
+    void (*release)(struct endpoint *e, void *p);
 };
 struct endpoint {
     const struct transport *transport;
     int rank, size;
     int host_ranks, host_cores; // ranks of the job on this host, cores that they have together
+    // Measured for whoever sets `timed`: seconds in calls, waiting for others included.
+    bool timed;
+    double comm_s;
 };
 
 struct comm_options {
@@ -154,6 +160,8 @@ tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what
 void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text);
 void tsr__comm_close(struct endpoint *e); // NULL is fine
 
+double tsr__now_s(void); // monotonic
+
 // ---- ranks as threads of one process (threads.c) -----------------------------------------------
 
 struct thread_job;
@@ -163,6 +171,29 @@ struct endpoint *tsr__threads_endpoint(struct thread_job *j, int rank);
 void tsr__threads_free(struct thread_job *j); // after all ranks have ended
 // What ended the job, or NULL. After all ranks have ended.
 const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j);
+
+// ---- ranks as processes of one host (shm_job.c, shm_meet.c, shm_move.c) ------------------------
+
+struct shm_job;
+// Memory for a job of n ranks, without a name. *out is to be freed even after a failure (finding
+// added). Processes that are forked afterwards have it; others are handed its descriptor.
+tsr_status tsr__shm_new(tsr_session *s, int n, const struct comm_options *o, struct shm_job **out);
+// The same memory in another process, by its descriptor, which then belongs to the job.
+tsr_status tsr__shm_map(tsr_session *s, int fd, int n, const struct comm_options *o,
+                        struct shm_job **out);
+int tsr__shm_fd(const struct shm_job *j);
+void tsr__shm_free(tsr_session *s, struct shm_job *j);
+// This process's rank in the job. The session must outlive the endpoint, the job too.
+tsr_status tsr__shm_endpoint(tsr_session *s, struct shm_job *j, int rank, struct endpoint **out);
+int tsr__shm_attached(const struct shm_job *j); // endpoints made so far
+// For a process that looks after the ranks' processes: it says so before they start; has the job
+// failed; is a rank done; its signs of life so far; a rank is lost (what: "was killed by signal 9").
+// The text of that names who waits for it, and where: false if nobody does yet, and not `last`.
+void tsr__shm_watched(struct shm_job *j);
+bool tsr__shm_trouble(const struct shm_job *j, struct comm_trouble *why);
+bool tsr__shm_ended(const struct shm_job *j, int rank);
+uint64_t tsr__shm_beat(const struct shm_job *j, int rank);
+bool tsr__shm_lost(struct shm_job *j, int rank, const char *what, bool last);
 
 // ---- ranks as processes (mpi.c, net.c) ---------------------------------------------------------
 

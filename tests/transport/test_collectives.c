@@ -49,7 +49,7 @@ static void act_reduce(struct actor *a)
         free(in);
 }
 
-static void check_reduce(bool net, int n, int64_t count, bool in_place)
+static void check_reduce(const char *net, int n, int64_t count, bool in_place)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
@@ -72,7 +72,7 @@ static void check_reduce(bool net, int n, int64_t count, bool in_place)
 
 static void test_all_reduce(void **state)
 {
-    bool net = *state != NULL;
+    const char *net = *state;
     static const int64_t counts[] = {0, 1, 63, 64, 65, 2048, 2049, 100003};
     for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
         for (size_t i = 0; i < TSR_COUNT(counts); i++)
@@ -161,7 +161,7 @@ static void test_exchange(void **state)
     size_t scales[] = {0, 1, 1000, 5000, 300000};
     for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
         for (size_t i = 0; i <= TSR_COUNT(scales); i++) {
-            world_open(&w, n, *state != NULL, 5);
+            world_open(&w, n, *state, 5);
             bool last = i == TSR_COUNT(scales);
             world_run(&w, actors, last ? act_gather : act_exchange, last ? NULL : &scales[i]);
             for (int k = 0; k < n; k++)
@@ -204,7 +204,7 @@ static void test_groups(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 4, *state != NULL, 5);
+    world_open(&w, 4, *state, 5);
     world_run(&w, actors, act_groups, NULL);
     for (int k = 0; k < 4; k++)
         assert_int_equal(actors[k].status, TSR_OK);
@@ -221,7 +221,7 @@ static void test_barrier(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 5, *state != NULL, 5);
+    world_open(&w, 5, *state, 5);
     world_run(&w, actors, act_barrier, NULL);
     for (int k = 0; k < 5; k++)
         assert_int_equal(actors[k].status, TSR_OK);
@@ -271,7 +271,7 @@ static void test_disagreement(void **state)
     struct actor actors[MAX_WORLD];
     for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
         enum wrong which = (enum wrong)wrong;
-        world_open(&w, 3, *state != NULL, 5);
+        world_open(&w, 3, *state, 5);
         world_run(&w, actors, act_wrong, &which);
         for (int k = 0; k < 3; k++) {
             assert_int_equal(actors[k].status, TSR_PEER);
@@ -300,7 +300,7 @@ static void test_sizes(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 2, *state != NULL, 5);
+    world_open(&w, 2, *state, 5);
     world_run(&w, actors, act_sizes, NULL);
     assert_int_equal(actors[0].status, TSR_PEER);
     assert_non_null(strstr(actors[0].why.text, "rank 1 sends 8 bytes, rank 0 expects 4"));
@@ -325,7 +325,7 @@ static void test_bad_group(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 3, *state != NULL, 5);
+    world_open(&w, 3, *state, 5);
     world_run(&w, actors, act_bad_group, NULL);
     for (int k = 0; k < 3; k++) // the others are told what rank 0 did
         assert_true(actors[k].status == TSR_INVALID &&
@@ -351,7 +351,7 @@ static void test_ended(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 3, *state != NULL, 30);
+    world_open(&w, 3, *state, 30);
     world_run(&w, actors, act_leave, NULL);
     for (int k = 0; k < 2; k++) {
         assert_int_equal(actors[k].status, TSR_PEER);
@@ -377,7 +377,7 @@ static void test_failed(void **state)
     struct world w;
     struct actor actors[MAX_WORLD];
     double before = tsr__now_s();
-    world_open(&w, 2, *state != NULL, 30);
+    world_open(&w, 2, *state, 30);
     world_run(&w, actors, act_fail, NULL);
     assert_int_equal(actors[0].status, TSR_IO);
     assert_non_null(strstr(actors[0].why.text, "the file is gone"));
@@ -401,7 +401,7 @@ static void test_ring(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 3, *state != NULL, 30);
+    world_open(&w, 3, *state, 30);
     world_run(&w, actors, act_ring, NULL);
     for (int k = 0; k < 3; k++) {
         assert_int_equal(actors[k].status, TSR_PEER);
@@ -429,7 +429,7 @@ static void test_slow(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 2, *state != NULL, 1.5);
+    world_open(&w, 2, *state, 1.5);
     world_run(&w, actors, act_slow, NULL);
     assert_int_equal(actors[0].status, TSR_OK);
     assert_int_equal(actors[1].status, TSR_OK);
@@ -453,7 +453,7 @@ static void test_stopped(void **state)
     struct world w;
     struct actor actors[MAX_WORLD];
     double before = tsr__now_s();
-    world_open(&w, 2, true, 1.5);
+    world_open(&w, 2, "net", 1.5);
     world_mute(&w, 1);
     world_run(&w, actors, act_mute, NULL);
     assert_int_equal(actors[0].status, TSR_PEER);
@@ -484,7 +484,7 @@ static void test_faults(void **state)
     for (int kind = FAULT_SEND; kind <= FAULT_RECEIVE; kind++) {
         struct world w;
         struct actor actors[MAX_WORLD];
-        world_open(&w, 2, true, 5);
+        world_open(&w, 2, "net", 5);
         world_run(&w, actors, act_fault, &kind);
         for (int k = 0; k < 2; k++) {
             assert_int_equal(actors[k].status, TSR_PEER);
@@ -495,28 +495,29 @@ static void test_faults(void **state)
     }
 }
 
-static char net[] = "net"; // cmocka hands it over as it is, without const
+static char net[] = "net", shm[] = "shm"; // cmocka hands them over as they are, without const
 
 // clang-format off
-#define BOTH(name)                                                                                 \
+#define ALL(name)                                                                                 \
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
-    {#name " (net)", name, NULL, NULL, net}
+    {#name " (net)", name, NULL, NULL, net},                                                       \
+    {#name " (shm)", name, NULL, NULL, shm}
 // clang-format on
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_all_reduce),
-        BOTH(test_exchange),
-        BOTH(test_groups),
-        BOTH(test_barrier),
-        BOTH(test_disagreement),
-        BOTH(test_sizes),
-        BOTH(test_bad_group),
-        BOTH(test_ended),
-        BOTH(test_failed),
-        BOTH(test_ring),
-        BOTH(test_slow),
+        ALL(test_all_reduce),
+        ALL(test_exchange),
+        ALL(test_groups),
+        ALL(test_barrier),
+        ALL(test_disagreement),
+        ALL(test_sizes),
+        ALL(test_bad_group),
+        ALL(test_ended),
+        ALL(test_failed),
+        ALL(test_ring),
+        ALL(test_slow),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_faults),
     };

@@ -153,10 +153,14 @@ static void check(void **state, void (*act)(struct actor *))
     struct actor actors[MAX_WORLD];
     for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
         for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
-            world_open(&w, n, *state != NULL, 5);
+            world_open(&w, n, *state, 5);
             world_run(&w, actors, act, &sizes[i]);
-            for (int k = 0; k < n; k++)
+            for (int k = 0; k < n; k++) {
+                if (actors[k].status != TSR_OK)
+                    print_error("%d ranks, size %lld: %s\n", n, (long long)sizes[i],
+                                actors[k].why.text);
                 assert_int_equal(actors[k].status, TSR_OK);
+            }
             world_close(&w);
         }
 }
@@ -221,7 +225,7 @@ static void test_wrong(void **state)
         struct world w;
         struct actor actors[MAX_WORLD];
         enum wrong which = (enum wrong)wrong;
-        world_open(&w, 2, *state != NULL, 5);
+        world_open(&w, 2, *state, 5);
         world_run(&w, actors, act_wrong, &which);
         assert_int_not_equal(actors[1].status, TSR_OK);
         assert_non_null(strstr(actors[1].why.text, words[wrong]));
@@ -242,26 +246,27 @@ static void test_stranger(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 2, *state != NULL, 5);
+    world_open(&w, 2, *state, 5);
     world_run(&w, actors, act_stranger, NULL);
     assert_int_equal(actors[0].status, TSR_INVALID);
     assert_int_equal(actors[1].status, TSR_INVALID);
     world_close(&w);
 }
 
-static char net[] = "net"; // cmocka hands it over as it is, without const
+static char net[] = "net", shm[] = "shm"; // cmocka hands them over as they are, without const
 
 // clang-format off
-#define BOTH(name)                                                                                 \
+#define ALL(name)                                                                                 \
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
-    {#name " (net)", name, NULL, NULL, net}
+    {#name " (net)", name, NULL, NULL, net},                                                       \
+    {#name " (shm)", name, NULL, NULL, shm}
 // clang-format on
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_reduce_scatter), BOTH(test_reduce), BOTH(test_broadcast), BOTH(test_all_to_all),
-        BOTH(test_chain),          BOTH(test_wrong),  BOTH(test_stranger),
+        ALL(test_reduce_scatter), ALL(test_reduce), ALL(test_broadcast), ALL(test_all_to_all),
+        ALL(test_chain),          ALL(test_wrong),  ALL(test_stranger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

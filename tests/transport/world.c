@@ -169,12 +169,15 @@ void world_mute(struct world *w, int rank)
     pthread_mutex_unlock(&w->boxes->lock);
 }
 
-void world_open(struct world *w, int n, bool net, double timeout_s)
+void world_open(struct world *w, int n, const char *kind, double timeout_s)
 {
+    bool net = kind && strcmp(kind, "net") == 0, shm = kind && strcmp(kind, "shm") == 0;
     struct comm_options o = {.timeout_s = timeout_s};
-    *w = (struct world){.n = n, .net = net, .session = tsr_session_new(NULL)};
+    *w = (struct world){.n = n, .net = net, .shm = shm, .session = tsr_session_new(NULL)};
     if (net)
         w->boxes = boxes_new(n, 2);
+    else if (shm)
+        assert_int_equal(tsr__shm_new(w->session, n, &o, &w->memory), TSR_OK);
     else
         w->job = tsr__threads_new(w->session, n, &o);
     for (int i = 0; i < n; i++) {
@@ -182,6 +185,8 @@ void world_open(struct world *w, int n, bool net, double timeout_s)
         if (net)
             assert_int_equal(tsr__net_open(w->own[i], &w->boxes->links[i].link, 1, &o, &w->e[i]),
                              TSR_OK);
+        else if (shm)
+            assert_int_equal(tsr__shm_endpoint(w->own[i], w->memory, i, &w->e[i]), TSR_OK);
         else
             w->e[i] = tsr__threads_endpoint(w->job, i);
     }
@@ -216,6 +221,7 @@ void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *
 void world_close(struct world *w)
 {
     tsr__threads_free(w->job);
+    tsr__shm_free(w->session, w->memory);
     if (w->boxes)
         boxes_free(w->boxes);
     for (int i = 0; i < w->n; i++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// world.h - jobs of a few ranks inside a test: as threads over threads.c, or over net.c with mailboxes for a network.
+// world.h - jobs of a few ranks inside a test: as threads over threads.c, over net.c with mailboxes
+// for a network ("net"), or over shm_*.c ("shm").
 #ifndef TSR_TEST_WORLD_H
 #define TSR_TEST_WORLD_H
 
@@ -14,7 +15,8 @@
 struct mailbox_net;
 struct world {
     int n;
-    bool net;
+    bool net, shm;
+    struct shm_job *memory;
     tsr_session *session;
     tsr_session *own[MAX_WORLD]; // net: a session per rank, as processes have
     struct thread_job *job;
@@ -33,7 +35,8 @@ struct actor {
     struct comm_trouble why;
 };
 
-void world_open(struct world *w, int n, bool net, double timeout_s);
+// kind: NULL (threads), "net" or "shm".
+void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
 void world_mute(struct world *w, int rank); // net: nothing of this rank arrives any more

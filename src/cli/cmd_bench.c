@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_bench.c - runs a partition or a model again and again and says how long a run takes.
+#include "cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// Whole inputs for a partition are named and typed by its rank 0 file.
+static tsr_status load_inputs(struct cli *c, tsr_tensors *inputs)
+{
+    const char *set = cli_value(c, "--inputs"), *path = c->arguments[0];
+    char file[4096];
+    tsr_model *m = NULL;
+    snprintf(file, sizeof file, "%s%s", path, is_folder(path) ? "/rank0.onnx" : "");
+    tsr_status status = tsr_model_load(c->session, file, &m);
+    if (status == TSR_OK)
+        status = tsr_tensors_load(inputs, set ? set : "random", m, false);
+    tsr_model_free(m);
+    return status;
+}
+
+static int print_json(struct cli *c, const tsr_bench_result *r)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_DONE);
+    tsr_json_int(j, "ranks", r->ranks);
+    tsr_json_int(j, "runs", (int64_t)r->runs);
+    tsr_json_int(j, "warmups", (int64_t)r->warmups);
+    tsr_json_number(j, "load_s", r->load_s);
+    tsr_json_number(j, "seconds", r->seconds);
+    tsr_json_number(j, "runs_per_s", r->seconds > 0 ? (double)r->runs / r->seconds : 0);
+    tsr_json_begin(j, "run_ms", '{');
+    tsr_json_number(j, "mean", 1e3 * r->mean_s);
+    tsr_json_number(j, "min", 1e3 * r->min_s);
+    tsr_json_number(j, "p50", 1e3 * r->p50_s);
+    tsr_json_number(j, "p90", 1e3 * r->p90_s);
+    tsr_json_number(j, "p95", 1e3 * r->p95_s);
+    tsr_json_number(j, "p99", 1e3 * r->p99_s);
+    tsr_json_number(j, "max", 1e3 * r->max_s);
+    tsr_json_end(j);
+    tsr_json_begin(j, "communication", '[');
+    for (int i = 0; i < r->ranks; i++)
+        tsr_json_number(j, NULL, r->communication[i]);
+    tsr_json_end(j);
+    return cli_print_json(c, j, EXIT_DONE);
+}
+
+static void print_text(const tsr_bench_result *r)
+{
+    printf(
+        "%zu runs in %.2f s on %d rank%s, after %zu to warm up and %.2f s to load: %.1f runs/s\n",
+        r->runs, r->seconds, r->ranks, r->ranks == 1 ? "" : "s", r->warmups, r->load_s,
+        r->seconds > 0 ? (double)r->runs / r->seconds : 0);
+    printf("%10s %10s %10s %10s %10s %10s %10s\n", "ms", "min", "p50", "p90", "p95", "p99", "max");
+    printf("%10s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", "", 1e3 * r->min_s, 1e3 * r->p50_s,
+           1e3 * r->p90_s, 1e3 * r->p95_s, 1e3 * r->p99_s, 1e3 * r->max_s);
+    if (r->ranks < 2)
+        return;
+    printf("communication, waiting for others included:");
+    for (int i = 0; i < r->ranks; i++)
+        printf("%s rank %d %.1f %%", i ? "," : "", i, 100 * r->communication[i]);
+    printf("\n");
+}
+
+static int report(struct cli *c, const tsr_bench_result *r)
+{
+    int rank = 0, ranks = 1;
+    tsr_launcher(&rank, &ranks, NULL);
+    if (rank > 0)
+        return EXIT_DONE;
+    if (c->json)
+        return print_json(c, r);
+    print_text(r);
+    return EXIT_DONE;
+}
+
+static int run(struct cli *c)
+{
+    tsr_run_options options;
+    tsr_bench_result result = {.size = sizeof result};
+    tsr_tensors *inputs = NULL;
+    double seconds = 5;
+    const char *text = cli_value(c, "--seconds");
+    if (text && !cli_number(text, &seconds))
+        return cli_usage(c, "--seconds wants a number, not '%s'", text);
+    int code = cli_read_run_options(c, &options);
+    if (code)
+        return code;
+    tsr_status status = tsr_join(c->session, &options);
+    if (status == TSR_OK)
+        status = cli_engine(c, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_tensors_new(c->session, &inputs);
+    if (status == TSR_OK)
+        status = load_inputs(c, inputs);
+    if (status == TSR_OK)
+        status = tsr_bench(c->session, c->arguments[0], &options, inputs, seconds, &result);
+    code = cli_finish(c, status);
+    if (status == TSR_OK)
+        code = report(c, &result);
+    tsr_tensors_free(inputs);
+    return code;
+}
+
+static const struct option options_table[] = {
+    {"--seconds", "S", "how long to run (default 5)"},
+    {"--inputs", "SET", ".npz, .npy, a folder test_data_set_N, or random[:SEED] (default)"},
+    RUN_OPTIONS,
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_bench = {
+    .name = "bench",
+    .arguments = "FOLDER|MODEL",
+    .summary = "run a partition or a model again and again, and measure",
+    .detail = "Says how long a run takes (percentiles) and which share of it each rank spends in "
+              "communication.",
+    .example = "tessera bench tests/models/bert_tiny/model.onnx --seconds 1",
+    .options = options_table,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// spawn.h - ranks as child processes: what they do, and what they hand back.
+#ifndef TSR_SPAWN_H
+#define TSR_SPAWN_H
+
+#include "runtime/internal.h"
+
+// A child writes, its parent reads, in the same order. Failure is sticky: zeros are read after it.
+struct parcel {
+    int fd;
+    char *buffer; // writing
+    size_t n;
+    const char *bytes; // reading
+    size_t at, end;
+    bool failed;
+};
+void tsr__parcel_put(struct parcel *p, const void *bytes, size_t n);
+void tsr__parcel_put_int(struct parcel *p, int64_t v);
+void tsr__parcel_put_text(struct parcel *p, struct str text);
+void tsr__parcel_put_tensors(struct parcel *p, const tsr_tensors *t);
+void tsr__parcel_put_findings(struct parcel *p, const tsr_session *s);
+// Reading gives views into the parcel.
+const void *tsr__parcel_get(struct parcel *p, size_t n); // NULL: not so many are left
+int64_t tsr__parcel_int(struct parcel *p);
+struct str tsr__parcel_text(struct parcel *p);
+tsr_status tsr__parcel_tensors(struct parcel *p, tsr_tensors *to);
+// Adds the findings to s. True if one of them says that the rank failed by itself, not because another did.
+bool tsr__parcel_findings(struct parcel *p, tsr_session *s, bool add);
+
+// What the children do, and what becomes of what they hand back. s is the caller's session: in a
+// child it is the child's own copy, and knows its place in the job (tsr__run_join).
+struct spawn {
+    int n;
+    const tsr_run_options *options;
+    tsr_status (*work)(struct spawn *w, tsr_session *s, int rank, struct parcel *out);
+    tsr_status (*take)(struct spawn *w, tsr_session *s, int rank, struct parcel *in);
+    void *data;
+};
+// Starts one process per rank, in their order, waits for all, takes what they hand back. Whatever
+// happens, no child is left when it returns.
+tsr_status tsr__spawn(tsr_session *s, struct spawn *w);
+
+// ---- processes.c
+// True where this process is no rank itself and the ranks are to be its children.
+bool tsr__run_spawns(tsr_session *s, const tsr_run_options *o);
+// Number of ranks of a partition whose files are all there and whole; opens the engine too.
+tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_options *o,
+                            int *ranks);
+tsr_status tsr__run_processes(tsr_session *s, const char *folder, const tsr_run_options *o,
+                              const tsr_tensors *inputs, tsr_tensors *outputs);
+
+#endif

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm.h - ranks of one host that are processes: the memory they share, and one rank's view of it.
+//
+// Everything in the segment is found by offsets, because processes may map it at different
+// addresses. Words that change are atomic; each is written by one rank, but for the verdict on the
+// job.
+#ifndef TSR_SHM_H
+#define TSR_SHM_H
+
+#include "transport/internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SHM_LINE   64
+#define SHM_INLINE (16u << 10)  // all-reduce up to this: every member folds it whole, one meeting
+#define SHM_CHUNK  (128u << 10) // of a stage
+#define SHM_STAGES 4            // chunks of a rank's stage
+#define SHM_RING   (256u << 10) // bytes under way from one rank to another, at most
+
+enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
+
+// From one rank to another. arrived: meetings of the two that this rank has come to, and which of
+// its entries it showed at the last and the one before (2 bits). departed: meetings after which it
+// no longer reads what the other showed. Bytes put into the ring to the other; taken from the ring
+// that the other fills.
+struct shm_pair {
+    _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
+    atomic_uint_fast64_t departed;
+    _Alignas(SHM_LINE) atomic_uint_fast64_t put;
+    _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
+    atomic_uint_fast64_t copied; // parts that were read where they lie
+};
+// What goes from a rank to one other in an exchange. at: offset in the segment, 0: through the ring.
+struct shm_part {
+    uint64_t bytes, at;
+};
+// What a rank says about one call. A rank has two of these and uses them in turn, so that it may go
+// on while others still read.
+struct shm_entry {
+    _Alignas(SHM_LINE) struct comm_header header; // its first 64 bytes are what is compared
+    uint64_t in, out;                             // of an all-reduce: offsets, 0: out of reach
+    uint64_t staged;                              // chunks that it had staged before
+    _Alignas(SHM_LINE) char data[SHM_INLINE];
+};
+struct shm_slot {
+    _Alignas(SHM_LINE) atomic_int state;
+    atomic_int waiting_for; // rank, or -1
+    atomic_int pid;
+    atomic_int showing; // entry of the call it is in
+    _Alignas(SHM_LINE) atomic_uint_fast64_t beat;
+    _Alignas(SHM_LINE) atomic_uint_fast64_t staged; // chunks staged so far
+    struct shm_entry entries[2];
+};
+struct shm_head {
+    _Alignas(SHM_LINE) uint32_t magic, n;
+    uint64_t bytes;
+    atomic_int attached;                  // ranks that have mapped the segment
+    _Alignas(SHM_LINE) atomic_int failed; // 0; 1: being written; 2: trouble can be read
+    struct comm_trouble trouble;
+};
+
+// Where things lie in a segment for n ranks.
+struct shm_layout {
+    size_t slots, pairs, parts, stages, rings, heaps, ring_bytes, heap_bytes, bytes;
+};
+
+struct shm_job {
+    struct shm_layout at;
+    char *base;
+    int n, fd; // fd -1: inherited by fork alone
+    double timeout_s;
+    int host_ranks, host_cores;
+    bool watched; // somebody else looks after the processes
+};
+
+#define SHM_STAGE   2
+#define SHM_CLASSES 512 // of sizes, in shm_heap.c
+// Who may still read what this rank has shown: the meeting with each rank of a list.
+struct shm_readers {
+    uint64_t *meeting; // [rank]
+    int *list, n;
+};
+// Another rank, as this one has seen it so far.
+struct shm_peer {
+    uint64_t meetings;                 // with it, that this rank came to
+    uint64_t seen;                     // that it came to
+    unsigned entry;                    // which it showed at the last of them that both came to
+    uint64_t put, taken, copied, gave; // like in shm_pair; gave: parts given where they lie
+    uint64_t beat;
+    double silent_s, looked_s;
+};
+
+struct shm {
+    struct endpoint endpoint; // first
+    struct shm_job *job;
+    struct shm_slot *slot;
+    struct shm_peer *peers;
+    struct shm_readers readers[3]; // of both entries, and of the stage
+    unsigned calls;
+    int rings; // looks in a row that saw a ring of ranks that wait for each other
+    int gone;  // looks in a row that saw that the rank waited for has ended
+    bool crowded;
+    uint64_t staged;
+    const void **ins;
+    void **outs;
+    size_t *sent, *got;
+    int64_t (*notes)[COMM_NOTES];
+    pthread_mutex_t heap_lock;
+    size_t heap_used;
+    char *free[SHM_CLASSES];
+    tsr_session *session;
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stop;
+    // Looks elsewhere too while this rank waits (job over hosts), or NULL.
+    tsr_status (*also)(void *data, const struct comm_call *c, int peer, struct comm_trouble *why);
+    void *also_data;
+};
+
+static inline struct shm_head *shm_head(const struct shm_job *j)
+{
+    return (struct shm_head *)j->base;
+}
+
+static inline struct shm_slot *shm_slot(const struct shm_job *j, int rank)
+{
+    return (struct shm_slot *)(j->base + j->at.slots) + rank;
+}
+
+// The words that `from` writes for `to`.
+static inline struct shm_pair *shm_pair(const struct shm_job *j, int from, int to)
+{
+    return (struct shm_pair *)(j->base + j->at.pairs) + (size_t)from * (size_t)j->n + (size_t)to;
+}
+
+static inline struct shm_part *shm_parts(const struct shm_job *j, int rank, int entry)
+{
+    size_t row = (size_t)rank * 2 + (size_t)entry;
+    return (struct shm_part *)(j->base + j->at.parts) + row * (size_t)j->n;
+}
+
+static inline char *shm_stage(const struct shm_job *j, int rank, uint64_t chunk)
+{
+    size_t place = (size_t)rank * SHM_STAGES + (size_t)(chunk % SHM_STAGES);
+    return j->base + j->at.stages + place * SHM_CHUNK;
+}
+
+static inline char *shm_ring(const struct shm_job *j, int from, int to)
+{
+    return j->base + j->at.rings + ((size_t)from * (size_t)j->n + (size_t)to) * j->at.ring_bytes;
+}
+
+// ---- shm_job.c
+void tsr__shm_fail(struct shm_job *j, tsr_status status, int rank, const char *text);
+tsr_status tsr__shm_told(const struct shm_job *j, struct comm_trouble *why);
+
+// ---- shm_meet.c
+// Shows this rank's entry to the group (made with tsr__shm_begin) and waits until all members have
+// come and say the same.
+tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *c, const int64_t *notes,
+                          struct shm_entry **out, struct comm_trouble *why);
+tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
+// All members come to this point of the call.
+tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
+// The entry that a member showed at this rank's last meeting with it.
+const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank);
+// This rank no longer reads what the members showed; they may still read what it did.
+void tsr__shm_depart(struct shm *me, const struct comm_call *c);
+// Waits until nobody reads what was shown: entry 0 or 1, or SHM_STAGE.
+tsr_status tsr__shm_released(struct shm *me, const struct comm_call *c, int what,
+                             struct comm_trouble *why);
+// One look around while waiting for a rank.
+tsr_status tsr__shm_look(struct shm *me, const struct comm_call *c, int peer,
+                         struct comm_trouble *why);
+// Waits until a word of another rank, shifted, is at least `wanted`; *seen is what it is then.
+tsr_status tsr__shm_await(struct shm *me, const struct comm_call *c, int peer,
+                          const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
+                          uint64_t *seen, struct comm_trouble *why);
+tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why);
+
+// ---- shm_heap.c
+void *tsr__shm_alloc(struct endpoint *e, size_t bytes);
+void tsr__shm_release(struct endpoint *e, void *p);
+
+// ---- shm_move.c
+tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
+                               void *out, struct comm_trouble *why);
+tsr_status tsr__shm_exchange(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
+                             struct comm_trouble *why);
+
+#endif

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_move.c - all-reduce and exchange between processes that share memory.
+//
+// Three ways for a reduction, each folding in group order. Small: everybody's data lies in its entry,
+// every member folds all of it, one meeting. In reach (tensors that lie in the shared memory
+// themselves): each member folds a slice of all inputs into all outputs, nothing is copied. Else
+// staged: chunks are copied into shared memory and folded from there while they are in the cache.
+// An exchange reads parts where they lie, or takes them from a ring that the sender fills.
+#include "transport/shm.h"
+
+#include <stdio.h>
+
+// Offset of memory that the others can reach; 0: they cannot.
+static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
+{
+    uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
+    uintptr_t first = base + me->job->at.heaps, end = base + me->job->at.bytes;
+    return at >= first && at < end && bytes <= end - at ? at - base : 0;
+}
+
+static int place_of(const struct shm *me, const struct comm_call *c)
+{
+    int i = 0;
+    while (c->group[i] != me->endpoint.rank)
+        i++;
+    return i;
+}
+
+// ---- all-reduce --------------------------------------------------------------------------------
+
+static tsr_status reduce_inline(struct shm *me, const struct comm_call *c, void *out)
+{
+    for (int i = 0; i < c->n_group; i++)
+        me->ins[i] = tsr__shm_entry(me, (int)c->group[i])->data;
+    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, &out, 1, 0, c->count);
+    return TSR_OK;
+}
+
+static bool all_in_reach(const struct shm *me, const struct comm_call *c)
+{
+    bool all = true;
+    for (int i = 0; i < c->n_group; i++) {
+        const struct shm_entry *e = tsr__shm_entry(me, (int)c->group[i]);
+        all &= e->in && e->out;
+    }
+    return all;
+}
+
+static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *c, int self,
+                                  struct comm_trouble *why)
+{
+    int64_t first, length;
+    for (int i = 0; i < c->n_group; i++) {
+        const struct shm_entry *e = tsr__shm_entry(me, (int)c->group[i]);
+        me->ins[i] = me->job->base + e->in;
+        me->outs[i] = me->job->base + e->out;
+    }
+    tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, self, &first, &length);
+    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
+    return tsr__shm_sync(me, c, why);
+}
+
+// Waits until a member has staged the chunk of that number, counted from the start of the call.
+static tsr_status await_chunk(struct shm *me, const struct comm_call *c, int peer, uint64_t chunk,
+                              struct comm_trouble *why)
+{
+    const struct shm_slot *s = shm_slot(me->job, peer);
+    uint64_t wanted = tsr__shm_entry(me, peer)->staged + chunk + 1, seen;
+    return tsr__shm_await(me, c, peer, &s->staged, 0, wanted, &seen, why);
+}
+
+static void stage(struct shm *me, const void *from, size_t bytes)
+{
+    memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);
+    atomic_store_explicit(&me->slot->staged, ++me->staged, memory_order_release);
+}
+
+static size_t chunk_at(size_t bytes, size_t at)
+{
+    return at < bytes ? (bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK) : 0;
+}
+
+// Two members: each stages its input one chunk ahead and folds both. A member that has staged
+// chunk k + 1 is done with chunk k - 1, so of four chunks in turn none is written while it is read.
+static tsr_status reduce_pair(struct shm *me, const struct comm_call *c, int self, const char *in,
+                              char *out, struct comm_trouble *why)
+{
+    size_t unit = tsr__elem_bytes(c->type), bytes = (size_t)c->count * unit;
+    int peer = (int)c->group[1 - self];
+    uint64_t first = tsr__shm_entry(me, peer)->staged;
+    stage(me, in, chunk_at(bytes, 0));
+    for (size_t at = 0, k = 0; at < bytes; at += SHM_CHUNK, k++) {
+        size_t next = chunk_at(bytes, at + SHM_CHUNK);
+        if (next)
+            stage(me, in + at + SHM_CHUNK, next);
+        tsr_status st = await_chunk(me, c, peer, k, why);
+        if (st != TSR_OK)
+            return st;
+        void *to = out + at;
+        me->ins[self] = in + at;
+        me->ins[1 - self] = shm_stage(me->job, peer, first + k);
+        tsr__reduce(c->type, c->reduce, me->ins, 2, &to, 1, 0,
+                    (int64_t)(chunk_at(bytes, at) / unit));
+    }
+    return TSR_OK;
+}
+
+// One chunk of more than two members: all stage it, each folds a slice and puts the result into its
+// own place of the chunk, all take the others' slices.
+static tsr_status reduce_chunk(struct shm *me, const struct comm_call *c, int self, const char *in,
+                               char *out, size_t bytes, struct comm_trouble *why)
+{
+    size_t unit = tsr__elem_bytes(c->type);
+    int64_t first, length, count = (int64_t)(bytes / unit);
+    uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
+    char *mine = shm_stage(me->job, me->endpoint.rank, me->staged);
+    stage(me, in, bytes);
+    tsr_status st = tsr__shm_sync(me, c, why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < c->n_group; i++) {
+        uint64_t base = tsr__shm_entry(me, (int)c->group[i])->staged;
+        me->outs[i] = shm_stage(me->job, (int)c->group[i], base + chunk);
+        me->ins[i] = me->outs[i];
+    }
+    tsr__slice(count, unit, c->n_group, self, &first, &length);
+    void *to[2] = {mine, out};
+    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, to, 2, first, length);
+    if ((st = tsr__shm_sync(me, c, why)) != TSR_OK)
+        return st;
+    for (int i = 0; i < c->n_group; i++) {
+        tsr__slice(count, unit, c->n_group, i, &first, &length);
+        size_t at = (size_t)first * unit;
+        if (i != self)
+            memcpy(out + at, (const char *)me->outs[i] + at, (size_t)length * unit);
+    }
+    return TSR_OK;
+}
+
+static tsr_status reduce_staged(struct shm *me, const struct comm_call *c, int self, const char *in,
+                                char *out, struct comm_trouble *why)
+{
+    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
+    tsr_status st = tsr__shm_released(me, c, SHM_STAGE, why);
+    if (st == TSR_OK && c->n_group == 2)
+        return reduce_pair(me, c, self, in, out, why);
+    for (size_t at = 0; at < bytes && st == TSR_OK; at += SHM_CHUNK)
+        st = reduce_chunk(me, c, self, in + at, out + at, chunk_at(bytes, at), why);
+    return st;
+}
+
+tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
+                               void *out, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)e;
+    struct shm_entry *mine;
+    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
+    tsr_status st = tsr__shm_begin(me, c, NULL, &mine, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    if (bytes <= SHM_INLINE) {
+        if (bytes)
+            memcpy(mine->data, in, bytes);
+    } else {
+        mine->in = reach(me, in, bytes);
+        mine->out = reach(me, out, bytes);
+    }
+    int self = place_of(me, c);
+    st = tsr__shm_meet(me, c, why);
+    if (st == TSR_OK && bytes <= SHM_INLINE)
+        st = reduce_inline(me, c, out);
+    else if (st == TSR_OK && all_in_reach(me, c))
+        st = reduce_in_reach(me, c, self, why);
+    else if (st == TSR_OK)
+        st = reduce_staged(me, c, self, in, out, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    tsr__shm_depart(me, c);
+    return TSR_OK;
+}
+
+// ---- exchange: parts through rings -------------------------------------------------------------
+
+// One exchange at work. sent and got: bytes so far, per member.
+struct exchange {
+    struct shm *me;
+    const struct comm_call *c;
+    struct comm_exchange *x;
+    int self;
+    size_t *sent, *got;
+};
+
+// Every part begins on a line of its own, so that elements are aligned and never split.
+static uint64_t line_up(uint64_t bytes)
+{
+    return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+// Puts more of what goes to member i into its ring; true if anything went.
+static bool push(struct exchange *w, int i)
+{
+    struct shm *me = w->me;
+    int peer = (int)w->c->group[i];
+    const struct comm_buffer *from = &w->x->send[i];
+    struct shm_peer *p = &me->peers[peer];
+    size_t ring = me->job->at.ring_bytes, left = from->bytes - w->sent[i];
+    if (left == 0)
+        return false;
+    uint64_t taken = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->taken,
+                                          memory_order_acquire);
+    size_t room = p->put - taken < ring ? ring - (size_t)(p->put - taken) : 0;
+    size_t at = (size_t)(p->put % ring);
+    size_t n = left < room ? left : room;
+    n = n < ring - at ? n : ring - at;
+    n = n < ring / 2 ? n : ring / 2; // the other side works while this one fills
+    if (n == 0)
+        return false;
+    memcpy(shm_ring(me->job, me->endpoint.rank, peer) + at, (const char *)from->p + w->sent[i], n);
+    w->sent[i] += n;
+    p->put += n;
+    if (w->sent[i] == from->bytes)
+        p->put = line_up(p->put);
+    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->put, p->put,
+                          memory_order_release);
+    return true;
+}
+
+// What lies in the ring from a member, in one piece, of at most `left` bytes.
+static size_t waiting(const struct exchange *w, int peer, size_t left, const char **at)
+{
+    const struct shm *me = w->me;
+    size_t ring = me->job->at.ring_bytes;
+    uint64_t taken = me->peers[peer].taken;
+    uint64_t put = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->put,
+                                        memory_order_acquire);
+    size_t n = (size_t)(put - taken), offset = (size_t)(taken % ring);
+    *at = shm_ring(me->job, peer, me->endpoint.rank) + offset;
+    n = n < ring - offset ? n : ring - offset;
+    return n < left ? n : left;
+}
+
+static void took(const struct exchange *w, int peer, size_t n, bool last)
+{
+    struct shm *me = w->me;
+    me->peers[peer].taken += n;
+    if (last)
+        me->peers[peer].taken = line_up(me->peers[peer].taken);
+    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->taken, me->peers[peer].taken,
+                          memory_order_release);
+}
+
+// Takes more of what comes from member i.
+static bool pull(struct exchange *w, int i)
+{
+    const struct comm_buffer *to = &w->x->recv[i];
+    int peer = (int)w->c->group[i];
+    const char *at;
+    if (w->got[i] == to->bytes)
+        return false;
+    size_t n = waiting(w, peer, to->bytes - w->got[i], &at);
+    if (n == 0)
+        return false;
+    memcpy((char *)to->p + w->got[i], at, n);
+    w->got[i] += n;
+    took(w, peer, n, w->got[i] == to->bytes);
+    return true;
+}
+
+static uint64_t part_at(const struct exchange *w, int i)
+{
+    int peer = (int)w->c->group[i];
+    int entry = (int)(tsr__shm_entry(w->me, peer) - shm_slot(w->me->job, peer)->entries);
+    return shm_parts(w->me->job, peer, entry)[w->me->endpoint.rank].at;
+}
+
+// Folds the next piece that has come from everybody; got[self] counts.
+static bool fold(struct exchange *w)
+{
+    struct shm *me = w->me;
+    size_t unit = tsr__elem_bytes(w->c->type), done = w->got[w->self];
+    size_t n = w->x->recv[0].bytes - done;
+    for (int i = 0; i < w->c->n_group && n; i++) {
+        uint64_t at = i == w->self ? 0 : part_at(w, i);
+        const char *from =
+            i == w->self ? (const char *)w->x->send[i].p + done : me->job->base + at + done;
+        if (i != w->self && !at)
+            n = waiting(w, (int)w->c->group[i], n, &from);
+        me->ins[i] = from;
+    }
+    n = n / unit * unit;
+    if (n == 0)
+        return false;
+    void *to = (char *)w->x->folded + done;
+    tsr__reduce(w->c->type, w->c->reduce, me->ins, w->c->n_group, &to, 1, 0, (int64_t)(n / unit));
+    for (int i = 0; i < w->c->n_group; i++) {
+        w->got[i] += n;
+        if (i != w->self && !part_at(w, i))
+            took(w, (int)w->c->group[i], n, w->got[i] == w->x->recv[0].bytes);
+    }
+    return true;
+}
+
+// A member that something is still missing from, or that has still to take something; -1: all is
+// done. Of those, one whose ring is empty: what others sent may wait for it to be folded.
+static int missing(const struct exchange *w)
+{
+    int open = -1;
+    const char *at;
+    for (int i = 0; i < w->c->n_group; i++) {
+        int peer = (int)w->c->group[i];
+        size_t left = i == w->self ? 0 : w->x->recv[w->x->folded ? 0 : i].bytes - w->got[i];
+        if (left && !part_at(w, i) && waiting(w, peer, left, &at) == 0)
+            return peer;
+        open = left ? peer : open;
+    }
+    for (int i = 0; i < w->c->n_group; i++)
+        if (i != w->self && w->sent[i] < w->x->send[i].bytes)
+            return (int)w->c->group[i];
+    return open;
+}
+
+static bool step(struct exchange *w)
+{
+    bool moved = false;
+    for (int i = 0; i < w->c->n_group; i++)
+        if (i != w->self)
+            moved |= push(w, i);
+    if (w->x->folded)
+        return w->got[w->self] < w->x->recv[0].bytes ? fold(w) || moved : moved;
+    for (int i = 0; i < w->c->n_group; i++)
+        if (i != w->self)
+            moved |= pull(w, i);
+    return moved;
+}
+
+static tsr_status move_parts(struct exchange *w, struct comm_trouble *why)
+{
+    struct patience p = {0};
+    int peer;
+    while ((peer = missing(w)) >= 0) {
+        if (step(w)) {
+            p = (struct patience){0};
+            w->me->gone = 0;
+            continue;
+        }
+        if (!tsr__patience(&p, w->me->crowded))
+            continue;
+        atomic_store(&w->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
+        tsr_status st = tsr__shm_look(w->me, w->c, peer, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (w->x->folded) // alone in the group, or all lay in reach
+        while (w->got[w->self] < w->x->recv[0].bytes)
+            fold(w);
+    return TSR_OK;
+}
+
+// ---- exchange ----------------------------------------------------------------------------------
+
+// Writes what goes to whom; what lies in reach does not go through a ring.
+static void offer(struct exchange *w)
+{
+    struct shm *me = w->me;
+    struct shm_part *parts = shm_parts(me->job, me->endpoint.rank, (int)(me->calls & 1));
+    for (int i = 0; i < w->c->n_group; i++) {
+        const struct comm_buffer *b = &w->x->send[i];
+        uint64_t at = b->bytes > SHM_INLINE ? reach(me, b->p, b->bytes) : 0;
+        parts[w->c->group[i]] = (struct shm_part){b->bytes, at};
+        w->sent[i] = at || i == w->self ? b->bytes : 0;
+        me->peers[w->c->group[i]].gave += at && i != w->self;
+    }
+}
+
+static tsr_status check_sizes(const struct exchange *w, struct comm_trouble *why)
+{
+    const struct shm *me = w->me;
+    for (int i = 0; i < w->c->n_group; i++) {
+        int peer = (int)w->c->group[i];
+        int entry = (int)(tsr__shm_entry(me, peer) - shm_slot(me->job, peer)->entries);
+        uint64_t sent = shm_parts(me->job, peer, entry)[me->endpoint.rank].bytes;
+        size_t expected = w->x->recv[w->x->folded ? 0 : i].bytes;
+        if (sent != expected)
+            return tsr__trouble(why, TSR_PEER, peer,
+                                "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
+                                w->c->op, w->c->node, (long long)w->c->id, peer,
+                                (unsigned long long)sent, me->endpoint.rank, expected);
+    }
+    return TSR_OK;
+}
+
+// Copies what can be read where it lies, this member's own part among it.
+static void copy_in_reach(struct exchange *w)
+{
+    for (int i = 0; i < w->c->n_group && !w->x->folded; i++) {
+        const struct comm_buffer *to = &w->x->recv[i];
+        uint64_t at = i == w->self ? 0 : part_at(w, i);
+        const void *from = i == w->self ? w->x->send[i].p : w->me->job->base + at;
+        if (!at && i != w->self)
+            continue;
+        if (to->bytes && to->p != from)
+            memcpy(to->p, from, to->bytes);
+        w->got[i] = to->bytes;
+    }
+}
+
+// Tells those whose parts were read where they lay, and waits for those who read ours.
+static tsr_status settle(struct exchange *w, struct comm_trouble *why)
+{
+    struct shm *me = w->me;
+    for (int i = 0; i < w->c->n_group; i++) {
+        int peer = (int)w->c->group[i];
+        if (i != w->self && part_at(w, i))
+            atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->copied,
+                                  ++me->peers[peer].copied, memory_order_release);
+    }
+    for (int i = 0; i < w->c->n_group; i++) {
+        int peer = (int)w->c->group[i];
+        uint64_t seen;
+        if (i == w->self)
+            continue;
+        tsr_status st =
+            tsr__shm_await(me, w->c, peer, &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
+                           me->peers[peer].gave, &seen, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status tell_arrived(struct exchange *w, struct comm_trouble *why)
+{
+    struct shm *me = w->me;
+    if (!w->x->arrived)
+        return TSR_OK;
+    for (int i = 0; i < w->c->n_group; i++)
+        memcpy(me->notes[i], tsr__shm_entry(me, (int)w->c->group[i])->header.notes,
+               sizeof me->notes[i]);
+    return w->x->arrived(w->x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+}
+
+tsr_status tsr__shm_exchange(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
+                             struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)e;
+    struct shm_entry *mine;
+    struct exchange w = {me, c, x, place_of(me, c), me->sent, me->got};
+    memset(me->got, 0, (size_t)c->n_group * sizeof *me->got);
+    tsr_status st = tsr__shm_begin(me, c, x->notes, &mine, why);
+    if (st == TSR_OK) {
+        offer(&w);
+        st = tsr__shm_meet(me, c, why);
+    }
+    if (st == TSR_OK)
+        st = tell_arrived(&w, why);
+    if (st == TSR_OK)
+        st = check_sizes(&w, why);
+    if (st == TSR_OK) {
+        copy_in_reach(&w);
+        st = move_parts(&w, why);
+    }
+    if (st == TSR_OK)
+        st = settle(&w, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    tsr__shm_depart(me, c);
+    return TSR_OK;
+}
