@@ -165,19 +165,6 @@ static double dearest_price(const struct wide *w)
     return (double)NEVER / 16 / sum;
 }
 
-#ifdef TRACE
-#include <stdio.h>
-static void trace(const struct solving *s)
-{
-    fprintf(stderr, "%7.2f cost %lld bound %lld gap %.4f theta %g n %u rows %u cells %llu\n",
-            tsr__effort_elapsed(&s->effort), (long long)(s->search.best_cost + s->core.shift),
-            (long long)(tsr__search_bound(&s->search) + s->core.shift),
-            (double)(s->cost - s->bound) / (double)(s->cost + 1), s->search.theta, s->w.n,
-            s->w.n_rows, (unsigned long long)s->search.dual.cells);
-}
-#else
-#define trace(s) ((void)0)
-#endif
 // One round of search: the bound and answers from it, then moves.
 static void look(struct search *q, double fraction, int passes, int rounds)
 {
@@ -200,7 +187,6 @@ static void look_on(struct solving *s)
         take(s);
         bool better = s->cost < cost || s->bound > bound + bound / 1000000;
         stale = better || s->effort.seconds > 0 ? 0 : stale + 1;
-        trace(s);
     }
 }
 
@@ -272,7 +258,6 @@ static bool look_together(struct solving *s)
     if (started) {
         do {
             look(&s->search, 0.05, 400, 100);
-            trace(s);
         } while (!exchange(&p, &s->search) && !tsr__effort_over(&s->effort));
         pthread_join(thread, NULL);
         pthread_mutex_destroy(&p.lock);

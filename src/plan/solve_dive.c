@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_dive.c - a first answer: decide a node, strike out what it forbids, and so on.
 //
-// Choices go by the messages of the bound. Where a node has no choice left, the dive starts again with
-// the nodes first that failed before.
+// Choices go by usage, where that makes an answer, else by the messages of the bound. Where a node has
+// no choice left, the dive starts again with the nodes first that failed before.
 #include "solve_search.h"
 
 #define DIVES 100
@@ -14,7 +14,23 @@ struct dive {
     uint32_t *left, *queue, *conflicts;
     uint8_t *queued, *done;
     double *guide;
+    bool by_usage;
 };
+
+// What a choice uses, each row counted by how little it may hold; or what the messages say.
+static void find_guide(struct dive *d, uint32_t v)
+{
+    const struct wide *w = d->w;
+    if (!d->by_usage) {
+        tsr__dual_gather(&d->s->dual, v, d->guide);
+        return;
+    }
+    for (uint32_t c = 0; c < w->k[v]; c++)
+        d->guide[c] = (double)w->cost[v][c] * 1e-30; // decides only between equals
+    for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++)
+        for (uint32_t c = 0; c < w->k[v]; c++)
+            d->guide[c] += (double)w->uses[i].usage[c] * (w->uses[i].end - w->uses[i].begin);
+}
 
 static bool allowed(const struct wide *w, const struct tree_edge *e, uint32_t u, uint32_t a,
                     uint32_t c)
@@ -88,7 +104,7 @@ static bool dive_once(struct dive *d, uint32_t *x)
     }
     for (uint32_t v = next_node(d); v != NONE; v = next_node(d)) {
         uint32_t best = NONE;
-        tsr__dual_gather(&d->s->dual, v, d->guide);
+        find_guide(d, v);
         for (uint32_t c = 0; c < w->k[v]; c++)
             if (d->alive[v][c] && (best == NONE || d->guide[c] < d->guide[best]))
                 best = c;
@@ -119,11 +135,11 @@ void tsr__search_dive(struct search *s)
     d.queued = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
     d.done = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
     d.guide = HEAP_ARRAY(h, double, k);
-    for (int i = 0; i < DIVES && !h->failed && !tsr__effort_over(s->effort); i++)
-        if (dive_once(&d, s->x)) {
-            tsr__search_settle(s, s->x);
+    for (int i = 0; i < DIVES && !h->failed && !tsr__effort_over(s->effort); i++) {
+        d.by_usage = i % 2 == 0;
+        if (dive_once(&d, s->x) && (tsr__search_offer(s, s->x) || tsr__search_settle(s, s->x, 20)))
             break;
-        }
+    }
     for (uint32_t v = 0; d.alive && v < w->n; v++)
         tsr__heap_free(h, d.alive[v]);
     void *all[] = {d.alive, d.left, d.queue, d.conflicts, d.queued, d.done, d.guide};

@@ -169,11 +169,19 @@ static void prepare(struct search *s, const struct move_plan *p, const uint32_t 
     }
 }
 
-// y: x with all but the fixed nodes at their optimum under the prices. y may be x.
-static bool move(struct search *s, const uint32_t *x, uint32_t *y, bool global)
+static int draw_plan(struct search *s, bool global)
 {
-    int plans = global && s->w->n > SMALL ? SEARCH_PLANS / 2 : SEARCH_PLANS;
-    int plan = (int)(random_next(&s->random) % (uint64_t)plans);
+    int half = SEARCH_PLANS / 2, plan = (int)(random_next(&s->random) % SEARCH_PLANS);
+    if (s->w->n > SMALL) // regions mostly
+        plan = plan % half + (global || random_next(&s->random) % 8 == 0 ? 0 : half);
+    if (random_next(&s->random) % 4 == 0)
+        renew(s, plan);
+    return plan;
+}
+
+// y: x with all but the fixed nodes at their optimum under the prices. y may be x.
+static bool move(struct search *s, int plan, const uint32_t *x, uint32_t *y)
+{
     struct move_plan *p = plan_of(s, plan);
     if (!p)
         return false;
@@ -184,38 +192,67 @@ static bool move(struct search *s, const uint32_t *x, uint32_t *y, bool global)
     if (least < NEVER)
         tsr__tree_back(&p->tree, s->unary, y);
     s->effort->work += p->tree.cells * 2 + s->w->n_edges;
-    if (random_next(&s->random) % 4 == 0)
-        renew(s, plan);
     return least < NEVER;
 }
 
-// Moves until no row is broken, each time dearer; prices in trial.
-static bool settle(struct search *s, uint32_t *x, int tries)
+// Makes the rows dearer that are broken under s->load.
+static void raise_prices(struct search *s)
 {
     const struct wide *w = s->w;
+    double most = 0;
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        most = fmax(most, fmax(s->trial[r], s->dual.best_lambda[r]));
+    for (uint32_t r = 0; r < w->n_rows; r++)
+        if (s->load[r] > w->bound[r])
+            s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
+    price(s, s->trial);
+}
+
+// Moves on until no row is broken, each time dearer; prices in trial.
+static bool settle(struct search *s, uint32_t *x, int tries)
+{
     for (int i = 0;; i++) {
-        tsr__wide_load(w, x, s->load);
-        if (tsr__wide_excess(w, s->load) <= 0)
+        tsr__wide_load(s->w, x, s->load);
+        if (tsr__wide_excess(s->w, s->load) <= 0)
             return true;
         if (i == tries || tsr__effort_over(s->effort))
             return false;
-        double most = 0;
-        for (uint32_t r = 0; r < w->n_rows; r++)
-            most = fmax(most, fmax(s->trial[r], s->dual.best_lambda[r]));
-        for (uint32_t r = 0; r < w->n_rows; r++)
-            if (s->load[r] > w->bound[r])
-                s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
-        price(s, s->trial);
-        if (!move(s, x, x, true))
+        raise_prices(s);
+        if (!move(s, draw_plan(s, true), x, x))
             return false;
     }
 }
 
-void tsr__search_settle(struct search *s, uint32_t *x)
+// One move from x to y, repeated dearer until it breaks no row.
+static bool kept_move(struct search *s, int plan, const uint32_t *x, uint32_t *y, int tries)
+{
+    price(s, s->trial);
+    for (int i = 0; i <= tries; i++) {
+        if (!move(s, plan, x, y))
+            return false;
+        tsr__wide_load(s->w, y, s->load);
+        if (tsr__wide_excess(s->w, s->load) <= 0)
+            return true;
+        raise_prices(s);
+    }
+    return false;
+}
+
+bool tsr__search_settle(struct search *s, uint32_t *x, int tries)
 {
     memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
-    if (settle(s, x, 60))
-        tsr__search_offer(s, x);
+    return settle(s, x, tries) && tsr__search_offer(s, x);
+}
+
+// From x to y, which keeps all rows. Going on with other moves finds more than the same one at dearer
+// prices, but is dear itself where each is of a large program.
+static bool one_round(struct search *s)
+{
+    int plan = draw_plan(s, false);
+    if (s->w->n > SMALL || random_next(&s->random) % 4 == 0)
+        return kept_move(s, plan, s->x, s->y, 5);
+    price(s, s->trial);
+    return move(s, plan, s->x, s->y) && settle(s, s->y, 4);
 }
 
 void tsr__search_polish(struct search *s, int rounds)
@@ -223,7 +260,10 @@ void tsr__search_polish(struct search *s, int rounds)
     const struct wide *w = s->w;
     if (!s->found)
         return;
-    int64_t cost = s->best_cost;
+    // Answers that are a little worse are gone on from; how much is drawn for each call.
+    static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
+    double slack = worse[random_next(&s->random) % TSR_COUNT(worse)];
+    int64_t most = s->best_cost + (int64_t)(slack * fabs((double)s->best_cost));
     memcpy(s->x, s->best, w->n * sizeof(*s->x));
     for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
         double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
@@ -231,12 +271,9 @@ void tsr__search_polish(struct search *s, int rounds)
             factor = 0; // only what is broken has a price
         for (uint32_t r = 0; r < w->n_rows; r++)
             s->trial[r] = s->dual.best_lambda[r] * factor;
-        price(s, s->trial);
-        if (!move(s, s->x, s->y, false) || !settle(s, s->y, 4))
+        if (!one_round(s))
             continue;
-        int64_t c = tsr__wide_cost(w, s->y);
-        if (c <= cost) {
-            cost = c;
+        if (tsr__wide_cost(w, s->y) <= most) {
             uint32_t *swap = s->x;
             s->x = s->y;
             s->y = swap;
@@ -276,11 +313,14 @@ static void candidate(struct search *s, bool repair)
     tsr__dual_round(&s->dual, s->x);
     if (tsr__wide_cost(s->w, s->x) >= NEVER)
         return;
-    if (tsr__search_offer(s, s->x) || !repair)
+    // Repairs are dear in large programs: passes come first.
+    if (tsr__search_offer(s, s->x) || !repair || s->repair_work > s->pass_work / 2)
         return;
+    uint64_t before = s->effort->work;
     memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
     if (settle(s, s->x, 12))
         tsr__search_offer(s, s->x);
+    s->repair_work += s->effort->work - before;
 }
 
 // Steps become smaller where they do not raise the bound, and start again from the best prices.
@@ -309,6 +349,7 @@ void tsr__search_climb(struct search *s, int passes)
     for (int i = 0; i < passes && !tsr__effort_over(s->effort) && !tsr__search_proved(s); i++) {
         tsr__dual_pass(d);
         s->effort->work += d->cells;
+        s->pass_work += d->cells;
         if (i % 5 == 0)
             candidate(s, i % 50 == 0);
         if (s->w->n_rows == 0 || adapt(s))

@@ -24,6 +24,7 @@ struct search {
     // steps of the prices
     double theta, last;
     int since;
+    uint64_t pass_work, repair_work; // spent so far
     // moves
     struct move_plan plans[SEARCH_PLANS];
     uint64_t max_cells;
@@ -41,8 +42,8 @@ void tsr__search_climb(struct search *s, int passes);
 void tsr__search_polish(struct search *s, int rounds);
 // A first answer by other means, where climbing gave none.
 void tsr__search_dive(struct search *s);
-// Makes an assignment without forbidden pairs keep the rows, and offers it.
-void tsr__search_settle(struct search *s, uint32_t *x);
+// Makes an assignment without forbidden pairs keep the rows, and offers it; false: it is not taken.
+bool tsr__search_settle(struct search *s, uint32_t *x, int tries);
 // The exact minimum under prices, where the whole is narrow: bound, answer, and its load.
 void tsr__search_exact(struct search *s, struct tree *t, const double *lambda);
 // Offers an assignment; true if it keeps all rows and is the best so far.
