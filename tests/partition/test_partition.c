@@ -93,15 +93,31 @@ static void strict_wants_all_cut(void **state)
     assert_int_equal(s.cut_nodes, 0);
 }
 
-static void texts_do_not_travel(void **state)
+// x is taken in on device 1 alone, y is wanted on device 0.
+static void from_one_to_zero(struct bench *b, tsr_dtype type)
 {
-    struct bench *b = *state;
     static const tsr_dim two[1] = {{2, ""}};
-    tsr_value *x = add_input(b, "x", TSR_STRING, 1, two);
+    tsr_value *x = add_input(b, "x", type, 1, two);
     tsr_node *n = add_node(b, "Identity", "id", x, NULL, "y");
-    add_output(b, tsr_node_output(n, 0), TSR_STRING, 1, two);
+    add_output(b, tsr_node_output(n, 0), type, 1, two);
     configure(b, 2);
     shard(b, n, x, "{1:1}");
+}
+
+static void texts_travel(void **state)
+{
+    struct bench *b = *state;
+    tsr_partition_summary s = {.size = sizeof(s)};
+    from_one_to_zero(b, TSR_STRING);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 1);
+    assert_string_equal(s.collectives[0].op, "Reshard");
+}
+
+static void half_bytes_do_not_travel(void **state)
+{
+    struct bench *b = *state;
+    from_one_to_zero(b, TSR_INT4);
     assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
     assert_true(found(b, "partition-no-tensor"));
     assert_true(nothing_left(b));
@@ -338,7 +354,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(several_configurations, setup, teardown),
         cmocka_unit_test_setup_teardown(annotations_with_errors, setup, teardown),
         cmocka_unit_test_setup_teardown(strict_wants_all_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(texts_do_not_travel, setup, teardown),
+        cmocka_unit_test_setup_teardown(texts_travel, setup, teardown),
+        cmocka_unit_test_setup_teardown(half_bytes_do_not_travel, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
