@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_experts.c - rules of mixtures of experts. Tokens are free. The inner size i of all experts
 // is a sum that the second layer takes, so it may be cut too, where the first layer's halves (gate
-// and value) are cut alike and no block of packed weights is cut through. Experts stay whole: the
-// operator chooses among those it sees.
+// and value) are cut alike and no block of packed weights is cut through. Experts may be cut where
+// the node can be taken apart (expand_experts.c); else they stay whole: the operator chooses among
+// those it sees.
 #include "rules/derive.h"
 
 // How many rows of the first layer belong to one of the inner size, and whether they lie together.
@@ -27,10 +28,29 @@ static void add_tokens(struct derivation *d)
     tsr__derive_add(d, tsr__derive_in(d, 0).rank == 3 ? "[b t m],[(b t) e]" : "[t m],[t e]");
 }
 
-static void end_tokens(struct derivation *d)
+static void end_tokens(struct derivation *d, const char *experts)
 {
-    tsr__derive_add(d,
-                    tsr__derive_in(d, 0).rank == 3 ? " -> [b t m]; rep e m" : " -> [t m]; rep e m");
+    tsr__derive_add(
+        d, tsr__derive_in(d, 0).rank == 3 ? " -> [b t m]; rep m; %s e" : " -> [t m]; rep m; %s e",
+        experts);
+}
+
+// Two layers without halves, and an activation that has a plain operator.
+static bool can_be_taken_apart(const struct derivation *d)
+{
+    static const char *const known[] = {"relu", "silu", "identity"};
+    struct shape w = tsr__derive_in(d, 2), v = tsr__derive_in(d, 4);
+    size_t n = 0;
+    const char *text = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "activation_type"), &n);
+    bool plain = !text;
+    for (size_t i = 0; i < TSR_COUNT(known); i++)
+        plain = plain || str_is((struct str){text ? text : "", n}, known[i]);
+    if (!plain || tsr__derive_has(d, 6) || tsr__derive_int(d, "use_sparse_mixer", 0) ||
+        w.rank != 3 || v.rank != 3)
+        return false;
+    return w.dims[0].value > 0 && w.dims[2].value > 0 && w.dims[1].value > 0 &&
+           w.dims[1].value == v.dims[2].value && tsr__derive_int(d, "k", 1) >= 1 &&
+           tsr__derive_int(d, "k", 1) <= w.dims[0].value;
 }
 
 void tsr__derive_experts(struct derivation *d)
@@ -44,7 +64,7 @@ void tsr__derive_experts(struct derivation *d)
     add_tokens(d);
     tsr__derive_add(d, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
                     known ? "i" : "_", known ? "i" : "_", known ? "i" : "_");
-    end_tokens(d);
+    end_tokens(d, can_be_taken_apart(d) ? tsr__derive_stat(d, 13, EXPAND_FLOATS) : "rep");
     if (known)
         tsr__derive_add(d, "; red i:sum; once 5");
     if (known && l.rows > 1) {
@@ -131,7 +151,7 @@ void tsr__derive_quantized_experts(struct derivation *d)
         add_rest(d, 2, 14);
         add_choice(d);
         add_rest(d, 15, 21);
-        end_tokens(d);
+        end_tokens(d, "rep");
         return;
     }
     bool twice = p.layers.rows > 1;
@@ -148,7 +168,7 @@ void tsr__derive_quantized_experts(struct derivation *d)
     add_rows(d, 13, "(u z)");
     add_choice(d);
     add_rest(d, 15, 21);
-    end_tokens(d);
+    end_tokens(d, "rep");
     tsr__derive_add(d, "; red u:sum; rep z y%s%s; once 7", twice ? " f" : "",
                     p.scales > 1 ? " p" : "");
     tsr__derive_size(d, STR("z"), (tsr_dim){p.unit, ""});

@@ -377,9 +377,10 @@ const struct op_row tsr__op_table[] = {
     {"Min", .since = 1, .rule = MANY, .value = tsr__value_min},
     {"Mish", .since = 18, .rule = UNARY},
     {"MoE", .since = 1, .domain = MICROSOFT,
-     .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep e m "
-             "f; red i:sum; once 5",
-     .derive = tsr__derive_experts, .note = "swiglu_fusion 1 has (i f)"},
+     .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
+             "stat e; red i:sum; once 5",
+     .derive = tsr__derive_experts, .expand = tsr__expand_experts,
+     .note = "swiglu_fusion 1 has (i f); e: without fused halves, for relu, silu, identity"},
     {"Mod", .since = 10, .rule = BINARY, .value = tsr__value_mod},
     {"Momentum", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
      .derive = tsr__derive_adagrad, .shape = tsr__find_adagrad,

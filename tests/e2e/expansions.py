@@ -14,7 +14,7 @@ import cases_net, cases_norm, prove
 
 TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
 TURNS = {}
-SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
+SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
 PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts where the cut is even (and has K elements), else whole; the test's K is 2
 
 

@@ -150,7 +150,7 @@ def cases(p):
         return case(*inputs, attributes=dict(k=k), **attributes)
 
     moe = [experts((5,), activation_type="relu"), experts((2, 3), activation_type="gelu", normalize_routing_weights=1), experts((5,), 2, activation_type="swiglu", swiglu_fusion=1),
-           experts((5,), activation_type="silu", bias=False)]
+           experts((5,), activation_type="silu", bias=False), experts((2, 3), activation_type="silu", normalize_routing_weights=1)]
 
     def quantized_experts(rows, bits=4, block=0, fused=1, n=3, m=32, i=64, points=False, bias=False, **attributes):
         tokens, b = int(np.prod(rows)), 8 // bits
