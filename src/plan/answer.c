@@ -186,6 +186,8 @@ size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
         if (!n->strategy)
             continue;
         const struct candidate *x = &n->strategy->at.at[n->choice];
+        if (x->halo)
+            count(&c, "HaloExchange");
         for (size_t o = 0; o < tsr_node_output_count(n->node); o++) {
             if (!tsr_node_output(n->node, o))
                 continue;

@@ -97,26 +97,6 @@ static bool comes_back(struct making *m, struct tile_layout *const *out)
 
 // ---- costs -------------------------------------------------------------------------------------
 
-// A tensor that is looked into, not read: a whole dimension of it is in no other tensor.
-static bool looked_into(const struct rule *r, int i)
-{
-    const struct rule_tensor *t = &r->inputs[i];
-    for (int d = 0; d < t->rank; d++)
-        for (int k = 0; k < t->dims[d].n; k++) {
-            int f = t->dims[d].factors[k], found = 0;
-            for (int j = 0; j < r->n_inputs + r->n_outputs; j++) {
-                const struct rule_tensor *o =
-                    j < r->n_inputs ? &r->inputs[j] : &r->outputs[j - r->n_inputs];
-                for (int e = 0; e < o->rank && !o->host; e++)
-                    for (int h = 0; h < o->dims[e].n; h++)
-                        found += o->dims[e].factors[h] == f;
-            }
-            if (r->factors[f].kind == FACTOR_REP && found == 1)
-                return true;
-        }
-    return false;
-}
-
 static bool read_before(const struct making *m, size_t i)
 {
     for (size_t k = 0; k < i; k++)
@@ -135,6 +115,38 @@ static double local_work(const struct making *m)
     return tsr__rule_work(q->rule, sizes);
 }
 
+// Elements of a window that its part does not have, at worst.
+static int64_t beyond(const struct rule_window *w, int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t j = 0; j < n; j++) {
+        struct window_part q = tsr__window_part(w, n, j);
+        int64_t own = tsr__tile_start(w->from, n, j + 1) - tsr__tile_start(w->from, n, j);
+        most = q.stop - q.start - own > most ? q.stop - q.start - own : most;
+    }
+    return most;
+}
+
+// What neighbours give each other, and putting it to what is there.
+static int64_t halo_time(struct making *m)
+{
+    const struct rule *r = m->place.rule;
+    int64_t ps = 0;
+    for (int i = 0; i < r->n_windows; i++) {
+        const struct rule_window *w = &r->windows[i];
+        int64_t n = m->place.cuts[w->factor], more = n > 1 ? beyond(w, n) : 0;
+        if (more <= 0 || !m->in[w->input] || w->from <= 0)
+            continue;
+        const struct plan_value *v = value_at(m, false, (size_t)w->input);
+        int64_t held = tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->in[w->input]), v);
+        double bytes = (double)held * (double)more * (double)n / (double)w->from;
+        struct device_group two = {m->p->all, 2};
+        ps += tsr__planner_combine(m->p, TSR_SEND, &two, 1, (int64_t)bytes) +
+              tsr__planner_move_time(m->p, 2 * ((double)held + bytes));
+    }
+    return ps;
+}
+
 static void cost(struct making *m, struct candidate *c)
 {
     double outputs = 0, bytes = 0;
@@ -148,7 +160,7 @@ static void cost(struct making *m, struct candidate *c)
         const struct plan_value *v = value_at(m, false, i);
         int64_t held = tsr__planner_bytes(m->p, c->in[i], v);
         double read = (double)held;
-        if ((int)i < m->place.rule->n_inputs && looked_into(m->place.rule, (int)i) &&
+        if ((int)i < m->place.rule->n_inputs && tsr__rule_looks_up(m->place.rule, (int)i) &&
             read > outputs)
             read = outputs;
         bytes += steers(m, false, i) ? 0 : read;
@@ -214,6 +226,9 @@ static void add(struct making *m, struct tile_layout *const *out, enum tsr_colle
                 tsr__planner_combine(m->p, what, m->groups, m->n_groups,
                                      tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->out[i]),
                                                         value_at(m, true, i)));
+    int64_t halo = halo_time(m);
+    c.comm += halo;
+    c.halo = halo > 0;
     for (int f = 0; f < m->place.rule->n_factors; f++)
         c.cut = c.cut || m->place.cuts[f] > 1;
     c.name = name_of(m, suffix);
@@ -224,6 +239,8 @@ static void add(struct making *m, struct tile_layout *const *out, enum tsr_colle
 
 static bool unit_fits(const struct rule_factor *f, int64_t size, int64_t cuts)
 {
+    if (f->least > 0 && f->least < cuts)
+        return false;
     for (int64_t j = 1; j < cuts && f->unit != 1; j++)
         if (tsr__tile_start(size, cuts, j) % f->unit)
             return false;
@@ -467,6 +484,15 @@ static void key_of(struct text *t, const struct planner *p, const tsr_node *n, c
         tsr__text_printf(t, "%d %d %lld %s %lld;", (int)x->kind, (int)x->combine,
                          (long long)x->size.value, x->size.symbol ? x->size.symbol : "",
                          (long long)x->unit);
+    }
+    for (int i = 0; i < r->n_rewrites && !whole; i++)
+        tsr__text_printf(t, "/%d %d %d", (int)r->rewrites[i].kind, r->rewrites[i].index,
+                         r->rewrites[i].factor);
+    for (int i = 0; i < r->n_windows && !whole; i++) {
+        const struct rule_window *w = &r->windows[i];
+        tsr__text_printf(t, "#%d %d %d %lld %lld %lld %lld %lld", w->input, w->dim, w->factor,
+                         (long long)w->from, (long long)w->to, (long long)w->step,
+                         (long long)w->shift, (long long)w->reach);
     }
     for (int i = 0; i < r->n_inputs && !whole; i++)
         key_tensor(t, &r->inputs[i]);

@@ -40,6 +40,7 @@ struct candidate {
     const char *reduction; // the operator, or NULL
     struct str name;       // which factors are cut: "m/4"
     bool cut;
+    bool halo; // neighbours exchange the edges of their parts first
 };
 // The candidates of nodes that are alike.
 struct strategy {

@@ -80,7 +80,8 @@ static void sizes_of_side(const struct shapes *s, const tsr_node *n, const struc
             continue;
         struct shape shape = tsr__shapes_of(s, v);
         for (int d = 0; d < t->rank && shape.rank == t->rank; d++)
-            size_of_dim(&t->dims[d], shape.dims[d].value, sizes);
+            if (!t->dims[d].window)
+                size_of_dim(&t->dims[d], shape.dims[d].value, sizes);
     }
 }
 

@@ -194,6 +194,8 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
 // Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and addition count
 // as two. An estimate: what an operator does with each element is not known here.
 double tsr__rule_work(const struct rule *r, const int64_t *sizes);
+// Of that input no more is read than is written: a dimension of it is only looked into.
+bool tsr__rule_looks_up(const struct rule *r, int input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 

@@ -35,6 +35,39 @@ static double product(const struct rule *r, const struct factors *f, const int64
     return n;
 }
 
+// A table that is looked up, not read: elements of another input name the rows.
+static bool is_table(const struct rule *r, int f)
+{
+    for (int i = 0; i < r->n_rewrites; i++)
+        if (r->rewrites[i].kind == REWRITE_LOOKUP && r->rewrites[i].factor == f)
+            return true;
+    return false;
+}
+
+static bool is_whole_in(const struct rule *r, const struct rule_tensor *t, int f)
+{
+    for (int d = 0; d < t->rank && !t->host && !t->absent; d++)
+        for (int k = 0; k < t->dims[d].n; k++)
+            if (t->dims[d].factors[k] == f)
+                return r->factors[f].kind == FACTOR_REP;
+    return false;
+}
+
+bool tsr__rule_looks_up(const struct rule *r, int input)
+{
+    for (int f = 0; f < r->n_factors; f++) {
+        const struct rule_tensor *t = &r->inputs[input];
+        struct factors here = {{false}}, others = of_all(r->outputs, 0, r->n_outputs);
+        collect(t, &here);
+        for (int i = 0; i < r->n_inputs; i++)
+            if (i != input)
+                collect(&r->inputs[i], &others);
+        if (here.has[f] && (is_table(r, f) || (is_whole_in(r, t, f) && !others.has[f])))
+            return true;
+    }
+    return false;
+}
+
 double tsr__rule_work(const struct rule *r, const int64_t *sizes)
 {
     struct factors out = of_all(r->outputs, 0, r->n_outputs), held = {{false}};
@@ -46,8 +79,8 @@ double tsr__rule_work(const struct rule *r, const int64_t *sizes)
             continue;
         collect(&r->inputs[i], &held);
         for (int f = 0; f < r->n_factors; f++) { // only looked into
-            bool whole = r->factors[f].kind == FACTOR_REP;
-            if (i == 0 && held.has[f] && whole && !out.has[f] && !later.has[f])
+            bool whole = i == 0 && r->factors[f].kind == FACTOR_REP && !later.has[f];
+            if (held.has[f] && !out.has[f] && (whole || is_table(r, f)))
                 held.has[f] = false;
         }
         struct factors met = held;
