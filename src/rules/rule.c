@@ -557,6 +557,8 @@ static bool make_side(struct build *b, bool out, const struct rule_tensor **list
     for (int i = 0; t && i < count; i++)
         if (!make_tensor(b, out, i, &t[i]))
             return false;
+        else if (t[i].rank < 0) // dimensions that only this one has
+            return refuse(b, "the shape of an output is not known");
     *list = t;
     *n = count;
     return t != NULL;
