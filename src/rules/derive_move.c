@@ -161,6 +161,44 @@ static bool mark_resampled(struct derivation *d, int rank, bool *marked)
     return true;
 }
 
+// Every element is repeated so many times: each stands for itself. 0: it is not so.
+static int64_t repeats(const struct derivation *d, int dim, tsr_dim from, tsr_dim to)
+{
+    float scales[MAX_RANK];
+    bool nearest = text_is(d, "mode", "nearest") || !tsr__attr_of(d->shapes, d->node, "mode");
+    bool halves = text_is(d, "coordinate_transformation_mode", "half_pixel") ||
+                  !tsr__attr_of(d->shapes, d->node, "coordinate_transformation_mode");
+    bool round = text_is(d, "nearest_mode", "round_prefer_floor") ||
+                 text_is(d, "nearest_mode", "round_prefer_ceil") ||
+                 !tsr__attr_of(d->shapes, d->node, "nearest_mode");
+    bool floors = text_is(d, "coordinate_transformation_mode", "asymmetric") &&
+                  text_is(d, "nearest_mode", "floor");
+    bool plain = text_is(d, "keep_aspect_ratio_policy", "stretch") ||
+                 !tsr__attr_of(d->shapes, d->node, "keep_aspect_ratio_policy");
+    if (!nearest || !((halves && round) || floors) || !plain || tsr__node_opset(d->node) < 11 ||
+        tsr__attr_of(d->shapes, d->node, "axes") || from.value < 1 || to.value < from.value ||
+        to.value % from.value)
+        return 0;
+    int64_t times = to.value / from.value;
+    if (given(d, 3))
+        return times;
+    return dim < scales_of(d, scales) && scales[dim] == (float)times ? times : 0;
+}
+
+// Dimensions, marked ones as "_" or, where elements are repeated, as "d1" and "(d1 u1)".
+static void add_resized(struct derivation *d, int rank, const bool *marked, const int64_t *times,
+                        bool out)
+{
+    for (int i = 0; i < rank; i++) {
+        if (marked[i] && !times[i])
+            tsr__derive_add(d, "_ ");
+        else if (marked[i] && out)
+            tsr__derive_add(d, "(d%d u%d) ", i, i);
+        else
+            add_letter(d, "d", i);
+    }
+}
+
 // A dimension that is not resampled passes. The sizes of the local node are its own.
 void tsr__derive_resize(struct derivation *d)
 {
@@ -180,7 +218,20 @@ void tsr__derive_resize(struct derivation *d)
     if (!mark_resampled(d, rank, marked))
         return;
     bool sizes = given(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
-    marked_rule(d, rank, marked, ",·?,·?,·?");
+    int64_t times[MAX_RANK] = {0};
+    for (int i = 0; i < rank && d->arena; i++) {
+        times[i] = marked[i] ? repeats(d, i, from.dims[i], to.dims[i]) : 0;
+        if (times[i])
+            tsr__derive_size(d, tsr__arena_printf(d->arena, "u%d", i), (tsr_dim){times[i], ""});
+    }
+    tsr__derive_add(d, "[");
+    add_resized(d, rank, marked, times, false);
+    tsr__derive_add(d, "],·?,·?,·? -> [");
+    add_resized(d, rank, marked, times, true);
+    tsr__derive_add(d, "]");
+    for (int i = 0; i < rank; i++)
+        if (times[i])
+            tsr__derive_add(d, "; rep u%d", i);
     if (sizes && !axes)
         tsr__derive_add(d, "; shape 3");
 }

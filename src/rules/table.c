@@ -529,7 +529,8 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_resize_10, .note = "A: dimensions that keep their size"},
     {"Resize", .since = 11, .rule = "[A* s],·?,·?,·? -> [A* t]; rep s t; shape 3",
      .derive = tsr__derive_resize, .shape = tsr__find_resize,
-     .note = "A: dimensions that keep their size"},
+     .note = "A: dimensions that keep their size; nearest by a whole number: [s] -> [(s u)], s may "
+             "be cut"},
     {"ReverseSequence", .since = 10, .rule = "[t b C*],[b] -> [t b C*]; rep t",
      .derive = tsr__derive_reverse_sequence, .shape = tsr__find_like_first,
      .note = "time_axis and batch_axis say which dimensions are t and b"},

@@ -206,6 +206,15 @@ def neighbours():
 
 
 @case
+def upsampling():
+    """Twice as large, in stripes, then a convolution: only its neighbours travel."""
+    m = model([node("Relu", ["x"], ["a"]), node("Resize", ["a", "", "s"], ["h"], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+               node("Conv", ["h", "w"], ["y"], pads=[1, 1, 1, 1])],
+              [info("x", T.FLOAT, ["n", 3, 7, 4])], [info("y", T.FLOAT, ["n", 2, 14, 8])], [tensor(np.array([1, 1, 2, 2], "f4"), "s"), tensor(f4(2, 3, 3, 3), "w")])
+    return m, 3, {"a_relu:x": "{1,1,3,1:0,1,2}", "y_conv:h": "{1,1,3,1:0,1,2}"}, {"x": f4(2, 3, 7, 4)}, None
+
+
+@case
 def segments():
     """Joined along the dimension that is cut, and divided again."""
     m = model([node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("Concat", ["a", "b"], ["c"], axis=1), node("Split", ["c", "k"], ["d", "e"], axis=1),
