@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-#define MAX_LOWERED 4  // steps of a plan
-#define NOTED_RANK  14 // dimensions that travel with a broadcast or message
-#define MAX_PIECES  ((int64_t)1 << 16)
+#define MAX_LOWERED 4                  // steps of a plan
+#define NOTED_RANK  14                 // dimensions that travel with a broadcast or message
+#define MAX_PIECES  ((int64_t)1 << 12) // shards of a layout; more are resharded in one step
 
 // One step of the way, ready to be planned.
 struct lowered {
@@ -350,7 +350,9 @@ static bool stand_in(struct plan *p, const struct item *it, const struct tile_la
     (void)p;
     for (int d = 0; d < it->rank; d++) {
         shape[d] = it->dims[d].value;
-        if (shape[d] >= 0)
+        if (shape[d] == 0)
+            return false; // nothing to move
+        if (shape[d] > 0)
             continue;
         int64_t size = 1;
         for (int side = 0; side < 2; side++) {
