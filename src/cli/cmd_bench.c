@@ -12,15 +12,15 @@ static bool is_folder(const char *path)
 }
 
 // Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, tsr_tensors *inputs)
+static tsr_status load_inputs(struct cli *c, const char *set, tsr_tensors *inputs)
 {
-    const char *set = cli_value(c, "--inputs"), *path = c->arguments[0];
+    const char *path = c->arguments[0];
     char file[4096];
     tsr_model *m = NULL;
     snprintf(file, sizeof file, "%s%s", path, is_folder(path) ? "/rank0.onnx" : "");
     tsr_status status = tsr_model_load(c->session, file, &m);
     if (status == TSR_OK)
-        status = tsr_tensors_load(inputs, set ? set : "random", m, false);
+        status = tsr_tensors_load(inputs, set, m, false);
     tsr_model_free(m);
     return status;
 }
@@ -91,15 +91,16 @@ static int run(struct cli *c)
     if (text && !cli_number(text, &seconds))
         return cli_usage(c, "--seconds wants a number, not '%s'", text);
     int code = cli_read_run_options(c, &options);
-    if (code)
-        return code;
+    const char *set = code ? NULL : cli_inputs(c);
+    if (!set)
+        return EXIT_USAGE;
     tsr_status status = tsr_join(c->session, &options);
     if (status == TSR_OK)
         status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_tensors_new(c->session, &inputs);
     if (status == TSR_OK)
-        status = load_inputs(c, inputs);
+        status = load_inputs(c, set, inputs);
     if (status == TSR_OK)
         status = tsr_bench(c->session, c->arguments[0], &options, inputs, seconds, &result);
     code = cli_finish(c, status);
@@ -111,7 +112,7 @@ static int run(struct cli *c)
 
 static const struct option options_table[] = {
     {"--seconds", "S", "how long to run (default 5)"},
-    {"--inputs", "SET", ".npz, .npy, a folder test_data_set_N, or random[:SEED] (default)"},
+    INPUT_OPTIONS,
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };

@@ -234,6 +234,8 @@ static tsr_status bench_here(tsr_session *s, const char *path, const tsr_run_opt
     }
     if (st == TSR_OK)
         st = sum_up(&b, r);
+    if (st == TSR_OK && o->trace)
+        st = tsr_job_trace(b.job);
     tsr__free(s, b.times, b.cap * sizeof *b.times);
     tsr_job_close(b.job);
     return st;

@@ -92,7 +92,8 @@ static void put_profile(struct text *t, struct rank *r, int rank, const char *fi
 static void put_event(struct text *t, int rank, const struct ops_event *e)
 {
     double start = clock_us(e->start_ns), end = clock_us(e->end_ns);
-    unsigned long long flow = (unsigned long long)e->id << 32 ^ e->run << 16 ^ (uint64_t)e->first;
+    int64_t key[3] = {e->id, (int64_t)e->run, e->first};
+    unsigned long long flow = tsr__hash64(key, sizeof key, 0) >> 11; // exact in a double
     begin(t);
     tsr__text_printf(t,
                      "{\"ph\":\"X\",\"cat\":\"communication\",\"name\":\"%s\",\"pid\":%d,\"tid\":0,"

@@ -149,6 +149,11 @@ def trace(d):
     check_trace(d + "/t.json", 2, 1)
     good("verify", d + "/cut.onnx", "--trace", d + "/v.json")
     check_trace(d + "/v.json", 2, 1)
+    good("run", parts, "--transport", "shm", "--trace", d + "/s.json")
+    check_trace(d + "/s.json", 2, 1)
+    text = good("bench", parts, "--seconds", "0.05", "--shape", "x:2x16", "--trace", d + "/b.json", "--json")
+    runs = json.loads(text[:text.rindex("}") + 1])
+    check_trace(d + "/b.json", 2, runs["runs"] + runs["warmups"])
     good("run", d + "/m.onnx", "--trace", d + "/w.json")
     assert any(e.get("cat") == "Node" for e in json.load(open(d + "/w.json"))["traceEvents"])
     assert tessera("run", parts, "--trace", d + "/none/t.json")[0] == 8

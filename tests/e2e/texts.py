@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that travel between devices: gathered, resharded, handed from stage to stage, over threads and MPI; the same as whole.
+"""Texts that travel between devices: gathered, resharded, handed from stage to stage, over threads, shared memory and MPI; the same as whole.
 
 usage: texts.py TESSERA"""
 import glob, json, os, shutil, subprocess, sys, tempfile, traceback
@@ -51,11 +51,12 @@ def check(d, name, n, edits, sizes):
     assert sizes[0] != 7 or not doc["replicated"], doc
     shutil.rmtree(d + "/parts", ignore_errors=True)
     tessera("partition", d + "/cut.onnx", "-o", d + "/parts")
-    ways = [()]
+    ways = [(), ("shm",)]
     if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(TESSERA), "libtessera_mpi_openmpi.so")) and n < 4 and sizes[0] == 7:
         ways.append(("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(n)))
     for way in ways:
-        tessera("run", d + "/parts", "--inputs", d + "/set", "--outputs", d + "/y.npy", launch=way)
+        shm = way == ("shm",)
+        tessera("run", d + "/parts", "--inputs", d + "/set", "--outputs", d + "/y.npy", *(["--transport", "shm"] if shm else []), launch=() if shm else way)
         assert np.array_equal(np.load(d + "/y.npy"), want.astype("U")), way
 
 
