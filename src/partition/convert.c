@@ -270,10 +270,30 @@ struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_l
     return f;
 }
 
+// A list is there, or it is not.
+static struct form *list_form(struct plan *p, struct item *it, const struct tile_layout *want,
+                              const tsr_node *reader)
+{
+    struct form *f = find_form(it, want);
+    for (struct form *from = it->first; from && !f; from = from->next) {
+        bool identity = false;
+        if (!from->partial && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want) &&
+            tsr__local_ok(p, it, from->layout, want, &identity) && identity) {
+            f = tsr__form_new(p, it, want, FORM_MADE);
+            if (f)
+                f->same = from;
+        }
+    }
+    return f ? f
+             : fail(p, DIAG_partition_no_tensor, it, reader,
+                    "keep it on the devices where it is made",
+                    "this value must move between devices and is no tensor of numbers");
+}
+
 static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
-    struct form *f = tsr__plan_free(p, it, want);
+    struct form *f = it->list ? list_form(p, it, want, reader) : tsr__plan_free(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = gather_form(p, it, want);
     if (!f && plan_status(p) == TSR_OK)

@@ -69,6 +69,7 @@ struct item {
     int rank; // -1: not known
     const tsr_dim *dims;
     bool fixed;     // all sizes are numbers: shape holds them
+    bool list;      // holds tensors of that shape: it stays where it is, as it is
     int64_t *shape; // rank entries
     struct form *first, *last;
     struct item *shape_item;

@@ -26,7 +26,10 @@ static void item_sizes(struct plan *p, struct item *it)
 static void item_type(struct plan *p, struct item *it)
 {
     const tsr_tensor *t = tsr_value_initializer(it->value);
-    struct shape shape = tsr__shapes_of(p->flow->shapes, it->value);
+    struct shape shape = tsr__shapes_piece(p->flow->shapes, it->value);
+    it->list = tsr__shapes_is_list(p->flow->shapes, it->value);
+    if (it->list)
+        shape.dtype = TSR_UNDEFINED;
     it->dtype = t ? tsr_tensor_dtype(t) : shape.dtype;
     it->rank = t ? tsr_tensor_rank(t) : shape.rank;
     it->dims = shape.dims;
@@ -434,7 +437,7 @@ tsr_status tsr__plan_build(struct plan *p)
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
         const tsr_value *v = tsr_graph_output(g, i);
-        int rank = tsr__shapes_of(p->flow->shapes, v).rank;
+        int rank = tsr__shapes_piece(p->flow->shapes, v).rank;
         needed[tsr__value_id(v)] = 1;
         tsr__plan_want(p, v, tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, 1));
     }

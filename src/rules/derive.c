@@ -6,7 +6,7 @@
 struct shape tsr__derive_in(const struct derivation *d, size_t i)
 {
     const tsr_value *v = i < tsr_node_input_count(d->node) ? tsr_node_input(d->node, i) : NULL;
-    return v ? tsr__shapes_of(d->shapes, v) : (struct shape){.rank = -1};
+    return v ? tsr__shapes_piece(d->shapes, v) : (struct shape){.rank = -1};
 }
 
 void tsr__derive_none(struct derivation *d, const char *why)

@@ -125,6 +125,8 @@ void tsr__derive_matmul(struct derivation *d);
 void tsr__derive_gemm(struct derivation *d);
 void tsr__derive_dropout(struct derivation *d);
 void tsr__derive_transpose(struct derivation *d);
+void tsr__derive_concat_from_sequence(struct derivation *d);
+void tsr__derive_split_to_sequence(struct derivation *d);
 void tsr__derive_reshape(struct derivation *d);
 void tsr__derive_concat(struct derivation *d);
 void tsr__derive_split(struct derivation *d);

@@ -55,7 +55,7 @@ static struct shape shape_at(const struct build *b, bool out, int i)
     if (!out && i < b->n_kept)
         return b->kept[i];
     const tsr_value *v = value_at(b->node, out, i);
-    return v ? tsr__shapes_of(b->shapes, v) : (struct shape){.rank = NOT_KNOWN};
+    return v ? tsr__shapes_piece(b->shapes, v) : (struct shape){.rank = NOT_KNOWN};
 }
 
 static int count_of(const struct build *b, bool out)
@@ -755,7 +755,7 @@ const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n)
             const tsr_value *v = value_at(n, out, i);
             if (!v || (!out && tsr__value_constant_tensor(v)))
                 continue;
-            tsr_dtype t = tsr__shapes_of(s, v).dtype;
+            tsr_dtype t = tsr__shapes_piece(s, v).dtype;
             if (t == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
                 return "ONNX Runtime gives no float8e8m0 to operators that move values";
             if (t != TSR_UNDEFINED && t != TSR_STRING && tsr_dtype_bits(t) < 8)

@@ -28,6 +28,10 @@ struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m);
 struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
                                  bool report);
 struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
+// The same; of a sequence or an optional value, what is true of all its elements.
+struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v);
+// A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
+bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);

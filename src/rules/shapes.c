@@ -445,6 +445,19 @@ struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v)
     return s->at[id];
 }
 
+struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v)
+{
+    uint32_t id = tsr__value_id(v);
+    bool known = id < s->n && s->at[id].rank >= -1 && s->form[id] != VALUE_OTHER;
+    return known ? s->at[id] : (struct shape){.rank = -1};
+}
+
+bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v)
+{
+    uint32_t id = tsr__value_id(v);
+    return id < s->n && s->form[id] != VALUE_TENSOR;
+}
+
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v)
 {
     uint32_t id = tsr__value_id(v);

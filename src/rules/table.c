@@ -18,10 +18,11 @@
 #define TURNS                                                                                      \
     "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
     "whole, all devices take the same turns"
-#define LISTS   "sequences, maps and optional values are kept whole"
-#define OLD     "this version, from before opset 7, aligns or holds its inputs otherwise"
-#define PLACES  "each element depends on where it stands"
-#define WINDOWS "parts of space need windows of the input, where sizes are known"
+#define LISTS      "sequences, maps and optional values are kept whole"
+#define LISTS_NOTE "all elements of a list are cut alike; a list never moves between devices"
+#define OLD        "this version, from before opset 7, aligns or holds its inputs otherwise"
+#define PLACES     "each element depends on where it stands"
+#define WINDOWS    "parts of space need windows of the input, where sizes are known"
 #define SEGMENTS                                                                                   \
     "axis names t; cut where sizes are known: parts need windows of the input; strided parts, an " \
     "equal "                                                                                       \
@@ -114,7 +115,9 @@ const struct op_row tsr__op_table[] = {
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
      .other = tsr__derive_concat_strided, .shape = tsr__find_concat, .value = tsr__value_concat,
      .note = SEGMENTS},
-    {"ConcatFromSequence", .since = 11, .shape = tsr__find_concat_from_sequence, .whole = LISTS},
+    {"ConcatFromSequence", .since = 11, .rule = "[A* _ B*] -> [A* _ B*]",
+     .derive = tsr__derive_concat_from_sequence, .shape = tsr__find_concat_from_sequence,
+     .note = LISTS_NOTE},
     {"Constant", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_OPEN,
      .shape = tsr__find_constant, .value = tsr__value_constant,
      .whole = "every device has it; parts are sliced off where they are needed"},
@@ -412,9 +415,10 @@ const struct op_row tsr__op_table[] = {
      .type = TYPE_AS_THIRD, .shape = tsr__find_one_hot, .note = "axis says where t goes"},
     {"OneHotEncoder", .since = 1, .domain = ML, .rule = "[A*] -> [A* c]; rep c", .type = TYPE_FLOAT,
      .shape = tsr__find_one_hot_encoder},
-    {"Optional", .since = 15, .type = TYPE_OPEN, .shape = tsr__find_optional, .whole = LISTS},
-    {"OptionalGetElement", .since = 15, .type = TYPE_OPEN, .shape = tsr__find_optional_get,
-     .whole = LISTS},
+    {"Optional", .since = 15, .rule = "[A*]? -> [A*]", .type = TYPE_OPEN,
+     .shape = tsr__find_optional, .note = LISTS_NOTE},
+    {"OptionalGetElement", .since = 15, .rule = UNARY, .type = TYPE_OPEN,
+     .shape = tsr__find_optional_get, .note = LISTS_NOTE},
     {"OptionalHasElement", .since = 15, .type = TYPE_BOOL, .shape = tsr__find_scalar,
      .whole = LISTS},
     {"Or", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
@@ -568,15 +572,18 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_scatter_nd, .shape = tsr__find_like_first,
      .note = "the last size of the indices is the number of dimensions V"},
     {"Selu", .since = 1, .rule = UNARY},
-    {"SequenceAt", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_sequence_at, .whole = LISTS},
-    {"SequenceConstruct", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_sequence_construct,
-     .whole = LISTS},
+    {"SequenceAt", .since = 11, .rule = "[A*],· -> [A*]", .type = TYPE_OPEN,
+     .shape = tsr__find_sequence_at, .note = LISTS_NOTE},
+    {"SequenceConstruct", .since = 11, .rule = "[A*]… -> [A*]", .type = TYPE_OPEN,
+     .shape = tsr__find_sequence_construct, .note = LISTS_NOTE},
     {"SequenceEmpty", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_sequence_empty,
      .whole = LISTS},
-    {"SequenceErase", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_identity, .whole = LISTS},
-    {"SequenceInsert", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_sequence_insert,
-     .whole = LISTS},
-    {"SequenceLength", .since = 11, .type = TYPE_INT64, .shape = tsr__find_scalar, .whole = LISTS},
+    {"SequenceErase", .since = 11, .rule = "[A*],·? -> [A*]", .type = TYPE_OPEN,
+     .shape = tsr__find_identity, .note = LISTS_NOTE},
+    {"SequenceInsert", .since = 11, .rule = "[A*],[A*],·? -> [A*]", .type = TYPE_OPEN,
+     .shape = tsr__find_sequence_insert, .note = LISTS_NOTE},
+    {"SequenceLength", .since = 11, .rule = "[A*] -> []; red A:max", .type = TYPE_INT64,
+     .shape = tsr__find_scalar, .note = LISTS_NOTE},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__find_sequence_map,
      .whole = BODIES},
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
@@ -630,8 +637,9 @@ const struct op_row tsr__op_table[] = {
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
      .other = tsr__derive_split_strided, .shape = tsr__find_split, .value = tsr__value_split,
      .note = SEGMENTS},
-    {"SplitToSequence", .since = 11, .type = TYPE_OPEN, .shape = tsr__find_split_to_sequence,
-     .whole = LISTS},
+    {"SplitToSequence", .since = 11, .rule = "[A* _ B*],·? -> [A* _ B*]", .type = TYPE_OPEN,
+     .derive = tsr__derive_split_to_sequence, .shape = tsr__find_split_to_sequence,
+     .note = LISTS_NOTE},
     {"Sqrt", .since = 1, .rule = UNARY},
     {"Squeeze", .since = 1, .rule = "[A* 1],·? -> [A*]", .derive = tsr__derive_squeeze,
      .shape = tsr__find_squeeze, .value = tsr__value_same, .note = "axes says which dimensions go"},

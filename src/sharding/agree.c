@@ -45,7 +45,7 @@ static bool collect(struct agree *a, const struct shapes *shapes, const tsr_node
                 p = tsr_node_config_spec(nc, k);
         if (!p)
             continue;
-        struct given g = {.input = (int)i, .value = v, .shape = tsr__shapes_of(shapes, v)};
+        struct given g = {.input = (int)i, .value = v, .shape = tsr__shapes_piece(shapes, v)};
         if (tsr__spec_layout(a->arena, p, &g.shape, true, &g.layout) != TSR_OK || !g.layout)
             continue;
         g.layout = tsr__layout_canonical(a->arena, g.layout, &g.shape);

@@ -198,7 +198,7 @@ static struct shape shape_of(struct check *c, const tsr_value *v)
         return shape;
     if (!c->shapes && !c->arena.failed)
         c->shapes = tsr__shapes_new(&c->arena, c->model);
-    return c->shapes ? tsr__shapes_of(c->shapes, v) : shape;
+    return c->shapes ? tsr__shapes_piece(c->shapes, v) : shape;
 }
 
 static void check_spec(struct check *c, const tsr_node *n, const tsr_config *config,

@@ -46,7 +46,7 @@ static bool add_config(struct lines *l, const tsr_config *c)
 static tsr_status add_spec(struct lines *l, const tsr_spec *p, int64_t index)
 {
     const tsr_value *v = tsr_spec_value(p);
-    struct shape shape = tsr__shapes_of(l->shapes, v);
+    struct shape shape = tsr__shapes_piece(l->shapes, v);
     struct tile_layout *layout = NULL;
     tsr_status st = tsr__spec_layout(l->arena, p, &shape, false, &layout);
     if (st != TSR_OK || !layout)

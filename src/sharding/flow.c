@@ -44,7 +44,7 @@ struct tile_layout *tsr__flow_whole(struct flow_work *w, int rank, const struct 
 
 static struct shape shape_of(const struct step *s, const tsr_value *v)
 {
-    return tsr__shapes_of(s->w->f->shapes, v);
+    return tsr__shapes_piece(s->w->f->shapes, v);
 }
 
 static bool is_constant(const tsr_value *v)
@@ -480,8 +480,12 @@ static bool give_results(struct step *s)
             nf->outputs[i] = layout_of(s, true, i);
         if (!nf->outputs[i])
             return false;
-        if (s->out[i] && !tsr__layout_equal(s->out[i], nf->outputs[i]))
-            nf->wanted[i] = s->out[i];
+        if (s->out[i] && !tsr__layout_equal(s->out[i], nf->outputs[i])) {
+            if (!tsr__shapes_is_list(s->w->f->shapes, v))
+                nf->wanted[i] = s->out[i];
+            else if (!tsr__layout_is_whole(s->out[i]))
+                not_cut(s, "a list is not moved between devices");
+        }
         if (!s->w->trial)
             s->w->f->values[tsr__value_id(v)] = nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
     }
@@ -575,11 +579,92 @@ static bool place_bodies(struct step *s, const char *whole)
     return true;
 }
 
+// ---- lists
+// ---------------------------------------------------------------------------------------------------------
+
+// A list of tensors is cut as its elements are, and never moves: whoever reads it takes it as it lies.
+static void take_lists(struct step *s)
+{
+    for (size_t i = 0; s->w->kept_whole && i < s->n_in; i++) {
+        const tsr_value *v = slot(s, false, i);
+        if (!v || !tsr__shapes_is_list(s->w->f->shapes, v))
+            continue;
+        struct tile_layout *l = s->w->f->values[tsr__value_id(v)];
+        if (s->in[i] && !tsr__layout_equal(s->in[i], l) && !tsr__layout_is_whole(s->in[i]))
+            not_cut(s, "a list is not moved between devices");
+        bool everywhere = l == whole_all(s->w, l->rank);
+        s->in[i] = everywhere ? NULL : l;
+        s->explicit_in = s->explicit_in || !everywhere;
+    }
+}
+
+static void keep_list(struct flow_work *w, const tsr_value *v)
+{
+    uint32_t id = tsr__value_id(v);
+    if (!tsr__shapes_is_list(w->f->shapes, v) || w->kept_whole[id])
+        return;
+    w->kept_whole[id] = w->keeps_more = true;
+}
+
+// One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
+static void keep_lists(struct step *s)
+{
+    for (size_t i = 0; s->w->kept_whole && i < s->n_in; i++) {
+        const tsr_value *v = slot(s, false, i);
+        uint32_t id = v ? tsr__value_id(v) : 0;
+        if (!v || !tsr__shapes_is_list(s->w->f->shapes, v) || s->w->kept_whole[id])
+            continue;
+        const struct tile_layout *have = s->w->f->values[id], *need = s->nf->inputs[i];
+        bool there = tsr__layout_equal(have, need) ||
+                     (tsr__layout_is_whole(have) && tsr__layout_is_whole(need) &&
+                      tsr__flow_held(have, need));
+        s->w->keeps_more = s->w->keeps_more || !there;
+        s->w->kept_whole[id] = !there;
+    }
+    tsr_value **captures;
+    size_t n = s->w->kept_whole && !s->nf->bodies ? tsr__node_captures(s->node, &captures) : 0;
+    for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
+        keep_list(s->w, captures[i]);
+}
+
+// The node makes a list that must lie whole everywhere.
+static bool makes_kept(const struct step *s)
+{
+    for (size_t i = 0; s->w->kept_whole && i < s->n_out; i++) {
+        const tsr_value *v = slot(s, true, i);
+        if (v && s->w->kept_whole[tsr__value_id(v)])
+            return true;
+    }
+    return false;
+}
+
+static bool place_everywhere(struct step *s)
+{
+    static const char why[] =
+        "a list that it makes is needed in another place, and lists do not move";
+    for (size_t i = 0; i < s->n_in; i++)
+        s->in[i] = NULL;
+    for (size_t i = 0; i < s->n_out; i++)
+        s->out[i] = NULL;
+    if (s->explicit_cut)
+        not_cut(s, why);
+    struct rule *r = ARENA_NEW(s->w->arena, struct rule);
+    struct solve all;
+    if (!r)
+        return false;
+    r->whole = why;
+    if (!tsr__solve_init(&all, &s->w->scratch, s->w->arena, r, s->w->n_all))
+        return false;
+    keep_within(s->w, all.on);
+    return tsr__solve_result(&all, s->w->arena, &s->nf->place);
+}
+
 static bool follow(struct step *s)
 {
     struct flow_work *w = s->w;
     if (!make_room(s) || !inputs_ready(s) || !read_specs(s))
         return false;
+    take_lists(s);
     if (!w->within) // nodes of bodies are where their node is
         s->stage = tsr__stages_devices(&w->stages, s->node, s->explicit_in || s->explicit_out);
     const struct rule *r = tsr__rule_of(w->arena, s->node, w->f->shapes);
@@ -589,7 +674,9 @@ static bool follow(struct step *s)
     const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, s->node);
     bool ok;
     struct control control;
-    if (whole && tsr__control_of(s->node, &control)) {
+    if (makes_kept(s)) {
+        ok = place_everywhere(s);
+    } else if (whole && tsr__control_of(s->node, &control)) {
         ok = place_whole(s, whole, false) && place_bodies(s, whole);
     } else if (whole) {
         if (s->explicit_cut)
@@ -600,7 +687,10 @@ static bool follow(struct step *s)
     }
     if (ok)
         mention_twice(s);
-    return ok && give_results(s) && (s->nf->bodies || mention_captures(s));
+    ok = ok && give_results(s) && (s->nf->bodies || mention_captures(s));
+    if (ok)
+        keep_lists(s);
+    return ok;
 }
 
 bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf)
@@ -618,7 +708,7 @@ static bool start_values(struct flow_work *w, const tsr_graph *g)
     for (size_t i = 0; i < tsr_graph_input_count(g) + tsr_graph_initializer_count(g); i++) {
         size_t n = tsr_graph_input_count(g);
         const tsr_value *v = i < n ? tsr_graph_input(g, i) : tsr_graph_initializer(g, i - n);
-        struct tile_layout *l = whole_all(w, tsr__shapes_of(w->f->shapes, v).rank);
+        struct tile_layout *l = whole_all(w, tsr__shapes_piece(w->f->shapes, v).rank);
         if (!l)
             return false;
         w->f->values[tsr__value_id(v)] = l;
@@ -673,7 +763,41 @@ bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const t
     return !a->failed && tsr__stages_find(a, m, c, &w->stages);
 }
 
+static bool any_list(const struct flow_work *w)
+{
+    for (tsr_node *n = tsr_model_next_node(w->f->model, NULL); n;
+         n = tsr_model_next_node(w->f->model, n))
+        for (size_t i = 0; i < tsr_node_output_count(n); i++)
+            if (tsr_node_output(n, i) && tsr__shapes_is_list(w->f->shapes, tsr_node_output(n, i)))
+                return true;
+    return false;
+}
+
+static bool forward(struct flow_work *w, int say, const bool *keep);
+
+// With lists, silent runs come first until none is in the wrong place.
 bool tsr__flow_forward(struct flow_work *w, int say, const bool *keep)
+{
+    size_t ids = tsr__model_value_ids(w->f->model);
+    if (!w->kept_whole && any_list(w)) {
+        const tsr_graph *g = tsr_model_graph(w->f->model);
+        w->kept_whole = ARENA_ARRAY(w->base, bool, ids + 1);
+        if (!w->kept_whole)
+            return false;
+        for (size_t i = 0; i < tsr_graph_output_count(g); i++) // given whole
+            keep_list(w, tsr_graph_output(g, i));
+    }
+    for (size_t i = 0; w->kept_whole && i < ids; i++) {
+        w->keeps_more = false;
+        if (!forward(w, SAY_NO_ERROR, keep))
+            break; // and say why
+        if (!w->keeps_more)
+            break;
+    }
+    return forward(w, say, keep);
+}
+
+static bool forward(struct flow_work *w, int say, const bool *keep)
 {
     tsr_graph *g = tsr_model_graph(w->f->model);
     size_t i = 0;

@@ -54,6 +54,8 @@ struct flow_work {
     bool trial;       // of one node: the values stay where they are
     bool *within;     // by device: those that run the body at hand; NULL: all
     size_t body_work; // nodes of bodies that were followed
+    bool *kept_whole; // by value id: lists that must lie whole everywhere; NULL: there are no lists
+    bool keeps_more;  // one more was found
 };
 // Reads shapes and devices; findings of its own. False: failed.
 bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c);

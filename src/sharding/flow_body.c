@@ -61,7 +61,7 @@ static bool cuts_axis(const struct tile_layout *l, int axis)
 
 static int rank_of(const struct follow *f, const tsr_value *v)
 {
-    int rank = v ? tsr__shapes_of(f->w->f->shapes, v).rank : -1;
+    int rank = v ? tsr__shapes_piece(f->w->f->shapes, v).rank : -1;
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
@@ -82,9 +82,11 @@ static bool everywhere(const struct follow *f, const struct tile_layout *l)
     return true;
 }
 
+// A list goes in and out of bodies whole: nothing is said there of its elements.
 static bool fits(const struct follow *f, const struct tile_layout *l, const tsr_value *v)
 {
-    return l && l->rank == rank_of(f, v) && everywhere(f, l);
+    bool list = tsr__shapes_is_list(f->w->f->shapes, v);
+    return l && l->rank == rank_of(f, v) && everywhere(f, l) && (!list || tsr__layout_is_whole(l));
 }
 
 static struct tile_layout *lies(const struct follow *f, const tsr_value *v)
@@ -170,9 +172,17 @@ static bool follow_body(struct follow *f, struct body_flow *b, int say)
         if (!tsr__flow_node(w, n, &b->nodes[i]))
             return false;
     }
-    for (i = 0; i < tsr_graph_output_count(b->graph); i++)
-        if (!lies(f, tsr_graph_output(b->graph, i)))
+    for (i = 0; i < tsr_graph_output_count(b->graph); i++) {
+        const tsr_value *v = tsr_graph_output(b->graph, i);
+        if (!lies(f, v))
             return false; // nobody makes it
+        if (!w->kept_whole || !tsr__shapes_is_list(w->f->shapes, v))
+            continue;
+        bool *kept = &w->kept_whole[tsr__value_id(v)];
+        bool good = *kept || (tsr__layout_is_whole(lies(f, v)) && everywhere(f, lies(f, v)));
+        w->keeps_more = w->keeps_more || !good;
+        *kept = *kept || !good;
+    }
     return true;
 }
 
@@ -483,7 +493,7 @@ static void spec_owners(const struct flow_work *w, struct arena *a, const tsr_no
             struct shape shape = {.rank = -1};
             if (!tsr_spec_value(p))
                 continue;
-            shape = tsr__shapes_of(w->f->shapes, tsr_spec_value(p));
+            shape = tsr__shapes_piece(w->f->shapes, tsr_spec_value(p));
             if (tsr__spec_layout(a, p, &shape, true, &l) != TSR_OK || !l)
                 continue;
             for (int64_t d = 0; d < l->first[l->n_shards]; d++)
