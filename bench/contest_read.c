@@ -313,7 +313,8 @@ static void add_edge(struct contest *c, struct program *p, const struct ints *en
             c->problem = "an edge of a node that there is not";
             return;
         }
-        cells *= p->nodes.at[ends->at[i]].k;
+        if (__builtin_mul_overflow(cells, p->nodes.at[ends->at[i]].k, &cells))
+            cells = SIZE_MAX;
     }
     if (cells != table->n)
         c->problem = "a table of costs does not fit its nodes";

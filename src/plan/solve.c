@@ -221,7 +221,7 @@ static bool exchange(struct pair *p, struct search *q)
     if (s->found && s->bound > s->cost)
         s->bound = s->cost;
     s->infeasible |= s->bound > s->most;
-    bool done = settled(s);
+    bool done = s->infeasible || (s->found && s->bound >= s->cost);
     pthread_mutex_unlock(&p->lock);
     return done;
 }

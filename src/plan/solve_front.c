@@ -164,6 +164,8 @@ static bool better(const struct run *r, const struct point *p, const struct poin
 static void filter(struct run *r, int which)
 {
     struct set *s = &r->work[which];
+    if (s->n == 0)
+        return;
     qsort(s->at, s->n, sizeof(struct point), by_cost);
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -186,7 +188,8 @@ static struct set keep(struct run *r, int which)
     struct set out = {ARENA_ARRAY(&r->arena, struct point, r->work[which].n + 1), r->work[which].n};
     if (!out.at)
         return (struct set){0};
-    memcpy(out.at, r->work[which].at, out.n * sizeof(struct point));
+    if (out.n)
+        memcpy(out.at, r->work[which].at, out.n * sizeof(struct point));
     r->points += out.n;
     if (r->points > r->f->max_points)
         r->over = true;
@@ -289,6 +292,8 @@ static int combine(struct run *r, const struct cell *x, uint32_t c, const struct
 static void append(struct run *r, struct set *all, size_t *cap, int which)
 {
     const struct set *s = &r->work[which];
+    if (s->n == 0)
+        return;
     if (all->n + s->n > *cap) {
         size_t cells = (all->n + s->n) * 2;
         struct point *grown = tsr__realloc(r->arena.session, all->at, *cap * sizeof(struct point),

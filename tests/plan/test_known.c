@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_known.c - programs whose answers are known: mixed plans under a limit, planted answers in
+// programs that are too wide for elimination, decoders; the same twice; every failing allocation.
+#include "decoder.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+struct bench {
+    tsr_session *session;
+    struct arena arena;
+    struct program p;
+};
+
+static int make_bench(void **state)
+{
+    static struct bench b; // one test at a time
+    b.session = tsr_session_new(NULL);
+    tsr__arena_init(&b.arena, b.session);
+    tsr__program_init(&b.p, &b.arena);
+    *state = &b;
+    return b.session ? 0 : -1;
+}
+
+static int free_bench(void **state)
+{
+    struct bench *b = *state;
+    tsr__arena_free(&b->arena);
+    tsr_session_free(b->session);
+    return 0;
+}
+
+// n equal layers in a chain, each fast and large or slow and small: as many fast ones as fit.
+static void layers_mix_two_plans(void **state)
+{
+    struct bench *b = *state;
+    enum { LAYERS = 40, FAST = 10, SLOW = 13, LARGE = 5, LITTLE = 2 };
+    static const int64_t cost[] = {FAST, SLOW}, bytes[] = {LARGE, LITTLE}, edge[4] = {0};
+    uint32_t m = tsr__program_limit(&b->p, STR("weights"), 0, 1);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        uint32_t v = tsr__program_node(&b->p, STR("layer"), 2, cost);
+        tsr__program_use(&b->p, m, v, 0, 1, bytes);
+        if (i)
+            tsr__program_edge(&b->p, i - 1, i, edge);
+    }
+    for (int64_t slack = 0; slack <= LAYERS * (LARGE - LITTLE) + 2; slack += 7) {
+        struct program_result r;
+        int64_t fast = slack / (LARGE - LITTLE);
+        fast = fast > LAYERS ? LAYERS : fast;
+        b->p.limits.at[m].bound = LAYERS * LITTLE + slack;
+        assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+        assert_true(r.optimal);
+        assert_int_equal(r.cost, fast * FAST + (LAYERS - fast) * SLOW);
+    }
+    struct program_least least;
+    assert_int_equal(tsr__program_least(&b->p, NULL, &b->arena, &least), TSR_OK);
+    assert_true(least.proved);
+    assert_int_equal(least.least, LAYERS * LITTLE);
+    struct program_result r;
+    b->p.limits.at[m].bound = LAYERS * LITTLE - 1;
+    assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+    assert_true(r.infeasible);
+}
+
+// A limit that binds at two times, each with choices of its own.
+static void two_times_bind(void **state)
+{
+    struct bench *b = *state;
+    enum { NODES = 12 };
+    static const int64_t cost[] = {0, 4}, bytes[] = {9, 1};
+    uint32_t m = tsr__program_limit(&b->p, STR("memory"), 3 * 9 + 3, 2);
+    for (uint32_t i = 0; i < NODES; i++) {
+        uint32_t v = tsr__program_node(&b->p, STR("value"), 2, cost);
+        tsr__program_use(&b->p, m, v, i % 2, i % 2 + 1, bytes);
+    }
+    struct program_result r;
+    assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+    assert_true(r.optimal); // 3 of 6 stay large at each time
+    assert_int_equal(r.cost, 6 * 4);
+    assert_true(r.n_bindings > 0);
+    assert_int_equal(r.bindings[0].limit, m);
+    assert_int_equal(r.bindings[0].used, 30);
+}
+
+// All pairs are edges; one assignment costs nothing, and its usage is exactly the bound.
+static void plant(struct bench *b, uint32_t nodes, uint32_t k, bool limit, uint64_t seed)
+{
+    uint32_t *planted = ARENA_ARRAY(&b->arena, uint32_t, nodes);
+    int64_t used[3] = {0};
+    tsr__program_init(&b->p, &b->arena);
+    uint32_t m = limit ? tsr__program_limit(&b->p, STR("limit"), 0, 3) : 0;
+    for (uint32_t v = 0; v < nodes; v++) {
+        int64_t *cost = ARENA_ARRAY(&b->arena, int64_t, k);
+        int64_t *usage = ARENA_ARRAY(&b->arena, int64_t, k);
+        planted[v] = (uint32_t)(draw(&seed) % k);
+        for (uint32_t c = 0; c < k; c++) {
+            cost[c] = c == planted[v] ? 0 : (int64_t)(draw(&seed) % 9);
+            usage[c] = (int64_t)(draw(&seed) % 50);
+        }
+        tsr__program_node(&b->p, STR("node"), k, cost);
+        uint32_t begin = (uint32_t)(draw(&seed) % 3);
+        for (uint32_t t = begin; t < 3; t++)
+            used[t] += usage[planted[v]];
+        if (limit)
+            tsr__program_use(&b->p, m, v, begin, 3, usage);
+    }
+    for (uint32_t u = 0; u < nodes; u++)
+        for (uint32_t v = u + 1; v < nodes; v++) {
+            int64_t *table = ARENA_ARRAY(&b->arena, int64_t, (size_t)k * k);
+            for (uint32_t i = 0; i < k * k; i++)
+                table[i] = draw(&seed) % 4 == 0 ? COST_FORBIDDEN : 1 + (int64_t)(draw(&seed) % 20);
+            table[planted[u] * k + planted[v]] = 0;
+            tsr__program_edge(&b->p, u, v, table);
+        }
+    if (limit)
+        b->p.limits.at[m].bound = used[2];
+}
+
+static void planted_answers_are_found(void **state)
+{
+    struct bench *b = *state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct program_result r, again;
+        plant(b, 30, 5, seed % 2 == 0, seed);
+        struct program_options o = {.work = 200000000};
+        assert_int_equal(tsr__program_solve(&b->p, &o, &b->arena, &r), TSR_OK);
+        assert_true(r.feasible && r.optimal);
+        assert_int_equal(r.cost, 0);
+        assert_int_equal(tsr__program_solve(&b->p, &o, &b->arena, &again), TSR_OK);
+        assert_int_equal(r.work, again.work); // the same, to the last cell
+        assert_memory_equal(r.choice, again.choice, b->p.nodes.n * sizeof(uint32_t));
+    }
+}
+
+// Random wide programs: what is said holds, and little work says less, never something wrong.
+static void bounds_hold_when_work_ends(void **state)
+{
+    struct bench *b = *state;
+    static const struct shape wide = {40, 6, 60, 5, 2, 8, 80, 1000};
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        int64_t bound = INT64_MIN, cost = COST_FORBIDDEN;
+        draw_program(&b->p, &b->arena, seed, &wide);
+        for (uint64_t work = 1000; work <= 100000000; work *= 100) {
+            struct program_result r;
+            struct program_options o = {.work = work};
+            assert_int_equal(tsr__program_solve(&b->p, &o, &b->arena, &r), TSR_OK);
+            if (r.feasible) {
+                assert_int_equal(tsr__program_cost(&b->p, r.choice), r.cost);
+                for (uint32_t l = 0; l < b->p.limits.n; l++)
+                    assert_true(tsr__program_peak(&b->p, l, r.choice, NULL) <=
+                                b->p.limits.at[l].bound);
+                cost = r.cost < cost ? r.cost : cost;
+            }
+            if (!r.infeasible)
+                bound = r.bound > bound ? r.bound : bound;
+            assert_true(bound <= cost);
+            assert_false(r.infeasible && cost != COST_FORBIDDEN);
+        }
+    }
+}
+
+static void decoders_are_proved(void **state)
+{
+    struct bench *b = *state;
+    struct decoder d = DECODER;
+    d.layers = 24;
+    int64_t last = INT64_MAX;
+    for (int percent = 5; percent <= 105; percent += 20) {
+        struct program_result r;
+        decoder_program(&b->p, &b->arena, &d, percent);
+        assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+        assert_true(r.optimal);
+        assert_true(r.cost <= last); // more memory never costs more
+        last = r.cost;
+    }
+    struct program_result r;
+    decoder_program(&b->p, &b->arena, &d, -1);
+    assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+    assert_true(r.optimal);
+    assert_int_equal(r.cost, last);
+}
+
+// Each allocation fails in turn, until none does: no crash, no leak, and an answer or its lack.
+static void failing_memory_is_reported(void **state)
+{
+    struct bench *b = *state;
+    static const struct shape small = {9, 4, 40, 10, 2, 3, 80, 100};
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        draw_program(&b->p, &b->arena, seed, &small);
+        bool done = false;
+        for (uint64_t n = 1; !done && n < 100000; n += 1 + n / 8) {
+            struct arena a;
+            struct program_result r;
+            struct program_least least;
+            tsr__arena_init(&a, b->session);
+            tsr_session_fault(b->session, 0, n, n % 2 == 0);
+            tsr_status st = tsr__program_solve(&b->p, NULL, &a, &r);
+            tsr_status st2 = tsr__program_least(&b->p, NULL, &a, &least);
+            tsr_session_fault(b->session, 0, 0, false);
+            assert_true(st == TSR_OK || st == TSR_NOMEM);
+            assert_true(st2 == TSR_OK || st2 == TSR_NOMEM);
+            done = st == TSR_OK && st2 == TSR_OK && n % 2 == 0;
+            tsr__arena_free(&a);
+        }
+        assert_true(done);
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_bench, free_bench)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(layers_mix_two_plans),      TEST(two_times_bind),
+        TEST(planted_answers_are_found), TEST(bounds_hold_when_work_ends),
+        TEST(decoders_are_proved),       TEST(failing_memory_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
