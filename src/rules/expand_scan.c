@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_scan.c - running sums and the greatest elements along a dimension that is cut evenly.
+// expand_scan.c - running sums and the greatest elements along a dimension that is cut.
 //
 // The dimension becomes two: the parts and what is in a part. Inside the parts the operator runs as
 // before; between them it runs once more, on one element (a sum) or a few (the greatest) of each.
+// Where the parts would not be equal, elements that change nothing are put behind the last.
 #include "rules/expand.h"
+
+#include <math.h>
 
 struct parts {
     int axis, rank;
     int64_t n, each;                    // so many parts of so many elements
+    int64_t size, more;                 // elements, and those put behind them
     int64_t shape[DERIVE_MAX_RANK + 1]; // of the input with the dimension in two
     int64_t back[DERIVE_MAX_RANK];      // and as it was
 };
@@ -31,9 +35,11 @@ static bool split(struct expansion *x, int axis, struct parts *p)
         return false;
     int64_t size = s.dims[axis].value;
     p->n = cuts_of(x, axis);
-    if (p->n < 2 || size < 1 || size % p->n)
+    if (p->n < 2 || size < 1 || size > INT32_MAX || (size % p->n && x->opset < 11))
         return false;
-    p->each = size / p->n;
+    p->size = size;
+    p->each = (size + p->n - 1) / p->n;
+    p->more = p->n * p->each - size;
     for (int i = 0; i < s.rank; i++) {
         int64_t d = i < axis ? 0 : s.dims[i].value;
         open += d < 0;
@@ -42,7 +48,29 @@ static bool split(struct expansion *x, int axis, struct parts *p)
     }
     p->shape[axis] = p->n;
     p->shape[axis + 1] = p->each;
+    p->back[axis] = p->n * p->each;
     return open <= 1;
+}
+
+static tsr_value *lengthened(struct expansion *x, const struct parts *p, tsr_value *v, double fill)
+{
+    int64_t pads[2 * DERIVE_MAX_RANK] = {0};
+    tsr_value *inputs[3] = {v, NULL, NULL};
+    if (!p->more)
+        return v;
+    pads[p->rank + p->axis] = p->more;
+    inputs[1] = tsr__x_ints(x, pads, 2 * p->rank);
+    inputs[2] = tsr__x_scalar(x, tsr__x_shape(x, 0).dtype, fill);
+    return inputs[1] && inputs[2] ? tsr__x_op(x, "Pad", 3, v, inputs[1], inputs[2]) : NULL;
+}
+
+static tsr_value *shortened(struct expansion *x, const struct parts *p, tsr_value *v)
+{
+    int64_t zero = 0, axis = p->axis;
+    if (!p->more)
+        return v;
+    return tsr__x_op(x, "Slice", 4, v, tsr__x_ints(x, &zero, 1), tsr__x_ints(x, &p->size, 1),
+                     tsr__x_ints(x, &axis, 1));
 }
 
 // ---- running sums ----------------------------------------------------------------------------------
@@ -59,7 +87,8 @@ static tsr_value *scan(struct expansion *x, const char *op, tsr_value *v, int ax
     return tsr_node_output(n, 0);
 }
 
-static void cumulate(struct expansion *x, const char *op, const char *total, const char *join)
+static void cumulate(struct expansion *x, const char *op, const char *total, const char *join,
+                     double neutral)
 {
     int64_t axis;
     struct parts p;
@@ -72,22 +101,23 @@ static void cumulate(struct expansion *x, const char *op, const char *total, con
         return;
     }
     int64_t inside = p.axis + 1;
-    tsr_value *v = tsr__x_reshape(x, tsr__x_in(x, 0), p.shape, p.rank + 1);
+    tsr_value *v = lengthened(x, &p, tsr__x_in(x, 0), neutral);
+    v = tsr__x_reshape(x, v, p.shape, p.rank + 1);
     tsr_value *before = tsr__x_reduce(x, total, v, &inside, 1, true);
     before = scan(x, op, before, p.axis, true);
     v = scan(x, op, v, p.axis + 1, tsr__x_int(x, "exclusive", 0) != 0);
     v = tsr__x_op(x, join, 2, v, before);
-    tsr__x_give(x, 0, tsr__x_reshape(x, v, p.back, p.rank));
+    tsr__x_give(x, 0, shortened(x, &p, tsr__x_reshape(x, v, p.back, p.rank)));
 }
 
 void tsr__expand_cum_sum(struct expansion *x)
 {
-    cumulate(x, "CumSum", "ReduceSum", "Add");
+    cumulate(x, "CumSum", "ReduceSum", "Add", 0);
 }
 
 void tsr__expand_cum_prod(struct expansion *x)
 {
-    cumulate(x, "CumProd", "ReduceProd", "Mul");
+    cumulate(x, "CumProd", "ReduceProd", "Mul", 1);
 }
 
 // ---- the greatest ----------------------------------------------------------------------------------
@@ -130,7 +160,15 @@ void tsr__expand_top_k(struct expansion *x)
         x->failed = true;
         return;
     }
-    tsr_value *v = tsr__x_reshape(x, tsr__x_in(x, 0), p.shape, p.rank + 1);
+    double least = s.dtype == TSR_INT32   ? (double)INT32_MIN
+                   : s.dtype == TSR_INT64 ? (double)INT64_MIN
+                                          : -INFINITY;
+    if (tsr__x_int(x, "largest", 1) == 0) {
+        least = -least;
+        x->failed = x->failed || (p.more && least < INFINITY); // no double is the greatest integer
+    }
+    tsr_value *v = lengthened(x, &p, tsr__x_in(x, 0), least);
+    v = tsr__x_reshape(x, v, p.shape, p.rank + 1);
     tsr_node *each = top(x, v, k, p.axis + 1, true);
     if (!each)
         return;

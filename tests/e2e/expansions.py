@@ -15,7 +15,7 @@ import cases_net, cases_norm, prove
 TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
 TURNS = {}
 SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
-PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts where the cut is even (and has K elements), else whole; the test's K is 2
+PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
 
 
 def tessera(*args):
@@ -80,7 +80,7 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     if rc or not doc["ok"]:
         return True, "%s: %s %s" % (edits, doc.get("outputs"), err)
     if doc["replicated"]:
-        uneven = m.graph.node[0].op_type in PARTS and (sizes[f] % n or m.graph.node[0].op_type == "TopK" and sizes[f] // n < 2)
+        uneven = m.graph.node[0].op_type == "TopK" and -(-sizes[f] // n) < 2  # parts of fewer than K elements
         return not uneven, None if uneven else "%s: replicated %s" % (edits, doc["replicated"])
     if rule["factors"][f]["name"] == "q":
         return True, None  # rows of a causal query: only positions differ
