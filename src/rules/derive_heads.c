@@ -256,6 +256,28 @@ static void add_cache_scale(struct derivation *d, size_t i)
 
 #define GROUP_ATTRS "; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h"
 
+// Queries, keys and values side by side, three parts of different sizes: elements of a head; 0: not
+// known.
+static int64_t packed_head(const struct derivation *d)
+{
+    int64_t all = tsr__derive_int(d, "num_heads", 0) + 2 * tsr__derive_int(d, "kv_num_heads", 0);
+    int64_t size = last_size(d, 0);
+    return tsr__derive_in(d, 0).rank == 3 && size > 0 && size % all == 0 ? size / all : 0;
+}
+
+// Of each part the heads that belong together.
+static void add_packed_windows(struct derivation *d, int64_t each)
+{
+    int64_t kv = tsr__derive_int(d, "kv_num_heads", 0), q = tsr__derive_int(d, "num_heads", 0);
+    int64_t wide = q / kv * each;
+    const int64_t steps[] = {wide, each, each};
+    const int64_t shifts[] = {0, q * each, (q + kv) * each};
+    for (int i = 0; i < 3; i++)
+        tsr__derive_add(d, "; win 0 2 h %lld %lld %lld %lld %lld", (long long)last_size(d, 0),
+                        (long long)kv, (long long)steps[i], (long long)shifts[i],
+                        (long long)steps[i]);
+}
+
 // A prompt takes its position from the first sequence alone.
 void tsr__derive_group_query(struct derivation *d)
 {
@@ -264,24 +286,28 @@ void tsr__derive_group_query(struct derivation *d)
     bool three = tsr__derive_has(d, 1) && tsr__derive_has(d, 2);
     if (tsr__derive_rank(d, 0) < 0 || !take_groups(d))
         return;
-    if (!three) { // queries, keys and values side by side: three parts of different sizes
-        int64_t all =
-            tsr__derive_int(d, "num_heads", 0) + 2 * tsr__derive_int(d, "kv_num_heads", 0);
-        if (last_size(d, 0) > 0 && last_size(d, 0) % all == 0)
-            tsr__derive_size(d, STR("d"), (tsr_dim){last_size(d, 0) / all, ""});
-    }
-    tsr__derive_add(d, three ? "[b q (h g d)],[b k (h d)],[b k (h d)]" : "[b q _],[]?,[]?");
+    int64_t each = three ? 0 : packed_head(d);
+    if (each)
+        tsr__derive_size(d, STR("d"), (tsr_dim){each, ""});
+    tsr__derive_add(d, three  ? "[b q (h g d)],[b k (h d)],[b k (h d)]"
+                       : each ? "[b q h^],[]?,[]?"
+                              : "[b q _],[]?,[]?");
     const char *size = tsr__derive_int(d, "kv_cache_bit_width", 0) == 4 ? "_" : "d"; // packed
     tsr__derive_add(d, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
                     tsr__derive_in(d, 5).rank == 2 ? "[b _]" : "[b]");
-    bool heads = tsr__derive_mask(d, 10, "(h g)") && three;
+    bool heads = tsr__derive_mask(d, 10, "(h g)") && (three || each);
     tsr__derive_add(d, ",[(h g)]?");
     add_cache_scale(d, 12);
     add_cache_scale(d, 13);
     tsr__derive_add(d, ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
                     size);
-    tsr__derive_add(d, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "", heads ? "" : " h g",
+    tsr__derive_add(d, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "",
+                    !heads  ? " h g"
+                    : three ? ""
+                            : " g",
                     batch ? "" : " b");
+    if (heads && !three)
+        add_packed_windows(d, each);
 }
 
 // Layouts of blocks are taken in turn by the heads: a cut must start a new turn.

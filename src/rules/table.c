@@ -269,7 +269,7 @@ const struct op_row tsr__op_table[] = {
          "q]?,[b~ (h g)~ q~ _]?,[(h g)]?,[_]?,[_]?,[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ "
          "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__find_group_query,
-     .note = "queries, keys and values side by side in one tensor: heads stay whole"},
+     .note = "queries, keys and values side by side in one tensor: parts need windows of it"},
     {"HammingWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
      .shape = tsr__find_window, .whole = PLACES},
     {"HannWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
