@@ -41,6 +41,10 @@ struct patience {
 // set then.
 bool tsr__patience(struct patience *p, bool crowded);
 
+// Sums of float32 from byte `at` on, as tsr__reduce has them; returns where it stopped (reduce_sum.c).
+size_t tsr__reduce_sum(const char *const *in, int n, char *const *out, int n_out, size_t at,
+                       size_t end);
+
 // Elements [first, first + count) that member k of n folds: whole cache lines, equal shares.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);
 

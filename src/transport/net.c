@@ -179,7 +179,7 @@ static tsr_status check_frame(struct net *n, const struct comm_call *c, int i, s
 static tsr_status meet(struct net *n, const struct comm_call *c, const int64_t *notes,
                        const struct comm_buffer *send, bool same, struct comm_trouble *why)
 {
-    struct comm_header h;
+    struct comm_header h = {0};
     if (atomic_load(&n->failed))
         return tsr__beat_told(n, why);
     n->n_pending = 0;

@@ -212,6 +212,13 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
     const struct kernel *k = &kernels[type];
     size_t bytes = tsr__elem_bytes(type);
     uint64_t acc[BLOCK]; // the widest element has 8 bytes
+    if (type == TSR_FLOAT && op == COMM_SUM) {
+        size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
+        size_t done =
+            tsr__reduce_sum((const char *const *)in, n, (char *const *)out, n_out, from, end);
+        first += (int64_t)((done - from) / bytes);
+        count -= (int64_t)((done - from) / bytes);
+    }
     for (int64_t i = first; i < first + count; i += BLOCK) {
         size_t m = (size_t)(first + count - i < BLOCK ? first + count - i : BLOCK);
         size_t at = (size_t)i * bytes;

@@ -47,9 +47,15 @@ void tsr__name_copy(char *out, size_t n, const char *text)
     memset(out + length, 0, n - length);
 }
 
+// The same, but memory that others have in their caches is not written where nothing changes.
+static void name_write(char *out, size_t n, const char *text)
+{
+    if (strncmp(out, text, n) != 0 || out[n - 1])
+        tsr__name_copy(out, n, text);
+}
+
 void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm_header *out)
 {
-    memset(out, 0, sizeof *out);
     out->magic = HEADER_MAGIC;
     out->kind = (uint32_t)c->kind;
     out->reduce = (uint32_t)c->reduce;
@@ -62,8 +68,11 @@ void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm
     out->group = tsr__hash64(c->group, (size_t)c->n_group * sizeof *c->group, 0);
     if (notes)
         memcpy(out->notes, notes, sizeof out->notes);
-    tsr__name_copy(out->op, sizeof out->op, c->op ? c->op : kind_name(out->kind));
-    tsr__name_copy(out->node, sizeof out->node, c->node);
+    else if (out->notes[0] || out->notes[COMM_NOTES - 1])
+        memset(out->notes, 0, sizeof out->notes);
+    out->bytes = 0;
+    name_write(out->op, sizeof out->op, c->op ? c->op : kind_name(out->kind));
+    name_write(out->node, sizeof out->node, c->node ? c->node : "");
 }
 
 // What differs, as "mine against theirs"; the order is from the most telling to the least.
@@ -130,6 +139,7 @@ double tsr__now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+#define HOT_ROUNDS   64   // at first without a pause, which takes longer than a peer that is there
 #define SPIN_ROUNDS  400  // about 10 us: a peer on another core arrives within that, or is at work
 #define YIELD_ROUNDS 4000 // then a few ms of giving the core away
 #define SLEEP_NS     50000
@@ -147,7 +157,8 @@ bool tsr__patience(struct patience *p, bool crowded)
 {
     unsigned round = p->rounds++;
     if (round < SPIN_ROUNDS && !crowded) {
-        relax();
+        if (round >= HOT_ROUNDS)
+            relax();
         return false;
     }
     if (round < YIELD_ROUNDS) {
