@@ -40,7 +40,7 @@ struct option {
     {"--inputs", "SET", ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},\
     {"--shape", "NAME:1x3x224x224", "size of a random input; unknown dimensions are 1 without it"}
 #define RUN_OPTIONS                                                                                       \
-    {"--transport", "NAME", "threads, shm (processes) or mpi (default: what fits the launcher, else threads)"}, \
+    {"--transport", "NAME", "threads, shm (processes), mpi (messages only); default: what fits the launcher, else threads"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
     {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
     {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \

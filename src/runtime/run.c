@@ -71,6 +71,7 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
     if (!(e = tsr__engine_state(s)))
         return TSR_NOMEM;
     struct comm_options co = {.timeout_s = o->timeout_s, .plugins = o->plugins};
+    co.messages_only = o->transport && strcmp(o->transport, "mpi") == 0;
     st = tsr__mpi_open(s, family, &co, &e->mpi);
     *out = e->mpi;
     return st;

@@ -80,6 +80,20 @@ static struct link *open_link(void *handle, char *why, size_t n)
     return NULL;
 }
 
+// All ranks take part in finding out who shares a host, those alone on theirs too.
+static tsr_status join_hosts(tsr_session *s, const struct comm_options *options,
+                             struct endpoint **out)
+{
+    struct endpoint *net = *out;
+    tsr_status st = tsr__hosts_open(s, net, options, out);
+    if (st == TSR_OK)
+        return st;
+    tsr__comm_fail(net, st, "joining the ranks of a host failed");
+    tsr__comm_close(net);
+    *out = NULL;
+    return st;
+}
+
 tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
                          struct endpoint **out)
 {
@@ -97,8 +111,11 @@ tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_o
         return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                       "MPI does not start", why);
     tsr_launcher(&rank, &ranks, NULL);
-    if (l->rank == rank && l->size == ranks)
-        return tsr__net_open(s, l, ++l->jobs, options, out);
+    if (l->rank == rank && l->size == ranks) {
+        tsr_status st = tsr__net_open(s, l, ++l->jobs, options, out);
+        bool alone = l->size == 1 || (options && options->messages_only);
+        return st == TSR_OK && !alone ? join_hosts(s, options, out) : st;
+    }
     snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", l->library,
              l->rank, l->size, rank, ranks);
     return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",

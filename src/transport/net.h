@@ -85,6 +85,12 @@ tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why);
 // An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.
 tsr_status tsr__net_open(tsr_session *s, struct link *l, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
+// ---- hosts.c
+// The same job, with shared memory between the ranks of each host; *out is net itself where that cannot be had.
+tsr_status tsr__hosts_open(tsr_session *s, struct endpoint *net, const struct comm_options *o,
+                           struct endpoint **out);
+
+// ---- net.c
 // After a failure: takes receives back that nothing will come for. False: something else is under way, and the
 // network cannot be ended in order.
 bool tsr__net_cancel(struct net *n);

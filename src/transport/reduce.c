@@ -206,19 +206,13 @@ static void fold_block(const struct kernel *k, enum comm_reduce op, const void *
     k->store(acc, sum, n);
 }
 
-void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
-                 void *const *out, int n_out, int64_t first, int64_t count)
+// Of its own, because its frame is large and small sums do without it.
+static __attribute__((noinline)) void fold_blocks(const struct kernel *k, enum comm_reduce op,
+                                                  const void *const *in, int n, void *const *out,
+                                                  int n_out, size_t bytes, int64_t first,
+                                                  int64_t count)
 {
-    const struct kernel *k = &kernels[type];
-    size_t bytes = tsr__elem_bytes(type);
     uint64_t acc[BLOCK]; // the widest element has 8 bytes
-    if (type == TSR_FLOAT && op == COMM_SUM) {
-        size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
-        size_t done =
-            tsr__reduce_sum((const char *const *)in, n, (char *const *)out, n_out, from, end);
-        first += (int64_t)((done - from) / bytes);
-        count -= (int64_t)((done - from) / bytes);
-    }
     for (int64_t i = first; i < first + count; i += BLOCK) {
         size_t m = (size_t)(first + count - i < BLOCK ? first + count - i : BLOCK);
         size_t at = (size_t)i * bytes;
@@ -226,4 +220,19 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
         for (int o = 0; o < n_out; o++)
             memcpy((char *)out[o] + at, acc, m * bytes);
     }
+}
+
+void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                 void *const *out, int n_out, int64_t first, int64_t count)
+{
+    size_t bytes = tsr__elem_bytes(type);
+    if (type == TSR_FLOAT && op == COMM_SUM) {
+        size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
+        size_t done =
+            tsr__reduce_sum((const char *const *)in, n, (char *const *)out, n_out, from, end);
+        first += (int64_t)((done - from) / bytes);
+        count -= (int64_t)((done - from) / bytes);
+    }
+    if (count > 0)
+        fold_blocks(&kernels[type], op, in, n, out, n_out, bytes, first, count);
 }

@@ -116,6 +116,7 @@ struct endpoint {
 struct comm_options {
     double timeout_s;    // longest wait for a rank without a heartbeat; 0: COMM_STOPPED_S
     const char *plugins; // folder to look for plug-ins in first, or NULL
+    bool messages_only;  // MPI: no shared memory between ranks of one host
 };
 
 // ---- collectives -------------------------------------------------------------------------------

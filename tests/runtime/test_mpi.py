@@ -43,8 +43,31 @@ def same_bits_as_threads(d, launch):
         _, parts, x = mlp(n, rows=rows, inner=64, width=96)
         p = partition(d + "/p%d_%d" % (n, rows), parts)
         a, b = run(p, {"x": x}, threads=1), mpi(p, {"x": x}, launch(n), threads=1)
-        assert a.status == "OK" and b.code == 0, (str(a), str(b))
-        assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes()
+        c = mpi(p, {"x": x}, launch(n), threads=1, transport="mpi")  # messages only, as between hosts
+        assert a.status == "OK" and b.code == 0 and c.code == 0, (str(a), str(b), str(c))
+        assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes() == c.outputs["y"].tobytes()
+
+
+@for_each_family
+def two_hosts(d, launch):
+    """Four ranks on two hosts, as far as they can tell: groups on one host meet in its memory, others by messages. Same bits."""
+    wrap = d + "/on_host"
+    with open(wrap, "w") as f:
+        f.write('#!/bin/sh\nr=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport r\nexec unshare -u sh -c \'hostname host$((r / 2)) && exec "$@"\' sh "$@"\n')
+    os.chmod(wrap, 0o755)
+    if subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True).returncode:
+        return "no right to give a process another host name"
+    parts = []
+    for r in range(4):
+        near = [0, 1] if r < 2 else [2, 3]
+        nodes = [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
+                 comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"), comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")]
+        parts.append(model(nodes, [value("x", F, [300, 70])], [value("y")], {"mine": np.float32(1.1 + r)}))
+    p = partition(d + "/p", parts)
+    x = np.random.default_rng(1).normal(size=(300, 70)).astype("f4")
+    a, b, c = run(p, {"x": x}, threads=1, times=2), mpi(p, {"x": x}, launch(4), threads=1, times=2), mpi(p, {"x": x}, [*launch(4), wrap], threads=1, times=2)
+    assert a.status == "OK" and b.code == 0 and c.code == 0, (str(a), str(b), str(c))
+    assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes() == c.outputs["y"].tobytes()
 
 
 @for_each_family
