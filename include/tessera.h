@@ -605,6 +605,15 @@ typedef struct tsr_partition_options {
     const char *config; /* NULL: the only one */
     bool force;         /* replace an existing folder */
     bool strict;        /* what would be replicated is an error (TSR_UNSUPPORTED) */
+    /* Inputs and outputs that stay cut as the nodes have them, instead of whole; one * in a name stands for any text. Also read
+     * from the model's metadata, ai.tessera.keep_cut (a name in each line). */
+    const char *const *keep_cut;
+    size_t n_keep_cut;
+    /* "past=present": the output of a run that is the input of the next, and stays on its devices; one * on each side stands
+     * for the same text. Also ai.tessera.state. */
+    const char *const *state;
+    size_t n_state;
+    bool dry_run; /* all but writing: folder may be NULL */
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */
@@ -621,6 +630,8 @@ typedef struct tsr_partition_summary {
     const tsr_replicated *replicated; /* meant to be cut and not */
     size_t n_replicated;
     size_t nodes, cut_nodes;
+    const int64_t *file_bytes; /* per device: its files, written or to be written, without common.data */
+    int64_t common_bytes;      /* of common.data; 0: there is none */
 } tsr_partition_summary;
 
 TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,

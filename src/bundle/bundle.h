@@ -32,8 +32,13 @@ struct manifest_device {
 // An input or output of the whole model.
 struct manifest_port {
     const char *name, *type, *sharding; // type as tsr_dtype_name; sharding in the compact notation
-    int rank;                           // -1: not known
+    const struct tile_layout *kept; // not NULL: ranks take or give their pieces of it, as this says
+    int rank;                       // -1: not known
     const tsr_dim *dims;
+};
+// An output that becomes an input of the next run, where it is.
+struct manifest_state {
+    const char *input, *output;
 };
 struct manifest_group {
     const int64_t *ranks; // ascending
@@ -56,6 +61,8 @@ struct manifest {
     struct manifest_device *devices; // n_ranks, by rank
     struct manifest_port *inputs, *outputs;
     size_t n_inputs, n_outputs;
+    struct manifest_state *states;
+    size_t n_states;
     struct manifest_collective *collectives; // in plan order
     size_t n_collectives;
     struct manifest_replicated *replicated;

@@ -229,8 +229,58 @@ static void read_shape(struct reader *r, const json_t *e, struct manifest_port *
     p->dims = dims;
 }
 
+// A layout, where a port has one: as it is in operators' attributes, with ranks that exist.
+static const struct tile_layout *read_layout(struct reader *r, const json_t *e, int64_t n_ranks)
+{
+    const json_t *list = r->failed ? NULL : json_object_get(e, "layout");
+    if (!list)
+        return NULL;
+    size_t n = json_array_size(list);
+    int64_t *code = n && n <= MAX_ENTRIES ? ARENA_ARRAY(r->arena, int64_t, n) : NULL;
+    for (size_t i = 0; code && i < n; i++)
+        code[i] = json_is_integer(json_array_get(list, i))
+                      ? (int64_t)json_integer_value(json_array_get(list, i))
+                      : -1;
+    struct tile_layout *l = code ? tsr__layout_decode(r->arena, code, n) : NULL;
+    bool ok = l && l->n_shards > 0;
+    for (int64_t i = 0; ok && i < l->first[l->n_shards]; i++)
+        ok = l->owners[i] >= 0 && l->owners[i] < n_ranks &&
+             tsr__layout_shard_of(l, l->owners[i], 0) >= 0;
+    for (int64_t k = 0; ok && k < l->n_shards; k++)
+        ok = l->first[k + 1] > l->first[k]; // nothing is missing
+    if (!ok)
+        wrong(r, "layout", "describes no sharding over the ranks");
+    return ok ? l : NULL;
+}
+
+static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(ports[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+// Older manifests have none.
+static void read_states(struct reader *r, const json_t *root, struct manifest *m)
+{
+    size_t n = 0;
+    const json_t *list =
+        r->failed || !json_object_get(root, "states") ? NULL : list_member(r, root, "states", &n);
+    m->states = r->failed ? NULL : ARENA_ARRAY(r->arena, struct manifest_state, n + 1);
+    for (size_t i = 0; !r->failed && m->states && i < n; i++) {
+        const json_t *e = entry(r, list, "states", i);
+        struct manifest_state *s = &m->states[m->n_states++];
+        s->input = text_member(r, e, "input");
+        s->output = text_member(r, e, "output");
+        if (!r->failed && (!is_port(m->inputs, m->n_inputs, s->input) ||
+                           !is_port(m->outputs, m->n_outputs, s->output)))
+            wrong(r, "states", "names an input or output that the model does not have");
+    }
+}
+
 static struct manifest_port *read_ports(struct reader *r, const json_t *root, const char *key,
-                                        size_t *n)
+                                        int64_t n_ranks, size_t *n)
 {
     const json_t *list = list_member(r, root, key, n);
     struct manifest_port *ports =
@@ -240,6 +290,7 @@ static struct manifest_port *read_ports(struct reader *r, const json_t *root, co
         ports[i].name = text_member(r, e, "name");
         ports[i].type = text_member(r, e, "type");
         ports[i].sharding = text_member(r, e, "sharding");
+        ports[i].kept = read_layout(r, e, n_ranks);
         read_shape(r, e, &ports[i]);
     }
     return ports;
@@ -313,8 +364,9 @@ static tsr_status read_root(struct reader *r, const json_t *root, struct manifes
     read_model(r, root, m);
     read_files(r, root, m);
     read_devices(r, root, m);
-    m->inputs = read_ports(r, root, "inputs", &m->n_inputs);
-    m->outputs = read_ports(r, root, "outputs", &m->n_outputs);
+    m->inputs = read_ports(r, root, "inputs", m->n_ranks, &m->n_inputs);
+    m->outputs = read_ports(r, root, "outputs", m->n_ranks, &m->n_outputs);
+    read_states(r, root, m);
     read_collectives(r, root, m);
     read_replicated(r, root, m);
     if (r->arena->failed)

@@ -3,6 +3,34 @@
 // partition has the same bytes.
 #include "bundle/bundle.h"
 
+// The layout as the operators' attributes have it (tsr__layout_encode), number by number.
+static void write_layout(tsr_json *j, const struct tile_layout *l)
+{
+    tsr_json_begin(j, "layout", '[');
+    tsr_json_int(j, NULL, l->rank);
+    for (int d = 0; d < l->rank; d++) {
+        tsr_json_int(j, NULL, l->dims[d].n);
+        for (int f = 0; f < l->dims[d].n; f++) {
+            tsr_json_int(j, NULL, l->dims[d].factors[f].size);
+            tsr_json_int(j, NULL, l->dims[d].factors[f].cuts);
+        }
+    }
+    tsr_json_int(j, NULL, l->n_loops);
+    for (int i = 0; i < l->n_loops; i++) {
+        tsr_json_int(j, NULL, l->loops[i].dim);
+        tsr_json_int(j, NULL, l->loops[i].factor);
+    }
+    tsr_json_int(j, NULL, l->n_shards);
+    for (int64_t k = 0; k < l->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(l, k, &owners);
+        tsr_json_int(j, NULL, (int64_t)n);
+        for (size_t i = 0; i < n; i++)
+            tsr_json_int(j, NULL, owners[i]);
+    }
+    tsr_json_end(j);
+}
+
 static void write_ports(tsr_json *j, const char *key, const struct manifest_port *ports, size_t n)
 {
     tsr_json_begin(j, key, '[');
@@ -26,6 +54,20 @@ static void write_ports(tsr_json *j, const char *key, const struct manifest_port
         if (ports[i].rank >= 0)
             tsr_json_end(j);
         tsr_json_string(j, "sharding", ports[i].sharding);
+        if (ports[i].kept)
+            write_layout(j, ports[i].kept);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static void write_states(tsr_json *j, const struct manifest *m)
+{
+    tsr_json_begin(j, "states", '[');
+    for (size_t i = 0; i < m->n_states; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "input", m->states[i].input);
+        tsr_json_string(j, "output", m->states[i].output);
         tsr_json_end(j);
     }
     tsr_json_end(j);
@@ -119,6 +161,7 @@ const char *tsr__manifest_text(tsr_session *s, const struct manifest *m, tsr_jso
     write_devices(j, m);
     write_ports(j, "inputs", m->inputs, m->n_inputs);
     write_ports(j, "outputs", m->outputs, m->n_outputs);
+    write_states(j, m);
     write_collectives(j, m);
     write_rest(j, m);
     tsr_json_end(j);

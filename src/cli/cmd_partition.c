@@ -2,20 +2,36 @@
 // cmd_partition.c - one ONNX file per device, weights cut, communication explicit.
 #include "summary.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static int report(struct cli *c, const char *folder, const tsr_partition_summary *p)
 {
     if (c->json) {
         tsr_json *j = cli_json(c);
         if (j) {
-            tsr_json_string(j, "folder", folder);
+            tsr_json_string(j, "folder", folder); // null: nothing was written
             summary_json(j, p);
         }
         return cli_print_json(c, j, EXIT_DONE);
     }
     if (!c->quiet)
         summary_print(stdout, p);
-    cli_say(c, "%s: written\n", folder);
+    if (folder)
+        cli_say(c, "%s: written\n", folder);
+    else
+        cli_say(c, "nothing was written\n");
     return EXIT_DONE;
+}
+
+// All values of an option that may be repeated; list has room for all that was given.
+static size_t values(const struct cli *c, const char *name, const char **list)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_given; i++)
+        if (!strcmp(c->given[i].option->name, name))
+            list[n++] = c->given[i].value;
+    return n;
 }
 
 static int run(struct cli *c)
@@ -26,25 +42,39 @@ static int run(struct cli *c)
         .config = cli_value(c, "--config"),
         .force = cli_flag(c, "--force"),
         .strict = cli_flag(c, "--strict"),
+        .dry_run = cli_flag(c, "--dry-run"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *m = NULL;
-    if (!folder)
+    if (!folder && !options.dry_run)
         return cli_usage(c, "where to? give -o FOLDER");
+    const char **lists = calloc(2 * c->n_given + 1, sizeof *lists);
+    if (!lists)
+        return cli_finish(c, TSR_NOMEM);
+    options.keep_cut = lists;
+    options.n_keep_cut = values(c, "--keep-cut", lists);
+    options.state = lists + c->n_given;
+    options.n_state = values(c, "--state", lists + c->n_given);
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
     if (status == TSR_OK)
         status = tsr_partition(m, folder, &options, &summary);
     int code = cli_finish(c, status);
     if (status == TSR_OK)
-        code = report(c, folder, &summary);
+        code = report(c, options.dry_run ? NULL : folder, &summary);
     tsr_model_free(m);
+    free(lists);
     return code;
 }
 
 static const struct option options_table[] = {
     {"-o", "FOLDER", "the folder to make"},
     {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
+    {"--dry-run", NULL, "write nothing: only say what would be written"},
     {"--force", NULL, "replace an existing folder"},
+    {"--keep-cut", "NAME",
+     "an input or output that stays cut (repeatable; one * stands for any text)"},
+    {"--state", "PAST=PRESENT",
+     "an output that is the input of the next run and stays on its devices (repeatable)"},
     {"--strict", NULL, "fail (exit 5) where a node that was meant to be cut is not"},
     END_OF_OPTIONS,
 };

@@ -4,10 +4,12 @@
 
 void summary_print(FILE *to, const tsr_partition_summary *p)
 {
-    fprintf(to, "%-7s %14s %12s\n", "device", "weights", "bytes");
+    fprintf(to, "%-7s %14s %12s %12s\n", "device", "weights", "bytes", "files");
     for (size_t i = 0; i < p->devices; i++)
-        fprintf(to, "%-7zu %14s %12s\n", i, cli_count(p->weights[i]),
-                cli_bytes(p->weight_bytes[i]));
+        fprintf(to, "%-7zu %14s %12s %12s\n", i, cli_count(p->weights[i]),
+                cli_bytes(p->weight_bytes[i]), cli_bytes(p->file_bytes[i]));
+    if (p->common_bytes)
+        fprintf(to, "%-35s %12s\n", "common", cli_bytes(p->common_bytes));
     fprintf(to, "%zu of %zu nodes cut; collectives:", p->cut_nodes, p->nodes);
     for (size_t i = 0; i < p->n_collectives; i++)
         fprintf(to, "%s %s %zu", i ? "," : "", p->collectives[i].op, p->collectives[i].count);
@@ -30,6 +32,11 @@ void summary_json(tsr_json *j, const tsr_partition_summary *p)
     for (size_t i = 0; i < p->devices; i++)
         tsr_json_int(j, NULL, p->weight_bytes[i]);
     tsr_json_end(j);
+    tsr_json_begin(j, "file_bytes", '[');
+    for (size_t i = 0; i < p->devices; i++)
+        tsr_json_int(j, NULL, p->file_bytes[i]);
+    tsr_json_end(j);
+    tsr_json_int(j, "common_bytes", p->common_bytes);
     tsr_json_begin(j, "replicated", '[');
     for (size_t i = 0; i < p->n_replicated; i++) {
         tsr_json_begin(j, NULL, '{');

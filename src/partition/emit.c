@@ -49,7 +49,7 @@ tsr_value *tsr__part_input(struct part *t, struct item *it)
     if (*local)
         return *local;
     tsr_value *w = tsr_graph_add_input(tsr_model_graph(t->model), tsr_value_name(it->value));
-    if (w && tsr__value_copy_type(w, it->value) == TSR_OK)
+    if (w && tsr__port_type(t, w, it->value, it->first->layout) == TSR_OK)
         *local = w;
     return *local;
 }
@@ -385,10 +385,13 @@ static tsr_status add_outputs(struct part *t)
     tsr_graph *g = tsr_model_graph(t->plan->model);
     for (size_t i = 0; i < t->plan->outputs.n; i++) {
         tsr_value *v = tsr_graph_output(g, i);
-        tsr_value *local = form_root(t->plan->outputs.at[i])->local[t->rank];
+        struct form *f = t->plan->outputs.at[i];
+        if (!tsr__layout_has_device(f->layout, t->rank))
+            continue;
+        tsr_value *local = form_root(f)->local[t->rank];
         if (local && strcmp(tsr_value_name(local), tsr_value_name(v)) != 0)
             local = tsr__part_node(t, "Identity", str_of(tsr_value_name(v)), 1, local);
-        if (!local || tsr__value_copy_type(local, v) != TSR_OK ||
+        if (!local || tsr__port_type(t, local, v, f->layout) != TSR_OK ||
             tsr_graph_add_output(t->graph, local) != TSR_OK)
             return TSR_NOMEM;
     }
@@ -412,15 +415,14 @@ static tsr_status add_token_output(struct part *t)
 tsr_status tsr__parts_build(struct plan *p, struct part *parts)
 {
     tsr_status st = TSR_OK;
-    uint64_t common;
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = part_begin(p, &parts[r], r);
     if (st == TSR_OK)
-        st = tsr__weights_place(p, parts, &common);
+        st = tsr__weights_place(p, parts);
     for (size_t i = 0; i < p->steps.n && st == TSR_OK; i++)
         st = tsr__emit_step(p, parts, p->steps.at[i]);
-    if (st == TSR_OK)
-        st = add_outputs(&parts[0]);
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
+        st = add_outputs(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = add_token_output(&parts[r]);
     return st;

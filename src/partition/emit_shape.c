@@ -10,23 +10,29 @@
 #define EXPR_MAX_DEPTH 32
 #define EXPR_MAX_TEXT  1024
 
+// A dimension of an input gives a symbol its size; counted: it must be counted together first.
+static void find_size(struct plan *p, const tsr_value *v, int axis, bool counted)
+{
+    struct str symbol = tsr__dim_symbol(v, axis);
+    void **slot = symbol.n ? tsr__map_at(&p->sizes, symbol) : NULL;
+    struct size_source *at = slot && !*slot ? ARENA_NEW(p->arena, struct size_source) : NULL;
+    if (!at)
+        return;
+    *at = (struct size_source){v, axis, counted ? tsr__port_count(p, v) : NULL};
+    *slot = at;
+}
+
 void tsr__plan_find_sizes(struct plan *p)
 {
     tsr_graph *g = tsr_model_graph(p->model);
     tsr__map_init(&p->sizes, p->arena, 16);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        for (int d = 0; d < tsr_value_rank(v) && !tsr_value_initializer(v); d++) {
-            struct str symbol = tsr__dim_symbol(v, d);
-            void **slot = symbol.n ? tsr__map_at(&p->sizes, symbol) : NULL;
-            struct size_source *at =
-                slot && !*slot ? ARENA_NEW(p->arena, struct size_source) : NULL;
-            if (!at)
-                continue;
-            *at = (struct size_source){v, d};
-            *slot = at;
+    for (int counted = 0; counted < 2; counted++)
+        for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+            const tsr_value *v = tsr_graph_input(g, i);
+            for (int d = 0; d < tsr_value_rank(v) && !tsr_value_initializer(v); d++)
+                if (tsr__port_readable(p, v, d) == !counted)
+                    find_size(p, v, d, counted);
         }
-    }
 }
 
 // ---- expressions -------------------------------------------------------------------------------
@@ -71,11 +77,12 @@ static tsr_value *symbol_value(struct part *t, struct str symbol, const struct s
     if (known)
         return known;
     struct item *it = tsr__item_of(t->plan, from->input);
-    tsr_value *input = it ? tsr__part_input(t, it) : NULL;
+    tsr_value *counted = from->count ? form_root(from->count)->local[t->rank] : NULL;
+    tsr_value *input = it && !counted ? tsr__part_input(t, it) : NULL;
     int64_t axis = from->axis;
     tsr_graph *here = t->graph;
     t->graph = tsr_model_graph(t->model); // where all bodies can see it
-    tsr_value *shape = tsr__part_node(t, "Shape", (struct str){0}, 1, input);
+    tsr_value *shape = counted ? counted : tsr__part_node(t, "Shape", (struct str){0}, 1, input);
     tsr_value *size =
         tsr__part_node(t, "Gather", (struct str){0}, 2, shape, tsr__part_ints(t, &axis, 1));
     t->graph = here;

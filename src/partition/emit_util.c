@@ -26,9 +26,11 @@ static struct form *plain_form(struct part *t, const struct item *it)
         if (!plain || (plain->partial && !f->partial))
             plain = f;
     }
-    for (size_t i = 0; t->rank == 0 && i < t->plan->outputs.n; i++)
-        if (t->plan->outputs.at[i]->item == it)
-            return form_root(t->plan->outputs.at[i]);
+    for (size_t i = 0; i < t->plan->outputs.n; i++) {
+        struct form *f = t->plan->outputs.at[i];
+        if (f->item == it && tsr__layout_has_device(f->layout, t->rank))
+            return form_root(f);
+    }
     return plain;
 }
 

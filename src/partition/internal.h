@@ -34,6 +34,11 @@ struct scope {
     bool loops;      // it, or one around it, runs many times: symbols may change their meaning
 };
 
+// An output that becomes the input of the next run.
+struct plan_state {
+    const tsr_value *past, *present;
+};
+
 // In which layout a value is read: NULL, nobody has been seen; or by several, who differ.
 struct want {
     const struct tile_layout *layout;
@@ -134,8 +139,12 @@ struct plan {
     VEC(struct form *) outputs; // of the model, in order
     struct map names;           // every name in the model
     struct map sizes;           // symbol -> struct size_source
+    const struct tile_layout *
+        *kept; // by value id: inputs and outputs that stay as they lie (ports.c)
+    VEC(struct plan_state) states;
     int64_t n_comms;
-    bool undigested; // benchmarks: data files without digests
+    uint64_t common_bytes; // of the common file
+    bool undigested;       // benchmarks: data files without digests
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
 };
@@ -144,6 +153,7 @@ struct plan {
 struct size_source {
     const tsr_value *input;
     int axis;
+    struct form *count; // not NULL: of the whole shape, where no rank can see it in its piece
 };
 
 // plan.c
@@ -182,6 +192,14 @@ struct item *tsr__shape_item(struct plan *p, struct item *it);
 struct form *tsr__plan_count(struct plan *p, struct form *from, const struct tile_layout *on,
                              struct device_group *group);
 tsr_value *tsr__part_count(struct part *t, const struct form *from, struct str name);
+// ports.c: inputs and outputs that are kept cut, and states.
+tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o) TSR_MUST_USE;
+// Where an input or output of the model lies. NULL: out of memory.
+const struct tile_layout *tsr__port_layout(struct plan *p, const tsr_value *v, bool output);
+bool tsr__port_readable(struct plan *p, const tsr_value *v, int axis); // its size, on every rank
+struct form *tsr__port_count(struct plan *p, const tsr_value *v);      // its shape, on every rank
+tsr_status tsr__port_type(struct part *t, tsr_value *w, const tsr_value *v,
+                          const struct tile_layout *l) TSR_MUST_USE;
 // live.c
 void tsr__plan_live(struct plan *p);
 void tsr__live_steps(struct plan *p, step_list *steps); // backwards
@@ -273,6 +291,7 @@ struct part {
     int64_t n_fresh;
     int64_t weights, weight_bytes;
     uint64_t data_bytes; // length of its data file
+    uint64_t file_bytes; // of the rank file, once it is known
     bool uses_common;
 };
 
@@ -321,8 +340,7 @@ const char *tsr__step_op(const struct step *st); // of a communication, without 
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 // weights.c: where constants lie, and writing them.
-tsr_status tsr__weights_place(struct plan *p, struct part *parts,
-                              uint64_t *common_bytes) TSR_MUST_USE;
+tsr_status tsr__weights_place(struct plan *p, struct part *parts) TSR_MUST_USE;
 struct data_file {
     uint64_t bytes;
     char sha256[65];

@@ -73,10 +73,21 @@ void tsr__live_steps(struct plan *p, step_list *steps)
     }
 }
 
+static void want_all(struct form *f)
+{
+    for (int64_t i = 0; i < f->layout->first[f->layout->n_shards]; i++)
+        form_want(f, f->layout->owners[i]);
+}
+
 void tsr__plan_live(struct plan *p)
 {
     for (size_t i = 0; i < p->outputs.n; i++)
-        form_want(p->outputs.at[i], 0);
+        want_all(p->outputs.at[i]);
+    for (size_t i = 0; i < p->states.n; i++) { // a state is held even where nobody reads it
+        struct item *it = tsr__item_of(p, p->states.at[i].past);
+        if (it)
+            want_all(it->first);
+    }
     tsr__live_steps(p, &p->steps);
     tsr__number_steps(p, &p->steps);
 }

@@ -187,6 +187,12 @@ static void plan_fingerprint(struct plan *p)
     tsr__sha256_add(&d, &p->n_ranks, sizeof(p->n_ranks));
     struct fingerprint all = {p, &d};
     tsr__steps_visit(&p->steps, add_step, &all);
+    for (size_t i = 0; i < p->outputs.n; i++)
+        add_form(p, &d, p->outputs.at[i]);
+    for (size_t i = 0; i < p->states.n; i++) {
+        add_text(&d, tsr__value_str(p->states.at[i].past));
+        add_text(&d, tsr__value_str(p->states.at[i].present));
+    }
     char hex[65];
     tsr__sha256_hex(&d, hex);
     memcpy(p->fingerprint, hex, 16);
@@ -222,7 +228,9 @@ static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *co
         if (!ranks || !dims)
             return NULL;
         size_t n_ranks = outputs ? 1 : input_ranks(p, v, ranks); // rank 0 gives outputs
-        struct tile_layout *l = tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
+        const struct tile_layout *kept = p->kept[tsr__value_id(v)];
+        const struct tile_layout *l =
+            kept ? kept : tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
         if (!l)
             return NULL;
         for (int d = 0; d < rank; d++)
@@ -230,6 +238,7 @@ static struct manifest_port *make_ports(struct plan *p, bool outputs, size_t *co
         ports[(*count)++] = (struct manifest_port){.name = tsr_value_name(v),
                                                    .type = tsr_dtype_name(tsr_value_dtype(v)),
                                                    .sharding = tsr__notation_print(p->arena, l).p,
+                                                   .kept = kept,
                                                    .rank = rank,
                                                    .dims = dims};
     }
@@ -296,6 +305,14 @@ static void make_device(struct plan *p, const struct part *t, bool common,
         d->data[d->n_data++] = MANIFEST_COMMON;
 }
 
+static void make_states(struct plan *p, struct manifest *m)
+{
+    m->states = ARENA_ARRAY(p->arena, struct manifest_state, p->states.n + 1);
+    for (size_t i = 0; i < p->states.n && m->states; i++)
+        m->states[m->n_states++] = (struct manifest_state){tsr_value_name(p->states.at[i].past),
+                                                           tsr_value_name(p->states.at[i].present)};
+}
+
 static tsr_status make_manifest(struct plan *p, const struct part *parts, struct manifest *m)
 {
     const char *path = tsr_model_path(p->model), *slash = strrchr(path, '/');
@@ -306,6 +323,7 @@ static tsr_status make_manifest(struct plan *p, const struct part *parts, struct
     m->n_ranks = p->n_ranks;
     m->inputs = make_ports(p, false, &m->n_inputs);
     m->outputs = make_ports(p, true, &m->n_outputs);
+    make_states(p, m);
     make_collectives(p, m);
     make_replicated(p, m);
     m->devices = ARENA_ARRAY(p->arena, struct manifest_device, (size_t)p->n_ranks);
@@ -336,7 +354,7 @@ static tsr_status write_part(struct plan *p, struct part *t, struct outfolder *o
         st = tsr__out_commit(&file);
         tsr__out_abort(&file);
         tsr__sha256_hex(&d, f->sha256);
-        f->bytes = n;
+        f->bytes = t->file_bytes = n;
     }
     tsr_bytes_free(p->session, bytes, n);
     return st;
@@ -369,6 +387,21 @@ static tsr_status write_files(struct plan *p, struct part *parts, struct outfold
         return st;
     qsort(m->files, m->n_files, sizeof(*m->files), by_name);
     return tsr__manifest_write(o, m);
+}
+
+// All but writing.
+static tsr_status measure(struct plan *p, struct part *parts, struct manifest *m)
+{
+    tsr_status st = make_manifest(p, parts, m);
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++) {
+        void *bytes;
+        size_t n;
+        st = tsr_model_save_bytes(parts[r].model, &bytes, &n);
+        if (st == TSR_OK)
+            tsr_bytes_free(p->session, bytes, n);
+        parts[r].file_bytes = st == TSR_OK ? n : 0;
+    }
+    return st;
 }
 
 static tsr_status publish(struct plan *p, struct part *parts, const char *folder, bool force,
@@ -429,8 +462,8 @@ static bool is_cut(const struct node_flow *nf)
 }
 
 // Copies into the session what outlives the partition.
-static tsr_status summarize(const struct plan *p, const struct manifest *m,
-                            tsr_partition_summary *out)
+static tsr_status summarize(const struct plan *p, const struct part *parts,
+                            const struct manifest *m, tsr_partition_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PARTITION];
     tsr__arena_free(a);
@@ -438,13 +471,17 @@ static tsr_status summarize(const struct plan *p, const struct manifest *m,
     tsr_partition_summary s = {
         .size = sizeof(s), .devices = (size_t)p->n_ranks, .nodes = asked->n_nodes};
     int64_t *weights = ARENA_ARRAY(a, int64_t, s.devices),
-            *bytes = ARENA_ARRAY(a, int64_t, s.devices);
-    for (size_t r = 0; r < s.devices && weights && bytes; r++) {
+            *bytes = ARENA_ARRAY(a, int64_t, s.devices),
+            *files = ARENA_ARRAY(a, int64_t, s.devices);
+    for (size_t r = 0; r < s.devices && weights && bytes && files; r++) {
+        files[r] = (int64_t)(parts[r].file_bytes + parts[r].data_bytes);
         weights[r] = m->devices[r].weights;
         bytes[r] = m->devices[r].weight_bytes;
     }
     s.weights = weights;
     s.weight_bytes = bytes;
+    s.file_bytes = files;
+    s.common_bytes = (int64_t)p->common_bytes;
     count_collectives(a, m, &s);
     list_replicated(a, m, &s);
     for (size_t i = 0; i < asked->n_nodes; i++)
@@ -511,6 +548,8 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     if (st == TSR_OK)
         st = model_digest(p);
     if (st == TSR_OK)
+        st = tsr__plan_ports(p, options);
+    if (st == TSR_OK)
         st = tsr__plan_build(p);
     if (st == TSR_OK) {
         plan_fingerprint(p);
@@ -519,9 +558,10 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     if (st == TSR_OK)
         st = tsr__parts_agree(p, parts);
     if (st == TSR_OK)
-        st = publish(p, parts, folder, options->force, &manifest);
+        st = options->dry_run ? measure(p, parts, &manifest)
+                              : publish(p, parts, folder, options->force, &manifest);
     if (st == TSR_OK && summary)
-        st = summarize(p, &manifest, summary);
+        st = summarize(p, parts, &manifest, summary);
     for (int64_t r = 0; r < p->n_ranks && parts; r++)
         tsr_model_free(parts[r].model);
     return st;

@@ -88,9 +88,10 @@ struct item *tsr__item_of(struct plan *p, const tsr_value *v)
          input = !constant && tsr_value_is_input(v) && it->scope == &p->main;
     if (constant || input) {
         int rank = it->rank < 0 ? 0 : it->rank;
-        struct tile_layout *whole =
-            tsr__layout_whole(p->arena, rank, p->all_devices, (size_t)p->n_ranks);
-        if (!whole || !tsr__form_new(p, it, whole, constant ? FORM_CONST : FORM_INPUT))
+        const struct tile_layout *l =
+            input ? tsr__port_layout(p, v, false)
+                  : tsr__layout_whole(p->arena, rank, p->all_devices, (size_t)p->n_ranks);
+        if (!l || !tsr__form_new(p, it, l, constant ? FORM_CONST : FORM_INPUT))
             return NULL;
     }
     return it;
@@ -367,15 +368,14 @@ bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n, un
     return true;
 }
 
-// Rank 0 gives every output whole.
+// Rank 0 gives every output whole, unless it is kept as it lies.
 static bool plan_outputs(struct plan *p)
 {
     tsr_graph *g = tsr_model_graph(p->model);
     for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
         struct item *it = tsr__item_of(p, tsr_graph_output(g, i));
-        struct tile_layout *first =
-            it ? tsr__layout_whole(p->arena, it->rank < 0 ? 0 : it->rank, p->all_devices, 1) : NULL;
-        struct form *f = first ? tsr__plan_convert(p, it, first, NULL) : NULL;
+        const struct tile_layout *l = it ? tsr__port_layout(p, tsr_graph_output(g, i), true) : NULL;
+        struct form *f = l ? tsr__plan_convert(p, it, l, NULL) : NULL;
         struct form **slot = f ? vec_push(p->arena, &p->outputs) : NULL;
         if (!slot)
             return false;
@@ -437,9 +437,8 @@ tsr_status tsr__plan_build(struct plan *p)
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
         const tsr_value *v = tsr_graph_output(g, i);
-        int rank = tsr__shapes_piece(p->flow->shapes, v).rank;
         needed[tsr__value_id(v)] = 1;
-        tsr__plan_want(p, v, tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, 1));
+        tsr__plan_want(p, v, tsr__port_layout(p, v, true));
     }
     p->main.graph = g;
     p->scope = &p->main;

@@ -128,9 +128,8 @@ static tsr_status place_on(struct part *t, struct form *f)
     return v ? TSR_OK : plan_status(t->plan) == TSR_OK ? TSR_NOMEM : plan_status(t->plan);
 }
 
-tsr_status tsr__weights_place(struct plan *p, struct part *parts, uint64_t *common_bytes)
+tsr_status tsr__weights_place(struct plan *p, struct part *parts)
 {
-    *common_bytes = 0;
     for (struct form *f = p->consts; f; f = f->next_const) {
         int64_t users = 0;
         for (int64_t r = 0; r < p->n_ranks; r++)
@@ -138,7 +137,7 @@ tsr_status tsr__weights_place(struct plan *p, struct part *parts, uint64_t *comm
         int64_t bytes = tsr_tensor_bytes(tsr_value_initializer(f->item->value));
         f->common = users > 1 && tsr__layout_is_whole(f->layout);
         if (f->common && f->item->fixed && bytes > 0 && !stays_inside(f->item, bytes))
-            f->offset[0] = reserve(common_bytes, (uint64_t)bytes);
+            f->offset[0] = reserve(&p->common_bytes, (uint64_t)bytes);
         for (int64_t r = 0; r < p->n_ranks; r++) {
             tsr_status st = f->live[r] ? place_on(&parts[r], f) : TSR_OK;
             if (st != TSR_OK)

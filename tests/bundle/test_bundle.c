@@ -52,8 +52,12 @@ static void fill(struct bench *b, struct manifest *m)
     static const tsr_dim dims[3] = {{-1, "batch"}, {16, ""}, {-1, ""}};
     static const int64_t ranks[2] = {0, 1};
     static const struct manifest_group group = {ranks, 2};
-    static struct manifest_port in = {"x", "float32", "{1,1,1:(0,1)}", 3, dims};
-    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", -1, NULL};
+    static const int64_t halves[] = {3, 0, 1, 0, 2, 0, 1, 1, 0, 2, 1, 0, 1, 1}; // {1,2,1:0,1}
+    static struct manifest_port in = {"x", "float32", "{1,2,1:0,1}", NULL, 3, dims};
+    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", NULL, -1, NULL};
+    static struct manifest_state s = {"x", "y \"quoted\""};
+    in.kept = tsr__layout_decode(&b->arena, halves, TSR_COUNT(halves));
+    assert_non_null(in.kept);
     static struct manifest_collective c = {0, "AllReduce", "float32", &group, 1};
     static struct manifest_replicated r = {"n", "Softmax", "no rule for this operator yet"};
     static const char *both[] = {"rank1.data", "common.data"};
@@ -72,6 +76,8 @@ static void fill(struct bench *b, struct manifest *m)
                            &out,
                            1,
                            1,
+                           &s,
+                           1,
                            &c,
                            1,
                            &r,
@@ -86,7 +92,6 @@ static void fill(struct bench *b, struct manifest *m)
         files[i].name = names[i];
         files[i].bytes = strlen(content[i]);
     }
-    (void)b;
 }
 
 static void put(const char *folder, const char *name, const char *text)
@@ -135,6 +140,12 @@ static void written_is_read_back(void **state)
     assert_string_equal(m->inputs[0].dims[0].symbol, "batch");
     assert_int_equal(m->inputs[0].dims[1].value, 16);
     assert_int_equal(m->inputs[0].dims[2].value, -1);
+    assert_int_equal(m->inputs[0].kept->n_shards, 2);
+    assert_true(tsr__layout_has_device(m->inputs[0].kept, 1));
+    assert_null(m->outputs[0].kept);
+    assert_int_equal(m->n_states, 1);
+    assert_string_equal(m->states[0].input, "x");
+    assert_string_equal(m->states[0].output, "y \"quoted\"");
     assert_int_equal(m->outputs[0].rank, -1);
     assert_string_equal(m->outputs[0].name, "y \"quoted\"");
     assert_int_equal(m->n_collectives, 1);
@@ -307,6 +318,11 @@ static void damaged_manifests(void **state)
         {"\"inputs\": [", "\"inputs\": [3,"},
         {"\"name\": \"x\"", "\"name\": \"x\\u0000\""},
         {"\"plan\"", "\"ranks\": 2, \"plan\""}, // twice
+        {"\"layout\": [", "\"layout\": [1,"},
+        {"\"layout\": [", "\"layout\": [0.5,"},
+        {"\"layout\": [", "\"layout\": 5, \"other\": ["},
+        {"\"states\": [", "\"states\": [5,"},
+        {"\"input\": \"x\"", "\"input\": \"z\""},
     };
     for (size_t i = 0; i < TSR_COUNT(edits); i++) {
         tsr_finding_clear(b->s);
@@ -322,6 +338,7 @@ static void damaged_manifests(void **state)
     tsr_finding_clear(b->s);
     assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 1, \"later\": {}"), TSR_OK);
     assert_int_equal(read_edited(b, "]", "]"), TSR_OK);
+    assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK); // as older ones are
 }
 
 // Every byte of a manifest lost, and every prefix: never a crash.
