@@ -170,6 +170,30 @@ static tsr_status keep_state(struct plan *p, struct str text)
                   "the model has no such input and output");
 }
 
+// ---- nodes that ask for sizes alone --------------------------------------------------------------
+
+static bool sizes_named(const tsr_value *v)
+{
+    for (int d = 0; d < tsr_value_rank(v); d++)
+        if (tsr_value_dim(v, d).value < 0 && !tsr__dim_symbol(v, d).n)
+            return false;
+    return tsr_value_rank(v) >= 0;
+}
+
+// A node that only gives sizes of a kept input reads it as it lies: the sizes are put in its place.
+static void read_as_kept(struct plan *p, const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *w = &rule->rewrites[i];
+        bool sizes = w->kind == REWRITE_SIZES || w->kind == REWRITE_SIZE;
+        const tsr_value *v = sizes ? tsr_node_input(nf->node, (size_t)w->index) : NULL;
+        const struct tile_layout *l = v ? p->kept[tsr__value_id(v)] : NULL;
+        if (l && tsr_value_is_input(v) && !tsr__layout_is_whole(l) && sizes_named(v))
+            nf->inputs[w->index] = tsr__layout_copy(p->arena, l);
+    }
+}
+
 // Lines of a text of the metadata.
 static tsr_status each_line(struct plan *p, const char *key,
                             tsr_status (*take)(struct plan *, struct str))
@@ -197,6 +221,8 @@ tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o)
         st = each_line(p, META_STATE, keep_state);
     for (size_t i = 0; i < o->n_state && st == TSR_OK; i++)
         st = keep_state(p, str_of(o->state[i]));
+    for (size_t i = 0; i < p->flow->n_nodes && st == TSR_OK; i++)
+        read_as_kept(p, &p->flow->nodes[i]);
     return st == TSR_OK ? plan_status(p) : st;
 }
 

@@ -91,9 +91,10 @@ struct rank {
 void tsr__rank_open(struct rank *r);
 void tsr__rank_run(struct rank *r, size_t flight);
 void tsr__rank_meet(struct rank *r, const char *what); // all ranks; a whole model meets nobody
-// Binds the inputs of a flight; findings go to s. ran: a run was asked for before, so states have a value.
-tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs, tsr_session *s,
-                          bool ran);
+// Binds the inputs of a flight; findings go to s. pieces (or NULL): this rank's own of some of them.
+// ran: a run was asked for before, so states have a value.
+tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs,
+                          const tsr_tensors *pieces, tsr_session *s, bool ran);
 // Copies the results of a flight into outputs (NULL: nowhere) and lets its values go.
 tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
 void tsr__rank_drop(struct rank *r, size_t flight);
@@ -118,6 +119,27 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
 struct endpoint *tsr__job_place(const tsr_job *j);
 struct endpoint *tsr__job_endpoint(const tsr_job *j, int i);
 uint64_t tsr__job_plan(const tsr_job *j);
+
+// As tsr_job_open; without states, what the manifest says about them is left alone.
+tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
+                         bool states, tsr_job **out);
+
+// ---- pieces (cut.c)
+
+struct manifest;
+struct manifest_port;
+struct tile_layout;
+bool tsr__cut_any(const struct manifest_port *ports, size_t n); // of them are kept in pieces
+int64_t tsr__cut_giver(const struct tile_layout *l, int64_t shard);
+// Puts the rank's pieces of those whole tensors that ranks have in pieces into a set.
+tsr_status tsr__cut_inputs(const struct manifest *m, int64_t rank, const tsr_tensors *whole,
+                           tsr_tensors *pieces);
+// The output put together from what the ranks gave (sets: by rank).
+tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,
+                         tsr_tensors *outputs);
+// Ranks that are processes bring their pieces of all such outputs to rank 0, into sets.
+tsr_status tsr__cut_bring(struct endpoint *e, const struct manifest_port *const *ports, size_t n,
+                          uint64_t plan, uint64_t run, tsr_tensors *const *sets);
 
 // ---- a whole model (whole.c)
 
@@ -202,6 +224,8 @@ tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, con
 // A sequence of tensors of that type, empty; out NULL: an optional without a value.
 tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
                                   tsr_tensors **out);
+// Moves entry i of one set into another of the same session, in place of one of that name.
+tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
 void tsr__tensor_free(tsr_session *s, struct tensor *x);

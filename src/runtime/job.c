@@ -23,7 +23,8 @@ struct seat {
     struct rank rank;
     pthread_t thread;
     bool opened, failed;
-    uint64_t done, met; // runs made; runs at whose end the ranks have met
+    uint64_t done, met;               // runs made; runs at whose end the ranks have met
+    tsr_tensors *pieces[RUN_FLIGHTS]; // of whole inputs, the caller's thread's
 };
 struct tsr_job {
     tsr_session *session;
@@ -43,6 +44,8 @@ struct tsr_job {
     pthread_cond_t change;
     uint64_t asked, taken, meet; // runs; the one at whose end all meet
     bool closing;
+    const char **states; // outputs that are no results
+    size_t n_states;
 };
 
 static int cores_here(void)
@@ -338,8 +341,39 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
     return st;
 }
 
+// Makes an output of the ranks that have it the input of the next run; false: none of those here does.
+static bool keep_state(tsr_job *j, const char *past, const char *present)
+{
+    bool found = false;
+    for (int i = 0; i < j->n; i++)
+        found |= tsr__rank_keep(&j->seats[i].rank, past, present);
+    const char **list = ARENA_ARRAY(&j->arena, const char *, j->n_states + 1);
+    if (!list)
+        return false;
+    if (j->n_states)
+        memcpy(list, j->states, j->n_states * sizeof *list);
+    list[j->n_states++] = tsr__arena_str(&j->arena, str_of(present)).p;
+    j->states = list;
+    return found;
+}
+
+// What the manifest calls a state.
+static tsr_status keep_states(tsr_job *j)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    for (size_t k = 0; k < m->n_states; k++)
+        keep_state(j, m->states[k].input, m->states[k].output);
+    return j->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
 tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
                         tsr_job **out)
+{
+    return tsr__job_open(s, folder, options, true, out);
+}
+
+tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
+                         bool states, tsr_job **out)
 {
     tsr_job *j = NULL;
     tsr_status st = job_new(s, options, &j);
@@ -360,6 +394,8 @@ tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_option
         tell(j->mpi, s, st);
     if (st == TSR_OK)
         st = j->mpi ? open_here(j) : open_threads(j);
+    if (st == TSR_OK && states)
+        st = keep_states(j);
     if (st == TSR_OK)
         *out = j;
     else
@@ -377,8 +413,11 @@ void tsr_job_close(tsr_job *j)
     pthread_mutex_unlock(&j->lock);
     for (int i = 0; i < j->n_threads; i++)
         pthread_join(j->seats[i].thread, NULL);
-    for (int i = 0; i < j->n; i++)
+    for (int i = 0; i < j->n; i++) {
         tsr__rank_free(&j->seats[i].rank);
+        for (size_t k = 0; k < RUN_FLIGHTS; k++)
+            tsr_tensors_free(j->seats[i].pieces[k]);
+    }
     if (j->engine)
         tsr__shared_close(j->engine, &j->shared);
     if (j->ways)
@@ -418,6 +457,24 @@ static tsr_status too_many(tsr_job *j, const char *text)
     return refuse(j->session, DIAG_run_order, NULL, "take results with tsr_job_wait", text);
 }
 
+static int64_t rank_of(const tsr_job *j, int seat)
+{
+    return j->mpi ? j->mpi->rank : seat;
+}
+
+// The rank's pieces of whole inputs, if it has any.
+static tsr_status cut_for(tsr_job *j, int seat, size_t flight, const tsr_tensors *inputs)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    tsr_tensors **pieces = &j->seats[seat].pieces[flight];
+    tsr_tensors_free(*pieces);
+    *pieces = NULL;
+    if (!j->has_bundle || !tsr__cut_any(m->inputs, m->n_inputs))
+        return TSR_OK;
+    tsr_status st = tsr_tensors_new(j->session, pieces);
+    return st == TSR_OK ? tsr__cut_inputs(m, rank_of(j, seat), inputs, *pieces) : st;
+}
+
 // inputs: one set for all ranks, or (each) one for each rank that runs here.
 static tsr_status start(tsr_job *j, const tsr_tensors *const *inputs, bool each)
 {
@@ -426,8 +483,11 @@ static tsr_status start(tsr_job *j, const tsr_tensors *const *inputs, bool each)
     tsr_status st = verdict(j); // a job whose rank has failed runs no more
     size_t flight = j->asked % RUN_FLIGHTS;
     for (int i = 0; i < j->n && st == TSR_OK; i++) {
-        st = tsr__rank_bind(&j->seats[i].rank, flight, inputs[each ? i : 0], j->session,
-                            j->asked > 0);
+        struct seat *t = &j->seats[i];
+        st = each ? TSR_OK : cut_for(j, i, flight, inputs[0]);
+        if (st == TSR_OK)
+            st = tsr__rank_bind(&t->rank, flight, inputs[each ? i : 0],
+                                each ? NULL : t->pieces[flight], j->session, j->asked > 0);
         for (int k = 0; st != TSR_OK && k < i; k++)
             tsr__rank_drop(&j->seats[k].rank, flight);
     }
@@ -455,6 +515,67 @@ static void meet_at(tsr_job *j, uint64_t run)
     pthread_mutex_unlock(&j->lock);
 }
 
+// Outputs that are put together from pieces, in the order of the manifest; the count.
+static size_t joined_ports(tsr_job *j, const struct manifest_port **out)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    size_t n = 0;
+    for (size_t i = 0; i < m->n_outputs; i++) {
+        bool state = !m->outputs[i].kept;
+        for (size_t k = 0; k < j->n_states && !state; k++)
+            state = strcmp(j->states[k], m->outputs[i].name) == 0;
+        if (!state)
+            out[n++] = &m->outputs[i];
+    }
+    return n;
+}
+
+// What ranks gave (sets: by rank) becomes the caller's: pieces together, the rest as rank 0 has it.
+static tsr_status give_joined(const struct manifest_port *const *ports, size_t n,
+                              tsr_tensors *const *sets, tsr_tensors *outputs)
+{
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; i < sets[0]->n && st == TSR_OK; i++) {
+        struct tensor *t = sets[0]->at[i];
+        bool piece = false;
+        for (size_t k = 0; k < n; k++)
+            piece |= strcmp(ports[k]->name, t->name) == 0;
+        if (!piece)
+            st = tsr__tensors_move(sets[0], i--, outputs);
+    }
+    for (size_t k = 0; k < n && st == TSR_OK; k++)
+        st = tsr__cut_join(ports[k], sets, outputs);
+    return st;
+}
+
+// As below, where some outputs are in pieces: all ranks' results are taken and brought together.
+static tsr_status finish_joined(tsr_job *j, size_t flight, tsr_tensors *outputs)
+{
+    struct arena a;
+    tsr__arena_init(&a, j->session);
+    const struct manifest *m = &j->bundle.manifest;
+    const struct manifest_port **ports =
+        ARENA_ARRAY(&a, const struct manifest_port *, m->n_outputs);
+    tsr_tensors **sets = ARENA_ARRAY(&a, tsr_tensors *, (size_t)m->n_ranks);
+    tsr_status st = ports && sets ? TSR_OK : TSR_NOMEM;
+    size_t n = st == TSR_OK ? joined_ports(j, ports) : 0;
+    for (int64_t r = 0; r < m->n_ranks && st == TSR_OK; r++)
+        st = tsr_tensors_new(j->session, &sets[r]);
+    for (int i = 0; i < j->n; i++) {
+        tsr_tensors *to = st == TSR_OK ? sets[rank_of(j, i)] : NULL;
+        tsr_status one = tsr__rank_take(&j->seats[i].rank, flight, j->session, to);
+        st = st == TSR_OK ? one : st;
+    }
+    if (st == TSR_OK && j->mpi)
+        st = tsr__cut_bring(j->mpi, ports, n, j->seats[0].rank.plan, j->taken, sets);
+    if (st == TSR_OK && outputs && (!j->mpi || j->mpi->rank == 0))
+        st = give_joined(ports, n, sets, outputs);
+    for (int64_t r = 0; sets && r < m->n_ranks; r++)
+        tsr_tensors_free(sets[r]);
+    tsr__arena_free(&a);
+    return st;
+}
+
 static tsr_status finish(tsr_job *j, tsr_tensors *const *outputs, bool each)
 {
     if (j->asked == j->taken)
@@ -466,6 +587,9 @@ static tsr_status finish(tsr_job *j, tsr_tensors *const *outputs, bool each)
     size_t flight = j->taken++ % RUN_FLIGHTS;
     tsr_status st = verdict(j);
     bool give = !j->mpi || j->mpi->rank == 0 || each;
+    const struct manifest *m = &j->bundle.manifest;
+    if (st == TSR_OK && !each && j->has_bundle && tsr__cut_any(m->outputs, m->n_outputs))
+        return finish_joined(j, flight, outputs[0]);
     for (int i = 0; i < j->n; i++) {
         tsr_tensors *to = st == TSR_OK && (each || i == 0) && give ? outputs[each ? i : 0] : NULL;
         tsr_status one = tsr__rank_take(&j->seats[i].rank, flight, j->session, to);
@@ -504,12 +628,9 @@ tsr_status tsr_job_run(tsr_job *j, const tsr_tensors *inputs, tsr_tensors *outpu
 
 tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present)
 {
-    bool found = false;
     if (j->asked)
         return too_many(j, "states are named before the first run");
-    for (int i = 0; i < j->n; i++)
-        found |= tsr__rank_keep(&j->seats[i].rank, past, present);
-    if (found || (j->mpi && j->mpi->rank > 0))
+    if (keep_state(j, past, present) || (j->mpi && j->mpi->rank > 0))
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.value = str_of(past);

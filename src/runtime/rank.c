@@ -240,7 +240,7 @@ static bool is_state(const struct rank *r, size_t input)
 static tsr_status bind_input(struct rank *r, struct flight *f, size_t i, const tsr_tensors *inputs,
                              tsr_session *s, bool ran)
 {
-    int64_t at = tsr_tensors_find(inputs, r->input_names[i]);
+    int64_t at = inputs ? tsr_tensors_find(inputs, r->input_names[i]) : -1;
     f->kept[i] = at < 0 && ran && is_state(r, i);
     if (f->kept[i])
         return TSR_OK;
@@ -269,12 +269,13 @@ static tsr_status bind_input(struct rank *r, struct flight *f, size_t i, const t
     return TSR_ENGINE;
 }
 
-tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs, tsr_session *s,
-                          bool ran)
+tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs,
+                          const tsr_tensors *pieces, tsr_session *s, bool ran)
 {
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < r->n_inputs; i++) { // every mistake at once
-        tsr_status one = bind_input(r, &r->flights[flight], i, inputs, s, ran);
+        bool own = pieces && tsr_tensors_find(pieces, r->input_names[i]) >= 0;
+        tsr_status one = bind_input(r, &r->flights[flight], i, own ? pieces : inputs, s, ran);
         st = st == TSR_OK ? one : st;
     }
     if (st != TSR_OK)

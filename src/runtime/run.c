@@ -111,7 +111,7 @@ tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *op
     if (st == TSR_OK && tsr__run_spawns(s, &o))
         return tsr__run_processes(s, folder, &o, inputs, outputs);
     if (st == TSR_OK)
-        st = tsr_job_open(s, folder, &o, &j);
+        st = tsr__job_open(s, folder, &o, false, &j);
     if (st == TSR_OK)
         st = tsr_job_run(j, inputs, outputs);
     if (st == TSR_OK && options && options->trace)

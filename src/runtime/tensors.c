@@ -151,6 +151,14 @@ static tsr_status insert(tsr_tensors *t, struct str name, struct tensor *x)
     return TSR_OK;
 }
 
+tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
+{
+    struct tensor *x = from->at[i];
+    from->n--;
+    memmove(&from->at[i], &from->at[i + 1], (from->n - i) * sizeof *from->at);
+    return insert(to, str_of(x->name), x);
+}
+
 tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out)
 {
