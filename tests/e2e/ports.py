@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and outputs that stay cut, and states that stay on their devices: a decoder with a cache writes the same 32 tokens
+whole and on 2 and 4 devices; a batch that is kept cut runs with any size; what cannot be kept is said.
+
+usage: ports.py TESSERA DECODE"""
+import json, os, sys, tempfile
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import spine, witness
+
+VOCABULARY, WIDTH, HEADS, HEAD, LAYERS = 48, 32, 4, 8, 2
+
+
+def decoder(path):
+    """A small decoder: embedding, attention over the cache, feed-forward, logits."""
+    rng = np.random.default_rng(7)
+    nodes, weights, ins, outs = [], [], [], []
+
+    def weight(name, *shape):
+        weights.append(numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(shape[0])).astype("f4"), name))
+        return name
+
+    def const(name, values):
+        weights.append(numpy_helper.from_array(np.array(values, "i8"), name))
+        return name
+
+    def op(kind, inputs, name, **attributes):
+        nodes.append(helper.make_node(kind, inputs, [name], name="n_" + name, **attributes))
+        return name
+
+    ins.append(helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", 1]))
+    ins.append(helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]))
+    x = op("Gather", [weight("embedding", VOCABULARY, WIDTH), "input_ids"], "embedded")
+    mask = op("Cast", ["attention_mask"], "mask_float", to=TensorProto.FLOAT)
+    mask = op("Unsqueeze", [mask, const("middle", [1, 2])], "mask")
+    split, joined = const("split", [0, 1, HEADS, HEAD]), const("joined", [0, 1, WIDTH])
+    for i in range(LAYERS):
+        heads = {}
+        for p in "qkv":
+            y = op("MatMul", [x, weight("w%s%d" % (p, i), WIDTH, WIDTH)], "%s%d" % (p, i))
+            y = op("Reshape", [y, split], "%s%d_split" % (p, i))
+            heads[p] = op("Transpose", [y], "%s%d_heads" % (p, i), perm=[0, 2, 1, 3])
+        for p in "kv":
+            past, present = "past_%d_%s" % (i, p), "present_%d_%s" % (i, p)
+            ins.append(helper.make_tensor_value_info(past, TensorProto.FLOAT, ["batch", HEADS, "past", HEAD]))
+            outs.append(helper.make_tensor_value_info(present, TensorProto.FLOAT, ["batch", HEADS, "past + 1", HEAD]))
+            heads[p] = op("Concat", [past, heads[p]], present, axis=2)
+        t = op("Transpose", [heads["k"]], "k%d_turned" % i, perm=[0, 1, 3, 2])
+        s = op("MatMul", [heads["q"], t], "scores%d" % i)
+        s = op("Add", [s, mask], "masked%d" % i)
+        s = op("Softmax", [s], "attention%d" % i, axis=-1)
+        s = op("MatMul", [s, heads["v"]], "mixed%d" % i)
+        s = op("Transpose", [s], "back%d" % i, perm=[0, 2, 1, 3])
+        s = op("Reshape", [s, joined], "joined%d" % i)
+        s = op("MatMul", [s, weight("wo%d" % i, WIDTH, WIDTH)], "projected%d" % i)
+        x = op("Add", [x, s], "residual%d" % i)
+        h = op("MatMul", [x, weight("up%d" % i, WIDTH, 2 * WIDTH)], "up_%d" % i)
+        h = op("Tanh", [h], "act%d" % i)
+        h = op("MatMul", [h, weight("down%d" % i, 2 * WIDTH, WIDTH)], "down_%d" % i)
+        x = op("Add", [x, h], "block%d" % i)
+    op("MatMul", [x, weight("head", WIDTH, VOCABULARY)], "logits")
+    outs.insert(0, helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1, VOCABULARY]))
+    graph = helper.make_graph(nodes, "decoder", ins, outs, weights)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(m)
+    onnx.save(m, path)
+
+
+def cuts(n):
+    devices = ",".join(map(str, range(n)))
+    out = ["--config", "tp:%d" % n]
+    for i in range(LAYERS):
+        for p in "qkv":
+            out += ["--shard", "n_%s%d:w%s%d={1,%d:%s}" % (p, i, p, i, n, devices)]
+        out += ["--shard", "n_projected%d:wo%d={%d,1:%s}" % (i, i, n, devices)]
+        out += ["--shard", "n_up_%d:up%d={1,%d:%s}" % (i, i, n, devices)]
+        out += ["--shard", "n_down_%d:down%d={%d,1:%s}" % (i, i, n, devices)]
+    return out + ["--shard", "n_logits:head={1,%d:%s}" % (n, devices)]
+
+
+def tokens(decode, *args):
+    rc, text, err = witness.call(decode, *args)
+    assert rc == 0, "decode: exit %d %s" % (rc, err)
+    return text.split()
+
+
+def call(tessera, *args, expect=0):
+    rc, text, err = witness.call(tessera, *args)
+    assert rc == expect, "%s: exit %d %s" % (args[0], rc, err)
+    return text, err
+
+
+def decodes(tessera, decode, folder):
+    """The same tokens whole and cut; the cache is never moved."""
+    model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "cut.onnx", "parts"))
+    decoder(model)
+    want = tokens(decode, model)
+    assert len(want) == 32 and len(set(want)) > 3, want
+    for n in (2, 4):
+        call(tessera, "annotate", model, *cuts(n), "-o", cut)
+        call(tessera, "partition", cut, "-o", parts, "--force", "--state", "past_*=present_*", "--keep-cut", "logits")
+        manifest = witness.check_folder(parts)
+        assert [c["op"] for c in manifest["collectives"]] == ["AllReduce"] * (2 * LAYERS), manifest["collectives"]
+        assert len(manifest["states"]) == 2 * LAYERS
+        ports = {p["name"]: p["sharding"] for p in manifest["inputs"] + manifest["outputs"]}
+        heads, devices = "{1,%d,1,1:%%s}" % n, ",".join(map(str, range(n)))
+        assert ports["past_0_k"] == ports["present_0_k"] == heads % devices, ports
+        assert ports["logits"] == "{1,1,%d:%s}" % (n, devices), ports
+        got = tokens(decode, model, parts)
+        assert got == want, "%d devices: %s, whole %s" % (n, got, want)
+
+
+def runs_once(tessera, folder):
+    """`run` takes and gives whole tensors, whatever is kept cut; also as the model's metadata says."""
+    model, cut, parts, data, out = (os.path.join(folder, f) for f in ("m.onnx", "cut.onnx", "once", "in.npz", "out.npz"))
+    rng = np.random.default_rng(3)
+    shape = (2, HEADS, 5, HEAD)
+    ins = {"past_%d_%s" % (i, p): rng.standard_normal(shape).astype("f4") for i in range(LAYERS) for p in "kv"}
+    ins.update(input_ids=np.array([[3], [9]]), attention_mask=np.ones([2, 6], "i8"))
+    np.savez(data, **ins)
+    s = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    want = dict(zip([o.name for o in s.get_outputs()], s.run(None, ins)))
+    m = onnx.load(model)
+    helper.set_model_props(m, {"ai.tessera.state": "past_*=present_*\n", "ai.tessera.keep_cut": "logits"})
+    marked = os.path.join(folder, "marked.onnx")
+    onnx.save(m, marked)
+    call(tessera, "annotate", marked, *cuts(2), "-o", cut)
+    call(tessera, "partition", cut, "-o", parts)
+    assert len(witness.check_folder(parts)["states"]) == 2 * LAYERS
+    launchers = [()] + [[*launcher, "-n", 2] for _, launcher in spine.families()]
+    for launcher in launchers:
+        rc, got, said = spine.run(tessera, parts, data, out, launcher)
+        assert rc == 0 and witness.apart(got, want) <= 5e-5, "%s: exit %d %s" % (launcher, rc, said)
+    rc, text, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
+    assert rc == 0 and json.loads(text)["ok"], err
+
+
+def any_batch(tessera, folder):
+    """A batch that is kept cut: every size that has an element for each device, without a new partition."""
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((6, 4)).astype("f4")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="mm"), helper.make_node("Shape", ["x"], ["s"], name="shape"),
+             helper.make_node("ReduceSum", ["h"], ["total"], name="sum", keepdims=0), helper.make_node("Relu", ["h"], ["y"], name="relu")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]), helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
+                               helper.make_tensor_value_info("total", TensorProto.FLOAT, [])], [numpy_helper.from_array(w, "w")])
+    model, cut, parts, data, out = (os.path.join(folder, f) for f in ("b.onnx", "bcut.onnx", "bparts", "bin.npz", "bout.npz"))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), model)
+    call(tessera, "annotate", model, "--config", "c:3", "--shard", "mm:x={3,1:0,1,2}", "-o", cut)
+    call(tessera, "partition", cut, "-o", parts, "--keep-cut", "x", "--keep-cut", "y")
+    for size in (3, 4, 7, 64):
+        x = rng.standard_normal((size, 6)).astype("f4")
+        np.savez(data, x=x)
+        rc, got, said = spine.run(tessera, parts, data, out)
+        assert rc == 0, "batch %d: exit %d %s" % (size, rc, said)
+        want = dict(y=np.maximum(x @ w, 0), s=np.array([size, 6]), total=(x @ w).sum())
+        assert all(np.allclose(got[k], v, rtol=1e-4, atol=1e-4) for k, v in want.items()), "batch %d: %s" % (size, got)
+    np.savez(data, x=np.zeros((2, 6), "f4"))
+    rc, _, said = spine.run(tessera, parts, data, out)
+    assert rc == 1 and "input-mismatch" in said, "too small a batch: exit %d %s" % (rc, said)
+
+
+def is_refused(tessera, folder):
+    model, parts = os.path.join(folder, "bcut.onnx"), os.path.join(folder, "none")
+    for option, value in (("--keep-cut", "z"), ("--state", "x=z"), ("--state", "x"), ("--state", "x=s")):
+        _, err = call(tessera, "partition", model, "-o", parts, option, value, expect=1)
+        assert "partition-no-port" in err and not os.path.exists(parts), err
+    _, err = call(tessera, "partition", model, "-o", parts, "--keep-cut", "s")
+    assert "partition-port-whole" in err, err
+
+
+def dry(tessera, folder):
+    """A dry run says what would be written and writes nothing."""
+    model, parts = os.path.join(folder, "bcut.onnx"), os.path.join(folder, "dry")
+    text, _ = call(tessera, "partition", model, "--dry-run", "--json")
+    doc = json.loads(text)
+    assert doc["folder"] is None and len(doc["file_bytes"]) == 3 and doc["devices"] == 3
+    call(tessera, "partition", model, "-o", parts)
+    sizes = json.load(open(os.path.join(parts, "manifest.json")))["sizes"]
+    assert doc["file_bytes"] == [sum(v for k, v in sizes.items() if k.startswith("rank%d." % r)) for r in range(3)], (doc, sizes)
+
+
+def main():
+    tessera, decode = sys.argv[1:3]
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="tessera-ports-") as folder:
+        for what, args in ((decodes, (decode,)), (runs_once, ()), (any_batch, ()), (is_refused, ()), (dry, ())):
+            try:
+                what(tessera, *args, folder)
+            except Exception as x:
+                failed += 1
+                print("%s: %s" % (what.__name__, str(x)[:2000]))
+    print("%d failed" % failed)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
