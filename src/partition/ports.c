@@ -231,7 +231,7 @@ const struct tile_layout *tsr__port_layout(struct plan *p, const tsr_value *v, b
     const struct tile_layout *l = p->kept[tsr__value_id(v)];
     if (l)
         return l;
-    int rank = tsr__shapes_of(p->flow->shapes, v).rank;
+    int rank = tsr__shapes_piece(p->flow->shapes, v).rank;
     size_t n = output ? 1 : (size_t)p->n_ranks; // outputs are rank 0's
     return tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, n);
 }
