@@ -136,6 +136,28 @@ static void skip(struct reader *r, int depth)
     }
 }
 
+// Plain integers, one after another, as long as the buffer surely holds the next: nearly all of a file.
+static void read_plain(struct reader *r)
+{
+    const unsigned char *at = r->buffer + r->at, *end = r->buffer + r->n - 32;
+    while (at < end && r->n_list < r->cap) {
+        const unsigned char *p = at;
+        uint64_t value = 0;
+        while (p < end && (*p == ' ' || *p == '\n'))
+            p++;
+        const unsigned char *first = p;
+        while (*p >= '0' && *p <= '9' && p - first < 19)
+            value = value * 10 + (uint64_t)(*p++ - '0');
+        if (p == first || (*p != ',' && *p != ']'))
+            return; // signs, fractions, large numbers: the careful way
+        r->list[r->n_list++] = value < INT64_MAX ? (int64_t)value : INT64_MAX;
+        at = *p == ',' ? p + 1 : p;
+        r->at = (int)(at - r->buffer);
+        if (*p == ']')
+            return;
+    }
+}
+
 static void read_list(struct reader *r)
 {
     r->n_list = 0;
@@ -153,6 +175,7 @@ static void read_list(struct reader *r)
         }
         r->list[r->n_list++] = read_number(r);
         take(r, ',');
+        read_plain(r);
     }
 }
 

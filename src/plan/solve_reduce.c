@@ -37,7 +37,7 @@ static void push_node(struct core *c, struct queue *q, uint32_t v)
     }
 }
 
-// The node has changed: all that touches it is to be looked at again.
+// The node has lost choices: all that touches it is to be looked at again.
 static void touched(struct core *c, struct queue *q, uint32_t v)
 {
     push_node(c, q, v);
@@ -219,6 +219,7 @@ static void merge_edge(struct core *c, struct queue *q, uint32_t u, uint32_t v, 
             t->cell[(size_t)i * t->cols + j] = edge_cost(e, v, map[i], j);
     c->effort->work += (size_t)t->rows * t->cols;
     add_table(c, q, u, w, t);
+    push_node(c, q, w);
 }
 
 static bool merge_grows(const struct core *c, uint32_t u, uint32_t v)
@@ -251,7 +252,7 @@ static void merge(struct core *c, struct queue *q, uint32_t u, uint32_t v, uint3
     for (uint32_t i = 0; i < from->edges.n && !c->heap->failed; i++)
         merge_edge(c, q, u, v, from->edges.at[i], map);
     leave(c, v);
-    touched(c, q, u);
+    push_node(c, q, u); // its other edges are as they were
 }
 
 // ---- one edge
@@ -307,8 +308,8 @@ static bool decompose(struct core *c, struct queue *q, uint32_t id)
     for (uint32_t j = 0; j < t->cols; j++)
         c->nodes[b].cost[j] = plus(c->nodes[b].cost[j], cell[j] - cell[0] - least);
     drop_edge(c, id);
-    touched(c, q, a);
-    touched(c, q, b);
+    push_node(c, q, a);
+    push_node(c, q, b);
     return true;
 }
 
@@ -392,7 +393,7 @@ static void fold_leaf(struct core *c, struct queue *q, uint32_t v)
     c->effort->work += (size_t)n->k * c->nodes[w].k;
     record(c, (struct core_step){.node = v, .n = 1, .from = {w}, .by_choice = by_choice});
     leave(c, v);
-    touched(c, q, w);
+    push_node(c, q, w);
 }
 
 static void fold_link(struct core *c, struct queue *q, uint32_t v)
@@ -425,8 +426,8 @@ static void fold_link(struct core *c, struct queue *q, uint32_t v)
                   .node = v, .n = 2, .from = {a, b}, .stride = stride, .by_choice = by_choice});
     leave(c, v);
     add_table(c, q, a, b, t);
-    touched(c, q, a);
-    touched(c, q, b);
+    push_node(c, q, a);
+    push_node(c, q, b);
 }
 
 static void settle(struct core *c, uint32_t v)
@@ -719,11 +720,11 @@ static void reduce_rows(struct core *c, struct queue *q)
 
 // ---- all
 
-// Half of the time is left for the search: what is not reduced by then stays as it is.
+// Some of the time is left for the search: what is not reduced by then stays as it is.
 static bool enough(const struct core *c)
 {
     const struct effort *e = c->effort;
-    return e->work > e->limit / 2 || (e->seconds > 0 && tsr__effort_elapsed(e) > e->seconds / 2);
+    return e->work > e->limit / 2 || (e->seconds > 0 && tsr__effort_elapsed(e) > 0.7 * e->seconds);
 }
 
 static void drain(struct core *c, struct queue *q, struct scratch *s)
