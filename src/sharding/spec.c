@@ -6,8 +6,6 @@
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
 #include "sharding/examine.h"
 
-#define SHAPES_NODES_MAX 20000
-
 // ---- from a spec -------------------------------------------------------------------------------
 
 static struct spec_scope scope_of(struct arena *a, const tsr_spec *p, bool quiet)
@@ -289,17 +287,6 @@ tsr_status tsr__notation_wrong(tsr_session *s, const struct place *at, tsr_statu
     return status;
 }
 
-// What the value declares, else what the rules find: not in very large models, where one edit after
-// the other would ask for all shapes.
-static struct shape shape_to_cut(struct arena *a, const tsr_node *n, const tsr_value *v)
-{
-    struct shape shape = tsr__declared_shape(a, v);
-    tsr_model *m = tsr_graph_model(tsr_node_graph(n));
-    const struct shapes *all =
-        shape.rank < 0 && tsr__model_node_ids(m) <= SHAPES_NODES_MAX ? tsr__shapes_new(a, m) : NULL;
-    return all ? tsr__shapes_piece(all, v) : shape;
-}
-
 static tsr_status shard_text(struct arena *a, tsr_node *n, tsr_value *v, tsr_config *c,
                              struct str text)
 {
@@ -307,7 +294,7 @@ static tsr_status shard_text(struct arena *a, tsr_node *n, tsr_value *v, tsr_con
     struct place at = tsr__place_node(n);
     at.value = tsr__value_str(v);
     at.configuration = str_of(tsr_config_name(c));
-    struct shape shape = shape_to_cut(a, n, v);
+    struct shape shape = tsr__declared_shape(a, v);
     int64_t *sizes = shape.rank > 0 ? ARENA_ARRAY(a, int64_t, (size_t)shape.rank) : NULL;
     for (int d = 0; sizes && d < shape.rank; d++)
         sizes[d] = shape.dims[d].value;

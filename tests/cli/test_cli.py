@@ -158,15 +158,6 @@ def test_annotate(d):
     check("a script's mistakes are all told with their lines", rc == 2 and all("edits.txt:%d" % k in err for k in (2, 3, 4)) and not os.path.exists(out), err)
 
 
-def test_ranks_that_are_found(d):
-    """A value that declares no shape: its axes are counted from the front, because the rules know its rank."""
-    m, out = os.path.join(d, "m.onnx"), os.path.join(d, "found.onnx")
-    rc, _, err = call("annotate", m, "--config", "c:2", "--shard", "mm:y={1,2:0,1}", "-o", out)
-    check("axes from the front", rc == 0 and specs(out) == {("mm", "y"): ([0, 1], [(1, [2])])}, (rc, err, rc == 0 and specs(out)))
-    rc, _, err = call("annotate", m, "--config", "c:9", "--shard", "mm:y={9,1}", "-o", out + "2")
-    check("and sizes are held against it", rc == 1 and not os.path.exists(out + "2"), (rc, err))
-
-
 def test_refused(d):
     for name, code, edits in (
             ("no such value", 1, ["--shard", "mm:nothing={2,1}"]), ("no such node", 1, ["--shard", "nm:W={2,1}"]), ("ambiguous", 1, ["--shard", "odd:name:a:b={2,1}"]),
@@ -394,7 +385,6 @@ with tempfile.TemporaryDirectory() as d:
     test_usage(d)
     test_annotate(d)
     test_refused(d)
-    test_ranks_that_are_found(d)
     test_info(d)
     test_check_and_explain(d)
     test_completion(d)
