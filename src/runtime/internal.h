@@ -67,7 +67,7 @@ struct rank {
     const char *device; // name of the rank's device, or NULL
     const char *const *map;
     size_t n_map;
-    const char *profile; // ONNX Runtime's profile starts so; NULL: not traced
+    const char *profile;           // ONNX Runtime's profile starts so; NULL: not traced
     struct shared_weights *shared; // NULL: none
     bool unpacked;                 // weights stay as they lie in their files
     // made by the rank
@@ -78,7 +78,7 @@ struct rank {
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
     struct wanted *wanted; // per input
-    OrtValue **weights; // views of the shared ones
+    OrtValue **weights;    // views of the shared ones
     size_t n_weights;
     struct flight flights[RUN_FLIGHTS];
     struct rank_state *states;

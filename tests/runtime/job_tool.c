@@ -42,8 +42,12 @@ static tsr_status each(char *list, bool start)
     tsr_tensors *mine[MAX_SETS] = {NULL};
     char *names[MAX_SETS];
     int n = 0;
-    for (char *p = strtok(list, ","); p; p = strtok(NULL, ","))
+    for (char *p = list; p && n < MAX_SETS;) {
         names[n++] = p;
+        p = strchr(p, ',');
+        if (p)
+            *p++ = 0;
+    }
     for (int i = 0; i < n; i++)
         if (start)
             mine[i] = load(names[i]);

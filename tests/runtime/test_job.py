@@ -153,6 +153,8 @@ def common_weights_are_held_once(d):
     want = 2 * (x @ data[0] @ data[1] @ data[2])
     assert rc == 0 and np.abs(np.load(d + "/y.npz")["y"] - want).max() <= 5e-4 * np.abs(want).max(), text
     held = [int(x.split()[1]) / 1024 for x in text.splitlines() if x.startswith("anonymous")]
+    if b"__asan_init" in open(JOB, "rb").read():
+        return "a sanitizer keeps what is freed"
     assert held[-1] < 48 + 30, "%s MiB" % held  # each for itself: above 96
 
 
