@@ -49,6 +49,10 @@ bench: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 	@tools/bench $(BUILD) $(BENCH)
 
+# Ranks killed and stopped at random moments: TURNS=200, SEED=1.
+soak: all
+	@tools/soak $(BUILD) $(or $(TURNS),200) $(or $(SEED),1)
+
 fuzz:
 	@tools/setup fuzz
 	@tools/fuzz $(FUZZ)
@@ -68,4 +72,4 @@ uninstall:
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: all setup demo test prove torture compat bench fuzz lint install uninstall clean
+.PHONY: all soak setup demo test prove torture compat bench fuzz lint install uninstall clean

@@ -35,21 +35,18 @@ static tsr_status choose(tsr_session *s, const char *asked, const char **family,
 {
     bool launched = tsr_launcher(NULL, NULL, family);
     *out = launched && !asked ? UNDER_MPI : AS_THREADS;
-    if (launched && !asked && !tsr__launcher_is_mpi(*family))
-        return refuse(s, DIAG_transport_absent, NULL,
-                      "start it with mpirun, or srun with an MPI plug-in",
-                      "this launcher gives ranks but no way to talk: it is not an MPI launcher");
     if (!asked || strcmp(asked, "threads") == 0)
         return TSR_OK;
-    if (strcmp(asked, "shm") == 0 && !launched)
+    bool shm = strcmp(asked, "shm") == 0;
+    if (shm && !launched)
         return refuse(s, DIAG_transport_absent, NULL,
                       "tsr_run and tsr_bench start processes; a job that stays open wants threads, "
                       "or a launcher",
                       "the transport shm starts processes for one piece of work");
-    if (strcmp(asked, "mpi") != 0)
+    if (!shm && strcmp(asked, "mpi") != 0)
         return refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
                       "this transport does not exist here");
-    if (!launched)
+    if (!launched || (!shm && !tsr__launcher_is_mpi(*family)))
         return refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
                       "the transport mpi needs an MPI launcher");
     *out = UNDER_MPI;
@@ -72,7 +69,8 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
         return TSR_NOMEM;
     struct comm_options co = {.timeout_s = o->timeout_s, .plugins = o->plugins};
     co.messages_only = o->transport && strcmp(o->transport, "mpi") == 0;
-    st = tsr__mpi_open(s, family, &co, &e->mpi);
+    st = tsr__launcher_is_mpi(family) ? tsr__mpi_open(s, family, &co, &e->mpi)
+                                      : tsr__env_open(s, &co, &e->mpi);
     *out = e->mpi;
     return st;
 }

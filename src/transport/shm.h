@@ -111,7 +111,7 @@ struct shm {
     char *free[SHM_CLASSES];
     tsr_session *session;
     pthread_t thread;
-    bool has_thread;
+    bool has_thread, owns_job;
     atomic_bool stop;
     // Looks elsewhere too while this rank waits (job over hosts), or NULL.
     tsr_status (*also)(void *data, const struct comm_call *c, int peer, struct comm_trouble *why);

@@ -302,7 +302,10 @@ static void shm_close(struct endpoint *e)
     atomic_store(&me->stop, true);
     if (me->has_thread)
         pthread_join(me->thread, NULL);
+    struct shm_job *owned = me->owns_job ? me->job : NULL;
+    tsr_session *s = me->session;
     shm_free(me);
+    tsr__shm_free(s, owned);
 }
 
 static void shm_fail(struct endpoint *e, tsr_status status, int rank, const char *text)

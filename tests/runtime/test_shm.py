@@ -3,63 +3,7 @@
 import signal
 import time
 
-from parts import *
-
-TESSERA = os.path.join(BUILD, "tessera")
-SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
-
-
-def children(pid):
-    found = []
-    for t in glob.glob("/proc/%d/task/*/children" % pid):
-        try:
-            found += map(int, open(t).read().split())
-        except OSError:
-            pass
-    return sorted(found)
-
-
-def alive(pid):
-    try:
-        return open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def segments():
-    return {s for s in os.listdir("/dev/shm") if s.startswith("tessera-")}
-
-
-class Bench:
-    """`tessera bench` over processes, at work when the constructor returns."""
-
-    def __init__(self, d, n, seconds=60, timeout=2, **sizes):
-        _, parts, x = mlp(n, **sizes)
-        self.n, self.before = n, segments()
-        np.savez(d + "/in.npz", x=x)
-        words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz"]
-        self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TESSERA_ORT": engine()})
-        until = time.time() + 30
-        while len(children(self.p.pid)) < n and self.p.poll() is None and time.time() < until:
-            time.sleep(0.02)
-        time.sleep(0.5)
-        self.kids = children(self.p.pid)
-        assert len(self.kids) == n and self.p.poll() is None, (self.kids, self.p.poll())
-
-    def end(self, within):
-        began = time.time()
-        self.out, self.err = self.p.communicate(timeout=60)
-        took = time.time() - began
-        until = time.time() + 1
-        while any(map(alive, self.kids)) and time.time() < until:
-            time.sleep(0.02)
-        left = [k for k in self.kids if alive(k)]
-        for k in left:
-            os.kill(k, signal.SIGKILL)
-        assert not left, "%d ranks left" % len(left)
-        assert segments() == self.before, segments()
-        assert took < within, "%.1f s" % took
-        return self.p.returncode
+from test_shm_tools import *
 
 
 @case
@@ -197,6 +141,51 @@ def bench_says(d):
         assert 0 < ms["min"] <= ms["p50"] <= ms["p90"] <= ms["p95"] <= ms["p99"] <= ms["max"], ms
         assert all(0 < s < 1 for s in doc["communication"]), doc
         assert abs(doc["seconds"] * 1e3 / doc["runs"] - ms["mean"]) < 1e-6 * ms["mean"] + 1e-9
+
+
+PORT = [20000]
+
+
+def plain(d, path, x, n, tool=None, **options):
+    """n ranks started with plain environment variables, as torchrun does: what each said, and rank 0's outputs."""
+    PORT[0] += 1
+    np.savez(d + "/in.npz", x=x)
+    ranks = []
+    for r in reversed(range(n)):  # the others wait for rank 0
+        env = {**os.environ, "RANK": str(r), "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": "%d%d" % (os.getpid(), PORT[0]), "LOCAL_WORLD_SIZE": str(n)}
+        env.update({k: str(v) for k, v in options.get("env", {}).items()})
+        words = [TOOL, "run", path, d + "/in.npz", "%s/out%d.npz" % (d, r), "engine=" + engine(), *options.get("words", {}).get(r, []), "threads=1"]
+        ranks.insert(0, subprocess.Popen(tool or words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
+    said = [ranks[0].communicate(timeout=60)[0]]
+    if options.get("kill"):
+        ranks[1].kill()
+    said += [p.communicate(timeout=60)[0] for p in ranks[1:]]
+    out = d + "/out0.npz"
+    return [p.returncode for p in ranks], said, dict(np.load(out)) if os.path.exists(out) else {}
+
+
+@case
+def plain_environment(d):
+    for n in (1, 2, 4):
+        _, parts, x = mlp(n, rows=200, inner=64, width=96)
+        p = partition(d + "/p%d" % n, parts)
+        a = run(p, {"x": x}, threads=1)
+        codes, said, outputs = plain(d, p, x, n, words={r: ["times=2"] for r in range(n)})
+        assert codes == [0] * n, said
+        assert outputs["y"].tobytes() == a.outputs["y"].tobytes()
+        os.remove(d + "/out0.npz")
+
+
+@case
+def plain_environment_fails_clearly(d):
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    codes, said, _ = plain(d, p, x, 2, env={"LOCAL_WORLD_SIZE": 1})
+    assert all(STATUS[c] == "USAGE" for c in codes) and all("several hosts" in t for t in said), (codes, said)
+    codes, said, _ = plain(d, p, x, 2, words={0: ["transport=mpi"], 1: ["transport=mpi"]})
+    assert all(STATUS[c] == "USAGE" for c in codes) and all("MPI launcher" in t for t in said), (codes, said)
+    codes, said, _ = plain(d, p, x, 2, words={0: ["times=2", "timeout=2"], 1: ["stop=1"]}, kill=True)
+    assert STATUS[codes[0]] == "PEER" and "rank 1 gives no sign of life" in said[0], (codes, said)
 
 
 main()

@@ -51,10 +51,15 @@ static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const
     return entry(api, options, key, text, sizeof text) && tsr__str_int(str_of(text), out);
 }
 
+static tsr_status join(const char *family)
+{
+    return tsr__launcher_is_mpi(family) ? tsr__mpi_open(process.session, family, NULL, &process.mpi)
+                                        : tsr__env_open(process.session, NULL, &process.mpi);
+}
+
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
-    if (!process.mpi && !process.mpi_error[0] &&
-        tsr__mpi_open(process.session, family, NULL, &process.mpi) != TSR_OK) {
+    if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
         size_t last = tsr_finding_count(process.session);
         snprintf(process.mpi_error, sizeof process.mpi_error, "%s",
                  last ? tsr_finding_at(process.session, last - 1).message : "MPI does not start");
@@ -107,7 +112,7 @@ static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *o
     entry(api, options, "tessera.job", name, sizeof name);
     if (told)
         return join_threads(name, rank, size, why, n);
-    if (tsr_launcher(&launched_rank, &launched_size, &family) && tsr__launcher_is_mpi(family))
+    if (tsr_launcher(&launched_rank, &launched_size, &family))
         return join_mpi(family, why, n);
     snprintf(
         why, n,

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// env.c - joins ranks of one host that a launcher started with plain environment variables (RANK, WORLD_SIZE,
+// MASTER_ADDR, as torchrun sets them) and that have no other way to talk.
+//
+// Rank 0 makes the memory that they share and hands its descriptor to each of the others through a socket
+// whose name is made of the launcher's words. The name is not one of the file system, so nothing is left behind.
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define JOIN_S 60.0 // ranks may be started some time apart
+
+struct hello {
+    uint32_t magic;
+    int32_t rank, size;
+};
+#define HELLO 0x4F4C4548u
+
+static tsr_status refuse(tsr_session *s, enum diag_code code, const char *hint, const char *text)
+{
+    tsr__diag(s, code, NULL, hint, "%s", text);
+    return code == DIAG_rank_failed ? TSR_PEER : TSR_USAGE;
+}
+
+// All ranks are on this host, as far as the launcher says.
+static bool one_host(int ranks)
+{
+    const char *local = getenv("LOCAL_WORLD_SIZE"), *address = getenv("MASTER_ADDR");
+    char name[256] = "";
+    int64_t here;
+    gethostname(name, sizeof name - 1);
+    if (local && (!tsr__str_int(str_of(local), &here) || here != ranks))
+        return false;
+    return address && (!strcmp(address, "localhost") || !strncmp(address, "127.", 4) ||
+                       !strcmp(address, "::1") || !strcmp(address, name) || local);
+}
+
+static socklen_t address_of(struct sockaddr_un *a)
+{
+    const char *port = getenv("MASTER_PORT"), *run = getenv("TORCHELASTIC_RUN_ID");
+    *a = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tessera-%u-%.20s-%016llx",
+                     (unsigned)getuid(), port ? port : "",
+                     (unsigned long long)tsr__hash64(run ? run : "", run ? strlen(run) : 0, 0));
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+// ---- rank 0 ------------------------------------------------------------------------------------
+
+static bool same_user(int fd)
+{
+    struct ucred who;
+    socklen_t n = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
+}
+
+static bool send_fd(int to, int fd)
+{
+    char byte = 1;
+    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec io = {&byte, 1};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(to, &m, MSG_NOSIGNAL) == 1;
+}
+
+static bool wait_readable(int fd, double until)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (double now = tsr__now_s(); now < until; now = tsr__now_s())
+        if (poll(&p, 1, (int)((until - now) * 1e3) + 1) > 0)
+            return true;
+    return false;
+}
+
+// One rank that came; false: a stranger, or it is not needed.
+static bool serve(int listener, int fd, int ranks, bool *met, double until)
+{
+    struct hello h = {0};
+    int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    bool ok = c >= 0 && same_user(c) && wait_readable(c, until) &&
+              recv(c, &h, sizeof h, 0) == (ssize_t)sizeof h && h.magic == HELLO &&
+              h.size == ranks && h.rank > 0 && h.rank < ranks && !met[h.rank] && send_fd(c, fd);
+    if (ok)
+        met[h.rank] = true;
+    if (c >= 0)
+        close(c);
+    return ok;
+}
+
+static tsr_status hand_out(tsr_session *s, int fd, int ranks)
+{
+    struct sockaddr_un a;
+    socklen_t n = address_of(&a);
+    double until = tsr__now_s() + JOIN_S;
+    bool *met = tsr__alloc(s, (size_t)ranks);
+    if (!met)
+        return TSR_NOMEM;
+    memset(met, 0, (size_t)ranks);
+    int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), left = ranks - 1;
+    bool open = l >= 0 && bind(l, (struct sockaddr *)&a, n) == 0 && listen(l, 128) == 0;
+    while (open && left && wait_readable(l, until))
+        left -= serve(l, fd, ranks, met, until);
+    char text[160];
+    int absent = 1;
+    while (absent < ranks - 1 && met[absent])
+        absent++;
+    if (!open)
+        snprintf(text, sizeof text, "the ranks cannot meet: %s", strerror(errno));
+    else
+        snprintf(text, sizeof text, "rank %d did not come within %.0f s", absent, JOIN_S);
+    if (l >= 0)
+        close(l);
+    tsr__free(s, met, (size_t)ranks);
+    if (open && left == 0)
+        return TSR_OK;
+    return refuse(s, DIAG_rank_failed, "was every rank started, with the same MASTER_PORT?", text);
+}
+
+// ---- the others --------------------------------------------------------------------------------
+
+static int receive_fd(int from)
+{
+    char byte;
+    int fd = -1;
+    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)];
+    struct iovec io = {&byte, 1};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (recvmsg(from, &m, MSG_CMSG_CLOEXEC) != 1)
+        return -1;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+
+// Asks rank 0 once; -1: it is not there yet.
+static int ask(int rank, int ranks, double until)
+{
+    struct sockaddr_un a;
+    socklen_t n = address_of(&a);
+    struct hello h = {HELLO, rank, ranks};
+    int fd = -1, c = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (c >= 0 && connect(c, (struct sockaddr *)&a, n) == 0 && same_user(c) &&
+        send(c, &h, sizeof h, MSG_NOSIGNAL) == (ssize_t)sizeof h && wait_readable(c, until))
+        fd = receive_fd(c);
+    if (c >= 0)
+        close(c);
+    return fd;
+}
+
+static tsr_status fetch(tsr_session *s, int rank, int ranks, int *fd)
+{
+    struct timespec nap = {0, 20000000};
+    double until = tsr__now_s() + JOIN_S;
+    while ((*fd = ask(rank, ranks, until)) < 0 && tsr__now_s() < until)
+        nanosleep(&nap, NULL);
+    if (*fd >= 0)
+        return TSR_OK;
+    return refuse(s, DIAG_rank_failed, "was every rank started, with the same MASTER_PORT?",
+                  "rank 0 cannot be reached");
+}
+
+tsr_status tsr__env_open(tsr_session *s, const struct comm_options *o, struct endpoint **out)
+{
+    int rank = 0, ranks = 1, fd = -1;
+    struct shm_job *j = NULL;
+    tsr_launcher(&rank, &ranks, NULL);
+    if (!one_host(ranks))
+        return refuse(s, DIAG_transport_absent,
+                      "start it with mpirun or srun, which have a network",
+                      "these ranks are on several hosts and were started without a way to talk");
+    tsr_status st = rank == 0 ? tsr__shm_new(s, ranks, o, &j) : fetch(s, rank, ranks, &fd);
+    if (st == TSR_OK)
+        st = rank == 0 ? hand_out(s, tsr__shm_fd(j), ranks) : tsr__shm_map(s, fd, ranks, o, &j);
+    if (st == TSR_OK)
+        st = tsr__shm_endpoint(s, j, rank, out);
+    if (st == TSR_OK)
+        ((struct shm *)*out)->owns_job = true;
+    else
+        tsr__shm_free(s, j);
+    return st;
+}

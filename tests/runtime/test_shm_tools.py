@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tessera bench` with ranks as processes, to do harm to: what the tests and the soak of it share."""
+import time
+
+from parts import *
+
+TESSERA = os.path.join(BUILD, "tessera")
+
+
+def children(pid):
+    found = []
+    for t in glob.glob("/proc/%d/task/*/children" % pid):
+        try:
+            found += map(int, open(t).read().split())
+        except OSError:
+            pass
+    return sorted(found)
+
+
+def alive(pid):
+    try:
+        return open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def segments():
+    return {s for s in os.listdir("/dev/shm") if s.startswith("tessera-")}
+
+
+class Bench:
+    """`tessera bench` over processes, at work when the constructor returns."""
+
+    def __init__(self, d, n, seconds=60, timeout=2, settle=0.5, **sizes):
+        _, parts, x = mlp(n, **sizes)
+        self.n, self.before = n, segments()
+        np.savez(d + "/in.npz", x=x)
+        words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz"]
+        self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TESSERA_ORT": engine()})
+        until = time.time() + 30
+        while len(children(self.p.pid)) < n and self.p.poll() is None and time.time() < until:
+            time.sleep(0.02)
+        time.sleep(settle)
+        self.kids = children(self.p.pid)
+        assert len(self.kids) == n and self.p.poll() is None, (self.kids, self.p.poll())
+
+    def end(self, within):
+        began = time.time()
+        self.out, self.err = self.p.communicate(timeout=60)
+        took = time.time() - began
+        until = time.time() + 1
+        while any(map(alive, self.kids)) and time.time() < until:
+            time.sleep(0.02)
+        left = [k for k in self.kids if alive(k)]
+        for k in left:
+            os.kill(k, signal.SIGKILL)
+        assert not left, "%d ranks left" % len(left)
+        assert segments() == self.before, segments()
+        assert took < within, "%.1f s" % took
+        return self.p.returncode
