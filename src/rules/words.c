@@ -33,16 +33,29 @@ static struct str say(struct arena *a, struct str so_far, struct str letters, co
 }
 
 // What a letter may do; -1 - combine stands for a reduction.
-enum role { ROLE_PASS, ROLE_MADE, ROLE_STAT, ROLE_WHOLE, ROLE_RED };
+enum role { ROLE_PASS, ROLE_WINDOW, ROLE_MADE, ROLE_STAT, ROLE_WHOLE, ROLE_RED };
 
-static enum role role_of(const struct letter *l)
+// A part of the result needs a window of a dimension that the letter makes.
+static bool has_window(const struct pattern *p, int letter)
 {
+    for (int i = 0; i < p->n_inputs; i++)
+        for (int k = 0; k < p->inputs[i].n_dims; k++)
+            if (p->inputs[i].dims[k].window && p->inputs[i].dims[k].letters[0] == letter)
+                return true;
+    return false;
+}
+
+static enum role role_of(const struct pattern *p, int i)
+{
+    const struct letter *l = &p->letters[i];
     if (l->kind == FACTOR_RED)
         return ROLE_RED;
     if (l->kind == FACTOR_STAT)
         return ROLE_STAT;
     if (l->kind == FACTOR_REP)
         return ROLE_WHOLE;
+    if (has_window(p, i))
+        return ROLE_WINDOW;
     return l->in ? ROLE_PASS : ROLE_MADE;
 }
 
@@ -50,8 +63,8 @@ static struct str group(struct arena *a, const struct pattern *p, enum role role
 {
     bool in[PATTERN_MAX_LETTERS];
     for (int i = 0; i < p->n_letters; i++)
-        in[i] = role_of(&p->letters[i]) == role &&
-                (role != ROLE_RED || (int)p->letters[i].combine == combine);
+        in[i] =
+            role_of(p, i) == role && (role != ROLE_RED || (int)p->letters[i].combine == combine);
     return list_letters(a, p, in);
 }
 
@@ -59,6 +72,9 @@ static struct str say_factors(struct arena *a, const struct pattern *p, struct s
 {
     s = say(a, s, group(a, p, ROLE_PASS, 0),
             "may be cut; every tensor that has it is cut alike, nothing is exchanged");
+    s = say(
+        a, s, group(a, p, ROLE_WINDOW, 0),
+        "may be cut where sizes are known; neighbours exchange what a part needs of the others");
     s = say(a, s, group(a, p, ROLE_MADE, 0), "made by the operator; may be cut");
     for (int c = COMBINE_SUM; c <= COMBINE_PROD; c++) {
         struct str what = tsr__arena_printf(
@@ -91,6 +107,11 @@ static struct str say_rewrites(struct arena *a, const struct pattern *p, struct 
         else if (w->kind == REWRITE_SIZES || w->kind == REWRITE_SIZE)
             s = tsr__arena_printf(a, STR_FMT "local node: replaced by sizes of the whole tensor\n",
                                   STR_ARG(s));
+        else if (w->kind == REWRITE_LOOKUP)
+            s = tsr__arena_printf(a,
+                                  STR_FMT "local node: elements of input %d that address another "
+                                          "part of " STR_FMT " give 0\n",
+                                  STR_ARG(s), w->index, STR_ARG(p->letters[w->factor].name));
         else if (w->kind == REWRITE_ATTR)
             s = tsr__arena_printf(
                 a, STR_FMT "local node: attribute %s is that of its own " STR_FMT "\n", STR_ARG(s),
