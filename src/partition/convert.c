@@ -196,6 +196,23 @@ static struct form *count_and_reshard(struct plan *p, struct form *from,
     return shape ? reshard(p, from, want, shape) : NULL;
 }
 
+// A whole value of which nothing is known but its type travels with its shape: from its first device
+// to those that want it.
+static struct form *hand_over(struct plan *p, struct form *from, const struct tile_layout *want)
+{
+    struct step *st = NULL;
+    struct form *f = step_form(p, STEP_BROADCAST, from, want, &st);
+    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
+    int64_t *root = ARENA_ARRAY(p->arena, int64_t, 1);
+    struct tile_layout *first = tsr__layout_whole(p->arena, 0, from->layout->owners, 1);
+    if (!f || !group || !root || !first || !whole_on_both(p, 0, first, want, group) ||
+        !set_groups(p, st, group, 1))
+        return NULL;
+    *root = from->layout->owners[0];
+    st->roots = root;
+    return f;
+}
+
 // No rank can compute the whole shape: gather, then slice, or send the shape along.
 static struct form *reshard_unknown(struct plan *p, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
@@ -203,6 +220,8 @@ static struct form *reshard_unknown(struct plan *p, struct item *it, struct form
     struct form *whole = it->rank < 0 ? NULL : gather_all(p, from);
     if (plan_status(p) != TSR_OK)
         return NULL;
+    if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
+        return hand_over(p, from, want);
     if (it->rank < 0)
         return fail(p, DIAG_partition_size_unknown, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
@@ -229,7 +248,7 @@ static struct form *reshard_form(struct plan *p, struct item *it, const struct t
                     "this value is read before anything makes it");
     if (!FIXED_BITS(it->dtype) && it->dtype != TSR_STRING)
         return fail(p, DIAG_partition_no_tensor, it, reader,
-                    "keep it on the devices where it is made",
+                    "declare its type in the model's value_info, or keep it where it is made",
                     "this value must move between devices and is no tensor of numbers, or its type "
                     "is not known");
     if (!tsr__owns_once(want))

@@ -92,6 +92,30 @@ def check(tessera, model, devices, folder):
     return cuts
 
 
+def unknown_operator(tessera, folder):
+    """An operator without a rule is placed whole: on the device of its stage, its result handed over with whatever shape it
+    has; without a stage it runs on all devices. Devices that are not here are stood in for."""
+    info = onnx.helper.make_tensor_value_info
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["a"], name="first"),
+             onnx.helper.make_node("Inverse", ["a"], ["b"], name="odd", domain="com.microsoft"),
+             onnx.helper.make_node("MatMul", ["a", "b"], ["y"], name="last")]
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, ["n", "n"])], [info("y", 1, ["n", "n"])], value_info=[info("b", 1, None)])
+    m = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    model, cut, parts, data = (os.path.join(folder, f) for f in ("odd.onnx", "oddcut.onnx", "odd", "odd.npz"))
+    onnx.save(m, model)
+    np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
+    stages = ["--stage", "first=0", "--stage", "odd=1", "--stage", "last=2"]
+    for words, where in ((stages, {1}), ([], {0})):  # of those without a stage, rank 0 alone is asked for the result
+        rc, _, err = witness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
+        assert rc == 0, err
+        rc, text, err = witness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
+        assert rc == 0 and json.loads(text)["ok"], "verify: exit %d %s %s" % (rc, text, err)
+        rc, _, err = witness.call(tessera, "partition", cut, "-o", parts, "--force")
+        assert rc == 0, err
+        ranks = parts_of(parts, witness.check_folder(parts))
+        assert {r for r, p in enumerate(ranks) if any(n.op_type == "Inverse" for n in p.graph.node)} == where, where
+
+
 CASES = [[[0], [1]], [[0], [1], [2]], [[0, 1], [2, 3, 4]], [[2, 3], [0], [1, 4, 5]]]
 
 
@@ -107,6 +131,13 @@ def main():
                 except Exception as x:
                     failed += 1
                     print("%s on %s: %s" % (name, devices, str(x)[:2000]))
+    total += 1
+    with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
+        try:
+            unknown_operator(tessera, folder)
+        except Exception as x:
+            failed += 1
+            print("an unknown operator: %s" % str(x)[:2000])
     print("%d of %d hold, with %d blocks cut" % (total - failed, total, cuts))
     sys.exit(1 if failed or not cuts else 0)
 
