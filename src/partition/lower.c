@@ -4,7 +4,7 @@
 //
 // The plan names a step by its pattern; an operator does one exact thing. So every step is held
 // against what the operator would give, piece by piece, before it is taken. Operators that divide an
-// axis need no sizes, so symbolic ones are stood in for, twice, by sizes with and without a rest. A
+// axis need no sizes, so symbolic ones are stood in for by sizes with every rest that there can be. A
 // way that has no operator for one of its steps is not taken at all: the caller has Reshard.
 #include "internal.h"
 
@@ -343,16 +343,17 @@ static bool lower_step(struct lowering *w, const struct reshard_step *from, stru
 
 // ---- the way -----------------------------------------------------------------------------------
 
-// Sizes to plan with: round is 0 for sizes that divide, 1 for a rest. False: too many dimensions.
-static bool stand_in(struct plan *p, const struct item *it, const struct tile_layout *from,
-                     const struct tile_layout *to, int round, int64_t *shape)
+#define MAX_RESTS 1024 // sizes that are tried
+
+// Sizes to plan with: symbolic ones divide in round 0 and leave a rest that is the round's number otherwise. What becomes of
+// a rest repeats with the product of the cuts; *rounds is where all have been seen. False: too many.
+static bool stand_in(const struct item *it, const struct tile_layout *from,
+                     const struct tile_layout *to, int64_t round, int64_t *shape, int64_t *rounds)
 {
-    (void)p;
+    *rounds = 1;
     for (int d = 0; d < it->rank; d++) {
         shape[d] = it->dims[d].value;
-        if (shape[d] == 0)
-            return false; // nothing to move
-        if (shape[d] > 0)
+        if (shape[d] >= 0)
             continue;
         int64_t size = 1;
         for (int side = 0; side < 2; side++) {
@@ -360,12 +361,13 @@ static bool stand_in(struct plan *p, const struct item *it, const struct tile_la
             for (int f = 0; f < t->n; f++)
                 if (!mul_ok(size, t->factors[f].size ? t->factors[f].size : t->factors[f].cuts,
                             &size) ||
-                    size > 1 << 20)
+                    size > MAX_RESTS)
                     return false;
             if (round && t->n > 1)
                 return false; // a rest within units: not for a guess
         }
-        shape[d] = 4 * size + round;
+        shape[d] = 4 * size + round % size;
+        *rounds = size > *rounds ? size : *rounds;
     }
     return true;
 }
@@ -390,12 +392,56 @@ static int lower_way(struct lowering *w, const struct tile_layout *from,
     return r->n_steps;
 }
 
-static bool same_way(const struct lowered *a, const struct lowered *b, int n)
+static bool fits_message(struct lowering *w, const struct lowered *s, size_t g)
 {
-    for (int i = 0; i < n; i++)
-        if (a[i].kind != b[i].kind || a[i].axis != b[i].axis || a[i].unit != b[i].unit ||
-            a[i].split_axis != b[i].split_axis || !tsr__layout_same(a[i].to, b[i].to))
+    const struct device_group *pair = &s->groups[g];
+    int64_t other = pair->devices[pair->devices[0] == s->roots[g]];
+    struct tile_piece *x = piece_of(w, w->from, s->roots[g]), *y = piece_of(w, w->to, other);
+    return x && y && piece_equal(x, y, -1, -1);
+}
+
+// The operator of that step still does what it should, with other sizes.
+static bool still_fits(struct lowering *w, const struct lowered *s)
+{
+    switch (s->kind) {
+    case STEP_SLICE:
+    case STEP_REDUCE:
+        return true; // found without sizes
+    case STEP_GATHER:
+        return all_groups(w, s, fits_gather);
+    case STEP_ALL_TO_ALL:
+        return all_groups(w, s, fits_turn);
+    case STEP_REDUCE_SCATTER:
+        return all_groups(w, s, fits_scatter);
+    case STEP_REDUCE_TO:
+        return all_groups(w, s, fits_reduce);
+    case STEP_BROADCAST:
+        return all_groups(w, s, fits_broadcast);
+    case STEP_SEND:
+        return all_groups(w, s, fits_message);
+    default:
+        return false;
+    }
+}
+
+// A way that was found for sizes that divide, with every rest that there can be.
+static bool holds(struct lowering *w, int64_t *shape, const struct tile_layout *from,
+                  const struct tile_layout *to, const struct lowered *way, int n)
+{
+    int64_t rounds = 2;
+    for (int64_t round = 1; round < rounds; round++) {
+        if (!stand_in(w->item, from, to, round, shape, &rounds))
             return false;
+        w->from = from;
+        for (int i = 0; i < n; i++) {
+            w->to = way[i].to;
+            if (!still_fits(w, &way[i]))
+                return false;
+            w->from = w->to;
+        }
+        tsr__arena_free(&w->arena);
+        tsr__arena_init(&w->arena, w->p->session);
+    }
     return true;
 }
 
@@ -403,17 +449,13 @@ static int find_way(struct plan *p, const struct item *it, const struct tile_lay
                     const struct partial *pending, const struct tile_layout *to,
                     struct lowered *out)
 {
-    int64_t shape[TILE_MAX_RANK];
-    struct lowered again[MAX_LOWERED];
+    int64_t shape[TILE_MAX_RANK], rounds;
     struct lowering w = {.p = p, .item = it, .shape = shape};
     tsr__arena_init(&w.arena, p->session);
-    bool known = stand_in(p, it, from, to, 0, shape);
+    bool known = stand_in(it, from, to, 0, shape, &rounds);
     int n = known ? lower_way(&w, from, pending, to, out) : 0;
-    if (n && !it->fixed) {
-        bool rest = stand_in(p, it, from, to, 1, shape);
-        if (!rest || lower_way(&w, from, pending, to, again) != n || !same_way(out, again, n))
-            n = 0;
-    }
+    if (n && !it->fixed && !holds(&w, shape, from, to, out, n))
+        n = 0;
     tsr__arena_free(&w.arena);
     return n;
 }

@@ -185,6 +185,20 @@ def first_difference(d):
     check("drawn: edits are printed", rc == 1 and "--config random:2" in out and "--shard" in out and "FAIL" in out, out)
 
 
+def rests(d):
+    """A symbolic axis cut in 2, then in 6: parts of parts are those of the whole only for some sizes, whatever is sent how."""
+    f = Net(9)
+    y = f("Relu", "x")
+    z = f("Neg", y)
+    path, cut = os.path.join(d, "rests.onnx"), os.path.join(d, "rests_cut.onnx")
+    onnx.save(f.model([("x", T.FLOAT, ["length", 12])], [(z, T.FLOAT)]), path)
+    rc, _, err = call("annotate", path, "--config", "c:6", "--shard", "%s:x={2,3:0,1,2,3,4,5}" % y, "--shard", "%s:%s={6,1:0,1,2,3,4,5}" % (z, y), "-o", cut)
+    check("rests: annotated", rc == 0, err)
+    for n in range(6, 18):
+        rc, _, err = call("verify", cut, "--inputs", "random:1,x:%dx12" % n, "--json")
+        check("rests: length %d" % n, rc == 0, err)
+
+
 def annotated_run(d, path, set_):
     """`run` cuts a model that has a configuration; the answer is the whole model's."""
     at, ours, whole = [os.path.join(d, n) for n in ("run.onnx", "ours.npz", "whole.npz")]
@@ -218,6 +232,7 @@ def main():
                 seeds(d, path)
                 annotated_run(d, path, set_)
                 first_difference(d)
+                rests(d)
         folder = sys.argv[3] if len(sys.argv) > 3 else None
         for name in sorted(os.listdir(folder)) if folder else []:
             path, set_ = os.path.join(folder, name, "model.onnx"), os.path.join(folder, name, "test_data_set_0")
