@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
 TESSERA, USER_OPS = sys.argv[1:3]
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
 
 
 def tessera(*args, launch=()):
