@@ -570,7 +570,8 @@ typedef struct tsr_plan_options {
     const tsr_size
         *sizes; /* for symbolic dimensions; one that has none counts 128 and is not cut */
     size_t n_sizes;
-    const char *config;    /* name of the configuration to make; NULL: planN */
+    const char *
+        config; /* of the configuration to make, or to complete; NULL: the only one of so many devices, else planN */
     const char *export_lp; /* file for the 0-1 program, or NULL */
 } tsr_plan_options;
 
@@ -592,7 +593,7 @@ typedef struct tsr_plan_summary {
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
- * writes it into the model under a new configuration. The time is arithmetic / speed + bytes touched / memory bandwidth of the
+ * writes it into the model. Shardings that the model has in that configuration are kept. The time is arithmetic / speed + bytes touched / memory bandwidth of the
  * slowest device for each node, and the price of each communication on the topology. Deterministic.
  * TSR_INFEASIBLE: nothing fits the memory; the model is as it was, summary says what would do. */
 TSR_API tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options,

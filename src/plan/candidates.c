@@ -446,6 +446,64 @@ static bool fill_strategy(struct planner *p, struct strategy *s, bool single)
     return !p->arena.failed;
 }
 
+// ---- shardings that were given -----------------------------------------------------------------
+
+static bool is_annotated(const struct planner *p, const tsr_node *n)
+{
+    for (size_t i = 0; p->config && i < tsr_node_config_count(n); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(n, i);
+        if (tsr_node_config_config(nc) == p->config && tsr_node_config_spec_count(nc))
+            return true;
+    }
+    return false;
+}
+
+// The candidate as the given shardings have it: false if it needs an input otherwise. Outputs that are wanted otherwise
+// are moved by the node itself.
+static bool conform(struct making *m, struct candidate *c)
+{
+    for (size_t i = 0; i < m->n_in; i++)
+        if (m->in[i] && c->in[i] != tsr__planner_layout(m->p, m->in[i]))
+            return false;
+    for (size_t i = 0; i < m->n_out; i++) {
+        if (!m->out[i] || c->out[i] == PLAN_NO_LAYOUT)
+            continue;
+        uint32_t wanted = tsr__planner_layout(m->p, m->out[i]);
+        c->comm += tsr__planner_price(m->p, c->out[i], wanted, value_at(m, true, i));
+        c->out[i] = wanted;
+    }
+    return true;
+}
+
+// Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it runs whole.
+static bool constrain(struct planner *p, struct strategy *s)
+{
+    struct arena a;
+    struct making m = {.p = p, .s = s, .node = s->node, .a = &a};
+    m.n_in = tsr_node_input_count(s->node);
+    m.n_out = tsr_node_output_count(s->node);
+    tsr__arena_init(&a, p->session);
+    struct tile_layout **in = ARENA_ARRAY(&a, struct tile_layout *, m.n_in + 1);
+    struct tile_layout **out = ARENA_ARRAY(&a, struct tile_layout *, m.n_out + 1);
+    bool ok = in && out && tsr__node_specs(&a, s->node, p->config, p->shapes, in, out);
+    if (ok && !s->whole &&
+        tsr__placement_explicit(&a, &a, s->node, p->shapes, s->rule, p->n, in, out, &m.place))
+        (void)take(&m);
+    m.in = in;
+    m.out = out;
+    size_t kept = 0;
+    for (size_t i = 0; ok && i < s->at.n; i++)
+        if (conform(&m, &s->at.at[i]))
+            s->at.at[kept++] = s->at.at[i];
+    if (kept)
+        s->at.n = kept;
+    else
+        s->at.n = s->at.n ? 1 : 0; // whole
+    ok = ok && !a.failed;
+    tsr__arena_free(&a);
+    return ok;
+}
+
 // ---- nodes that are alike ----------------------------------------------------------------------
 
 static void key_tensor(struct text *t, const struct rule_tensor *r)
@@ -516,7 +574,10 @@ static struct strategy *strategy_new(struct planner *p, const tsr_node *n, const
     s->rule = r;
     s->whole = whole;
     tsr__map_init(&s->seen, &p->arena, 0);
-    return fill_strategy(p, s, r->single) ? s : NULL;
+    if (!fill_strategy(p, s, r->single))
+        return NULL;
+    s->given = is_annotated(p, n);
+    return !s->given || constrain(p, s) ? s : NULL;
 }
 
 struct strategy *tsr__planner_strategy(struct planner *p, const tsr_node *n)
@@ -528,6 +589,8 @@ struct strategy *tsr__planner_strategy(struct planner *p, const tsr_node *n)
     const char *whole = r->whole ? r->whole : tsr__rule_stays(p->shapes, n);
     tsr__text_init(&key, p->session);
     key_of(&key, p, n, r, whole);
+    if (is_annotated(p, n))
+        tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(n));
     struct strategy *s = NULL;
     if (!key.failed) {
         struct str text = {key.p, key.n};
@@ -548,7 +611,7 @@ bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_no
 {
     uint32_t key[3] = {out, (uint32_t)i, layout};
     struct str text = {(const char *)key, sizeof key};
-    if (s->whole || tsr__map_get(&s->seen, text))
+    if (s->whole || s->given || tsr__map_get(&s->seen, text))
         return false;
     void **at = tsr__map_at(&s->seen, tsr__arena_str(&p->arena, text));
     if (!at)

@@ -48,6 +48,7 @@ struct strategy {
     const tsr_node *node; // the first of them
     const struct rule *rule;
     const char *whole; // not NULL: why nothing may be cut
+    bool given;        // the node has shardings, which are kept
     VEC(struct candidate) at;
     struct map seen; // what was tried: layouts by slot
 };
@@ -81,7 +82,8 @@ struct planner {
     struct arena arena;
     tsr_model *model;
     tsr_topology *topology;
-    int64_t n; // devices
+    tsr_config *config; // of which shardings are kept; NULL: a new one will be made
+    int64_t n;          // devices
     int64_t *all;
     const struct shapes *shapes; // as the model has them
     const struct shapes *told;   // with the numbers that the caller gave for symbols

@@ -59,7 +59,52 @@ static int64_t memory_of(const struct planner *p, const tsr_plan_options *o)
 
 // ---- the configuration -------------------------------------------------------------------------
 
-static tsr_status add_config(struct planner *p, const char *name, tsr_config **out)
+static tsr_status refuse_config(struct planner *p, const tsr_config *c, const char *why)
+{
+    struct place at = PLACE_NONE;
+    at.configuration = str_of(tsr_config_name(c));
+    tsr__diag(p->session, DIAG_plan_config, &at, "name another configuration, which is then made",
+              "%s", why);
+    return TSR_INVALID;
+}
+
+static bool has_stages(const struct planner *p, const tsr_config *c)
+{
+    int64_t stage;
+    for (tsr_node *n = tsr_model_next_node(p->model, NULL); n;
+         n = tsr_model_next_node(p->model, n)) {
+        const tsr_node_config *nc = tsr_node_find_config(n, c);
+        if (nc && tsr_node_config_stage(nc, &stage))
+            return true;
+    }
+    return false;
+}
+
+// Shardings that the model has for as many devices are kept, and completed.
+static tsr_status find_config(struct planner *p, const char *name)
+{
+    size_t fitting = 0;
+    for (size_t i = 0; i < tsr_model_config_count(p->model); i++) {
+        tsr_config *c = tsr_model_config(p->model, i);
+        bool named = name && strcmp(tsr_config_name(c), name) == 0;
+        fitting += tsr_config_devices(c) == p->n;
+        if (named || (!name && tsr_config_devices(c) == p->n))
+            p->config = c;
+    }
+    if (!name && fitting != 1)
+        p->config = NULL;
+    if (!p->config)
+        return TSR_OK;
+    if (tsr_config_devices(p->config) != p->n)
+        return refuse_config(p, p->config, "the configuration is for another number of devices");
+    if (has_stages(p, p->config))
+        return refuse_config(p, p->config, "its nodes have pipeline stages, which are not planned");
+    size_t errors = tsr__diag_errors(p->session);
+    tsr_status st = tsr__check(p->model, tsr_config_name(p->config), false);
+    return st == TSR_OK && tsr__diag_errors(p->session) > errors ? TSR_INVALID : st;
+}
+
+static tsr_status add_config(struct planner *p, const char *name)
 {
     struct str text =
         name ? str_of(name) : tsr__arena_printf(&p->arena, "plan%lld", (long long)p->n);
@@ -67,7 +112,7 @@ static tsr_status add_config(struct planner *p, const char *name, tsr_config **o
         text = tsr__arena_printf(&p->arena, "plan%lld_%d", (long long)p->n, i);
     if (!text.p)
         return TSR_NOMEM;
-    return tsr_model_add_config(p->model, text.p, p->n, NULL, 0, out);
+    return p->config ? TSR_OK : tsr_model_add_config(p->model, text.p, p->n, NULL, 0, &p->config);
 }
 
 // ---- the answer --------------------------------------------------------------------------------
@@ -91,7 +136,7 @@ static tsr_status export_lp(struct planner *p, const char *path)
 }
 
 static tsr_status summarize(struct planner *p, const struct program_result *r, double ms,
-                            const tsr_config *c, tsr_plan_summary *out)
+                            tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
     struct collective_count counts[PLAN_MAX_OPS];
@@ -110,7 +155,7 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
     for (size_t i = 0; i < out->n_collectives; i++)
         list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
     out->collectives = list;
-    out->config = tsr__arena_str(a, str_of(tsr_config_name(c))).p;
+    out->config = tsr__arena_str(a, str_of(tsr_config_name(p->config))).p;
     for (size_t i = 0; i < p->n_nodes; i++) {
         out->nodes += p->nodes[i].strategy != NULL;
         out->cut_nodes +=
@@ -154,13 +199,12 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     for (size_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].strategy)
             p->nodes[i].choice = r.choice[p->nodes[i].var];
-    tsr_config *c = NULL;
-    st = add_config(p, o->config, &c);
+    st = add_config(p, o->config);
     if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
         st = tsr_model_set_ir_version(p->model, 11);
     if (st == TSR_OK)
-        st = tsr__planner_write(p, c);
-    return st == TSR_OK ? summarize(p, &r, ms, c, out) : st;
+        st = tsr__planner_write(p, p->config);
+    return st == TSR_OK ? summarize(p, &r, ms, out) : st;
 }
 
 tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summary *summary)
@@ -172,6 +216,8 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     start(&p, m);
     tsr__arena_free(&p.session->results[RESULT_PLAN]);
     tsr_status st = read_topology(&p, &o);
+    if (st == TSR_OK)
+        st = find_config(&p, o.config);
     if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK)

@@ -11,11 +11,12 @@ int64_t tsr__planner_move_time(const struct planner *p, double bytes)
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 
-// However many links bring it, what a device takes in goes through its memory: read and written.
+// What a device takes in goes through its memory, however many links bring it: read and written. (What is
+// folded is read as it comes, which the topology counts.)
 static int64_t copy_time(const struct planner *p, enum tsr_collective what, double bytes, double n)
 {
     double share = what == TSR_ALL_TO_ALL                             ? (n - 1) / (n * n)
-                   : what == TSR_REDUCE_SCATTER || what == TSR_REDUCE ? 0 // folded as it comes
+                   : what == TSR_REDUCE_SCATTER || what == TSR_REDUCE ? 0
                    : what == TSR_ALL_GATHER || what == TSR_ALL_REDUCE ? (n - 1) / n
                                                                       : 1;
     return tsr__planner_move_time(p, 2 * share * bytes);
@@ -35,8 +36,7 @@ int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
     int64_t ps = tsr__topology_cost(p->topology, what, &all, bytes);
-    int64_t least = copy_time(p, what, (double)bytes, (double)size);
-    ps = ps < least ? least : ps;
+    ps = ps < PLAN_NEVER ? ps + copy_time(p, what, (double)bytes, (double)size) : ps;
     return ps < PLAN_NEVER ? ps : PLAN_NEVER;
 }
 

@@ -34,6 +34,9 @@ static tsr_status write_slot(struct planner *p, const struct plan_node *n, tsr_c
     uint32_t layout = (out ? x->out : x->in)[i];
     if (!v || layout == PLAN_NO_LAYOUT || steers(n->strategy->rule, out, i))
         return TSR_OK;
+    for (size_t k = 0; n->strategy->given && tsr_node_sharding_of(n->node, v, k); k++)
+        if (tsr__spec_config(tsr_node_sharding_of(n->node, v, k)) == c)
+            return TSR_OK; // kept
     if (n->strategy->whole && (out || !is_elsewhere(p, v)))
         return TSR_OK;
     return tsr__spec_write(n->node, c, v, p->layouts.at[layout]);

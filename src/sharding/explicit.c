@@ -46,3 +46,37 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *a, const tsr_n
     }
     return !scratch->failed && tsr__solve_result(&v, a, p);
 }
+
+static bool take_spec(struct arena *a, const tsr_node *n, const tsr_spec *p, const struct shapes *s,
+                      struct tile_layout **in, struct tile_layout **out)
+{
+    const tsr_value *v = tsr_spec_value(p);
+    struct tile_layout *l = NULL;
+    if (!v)
+        return true;
+    struct shape shape = tsr__shapes_of(s, v);
+    if (tsr__spec_layout(a, p, &shape, false, &l) != TSR_OK)
+        return false;
+    if (l && !(l = tsr__layout_canonical(a, l, &shape)))
+        return false;
+    for (size_t i = 0; l && i < tsr_node_input_count(n); i++)
+        if (tsr_node_input(n, i) == v)
+            in[i] = l;
+    for (size_t i = 0; l && i < tsr_node_output_count(n); i++)
+        if (tsr_node_output(n, i) == v)
+            out[i] = l;
+    return true;
+}
+
+bool tsr__node_specs(struct arena *a, const tsr_node *n, const tsr_config *c,
+                     const struct shapes *s, struct tile_layout **in, struct tile_layout **out)
+{
+    for (size_t i = 0; i < tsr_node_config_count(n); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(n, i);
+        for (size_t k = 0; tsr_node_config_config(nc) == c && k < tsr_node_config_spec_count(nc);
+             k++)
+            if (!take_spec(a, n, tsr_node_config_spec(nc, k), s, in, out))
+                return false;
+    }
+    return true;
+}

@@ -79,6 +79,10 @@ struct device_group {
 // The groups of a placement, in order of the reduced coordinates. False: out of memory.
 bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
                            size_t *n, enum combine *combine) TSR_MUST_USE;
+// The specs of a node under a configuration as canonical layouts by slot, NULL where there is none (the arrays have an
+// entry for each input and output). False: one does not describe a layout (finding added), or out of memory. (explicit.c)
+bool tsr__node_specs(struct arena *a, const tsr_node *n, const tsr_config *c,
+                     const struct shapes *s, struct tile_layout **in, struct tile_layout **out);
 struct body_flow;
 // The placement that explicit layouts give a node: canonical ones by slot, NULL where there is none. Inputs' to the
 // letter, then outputs' as far as they go, as the flow does it; nothing that the operator needs whole is cut. Rules

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_models.c - planning problems whose best answers are known: perceptrons, attention, decoder blocks, tokens against
+// features, tables, mixed plans under a limit.
+#include "nets.h"
+
+#define MANY  16
+#define WORDS 48
+
+static char names[MANY * WORDS][WORDS]; // texts live as long as the test
+static int n_names;
+
+static const char *word(const char *base, int i)
+{
+    char *out = names[n_names++ % (MANY * WORDS)];
+    snprintf(out, WORDS, "%s%d", base, i);
+    return out;
+}
+
+static size_t reductions(const struct net *t)
+{
+    return collectives(t, "AllReduce") + collectives(t, "ReduceScatter") + collectives(t, "Reduce");
+}
+
+// Arithmetic and memory cost next to nothing: communication decides.
+static struct net *talking(const char *devices)
+{
+    return net_new(devices, 1e17, 1e16, 1e-9, 1e9);
+}
+
+// One host: what is gathered is copied, what is summed is read.
+static struct net *one_host(const char *devices)
+{
+    return net_new(devices, 50e9, 10e9, 5e-6, 5e9);
+}
+
+// ---- perceptrons: alternate columns and rows ---------------------------------------------------
+
+// Narrow and wide by turns: rows spare gathering what is wide.
+static tsr_value *perceptron(struct net *t, int layers, int64_t batch, int64_t d, int64_t wide)
+{
+    tsr_value *x = input(t, "x", DIMS(batch, d));
+    for (int i = 0; i < layers; i++) {
+        int64_t from = i % 2 ? wide : d, to = i % 2 ? d : wide;
+        x = node(t, "MatMul", x, weight(t, word("w", i), DIMS(from, to)), word("h", i));
+        if (i + 1 < layers)
+            x = node(t, "Relu", x, NULL, word("r", i));
+    }
+    return x;
+}
+
+static void weights_alternate_in_columns_and_rows(void **state)
+{
+    (void)state;
+    static const int depths[] = {2, 6, 12};
+    for (size_t k = 0; k < TSR_COUNT(depths); k++) {
+        struct net *t = talking("4");
+        int n = depths[k];
+        tsr_value *y = perceptron(t, n, 16, 64, 256);
+        t->o.memory = n * 64 * 256 * 4 / 4 + 40000;
+        plan(t, y);
+        assert_int_equal(reductions(t), n / 2);
+        for (int i = 0; i < n; i++) {
+            const tsr_node *m = tsr_value_producer(tsr_graph_value(t->g, word("h", i)));
+            assert_string_equal(sharding_at(t, m, tsr_node_input(m, 1)),
+                                i % 2 ? "{4,1:0,1,2,3}" : "{1,4:0,1,2,3}");
+        }
+        net_free(t);
+    }
+}
+
+// ---- attention and decoder blocks --------------------------------------------------------------
+
+#define SEQ   64
+#define HEADS 8
+#define SIZE  16
+#define WIDTH ((int64_t)HEADS * SIZE)
+
+static tsr_value *heads(struct net *t, tsr_value *x, const char *name, int i)
+{
+    tsr_value *p = node(t, "MatMul", x, weight(t, word(name, 10 * i), DIMS(WIDTH, WIDTH)),
+                        word(name, 10 * i + 1));
+    p = reshape(t, p, DIMS(1, SEQ, HEADS, SIZE), word(name, 10 * i + 2));
+    return transpose(t, p, DIMS(0, 2, 1, 3), word(name, 10 * i + 3));
+}
+
+static tsr_value *attention(struct net *t, tsr_value *x, int i)
+{
+    tsr_value *q = heads(t, x, "q", i), *k = heads(t, x, "k", i), *v = heads(t, x, "v", i);
+    k = transpose(t, k, DIMS(0, 1, 3, 2), word("kt", i));
+    tsr_value *s = node(t, "Softmax", node(t, "MatMul", q, k, word("s", i)), NULL, word("p", i));
+    tsr_value *o =
+        transpose(t, node(t, "MatMul", s, v, word("a", i)), DIMS(0, 2, 1, 3), word("at", i));
+    o = reshape(t, o, DIMS(1, SEQ, WIDTH), word("ar", i));
+    return node(t, "MatMul", o, weight(t, word("wo", i), DIMS(WIDTH, WIDTH)), word("o", i));
+}
+
+static tsr_value *norm(struct net *t, tsr_value *x, const char *name, int i)
+{
+    return node(t, "LayerNormalization", x, weight(t, word(name, 10 * i), DIMS(WIDTH)),
+                word(name, 10 * i + 1));
+}
+
+static tsr_value *block(struct net *t, tsr_value *x, int i)
+{
+    x = node(t, "Add", x, attention(t, norm(t, x, "n", i), i), word("x", i));
+    tsr_value *u = node(t, "MatMul", norm(t, x, "m", i),
+                        weight(t, word("wu", i), DIMS(WIDTH, 4 * WIDTH)), word("u", i));
+    tsr_value *d = node(t, "MatMul", node(t, "Relu", u, NULL, word("r", i)),
+                        weight(t, word("wd", i), DIMS(4 * WIDTH, WIDTH)), word("d", i));
+    return node(t, "Add", x, d, word("y", i));
+}
+
+static void attention_is_cut_by_heads(void **state)
+{
+    (void)state;
+    struct net *t = one_host("4");
+    tsr_value *y = attention(t, input(t, "x", DIMS(1, SEQ, WIDTH)), 0);
+    t->o.memory = 4 * WIDTH * WIDTH + 200000;
+    plan(t, y);
+    assert_int_equal(reductions(t), 1);
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "s0")), "{1,4:0,1,2,3}");
+    const tsr_node *o = tsr_value_producer(y);
+    assert_string_equal(sharding_at(t, o, tsr_node_input(o, 1)), "{4,1:0,1,2,3}");
+    net_free(t);
+}
+
+// Two reductions for each layer; what queries, keys and values read is gathered once.
+static void decoders_take_two_reductions_a_layer(void **state)
+{
+    (void)state;
+    for (int devices = 2; devices <= 8; devices *= 2) {
+        const int layers = 3;
+        struct net *t = one_host(word("", devices));
+        tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));
+        for (int i = 0; i < layers; i++)
+            x = block(t, x, i);
+        assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+        t->o.memory = 1;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+        t->o.memory = t->p.needs_bytes + 24000; // less than any matrix whole
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_true(t->p.optimal);
+        assert_int_equal(reductions(t), 2 * layers);
+        assert_true(collectives(t, "AllGather") <= 2 * (size_t)layers);
+        assert_int_equal(collectives(t, "AllToAll"), 0);
+        net_free(t);
+    }
+}
+
+// ---- tokens against features: whoever is more is cut ------------------------------------------
+
+static void the_longer_side_of_a_product_is_cut(void **state)
+{
+    (void)state;
+    static const int64_t m[] = {512, 256, 520, 504}, n[] = {256, 512, 512, 512};
+    for (size_t i = 0; i < TSR_COUNT(m); i++) {
+        struct net *t = net_new("8", 1e18, 1e9, 1e-12, 1e18);
+        tsr_value *y =
+            node(t, "MatMul", input(t, "x", DIMS(m[i], 64)), weight(t, "w", DIMS(64, n[i])), "y");
+        plan(t, node(t, "ReduceSum", y, NULL, "sum"));
+        assert_string_equal(made_as(t, y),
+                            m[i] > n[i] ? "{8:0,1,2,3,4,5,6,7}" : "{1,8:0,1,2,3,4,5,6,7}");
+        net_free(t);
+    }
+}
+
+// ---- tables ------------------------------------------------------------------------------------
+
+// A table that does not fit is cut where it lies and never gathered: what is looked up is much less.
+static void tables_stay_where_they_are(void **state)
+{
+    (void)state;
+    struct net *t = talking("4");
+    tsr_value *table = weight(t, "table", DIMS(1000, 32));
+    tsr_value *e = node(t, "Gather", table, input_of(t, "ids", TSR_INT64, DIMS(1, 8)), "e");
+    tsr_value *y = node(t, "MatMul", e, transpose(t, table, DIMS(1, 0), "head"), "y");
+    t->o.memory = 220000; // twice a quarter of the table, and what is computed
+    plan(t, y);
+    for (size_t i = 0; i < t->p.devices; i++)
+        assert_true(t->p.memory[i] < 1000 * 32 * 4 * 3 / 2);
+    assert_true(t->p.cost < INT64_C(20000000)); // a table takes 128 us and more to move
+    net_free(t);
+}
+
+// ---- mixed plans -------------------------------------------------------------------------------
+
+// The more memory, the more layers have their weights whole; each step of the limit buys one.
+static void limits_between_give_mixed_plans(void **state)
+{
+    (void)state;
+    const int layers = 4;
+    int64_t last = INT64_MAX, costs = 0, weights = INT64_C(128) * 128 * 4;
+    for (int whole = 0; whole <= layers; whole++) {
+        struct net *t = net_new("4", 1e17, 1e16, 1e-3, 1e9);
+        tsr_value *x = perceptron(t, 2 * layers, 1, 128, 128);
+        t->o.memory = 2 * layers * weights / 4 + whole * 2 * weights * 3 / 4 + 8000;
+        plan(t, x);
+        assert_true(t->p.cost < last);
+        last = t->p.cost;
+        costs++;
+        assert_int_equal(reductions(t), layers - whole);
+        net_free(t);
+    }
+    assert_int_equal(costs, layers + 1);
+}
+
+// ---- what was given ----------------------------------------------------------------------------
+
+static void given_shardings_are_kept(void **state)
+{
+    (void)state;
+    struct net *t = talking("2");
+    tsr_config *c;
+    tsr_value *y = perceptron(t, 2, 16, 32, 32);
+    tsr_value *h = tsr_graph_value(t->g, "h0"), *w = tsr_graph_value(t->g, "w0");
+    assert_int_equal(tsr_model_add_config(t->m, "mine", 2, NULL, 0, &c), TSR_OK);
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(h), w, c, "{2,1:1,0}"), TSR_OK);
+    plan(t, y);
+    assert_string_equal(t->p.config, "mine");
+    assert_int_equal(tsr_model_config_count(t->m), 1);
+    assert_string_equal(sharding_at(t, tsr_value_producer(h), w), "{2,1:1,0}");
+    assert_true(reductions(t) >= 1);
+    t->o.config = "mine";
+    t->o.topology = NULL;
+    t->o.devices = 3;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    size_t n = tsr_finding_count(t->session);
+    assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-config");
+    net_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_alternate_in_columns_and_rows),
+        cmocka_unit_test(attention_is_cut_by_heads),
+        cmocka_unit_test(decoders_take_two_reductions_a_layer),
+        cmocka_unit_test(the_longer_side_of_a_product_is_cut),
+        cmocka_unit_test(tables_stay_where_they_are),
+        cmocka_unit_test(limits_between_give_mixed_plans),
+        cmocka_unit_test(given_shardings_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
