@@ -6,6 +6,7 @@
 #include "solve_search.h"
 
 #define DIVES 100
+#define LARGE 20000 // nodes
 
 struct dive {
     struct search *s;
@@ -15,6 +16,7 @@ struct dive {
     uint8_t *queued, *done;
     double *guide;
     bool by_usage;
+    uint32_t cursor;
 };
 
 // What a choice uses, each row counted by how little it may hold; or what the messages say.
@@ -80,10 +82,15 @@ static bool propagate(struct dive *d, uint32_t v)
     return true;
 }
 
-// Most conflicts first, then fewest choices.
-static uint32_t next_node(const struct dive *d)
+// Most conflicts first, then fewest choices; in very large programs just the next one.
+static uint32_t next_node(struct dive *d)
 {
     uint32_t best = NONE;
+    if (d->w->n > LARGE) {
+        while (d->cursor < d->w->n && d->done[d->cursor])
+            d->cursor++;
+        return d->cursor < d->w->n ? d->cursor : NONE;
+    }
     for (uint32_t v = 0; v < d->w->n; v++) {
         if (d->done[v])
             continue;
@@ -98,6 +105,7 @@ static bool dive_once(struct dive *d, uint32_t *x)
 {
     const struct wide *w = d->w;
     memset(d->done, 0, w->n);
+    d->cursor = 0;
     for (uint32_t v = 0; v < w->n; v++) {
         memset(d->alive[v], 1, w->k[v]);
         d->left[v] = w->k[v];

@@ -9,8 +9,9 @@
 
 #include <math.h>
 
-#define MOVE_CELLS 20000 // of the largest table of a move
-#define SMALL      400   // nodes of a program that has no local moves
+#define MOVE_CELLS 20000     // of the largest table of a move
+#define HELD       (1 << 20) // cells of a plan that is kept
+#define SMALL      400       // nodes of a program that has no local moves
 
 static int64_t **rows_of(const struct wide *w)
 {
@@ -125,8 +126,10 @@ static struct move_plan *plan_of(struct search *s, int i)
         ball(s, p->fixed, 4 + (uint32_t)(random_next(&s->random) % 24), TREE_FREE);
     p->made = tsr__tree_init(&p->tree, w->heap->session, w->n, w->k, w->edges, w->n_edges,
                              s->max_cells, p->fixed, &s->random);
-    if (!p->made)
+    if (!p->made) {
         tsr__tree_free(&p->tree);
+        s->max_cells = s->max_cells > 2000 ? s->max_cells / 2 : 1000; // too much altogether
+    }
     s->effort->work += w->n_edges * 4;
     return p->made ? p : NULL;
 }
@@ -192,6 +195,8 @@ static bool move(struct search *s, int plan, const uint32_t *x, uint32_t *y)
     if (least < NEVER)
         tsr__tree_back(&p->tree, s->unary, y);
     s->effort->work += p->tree.cells * 2 + s->w->n_edges;
+    if (p->tree.held > HELD)
+        renew(s, plan); // many of these would not fit
     return least < NEVER;
 }
 

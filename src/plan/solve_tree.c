@@ -12,6 +12,9 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *e)
 
 // ---- the order: always the node whose bucket is smallest
 
+#define LARGE      5000                // nodes
+#define MOST_CELLS (UINT64_C(1) << 24) // of all messages together
+
 typedef VEC(uint32_t) ids;
 struct heap_entry {
     double weight;
@@ -132,13 +135,16 @@ static void eliminate(struct builder *b, uint32_t v, struct tree_bucket *out)
     }
 }
 
-// Conditions on the node that has most to do with others, by chance among those that come near.
-static bool fix_one(struct builder *b)
+// Conditions on the node that has most to do with others, by chance among those that come near. Of
+// large graphs only those around a node are looked at.
+static bool fix_one(struct builder *b, uint32_t around)
 {
     struct tree *t = b->t;
     uint32_t best = NONE;
     double most = -1;
-    for (uint32_t v = 0; v < t->n; v++) {
+    bool all = t->n <= LARGE;
+    for (size_t i = 0; i <= (all ? t->n - 1 : b->near[around].n); i++) {
+        uint32_t v = all ? (uint32_t)i : i < b->near[around].n ? b->near[around].at[i] : around;
         if (t->position[v] != NONE || b->fixed[v] == TREE_FIXED)
             continue;
         double score = (double)b->near[v].n * b->log_k[v] * random_unit(b->random);
@@ -193,7 +199,7 @@ static bool find_order(struct builder *b)
             (b->fixed && b->fixed[e.node] == TREE_FIXED))
             continue;
         if (e.weight > b->most) {
-            if (!b->random || !fix_one(b))
+            if (!b->random || !fix_one(b, e.node))
                 return false;
             if (b->fixed[e.node] != TREE_FIXED)
                 heap_push(b, e.node);
@@ -224,6 +230,7 @@ static void sort_sep(struct tree *t, struct tree_bucket *b)
     if (t->k[b->node] > t->most_k)
         t->most_k = t->k[b->node];
     t->cells += b->cells * t->k[b->node];
+    t->held += b->cells;
 }
 
 static void set_stride(struct tree_bucket *b, struct tree_factor *f, uint32_t node, size_t stride)
@@ -308,7 +315,7 @@ bool tsr__tree_init(struct tree *t, tsr_session *s, uint32_t n, const uint32_t *
     tsr__arena_free(&b.arena);
     for (uint32_t i = 0; ok && i < t->m; i++)
         sort_sep(t, &t->buckets[i]);
-    ok = ok && add_factors(t, edges, n_edges, fixed);
+    ok = ok && t->held <= MOST_CELLS && add_factors(t, edges, n_edges, fixed);
     uint32_t most = 0;
     for (uint32_t i = 0; ok && i < t->m; i++)
         most = t->buckets[i].n_factors > most ? t->buckets[i].n_factors : most;

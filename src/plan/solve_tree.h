@@ -42,10 +42,12 @@ struct tree {
     uint32_t *at;                // cell of a separator, while walking over it
     size_t *offset;              // by factor
     uint64_t cells;              // of one pass up: messages times choices
+    uint64_t held;               // of the messages
     uint32_t most_k, most_sep;
 };
 
-// k, edges and cells are viewed. False: out of memory, or a table would have more than max_cells
+// k, edges and cells are viewed. False: out of memory, or a table would have more than max_cells, or
+// all together too many
 // (then t->arena.failed is false). The tree is freed in either case by tsr__tree_free. fixed: nodes
 // that are left out, with their edges; NULL: none. With random, nodes are added to fixed until the
 // rest is narrow enough.
