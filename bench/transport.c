@@ -256,7 +256,7 @@ int main(int argc, char **argv)
     char *folder = dirname(self);
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int rounds = argc > 1 ? atoi(argv[1]) : ROUNDS;
+    int rounds = argc > 1 ? (int)strtol(argv[1], NULL, 10) : ROUNDS;
     for (int ranks = 2; ranks <= 4; ranks += 2) {
         double best[WAYS][SIZES], mpi[SIZES];
         for (size_t k = 0; k < SIZES; k++)

@@ -22,14 +22,14 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (int k = 1; k + 1 < argc; k += 2) {
-        size_t bytes = (size_t)atol(argv[k]), n = bytes / sizeof(float);
+        size_t bytes = (size_t)strtoull(argv[k], NULL, 10), n = bytes / sizeof(float);
         float *in = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
         float *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
         double best = 1e30;
         for (size_t i = 0; in && out && i < n; i++)
             in[i] = out[i] = (float)(i % 7);
         for (int round = 0; round < 4; round++) {
-            double t = measure(in, out, (int)n, atoi(argv[k + 1]));
+            double t = measure(in, out, (int)n, (int)strtol(argv[k + 1], NULL, 10));
             best = t < best ? t : best;
         }
         if (rank == 0)
