@@ -11,7 +11,7 @@
 #endif
 
 #define LINES  256         // bytes of one step
-#define STREAM (24u << 20) // bytes of one output from which on it is written past the caches
+#define STREAM (8u << 20) // bytes of one output from which on it is written past the caches
 
 // Sixteen elements, and the same wherever they lie. Macros: functions that take vectors differ in how
 // they are called from processor to processor.
