@@ -412,6 +412,20 @@ static tsr_status add_token_output(struct part *t)
     return tsr_graph_add_output(t->graph, out);
 }
 
+// The lowest opset in which everything that the file holds means the same: older engines take it then.
+static tsr_status lower_opset(struct part *t)
+{
+    int64_t least = 0, opset = t->plan->opset;
+    if (tsr_model_function_count(t->model))
+        return TSR_OK; // their bodies name opsets of their own
+    for (tsr_node *n = tsr_model_next_node(t->model, NULL); n;
+         n = tsr_model_next_node(t->model, n)) {
+        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset);
+        least = changed > least ? changed : least;
+    }
+    return least && least < opset ? tsr_model_set_opset(t->model, "", least) : TSR_OK;
+}
+
 tsr_status tsr__parts_build(struct plan *p, struct part *parts)
 {
     tsr_status st = TSR_OK;
@@ -425,5 +439,7 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts)
         st = add_outputs(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = add_token_output(&parts[r]);
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
+        st = lower_opset(&parts[r]);
     return st;
 }
