@@ -217,7 +217,8 @@ static struct ints keep(struct reader *r)
         wrong(r, "out of memory");
         return (struct ints){0};
     }
-    memcpy(copy, r->list, bytes);
+    if (bytes)
+        memcpy(copy, r->list, bytes);
     r->slots[at] = (struct ints){copy, r->n_list};
     r->used++;
     return r->slots[at];
