@@ -573,7 +573,17 @@ typedef struct tsr_plan_options {
     const char *
         config; /* of the configuration to make, or to complete; NULL: the only one of so many devices, else planN */
     const char *export_lp; /* file for the 0-1 program, or NULL */
+    const char *explain; /* a node's name or one of its outputs: its candidates are told; or NULL */
 } tsr_plan_options;
+
+/* One way to run the explained node. */
+typedef struct tsr_plan_choice {
+    const char *name;               /* the factors of its rule that are cut: "m/4", "whole" */
+    bool chosen, feasible;          /* not feasible: no plan has it within the limits */
+    int64_t cost;                   /* of the best plan in which the node runs so, picoseconds */
+    int64_t compute, communication; /* of the node alone */
+    int64_t weights;                /* bytes of constants on a device */
+} tsr_plan_choice;
 
 /* Owned by the session until the next plan. */
 typedef struct tsr_plan_summary {
@@ -590,6 +600,8 @@ typedef struct tsr_plan_summary {
     int64_t needs_bytes; /* not feasible: the least memory on each device that would do */
     const char *config;
     size_t nodes, cut_nodes;
+    const tsr_plan_choice *choices; /* of the explained node */
+    size_t n_choices;
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
@@ -631,8 +643,9 @@ typedef struct tsr_partition_summary {
     const tsr_replicated *replicated; /* meant to be cut and not */
     size_t n_replicated;
     size_t nodes, cut_nodes;
-    const int64_t *file_bytes; /* per device: its files, written or to be written, without common.data */
-    int64_t common_bytes;      /* of common.data; 0: there is none */
+    const int64_t
+        *file_bytes;      /* per device: its files, written or to be written, without common.data */
+    int64_t common_bytes; /* of common.data; 0: there is none */
 } tsr_partition_summary;
 
 TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,

@@ -2,6 +2,42 @@
 // cmd_plan.c - chooses a sharding for every node.
 #include "cli.h"
 
+static void json_choices(tsr_json *j, const tsr_plan_summary *p)
+{
+    if (p->n_choices)
+        tsr_json_begin(j, "choices", '[');
+    for (size_t i = 0; i < p->n_choices; i++) {
+        const tsr_plan_choice *x = &p->choices[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "name", x->name);
+        tsr_json_bool(j, "chosen", x->chosen);
+        tsr_json_bool(j, "feasible", x->feasible);
+        tsr_json_int(j, "cost", x->cost);
+        tsr_json_int(j, "compute", x->compute);
+        tsr_json_int(j, "communication", x->communication);
+        tsr_json_int(j, "weights", x->weights);
+        tsr_json_end(j);
+    }
+    if (p->n_choices)
+        tsr_json_end(j);
+}
+
+static void print_choices(const tsr_plan_summary *p)
+{
+    if (p->n_choices)
+        printf("%-24s %12s %12s %12s %14s\n", "way", "compute us", "communic us", "weights",
+               "best plan ms");
+    for (size_t i = 0; i < p->n_choices; i++) {
+        const tsr_plan_choice *x = &p->choices[i];
+        printf("%-24s %12.2f %12.2f %12s ", x->name, (double)x->compute / 1e6,
+               (double)x->communication / 1e6, cli_bytes(x->weights));
+        if (x->feasible)
+            printf("%14.4f%s\n", (double)x->cost / 1e9, x->chosen ? "  chosen" : "");
+        else
+            printf("%14s\n", "does not fit");
+    }
+}
+
 static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
 {
     tsr_json *j = cli_json(c);
@@ -24,6 +60,7 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
         for (size_t i = 0; i < p->n_collectives; i++)
             tsr_json_int(j, p->collectives[i].op, (int64_t)p->collectives[i].count);
         tsr_json_end(j);
+        json_choices(j, p);
         tsr_json_int(j, "nodes", (int64_t)p->nodes);
         tsr_json_int(j, "cut_nodes", (int64_t)p->cut_nodes);
     } else {
@@ -61,8 +98,10 @@ static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan
         return code;
     if (c->json)
         return print_json(c, p, code);
-    if (status == TSR_OK && !c->quiet)
+    if (status == TSR_OK && !c->quiet) {
         print_plan(p);
+        print_choices(p);
+    }
     if (status == TSR_OK && out)
         cli_say(c, "%s: written\n", out);
     return code;
@@ -79,6 +118,7 @@ static int run(struct cli *c)
     if (!cli_value(c, "--devices"))
         code = cli_usage(c, "for which devices? give --devices N or a topology");
     g.options.export_lp = cli_value(c, "--export-lp");
+    g.options.explain = cli_value(c, "--explain");
     g.options.config = cli_value(c, "--config");
     if (!code) {
         tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
@@ -95,6 +135,7 @@ static const struct option options_table[] = {
     PLAN_OPTIONS,
     {"--config", "NAME", "name of the configuration that is made (default planN)"},
     {"--export-lp", "FILE", "write the 0-1 program that is solved"},
+    {"--explain", "NODE", "the ways to run a node, and what the best plan with each would cost"},
     {"-o", "OUT", "the model with its shardings"},
     END_OF_OPTIONS,
 };

@@ -164,6 +164,56 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
     return a->failed ? TSR_NOMEM : TSR_OK;
 }
 
+// ---- why ---------------------------------------------------------------------------------------
+
+static const struct plan_node *find_node(const struct planner *p, const char *name)
+{
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        const struct plan_node *n = &p->nodes[i];
+        bool here = n->strategy && strcmp(tsr_node_name(n->node), name) == 0;
+        for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++) {
+            const tsr_value *v = tsr_node_output(n->node, o);
+            here = here || (v && strcmp(tsr_value_name(v), name) == 0);
+        }
+        if (here)
+            return n;
+    }
+    return NULL;
+}
+
+// What the best plan costs in which the node runs in each of its ways.
+static tsr_status explain(struct planner *p, const char *name, tsr_plan_summary *out)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    const struct plan_node *n = find_node(p, name);
+    if (!n) {
+        struct place at = PLACE_NONE;
+        at.node = str_of(name);
+        tsr__diag(p->session, DIAG_plan_node, &at, "name a node, or one of its outputs",
+                  "no node of that name is needed for an output of the model");
+        return TSR_INVALID;
+    }
+    size_t k = n->strategy->at.n;
+    struct program_marginal *m = ARENA_ARRAY(a, struct program_marginal, k + 1);
+    tsr_plan_choice *list = ARENA_ARRAY(a, tsr_plan_choice, k + 1);
+    if (!m || !list)
+        return TSR_NOMEM;
+    tsr_status st = tsr__program_marginals(&p->program, NULL, &p->arena, n->var, m);
+    for (size_t i = 0; st == TSR_OK && i < k; i++) {
+        const struct candidate *c = &n->strategy->at.at[i];
+        list[i] = (tsr_plan_choice){.name = tsr__arena_str(a, c->name).p,
+                                    .chosen = i == n->choice,
+                                    .feasible = m[i].feasible,
+                                    .cost = m[i].feasible ? m[i].cost : 0,
+                                    .compute = c->compute,
+                                    .communication = c->comm,
+                                    .weights = c->weights};
+    }
+    out->choices = list;
+    out->n_choices = k;
+    return a->failed ? TSR_NOMEM : st;
+}
+
 static tsr_status refuse(struct planner *p, double ms, int64_t memory, tsr_plan_summary *out)
 {
     struct program_least least = {0};
@@ -204,7 +254,9 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
         st = tsr_model_set_ir_version(p->model, 11);
     if (st == TSR_OK)
         st = tsr__planner_write(p, p->config);
-    return st == TSR_OK ? summarize(p, &r, ms, out) : st;
+    if (st == TSR_OK)
+        st = summarize(p, &r, ms, out);
+    return st == TSR_OK && o->explain ? explain(p, o->explain, out) : st;
 }
 
 tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summary *summary)

@@ -229,6 +229,30 @@ static void given_shardings_are_kept(void **state)
     net_free(t);
 }
 
+// The choice of the plan is the cheapest, and costs what the plan costs.
+static void choices_are_explained(void **state)
+{
+    (void)state;
+    struct net *t = talking("4");
+    tsr_value *y = perceptron(t, 2, 16, 64, 256);
+    t->o.explain = "h1";
+    plan(t, y);
+    assert_true(t->p.n_choices > 3);
+    size_t chosen = 0;
+    for (size_t i = 0; i < t->p.n_choices; i++) {
+        const tsr_plan_choice *c = &t->p.choices[i];
+        chosen += c->chosen;
+        assert_true(!c->chosen || c->cost == t->p.cost);
+        assert_true(!c->feasible || c->cost >= t->p.cost);
+    }
+    assert_int_equal(chosen, 1);
+    t->o.explain = "nobody";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    size_t n = tsr_finding_count(t->session);
+    assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-node");
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +263,7 @@ int main(void)
         cmocka_unit_test(tables_stay_where_they_are),
         cmocka_unit_test(limits_between_give_mixed_plans),
         cmocka_unit_test(given_shardings_are_kept),
+        cmocka_unit_test(choices_are_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
