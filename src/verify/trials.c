@@ -75,28 +75,6 @@ static tsr_status choose_config(struct trials *t)
 
 // ---- one trial ---------------------------------------------------------------------------------
 
-static const void *keep(struct arena *a, const void *from, size_t n, size_t bytes)
-{
-    void *to = tsr__arena_array(a, n + 1, bytes, _Alignof(max_align_t));
-    if (to && n)
-        memcpy(to, from, n * bytes);
-    return to;
-}
-
-// The session's summary is of the last partition alone.
-static void keep_summary(struct arena *a, tsr_partition_summary *p)
-{
-    p->weight_bytes = keep(a, p->weight_bytes, p->devices, sizeof(*p->weight_bytes));
-    p->weights = keep(a, p->weights, p->devices, sizeof(*p->weights));
-    p->collectives = keep(a, p->collectives, p->n_collectives, sizeof(*p->collectives));
-    tsr_replicated *list = ARENA_ARRAY(a, tsr_replicated, p->n_replicated + 1);
-    for (size_t i = 0; i < p->n_replicated && list; i++)
-        list[i] = (tsr_replicated){tsr__arena_str(a, str_of(p->replicated[i].node)).p,
-                                   tsr__arena_str(a, str_of(p->replicated[i].op)).p,
-                                   tsr__arena_str(a, str_of(p->replicated[i].reason)).p};
-    p->replicated = list;
-}
-
 static tsr_status annotate(struct trials *t, tsr_model *m, uint64_t seed, const char **edits)
 {
     tsr_config *c = NULL;
@@ -135,7 +113,6 @@ static tsr_status try_once(struct trials *t, uint64_t seed, tsr_trial *out)
     out->partition = o.partition;
     out->outputs = o.outputs;
     out->n_outputs = o.n_outputs;
-    keep_summary(t->work->results, &out->partition);
     return t->work->results->failed ? TSR_NOMEM : st;
 }
 

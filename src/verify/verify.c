@@ -78,6 +78,33 @@ static tsr_status compare_all(struct work *w, const tsr_tensors *cut, struct out
     return a->failed ? TSR_NOMEM : r->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
+static const void *keep(struct arena *a, const void *from, size_t n, size_t bytes)
+{
+    void *to = tsr__arena_array(a, n + 1, bytes, _Alignof(max_align_t));
+    if (to && n)
+        memcpy(to, from, n * bytes);
+    return to;
+}
+
+// The session's summary is of the last partition alone; there may be more.
+static void keep_summary(struct arena *a, tsr_partition_summary *p)
+{
+    p->weight_bytes = keep(a, p->weight_bytes, p->devices, sizeof(*p->weight_bytes));
+    p->weights = keep(a, p->weights, p->devices, sizeof(*p->weights));
+    p->file_bytes = keep(a, p->file_bytes, p->devices, sizeof(*p->file_bytes));
+    tsr_collective_count *counts = ARENA_ARRAY(a, tsr_collective_count, p->n_collectives + 1);
+    for (size_t i = 0; i < p->n_collectives && counts; i++)
+        counts[i] = (tsr_collective_count){tsr__arena_str(a, str_of(p->collectives[i].op)).p,
+                                           p->collectives[i].count};
+    p->collectives = counts;
+    tsr_replicated *list = ARENA_ARRAY(a, tsr_replicated, p->n_replicated + 1);
+    for (size_t i = 0; i < p->n_replicated && list; i++)
+        list[i] = (tsr_replicated){tsr__arena_str(a, str_of(p->replicated[i].node)).p,
+                                   tsr__arena_str(a, str_of(p->replicated[i].op)).p,
+                                   tsr__arena_str(a, str_of(p->replicated[i].reason)).p};
+    p->replicated = list;
+}
+
 // The whole run is one for all ways to cut.
 static tsr_status run_whole(struct work *w)
 {
@@ -95,6 +122,8 @@ tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, str
     tsr_tensors *got = NULL;
     out->partition.size = sizeof(out->partition);
     tsr_status st = tsr_partition(m, w->scratch.parts, &cut, &out->partition);
+    if (st == TSR_OK)
+        keep_summary(w->results, &out->partition);
     if (st == TSR_OK)
         st = run_whole(w);
     if (st == TSR_OK)

@@ -223,7 +223,7 @@ def main():
             path, set_ = os.path.join(d, make.__name__ + ".onnx"), os.path.join(d, make.__name__ + ".npz")
             onnx.save(model, path)
             np.savez(set_, **inputs)
-            for n in (2, 3, 4) if TRIALS < 50 else (2, 3, 4, 5, 8):
+            for n in (2, 3, 4) if TRIALS < 50 else (2, 3, 4, 5, 6, 8):
                 rc, out, err = call("verify", path, "--devices", n, "--random", TRIALS, "--seed", 100 * n, "--inputs", set_, "--json")
                 trials = judge("%s on %d" % (make.__name__, n), rc, json.loads(out) if out else None, err)
                 if n == 4 and trials:
@@ -236,7 +236,7 @@ def main():
         folder = sys.argv[3] if len(sys.argv) > 3 else None
         for name in sorted(os.listdir(folder)) if folder else []:
             path, set_ = os.path.join(folder, name, "model.onnx"), os.path.join(folder, name, "test_data_set_0")
-            for n in (2, 3, 4, 8) if os.path.exists(path) else ():
+            for n in (2, 3, 4, 6, 8) if os.path.exists(path) else ():
                 rc, out, err = call("verify", path, "--devices", n, "--random", TRIALS, "--seed", 1000 * n, "--inputs", set_, "--json")
                 if rc == 7:
                     print("ok %s on %d # SKIP ONNX Runtime refuses the whole model" % (name, n))
