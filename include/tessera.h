@@ -585,6 +585,12 @@ typedef struct tsr_plan_choice {
     int64_t weights;                /* bytes of constants on a device */
 } tsr_plan_choice;
 
+/* A value and its bytes on the fullest device at the worst time of the plan that needs the least memory. */
+typedef struct tsr_plan_binding {
+    const char *value;
+    int64_t bytes;
+} tsr_plan_binding;
+
 /* Owned by the session until the next plan. */
 typedef struct tsr_plan_summary {
     size_t size;
@@ -602,6 +608,9 @@ typedef struct tsr_plan_summary {
     size_t nodes, cut_nodes;
     const tsr_plan_choice *choices; /* of the explained node */
     size_t n_choices;
+    const tsr_plan_binding *binding; /* not feasible: what fills the fullest device, largest first */
+    size_t n_binding;
+    int64_t one_device; /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and

@@ -63,8 +63,20 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
         json_choices(j, p);
         tsr_json_int(j, "nodes", (int64_t)p->nodes);
         tsr_json_int(j, "cut_nodes", (int64_t)p->cut_nodes);
+        if (p->one_device > 0)
+            tsr_json_int(j, "one_device", p->one_device);
+        else
+            tsr_json_null(j, "one_device");
     } else {
         tsr_json_int(j, "needs_bytes", p->needs_bytes);
+        tsr_json_begin(j, "binding", '[');
+        for (size_t i = 0; i < p->n_binding; i++) {
+            tsr_json_begin(j, NULL, '{');
+            tsr_json_string(j, "value", p->binding[i].value);
+            tsr_json_int(j, "bytes", p->binding[i].bytes);
+            tsr_json_end(j);
+        }
+        tsr_json_end(j);
     }
     tsr_json_findings(j, "findings");
     return cli_print_json(c, j, code);
@@ -86,6 +98,11 @@ static void print_plan(const tsr_plan_summary *p)
     for (size_t i = 0; i < p->n_collectives; i++)
         printf(" %s %zu", p->collectives[i].op, p->collectives[i].count);
     printf("%s\n", p->n_collectives ? "" : " none");
+    if (p->devices > 1 && p->one_device > 0 && p->one_device <= p->cost)
+        printf("one device would be as fast: predicted time %.3f ms\n",
+               (double)p->one_device / 1e9);
+    else if (p->devices > 1 && p->cut_nodes == 0)
+        printf("nothing is cut: every device does all of the work\n");
 }
 
 static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan_summary *p)

@@ -69,6 +69,10 @@ struct account {
     int64_t *all_time; // by device
     int64_t *change;   // by device and time
     size_t n_times;
+    // Second walk: what lies on `device` at `time`; names belong to the model.
+    tsr_plan_binding *top;
+    size_t n_top, time;
+    int64_t device;
 };
 
 static void add_form(struct account *m, const struct plan_value *v, const struct form *f,
@@ -85,6 +89,29 @@ static void add_form(struct account *m, const struct plan_value *v, const struct
     }
 }
 
+// Keeps the largest, in order; of equal ones the first.
+static void rank_value(struct account *m, const tsr_value *v, int64_t bytes)
+{
+    size_t i = m->n_top;
+    if (bytes <= 0)
+        return;
+    while (i > 0 && m->top[i - 1].bytes < bytes)
+        i--;
+    if (i == PLAN_MAX_BINDING)
+        return;
+    m->n_top += m->n_top < PLAN_MAX_BINDING;
+    for (size_t k = m->n_top - 1; k > i; k--)
+        m->top[k] = m->top[k - 1];
+    m->top[i] = (tsr_plan_binding){tsr_value_name(v), bytes};
+}
+
+static int64_t bytes_then(struct account *m, const struct plan_value *v, const struct form *f,
+                          bool all_time)
+{
+    bool there = all_time || (f->begin <= m->time && m->time <= f->end);
+    return there ? tsr__planner_held(m->p, m->a, f->layout, v, m->device) : 0;
+}
+
 static bool add_value(struct account *m, const tsr_value *v, uint32_t first, size_t begin)
 {
     const struct plan_value *value = &m->p->values[tsr__value_id(v)];
@@ -92,8 +119,16 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, siz
     bool constant = value->constant;
     if (!forms_of(m->p, v, first, begin, &f))
         return false;
-    for (size_t i = 0; i < f.n; i++)
-        add_form(m, value, &f.at[i], constant || (i == 0 && value->given));
+    int64_t bytes = 0;
+    for (size_t i = 0; i < f.n; i++) {
+        bool all_time = constant || (i == 0 && value->given);
+        if (m->top)
+            bytes += bytes_then(m, value, &f.at[i], all_time);
+        else
+            add_form(m, value, &f.at[i], all_time);
+    }
+    if (m->top)
+        rank_value(m, v, bytes);
     return true;
 }
 
@@ -121,24 +156,98 @@ static bool add_values(struct account *m)
     return true;
 }
 
+static bool account(struct account *m, struct planner *p, struct arena *a)
+{
+    *m = (struct account){.p = p, .a = a, .n_times = p->n_nodes + 2};
+    m->all_time = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+    m->change = ARENA_ARRAY(a, int64_t, (size_t)p->n * m->n_times);
+    return !a->failed && add_values(m) && !a->failed;
+}
+
+static int64_t most_of(const struct account *m, int64_t device, size_t *time)
+{
+    int64_t now = 0, most = 0;
+    for (size_t t = 0; t < m->n_times; t++) {
+        now += m->change[(size_t)device * m->n_times + t];
+        if (now > most) {
+            most = now;
+            *time = t;
+        }
+    }
+    return m->all_time[device] + most;
+}
+
 bool tsr__planner_memory(struct planner *p, int64_t *bytes)
 {
     struct arena a;
+    struct account m;
+    size_t time;
     tsr__arena_init(&a, p->session);
-    struct account m = {.p = p, .a = &a, .n_times = p->n_nodes + 2};
-    m.all_time = ARENA_ARRAY(&a, int64_t, (size_t)p->n);
-    m.change = ARENA_ARRAY(&a, int64_t, (size_t)p->n * m.n_times);
-    bool ok = !a.failed && add_values(&m) && !a.failed;
-    for (int64_t d = 0; ok && d < p->n; d++) {
-        int64_t now = 0, most = 0;
-        for (size_t t = 0; t < m.n_times; t++) {
-            now += m.change[(size_t)d * m.n_times + t];
-            most = now > most ? now : most;
-        }
-        bytes[d] = m.all_time[d] + most;
-    }
+    bool ok = account(&m, p, &a);
+    for (int64_t d = 0; ok && d < p->n; d++)
+        bytes[d] = most_of(&m, d, &time);
     tsr__arena_free(&a);
     return ok;
+}
+
+size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out)
+{
+    struct arena a;
+    struct account m;
+    tsr__arena_init(&a, p->session);
+    bool ok = account(&m, p, &a);
+    int64_t most = -1;
+    for (int64_t d = 0; ok && d < p->n; d++) {
+        size_t time = 0;
+        int64_t bytes = most_of(&m, d, &time);
+        if (bytes > most) {
+            most = bytes;
+            m.device = d;
+            m.time = time;
+        }
+    }
+    m.top = out;
+    ok = ok && add_values(&m) && !a.failed;
+    tsr__arena_free(&a);
+    return ok ? m.n_top : 0;
+}
+
+// ---- one device --------------------------------------------------------------------------------
+
+static const struct candidate *whole_of(const struct strategy *s, uint32_t *choice)
+{
+    for (size_t i = 0; i < s->at.n; i++)
+        if (!s->at.at[i].cut) {
+            *choice = (uint32_t)i;
+            return &s->at.at[i];
+        }
+    return NULL;
+}
+
+static int64_t run_whole(struct planner *p, int64_t memory, int64_t *bytes)
+{
+    int64_t time = 0;
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        struct plan_node *n = &p->nodes[i];
+        const struct candidate *c = n->strategy ? whole_of(n->strategy, &n->choice) : NULL;
+        if (n->strategy && (!c || !add_ok(time, c->compute, &time)))
+            return 0;
+    }
+    return tsr__planner_memory(p, bytes) && bytes[0] <= memory ? time : 0;
+}
+
+int64_t tsr__planner_one_device(struct planner *p, int64_t memory)
+{
+    uint32_t *kept = ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
+    int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
+    if (!kept || !bytes)
+        return 0;
+    for (size_t i = 0; i < p->n_nodes; i++)
+        kept[i] = p->nodes[i].choice;
+    int64_t time = run_whole(p, memory, bytes);
+    for (size_t i = 0; i < p->n_nodes; i++)
+        p->nodes[i].choice = kept[i];
+    return time;
 }
 
 // ---- communication -----------------------------------------------------------------------------

@@ -151,6 +151,12 @@ bool tsr__planner_build(struct planner *p, int64_t memory);
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time.
 bool tsr__planner_memory(struct planner *p, int64_t *bytes);
+// What lies on the fullest device at its worst time, largest first; the number of entries.
+#define PLAN_MAX_BINDING 5
+size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out);
+// Time of one run on one device from the candidates that cut nothing; 0: it does not fit into
+// memory bytes, or a node has no such candidate. Choices are as before afterwards.
+int64_t tsr__planner_one_device(struct planner *p, int64_t memory);
 struct collective_count {
     const char *op;
     size_t count;

@@ -214,18 +214,62 @@ static tsr_status explain(struct planner *p, const char *name, tsr_plan_summary 
     return a->failed ? TSR_NOMEM : st;
 }
 
+// ---- why not -----------------------------------------------------------------------------------
+
+static void take_choices(struct planner *p, const uint32_t *choice)
+{
+    for (size_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].strategy)
+            p->nodes[i].choice = choice[p->nodes[i].var];
+}
+
+// The values that fill the fullest device even in the plan that needs the least memory.
+static tsr_status bind(struct planner *p, const uint32_t *choice, tsr_plan_summary *out)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    tsr_plan_binding *list = ARENA_ARRAY(a, tsr_plan_binding, PLAN_MAX_BINDING);
+    if (!list)
+        return TSR_NOMEM;
+    take_choices(p, choice);
+    out->n_binding = tsr__planner_binding(p, list);
+    out->binding = list;
+    for (size_t i = 0; i < out->n_binding; i++)
+        list[i].value = tsr__arena_str(a, str_of(list[i].value)).p;
+    return a->failed ? TSR_NOMEM : TSR_OK;
+}
+
+static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
+{
+    struct str t = STR("");
+    for (size_t i = 0; i < s->n_binding && t.p; i++)
+        t = tsr__arena_printf(&p->arena, STR_FMT "%s\"%s\" (%lld)", STR_ARG(t),
+                              i ? ", " : "; most of them for ", s->binding[i].value,
+                              (long long)s->binding[i].bytes);
+    return t;
+}
+
 static tsr_status refuse(struct planner *p, double ms, int64_t memory, tsr_plan_summary *out)
 {
     struct program_least least = {0};
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .solve_ms = ms};
     tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
+    if (st == TSR_OK && least.found)
+        st = bind(p, least.choice, out);
     if (st != TSR_OK)
         return st;
     out->needs_bytes = least.found ? least.least : 0;
-    tsr__diag(p->session, DIAG_plan_infeasible, NULL,
-              "give the devices more memory, or use more of them",
-              "no plan fits into %lld bytes on each device; %lld bytes would do", (long long)memory,
-              (long long)out->needs_bytes);
+    struct str what = binding_text(p, out);
+    struct str hint = tsr__arena_printf(
+        &p->arena, "give each device %lld bytes, or use more devices%s",
+        (long long)out->needs_bytes,
+        p->sized != p->told
+            ? ", or give sizes with --dim: symbolic dimensions without one are not cut"
+            : "");
+    if (!what.p || !hint.p)
+        return TSR_NOMEM;
+    tsr__diag(p->session, DIAG_plan_infeasible, NULL, hint.p,
+              "no plan fits into %lld bytes on each device; %lld bytes would do" STR_FMT,
+              (long long)memory, (long long)out->needs_bytes, STR_ARG(what));
     return TSR_INFEASIBLE;
 }
 
@@ -246,9 +290,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
         return st;
     if (!r.feasible)
         return refuse(p, ms, memory, out);
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].strategy)
-            p->nodes[i].choice = r.choice[p->nodes[i].var];
+    take_choices(p, r.choice);
     st = add_config(p, o->config);
     if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
         st = tsr_model_set_ir_version(p->model, 11);
@@ -256,6 +298,8 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
         st = tsr__planner_write(p, p->config);
     if (st == TSR_OK)
         st = summarize(p, &r, ms, out);
+    if (st == TSR_OK)
+        out->one_device = tsr__planner_one_device(p, memory);
     return st == TSR_OK && o->explain ? explain(p, o->explain, out) : st;
 }
 

@@ -379,6 +379,31 @@ def test_topology(d):
     check("topology did you mean", "did you mean ring" in call("topology", "show", "rin:4")[2])
 
 
+def make_mlp(path, rows):
+    """Two matrices of 256 x 256; rows of x: a number or a symbol."""
+    f = TensorProto.FLOAT
+    w = [helper.make_tensor(n, f, [256, 256], bytes(4 << 16), raw=True) for n in ("w1", "w2")]
+    g = helper.make_graph([helper.make_node("MatMul", ["x", "w1"], ["h"], name="up"), helper.make_node("MatMul", ["h", "w2"], ["y"], name="down")], "g",
+                          [helper.make_tensor_value_info("x", f, [rows, 256])], [helper.make_tensor_value_info("y", f, [rows, 256])], w)
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+def test_plan(d):
+    path, out = os.path.join(d, "mlp.onnx"), os.path.join(d, "planned.onnx")
+    make_mlp(path, "n")
+    small = ["plan", path, "--devices", 2, "--memory", "100KiB"]
+    rc, text, err = call(*small, "--dim", "n=8", "-o", out, "--json")
+    doc = json.loads(text)
+    check("plan does not fit: what binds", rc == 4 and [b["value"] for b in doc["binding"]][:2] == ["w1", "w2"] and doc["binding"][0]["bytes"] == 1 << 17, (rc, text))
+    check("plan does not fit: the remedy", '"w1" (131072)' in err and "%d bytes" % doc["needs_bytes"] in err and "--dim" not in err and not os.path.exists(out), err)
+    check("plan does not fit: sizes are not given", "--dim" in call(*small)[2])
+    rc, text, err = call("plan", path, "--devices", 2, "--dim", "n=1", "--json")
+    one = json.loads(call("plan", path, "--devices", 1, "--dim", "n=1", "--json")[1])["cost"]
+    check("plan tells the time on one device", rc == 0 and json.loads(text)["one_device"] == one > 0, (rc, text))
+    check("plan: one device is as fast", "one device would be as fast" in call("plan", os.path.join(d, "m.onnx"), "--devices", 2)[1])
+    check("plan: one device is slower", "one device would" not in call("plan", path, "--devices", 2, "--dim", "n=4096")[1])
+
+
 with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))
     test_help()
@@ -393,6 +418,7 @@ with tempfile.TemporaryDirectory() as d:
     test_shapes(d)
     test_rules()
     test_topology(d)
+    test_plan(d)
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)

@@ -46,6 +46,11 @@ static void needed_memory_is_exact(void **state)
     assert_string_equal(tsr_finding_at(t->session, 0).code, "plan-infeasible");
     int64_t needs = t->p.needs_bytes;
     assert_true(needs > 65536 / 4);
+    assert_in_range(t->p.n_binding, 2, 5);
+    for (size_t i = 1; i < t->p.n_binding; i++)
+        assert_true(t->p.binding[i].bytes <= t->p.binding[i - 1].bytes);
+    assert_int_equal(t->p.binding[0].bytes, 65536 / 8); // half of the weights, on 4 devices
+    assert_non_null(strstr(tsr_finding_at(t->session, 0).message, t->p.binding[0].value));
     t->o.memory = needs - 1;
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     t->o.memory = needs;
@@ -76,6 +81,23 @@ static void plans_are_the_same_every_time(void **state)
     free(bytes[1]);
 }
 
+// The time on one device is the cost of the plan for one; where it does not fit there is none.
+static void one_device_is_told(void **state)
+{
+    (void)state;
+    struct net *one = two_layers("1"), *four = two_layers("4");
+    assert_int_equal(tsr_plan(one->m, &one->o, &one->p), TSR_OK);
+    assert_int_equal(tsr_plan(four->m, &four->o, &four->p), TSR_OK);
+    assert_int_equal(four->p.one_device, one->p.cost);
+    net_free(four);
+    four = two_layers("4");
+    four->o.memory = 40000; // weights do not fit whole
+    assert_int_equal(tsr_plan(four->m, &four->o, &four->p), TSR_OK);
+    assert_int_equal(four->p.one_device, 0);
+    net_free(four);
+    net_free(one);
+}
+
 static void one_device_is_left_whole(void **state)
 {
     (void)state;
@@ -83,6 +105,7 @@ static void one_device_is_left_whole(void **state)
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.cut_nodes, 0);
     assert_int_equal(t->p.n_collectives, 0);
+    assert_int_equal(t->p.one_device, t->p.cost);
     net_free(t);
 }
 
@@ -121,6 +144,7 @@ int main(void)
         cmocka_unit_test(needed_memory_is_exact),
         cmocka_unit_test(plans_are_the_same_every_time),
         cmocka_unit_test(one_device_is_left_whole),
+        cmocka_unit_test(one_device_is_told),
         cmocka_unit_test(too_many_devices_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
