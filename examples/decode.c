@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m;
     tsr_tensors *first, *next, *out;
-    int64_t token = FIRST_TOKEN, steps = argc > 3 ? atol(argv[3]) : 32;
+    int64_t token = FIRST_TOKEN, steps = argc > 3 ? strtol(argv[3], NULL, 10) : 32;
     if (argc < 2 || steps < 1 || steps > 1000)
         return 2;
     must(s, tsr_engine_open(s, getenv("TESSERA_ORT"), NULL, NULL));

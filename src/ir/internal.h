@@ -173,7 +173,8 @@ struct tsr_graph {
     tsr_graph *next;    // of the model
     tsr_graph *sibling; // next subgraph of the same node
     struct str name, body, path;
-    struct str words; // how an edit leads into it: "outer > branch"; empty: the main graph, or not yet made
+    struct str
+        words; // how an edit leads into it: "outer > branch"; empty: the main graph, or not yet made
     struct str infos; // stretch of body that holds every value_info; empty: not known
     uint32_t absent;  // bit set of field numbers that body is known not to have
     size_t n_fields;  // nodes in body

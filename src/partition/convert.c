@@ -223,7 +223,7 @@ static struct form *reshard_unknown(struct plan *p, struct item *it, struct form
     if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
         return hand_over(p, from, want);
     if (it->rank < 0)
-        return fail(p, DIAG_partition_size_unknown, it, reader,
+        return fail(p, DIAG_partition_no_tensor, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
                     "its sharding must change here, and its number of dimensions is not known");
     if (!whole)
@@ -252,7 +252,7 @@ static struct form *reshard_form(struct plan *p, struct item *it, const struct t
                     "this value must move between devices and is no tensor of numbers, or its type "
                     "is not known");
     if (!tsr__owns_once(want))
-        return fail(p, DIAG_partition_size_unknown, it, reader, "give each device one shard",
+        return fail(p, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
     if (tsr__shape_known(p, it))
         return reshard(p, from, want, NULL);

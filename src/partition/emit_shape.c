@@ -330,7 +330,7 @@ tsr_status tsr__emit_sizes(struct part *t, struct step *st, const struct rule_re
         return TSR_NOMEM;
     if (!tsr__shape_known(p, it) || w->last > it->rank || it->rank > TILE_MAX_RANK) {
         struct place at = tsr__place_node(st->flow->node);
-        tsr__diag(p->session, DIAG_partition_size_unknown, &at, "keep the node's input whole",
+        tsr__diag(p->session, DIAG_partition_no_tensor, &at, "keep the node's input whole",
                   "the node gives sizes of a tensor that is cut, and they cannot be computed from "
                   "the sizes of the model's inputs");
         return TSR_UNSUPPORTED;

@@ -150,7 +150,8 @@ bool tsr__rule_rewrites(const struct rule *r, int f)
 static bool split(struct solve *s, int f, int64_t inner)
 {
     int64_t size = size_of(s, f), outer = size / inner, cuts = s->cuts[f], low = 1;
-    if (s->rule->n_factors >= s->cap || tsr__rule_rewrites(s->rule, f) || s->rule->factors[f].unit != 1)
+    if (s->rule->n_factors >= s->cap || tsr__rule_rewrites(s->rule, f) ||
+        s->rule->factors[f].unit != 1)
         return fail(s, "a factor cannot be cut inside");
     if (cuts > 1 && (size % cuts || outer % cuts)) {
         if (size % cuts || cuts % outer)

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-#define LINES  256         // bytes of one step
+#define LINES  256        // bytes of one step
 #define STREAM (8u << 20) // bytes of one output from which on it is written past the caches
 
 // Sixteen elements, and the same wherever they lie. Macros: functions that take vectors differ in how

@@ -155,10 +155,9 @@ static tsr_node *loop_begin(struct pair *p, int r)
     struct str name[4];
     for (int i = 0; i < 4; i++)
         name[i] = tsr__part_fresh(t);
-    tsr_value *in[3] = {tsr_graph_add_initializer(t->graph, name[0].p, TSR_INT64, 0, NULL, &turns,
-                                                  sizeof(turns)),
-                        tsr_graph_add_initializer(t->graph, name[1].p, TSR_BOOL, 0, NULL, &yes, 1),
-                        t->token};
+    tsr_value *in[3] = {
+        tsr_graph_add_initializer(t->graph, name[0].p, TSR_INT64, 0, NULL, &turns, sizeof(turns)),
+        tsr_graph_add_initializer(t->graph, name[1].p, TSR_BOOL, 0, NULL, &yes, 1), t->token};
     const char *out[1] = {name[2].p};
     tsr_node *n = tsr_graph_add_node(t->graph, "", "Loop", "loop", in, 3, out, 1);
     assert_non_null(n);
