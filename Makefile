@@ -18,8 +18,12 @@ $(BUILD)/build.ninja: setup
 setup:
 	@$(SETUP)
 
+# A block cut by hand, then a real model planned, cut and compared.
+BERT := tests/models/bert_tiny
 demo: all
 	@$(BUILD)/tessera demo
+	@printf '\n$$ tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0\n'
+	@$(BUILD)/tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0
 
 test: all
 	@tools/test-summary $(BUILD) $(TEST)
