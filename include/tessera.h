@@ -608,9 +608,11 @@ typedef struct tsr_plan_summary {
     size_t nodes, cut_nodes;
     const tsr_plan_choice *choices; /* of the explained node */
     size_t n_choices;
-    const tsr_plan_binding *binding; /* not feasible: what fills the fullest device, largest first */
+    const tsr_plan_binding
+        *binding; /* not feasible: what fills the fullest device, largest first */
     size_t n_binding;
-    int64_t one_device; /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
+    int64_t
+        one_device; /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
@@ -619,6 +621,38 @@ typedef struct tsr_plan_summary {
  * TSR_INFEASIBLE: nothing fits the memory; the model is as it was, summary says what would do. */
 TSR_API tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options,
                             tsr_plan_summary *summary);
+
+/* Writes the plan that m has just been given as a JSON document (docs/formats.md): options, summary, the digest of the file that m
+ * was read from, and each node's shardings as edits. The same plan gives the same bytes. */
+TSR_API tsr_status tsr_plan_save(tsr_model *m, const tsr_plan_options *options,
+                                 const tsr_plan_summary *summary, const char *path);
+/* The edits of such a document, as lines that `tessera annotate --script` takes. Owned by the session until the next call of this
+ * or tsr_config_edits. */
+TSR_API tsr_status tsr_plan_edits(tsr_session *s, const char *path, const char **out);
+
+typedef struct tsr_plan_side {
+    const char *model, *sha256, *config; /* sha256 "": the model was in no file */
+    int64_t devices, cost;
+    int64_t memory; /* bytes on the fullest device */
+    const tsr_collective_count *collectives;
+    size_t n_collectives;
+} tsr_plan_side;
+/* A node whose shardings differ; "": it has none, and runs whole. */
+typedef struct tsr_plan_difference {
+    int64_t node_index;
+    const char *node;
+    const char *choice[2];
+} tsr_plan_difference;
+typedef struct tsr_plan_comparison {
+    size_t size;
+    bool same_model;
+    tsr_plan_side side[2];
+    const tsr_plan_difference *differences; /* in the order of the nodes */
+    size_t n_differences;
+} tsr_plan_comparison;
+/* Two documents of tsr_plan_save side by side. Owned by the session until the next call of this or tsr_plan. */
+TSR_API tsr_status tsr_plan_compare(tsr_session *s, const char *a, const char *b,
+                                    tsr_plan_comparison *out);
 
 /* ---- 7 partition ---------------------------------------------------------------------------------------- */
 

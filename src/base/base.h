@@ -252,6 +252,8 @@ void tsr__file_unmap(struct mapped *m);
 // Whole small file into memory from the arena (limit: bytes).
 tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
                           struct str *out) TSR_MUST_USE;
+// Adds what the file holds to a digest.
+tsr_status tsr__sha256_file(tsr_session *s, const char *path, struct sha256 *d) TSR_MUST_USE;
 
 // A folder that files are opened beneath and never outside of: no absolute path, no "..", no link
 // that leaves it, regular files only. The one resolver for everything a model or manifest names.

@@ -117,3 +117,34 @@ bool tsr__same_file(const char *a, const char *b)
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
+
+#define DIGEST_BYTES (256u << 10)
+
+// By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
+tsr_status tsr__sha256_file(tsr_session *s, const char *path, struct sha256 *d)
+{
+    struct mapped file;
+    struct place at = PLACE_NONE;
+    at.file = str_of(path);
+    tsr_status st = tsr__file_map(s, path, &file);
+    if (st != TSR_OK)
+        return st;
+    char *buffer = tsr__alloc(s, DIGEST_BYTES);
+    st = buffer ? TSR_OK : TSR_NOMEM;
+    for (size_t done = 0; done < file.bytes.n && st == TSR_OK;) {
+        size_t left = file.bytes.n - done, want = left < DIGEST_BYTES ? left : DIGEST_BYTES;
+        ssize_t got = tsr__fault(s, FAULT_READ) ? -1 : pread(file.fd, buffer, want, (off_t)done);
+        if (got > 0) {
+            tsr__sha256_add(d, buffer, (size_t)got);
+            done += (size_t)got;
+        } else if (got == 0 || errno != EINTR) {
+            tsr__diag(s, DIAG_io_read, &at, NULL, "cannot read the model: %s",
+                      got == 0 ? "it became shorter" : strerror(errno));
+            st = TSR_IO;
+        }
+    }
+    if (buffer)
+        tsr__free(s, buffer, DIGEST_BYTES);
+    tsr__file_unmap(&file);
+    return st;
+}

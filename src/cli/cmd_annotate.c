@@ -44,10 +44,34 @@ static void script_line(struct editor *e, char *line)
     edit_apply(e, option, value, cascade);
 }
 
+// The edits of a plan's document as a file of lines; NULL: told already.
+static FILE *open_plan(struct editor *e, const char *path)
+{
+    const char *edits;
+    tsr_status status = tsr_plan_edits(tsr_model_session(e->model), path, &edits);
+    if (status != TSR_OK) {
+        e->code = EXIT_READ;
+        return NULL;
+    }
+    FILE *f = fmemopen((char *)(uintptr_t)edits, strlen(edits), "r");
+    if (!f)
+        edit_wrong(e, EXIT_READ, "cannot read %s: %s", path, strerror(errno));
+    return f;
+}
+
 static void run_script(struct editor *e, const char *path)
 {
     FILE *f = fopen(path, "r");
     char *line = NULL;
+    int first = f ? getc(f) : EOF;
+    if (first == '{') { // a plan
+        fclose(f);
+        f = open_plan(e, path);
+        if (!f)
+            return;
+    } else if (first != EOF) {
+        ungetc(first, f);
+    }
     size_t cap = 0;
     if (!f) {
         edit_wrong(e, EXIT_READ, "cannot read %s: %s", path, strerror(errno));
@@ -132,7 +156,8 @@ static const struct option options[] = {
     {"--random", "SEED", "a random valid sharding of every node; the same seed gives the same"},
     {"--dim", "NAME=SIZE",
      "for --random: the least size that a symbolic dimension will have; without, it is not cut"},
-    {"--script", "FILE", "one edit per line, the same words; # begins a comment"},
+    {"--script", "FILE",
+     "one edit per line, the same words; # begins a comment; or a plan of plan --plan"},
     {"--copy-data", NULL, "bring external data along into OUT's folder"},
     END_OF_OPTIONS,
 };

@@ -105,9 +105,12 @@ static void print_plan(const tsr_plan_summary *p)
         printf("nothing is cut: every device does all of the work\n");
 }
 
-static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan_summary *p)
+static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan_options *o,
+                  const tsr_plan_summary *p)
 {
-    const char *out = cli_value(c, "-o");
+    const char *out = cli_value(c, "-o"), *document = cli_value(c, "--plan");
+    if (status == TSR_OK && document) // first: OUT may be the file whose digest it tells
+        status = tsr_plan_save(m, o, p, document);
     if (status == TSR_OK && out)
         status = tsr_model_save(m, out);
     int code = cli_finish(c, status);
@@ -121,6 +124,84 @@ static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan
     }
     if (status == TSR_OK && out)
         cli_say(c, "%s: written\n", out);
+    if (status == TSR_OK && document)
+        cli_say(c, "%s: written\n", document);
+    return code;
+}
+
+// ---- two plans ---------------------------------------------------------------------------------
+
+static void json_side(tsr_json *j, const tsr_plan_side *x)
+{
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_string(j, "model", x->model);
+    tsr_json_string(j, "configuration", x->config);
+    tsr_json_int(j, "devices", x->devices);
+    tsr_json_int(j, "cost", x->cost);
+    tsr_json_int(j, "memory", x->memory);
+    tsr_json_begin(j, "collectives", '{');
+    for (size_t i = 0; i < x->n_collectives; i++)
+        tsr_json_int(j, x->collectives[i].op, (int64_t)x->collectives[i].count);
+    tsr_json_end(j);
+    tsr_json_end(j);
+}
+
+static int json_comparison(struct cli *c, const tsr_plan_comparison *p, int code)
+{
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return cli_print_json(c, j, EXIT_READ);
+    tsr_json_bool(j, "same_model", p->same_model);
+    tsr_json_begin(j, "plans", '[');
+    for (int i = 0; i < 2; i++)
+        json_side(j, &p->side[i]);
+    tsr_json_end(j);
+    tsr_json_begin(j, "differences", '[');
+    for (size_t i = 0; i < p->n_differences; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_int(j, "index", p->differences[i].node_index);
+        tsr_json_string(j, "node", p->differences[i].node);
+        tsr_json_string(j, "a", p->differences[i].choice[0]);
+        tsr_json_string(j, "b", p->differences[i].choice[1]);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    return cli_print_json(c, j, code);
+}
+
+static void print_comparison(const tsr_plan_comparison *p)
+{
+    if (!p->same_model)
+        printf("the plans are of different models\n");
+    for (int i = 0; i < 2; i++) {
+        const tsr_plan_side *x = &p->side[i];
+        printf("%c: %s, %lld devices: predicted time %.3f ms, %s on the fullest device;", 'a' + i,
+               x->config, (long long)x->devices, (double)x->cost / 1e9, cli_bytes(x->memory));
+        for (size_t k = 0; k < x->n_collectives; k++)
+            printf(" %s %zu", x->collectives[k].op, x->collectives[k].count);
+        printf("%s\n", x->n_collectives ? "" : " no communication");
+    }
+    printf("%zu nodes differ\n", p->n_differences);
+    for (size_t i = 0; i < p->n_differences; i++) {
+        const tsr_plan_difference *x = &p->differences[i];
+        printf("#%lld %s\n", (long long)x->node_index, x->node);
+        for (int k = 0; k < 2; k++)
+            printf("  %c: %s\n", 'a' + k, x->choice[k][0] ? x->choice[k] : "whole");
+    }
+}
+
+static int compare(struct cli *c)
+{
+    tsr_plan_comparison p = {.size = sizeof p};
+    if (c->n_arguments != 2)
+        return cli_usage(c, "--compare wants two plans, as --plan FILE writes them");
+    tsr_status status = tsr_plan_compare(c->session, c->arguments[0], c->arguments[1], &p);
+    int code = cli_finish(c, status);
+    if (status != TSR_OK)
+        return code;
+    if (c->json)
+        return json_comparison(c, &p, code);
+    print_comparison(&p);
     return code;
 }
 
@@ -129,6 +210,10 @@ static int run(struct cli *c)
     struct planning g;
     tsr_plan_summary p = {.size = sizeof p};
     tsr_model *m = NULL;
+    if (cli_flag(c, "--compare"))
+        return compare(c);
+    if (c->n_arguments != 1)
+        return cli_usage(c, "one model is planned at a time");
     int code = cli_planning(c, &g);
     if (code)
         return code;
@@ -141,7 +226,7 @@ static int run(struct cli *c)
         tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
         if (status == TSR_OK)
             status = tsr_plan(m, &g.options, &p);
-        code = finish(c, status, m, &p);
+        code = finish(c, status, m, &g.options, &p);
     }
     tsr_model_free(m);
     cli_planning_end(&g);
@@ -154,6 +239,9 @@ static const struct option options_table[] = {
     {"--export-lp", "FILE", "write the 0-1 program that is solved"},
     {"--explain", "NODE", "the ways to run a node, and what the best plan with each would cost"},
     {"-o", "OUT", "the model with its shardings"},
+    {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
+    {"--compare", NULL,
+     "plan --compare A B: cost, memory and nodes that differ between two such files"},
     END_OF_OPTIONS,
 };
 
@@ -170,6 +258,6 @@ const struct command cmd_plan = {
                "seq=9 -o /tmp/planned.onnx",
     .options = options_table,
     .min_arguments = 1,
-    .max_arguments = 1,
+    .max_arguments = 2,
     .run = run,
 };

@@ -3,11 +3,7 @@
 // or not at all.
 #include "internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
-
-#define DIGEST_BYTES (256u << 10)
 
 // ---- the configuration -------------------------------------------------------------------------
 
@@ -83,36 +79,6 @@ static tsr_status refuse_replicated(const struct plan *p)
 
 // ---- fingerprints ------------------------------------------------------------------------------
 
-// By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
-static tsr_status digest_file(struct plan *p, const char *path, struct sha256 *d)
-{
-    struct mapped file;
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr_status st = tsr__file_map(p->session, path, &file);
-    if (st != TSR_OK)
-        return st;
-    char *buffer = tsr__alloc(p->session, DIGEST_BYTES);
-    st = buffer ? TSR_OK : TSR_NOMEM;
-    for (size_t done = 0; done < file.bytes.n && st == TSR_OK;) {
-        size_t left = file.bytes.n - done, want = left < DIGEST_BYTES ? left : DIGEST_BYTES;
-        ssize_t got =
-            tsr__fault(p->session, FAULT_READ) ? -1 : pread(file.fd, buffer, want, (off_t)done);
-        if (got > 0) {
-            tsr__sha256_add(d, buffer, (size_t)got);
-            done += (size_t)got;
-        } else if (got == 0 || errno != EINTR) {
-            tsr__diag(p->session, DIAG_io_read, &at, NULL, "cannot read the model: %s",
-                      got == 0 ? "it became shorter" : strerror(errno));
-            st = TSR_IO;
-        }
-    }
-    if (buffer)
-        tsr__free(p->session, buffer, DIGEST_BYTES);
-    tsr__file_unmap(&file);
-    return st;
-}
-
 static tsr_status digest_memory(struct plan *p, struct sha256 *d)
 {
     void *bytes;
@@ -131,7 +97,7 @@ static tsr_status model_digest(struct plan *p)
     struct sha256 d;
     tsr__sha256_init(&d);
     const char *path = tsr_model_path(p->model);
-    tsr_status st = path[0] ? digest_file(p, path, &d) : digest_memory(p, &d);
+    tsr_status st = path[0] ? tsr__sha256_file(p->session, path, &d) : digest_memory(p, &d);
     tsr__sha256_hex(&d, p->model_sha256);
     return st;
 }

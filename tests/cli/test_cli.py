@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command from outside: words, exit codes, what is written and what is not. Models are made with Python's onnx."""
+import hashlib
 import json
 import os
 import re
@@ -384,7 +385,7 @@ def make_mlp(path, rows):
     f = TensorProto.FLOAT
     w = [helper.make_tensor(n, f, [256, 256], bytes(4 << 16), raw=True) for n in ("w1", "w2")]
     g = helper.make_graph([helper.make_node("MatMul", ["x", "w1"], ["h"], name="up"), helper.make_node("MatMul", ["h", "w2"], ["y"], name="down")], "g",
-                          [helper.make_tensor_value_info("x", f, [rows, 256])], [helper.make_tensor_value_info("y", f, [rows, 256])], w)
+                          [helper.make_tensor_value_info("x", f, [rows, 256])], [helper.make_tensor_value_info("y", f, [rows, 256])], w, value_info=[helper.make_tensor_value_info("h", f, [rows, 256])])
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
@@ -404,6 +405,42 @@ def test_plan(d):
     check("plan: one device is slower", "one device would" not in call("plan", path, "--devices", 2, "--dim", "n=4096")[1])
 
 
+def test_plan_document(d):
+    path, out, again = (os.path.join(d, n) for n in ("mlp.onnx", "planned.onnx", "again.onnx"))
+    a, b, bad = (os.path.join(d, n) for n in ("a.json", "b.json", "bad.json"))
+    make_mlp(path, "n")
+
+    def onnx_of(path):  # the planner raises the version of the file where it must
+        m = onnx.load(path)
+        m.ir_version = 11
+        return m
+
+    rc, text, err = call("plan", path, "--devices", 2, "--dim", "n=4096", "-o", out, "--plan", a, "--json")
+    doc, told = json.load(open(a)), json.loads(text)
+    check("plan document", rc == 0 and (doc["kind"], doc["version"], doc["devices"], doc["dims"]) == ("tessera-plan", 1, 2, {"n": 4096}) and
+          doc["model"] == {"name": "mlp.onnx", "sha256": hashlib.sha256(read(path)).hexdigest()} and
+          all(doc[k] == told[k] for k in ("cost", "memory", "collectives")) and [n["name"] for n in doc["nodes"]] == ["up", "down"], (rc, err, doc))
+    rc, _, err = call("annotate", path, "--script", a, "-o", again)
+    check("plan document is replayed", rc == 0 and specs(again) and onnx_of(again) == onnx_of(out), (rc, err))
+    call("plan", path, "--devices", "full:2", "--memory", "300KiB", "--dim", "n=8", "--plan", b)
+    rc, text, err = call("plan", "--compare", a, b, "--json")
+    cmp = json.loads(text)
+    check("plans are compared", rc == 0 and cmp["same_model"] and [x["cost"] for x in cmp["plans"]] == [json.load(open(x))["cost"] for x in (a, b)] and
+          "up" in [x["node"] for x in cmp["differences"]] and "topology" in json.load(open(b)), (rc, text))
+    rc, text, err = call("plan", "--compare", a, a)
+    check("a plan and itself", rc == 0 and "0 nodes differ" in text, (rc, text))
+    for wrong in ("{", "[]", "{}", json.dumps({**doc, "version": 2}), json.dumps({**doc, "nodes": [1]})):
+        open(bad, "w").write(wrong)
+        rc, _, err = call("plan", "--compare", a, bad)
+        edits = call("annotate", path, "--script", bad, "-o", again) if wrong[0] == "{" else (3, "", "plan-document")
+        check("plan document is wrong: %s" % wrong[:9], rc == 3 and "plan-document" in err and edits[0] == 3 and "plan-document" in edits[2], (rc, err, edits))
+    open(bad, "w").write(json.dumps({**doc, "declares": "--config x:2\n--random 1"}))
+    rc, _, err = call("annotate", path, "--script", bad, "-o", again)
+    check("plan document with two edits in one", rc == 3 and "plan-document" in err, (rc, err))
+    for words in (["--compare", a], [path, path, "--devices", 2]):
+        check("plan usage %s" % words[0], call("plan", *words)[0] == 2)
+
+
 with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))
     test_help()
@@ -419,6 +456,7 @@ with tempfile.TemporaryDirectory() as d:
     test_rules()
     test_topology(d)
     test_plan(d)
+    test_plan_document(d)
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)
