@@ -2,6 +2,8 @@
 // test_plan.c - plans of small models: what is written into the model, limits, refusals.
 #include "nets.h"
 
+#include <unistd.h>
+
 // y = x W1 W2 on 4 devices.
 static struct net *two_layers(const char *devices)
 {
@@ -137,6 +139,43 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+// What a document gives is right or refused, whichever allocation fails.
+static void documents_are_whole_or_refused(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/tessera-plan-XXXXXX";
+    struct net *t = two_layers("4");
+    t->o.memory = 40000;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    tsr_plan_summary kept = t->p;
+    int64_t memory[4];
+    memcpy(memory, t->p.memory, sizeof memory);
+    kept.memory = memory;
+    kept.config = "plan4";
+    kept.n_collectives = 0; // comparing takes what the session holds
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(tsr_plan_save(t->m, &t->o, &kept, path), TSR_OK);
+    for (uint64_t n = 1; n < 60; n++) {
+        const char *edits = NULL;
+        tsr_plan_comparison c = {.size = sizeof c};
+        tsr_session_fault(t->session, 0, n, false);
+        tsr_status st = tsr_plan_save(t->m, &t->o, &kept, path);
+        assert_true(st == TSR_OK || st == TSR_NOMEM);
+        tsr_session_fault(t->session, 0, n, false);
+        st = tsr_plan_edits(t->session, path, &edits);
+        assert_true(st == TSR_NOMEM || (st == TSR_OK && strstr(edits, "--shard \"#1\":")));
+        tsr_session_fault(t->session, 0, n, false);
+        st = tsr_plan_compare(t->session, path, path, &c);
+        assert_true(st == TSR_NOMEM || (st == TSR_OK && c.n_differences == 0));
+        assert_true(st == TSR_NOMEM || c.side[1].cost == kept.cost);
+    }
+    tsr_session_fault(t->session, 0, 0, false);
+    unlink(path);
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +186,7 @@ int main(void)
         cmocka_unit_test(one_device_is_told),
         cmocka_unit_test(too_many_devices_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(documents_are_whole_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
