@@ -424,11 +424,34 @@ static bool still_fits(struct lowering *w, const struct lowered *s)
     }
 }
 
+static int64_t cuts_of(const struct tile_layout *l, int d)
+{
+    int64_t n = 1;
+    for (int f = 0; f < l->dims[d].n; f++)
+        n *= l->dims[d].factors[f].cuts;
+    return n;
+}
+
+// In between, no dimension whose size is not known is cut more often than at either end: it may have
+// fewer elements than that.
+static bool cuts_no_more(const struct item *it, const struct tile_layout *from,
+                         const struct tile_layout *to, const struct tile_layout *between)
+{
+    for (int d = 0; d < it->rank; d++)
+        if (it->dims[d].value < 0 && cuts_of(between, d) > cuts_of(from, d) &&
+            cuts_of(between, d) > cuts_of(to, d))
+            return false;
+    return true;
+}
+
 // A way that was found for sizes that divide, with every rest that there can be.
 static bool holds(struct lowering *w, int64_t *shape, const struct tile_layout *from,
                   const struct tile_layout *to, const struct lowered *way, int n)
 {
     int64_t rounds = 2;
+    for (int i = 0; i < n; i++)
+        if (!cuts_no_more(w->item, from, to, way[i].to))
+            return false;
     for (int64_t round = 1; round < rounds; round++) {
         if (!stand_in(w->item, from, to, round, shape, &rounds))
             return false;
