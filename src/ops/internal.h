@@ -66,15 +66,11 @@ struct tensor_view {
     int64_t elements;
 };
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        OrtStatus *try_status = (call);                                                            \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 // An error of this kernel, with operator and node in front.
 OrtStatus *tsr__kernel_error(struct kernel *k, const char *format, ...) TSR_PRINTF(2, 3);
+// Ends an AllGather: what is wrong with what that rank brings.
+tsr_status tsr__gather_refuse(const struct kernel *k, struct comm_trouble *why, int rank,
+                              const char *what);
 // The error of a call that failed; kept as the trouble of the run.
 OrtStatus *tsr__kernel_trouble(struct kernel *k, const struct comm_trouble *why);
 OrtStatus *tsr__kernel_ints(struct kernel *k, const OrtKernelInfo *info, const char *name,

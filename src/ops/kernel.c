@@ -138,12 +138,13 @@ static int64_t hash_others(const struct tensor_view *x, int axis)
     return (int64_t)tsr__hash64(dims, (size_t)x->rank * sizeof *dims, 0);
 }
 
-static tsr_status refuse(struct gather *g, struct comm_trouble *why, int rank, const char *what)
+tsr_status tsr__gather_refuse(const struct kernel *k, struct comm_trouble *why, int rank,
+                              const char *what)
 {
     why->status = TSR_PEER;
     why->rank = rank;
-    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", g->k->call.node,
-             (long long)g->k->call.id, rank, what);
+    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", k->call.node,
+             (long long)k->call.id, rank, what);
     return TSR_PEER;
 }
 
@@ -165,10 +166,10 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)g->k->call.group[i];
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return refuse(g, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(g->k, why, rank, "brings a piece of another shape");
         if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
             !bytes_of(g, notes[i][NOTE_LENGTH], &g->recv[i].bytes))
-            return refuse(g, why, rank, "brings a piece that is too large");
+            return tsr__gather_refuse(g->k, why, rank, "brings a piece that is too large");
     }
     int64_t dims[OPS_MAX_RANK];
     memcpy(dims, g->x->dims, (size_t)g->x->rank * sizeof *dims);
@@ -178,10 +179,10 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     size_t bytes;
     g->status = tsr__kernel_output(g->k, g->context, 0, dims, g->x->rank, &out);
     if (g->status || !bytes_of(g, total, &bytes))
-        return refuse(g, why, g->k->ops->endpoint->rank, "cannot make the output");
+        return tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "cannot make the output");
     g->out = at = out;
     if (g->outer > 1 && !(at = tsr__kernel_scratch(g->k, bytes)))
-        return refuse(g, why, g->k->ops->endpoint->rank, "is out of memory");
+        return tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "is out of memory");
     for (int i = 0; i < g->k->call.n_group; i++) {
         g->recv[i].p = at;
         at = (char *)at + g->recv[i].bytes;

@@ -80,15 +80,6 @@ struct gather {
     int64_t outer, inner;
 };
 
-static tsr_status refuse(struct gather *g, struct comm_trouble *why, int rank, const char *what)
-{
-    why->status = TSR_PEER;
-    why->rank = rank;
-    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", g->k->call.node,
-             (long long)g->k->call.id, rank, what);
-    return TSR_PEER;
-}
-
 // The message of each member: a length of 8 bytes for each element, then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
@@ -99,18 +90,19 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)g->k->call.group[i];
         int64_t bytes;
         if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
-            return refuse(g, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(g->k, why, rank, "brings a piece of another shape");
         if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
             !mul_ok(notes[i][NOTE_LENGTH], g->outer * g->inner, &g->count[i]) ||
             !mul_ok(g->count[i], (int64_t)sizeof(int64_t), &bytes) ||
             !add_ok(bytes, notes[i][NOTE_BYTES], &bytes) ||
             !add_ok(g->total, notes[i][NOTE_LENGTH], &g->total) || bytes > INT64_MAX / 4)
-            return refuse(g, why, rank, "brings a piece that is too large");
+            return tsr__gather_refuse(g->k, why, rank, "brings a piece that is too large");
         g->recv[i].bytes = (size_t)bytes;
         g->recv[i].p = arena_get(g->arena, (size_t)bytes + 1, 8);
     }
-    return g->arena->failed ? refuse(g, why, g->k->ops->endpoint->rank, "is out of memory")
-                            : TSR_OK;
+    return g->arena->failed
+               ? tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "is out of memory")
+               : TSR_OK;
 }
 
 // Puts the elements of all members in the order of the whole.

@@ -109,9 +109,9 @@ static void eliminate(struct solving *s)
 
 // ---- search
 
-static void take(struct solving *s)
+// What a search knows that is better than what is known.
+static void learn(struct solving *s, const struct search *q)
 {
-    const struct search *q = &s->search;
     int64_t bound = tsr__search_bound(q);
     s->bound = bound > s->bound ? bound : s->bound;
     if (q->found && q->best_cost < s->cost) {
@@ -119,6 +119,11 @@ static void take(struct solving *s)
         s->cost = q->best_cost;
         memcpy(s->x, q->best, s->w.n * sizeof(uint32_t));
     }
+}
+
+static void take(struct solving *s)
+{
+    learn(s, &s->search);
     if (s->found && s->bound > s->cost)
         s->bound = s->cost;
     if (s->bound > s->most)
@@ -207,13 +212,8 @@ static bool exchange(struct pair *p, struct search *q)
 {
     struct solving *s = p->s;
     pthread_mutex_lock(&p->lock);
-    int64_t bound = tsr__search_bound(q);
-    s->bound = bound > s->bound ? bound : s->bound;
-    if (q->found && q->best_cost < s->cost) {
-        s->found = true;
-        s->cost = q->best_cost;
-        memcpy(s->x, q->best, s->w.n * sizeof(uint32_t));
-    } else if (s->found && s->cost < q->best_cost) {
+    learn(s, q);
+    if (s->found && s->cost < q->best_cost) {
         q->found = true;
         q->best_cost = s->cost;
         memcpy(q->best, s->x, s->w.n * sizeof(uint32_t));

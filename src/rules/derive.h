@@ -13,6 +13,10 @@
 
 int64_t tsr__derive_int(const struct derivation *d, const char *name, int64_t otherwise);
 bool tsr__derive_has(const struct derivation *d, size_t i); // input i is given
+// Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
+// not given.
+int64_t tsr__derive_ints(const struct derivation *d, const char *name, size_t i, int64_t *out,
+                         int64_t cap);
 // Rank of input i; -1: not known, and the derivation has ended.
 int tsr__derive_rank(struct derivation *d, size_t i);
 // The attribute as an axis of that rank; -1: it is none, and the derivation has ended.

@@ -4,7 +4,7 @@
 //
 // Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator works on and
 // that stays whole. What steers an operator and is not known leaves the node whole.
-#include "rules/internal.h"
+#include "rules/derive.h"
 
 #define NOT_KNOWN "the shape of an input is not known"
 
@@ -13,11 +13,6 @@
 static int64_t int_of(const struct derivation *d, const char *name, int64_t otherwise)
 {
     return tsr_attr_int(tsr__attr_of(d->shapes, d->node, name), otherwise);
-}
-
-static bool given(const struct derivation *d, size_t i)
-{
-    return i < tsr_node_input_count(d->node) && tsr_node_input(d->node, i);
 }
 
 // Rank of an input that letters can be given to; -1 after tsr__derive_none.
@@ -29,23 +24,6 @@ static int rank_of(struct derivation *d, size_t i)
         return -1;
     }
     return rank;
-}
-
-// Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
-// not given.
-static int64_t ints_of(const struct derivation *d, const char *name, size_t i, int64_t *out,
-                       int64_t cap)
-{
-    const int64_t *list;
-    const tsr_attr *a = tsr__attr_of(d->shapes, d->node, name);
-    if (given(d, i))
-        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, i), out, cap);
-    if (!a)
-        return -2;
-    size_t n = tsr_attr_ints(a, &list);
-    for (size_t k = 0; k < n && (int64_t)k < cap; k++)
-        out[k] = list[k];
-    return (int64_t)n <= cap ? (int64_t)n : -1;
 }
 
 // One letter with its number, or a mark without one.
@@ -146,7 +124,7 @@ static bool mark_resampled(struct derivation *d, int rank, bool *marked)
     float scales[MAX_RANK];
     const int64_t *axes;
     int64_t n_axes = (int64_t)tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &axes);
-    bool sizes = given(d, 3),
+    bool sizes = tsr__derive_has(d, 3),
          all = text_is(d, "coordinate_transformation_mode", "tf_crop_and_resize");
     int64_t n = sizes ? 0 : scales_of(d, scales);
     if (sizes)
@@ -180,7 +158,7 @@ static int64_t repeats(const struct derivation *d, int dim, tsr_dim from, tsr_di
         to.value % from.value)
         return 0;
     int64_t times = to.value / from.value;
-    if (given(d, 3))
+    if (tsr__derive_has(d, 3))
         return times;
     return dim < scales_of(d, scales) && scales[dim] == (float)times ? times : 0;
 }
@@ -217,7 +195,7 @@ void tsr__derive_resize(struct derivation *d)
         marked[i] = !same_dim(d, from.dims[i], to.dims[i]);
     if (!mark_resampled(d, rank, marked))
         return;
-    bool sizes = given(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
+    bool sizes = tsr__derive_has(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
     int64_t times[MAX_RANK] = {0};
     for (int i = 0; i < rank && d->arena; i++) {
         times[i] = marked[i] ? repeats(d, i, from.dims[i], to.dims[i]) : 0;
@@ -289,7 +267,7 @@ void tsr__derive_squeeze(struct derivation *d)
     int64_t axes[MAX_RANK];
     bool gone[MAX_RANK] = {false};
     int rank = rank_of(d, 0);
-    int64_t n = ints_of(d, "axes", 1, axes, MAX_RANK);
+    int64_t n = tsr__derive_ints(d, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
     if (n < 0) {
@@ -318,7 +296,7 @@ void tsr__derive_unsqueeze(struct derivation *d)
     int64_t axes[MAX_RANK];
     bool made[MAX_RANK] = {false};
     int rank = rank_of(d, 0), at = 0;
-    int64_t n = ints_of(d, "axes", 1, axes, MAX_RANK);
+    int64_t n = tsr__derive_ints(d, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
     if (n < 0 || rank + n > MAX_RANK) {
@@ -450,7 +428,7 @@ void tsr__derive_tile(struct derivation *d)
     static const char *const names[] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
     int64_t times[TSR_COUNT(names)];
     int rank = rank_of(d, 0);
-    int64_t n = ints_of(d, "", 1, times, TSR_COUNT(names));
+    int64_t n = tsr__derive_ints(d, "", 1, times, TSR_COUNT(names));
     if (rank < 0)
         return;
     if (n != rank) {

@@ -18,6 +18,21 @@ bool tsr__derive_has(const struct derivation *d, size_t i)
     return i < tsr_node_input_count(d->node) && tsr_node_input(d->node, i);
 }
 
+int64_t tsr__derive_ints(const struct derivation *d, const char *name, size_t i, int64_t *out,
+                         int64_t cap)
+{
+    const int64_t *list;
+    const tsr_attr *a = tsr__attr_of(d->shapes, d->node, name);
+    if (tsr__derive_has(d, i))
+        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, i), out, cap);
+    if (!a)
+        return -2;
+    size_t n = tsr_attr_ints(a, &list);
+    for (size_t k = 0; k < n && (int64_t)k < cap; k++)
+        out[k] = list[k];
+    return (int64_t)n <= cap ? (int64_t)n : -1;
+}
+
 int tsr__derive_rank(struct derivation *d, size_t i)
 {
     int rank = tsr__derive_in(d, i).rank;

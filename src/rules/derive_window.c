@@ -9,23 +9,6 @@
 #define MAX_RANK RULE_MAX_FACTORS
 #define BIG      INT64_MAX
 
-// Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
-// not given.
-static int64_t ints_of(const struct derivation *d, const char *name, size_t i, int64_t *out,
-                       int64_t cap)
-{
-    const int64_t *list;
-    const tsr_attr *a = tsr__attr_of(d->shapes, d->node, name);
-    if (tsr__derive_has(d, i))
-        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, i), out, cap);
-    if (!a)
-        return -2;
-    size_t n = tsr_attr_ints(a, &list);
-    for (size_t k = 0; k < n && (int64_t)k < cap; k++)
-        out[k] = list[k];
-    return (int64_t)n <= cap ? (int64_t)n : -1;
-}
-
 // One dimension that is worked on, as a window of step, shift and size `to` sees it.
 struct worked {
     bool marked, window;
@@ -271,10 +254,10 @@ static struct worked range_of(const struct ranges *r, int64_t i, int64_t size)
 
 static bool read_ranges(struct derivation *d, int rank, struct ranges *r)
 {
-    int64_t n_start = ints_of(d, "starts", 1, r->start, MAX_RANK);
-    int64_t n_end = ints_of(d, "ends", 2, r->end, MAX_RANK);
-    int64_t n_step = tsr__derive_has(d, 4) ? ints_of(d, "", 4, r->step, MAX_RANK) : -2;
-    r->n = ints_of(d, "axes", 3, r->axes, MAX_RANK);
+    int64_t n_start = tsr__derive_ints(d, "starts", 1, r->start, MAX_RANK);
+    int64_t n_end = tsr__derive_ints(d, "ends", 2, r->end, MAX_RANK);
+    int64_t n_step = tsr__derive_has(d, 4) ? tsr__derive_ints(d, "", 4, r->step, MAX_RANK) : -2;
+    r->n = tsr__derive_ints(d, "axes", 3, r->axes, MAX_RANK);
     if (r->n == -2) { // all from the front
         struct shape of = tsr__derive_in(d, 1);
         r->n = n_start >= 0 ? n_start : of.rank == 1 ? of.dims[0].value : -1;
@@ -358,8 +341,8 @@ void tsr__derive_pad(struct derivation *d)
     if (rank < 0)
         return;
     const char *name = tsr__attr_of(d->shapes, d->node, "paddings") ? "paddings" : "pads";
-    int64_t n_axes = tsr__derive_has(d, 3) ? ints_of(d, "", 3, axes, MAX_RANK) : -2;
-    int64_t n = ints_of(d, name, 1, pads, 2 * MAX_RANK);
+    int64_t n_axes = tsr__derive_has(d, 3) ? tsr__derive_ints(d, "", 3, axes, MAX_RANK) : -2;
+    int64_t n = tsr__derive_ints(d, name, 1, pads, 2 * MAX_RANK);
     for (int i = 0; i < rank && n_axes == -2; i++)
         axes[i] = i;
     n_axes = n_axes == -2 ? rank : n_axes;

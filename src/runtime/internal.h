@@ -109,6 +109,10 @@ int tsr__rank_threads(int cores, int ranks, int wanted);
 
 // ---- jobs (job.c, run.c)
 
+// Wrong use, with the one finding that says so.
+tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
+                           const char *text);
+
 // The options of a run, whatever size the caller's struct has.
 tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out);
 // The place in the MPI job, kept by the session; NULL where ranks are threads.

@@ -227,15 +227,6 @@ static tsr_status open_threads(tsr_job *j)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
-                         const char *text)
-{
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    tsr__diag(s, code, &at, hint, "%s", text);
-    return TSR_USAGE;
-}
-
 // The folder, checked for the ranks that run here.
 static tsr_status open_folder(tsr_job *j, const char *folder)
 {
@@ -249,8 +240,8 @@ static tsr_status open_folder(tsr_job *j, const char *folder)
         char text[128];
         snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
                  (long long)m->n_ranks, e->size);
-        st = refuse(j->session, DIAG_ranks_differ, folder,
-                    "start as many ranks as the partition has", text);
+        st = tsr__run_refuse(j->session, DIAG_ranks_differ, folder,
+                             "start as many ranks as the partition has", text);
     }
     int64_t mine = e ? e->rank : 0;
     if (st == TSR_OK)
@@ -454,7 +445,8 @@ static void note_unknown(tsr_job *j, const tsr_tensors *inputs)
 
 static tsr_status too_many(tsr_job *j, const char *text)
 {
-    return refuse(j->session, DIAG_run_order, NULL, "take results with tsr_job_wait", text);
+    return tsr__run_refuse(j->session, DIAG_run_order, NULL, "take results with tsr_job_wait",
+                           text);
 }
 
 static int64_t rank_of(const tsr_job *j, int seat)
@@ -666,8 +658,8 @@ int tsr_job_ranks(const tsr_job *j, int *here)
 tsr_status tsr_job_trace(tsr_job *j)
 {
     if (!j->folder[0])
-        return refuse(j->session, DIAG_run_order, NULL, "open the job with the option trace",
-                      "this job is not traced");
+        return tsr__run_refuse(j->session, DIAG_run_order, NULL,
+                               "open the job with the option trace", "this job is not traced");
     tsr_status st = j->asked ? tsr_job_barrier(j) : TSR_OK;
     struct text t;
     tsr__text_init(&t, j->session);

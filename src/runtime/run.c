@@ -21,8 +21,8 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
 
 enum way { AS_THREADS, UNDER_MPI };
 
-static tsr_status refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
-                         const char *text)
+tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
+                           const char *text)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(file);
@@ -39,16 +39,17 @@ static tsr_status choose(tsr_session *s, const char *asked, const char **family,
         return TSR_OK;
     bool shm = strcmp(asked, "shm") == 0;
     if (shm && !launched)
-        return refuse(s, DIAG_transport_absent, NULL,
-                      "tsr_run and tsr_bench start processes; a job that stays open wants threads, "
-                      "or a launcher",
-                      "the transport shm starts processes for one piece of work");
+        return tsr__run_refuse(
+            s, DIAG_transport_absent, NULL,
+            "tsr_run and tsr_bench start processes; a job that stays open wants threads, "
+            "or a launcher",
+            "the transport shm starts processes for one piece of work");
     if (!shm && strcmp(asked, "mpi") != 0)
-        return refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
-                      "this transport does not exist here");
+        return tsr__run_refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
+                               "this transport does not exist here");
     if (!launched || (!shm && !tsr__launcher_is_mpi(*family)))
-        return refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
-                      "the transport mpi needs an MPI launcher");
+        return tsr__run_refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
+                               "the transport mpi needs an MPI launcher");
     *out = UNDER_MPI;
     return TSR_OK;
 }

@@ -5,13 +5,6 @@
 
 #include <stdio.h>
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        OrtStatus *try_status = (call);                                                            \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 // ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
