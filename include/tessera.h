@@ -562,6 +562,11 @@ typedef struct tsr_collective_count {
     const char *op;
     size_t count; /* in the plan, not per rank */
 } tsr_collective_count;
+typedef enum tsr_objective {
+    TSR_LATENCY,    /* one run, from its inputs to its outputs */
+    TSR_THROUGHPUT, /* many runs, one behind the other: what the slowest stage takes for one */
+} tsr_objective;
+#define TSR_STAGES_AUTO (-1)
 typedef struct tsr_plan_options {
     size_t size;
     int64_t devices;        /* so many, linked as on one host; unless there is a topology */
@@ -574,6 +579,14 @@ typedef struct tsr_plan_options {
         config; /* of the configuration to make, or to complete; NULL: the only one of so many devices, else planN */
     const char *export_lp; /* file for the 0-1 program, or NULL */
     const char *explain; /* a node's name or one of its outputs: its candidates are told; or NULL */
+    int64_t stages; /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */
+    tsr_objective objective; /* what stages are chosen for */
+    /* Another model of the same weights that runs on the same devices (decode beside prefill), or NULL: both are planned at once,
+     * and a weight that both have lies the same in both. It may be loaded from the same file, with other sizes. */
+    tsr_model *with;
+    const tsr_size *with_sizes;
+    size_t n_with_sizes;
+    int64_t steps; /* runs of `with` for each run of the model; 0: 1 */
 } tsr_plan_options;
 
 /* One way to run the explained node. */
@@ -590,6 +603,17 @@ typedef struct tsr_plan_binding {
     const char *value;
     int64_t bytes;
 } tsr_plan_binding;
+
+/* A pipeline stage: nodes that follow one another, and the devices that share them. */
+typedef struct tsr_plan_stage {
+    const int64_t *devices;
+    size_t n_devices;
+    size_t nodes;        /* that run in it */
+    int64_t first, last; /* of them, by index in the graph */
+    int64_t time;        /* picoseconds of its nodes and of communication among its devices */
+    int64_t transfer;    /* of what other stages give it, and of outputs that go to device 0 */
+    int64_t memory;      /* bytes on its fullest device at the worst time */
+} tsr_plan_stage;
 
 /* Owned by the session until the next plan. */
 typedef struct tsr_plan_summary {
@@ -613,6 +637,13 @@ typedef struct tsr_plan_summary {
     size_t n_binding;
     int64_t
         one_device; /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
+    tsr_objective objective;
+    const tsr_plan_stage *stages; /* in line */
+    size_t n_stages;              /* 0: none were asked for */
+    int64_t latency, period; /* with stages: of one run; between runs that follow one another */
+    const char *with_config; /* planned with another model: the configuration made in it */
+    int64_t costs[2];        /* then: of one run of each; cost is costs[0] + steps * costs[1] */
+    size_t shared;           /* then: weights that both have */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and

@@ -136,8 +136,8 @@ static bool add_values(struct account *m)
 {
     struct planner *p = m->p;
     const tsr_graph *g = tsr_model_graph(p->model);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
+    for (size_t i = 0; i < p->given.n; i++) {
+        const tsr_value *v = p->given.at[i];
         if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank), 0))
             return false;
     }

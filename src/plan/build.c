@@ -23,7 +23,7 @@ static bool mark_needed(const tsr_node *n, unsigned char *needed)
 }
 
 // Numbers the nodes; those that no output of the model needs are left out.
-static bool list_nodes(struct planner *p)
+bool tsr__planner_list(struct planner *p)
 {
     tsr_graph *g = tsr_model_graph(p->model);
     unsigned char *needed =
@@ -43,7 +43,12 @@ static bool list_nodes(struct planner *p)
     for (i = p->n_nodes; i-- > 0;)
         if (mark_needed(p->nodes[i].node, needed))
             p->node_at[tsr__node_id(p->nodes[i].node)] = (int64_t)i;
-    return true;
+    for (size_t k = 0; k < tsr_graph_input_count(g); k++) {
+        const tsr_value **at = vec_push(&p->arena, &p->given);
+        if (at)
+            *at = tsr_graph_input(g, k);
+    }
+    return !p->arena.failed;
 }
 
 static bool is_needed(const struct planner *p, size_t i)
@@ -105,7 +110,7 @@ static void offer_backward(struct planner *p, size_t i)
     }
 }
 
-static bool find_candidates(struct planner *p)
+bool tsr__planner_candidates(struct planner *p)
 {
     for (size_t i = 0; i < p->n_nodes; i++) {
         if (!is_needed(p, i))
@@ -133,12 +138,10 @@ struct columns {
     bool weighs;
 };
 
-static struct columns *columns_of(struct planner *p, const struct strategy *s,
-                                  struct columns **cache)
+static struct columns *columns_of(struct planner *p, struct strategy *s)
 {
-    struct columns **at = &cache[s->id];
-    if (*at)
-        return *at;
+    if (s->columns)
+        return s->columns;
     struct columns *c = ARENA_NEW(&p->arena, struct columns);
     if (!c)
         return NULL;
@@ -155,20 +158,17 @@ static struct columns *columns_of(struct planner *p, const struct strategy *s,
         c->names[i] = x->name;
         c->weighs = c->weighs || x->weights > 0;
     }
-    *at = c;
+    s->columns = c;
     return c;
 }
 
 static bool add_nodes(struct planner *p)
 {
-    struct columns **cache = ARENA_ARRAY(&p->arena, struct columns *, p->strategies.n + 1);
-    if (!cache)
-        return false;
     for (size_t i = 0; i < p->n_nodes; i++) {
         struct plan_node *n = &p->nodes[i];
         if (!n->strategy)
             continue;
-        struct columns *c = columns_of(p, n->strategy, cache);
+        struct columns *c = columns_of(p, n->strategy);
         if (!c)
             return false;
         struct str name = tsr__node_str(n->node);
@@ -182,29 +182,36 @@ static bool add_nodes(struct planner *p)
     return true;
 }
 
-// Inputs of the model lie whole on every device, all the time.
+// Inputs of the model lie whole on every device, all the time; what other ranges give, until it was read.
 static bool add_fixed(struct planner *p)
 {
     static const int64_t zero[1] = {0};
-    const tsr_graph *g = tsr_model_graph(p->model);
-    int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, 1);
-    if (!bytes)
-        return false;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const struct plan_value *v = &p->values[tsr__value_id(tsr_graph_input(g, i))];
-        bytes[0] += tsr__planner_bytes(p, tsr__planner_whole(p, v->rank), v);
-    }
+    struct arena scratch;
+    tsr__arena_init(&scratch, p->session);
     p->fixed = tsr__program_node(&p->program, STR("inputs"), 1, zero);
-    tsr__program_use(&p->program, p->limit, p->fixed, 0, p->n_times, bytes);
-    return true;
+    int64_t *sum = ARENA_ARRAY(p->work, int64_t, 1);
+    for (size_t i = 0; sum && i < p->given.n; i++) {
+        const struct plan_value *v = &p->values[tsr__value_id(p->given.at[i])];
+        int64_t bytes = tsr__planner_bytes(p, tsr__planner_whole(p, v->rank), v);
+        int64_t *own = v->given ? sum : ARENA_ARRAY(p->work, int64_t, 1);
+        if (own)
+            *own += bytes;
+        if (own && own != sum) {
+            struct readers r = tsr__planner_readers(p, &scratch, p->given.at[i]);
+            tsr__program_use(&p->program, p->limit, p->fixed, 0, (uint32_t)(2 * r.last + 2), own);
+        }
+    }
+    if (sum)
+        tsr__program_use(&p->program, p->limit, p->fixed, 0, p->n_times, sum);
+    bool ok = sum && !scratch.failed && !p->work->failed;
+    tsr__arena_free(&scratch);
+    return ok;
 }
 
-bool tsr__planner_build(struct planner *p, int64_t memory)
+bool tsr__planner_program(struct planner *p, int64_t memory)
 {
-    if (!list_nodes(p) || !find_candidates(p))
-        return false;
     p->n_times = (uint32_t)(2 * p->n_nodes + 2);
-    tsr__program_init(&p->program, &p->arena);
+    tsr__program_init(&p->program, p->work);
     p->limit = tsr__program_limit(&p->program, STR("memory of a device"), memory, p->n_times);
     if (!add_fixed(p) || !add_nodes(p))
         return false;
@@ -212,5 +219,5 @@ bool tsr__planner_build(struct planner *p, int64_t memory)
         for (size_t o = 0; p->nodes[i].strategy && o < tsr_node_output_count(p->nodes[i].node); o++)
             if (tsr_node_output(p->nodes[i].node, o) && !tsr__planner_edges(p, i, o))
                 return false;
-    return !p->arena.failed;
+    return !p->arena.failed && !p->work->failed;
 }

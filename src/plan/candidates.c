@@ -167,7 +167,7 @@ static void cost(struct making *m, struct candidate *c)
         *(v->constant ? &c->weights : &c->work) += held;
     }
     c->work += outputs < (double)PLAN_NEVER ? (int64_t)outputs : PLAN_NEVER;
-    double ps = local_work(m) / m->p->topology->device[0].flops * 1e12;
+    double ps = local_work(m) / m->p->flops * 1e12;
     c->compute = (ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER) +
                  tsr__planner_move_time(m->p, bytes + outputs);
 }
@@ -391,7 +391,7 @@ static void try_grids(struct making *m, const int64_t *sizes)
                 break;
             }
     }
-    if (m->p->topology->n_grid > 1 && m->p->topology->grid[0] > 1 &&
+    if (!m->p->device && m->p->topology->n_grid > 1 && m->p->topology->grid[0] > 1 &&
         m->p->n % m->p->topology->grid[0] == 0 && m->p->n > m->p->topology->grid[0])
         try_wired(m, sizes);
 }

@@ -14,6 +14,7 @@ struct collecting {
     struct planner *p;
     struct arena *a;
     VEC(struct reader) list;
+    bool leaves; // a node of another range reads it too
 };
 
 static void add_reader(struct collecting *c, const tsr_node *n, size_t slot, bool captures)
@@ -25,8 +26,10 @@ static void add_reader(struct collecting *c, const tsr_node *n, size_t slot, boo
         g = tsr_node_graph(outer);
     }
     int64_t at = c->p->node_at[tsr__node_id(outer)];
-    if (at < 0)
+    if (at < 0) {
+        c->leaves = c->leaves || (c->p->outside && c->p->outside[tsr__node_id(outer)]);
         return;
+    }
     for (size_t i = 0; i < c->list.n; i++)
         if (c->list.at[i].node == (size_t)at)
             return;
@@ -50,6 +53,13 @@ static int by_node(const void *a, const void *b)
     return x->node < y->node ? -1 : x->node > y->node;
 }
 
+// What comes from another range is given on by that one.
+static bool is_made_here(const struct planner *p, const tsr_value *v)
+{
+    const tsr_node *from = tsr_value_producer(v);
+    return !p->outside || (from && p->node_at[tsr__node_id(from)] >= 0);
+}
+
 struct readers tsr__planner_readers(struct planner *p, struct arena *a, const tsr_value *v)
 {
     struct collecting c = {.p = p, .a = a};
@@ -59,7 +69,7 @@ struct readers tsr__planner_readers(struct planner *p, struct arena *a, const ts
         qsort(c.list.at, c.list.n, sizeof *c.list.at, by_node);
     if (c.list.n)
         r.last = c.list.at[c.list.n - 1].node;
-    if (tsr_value_is_output(v)) {
+    if ((tsr_value_is_output(v) || c.leaves) && is_made_here(p, v)) {
         struct reader *out = vec_push(a, &c.list);
         if (out)
             *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
@@ -70,10 +80,10 @@ struct readers tsr__planner_readers(struct planner *p, struct arena *a, const ts
     return r;
 }
 
-static uint32_t whole_on(struct planner *p, const tsr_value *v, size_t devices)
+static uint32_t whole_on(struct planner *p, const tsr_value *v, const int64_t *devices, size_t n)
 {
     const struct tile_layout *l =
-        tsr__layout_whole(&p->arena, p->values[tsr__value_id(v)].rank, p->all, devices);
+        tsr__layout_whole(&p->arena, p->values[tsr__value_id(v)].rank, devices, n);
     return l ? tsr__planner_layout(p, l) : PLAN_NO_LAYOUT;
 }
 
@@ -81,9 +91,9 @@ uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const ts
                              uint32_t candidate)
 {
     if (r->node == SIZE_MAX)
-        return whole_on(p, v, 1);
+        return whole_on(p, v, &p->all[p->gives], 1);
     if (r->captures)
-        return whole_on(p, v, (size_t)p->n);
+        return whole_on(p, v, p->all, (size_t)p->n);
     return p->nodes[r->node].strategy->at.at[candidate].in[r->slot];
 }
 
@@ -136,7 +146,7 @@ static int64_t **cached(struct planner *p, const uint32_t *key, size_t n)
 
 static uint32_t end_of(const struct edge *e, const struct reader *r)
 {
-    return r->node == SIZE_MAX ? UINT32_MAX
+    return r->node == SIZE_MAX ? UINT32_MAX - (e->p->gives ? 2 : 0)
            : r->captures       ? UINT32_MAX - 1
                                : e->p->nodes[r->node].strategy->id;
 }

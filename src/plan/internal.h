@@ -50,7 +50,8 @@ struct strategy {
     const char *whole; // not NULL: why nothing may be cut
     bool given;        // the node has shardings, which are kept
     VEC(struct candidate) at;
-    struct map seen; // what was tried: layouts by slot
+    struct columns *columns; // of the program (build.c)
+    struct map seen;         // what was tried: layouts by slot
 };
 struct plan_node {
     tsr_node *node;
@@ -85,6 +86,8 @@ struct planner {
     tsr_config *config; // of which shardings are kept; NULL: a new one will be made
     int64_t n;          // devices
     int64_t *all;
+    const int64_t *device;   // NULL: they are those of the topology; else the number there of each
+    double flops, bandwidth; // of the slowest of them
     const struct shapes *shapes; // as the model has them
     const struct shapes *told;   // with the numbers that the caller gave for symbols
     const struct shapes *sized;  // with numbers for all symbols
@@ -95,11 +98,25 @@ struct planner {
     struct plan_node *nodes; // of the main graph, in order
     size_t n_nodes;
     int64_t *node_at; // by node id: its place in nodes, or -1
+    // A range of nodes, the others being planned elsewhere (stages.c). NULL: all nodes are here.
+    const unsigned char *outside; // by node id: what it reads of the range must leave it
+    size_t gives;                 // the device that outputs and what leaves are brought to
+    VEC(const tsr_value *) given; // lie whole on every device from the start
+    struct arena *work;           // of the program
     struct program program;
     uint32_t limit;   // of memory
     uint32_t fixed;   // node of the program for what lies on every device in any case
     uint32_t n_times; // two for each node: when its inputs are brought, and when it runs
 };
+
+static inline int64_t tsr__planner_device(const struct planner *p, int64_t d)
+{
+    return p->device ? p->device[d] : d;
+}
+
+// plan.c
+void tsr__planner_start(struct planner *p, tsr_model *m);
+bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if there is a list
 
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number
@@ -144,9 +161,11 @@ uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const ts
 // Prices, copies and memory of the value that output `slot` of a node is.
 bool tsr__planner_edges(struct planner *p, size_t node, size_t slot);
 
-// build.c
-// Candidates of all nodes that are needed, then the program. memory: of a device; bytes.
-bool tsr__planner_build(struct planner *p, int64_t memory);
+// build.c: in this order.
+bool tsr__planner_list(struct planner *p);       // the nodes, and which of them are needed
+bool tsr__planner_candidates(struct planner *p); // of all that are needed
+// The program of the nodes that are listed. memory: of a device; bytes.
+bool tsr__planner_program(struct planner *p, int64_t memory);
 
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time.

@@ -15,6 +15,18 @@ static double now_ms(void)
 
 // ---- start and end -----------------------------------------------------------------------------
 
+bool tsr__planner_devices(struct planner *p)
+{
+    p->all = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
+    for (int64_t d = 0; p->all && d < p->n; d++) {
+        const struct tsr_topology_device *x = &p->topology->device[tsr__planner_device(p, d)];
+        p->all[d] = d;
+        p->flops = d == 0 || x->flops < p->flops ? x->flops : p->flops;
+        p->bandwidth = d == 0 || x->bandwidth < p->bandwidth ? x->bandwidth : p->bandwidth;
+    }
+    return p->all != NULL;
+}
+
 static tsr_status read_topology(struct planner *p, const tsr_plan_options *o)
 {
     p->n = o->topology ? tsr_topology_devices(o->topology) : o->devices;
@@ -31,16 +43,14 @@ static tsr_status read_topology(struct planner *p, const tsr_plan_options *o)
     }
     if (st != TSR_OK)
         return st;
-    p->all = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
-    for (int64_t d = 0; p->all && d < p->n; d++)
-        p->all[d] = d;
-    return p->all ? TSR_OK : TSR_NOMEM;
+    return tsr__planner_devices(p) ? TSR_OK : TSR_NOMEM;
 }
 
-static void start(struct planner *p, tsr_model *m)
+void tsr__planner_start(struct planner *p, tsr_model *m)
 {
     p->session = tsr_model_session(m);
     p->model = m;
+    p->work = &p->arena;
     tsr__arena_init(&p->arena, p->session);
     tsr__map_init(&p->layout_ids, &p->arena, 256);
     tsr__map_init(&p->prices, &p->arena, 1024);
@@ -278,7 +288,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     struct program_result r = {0};
     int64_t memory = memory_of(p, o);
     double begin = now_ms();
-    if (!tsr__planner_build(p, memory))
+    if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, memory))
         return TSR_NOMEM;
     if (memory == NO_LIMIT)
         p->program.limits.n = 0;
@@ -309,7 +319,7 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     tsr_plan_options o = {.size = sizeof o};
     tsr_plan_summary s = {.size = sizeof s};
     memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    start(&p, m);
+    tsr__planner_start(&p, m);
     tsr__arena_free(&p.session->results[RESULT_PLAN]);
     tsr_status st = read_topology(&p, &o);
     if (st == TSR_OK)

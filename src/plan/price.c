@@ -7,7 +7,7 @@
 
 int64_t tsr__planner_move_time(const struct planner *p, double bytes)
 {
-    double ps = bytes / p->topology->device[0].bandwidth * 1e12;
+    double ps = bytes / p->bandwidth * 1e12;
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 
@@ -31,7 +31,7 @@ int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
         return PLAN_NEVER;
     for (size_t g = 0; g < n; g++)
         for (size_t i = 0; i < size && groups[g].n == size; i++)
-            devices[count++] = (int)groups[g].devices[i];
+            devices[count++] = (int)tsr__planner_device(p, groups[g].devices[i]);
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
