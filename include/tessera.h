@@ -777,7 +777,12 @@ typedef struct tsr_run_options {
     size_t n_map_devices;
     const char
         *trace; /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
+    bool no_pin; /* ranks may be moved between all cores, see tsr_run_cores */
 } tsr_run_options;
+/* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
+ * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
+ * wherever the system puts it. *threads, if not NULL: of each rank by default. */
+TSR_API int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads);
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
 TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
@@ -838,6 +843,10 @@ typedef struct tsr_bench_result {
  * every rank calls it. */
 TSR_API tsr_status tsr_bench(tsr_session *s, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result);
+/* The same for an annotated model, cut as tsr_run_annotated does. */
+TSR_API tsr_status tsr_bench_annotated(tsr_model *m, const char *config, const char *work,
+                                       const tsr_run_options *options, const tsr_tensors *inputs,
+                                       double seconds, tsr_bench_result *result);
 
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */

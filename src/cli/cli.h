@@ -42,6 +42,7 @@ struct option {
 #define RUN_OPTIONS                                                                                       \
     {"--transport", "NAME", "threads, shm (processes), mpi (messages only); default: what fits the launcher, else threads"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
+    {"--no-pin", NULL, "let ranks move between all cores; else each keeps to its share, if there are enough"}, \
     {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
     {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \
     {"--ort-ops", "LIB", "your custom-operator library for ONNX Runtime"},                                \

@@ -2,25 +2,39 @@
 // cmd_bench.c - runs a partition or a model again and again and says how long a run takes.
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static bool is_folder(const char *path)
+// Whole inputs for a partition are named and typed by its rank 0 file.
+static tsr_status load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+                              tsr_model **m)
 {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    char file[4096];
+    snprintf(file, sizeof file, "%s%s", c->arguments[0], folder ? "/rank0.onnx" : "");
+    tsr_status status = tsr_model_load(c->session, file, m);
+    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
 }
 
-// Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, const char *set, tsr_tensors *inputs)
+// What `run` would do, again and again.
+static tsr_status measure(struct cli *c, const tsr_run_options *options,
+                          const struct planning *plan, const char *set, double seconds,
+                          tsr_tensors *inputs, tsr_bench_result *result)
 {
-    const char *path = c->arguments[0];
-    char file[4096];
+    const char *path = c->arguments[0], *config = cli_value(c, "--config");
+    struct stat st;
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     tsr_model *m = NULL;
-    snprintf(file, sizeof file, "%s%s", path, is_folder(path) ? "/rank0.onnx" : "");
-    tsr_status status = tsr_model_load(c->session, file, &m);
-    if (status == TSR_OK)
-        status = tsr_tensors_load(inputs, set, m, false);
+    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_status status = load_inputs(c, set, folder, inputs, &m);
+    if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
+        status = tsr_plan_for(m, &plan->options, inputs, &planned);
+        config = planned.config;
+    }
+    if (status == TSR_OK && !folder && (config || tsr_model_config_count(m)))
+        status = tsr_bench_annotated(m, config, getenv("TMPDIR"), options, inputs, seconds, result);
+    else if (status == TSR_OK)
+        status = tsr_bench(c->session, path, options, inputs, seconds, result);
     tsr_model_free(m);
     return status;
 }
@@ -86,6 +100,7 @@ static int run(struct cli *c)
     tsr_run_options options;
     tsr_bench_result result = {.size = sizeof result};
     tsr_tensors *inputs = NULL;
+    struct planning plan;
     double seconds = 5;
     const char *text = cli_value(c, "--seconds");
     if (text && !cli_number(text, &seconds))
@@ -94,15 +109,17 @@ static int run(struct cli *c)
     const char *set = code ? NULL : cli_inputs(c);
     if (!set)
         return EXIT_USAGE;
+    code = cli_planning(c, &plan);
+    if (code)
+        return code;
     tsr_status status = tsr_join(c->session, &options);
     if (status == TSR_OK)
         status = cli_engine(c, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_tensors_new(c->session, &inputs);
     if (status == TSR_OK)
-        status = load_inputs(c, set, inputs);
-    if (status == TSR_OK)
-        status = tsr_bench(c->session, c->arguments[0], &options, inputs, seconds, &result);
+        status = measure(c, &options, &plan, set, seconds, inputs, &result);
+    cli_planning_end(&plan);
     code = cli_finish(c, status);
     if (status == TSR_OK)
         code = report(c, &result);
@@ -112,7 +129,9 @@ static int run(struct cli *c)
 
 static const struct option options_table[] = {
     {"--seconds", "S", "how long to run (default 5)"},
+    {"--config", "NAME", "configuration to cut a model for (needed if it has several)"},
     INPUT_OPTIONS,
+    PLAN_OPTIONS,
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };
@@ -122,8 +141,10 @@ const struct command cmd_bench = {
     .arguments = "FOLDER|MODEL",
     .summary = "run a partition or a model again and again, and measure",
     .detail = "Says how long a run takes (percentiles) and which share of it each rank spends in "
-              "communication.",
-    .example = "tessera bench tests/models/bert_tiny/model.onnx --seconds 1",
+              "communication.\nA model is cut as `run` cuts it: for its configuration, or planned "
+              "with --devices. One without runs whole, in one\nONNX Runtime with all threads: what "
+              "the others compare with.",
+    .example = "tessera bench tests/models/bert_tiny/model.onnx --devices 2 --seconds 1",
     .options = options_table,
     .min_arguments = 1,
     .max_arguments = 1,

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CORES_SHOWN 8 // of a rank
+
 struct item {
     const char *what, *state; // "ok" or "missing"
     char detail[512];
@@ -72,6 +74,30 @@ static void look_python(struct item *i)
     snprintf(i->detail, sizeof i->detail, "%s", line);
 }
 
+// "2 ranks: 1 thread each, on cores 0 | 1; more: 1 thread each, anywhere"
+static void look_ranks(struct item *i)
+{
+    int cores[CORES_SHOWN], threads = 1;
+    int ranks = 2;
+    size_t n = 0, cap = sizeof i->detail;
+    set(i, "ranks", true, "");
+    int share = tsr_run_cores(0, ranks, cores, CORES_SHOWN, &threads);
+    n += (size_t)snprintf(i->detail, cap, "2 ranks have %d thread%s each%s", threads,
+                          threads > 1 ? "s" : "", share ? " and keep to cores" : ", on any core");
+    for (int r = 0; share && r < ranks && n < cap; r++) {
+        share = tsr_run_cores(r, ranks, cores, CORES_SHOWN, NULL);
+        n += (size_t)snprintf(i->detail + n, cap - n, "%s", r ? " |" : "");
+        for (int k = 0; k < share && k < CORES_SHOWN && n < cap; k++)
+            n += (size_t)snprintf(i->detail + n, cap - n, " %d", cores[k]);
+        if (share > CORES_SHOWN && n < cap)
+            n += (size_t)snprintf(i->detail + n, cap - n, " and %d more", share - CORES_SHOWN);
+    }
+    while (tsr_run_cores(0, ranks + 1, cores, CORES_SHOWN, NULL))
+        ranks++;
+    if (n < cap)
+        snprintf(i->detail + n, cap - n, "; more than %d run anywhere, with 1 thread", ranks);
+}
+
 static int print_text(const struct item *items, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -102,20 +128,21 @@ static int print_doctor_json(struct cli *c, const struct item *items, size_t n)
 
 static int run(struct cli *c)
 {
-    struct item items[6] = {0};
+    struct item items[7] = {0};
     set(&items[0], "tessera", true, "");
     snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
     set(&items[1], "processors", true, "");
     snprintf(items[1].detail, sizeof items[1].detail, "%ld cores, %s memory",
              sysconf(_SC_NPROCESSORS_ONLN),
              cli_bytes((int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
-    look_engine(c, &items[2]);
-    look_mpi(&items[3], "Open MPI", "mpirun.openmpi", "openmpi",
+    look_ranks(&items[2]);
+    look_engine(c, &items[3]);
+    look_mpi(&items[4], "Open MPI", "mpirun.openmpi", "openmpi",
              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
-    look_mpi(&items[4], "MPICH", "mpirun.mpich", "mpich",
+    look_mpi(&items[5], "MPICH", "mpirun.mpich", "mpich",
              "apt install mpich libmpich-dev; threads need no MPI");
-    look_python(&items[5]);
-    return c->json ? print_doctor_json(c, items, 6) : print_text(items, 6);
+    look_python(&items[6]);
+    return c->json ? print_doctor_json(c, items, 7) : print_text(items, 7);
 }
 
 const struct command cmd_doctor = {

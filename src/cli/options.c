@@ -302,6 +302,7 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->transport = cli_value(c, "--transport");
     options->ort_ops = cli_value(c, "--ort-ops");
     options->check_files = cli_flag(c, "--check-files");
+    options->no_pin = cli_flag(c, "--no-pin");
     options->plugins = getenv("TESSERA_PLUGINS");
     options->trace = cli_value(c, "--trace");
     if ((text = cli_value(c, "--timeout"))) {

@@ -10,7 +10,6 @@
 #include "bundle/bundle.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,14 +46,6 @@ struct tsr_job {
     const char **states; // outputs that are no results
     size_t n_states;
 };
-
-static int cores_here(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    return 1;
-}
 
 static void rank_for(tsr_job *j, struct rank *r, int rank, int cores, int ranks)
 {
@@ -107,6 +98,8 @@ static void *seat_thread(void *data)
 {
     struct seat *t = data;
     tsr_job *j = t->job;
+    if (!j->options.no_pin) // before the session, whose threads then stay there too
+        tsr__cores_keep((int)(t - j->seats), j->n);
     tsr__rank_open(&t->rank);
     pthread_mutex_lock(&j->lock);
     t->opened = true;
@@ -321,7 +314,7 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
         st = tsr__whole_open(s, j->engine->minor, path, &j->whole);
     }
     if (st == TSR_OK) {
-        rank_for(j, &j->seats[0].rank, 0, cores_here(), 1);
+        rank_for(j, &j->seats[0].rank, 0, tsr__cores(), 1);
         j->seats[0].rank.path = j->whole.path;
         st = open_here(j);
     }

@@ -17,6 +17,13 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
     return TSR_OK;
 }
 
+int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
+{
+    if (threads)
+        *threads = tsr__rank_threads(tsr__cores(), ranks, 0);
+    return tsr__cores_share(rank, ranks, cores, n);
+}
+
 // ---- which way ---------------------------------------------------------------------------------
 
 enum way { AS_THREADS, UNDER_MPI };

@@ -79,6 +79,8 @@ static void be_child(struct nursery *n, int rank, pid_t parent)
     struct parcel out = {.fd = n->children[rank].fd};
     struct endpoint *e = NULL;
     back_to_normal(parent);
+    if (!n->work->options->no_pin)
+        tsr__cores_keep(rank, n->n);
     tsr_finding_clear(s);
     struct engine *engine = tsr__engine_state(s);
     tsr_status st = engine ? tsr__shm_endpoint(s, n->job, rank, &e) : TSR_NOMEM;

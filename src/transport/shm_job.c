@@ -6,7 +6,6 @@
 #include "transport/shm.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,15 +66,13 @@ static tsr_status map_segment(tsr_session *s, struct shm_job *j)
 
 static struct shm_job *job_new(tsr_session *s, int n, const struct comm_options *o)
 {
-    cpu_set_t set;
     struct shm_job *j = tsr__alloc(s, sizeof *j);
     if (!j)
         return NULL;
-    bool known = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0;
     *j = (struct shm_job){.at = layout_of(n), .n = n, .fd = -1};
     j->timeout_s = o && o->timeout_s > 0 ? o->timeout_s : COMM_STOPPED_S;
     j->host_ranks = n;
-    j->host_cores = known ? CPU_COUNT(&set) : 1;
+    j->host_cores = tsr__cores();
     return j;
 }
 

@@ -13,7 +13,6 @@
 #include "transport/internal.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 enum state {
@@ -51,14 +50,6 @@ struct thread_job {
     pthread_mutex_t lock; // guards trouble while it is written
     struct comm_trouble trouble;
 };
-
-static int cores_here(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    return 1;
-}
 
 static void threads_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
 {
@@ -381,7 +372,7 @@ struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_opt
     j->slots = arena_get(&j->arena, (size_t)n * sizeof *j->slots, 64);
     j->counters = arena_get(&j->arena, (size_t)n * 2 * j->row * sizeof *j->counters, 64);
     pthread_mutex_init(&j->lock, NULL);
-    int cores = cores_here();
+    int cores = tsr__cores();
     j->crowded = n > cores;
     for (int i = 0; i < n && !j->arena.failed; i++)
         slot_init(j, i, cores);

@@ -211,6 +211,18 @@ tsr_status tsr__env_open(tsr_session *s, const struct comm_options *options, str
 // MPI: "torchrun".
 bool tsr__launcher_is_mpi(const char *family);
 
+// ---- cores (cores.c) ---------------------------------------------------------------------------
+
+// Cores that this process can keep busy: those it may run on, or fewer where a control group allows less time.
+int tsr__cores(void);
+// That many of those it may run on are part `part` of `parts`; their numbers go to out, at most cap of them. 0: there is
+// one part only, or there are more parts than cores; whoever would keep to them is better left alone.
+int tsr__cores_share(int part, int parts, int *out, int cap);
+// Keeps the calling thread, and those that it starts from now on, to such a share; false: nothing was done.
+bool tsr__cores_keep(int part, int parts);
+// For tests: cores that the control groups of a process allow (/proc/self/cgroup), seen from that root; 0: no limit.
+int tsr__cores_quota(const char *root, const char *groups);
+
 // ---- arithmetic (reduce.c) ---------------------------------------------------------------------
 
 // True if elements of that type can be reduced: floats of 16, 32, 64 bits, bfloat16, integers of 8

@@ -46,23 +46,42 @@ static tsr_status refuse_launcher(tsr_model *m, const tsr_run_options *options)
     return TSR_USAGE;
 }
 
+// The model cut into a scratch folder, which is to be closed in every case; so is the arena.
+static tsr_status cut_here(tsr_model *m, const char *config, const char *work,
+                           const tsr_run_options *options, tsr_partition_summary *summary,
+                           struct arena *a, struct scratch *at)
+{
+    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    tsr__arena_init(a, tsr_model_session(m));
+    tsr_status st = refuse_launcher(m, options);
+    if (st == TSR_OK)
+        st = tsr__scratch_open(tsr_model_session(m), a, work, at);
+    return st == TSR_OK ? tsr_partition(m, at->parts, &cut, summary) : st;
+}
+
 tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
                              tsr_tensors *outputs, tsr_partition_summary *summary)
 {
-    tsr_session *s = tsr_model_session(m);
     struct scratch at = {0};
     struct arena a;
-    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
-    tsr_status st = refuse_launcher(m, options);
-    if (st != TSR_OK)
-        return st;
-    tsr__arena_init(&a, s);
-    st = tsr__scratch_open(s, &a, work, &at);
+    tsr_status st = cut_here(m, config, work, options, summary, &a, &at);
     if (st == TSR_OK)
-        st = tsr_partition(m, at.parts, &cut, summary);
+        st = tsr_run(tsr_model_session(m), at.parts, options, inputs, outputs);
+    tsr__scratch_close(&at);
+    tsr__arena_free(&a);
+    return st;
+}
+
+tsr_status tsr_bench_annotated(tsr_model *m, const char *config, const char *work,
+                               const tsr_run_options *options, const tsr_tensors *inputs,
+                               double seconds, tsr_bench_result *result)
+{
+    struct scratch at = {0};
+    struct arena a;
+    tsr_status st = cut_here(m, config, work, options, NULL, &a, &at);
     if (st == TSR_OK)
-        st = tsr_run(s, at.parts, options, inputs, outputs);
+        st = tsr_bench(tsr_model_session(m), at.parts, options, inputs, seconds, result);
     tsr__scratch_close(&at);
     tsr__arena_free(&a);
     return st;

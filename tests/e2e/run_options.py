@@ -163,8 +163,23 @@ def trace(d):
         check_trace(d + "/m.json", 2, 1)
 
 
+def bench(d):
+    """A model is cut as run cuts it: planned, for its configuration, or not at all."""
+    m = mlp(d + "/m.onnx")
+    cut(d, m, "c:2", *HALVES)
+    for words, ranks in ((["m.onnx"], 1), (["m.onnx", "--devices", "2"], 2), (["m.onnx", "--devices", "2", "--transport", "shm"], 2), (["cut.onnx"], 2),
+                         (["cut.onnx", "--config", "c", "--no-pin"], 2)):
+        rc, out, err = tessera("bench", d + "/" + words[0], *words[1:], "--seconds", "0.05", "--shape", "x:2x16", "--json")
+        assert rc == 0, (words, err)
+        doc = json.loads(out)
+        assert doc["ranks"] == ranks and doc["runs"] > 0, (words, doc)
+    assert tessera("bench", d + "/cut.onnx", "--config", "other", "--seconds", "0.05")[0] == 1
+    assert tessera("bench", d + "/m.onnx", "--devices", "0", "--seconds", "0.05")[0] == 2
+    assert tessera("bench", d + "/m.onnx", "--devices", "2", "--memory", "100", "--seconds", "0.05")[0] == 4
+
+
 failed = 0
-for f in (inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
+for f in (bench, inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)

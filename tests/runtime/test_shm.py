@@ -146,6 +146,20 @@ def bench_says(d):
         assert abs(doc["seconds"] * 1e3 / doc["runs"] - ms["mean"]) < 1e-6 * ms["mean"] + 1e-9
 
 
+@case
+def keeps_to_cores(d):
+    """Ranks have cores of their own, unless there are too few or nobody wants that."""
+    cores = os.sched_getaffinity(0)
+    for n, words in ((2, []), (2, ["--no-pin"]), (len(cores) + 1, [])):
+        b = Bench(d + "/%d%s" % (n, "".join(words)), n, seconds=1, words=words)
+        sets = [os.sched_getaffinity(k) for k in b.kids]
+        if words or n > len(cores):
+            assert all(s == cores for s in sets), sets
+        else:
+            assert sum(map(len, sets)) == len(set().union(*sets)) == len(cores), sets
+        assert b.end(30) == 0, b.err
+
+
 PORT = [20000]
 
 

@@ -31,11 +31,12 @@ def segments():
 class Bench:
     """`tessera bench` over processes, at work when the constructor returns."""
 
-    def __init__(self, d, n, seconds=60, timeout=2, settle=0.5, **sizes):
+    def __init__(self, d, n, seconds=60, timeout=2, settle=0.5, words=(), **sizes):
         _, parts, x = mlp(n, **sizes)
         self.n, self.before = n, segments()
+        os.makedirs(d, exist_ok=True)
         np.savez(d + "/in.npz", x=x)
-        words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz"]
+        words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz", *words]
         self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TESSERA_ORT": engine()})
         until = time.time() + 30
         while len(children(self.p.pid)) < n and self.p.poll() is None and time.time() < until:

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_cores.c - shares of the cores, and what control groups allow.
+#include "transport/transport.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static char root[] = "/tmp/tessera-cores-XXXXXX";
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s%s", root, folder);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s%s/%s", root, folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void test_quota(void **state)
+{
+    (void)state;
+    char clean[300];
+    assert_non_null(mkdtemp(root));
+    put("/a", "cpu.max", "350000 100000\n");
+    put("/a/b", "cpu.max", "max 100000\n");
+    put("/a/b/c", "cpu.max", "800000 100000\n");
+    put("/free", "cpu.max", "max 100000\n");
+    put("/odd", "cpu.max", "nonsense");
+    put("/cpu", "cpu.cfs_quota_us", "-1\n");
+    put("/cpu/old", "cpu.cfs_quota_us", "150000\n");
+    put("/cpu/old", "cpu.cfs_period_us", "100000\n");
+    assert_int_equal(tsr__cores_quota(root, "0::/a\n"), 4);     // rounded up
+    assert_int_equal(tsr__cores_quota(root, "0::/a/b\n"), 4);   // of the group around it
+    assert_int_equal(tsr__cores_quota(root, "0::/a/b/c\n"), 4); // the least counts
+    assert_int_equal(tsr__cores_quota(root, "0::/free\n"), 0);
+    assert_int_equal(tsr__cores_quota(root, "0::/odd\n"), 0);
+    assert_int_equal(tsr__cores_quota(root, "0::/nowhere\n"), 0);
+    assert_int_equal(tsr__cores_quota(root, "3:memory:/old\n2:cpu,cpuacct:/old\n0::/\n"), 2);
+    assert_int_equal(tsr__cores_quota(root, "2:cpu:/\n"), 0);
+    assert_int_equal(tsr__cores_quota(root, "2:cpu"), 0);
+    assert_int_equal(tsr__cores_quota(root, ""), 0);
+    snprintf(clean, sizeof clean, "rm -r %s", root);
+    assert_int_equal(system(clean), 0);
+}
+
+// Shares are disjoint, cover what there is and differ by one core at most.
+static void test_shares(void **state)
+{
+    (void)state;
+    cpu_set_t all, seen;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int n = CPU_COUNT(&all), cores[CPU_SETSIZE];
+    assert_true(tsr__cores() >= 1 && tsr__cores() <= n);
+    for (int parts = 2; parts <= n && parts < 9; parts++) {
+        CPU_ZERO(&seen);
+        for (int i = 0; i < parts; i++) {
+            int k = tsr__cores_share(i, parts, cores, CPU_SETSIZE);
+            assert_in_range(k, n / parts, n / parts + 1);
+            for (int c = 0; c < k; c++) {
+                assert_true(CPU_ISSET(cores[c], &all) && !CPU_ISSET(cores[c], &seen));
+                CPU_SET(cores[c], &seen);
+            }
+        }
+        assert_true(CPU_EQUAL(&seen, &all));
+    }
+    assert_int_equal(tsr__cores_share(0, n + 1, cores, 1), 0);
+    assert_int_equal(tsr__cores_share(0, 1, cores, 1), 0);
+    assert_int_equal(tsr__cores_share(2, 2, cores, 1), 0);
+    assert_int_equal(tsr__cores_share(-1, 2, cores, 1), 0);
+}
+
+static void test_keeping(void **state)
+{
+    (void)state;
+    cpu_set_t before, after;
+    sched_getaffinity(0, sizeof before, &before);
+    int n = CPU_COUNT(&before), cores[CPU_SETSIZE];
+    assert_false(tsr__cores_keep(0, n + 1));
+    sched_getaffinity(0, sizeof after, &after);
+    assert_true(CPU_EQUAL(&before, &after));
+    if (n < 2)
+        return;
+    int k = tsr__cores_share(1, 2, cores, CPU_SETSIZE);
+    assert_true(tsr__cores_keep(1, 2));
+    sched_getaffinity(0, sizeof after, &after);
+    assert_int_equal(CPU_COUNT(&after), k);
+    for (int i = 0; i < k; i++)
+        assert_true(CPU_ISSET(cores[i], &after));
+    assert_false(tsr__cores_keep(0, k + 1)); // of what is left
+    sched_setaffinity(0, sizeof before, &before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quota), cmocka_unit_test(test_shares),
+                                       cmocka_unit_test(test_keeping)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
