@@ -838,6 +838,9 @@ typedef struct tsr_bench_result {
     double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
     const double *communication; /* per rank: its share of that time, 0..1, waiting for others
                                   * included; owned by the session until the next run */
+    const int64_t *memory; /* per rank: bytes of its process when the runs were done, weights that are mapped included;
+                            * 0: not known, as of ranks that share a process. Owned as above */
+    int64_t process_memory; /* of the calling process; 0: its ranks are processes of their own */
 } tsr_bench_result;
 /* Runs a partition or a model again and again for that long, after some runs that do not count. Under a launcher
  * every rank calls it. */
@@ -947,6 +950,7 @@ typedef struct tsr_topology_device {
     int64_t memory;   /* bytes */
     double flops;     /* float32 operations per second */
     double bandwidth; /* bytes of its memory per second */
+    double overhead;  /* seconds that the engine takes for a node besides its work; 0: nothing */
 } tsr_topology_device;
 
 typedef enum tsr_collective {
@@ -977,6 +981,22 @@ TSR_API bool tsr_topology_link_at(const tsr_topology *t, size_t i, int *from, in
                                   double *latency, double *bandwidth);
 /* Adds its fields to the object that is open in j; tsr_topology_parse reads that object. */
 TSR_API void tsr_topology_add_json(const tsr_topology *t, tsr_json *j);
+
+typedef struct tsr_measure_options {
+    size_t size;
+    int devices;    /* so many ranks on this host; 0: one for each core, or the launcher's */
+    double seconds; /* about so long; 0: 5 */
+    const tsr_run_options *run; /* transport, threads, timeout; NULL: as for a run */
+} tsr_measure_options;
+/* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank
+ * gets while all ranks work, what a node costs besides, the links between every two ranks, and, where all are on one host, how
+ * long each collective takes (which then is its price). Under a launcher every rank calls it; *out is NULL on all but rank 0. */
+TSR_API tsr_status tsr_topology_measure(tsr_session *s, const tsr_measure_options *options,
+                                        tsr_topology **out);
+
+/* The topology that a model was planned for, which tsr_plan keeps with it (metadata ai.tessera.topology.NAME of configuration
+ * NAME; config NULL: the only one). *out NULL: it has none. */
+TSR_API tsr_status tsr_model_topology(tsr_model *m, const char *config, tsr_topology **out);
 
 typedef struct tsr_topology_price {
     int64_t picoseconds;

@@ -2,6 +2,8 @@
 // cmd_plan.c - chooses a sharding for every node.
 #include "cli.h"
 
+#include <string.h>
+
 static void json_choices(tsr_json *j, const tsr_plan_summary *p)
 {
     if (p->n_choices)
@@ -105,6 +107,25 @@ static void print_plan(const tsr_plan_summary *p)
         printf("nothing is cut: every device does all of the work\n");
 }
 
+// OUT.topology.json beside OUT.onnx, for whoever reads no models.
+static tsr_status write_topology(struct cli *c, const char *out, const tsr_topology *t)
+{
+    char path[4096];
+    size_t n = strlen(out);
+    if (n > 5 && strcmp(out + n - 5, ".onnx") == 0)
+        n -= 5;
+    if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)
+        return TSR_OK; // no file can have such a name
+    tsr_json *j = cli_json(c);
+    if (!j)
+        return TSR_NOMEM;
+    tsr_topology_add_json(t, j);
+    tsr_json_end(j);
+    tsr_status status = tsr_json_write(j, path);
+    tsr_json_free(j);
+    return status;
+}
+
 static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan_options *o,
                   const tsr_plan_summary *p)
 {
@@ -113,6 +134,8 @@ static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan
         status = tsr_plan_save(m, o, p, document);
     if (status == TSR_OK && out)
         status = tsr_model_save(m, out);
+    if (status == TSR_OK && out && o->topology)
+        status = write_topology(c, out, o->topology);
     int code = cli_finish(c, status);
     if (status != TSR_OK && status != TSR_INFEASIBLE)
         return code;
@@ -238,7 +261,8 @@ static const struct option options_table[] = {
     {"--config", "NAME", "name of the configuration that is made (default planN)"},
     {"--export-lp", "FILE", "write the 0-1 program that is solved"},
     {"--explain", "NODE", "the ways to run a node, and what the best plan with each would cost"},
-    {"-o", "OUT", "the model with its shardings"},
+    {"-o", "OUT",
+     "the model with its shardings (and OUT.topology.json, where a topology was given)"},
     {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
     {"--compare", NULL,
      "plan --compare A B: cost, memory and nodes that differ between two such files"},

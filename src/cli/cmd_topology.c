@@ -13,8 +13,31 @@ static bool is_file(const char *text)
     return f != NULL;
 }
 
+// A model has the topology that it was planned for.
+static bool is_model(const char *text)
+{
+    size_t n = strlen(text);
+    return n > 5 && strcmp(text + n - 5, ".onnx") == 0;
+}
+
+static tsr_status of_model(struct cli *c, const char *path, tsr_topology **out)
+{
+    tsr_model *m = NULL;
+    tsr_status status = tsr_model_load(c->session, path, &m);
+    *out = NULL;
+    if (status == TSR_OK)
+        status = tsr_model_topology(m, NULL, out);
+    tsr_model_free(m);
+    if (status != TSR_OK || *out)
+        return status;
+    fprintf(stderr, "tessera %s: %s was not planned: it has no topology\n", c->command->name, path);
+    return TSR_INVALID;
+}
+
 tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 {
+    if (is_model(text) && is_file(text))
+        return of_model(c, text, out);
     return is_file(text) ? tsr_topology_read(c->session, text, out)
                          : tsr_topology_parse(c->session, text, out);
 }
@@ -22,10 +45,11 @@ tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 // The numbers given on the command line replace those of every device and link.
 static int set_numbers(struct cli *c, tsr_topology *t)
 {
-    static const char *const names[] = {"--flops", "--bandwidth", "--latency", "--link-bandwidth"};
-    double number[4] = {0};
+    static const char *const names[] = {"--flops", "--bandwidth", "--latency", "--link-bandwidth",
+                                        "--overhead"};
+    double number[5] = {0};
     int64_t memory = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         const char *text = cli_value(c, names[i]);
         if (text && !cli_number(text, &number[i]))
             return cli_usage(c, "%s wants a positive number, not '%s'", names[i], text);
@@ -33,7 +57,8 @@ static int set_numbers(struct cli *c, tsr_topology *t)
     const char *text = cli_value(c, "--memory");
     if (text && !cli_read_bytes(text, &memory))
         return cli_usage(c, "--memory wants a size such as 16GiB, not '%s'", text);
-    tsr_topology_device d = {NULL, memory, number[0], number[1]};
+    tsr_topology_device d = {
+        .memory = memory, .flops = number[0], .bandwidth = number[1], .overhead = number[4]};
     for (int i = 0; i < tsr_topology_devices(t); i++)
         tsr_topology_set_device(t, i, &d);
     tsr_topology_set_links(t, number[2], number[3]);
@@ -44,11 +69,12 @@ static int set_numbers(struct cli *c, tsr_topology *t)
 
 static void print_devices(const tsr_topology *t)
 {
-    printf("%-7s %-10s %10s %14s %14s\n", "device", "name", "memory", "GFLOP/s", "memory GB/s");
+    printf("%-7s %-10s %10s %14s %14s %14s\n", "device", "name", "memory", "GFLOP/s", "memory GB/s",
+           "us per node");
     for (int i = 0; i < tsr_topology_devices(t); i++) {
         const tsr_topology_device *d = tsr_topology_device_at(t, i);
-        printf("%-7d %-10s %10s %14.1f %14.1f\n", i, d->name, cli_bytes(d->memory), d->flops / 1e9,
-               d->bandwidth / 1e9);
+        printf("%-7d %-10s %10s %14.1f %14.1f %14.2f\n", i, d->name, cli_bytes(d->memory),
+               d->flops / 1e9, d->bandwidth / 1e9, d->overhead * 1e6);
     }
 }
 
@@ -100,7 +126,7 @@ static int print_prices(struct cli *c, tsr_topology *t)
     return cli_finish(c, status);
 }
 
-// ---- the three verbs
+// ---- the verbs
 
 static tsr_json *as_json(struct cli *c, const tsr_topology *t)
 {
@@ -120,21 +146,58 @@ static int show(struct cli *c, tsr_topology *t)
     return tsr_topology_devices(t) > 1 ? print_prices(c, t) : code;
 }
 
-static int make(struct cli *c, tsr_topology *t)
+static int write_file(struct cli *c, const tsr_topology *t, const char *out, int code)
 {
-    const char *out = cli_value(c, "-o");
-    int code = cli_finish(c, TSR_OK);
     tsr_json *j = as_json(c, t);
-    if (!out)
-        return cli_print_json(c, j, code);
     if (j)
         tsr_json_end(j);
     tsr_status status = j ? tsr_json_write(j, out) : TSR_NOMEM;
     tsr_json_free(j);
     if (status != TSR_OK)
         return cli_finish(c, status);
-    cli_say(c, "wrote %s: %d devices, %zu links", out, tsr_topology_devices(t),
+    cli_say(c, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(t),
             tsr_topology_links(t));
+    return code;
+}
+
+static int make(struct cli *c, tsr_topology *t)
+{
+    const char *out = cli_value(c, "-o");
+    int code = cli_finish(c, TSR_OK);
+    return out ? write_file(c, t, out, code) : cli_print_json(c, as_json(c, t), code);
+}
+
+// "4" or "cpu:4": ranks on this host.
+static bool read_count(const char *text, uint64_t *out)
+{
+    return cli_count_of(strncmp(text, "cpu:", 4) == 0 ? text + 4 : text, out) && *out > 0;
+}
+
+static int measure(struct cli *c)
+{
+    tsr_run_options run = {.size = sizeof run};
+    tsr_measure_options o = {.size = sizeof o, .run = &run};
+    const char *devices = cli_value(c, "--devices"), *seconds = cli_value(c, "--seconds");
+    uint64_t n = 0;
+    if (devices && (!read_count(devices, &n) || n > 1024))
+        return cli_usage(c, "--devices wants a number of ranks such as cpu:4, not '%s'", devices);
+    if (seconds && !cli_number(seconds, &o.seconds))
+        return cli_usage(c, "--seconds wants a positive number, not '%s'", seconds);
+    int code = cli_read_run_options(c, &run);
+    if (code)
+        return code;
+    o.devices = (int)n;
+    tsr_topology *t = NULL;
+    tsr_status status = cli_engine(c, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_topology_measure(c->session, &o, &t);
+    code = cli_finish(c, status);
+    const char *out = cli_value(c, "-o");
+    if (t && (c->json || !c->quiet)) // NULL: a launcher's rank that is not the first
+        code = show(c, t);
+    if (t && out)
+        code = write_file(c, t, out, code);
+    tsr_topology_free(t);
     return code;
 }
 
@@ -142,8 +205,10 @@ static int run(struct cli *c)
 {
     const char *verb = c->arguments[0];
     bool shows = strcmp(verb, "show") == 0;
+    if (strcmp(verb, "measure") == 0)
+        return c->n_arguments == 1 ? measure(c) : cli_usage(c, "measure takes --devices cpu:N");
     if (!shows && strcmp(verb, "make") != 0)
-        return cli_usage(c, "'%s' is neither show nor make", verb);
+        return cli_usage(c, "'%s' is none of show, make and measure", verb);
     if (c->n_arguments < 2)
         return cli_usage(c, "name a topology: 4, ring:4, hosts:2x8, a JSON file ...");
     tsr_topology *t = NULL;
@@ -160,24 +225,32 @@ static int run(struct cli *c)
 }
 
 static const struct option options[] = {
-    {"-o", "FILE", "make: write the JSON there, not to standard output"},
+    {"-o", "FILE", "make, measure: write the JSON there"},
     {"--memory", "16GiB", "memory of every device"},
     {"--flops", "N", "float32 operations per second of every device"},
     {"--bandwidth", "N", "bytes of its memory per second of every device"},
+    {"--overhead", "S", "seconds that the engine takes for a node besides its work"},
     {"--latency", "S", "seconds of every link"},
     {"--link-bandwidth", "N", "bytes per second of every link"},
+    {"--devices", "cpu:N", "measure: so many ranks on this host (default: one for each core)"},
+    {"--seconds", "S", "measure: about so long (default 5)"},
+    {"--transport", "NAME", "measure: threads, shm (processes), mpi"},
+    {"--threads", "N", "measure: threads of each rank (default: cores / ranks, at least 1)"},
     END_OF_OPTIONS,
 };
 
 const struct command cmd_topology = {
     .name = "topology",
-    .arguments = "show|make TOPOLOGY",
+    .arguments = "show|make TOPOLOGY | measure",
     .summary = "which device reaches which, how fast, and what collectives cost",
     .detail = "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in the "
               "centre),\n"
               "tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, an adjacency list {4, "
               "[[1],[2],[3],[0]]}, or a\n"
-              "JSON file. make writes JSON, to be completed by hand.",
+              "JSON file, or a planned model (which keeps its topology). make writes JSON, to be "
+              "completed by hand.\n"
+              "measure times the engine and the transport with all ranks at work; plan --devices "
+              "FILE takes what it writes.",
     .example = "tessera topology show ring:4",
     .options = options,
     .min_arguments = 1,

@@ -11,6 +11,13 @@ int64_t tsr__planner_move_time(const struct planner *p, double bytes)
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 
+int64_t tsr__planner_compute(const struct planner *p, double work, double bytes)
+{
+    double seconds = work / p->flops, moving = bytes / p->bandwidth;
+    double ps = ((seconds > moving ? seconds : moving) + p->overhead) * 1e12;
+    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
+}
+
 // What a device takes in goes through its memory, however many links bring it: read and written. (What is
 // folded is read as it comes, which the topology counts.)
 static int64_t copy_time(const struct planner *p, enum tsr_collective what, double bytes, double n)
@@ -36,7 +43,8 @@ int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
     int64_t ps = tsr__topology_cost(p->topology, what, &all, bytes);
-    ps = ps < PLAN_NEVER ? ps + copy_time(p, what, (double)bytes, (double)size) : ps;
+    if (ps < PLAN_NEVER && !tsr__topology_measured(p->topology, what, (int)size))
+        ps += copy_time(p, what, (double)bytes, (double)size);
     return ps < PLAN_NEVER ? ps : PLAN_NEVER;
 }
 

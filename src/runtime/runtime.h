@@ -9,4 +9,29 @@
 
 #define RUN_TOKEN_OUTPUT "ai.tessera.token.out" // output of a rank's graph that is no result
 
+// ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
+
+#define MEASURE_POINTS 6 // sizes at which a collective is timed
+#define MEASURE_KINDS  6 // of collectives: all of enum tsr_collective that come before TSR_SEND
+#define MEASURE_GROUPS 4 // sizes of groups at most
+#define MEASURE_RANKS  64
+
+struct measured_rank {
+    double flops, bandwidth, overhead; // as a topology has them
+    int64_t memory;
+};
+struct measured {
+    int ranks;
+    bool one_host; // collectives were timed
+    struct measured_rank rank[MEASURE_RANKS];
+    double latency[MEASURE_RANKS][MEASURE_RANKS], bandwidth[MEASURE_RANKS][MEASURE_RANKS];
+    int n_groups, group[MEASURE_GROUPS]; // sizes of groups; all groups of one size at once
+    int64_t bytes[MEASURE_POINTS];       // of the whole tensor
+    double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
+};
+
+// Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
+tsr_status tsr__measure(tsr_session *s, const tsr_measure_options *options,
+                        struct measured *out) TSR_MUST_USE;
+
 #endif

@@ -174,6 +174,7 @@ tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
     if (!t)
         return TSR_NOMEM;
     link_kind(t, kind, side, n, centre);
+    t->text = tsr__arena_printf(&t->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
     tsr_status status = tsr__topology_finish(t, false);
     if (status == TSR_OK)
         *out = t;

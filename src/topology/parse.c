@@ -131,7 +131,8 @@ static tsr_status json_devices(tsr_topology *t, const json_t *list)
             t, i,
             &(tsr_topology_device){json_string_value(json_object_get(d, "name")),
                                    json_integer_value(json_object_get(d, "memory")),
-                                   positive(d, "flops"), positive(d, "bandwidth")});
+                                   positive(d, "flops"), positive(d, "bandwidth"),
+                                   positive(d, "overhead")});
     }
     return TSR_OK;
 }
@@ -153,6 +154,47 @@ static tsr_status json_links(tsr_topology *t, const json_t *list)
         tsr__topology_link(t, (int)a, (int)b, latency, bandwidth);
         if (json_is_true(json_object_get(l, "both")))
             tsr__topology_link(t, (int)b, (int)a, latency, bandwidth);
+    }
+    return TSR_OK;
+}
+
+static bool json_times(const json_t *object, struct topology_times *out)
+{
+    const json_t *bytes = json_object_get(object, "bytes"),
+                 *seconds = json_object_get(object, "seconds");
+    const char *name = json_string_value(json_object_get(object, "collective"));
+    int64_t size = json_integer_value(json_object_get(object, "devices"));
+    size_t n = json_array_size(bytes);
+    *out = (struct topology_times){.what = TSR_COLLECTIVE_COUNT};
+    for (int k = 0; name && k < TSR_COLLECTIVE_COUNT; k++)
+        if (strcmp(name, tsr__topology_collective((enum tsr_collective)k)) == 0)
+            out->what = (enum tsr_collective)k;
+    if (out->what == TSR_COLLECTIVE_COUNT || size < 2 || size > TOPOLOGY_MAX_DEVICES || n < 2 ||
+        n > TOPOLOGY_TIMES || json_array_size(seconds) != n)
+        return false;
+    out->size = (int)size;
+    out->n = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        out->bytes[i] = json_integer_value(json_array_get(bytes, i));
+        out->seconds[i] = json_number_value(json_array_get(seconds, i));
+        if (out->bytes[i] <= (i ? out->bytes[i - 1] : 0) || !(out->seconds[i] > 0) ||
+            out->seconds[i] > 1e9)
+            return false;
+    }
+    return true;
+}
+
+static tsr_status json_collectives(tsr_topology *t, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list) && i < TOPOLOGY_MAX_DEVICES; i++) {
+        struct topology_times times;
+        if (!json_times(json_array_get(list, i), &times))
+            return refuse(t->session,
+                          "write {\"collective\": \"all-reduce\", \"devices\": 2, "
+                          "\"bytes\": [...], \"seconds\": [...]}, sizes ascending",
+                          "entry %zu of \"collectives\" is damaged", i);
+        if (!tsr__topology_add_times(t, &times))
+            return TSR_NOMEM;
     }
     return TSR_OK;
 }
@@ -191,6 +233,8 @@ static tsr_status read_json(tsr_session *s, struct str text, tsr_topology **out)
         status = json_devices(t, devices);
     if (t && status == TSR_OK)
         status = json_links(t, json_object_get(root, "links"));
+    if (t && status == TSR_OK)
+        status = json_collectives(t, json_object_get(root, "collectives"));
     if (t)
         json_grid(t, json_object_get(root, "grid"));
     json_decref(root);

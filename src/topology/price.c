@@ -184,6 +184,54 @@ static struct priced *priced(tsr_topology *t, enum tsr_collective what,
     return at ? *at : NULL;
 }
 
+// ---- times that were measured
+
+const char *tsr__topology_collective(enum tsr_collective what)
+{
+    static const char *const names[TSR_COLLECTIVE_COUNT] = {
+        "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send"};
+    return names[what];
+}
+
+bool tsr__topology_add_times(tsr_topology *t, const struct topology_times *times)
+{
+    struct topology_times *at = vec_push(&t->arena, &t->times);
+    if (!at)
+        return false;
+    *at = *times;
+    for (int i = 1; i < at->n; i++) // more bytes are never faster
+        at->seconds[i] = at->seconds[i] > at->seconds[i - 1] ? at->seconds[i] : at->seconds[i - 1];
+    t->text = STR("");
+    return true;
+}
+
+static const struct topology_times *times_of(const tsr_topology *t, enum tsr_collective what,
+                                             int size)
+{
+    for (size_t i = 0; i < t->times.n; i++)
+        if (t->times.at[i].what == what && t->times.at[i].size == size)
+            return &t->times.at[i];
+    return NULL;
+}
+
+bool tsr__topology_measured(const tsr_topology *t, enum tsr_collective what, int size)
+{
+    return times_of(t, what, size) != NULL;
+}
+
+// On the line between its neighbours; beyond the last, along the last line.
+static double measured_time(const struct topology_times *m, double bytes, struct topology_way *way)
+{
+    int k = 1;
+    while (k + 1 < m->n && (double)m->bytes[k] < bytes)
+        k++;
+    double slope = (m->seconds[k] - m->seconds[k - 1]) / (double)(m->bytes[k] - m->bytes[k - 1]);
+    double past = bytes - (double)m->bytes[k - 1];
+    *way = (struct topology_way){"measured", m->seconds[k - 1] - slope * (double)m->bytes[k - 1],
+                                 slope};
+    return m->seconds[k - 1] + (past > 0 ? slope * past : 0);
+}
+
 int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way)
@@ -191,8 +239,9 @@ int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
     *way = (struct topology_way){"nothing", 0, 0};
     if (groups->size < 2 || bytes <= 0)
         return 0;
-    const struct priced *p = priced(t, what, groups);
-    double least = INFINITY;
+    const struct topology_times *m = times_of(t, what, groups->size);
+    const struct priced *p = m ? NULL : priced(t, what, groups);
+    double least = m ? measured_time(m, (double)bytes, way) : INFINITY;
     for (int i = 0; p && i < p->n; i++) {
         double time = p->way[i].latency + p->way[i].per_byte * (double)bytes;
         if (time < least)
@@ -282,6 +331,8 @@ tsr_status tsr_topology_cost(tsr_topology *t, tsr_collective what, const int *gr
         }
     out->picoseconds = tsr__topology_way(t, what, &g, bytes, &way);
     out->bound = tsr__topology_bound(t, what, &g, bytes);
+    if (tsr__topology_measured(t, what, n) && out->bound > out->picoseconds)
+        out->bound = out->picoseconds; // links were measured one pair at a time
     out->algorithm = way.algorithm;
     return t->arena.failed ? TSR_NOMEM : TSR_OK;
 }

@@ -83,6 +83,10 @@ void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_dev
         at->flops = d->flops;
     if (d->bandwidth > 0)
         at->bandwidth = d->bandwidth;
+    if (d->overhead > 0)
+        at->overhead = d->overhead;
+    if (d->name || d->memory > 0 || d->flops > 0 || d->bandwidth > 0 || d->overhead > 0)
+        t->text = STR("");
 }
 
 void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
@@ -92,6 +96,10 @@ void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
             t->links.at[i].latency = latency;
         if (bandwidth > 0)
             t->links.at[i].bandwidth = bandwidth;
+    }
+    if (latency > 0 || bandwidth > 0) {
+        t->text = STR("");
+        t->times.n = 0; // they were of other links
     }
     memset(t->route, 0, (size_t)t->n * sizeof *t->route);
     tsr__map_init(&t->priced, &t->arena, 64);
@@ -256,6 +264,29 @@ static void add_devices(const tsr_topology *t, tsr_json *j)
         tsr_json_int(j, "memory", t->device[i].memory);
         tsr_json_number(j, "flops", t->device[i].flops);
         tsr_json_number(j, "bandwidth", t->device[i].bandwidth);
+        if (t->device[i].overhead > 0)
+            tsr_json_number(j, "overhead", t->device[i].overhead);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static void add_times(const tsr_topology *t, tsr_json *j)
+{
+    tsr_json_begin(j, "collectives", '[');
+    for (size_t i = 0; i < t->times.n; i++) {
+        const struct topology_times *x = &t->times.at[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "collective", tsr__topology_collective(x->what));
+        tsr_json_int(j, "devices", x->size);
+        tsr_json_begin(j, "bytes", '[');
+        for (int k = 0; k < x->n; k++)
+            tsr_json_int(j, NULL, x->bytes[k]);
+        tsr_json_end(j);
+        tsr_json_begin(j, "seconds", '[');
+        for (int k = 0; k < x->n; k++)
+            tsr_json_number(j, NULL, x->seconds[k]);
+        tsr_json_end(j);
         tsr_json_end(j);
     }
     tsr_json_end(j);
@@ -276,6 +307,8 @@ void tsr_topology_add_json(const tsr_topology *t, tsr_json *j)
         tsr_json_end(j);
     }
     tsr_json_end(j);
+    if (t->times.n)
+        add_times(t, j);
     if (!t->n_grid)
         return;
     tsr_json_begin(j, "grid", '[');

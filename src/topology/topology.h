@@ -21,6 +21,15 @@ struct topology_link {
     double bandwidth; // bytes per second, one way
 };
 
+// How long a collective was seen to take over groups of one size, all groups at once.
+#define TOPOLOGY_TIMES 16
+struct topology_times {
+    enum tsr_collective what;
+    int size, n;
+    int64_t bytes[TOPOLOGY_TIMES];  // ascending
+    double seconds[TOPOLOGY_TIMES]; // not descending
+};
+
 struct tsr_topology {
     tsr_session *session;
     struct arena arena;
@@ -29,8 +38,10 @@ struct tsr_topology {
     VEC(struct topology_link) links;
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];
-    size_t *first; // by device: its first link (they are sorted), one more at the end
-    int **route;   // by source: the last link on the way to each device, or -1; made when needed
+    VEC(struct topology_times) times; // collectives that were measured
+    struct str text; // the generator that it is as made by; empty: none, or changed
+    size_t *first;   // by device: its first link (they are sorted), one more at the end
+    int **route;     // by source: the last link on the way to each device, or -1; made when needed
     struct map priced;
 };
 
@@ -56,6 +67,11 @@ int64_t tsr__topology_cost(tsr_topology *t, enum tsr_collective what,
 int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way);
+// The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
+bool tsr__topology_measured(const tsr_topology *t, enum tsr_collective what, int size);
+// Adds such times, made fit to be kept; before anything is priced.
+bool tsr__topology_add_times(tsr_topology *t, const struct topology_times *times);
+const char *tsr__topology_collective(enum tsr_collective what); // "all-reduce", ...
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
 int64_t tsr__topology_bound(tsr_topology *t, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);

@@ -103,6 +103,10 @@ static void test_refused(void **state)
                                        "{\"devices\": [1]}",
                                        "{\"devices\": [{}], \"links\": [{\"from\": 0, \"to\": 1}]}",
                                        "{\"devices\": ",
+                                       "{\"devices\": [{}, {}], \"collectives\": [{}]}",
+                                       "{\"devices\": [{}, {}], \"collectives\": [{\"collective\": "
+                                       "\"all-reduce\", \"devices\": 2, \"bytes\": [2, 1], "
+                                       "\"seconds\": [1, 2]}]}",
                                        "{27, [[1,2,3,6,9,1,],[0,2,4,7,A,J],...]}"};
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(list); i++) {
@@ -131,18 +135,59 @@ static void test_unreachable(void **state)
     tsr_session_free(s);
 }
 
+// Times that were measured are the price, on the line between their neighbours, and come back from JSON.
+static void test_measured(void **state)
+{
+    static const char text[] =
+        "{\"devices\": [{}, {}, {}, {}], \"links\": [{\"from\": 0, \"to\": 1, \"both\": true}, "
+        "{\"from\": 1, \"to\": 2, \"both\": true}, {\"from\": 2, \"to\": 3, \"both\": true}], "
+        "\"collectives\": [{\"collective\": \"all-reduce\", \"devices\": 4, \"bytes\": [1000, "
+        "2000, 4000], \"seconds\": [1e-6, 3e-6, 2e-6]}]}";
+    static const struct {
+        int64_t bytes, picoseconds;
+    } list[] = {{1, 1000000}, {1000, 1000000}, {1500, 2000000}, {2000, 3000000}, {8000, 3000000}};
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, text), *u;
+    tsr_json *j = tsr_json_new(s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_topology_add_json(t, j);
+    tsr_json_end(j);
+    u = read_ok(s, tsr_json_text(j));
+    const int all[] = {0, 1, 2, 3};
+    tsr_topology_price p;
+    for (size_t i = 0; i < TSR_COUNT(list); i++)
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(
+                tsr_topology_cost(k ? u : t, TSR_ALL_REDUCE, all, 4, list[i].bytes, &p), TSR_OK);
+            assert_string_equal(p.algorithm, "measured");
+            assert_true(llabs(p.picoseconds - list[i].picoseconds) <= 1);
+            assert_true(p.bound <= p.picoseconds);
+        }
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 3, 1500, &p), TSR_OK);
+    assert_string_not_equal(p.algorithm, "measured"); // another size of group
+    tsr_topology_set_links(t, 1e-6, 1e9);
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 4, 1500, &p), TSR_OK);
+    assert_string_not_equal(p.algorithm, "measured"); // other links than were measured
+    tsr_json_free(j);
+    tsr_topology_free(t);
+    tsr_topology_free(u);
+    tsr_session_free(s);
+}
+
 static void test_json_again(void **state)
 {
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *t = read_ok(s, "hosts:2x2"), *u;
-    tsr_topology_set_device(t, 1, &(tsr_topology_device){"CUDA:0", 123456789, 1e12, 2e11});
+    tsr_topology_set_device(t, 1, &(tsr_topology_device){"CUDA:0", 123456789, 1e12, 2e11, 3e-6});
     tsr_json *j = tsr_json_new(s);
     tsr_json_begin(j, NULL, '{');
     tsr_topology_add_json(t, j);
     tsr_json_end(j);
     u = read_ok(s, tsr_json_text(j));
     const tsr_topology_device *d = tsr_topology_device_at(u, 1);
+    assert_true(d->overhead == 3e-6);
     assert_string_equal(d->name, "CUDA:0");
     assert_true(d->memory == 123456789 && d->flops == 1e12 && d->bandwidth == 2e11);
     assert_int_equal(tsr_topology_links(u), tsr_topology_links(t));
@@ -170,7 +215,7 @@ static tsr_topology *plain(tsr_session *s, const char *text)
     tsr_topology *t = read_ok(s, text);
     tsr_topology_set_links(t, ALPHA, 1 / BETA);
     for (int i = 0; i < tsr_topology_devices(t); i++) // folding costs nothing
-        tsr_topology_set_device(t, i, &(tsr_topology_device){NULL, 0, 0, 1e29});
+        tsr_topology_set_device(t, i, &(tsr_topology_device){NULL, 0, 0, 1e29, 0});
     return t;
 }
 
@@ -257,7 +302,7 @@ static void test_simulated(void **state)
         int all[64], n = tsr_topology_devices(t);
         for (int k = 0; k < n; k++) {
             all[k] = k;
-            tsr_topology_set_device(t, k, &(tsr_topology_device){NULL, 0, 0, 1e29});
+            tsr_topology_set_device(t, k, &(tsr_topology_device){NULL, 0, 0, 1e29, 0});
         }
         for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++)
             for (int64_t bytes = 1 << 10; bytes <= 1 << 26; bytes <<= 8) {
@@ -309,11 +354,11 @@ static void test_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),  cmocka_unit_test(test_generators),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_unreachable),
-        cmocka_unit_test(test_json_again), cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_hosts),      cmocka_unit_test(test_simulated),
-        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_published),    cmocka_unit_test(test_generators),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_unreachable),
+        cmocka_unit_test(test_measured),     cmocka_unit_test(test_json_again),
+        cmocka_unit_test(test_closed_forms), cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_simulated),    cmocka_unit_test(test_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// measure_links.c - times the transport itself: every pair of ranks, one after the other, then collectives over groups of
+// each size, all groups at once.
+//
+// How often something is repeated is decided by the first of a group from a first try, and told to the others.
+#include "runtime/measure_rank.h"
+
+#include <stdlib.h>
+
+#define PLAN         0x6d65617375726573 // of these calls, which belong to no partition
+#define PING_BYTES   8
+#define LINK_BYTES   ((size_t)4 << 20)
+#define LEAST_TIMES  3
+#define MOST_TIMES   400
+#define SMALL_BYTES  ((int64_t)128 << 10)
+#define CALLS_ON_END 8
+#define SHARE_PAIRS  0.15 // of all seconds
+#define SHARE_ALL    0.35
+
+const int64_t tsr__measure_bytes[MEASURE_POINTS] = {1 << 10, 16 << 10, 128 << 10,
+                                                    1 << 20, 4 << 20,  16 << 20};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double tsr__measure_typical(double *times, size_t n)
+{
+    if (!n)
+        return 0;
+    qsort(times, n, sizeof *times, by_size);
+    return times[n / 8];
+}
+
+static struct comm_call call_of(struct measure_rank *r, const int64_t *group, int n,
+                                enum comm_kind kind)
+{
+    return (struct comm_call){.plan = PLAN,
+                              .id = r->id,
+                              .run = r->calls++,
+                              .kind = kind,
+                              .type = TSR_FLOAT,
+                              .group = group,
+                              .n_group = n,
+                              .op = "measure",
+                              .node = "links"};
+}
+
+// Calls are counted anew for each group: its members have made equally many.
+static void restart(struct measure_rank *r, int64_t what)
+{
+    r->id = -10 - what;
+    r->calls = 0;
+}
+
+// How often: as the first of the group says, from what its first try took.
+static tsr_status how_often(struct measure_rank *r, const int64_t *group, int n, double first,
+                            double seconds, int64_t *times, struct comm_trouble *why)
+{
+    double often = first > 0 ? seconds / first : MOST_TIMES;
+    *times = often < LEAST_TIMES ? LEAST_TIMES : often > MOST_TIMES ? MOST_TIMES : (int64_t)often;
+    struct comm_call c = call_of(r, group, n, COMM_BROADCAST);
+    c.type = TSR_UINT8;
+    return tsr__comm_broadcast(r->endpoint, &c, (int)group[0], times, sizeof *times, why);
+}
+
+// ---- pairs -------------------------------------------------------------------------------------
+
+// There and back again.
+static tsr_status ping(struct measure_rank *r, const int64_t *pair, void *p, size_t bytes,
+                       double *seconds, struct comm_trouble *why)
+{
+    struct endpoint *e = r->endpoint;
+    struct comm_incoming in = {.into = {.p = p, .bytes = bytes}};
+    bool first = e->rank == pair[0];
+    int other = (int)pair[first];
+    double began = tsr__now_s();
+    tsr_status st = TSR_OK;
+    for (int turn = 0; turn < 2 && st == TSR_OK; turn++) {
+        struct comm_call c = call_of(r, pair, 2, COMM_SEND);
+        st = (turn == 0) == first ? tsr__comm_send(e, &c, other, p, bytes, NULL, why)
+                                  : tsr__comm_recv(e, &c, other, &in, why);
+    }
+    *seconds = (tsr__now_s() - began) / 2;
+    return st;
+}
+
+static tsr_status time_pair(struct measure_rank *r, const int64_t *pair, size_t bytes, void *p,
+                            double seconds, double *out, struct comm_trouble *why)
+{
+    double times[MOST_TIMES], first;
+    int64_t n = 0;
+    tsr_status st = ping(r, pair, p, bytes, &first, why); // buffers are new
+    if (st == TSR_OK)
+        st = ping(r, pair, p, bytes, &first, why);
+    if (st == TSR_OK)
+        st = how_often(r, pair, 2, 2 * first, seconds, &n, why);
+    n = n > MOST_TIMES ? MOST_TIMES : n;
+    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+        st = ping(r, pair, p, bytes, &times[i], why);
+    *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
+    return st;
+}
+
+static tsr_status link(struct measure_rank *r, const int64_t *pair, void *p, double seconds,
+                       struct comm_trouble *why)
+{
+    double small = 0, large = 0;
+    restart(r, pair[0] * MEASURE_RANKS + pair[1]);
+    tsr_status st = time_pair(r, pair, PING_BYTES, p, seconds / 2, &small, why);
+    if (st == TSR_OK)
+        st = time_pair(r, pair, LINK_BYTES, p, seconds / 2, &large, why);
+    if (r->endpoint->rank != pair[0])
+        return st;
+    r->out->latency[pair[1]] = small;
+    r->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
+    return st;
+}
+
+static tsr_status out_of_memory(struct measure_rank *r, struct comm_trouble *why)
+{
+    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = r->endpoint->rank};
+    snprintf(why->text, sizeof why->text, "rank %d is out of memory", r->endpoint->rank);
+    return TSR_NOMEM;
+}
+
+tsr_status tsr__measure_links(struct measure_rank *r, struct comm_trouble *why)
+{
+    struct endpoint *e = r->endpoint;
+    int pairs = e->size * (e->size - 1) / 2, done = 0;
+    void *p = tsr__alloc(r->session, LINK_BYTES);
+    tsr_status st = p ? TSR_OK : out_of_memory(r, why);
+    if (p)
+        memset(p, 0, LINK_BYTES);
+    for (int a = 0; a < e->size; a++)
+        for (int b = a + 1; b < e->size && st == TSR_OK; b++) {
+            const int64_t pair[2] = {a, b};
+            if (e->rank == a || e->rank == b)
+                st = link(r, pair, p, r->seconds * SHARE_PAIRS / pairs, why);
+            if (st == TSR_OK) // the others keep still
+                st = tsr__comm_barrier(e, PLAN, "measured pair", why);
+            if (e->rank == 0)
+                tsr__progress(r->session, "links", (uint64_t)++done, (uint64_t)pairs);
+        }
+    tsr__free(r->session, p, LINK_BYTES);
+    return st;
+}
+
+// ---- collectives -------------------------------------------------------------------------------
+
+struct crew {
+    int64_t members[MEASURE_RANKS];
+    int n, self;
+    struct comm_buffer send[MEASURE_RANKS], recv[MEASURE_RANKS];
+    int64_t counts[MEASURE_RANKS];
+    char *in, *out;
+};
+
+// Groups of neighbours: 0 1, 2 3, ...
+static void crew_of(const struct measure_rank *r, int size, struct crew *c)
+{
+    int first = r->endpoint->rank / size * size;
+    c->n = size;
+    c->self = r->endpoint->rank - first;
+    for (int i = 0; i < size; i++)
+        c->members[i] = first + i;
+}
+
+static tsr_status to_all(struct measure_rank *r, struct crew *w, int64_t bytes, bool gather,
+                         struct comm_trouble *why)
+{
+    struct comm_call c = call_of(r, w->members, w->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
+    // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
+    size_t piece = (size_t)bytes / (size_t)w->n / (gather ? 1 : (size_t)w->n);
+    for (int i = 0; i < w->n; i++) {
+        size_t at = gather ? 0 : (size_t)i * piece;
+        w->send[i] = (struct comm_buffer){.p = w->in + at, .bytes = piece};
+        w->recv[i] = (struct comm_buffer){.p = w->out + (size_t)i * piece, .bytes = piece};
+    }
+    return tsr__comm_all_to_all(r->endpoint, &c, w->send, w->recv, why);
+}
+
+static tsr_status fold(struct measure_rank *r, struct crew *w, int64_t bytes,
+                       enum tsr_collective what, struct comm_trouble *why)
+{
+    static const enum comm_kind kinds[] = {[TSR_ALL_REDUCE] = COMM_ALL_REDUCE,
+                                           [TSR_REDUCE_SCATTER] = COMM_REDUCE_SCATTER,
+                                           [TSR_REDUCE] = COMM_REDUCE};
+    struct comm_call c = call_of(r, w->members, w->n, kinds[what]);
+    c.reduce = COMM_SUM;
+    c.count = bytes / (int64_t)sizeof(float);
+    if (what == TSR_ALL_REDUCE)
+        return tsr__comm_all_reduce(r->endpoint, &c, w->in, w->out, why);
+    if (what == TSR_REDUCE)
+        return tsr__comm_reduce(r->endpoint, &c, (int)w->members[0], w->in, w->out, why);
+    for (int i = 0; i < w->n; i++)
+        w->counts[i] = c.count / w->n;
+    c.count = 0;
+    return tsr__comm_reduce_scatter(r->endpoint, &c, w->in, w->counts, w->out, why);
+}
+
+static tsr_status once(struct measure_rank *r, struct crew *w, int64_t bytes,
+                       enum tsr_collective what, struct comm_trouble *why)
+{
+    if (what == TSR_ALL_GATHER || what == TSR_ALL_TO_ALL)
+        return to_all(r, w, bytes, what == TSR_ALL_GATHER, why);
+    if (what != TSR_BROADCAST)
+        return fold(r, w, bytes, what, why);
+    struct comm_call c = call_of(r, w->members, w->n, COMM_BROADCAST);
+    return tsr__comm_broadcast(r->endpoint, &c, (int)w->members[0], w->in, (size_t)bytes, why);
+}
+
+// Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes no time.
+static tsr_status some(struct measure_rank *r, struct crew *w, int64_t bytes,
+                       enum tsr_collective what, double *seconds, struct comm_trouble *why)
+{
+    int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
+    double began = tsr__now_s();
+    tsr_status st = TSR_OK;
+    for (int i = 0; i < n && st == TSR_OK; i++)
+        st = once(r, w, bytes, what, why);
+    *seconds = (tsr__now_s() - began) / n;
+    return st;
+}
+
+static tsr_status time_crew(struct measure_rank *r, struct crew *w, int64_t bytes,
+                            enum tsr_collective what, double seconds, double *out,
+                            struct comm_trouble *why)
+{
+    double times[MOST_TIMES], first = 0;
+    int64_t n = 0;
+    tsr_status st = tsr__comm_barrier(r->endpoint, PLAN, "measured collective", why);
+    for (int i = 0; i < 2 && st == TSR_OK; i++)
+        st = some(r, w, bytes, what, &first, why);
+    if (bytes <= SMALL_BYTES)
+        first *= CALLS_ON_END;
+    if (st == TSR_OK)
+        st = how_often(r, w->members, w->n, first, seconds, &n, why);
+    n = n > MOST_TIMES ? MOST_TIMES : n;
+    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+        st = some(r, w, bytes, what, &times[i], why);
+    *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
+    return st;
+}
+
+static tsr_status time_groups(struct measure_rank *r, struct crew *w, int k,
+                              struct comm_trouble *why)
+{
+    double each = r->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * r->n_groups);
+    tsr_status st = TSR_OK;
+    restart(r, MEASURE_RANKS * MEASURE_RANKS + k);
+    crew_of(r, r->group[k], w);
+    for (int what = 0; what < MEASURE_KINDS; what++) {
+        for (int i = 0; i < MEASURE_POINTS && st == TSR_OK; i++)
+            st = time_crew(r, w, tsr__measure_bytes[i], (enum tsr_collective)what, each,
+                           &r->out->seconds[what][k][i], why);
+        if (r->endpoint->rank == 0)
+            tsr__progress(r->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),
+                          (uint64_t)(r->n_groups * MEASURE_KINDS));
+    }
+    return st;
+}
+
+tsr_status tsr__measure_collectives(struct measure_rank *r, struct comm_trouble *why)
+{
+    size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
+    struct crew *w = tsr__alloc(r->session, sizeof *w);
+    char *memory = tsr__alloc(r->session, 2 * most);
+    tsr_status st = w && memory ? TSR_OK : out_of_memory(r, why);
+    if (st == TSR_OK) {
+        memset(memory, 0, 2 * most);
+        *w = (struct crew){.in = memory, .out = memory + most};
+    }
+    for (int k = 0; k < r->n_groups && st == TSR_OK; k++)
+        st = time_groups(r, w, k, why);
+    tsr__free(r->session, memory, 2 * most);
+    tsr__free(r->session, w, sizeof *w);
+    return st;
+}
