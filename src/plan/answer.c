@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // answer.c - what a chosen plan comes to: bytes on each device over time, and its communication.
 //
-// A value lies in the layout of its producer until its last reader has run; a layout that readers want besides is
-// there from the first of them to the last. Constants are stored in every layout that is wanted, whole ones once.
+// A value lies in the layout of its producer until its last reader has run or has got another one; a layout that
+// readers want besides is there from the first of them to the last. Constants are stored in every layout that is
+// wanted, once. It is never more than the rows of the program count (uses.c).
 #include "plan/internal.h"
 
-// A layout of a value, from the time of node `begin` to that of node `end`.
+// A layout of a value, from time `begin` until before `end`.
 struct form {
     uint32_t layout;
     size_t begin, end;
 };
 struct forms {
-    struct form at[PLAN_MAX_CANDIDATES];
+    struct form at[PLAN_MAX_CANDIDATES + 1];
     size_t n;
 };
 
-static struct form *find(struct forms *f, uint32_t layout)
+// A form that is what is wanted, or holds it on all devices that want it.
+static struct form *find(struct planner *p, struct forms *f, uint32_t want,
+                         const struct plan_value *v)
 {
     for (size_t i = 0; i < f->n; i++)
-        if (f->at[i].layout == layout)
+        if (f->at[i].layout == want ||
+            (!v->constant && tsr__planner_price(p, f->at[i].layout, want, v) == 0))
             return &f->at[i];
     return NULL;
 }
 
 static size_t time_of(const struct planner *p, const struct reader *r)
 {
-    return r->node == SIZE_MAX ? p->n_nodes : r->node;
+    return PLAN_TIMES * (r->node == SIZE_MAX ? p->n_nodes : r->node);
 }
 
 static uint32_t choice_of(const struct planner *p, const struct reader *r)
@@ -33,11 +37,17 @@ static uint32_t choice_of(const struct planner *p, const struct reader *r)
     return r->node == SIZE_MAX ? 0 : p->nodes[r->node].choice;
 }
 
+static void extend(struct form *f, size_t end)
+{
+    f->end = f->end < end ? end : f->end;
+}
+
 // Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere yet).
 static bool forms_of(struct planner *p, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
     struct arena a;
+    const struct plan_value *value = &p->values[tsr__value_id(v)];
     tsr__arena_init(&a, p->session);
     struct readers r = tsr__planner_readers(p, &a, v);
     out->n = 0;
@@ -46,15 +56,15 @@ static bool forms_of(struct planner *p, const tsr_value *v, uint32_t first, size
     for (size_t i = 0; i < r.n; i++) {
         uint32_t want = tsr__planner_wanted(p, &r.at[i], v, choice_of(p, &r.at[i]));
         size_t time = time_of(p, &r.at[i]);
-        struct form *f = find(out, want);
+        struct form *f = find(p, out, want, value);
+        if (!f && first != PLAN_NO_LAYOUT)
+            extend(&out->at[0], time + TIME_RUN);
         if (!f && out->n < PLAN_MAX_CANDIDATES) {
             f = &out->at[out->n++];
             *f = (struct form){want, time, time};
         }
         if (f)
-            f->end = time;
-        if (out->n && first != PLAN_NO_LAYOUT)
-            out->at[0].end = time;
+            extend(f, time + TIME_COMBINE);
     }
     bool ok = !a.failed;
     tsr__arena_free(&a);
@@ -85,7 +95,7 @@ static void add_form(struct account *m, const struct plan_value *v, const struct
             continue;
         }
         m->change[(size_t)d * m->n_times + f->begin] += bytes;
-        m->change[(size_t)d * m->n_times + f->end + 1] -= bytes;
+        m->change[(size_t)d * m->n_times + f->end] -= bytes;
     }
 }
 
@@ -108,20 +118,24 @@ static void rank_value(struct account *m, const tsr_value *v, int64_t bytes)
 static int64_t bytes_then(struct account *m, const struct plan_value *v, const struct form *f,
                           bool all_time)
 {
-    bool there = all_time || (f->begin <= m->time && m->time <= f->end);
+    bool there = all_time || (f->begin <= m->time && m->time < f->end);
     return there ? tsr__planner_held(m->p, m->a, f->layout, v, m->device) : 0;
 }
 
-static bool add_value(struct account *m, const tsr_value *v, uint32_t first, size_t begin)
+// before: as it lies until it is combined, or PLAN_NO_LAYOUT.
+static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uint32_t before,
+                      size_t run)
 {
     const struct plan_value *value = &m->p->values[tsr__value_id(v)];
     struct forms f;
-    bool constant = value->constant;
-    if (!forms_of(m->p, v, first, begin, &f))
+    bool combined = before != PLAN_NO_LAYOUT;
+    if (!forms_of(m->p, v, first, run + combined, &f))
         return false;
+    if (combined)
+        f.at[f.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
     for (size_t i = 0; i < f.n; i++) {
-        bool all_time = constant || (i == 0 && value->given);
+        bool all_time = value->constant || (i == 0 && value->given);
         if (m->top)
             bytes += bytes_then(m, value, &f.at[i], all_time);
         else
@@ -138,27 +152,30 @@ static bool add_values(struct account *m)
     const tsr_graph *g = tsr_model_graph(p->model);
     for (size_t i = 0; i < p->given.n; i++) {
         const tsr_value *v = p->given.at[i];
-        if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank), 0))
+        if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank),
+                       PLAN_NO_LAYOUT, 0))
             return false;
     }
     for (size_t i = 0; i < tsr_graph_initializer_count(g); i++) {
         const tsr_value *v = tsr_graph_initializer(g, i);
-        if (!tsr_value_is_input(v) && !add_value(m, v, PLAN_NO_LAYOUT, 0))
+        if (!tsr_value_is_input(v) && !add_value(m, v, PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
             return false;
     }
     for (size_t i = 0; i < p->n_nodes; i++) {
         const struct plan_node *n = &p->nodes[i];
-        for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++)
-            if (tsr_node_output(n->node, o) &&
-                !add_value(m, tsr_node_output(n->node, o), n->strategy->at.at[n->choice].out[o], i))
+        for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++) {
+            const struct candidate *c = &n->strategy->at.at[n->choice];
+            if (tsr_node_output(n->node, o) && !add_value(m, tsr_node_output(n->node, o), c->out[o],
+                                                          c->before[o], PLAN_TIMES * i + TIME_RUN))
                 return false;
+        }
     }
     return true;
 }
 
 static bool account(struct account *m, struct planner *p, struct arena *a)
 {
-    *m = (struct account){.p = p, .a = a, .n_times = p->n_nodes + 2};
+    *m = (struct account){.p = p, .a = a, .n_times = PLAN_TIMES * (p->n_nodes + 2)};
     m->all_time = ARENA_ARRAY(a, int64_t, (size_t)p->n);
     m->change = ARENA_ARRAY(a, int64_t, (size_t)p->n * m->n_times);
     return !a->failed && add_values(m) && !a->failed;
@@ -224,9 +241,11 @@ static const struct candidate *whole_of(const struct strategy *s, uint32_t *choi
     return NULL;
 }
 
-static int64_t run_whole(struct planner *p, int64_t memory, int64_t *bytes)
+static int64_t run_whole(struct planner *p, int64_t *bytes)
 {
-    int64_t time = 0;
+    int64_t time = 0, memory = p->n_classes ? 0 : PLAN_NO_LIMIT;
+    for (size_t c = 0; c < p->n_classes; c++)
+        memory = p->class_memory[c] > memory ? p->class_memory[c] : memory;
     for (size_t i = 0; i < p->n_nodes; i++) {
         struct plan_node *n = &p->nodes[i];
         const struct candidate *c = n->strategy ? whole_of(n->strategy, &n->choice) : NULL;
@@ -236,7 +255,7 @@ static int64_t run_whole(struct planner *p, int64_t memory, int64_t *bytes)
     return tsr__planner_memory(p, bytes) && bytes[0] <= memory ? time : 0;
 }
 
-int64_t tsr__planner_one_device(struct planner *p, int64_t memory)
+int64_t tsr__planner_one_device(struct planner *p)
 {
     uint32_t *kept = ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
     int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
@@ -244,7 +263,7 @@ int64_t tsr__planner_one_device(struct planner *p, int64_t memory)
         return 0;
     for (size_t i = 0; i < p->n_nodes; i++)
         kept[i] = p->nodes[i].choice;
-    int64_t time = run_whole(p, memory, bytes);
+    int64_t time = run_whole(p, bytes);
     for (size_t i = 0; i < p->n_nodes; i++)
         p->nodes[i].choice = kept[i];
     return time;

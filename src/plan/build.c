@@ -131,11 +131,10 @@ bool tsr__planner_candidates(struct planner *p)
 
 // ---- the program -------------------------------------------------------------------------------
 
-// Costs, names and weights of a strategy, shared by its nodes.
+// Costs and names of a strategy, shared by its nodes.
 struct columns {
-    int64_t *cost, *weights;
+    int64_t *cost;
     struct str *names;
-    bool weighs;
 };
 
 static struct columns *columns_of(struct planner *p, struct strategy *s)
@@ -146,7 +145,6 @@ static struct columns *columns_of(struct planner *p, struct strategy *s)
     if (!c)
         return NULL;
     c->cost = ARENA_ARRAY(&p->arena, int64_t, s->at.n + 1);
-    c->weights = ARENA_ARRAY(&p->arena, int64_t, s->at.n + 1);
     c->names = ARENA_ARRAY(&p->arena, struct str, s->at.n + 1);
     if (p->arena.failed)
         return NULL;
@@ -154,9 +152,7 @@ static struct columns *columns_of(struct planner *p, struct strategy *s)
         const struct candidate *x = &s->at.at[i];
         int64_t cost = x->compute + x->comm;
         c->cost[i] = cost < PLAN_NEVER ? cost : COST_FORBIDDEN;
-        c->weights[i] = x->weights;
         c->names[i] = x->name;
-        c->weighs = c->weighs || x->weights > 0;
     }
     s->columns = c;
     return c;
@@ -176,48 +172,27 @@ static bool add_nodes(struct planner *p)
             name = tsr__value_str(tsr_node_output(n->node, 0));
         n->var = tsr__program_node(&p->program, name, (uint32_t)n->strategy->at.n, c->cost);
         tsr__program_choices(&p->program, n->var, c->names);
-        if (c->weighs)
-            tsr__program_use(&p->program, p->limit, n->var, 0, p->n_times, c->weights);
     }
     return true;
 }
 
-// Inputs of the model lie whole on every device, all the time; what other ranges give, until it was read.
-static bool add_fixed(struct planner *p)
+static bool add_edges(struct planner *p)
 {
-    static const int64_t zero[1] = {0};
-    struct arena scratch;
-    tsr__arena_init(&scratch, p->session);
-    p->fixed = tsr__program_node(&p->program, STR("inputs"), 1, zero);
-    int64_t *sum = ARENA_ARRAY(p->work, int64_t, 1);
-    for (size_t i = 0; sum && i < p->given.n; i++) {
-        const struct plan_value *v = &p->values[tsr__value_id(p->given.at[i])];
-        int64_t bytes = tsr__planner_bytes(p, tsr__planner_whole(p, v->rank), v);
-        int64_t *own = v->given ? sum : ARENA_ARRAY(p->work, int64_t, 1);
-        if (own)
-            *own += bytes;
-        if (own && own != sum) {
-            struct readers r = tsr__planner_readers(p, &scratch, p->given.at[i]);
-            tsr__program_use(&p->program, p->limit, p->fixed, 0, (uint32_t)(2 * r.last + 2), own);
-        }
-    }
-    if (sum)
-        tsr__program_use(&p->program, p->limit, p->fixed, 0, p->n_times, sum);
-    bool ok = sum && !scratch.failed && !p->work->failed;
-    tsr__arena_free(&scratch);
-    return ok;
-}
-
-bool tsr__planner_program(struct planner *p, int64_t memory)
-{
-    p->n_times = (uint32_t)(2 * p->n_nodes + 2);
-    tsr__program_init(&p->program, p->work);
-    p->limit = tsr__program_limit(&p->program, STR("memory of a device"), memory, p->n_times);
-    if (!add_fixed(p) || !add_nodes(p))
-        return false;
+    for (size_t i = 0; i < p->given.n; i++)
+        if (!tsr__planner_given(p, p->given.at[i]))
+            return false;
     for (size_t i = 0; i < p->n_nodes; i++)
         for (size_t o = 0; p->nodes[i].strategy && o < tsr_node_output_count(p->nodes[i].node); o++)
             if (tsr_node_output(p->nodes[i].node, o) && !tsr__planner_edges(p, i, o))
                 return false;
-    return !p->arena.failed && !p->work->failed;
+    return true;
+}
+
+bool tsr__planner_program(struct planner *p, int64_t memory)
+{
+    p->n_times = (uint32_t)(PLAN_TIMES * p->n_nodes + PLAN_TIMES);
+    tsr__program_init(&p->program, p->work);
+    return tsr__planner_classes(p, memory) && tsr__planner_followed(p) && tsr__planner_limits(p) &&
+           add_nodes(p) && add_edges(p) && tsr__use_constants(p) && !p->arena.failed &&
+           !p->work->failed;
 }

@@ -164,9 +164,8 @@ static void cost(struct making *m, struct candidate *c)
             read > outputs)
             read = outputs;
         bytes += steers(m, false, i) ? 0 : read;
-        *(v->constant ? &c->weights : &c->work) += held;
+        c->weights += v->constant ? held : 0;
     }
-    c->work += outputs < (double)PLAN_NEVER ? (int64_t)outputs : PLAN_NEVER;
     c->compute = tsr__planner_compute(m->p, local_work(m), bytes + outputs);
 }
 
@@ -191,12 +190,16 @@ static bool number(struct making *m, struct tile_layout *const *out, struct cand
 {
     c->in = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_in + 1);
     c->out = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_out + 1);
-    if (!c->in || !c->out)
+    c->before = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_out + 1);
+    if (!c->in || !c->out || !c->before)
         return false;
     for (size_t i = 0; i < m->n_in; i++)
         c->in[i] = m->in[i] ? tsr__planner_layout(m->p, m->in[i]) : PLAN_NO_LAYOUT;
-    for (size_t i = 0; i < m->n_out; i++)
+    for (size_t i = 0; i < m->n_out; i++) {
         c->out[i] = out[i] ? tsr__planner_layout(m->p, out[i]) : PLAN_NO_LAYOUT;
+        c->before[i] =
+            out[i] && m->n_groups ? tsr__planner_layout(m->p, m->out[i]) : PLAN_NO_LAYOUT;
+    }
     return !m->p->arena.failed;
 }
 
@@ -467,7 +470,11 @@ static bool conform(struct making *m, struct candidate *c)
         if (!m->out[i] || c->out[i] == PLAN_NO_LAYOUT)
             continue;
         uint32_t wanted = tsr__planner_layout(m->p, m->out[i]);
+        if (c->out[i] == wanted)
+            continue;
         c->comm += tsr__planner_price(m->p, c->out[i], wanted, value_at(m, true, i));
+        if (c->before[i] == PLAN_NO_LAYOUT)
+            c->before[i] = c->out[i];
         c->out[i] = wanted;
     }
     return true;
@@ -567,7 +574,7 @@ static struct strategy *strategy_new(struct planner *p, const tsr_node *n, const
     struct strategy *s = ARENA_NEW(&p->arena, struct strategy);
     if (!s)
         return NULL;
-    s->id = (uint32_t)p->strategies.n;
+    s->id = p->n_strategies++;
     s->node = n;
     s->rule = r;
     s->whole = whole;

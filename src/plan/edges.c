@@ -99,21 +99,10 @@ uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const ts
 
 // ---- tables ------------------------------------------------------------------------------------
 
-// A value on the way to its readers.
-struct edge {
-    struct planner *p;
-    struct arena *a;
-    const tsr_value *v;
-    const struct plan_value *value;
-    size_t node, slot;
-    const struct strategy *from;
-    struct readers readers;
-};
-
-static size_t choices_of(const struct edge *e, const struct reader *r)
+size_t tsr__edge_choices(const struct planner *p, const struct reader *r)
 {
     bool one = r->node == SIZE_MAX || r->captures;
-    return one ? 1 : e->p->nodes[r->node].strategy->at.n;
+    return one ? 1 : p->nodes[r->node].strategy->at.n;
 }
 
 static bool all_zero(const int64_t *t, size_t n)
@@ -130,35 +119,36 @@ static int64_t capped(int64_t ps)
 }
 
 // Tables by what stands at their ends, so that equal layers have the same ones.
-static int64_t **cached(struct planner *p, const uint32_t *key, size_t n)
+void **tsr__planner_cached(struct planner *p, const uint32_t *key, size_t n)
 {
     struct str text = {(const char *)key, n * sizeof *key};
-    int64_t **found = tsr__map_get(&p->tables, text);
+    void **found = tsr__map_get(&p->tables, text);
     if (found)
         return found;
     void **slot = tsr__map_at(&p->tables, tsr__arena_str(&p->arena, text));
-    found = ARENA_NEW(&p->arena, int64_t *);
+    found = ARENA_NEW(&p->arena, void *);
     if (!slot || !found)
         return NULL;
     *slot = found;
     return found;
 }
 
-static uint32_t end_of(const struct edge *e, const struct reader *r)
+uint32_t tsr__edge_end(const struct planner *p, const struct reader *r)
 {
-    return r->node == SIZE_MAX ? UINT32_MAX - (e->p->gives ? 2 : 0)
+    return r->node == SIZE_MAX ? UINT32_MAX - (p->gives ? 2 : 0)
            : r->captures       ? UINT32_MAX - 1
-                               : e->p->nodes[r->node].strategy->id;
+                               : p->nodes[r->node].strategy->id;
 }
 
 // Prices from each choice of the producer to each of the reader. NULL: out of memory.
 static const int64_t *direct_table(struct edge *e, const struct reader *r)
 {
-    uint32_t key[5] = {1, e->from->id, (uint32_t)e->slot, end_of(e, r), (uint32_t)r->slot};
-    int64_t **kept = cached(e->p, key, TSR_COUNT(key));
+    uint32_t key[5] = {1, e->from->id, (uint32_t)e->slot, tsr__edge_end(e->p, r),
+                       (uint32_t)r->slot};
+    void **kept = tsr__planner_cached(e->p, key, TSR_COUNT(key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    size_t k = choices_of(e, r), n = e->from->at.n;
+    size_t k = tsr__edge_choices(e->p, r), n = e->from->at.n;
     int64_t *t = ARENA_ARRAY(&e->p->arena, int64_t, n * k + 1);
     for (size_t i = 0; t && i < n; i++)
         for (size_t j = 0; j < k; j++)
@@ -170,7 +160,7 @@ static const int64_t *direct_table(struct edge *e, const struct reader *r)
 }
 
 // The variable of the reader's node; an output of the model gets one of its own.
-static uint32_t var_of(struct edge *e, struct reader *r)
+uint32_t tsr__edge_var(struct edge *e, struct reader *r)
 {
     static const int64_t zero[1] = {0};
     if (r->node != SIZE_MAX && !r->captures)
@@ -198,7 +188,7 @@ static size_t shared_wants(struct edge *e, const struct reader *r, size_t n, uin
     size_t n_once = 0, n_out = 0;
     for (size_t i = 0; i < n; i++) {
         size_t begin = n_once;
-        for (size_t j = 0; j < choices_of(e, &r[i]); j++) {
+        for (size_t j = 0; j < tsr__edge_choices(e->p, &r[i]); j++) {
             uint32_t want = tsr__planner_wanted(e->p, &r[i], e->v, (uint32_t)j);
             if (listed(once, begin, want)) {
                 if (!listed(out, n_out, want) && n_out < cap)
@@ -239,7 +229,7 @@ struct shared_tables {
     struct copy_state *states;
     size_t n;
     int64_t *cost, *from, **to; // of the states; to the producer; to each reader
-    int64_t *copied;            // bytes of the copy
+    uint32_t key;               // no other tables have it
 };
 
 static bool fill_shared(struct edge *e, const struct reader *r, size_t n, struct shared_tables *t)
@@ -249,7 +239,6 @@ static bool fill_shared(struct edge *e, const struct reader *r, size_t n, struct
     size_t n_wants = shared_wants(e, r, n, wants, TSR_COUNT(wants)), k_from = e->from->at.n;
     t->n = copy_states(e, wants, n_wants, &t->states);
     t->cost = ARENA_ARRAY(a, int64_t, t->n + 1);
-    t->copied = ARENA_ARRAY(a, int64_t, t->n + 1);
     t->from = ARENA_ARRAY(a, int64_t, k_from * t->n + 1);
     t->to = ARENA_ARRAY(a, int64_t *, n + 1);
     if (a->failed)
@@ -257,12 +246,11 @@ static bool fill_shared(struct edge *e, const struct reader *r, size_t n, struct
     for (size_t s = 0; s < t->n; s++) {
         const struct copy_state *x = &t->states[s];
         t->cost[s] = x->cost;
-        t->copied[s] = x->copy == PLAN_NO_LAYOUT ? 0 : tsr__planner_bytes(e->p, x->copy, e->value);
         for (size_t i = 0; i < k_from; i++)
             t->from[i * t->n + s] = e->from->at.at[i].out[e->slot] == x->from ? 0 : COST_FORBIDDEN;
     }
     for (size_t i = 0; i < n; i++) {
-        size_t k = choices_of(e, &r[i]);
+        size_t k = tsr__edge_choices(e->p, &r[i]);
         t->to[i] = ARENA_ARRAY(a, int64_t, t->n * k + 1);
         for (size_t s = 0; t->to[i] && s < t->n; s++)
             for (size_t j = 0; j < k; j++) {
@@ -287,82 +275,100 @@ static struct shared_tables *shared_tables(struct edge *e, const struct reader *
     key[1] = e->from->id;
     key[2] = (uint32_t)e->slot;
     for (size_t i = 0; i < n; i++) {
-        key[3 + 2 * i] = end_of(e, &r[i]);
+        key[3 + 2 * i] = tsr__edge_end(e->p, &r[i]);
         key[4 + 2 * i] = (uint32_t)r[i].slot;
     }
-    int64_t **kept = cached(e->p, key, 2 * n + 3);
+    void **kept = tsr__planner_cached(e->p, key, 2 * n + 3);
     if (!kept || *kept)
-        return kept ? (struct shared_tables *)(void *)*kept : NULL;
+        return kept ? *kept : NULL;
     struct shared_tables *t = ARENA_NEW(&e->p->arena, struct shared_tables);
     if (!t || !fill_shared(e, r, n, t))
         return NULL;
-    *kept = (int64_t *)(void *)t;
-    return t;
-}
-
-// ---- memory ------------------------------------------------------------------------------------
-
-static const int64_t *bytes_by_choice(struct edge *e, const struct reader *r)
-{
-    uint32_t key[5] = {3, e->from->id, (uint32_t)e->slot, r ? end_of(e, r) : UINT32_MAX,
-                       r ? (uint32_t)r->slot : UINT32_MAX};
-    int64_t **kept = cached(e->p, key, TSR_COUNT(key));
-    if (!kept || *kept)
-        return kept ? *kept : NULL;
-    size_t k = r ? choices_of(e, r) : e->from->at.n;
-    int64_t *t = ARENA_ARRAY(&e->p->arena, int64_t, k + 1);
-    for (size_t i = 0; t && i < k; i++)
-        t[i] = tsr__planner_bytes(e->p,
-                                  r ? tsr__planner_wanted(e->p, r, e->v, (uint32_t)i)
-                                    : e->from->at.at[i].out[e->slot],
-                                  e->value);
+    t->key = ++e->p->n_shared;
     *kept = t;
     return t;
 }
 
+// ---- one value ---------------------------------------------------------------------------------
+
 static uint32_t time_of(const struct edge *e, const struct reader *r)
 {
-    return (uint32_t)(2 * (r->node == SIZE_MAX ? e->p->n_nodes : r->node));
+    return (uint32_t)(PLAN_TIMES * (r->node == SIZE_MAX ? e->p->n_nodes : r->node));
 }
 
-// What a reader gets in another layout is there while it is brought and while the reader runs.
-static bool use_by_reader(struct edge *e, struct reader *r)
+// The first time after the last reader.
+static uint32_t end_of(const struct edge *e)
 {
-    const int64_t *t = bytes_by_choice(e, r);
-    if (t)
-        tsr__program_use(&e->p->program, e->p->limit, var_of(e, r), time_of(e, r),
-                         time_of(e, r) + 2, t);
-    return t != NULL;
+    return (uint32_t)(PLAN_TIMES * e->readers.last) + TIME_COMBINE;
 }
 
-// With a single reader the value makes room for what was brought, else it stays until the last has run.
-static bool use_by_producer(struct edge *e, bool moved)
+// Whether another reader may want the layouts that this one has made for itself: then they stay.
+static uint32_t end_of_own(const struct edge *e, const struct reader *r, size_t n, size_t i)
 {
-    const int64_t *t = bytes_by_choice(e, NULL);
-    uint32_t end = (uint32_t)(2 * e->readers.last + (moved && e->readers.n == 1 ? 1 : 2));
-    if (t)
-        tsr__program_use(&e->p->program, e->p->limit, e->p->nodes[e->node].var,
-                         (uint32_t)(2 * e->node + 1), end, t);
-    return t != NULL;
+    uint32_t wants[PLAN_MAX_CANDIDATES];
+    size_t shared = shared_wants((struct edge *)e, r, n, wants, TSR_COUNT(wants));
+    for (size_t j = 0; j < tsr__edge_choices(e->p, &r[i]); j++)
+        if (listed(wants, shared, tsr__planner_wanted(e->p, &r[i], e->v, (uint32_t)j)))
+            return time_of(e, &r[n - 1]) + TIME_COMBINE;
+    return time_of(e, &r[i]) + TIME_COMBINE;
 }
 
-// ---- one value ---------------------------------------------------------------------------------
+// Where the value is not followed, all layouts that readers may share count.
+static bool use_shared(struct edge *e, uint32_t var, const struct shared_tables *t,
+                       struct reader *r, size_t n)
+{
+    uint32_t wants[PLAN_MAX_CANDIDATES], begin = time_of(e, &r[0]);
+    uint32_t end = time_of(e, &r[n - 1]) + TIME_COMBINE;
+    if (tsr__use_followed(e))
+        return tsr__use_copy(e, var, t->states, t->n, begin, end);
+    size_t shared = shared_wants(e, r, n, wants, TSR_COUNT(wants));
+    bool ok = tsr__use_all(e, var, t->n, wants, shared, begin, end);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = tsr__use_reader(e, &r[i], wants, shared);
+    return ok;
+}
 
 static bool connect_shared(struct edge *e, struct reader *r, size_t n)
 {
     struct program *g = &e->p->program;
     struct shared_tables *t = shared_tables(e, r, n);
+    bool followed = e->p->n_classes && tsr__use_followed(e);
     if (!t)
         return false;
     uint32_t var = tsr__program_node(g, str_of(tsr_value_name(e->v)), (uint32_t)t->n, t->cost);
-    tsr__program_edge(g, e->p->nodes[e->node].var, var, t->from);
-    for (size_t i = 0; i < n; i++)
-        if (!all_zero(t->to[i], t->n * choices_of(e, &r[i])))
-            tsr__program_edge(g, var, var_of(e, &r[i]), t->to[i]);
-    if (!all_zero(t->copied, t->n))
-        tsr__program_use(g, e->p->limit, var, time_of(e, &r[0]), time_of(e, &r[n - 1]) + 2,
-                         t->copied);
-    return use_by_producer(e, false);
+    tsr__program_edge(g, e->var, var, t->from);
+    for (size_t i = 0; i < n; i++) {
+        if (all_zero(t->to[i], t->n * tsr__edge_choices(e->p, &r[i])))
+            continue;
+        if (!followed)
+            tsr__program_edge(g, var, tsr__edge_var(e, &r[i]), t->to[i]);
+        else if (!tsr__use_arrival(e, var, t->states, t->n, t->key, &r[i], end_of_own(e, r, n, i)))
+            return false;
+    }
+    return !e->p->n_classes || (use_shared(e, var, t, r, n) && tsr__use_producer(e, end_of(e)));
+}
+
+// What lies where the producer leaves it: the states of the arrival at its only reader that wants it elsewhere.
+static struct copy_state *no_copies(struct edge *e)
+{
+    struct copy_state *s = ARENA_ARRAY(e->a, struct copy_state, e->from->at.n + 1);
+    for (size_t i = 0; s && i < e->from->at.n; i++)
+        s[i] = (struct copy_state){e->from->at.at[i].out[e->slot], PLAN_NO_LAYOUT, 0};
+    return s;
+}
+
+static bool connect_one(struct edge *e, struct reader *r)
+{
+    uint32_t run = time_of(e, r) + TIME_RUN;
+    bool followed = e->p->n_classes && tsr__use_followed(e);
+    struct copy_state *s = followed ? no_copies(e) : NULL;
+    if (!followed)
+        tsr__program_edge(&e->p->program, e->var, tsr__edge_var(e, r), direct_table(e, r));
+    if (!e->p->n_classes)
+        return true;
+    bool ok = followed ? s && tsr__use_arrival(e, e->var, s, e->from->at.n, 0, r, run + 1)
+                       : tsr__use_reader(e, r, NULL, 0);
+    return ok && tsr__use_producer(e, e->readers.n > 1 ? end_of(e) : run);
 }
 
 static bool connect(struct edge *e)
@@ -376,34 +382,74 @@ static bool connect(struct edge *e)
         const int64_t *t = direct_table(e, r);
         if (!t)
             return false;
-        if (!all_zero(t, e->from->at.n * choices_of(e, r)))
+        if (!all_zero(t, e->from->at.n * tsr__edge_choices(e->p, r)))
             moving[n++] = *r;
     }
     if (n > 1)
         return connect_shared(e, moving, n);
-    if (n == 1) {
-        tsr__program_edge(&e->p->program, e->p->nodes[e->node].var, var_of(e, &moving[0]),
-                          direct_table(e, &moving[0]));
-        if (!use_by_reader(e, &moving[0]))
-            return false;
-    }
-    return use_by_producer(e, n == 1);
+    return n ? connect_one(e, &moving[0]) : tsr__use_producer(e, end_of(e));
+}
+
+static bool run_edge(struct edge *e)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, e->p->session);
+    e->a = &scratch;
+    e->value = &e->p->values[tsr__value_id(e->v)];
+    e->readers = tsr__planner_readers(e->p, &scratch, e->v);
+    bool ok = !scratch.failed;
+    if (ok && e->readers.n)
+        ok = connect(e);
+    else if (ok && e->node == SIZE_MAX)
+        ok = tsr__use_producer(e, 0);
+    tsr__arena_free(&scratch);
+    return ok;
 }
 
 bool tsr__planner_edges(struct planner *p, size_t node, size_t slot)
 {
-    const tsr_value *v = tsr_node_output(p->nodes[node].node, slot);
-    struct arena scratch;
-    tsr__arena_init(&scratch, p->session);
     struct edge e = {.p = p,
-                     .a = &scratch,
-                     .v = v,
-                     .value = &p->values[tsr__value_id(v)],
+                     .v = tsr_node_output(p->nodes[node].node, slot),
                      .node = node,
                      .slot = slot,
-                     .from = p->nodes[node].strategy};
-    e.readers = tsr__planner_readers(p, &scratch, v);
-    bool ok = !scratch.failed && (e.readers.n == 0 || connect(&e));
-    tsr__arena_free(&scratch);
-    return ok;
+                     .from = p->nodes[node].strategy,
+                     .var = p->nodes[node].var};
+    return run_edge(&e);
+}
+
+// ---- what the caller gives ---------------------------------------------------------------------
+
+// Whole on every device.
+static struct strategy *given_whole(struct planner *p, const struct plan_value *v)
+{
+    uint32_t key[2 + TILE_MAX_RANK * 2] = {9, (uint32_t)v->bits};
+    for (int d = 0; d < v->rank; d++) {
+        key[2 + 2 * d] = (uint32_t)v->shape[d];
+        key[3 + 2 * d] = (uint32_t)((uint64_t)v->shape[d] >> 32);
+    }
+    void **kept = tsr__planner_cached(p, key, 2 + 2 * (size_t)v->rank);
+    if (!kept || *kept)
+        return kept ? *kept : NULL;
+    struct strategy *s = ARENA_NEW(&p->arena, struct strategy);
+    uint32_t *layouts = ARENA_ARRAY(&p->arena, uint32_t, 2);
+    struct candidate *c = s ? vec_push(&p->arena, &s->at) : NULL;
+    if (!c || !layouts)
+        return NULL;
+    layouts[0] = tsr__planner_whole(p, v->rank);
+    layouts[1] = PLAN_NO_LAYOUT;
+    *c = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
+    s->id = p->n_strategies++;
+    *kept = s;
+    return s;
+}
+
+bool tsr__planner_given(struct planner *p, const tsr_value *input)
+{
+    static const int64_t zero[1] = {0};
+    struct strategy *s = given_whole(p, &p->values[tsr__value_id(input)]);
+    if (!s)
+        return false;
+    struct edge e = {.p = p, .v = input, .node = SIZE_MAX, .from = s};
+    e.var = tsr__program_node(&p->program, tsr__value_str(input), 1, zero);
+    return run_edge(&e);
 }

@@ -17,6 +17,8 @@
 #define PLAN_MAX_AXES       2   // of the meshes that are tried
 #define PLAN_MAX_CANDIDATES 128 // of one node
 #define PLAN_NO_LAYOUT      UINT32_MAX
+#define PLAN_NO_LIMIT       (INT64_MAX / 16)
+#define PLAN_SMALL_CONSTANT 65536 // bytes: shared ones below are not followed layout by layout
 #define PLAN_NEVER          (INT64_C(1) << 55) // more than any price
 
 // What is known of a value for pricing: all sizes are numbers.
@@ -33,10 +35,10 @@ struct plan_value {
 struct candidate {
     uint32_t *in;          // by input: the layout that it needs; PLAN_NO_LAYOUT: absent
     uint32_t *out;         // by output: the layout that it gives, reductions done
+    uint32_t *before;      // by output: as it lies before that; PLAN_NO_LAYOUT: nothing is done
     int64_t compute;       // of the slowest device
     int64_t comm;          // of the reduction
     int64_t weights;       // bytes of constants on a device
-    int64_t work;          // bytes of inputs and outputs of a device while it runs
     const char *reduction; // the operator, or NULL
     struct str name;       // which factors are cut: "m/4"
     bool cut;
@@ -94,7 +96,8 @@ struct planner {
     struct plan_value *values;   // by value id
     struct map layout_ids;
     VEC(const struct tile_layout *) layouts;
-    struct map prices, strategies, tables;
+    struct map prices, strategies, tables, held;
+    uint32_t n_strategies, n_shared;
     struct plan_node *nodes; // of the main graph, in order
     size_t n_nodes;
     int64_t *node_at; // by node id: its place in nodes, or -1
@@ -104,10 +107,15 @@ struct planner {
     VEC(const tsr_value *) given; // lie whole on every device from the start
     struct arena *work;           // of the program
     struct program program;
-    uint32_t limit;   // of memory
-    uint32_t fixed;   // node of the program for what lies on every device in any case
-    uint32_t n_times; // two for each node: when its inputs are brought, and when it runs
+    uint32_t n_times; // of the program; PLAN_TIMES for each node
+    // Devices of one class have the same memory. No limit: no class.
+    size_t n_classes;
+    int64_t *class_of, *class_memory; // by device; by class
+    uint32_t *limits;                 // of the program, by class
+    int64_t followed; // bytes: of whole values above it the program follows where they lie exactly
 };
+// Times of a node: its inputs are brought, it runs, what it gave is combined.
+enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
 static inline int64_t tsr__planner_device(const struct planner *p, int64_t d)
 {
@@ -154,19 +162,62 @@ struct strategy *tsr__planner_strategy(struct planner *p, const tsr_node *n);
 bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_node *n, bool out,
                              size_t slot, uint32_t layout);
 
+// A value on the way to its readers.
+struct edge {
+    struct planner *p;
+    struct arena *a;
+    const tsr_value *v;
+    const struct plan_value *value;
+    size_t node; // that makes it; SIZE_MAX: it is given
+    size_t slot;
+    const struct strategy *from; // the ways in which it may lie
+    uint32_t var;                // that says in which
+    struct readers readers;
+};
+
 // edges.c
 // The readers of a value among the nodes that are needed, in order.
 struct readers tsr__planner_readers(struct planner *p, struct arena *a, const tsr_value *v);
 // The layout in which the reader wants the value if its node takes the candidate.
 uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const tsr_value *v,
                              uint32_t candidate);
-// Prices, copies and memory of the value that output `slot` of a node is.
+// Prices, copies and memory of the value that output `slot` of a node is, or an input of the model.
 bool tsr__planner_edges(struct planner *p, size_t node, size_t slot);
+bool tsr__planner_given(struct planner *p, const tsr_value *input);
+size_t tsr__edge_choices(const struct planner *p, const struct reader *r); // of the reader
+uint32_t tsr__edge_end(const struct planner *p, const struct reader *r);   // alike: the same number
+uint32_t tsr__edge_var(struct edge *e, struct reader *r);
+// A place for a table that is made once for all that are alike; NULL: out of memory.
+void **tsr__planner_cached(struct planner *p, const uint32_t *key, size_t n);
+
+// uses.c
+bool tsr__planner_classes(struct planner *p, int64_t memory); // 0: as the devices have it
+bool tsr__planner_limits(struct planner *p);
+bool tsr__planner_followed(struct planner *p); // which values are
+// Bytes on the fullest device of a class.
+int64_t tsr__planner_class_bytes(struct planner *p, size_t c, uint32_t layout,
+                                 const struct plan_value *v);
+// The value where its producer leaves it, until before `end`.
+bool tsr__use_producer(struct edge *e, uint32_t end);
+// A copy of it, by state of a variable of n states (PLAN_NO_LAYOUT: none).
+bool tsr__use_copy(struct edge *e, uint32_t var, const struct copy_state *states, size_t n,
+                   uint32_t begin, uint32_t end);
+// For values that are not followed: all these layouts of it; what the reader wants besides them.
+bool tsr__use_all(struct edge *e, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
+                  uint32_t begin, uint32_t end);
+bool tsr__use_reader(struct edge *e, struct reader *r, const uint32_t *but, size_t n);
+bool tsr__use_followed(const struct edge *e);
+// Between the states of a variable and a reader: what the reader has besides while it runs, until before `end` if it
+// was made for it. The price of that is an edge of the program.
+bool tsr__use_arrival(struct edge *e, uint32_t var, const struct copy_state *states, size_t n,
+                      uint32_t key, struct reader *r, uint32_t end);
+// The constants of all nodes, each layout once.
+bool tsr__use_constants(struct planner *p);
 
 // build.c: in this order.
 bool tsr__planner_list(struct planner *p);       // the nodes, and which of them are needed
 bool tsr__planner_candidates(struct planner *p); // of all that are needed
-// The program of the nodes that are listed. memory: of a device; bytes.
+// The program of the nodes that are listed. memory: bytes of each device; 0: as the topology says; PLAN_NO_LIMIT.
 bool tsr__planner_program(struct planner *p, int64_t memory);
 
 // answer.c: the chosen plan.
@@ -175,9 +226,9 @@ bool tsr__planner_memory(struct planner *p, int64_t *bytes);
 // What lies on the fullest device at its worst time, largest first; the number of entries.
 #define PLAN_MAX_BINDING 5
 size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out);
-// Time of one run on one device from the candidates that cut nothing; 0: it does not fit into
-// memory bytes, or a node has no such candidate. Choices are as before afterwards.
-int64_t tsr__planner_one_device(struct planner *p, int64_t memory);
+// Time of one run on one device from the candidates that cut nothing; 0: it does not fit into the
+// largest of them, or a node has no such candidate. Choices are as before afterwards.
+int64_t tsr__planner_one_device(struct planner *p);
 struct collective_count {
     const char *op;
     size_t count;

@@ -4,8 +4,6 @@
 
 #include <time.h>
 
-#define NO_LIMIT (INT64_MAX / 16)
-
 static double now_ms(void)
 {
     struct timespec t;
@@ -57,15 +55,7 @@ void tsr__planner_start(struct planner *p, tsr_model *m)
     tsr__map_init(&p->prices, &p->arena, 1024);
     tsr__map_init(&p->strategies, &p->arena, 256);
     tsr__map_init(&p->tables, &p->arena, 1024);
-}
-
-static int64_t memory_of(const struct planner *p, const tsr_plan_options *o)
-{
-    int64_t least = o->memory > 0 ? o->memory : NO_LIMIT;
-    for (int64_t d = 0; d < p->n && o->topology && o->memory <= 0; d++)
-        if (p->topology->device[d].memory > 0 && p->topology->device[d].memory < least)
-            least = p->topology->device[d].memory;
-    return least;
+    tsr__map_init(&p->held, &p->arena, 0);
 }
 
 // ---- the configuration -------------------------------------------------------------------------
@@ -259,9 +249,12 @@ static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
     return t;
 }
 
-static tsr_status refuse(struct planner *p, double ms, int64_t memory, tsr_plan_summary *out)
+static tsr_status refuse(struct planner *p, double ms, tsr_plan_summary *out)
 {
     struct program_least least = {0};
+    int64_t memory = p->class_memory[0];
+    for (size_t c = 1; c < p->n_classes; c++)
+        memory = p->class_memory[c] < memory ? p->class_memory[c] : memory;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .solve_ms = ms};
     tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
     if (st == TSR_OK && least.found)
@@ -279,28 +272,46 @@ static tsr_status refuse(struct planner *p, double ms, int64_t memory, tsr_plan_
     if (!what.p || !hint.p)
         return TSR_NOMEM;
     tsr__diag(p->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan fits into %lld bytes on each device; %lld bytes would do" STR_FMT,
-              (long long)memory, (long long)out->needs_bytes, STR_ARG(what));
+              "no plan fits into %lld bytes on %s; %lld bytes would do" STR_FMT, (long long)memory,
+              p->n_classes > 1 ? "the smallest device" : "each device", (long long)out->needs_bytes,
+              STR_ARG(what));
     return TSR_INFEASIBLE;
+}
+
+static bool fits(const struct program *g, const uint32_t *choice)
+{
+    for (uint32_t i = 0; i < g->limits.n; i++)
+        if (tsr__program_peak(g, i, choice, NULL) > g->limits.at[i].bound)
+            return false;
+    return true;
+}
+
+// The best plan without limits is the answer where it keeps them, and is found much faster.
+static tsr_status solve_program(struct planner *p, struct program_result *r)
+{
+    struct program free = p->program;
+    free.limits.n = 0;
+    tsr_status st = tsr__program_solve(&free, NULL, &p->arena, r);
+    if (st != TSR_OK || p->program.limits.n == 0 || (r->optimal && fits(&p->program, r->choice)))
+        return st;
+    return tsr__program_solve(&p->program, NULL, &p->arena, r);
 }
 
 static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
 {
     struct program_result r = {0};
-    int64_t memory = memory_of(p, o);
     double begin = now_ms();
+    int64_t memory = o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT;
     if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, memory))
         return TSR_NOMEM;
-    if (memory == NO_LIMIT)
-        p->program.limits.n = 0;
     tsr_status st = o->export_lp ? export_lp(p, o->export_lp) : TSR_OK;
     if (st == TSR_OK)
-        st = tsr__program_solve(&p->program, NULL, &p->arena, &r);
+        st = solve_program(p, &r);
     double ms = now_ms() - begin;
     if (st != TSR_OK)
         return st;
     if (!r.feasible)
-        return refuse(p, ms, memory, out);
+        return refuse(p, ms, out);
     take_choices(p, r.choice);
     st = add_config(p, o->config);
     if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
@@ -312,7 +323,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (st == TSR_OK)
         st = summarize(p, &r, ms, out);
     if (st == TSR_OK)
-        out->one_device = tsr__planner_one_device(p, memory);
+        out->one_device = tsr__planner_one_device(p);
     return st == TSR_OK && o->explain ? explain(p, o->explain, out) : st;
 }
 

@@ -155,8 +155,8 @@ static void the_longer_side_of_a_product_is_cut(void **state)
     static const int64_t m[] = {512, 256, 520, 504}, n[] = {256, 512, 512, 512};
     for (size_t i = 0; i < TSR_COUNT(m); i++) {
         struct net *t = net_new("8", 1e18, 1e9, 1e-12, 1e18);
-        tsr_value *y =
-            node(t, "MatMul", input(t, "x", DIMS(m[i], 64)), weight(t, "w", DIMS(64, n[i])), "y");
+        tsr_value *y = node(t, "MatMul", weight(t, "x", DIMS(m[i], 64)), // stored as it is read
+                            weight(t, "w", DIMS(64, n[i])), "y");
         plan(t, node(t, "ReduceSum", y, NULL, "sum"));
         assert_string_equal(made_as(t, y),
                             m[i] > n[i] ? "{8:0,1,2,3,4,5,6,7}" : "{1,8:0,1,2,3,4,5,6,7}");
@@ -174,10 +174,10 @@ static void tables_stay_where_they_are(void **state)
     tsr_value *table = weight(t, "table", DIMS(1000, 32));
     tsr_value *e = node(t, "Gather", table, input_of(t, "ids", TSR_INT64, DIMS(1, 8)), "e");
     tsr_value *y = node(t, "MatMul", e, transpose(t, table, DIMS(1, 0), "head"), "y");
-    t->o.memory = 220000; // twice a quarter of the table, and what is computed
+    t->o.memory = 110000; // a quarter of the table, stored once, and as much transposed; logits
     plan(t, y);
     for (size_t i = 0; i < t->p.devices; i++)
-        assert_true(t->p.memory[i] < 1000 * 32 * 4 * 3 / 2);
+        assert_in_range(t->p.memory[i], 1000 * 32, 110000);
     assert_true(t->p.cost < INT64_C(20000000)); // a table takes 128 us and more to move
     net_free(t);
 }

@@ -62,6 +62,72 @@ static void needed_memory_is_exact(void **state)
     net_free(t);
 }
 
+// A value that its reader takes as it lies is there once, however large it is.
+static void values_are_counted_once(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e15, 1e15, 1e-9, 1e9);
+    tsr_value *big =
+        node(t, "MatMul", input(t, "x", DIMS(1024, 8)), weight(t, "w", DIMS(8, 1024)), "big");
+    tsr_value *y = node(t, "ReduceSum", big, NULL, "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    t->o.memory = 1000;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    // x whole, half of w, half of the product, and a part of the sum
+    assert_int_equal(t->p.needs_bytes, 1024 * 8 * 4 + 512 * 8 * 4 + 1024 * 512 * 4 + 4);
+    assert_string_equal(t->p.binding[0].value, "big");
+    t->o.memory = t->p.needs_bytes;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    for (size_t i = 0; i < t->p.devices; i++)
+        assert_int_equal(t->p.memory[i], t->o.memory);
+    net_free(t);
+}
+
+// A constant with several readers is stored once for each layout.
+static void constants_are_counted_once(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e15, 1e15, 1e-9, 1e9);
+    tsr_value *w = weight(t, "w", DIMS(256, 256)), *y = input(t, "x", DIMS(1, 256));
+    static const char *const names[] = {"a", "b", "c", "d"};
+    for (int i = 0; i < 4; i++)
+        y = node(t, "MatMul", y, w, names[i]);
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    t->o.memory = 1000;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    int64_t half = INT64_C(256) * 256 * 4 / 2;
+    assert_in_range(t->p.needs_bytes, half, half + 5 * 256 * 4);
+    t->o.memory = 3 * half / 2;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    net_free(t);
+}
+
+// Four columns on three devices: the last has two of them, and the memory for that.
+static void devices_may_have_unlike_memories(void **state)
+{
+    (void)state;
+    const int64_t column = INT64_C(65536) * 4, more = 5000;
+    for (int larger = 0; larger < 3; larger++) {
+        struct net *t = net_new("3", 1e15, 1e15, 1e-9, 1e9);
+        tsr_value *y =
+            node(t, "MatMul", input(t, "x", DIMS(1, 65536)), weight(t, "w", DIMS(65536, 4)), "y");
+        assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+        t->o.memory = 0;
+        for (int i = 0; i < 3; i++) {
+            tsr_topology_device d = {.flops = 1e15, .bandwidth = 1e15};
+            d.memory = (i == larger ? 3 : 2) * column + more;
+            tsr_topology_set_device(t->topology, i, &d);
+        }
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        assert_int_equal(st, larger == 2 ? TSR_OK : TSR_INFEASIBLE);
+        if (st == TSR_OK)
+            assert_true(t->p.memory[0] < 2 * column + more && t->p.memory[2] > 3 * column);
+        else
+            assert_in_range(t->p.needs_bytes, 2 * column + more, 3 * column);
+        net_free(t);
+    }
+}
+
 static void plans_are_the_same_every_time(void **state)
 {
     (void)state;
@@ -181,6 +247,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_plan_is_followed),
         cmocka_unit_test(needed_memory_is_exact),
+        cmocka_unit_test(values_are_counted_once),
+        cmocka_unit_test(constants_are_counted_once),
+        cmocka_unit_test(devices_may_have_unlike_memories),
         cmocka_unit_test(plans_are_the_same_every_time),
         cmocka_unit_test(one_device_is_left_whole),
         cmocka_unit_test(one_device_is_told),
