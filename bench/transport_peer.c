@@ -28,7 +28,7 @@ int main(int argc, char **argv)
         double best = 1e30;
         for (size_t i = 0; in && out && i < n; i++)
             in[i] = out[i] = (float)(i % 7);
-        for (int round = 0; round < 4; round++) {
+        for (int round = 0; round < 8; round++) {
             double t = measure(in, out, (int)n, (int)strtol(argv[k + 1], NULL, 10));
             best = t < best ? t : best;
         }

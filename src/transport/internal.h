@@ -41,6 +41,32 @@ struct patience {
 // set then.
 bool tsr__patience(struct patience *p, bool crowded);
 
+// Two ranks with little to add up hand two cells back and forth: each writes the one that it read last time, and reads
+// the one that the other wrote. A line so travels once per call, and whoever may write needs not ask. What the other is
+// at is told by a stamp beside the number of the meeting.
+#define DESK_BYTES 4096
+struct desk {
+    _Alignas(64) char cells[2][DESK_BYTES];
+};
+static inline bool desk_fits(const struct comm_call *c, size_t bytes)
+{
+    return c->n_group == 2 && bytes <= DESK_BYTES && bytes > 0;
+}
+// The cell that the lower or the higher of both ranks writes at their turn of that number; the other reads it.
+static inline char *desk_cell(struct desk *d, bool higher, uint64_t turn)
+{
+    return d->cells[(turn + higher) & 1];
+}
+// Never 0: that is of a rank which is at something else.
+uint64_t tsr__desk_stamp(const struct comm_header *h, uint64_t meeting);
+// Says how two ranks differ whose stamps do.
+tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
+                             const struct comm_header *theirs, int their_rank,
+                             struct comm_trouble *why);
+// The sum of what lies in both cells, in the order of the ranks.
+void tsr__desk_fold(const struct comm_call *c, const char *theirs, bool higher, const void *in,
+                    void *out);
+
 // Sums of float32 from byte `at` on, as tsr__reduce has them; returns where it stopped (reduce_sum.c).
 size_t tsr__reduce_sum(const char *const *in, int n, char *const *out, int n_out, size_t at,
                        size_t end);

@@ -21,12 +21,13 @@
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
 // From one rank to another. arrived: meetings of the two that this rank has come to, and which of
-// its entries it showed at the last and the one before (2 bits). departed: meetings after which it
-// no longer reads what the other showed. Bytes put into the ring to the other; taken from the ring
+// its entries it showed at the last and the one before (2 bits); stamps of the last two, by number. departed: meetings
+// after which it no longer reads what the other showed; on a line of its own, because hardly anybody looks. Bytes put into the ring to the other; taken from the ring
 // that the other fills.
 struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
-    atomic_uint_fast64_t departed;
+    atomic_uint_fast64_t stamp[2];
+    _Alignas(SHM_LINE) atomic_uint_fast64_t departed;
     _Alignas(SHM_LINE) atomic_uint_fast64_t put;
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
     atomic_uint_fast64_t copied; // parts that were read where they lie
@@ -62,7 +63,7 @@ struct shm_head {
 
 // Where things lie in a segment for n ranks.
 struct shm_layout {
-    size_t slots, pairs, parts, stages, rings, heaps, ring_bytes, heap_bytes, bytes;
+    size_t slots, pairs, parts, stages, rings, desks, heaps, ring_bytes, heap_bytes, bytes;
 };
 
 struct shm_job {
@@ -87,6 +88,7 @@ struct shm_peer {
     uint64_t seen;                     // that it came to
     unsigned entry;                    // which it showed at the last of them that both came to
     uint64_t put, taken, copied, gave; // like in shm_pair; gave: parts given where they lie
+    uint64_t turns;                    // at the desk of both
     uint64_t beat;
     double silent_s, looked_s;
 };
@@ -151,6 +153,12 @@ static inline char *shm_ring(const struct shm_job *j, int from, int to)
     return j->base + j->at.rings + ((size_t)from * (size_t)j->n + (size_t)to) * j->at.ring_bytes;
 }
 
+static inline struct desk *shm_desk(const struct shm_job *j, int a, int b)
+{
+    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
+    return (struct desk *)(j->base + j->at.desks) + row * (size_t)j->n + column;
+}
+
 // ---- shm_job.c
 void tsr__shm_fail(struct shm_job *j, tsr_status status, int rank, const char *text);
 tsr_status tsr__shm_told(const struct shm_job *j, struct comm_trouble *why);
@@ -161,6 +169,9 @@ tsr_status tsr__shm_told(const struct shm_job *j, struct comm_trouble *why);
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *c, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
+// The same for two members that have put what they bring onto their desk.
+tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *c, int peer,
+                                 struct comm_trouble *why);
 // All members come to this point of the call.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
 // The entry that a member showed at this rank's last meeting with it.

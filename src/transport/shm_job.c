@@ -33,7 +33,8 @@ static struct shm_layout layout_of(int ranks)
     l.parts = l.pairs + whole_pages(n * n * sizeof(struct shm_pair));
     l.stages = l.parts + whole_pages(2 * n * n * sizeof(struct shm_part));
     l.rings = l.stages + n * SHM_STAGES * SHM_CHUNK;
-    l.heaps = l.rings + n * n * l.ring_bytes;
+    l.desks = l.rings + n * n * l.ring_bytes;
+    l.heaps = l.desks + n * n * sizeof(struct desk);
     l.bytes = l.heaps;
     return l;
 }

@@ -204,37 +204,48 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *c, const int64
     return TSR_OK;
 }
 
+// stamped: what is at the desk of both, or NULL.
+static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
+{
+    struct shm_pair *p = shm_pair(me->job, me->endpoint.rank, peer);
+    uint64_t meeting = ++me->peers[peer].meetings;
+    uint64_t before = atomic_load_explicit(&p->arrived, memory_order_relaxed) & 1;
+    uint64_t stamp = stamped ? tsr__desk_stamp(stamped, meeting) : 0;
+    atomic_store_explicit(&p->stamp[meeting & 1], stamp, memory_order_relaxed);
+    atomic_store_explicit(&p->arrived, meeting << 2 | before << 1 | (me->calls & 1),
+                          memory_order_release);
+    return stamp;
+}
+
 static void come(struct shm *me, const struct comm_call *c)
 {
-    uint64_t index = me->calls & 1;
-    for (int i = 0; i < c->n_group; i++) {
-        int peer = (int)c->group[i];
-        if (peer == me->endpoint.rank)
-            continue;
-        atomic_uint_fast64_t *word = &shm_pair(me->job, me->endpoint.rank, peer)->arrived;
-        uint64_t before = atomic_load_explicit(word, memory_order_relaxed) & 1;
-        atomic_store_explicit(word, ++me->peers[peer].meetings << 2 | before << 1 | index,
-                              memory_order_release);
-    }
+    for (int i = 0; i < c->n_group; i++)
+        if (c->group[i] != me->endpoint.rank)
+            come_to(me, (int)c->group[i], NULL);
+}
+
+static tsr_status await_member(struct shm *me, const struct comm_call *c, int peer,
+                               struct comm_trouble *why)
+{
+    struct shm_peer *p = &me->peers[peer];
+    uint64_t seen;
+    tsr_status st =
+        tsr__shm_await(me, c, peer, &shm_pair(me->job, peer, me->endpoint.rank)->arrived, 2,
+                       p->meetings, &seen, why);
+    if (st != TSR_OK)
+        return st;
+    p->seen = seen >> 2;
+    p->entry = p->seen > p->meetings ? seen >> 1 & 1 : seen & 1;
+    return TSR_OK;
 }
 
 static tsr_status await_members(struct shm *me, const struct comm_call *c, struct comm_trouble *why)
 {
-    for (int i = 0; i < c->n_group; i++) {
-        int peer = (int)c->group[i];
-        struct shm_peer *p = &me->peers[peer];
-        if (peer == me->endpoint.rank)
-            continue;
-        uint64_t seen;
-        tsr_status st =
-            tsr__shm_await(me, c, peer, &shm_pair(me->job, peer, me->endpoint.rank)->arrived, 2,
-                           p->meetings, &seen, why);
-        if (st != TSR_OK)
-            return st;
-        p->seen = seen >> 2;
-        p->entry = p->seen > p->meetings ? seen >> 1 & 1 : seen & 1;
-    }
-    return TSR_OK;
+    tsr_status st = TSR_OK;
+    for (int i = 0; i < c->n_group && st == TSR_OK; i++)
+        if (c->group[i] != me->endpoint.rank)
+            st = await_member(me, c, (int)c->group[i], why);
+    return st;
 }
 
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *c, struct comm_trouble *why)
@@ -260,6 +271,20 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *c, struct comm_
         if (peer != me->endpoint.rank && memcmp(&mine->header, theirs, SHM_LINE) != 0)
             st = tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why);
     }
+    return st;
+}
+
+tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *c, int peer,
+                                 struct comm_trouble *why)
+{
+    const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
+    uint64_t stamp = come_to(me, peer, mine);
+    tsr_status st = await_member(me, c, peer, why);
+    uint64_t meeting = me->peers[peer].meetings;
+    const struct shm_pair *p = shm_pair(me->job, peer, me->endpoint.rank);
+    if (st == TSR_OK && atomic_load_explicit(&p->stamp[meeting & 1], memory_order_relaxed) != stamp)
+        st = tsr__desk_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
+                               why);
     return st;
 }
 

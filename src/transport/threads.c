@@ -7,13 +7,15 @@
 // and data may be read. Departure: each member raises its second counter when it no longer touches
 // the others' memory; when all have, the caller may free its own. Counters are per pair of ranks,
 // so the k-th meeting of two ranks is always with each other: ranks that disagree about operator,
-// order or group meet in different calls, and find it.
+// order or group meet in different calls, and find it. Two ranks with little to add up copy it to
+// their desk instead (internal.h) and need no departure.
 //
 // When the job fails, a member may leave only when nobody reads its memory any more: see leave().
 #include "transport/internal.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 enum state {
     AT_WORK, // outside of calls, or waiting in one
@@ -21,22 +23,28 @@ enum state {
     GONE,    // left the job: ended, or failed
 };
 
+// What one rank tells another. stamp: of their last two meetings, 0 where they were not at the desk.
+struct word {
+    _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
+    atomic_uint_fast64_t stamp[2];
+    _Alignas(64) atomic_uint_fast64_t departed;
+    uint64_t turns; // at the desk of both; its own
+};
+
+// What never changes, what a call writes and others read, what only those look at who wait long: on lines of their own.
 struct slot {
-    struct endpoint endpoint; // first: an endpoint is its slot
+    _Alignas(64) struct endpoint endpoint; // first: an endpoint is its slot
     struct thread_job *job;
-    struct comm_header header;
-    const void *in;
-    void *out;
-    const struct comm_exchange *x;
-    atomic_int state;
-    atomic_int waiting_for; // rank, or -1
-    atomic_uint_fast64_t
-        *arrived; // [peer]: calls with that peer entered; written by this rank alone
-    atomic_uint_fast64_t *departed;
+    struct word *to;  // [peer]; written by this rank alone
     const void **ins; // scratch of one call, one entry per member
     void **outs;
     int64_t (*notes)[COMM_NOTES];
-    char pad[64]; // slots of different ranks share no cache line
+    _Alignas(64) struct comm_header header;
+    const void *in;
+    void *out;
+    const struct comm_exchange *x;
+    _Alignas(64) atomic_int state;
+    atomic_int waiting_for; // rank, or -1
 };
 
 struct thread_job {
@@ -44,12 +52,18 @@ struct thread_job {
     int n;
     bool crowded; // more ranks than cores: spinning only steals time
     struct slot *slots;
-    atomic_uint_fast64_t *counters;
-    size_t row; // words of one rank's counters
+    struct word *words; // [from][to]
+    struct desk *desks; // [lower][higher]
     atomic_int failed;
     pthread_mutex_t lock; // guards trouble while it is written
     struct comm_trouble trouble;
 };
+
+// Not by way of the slot, whose rank writes nearby.
+static struct word *word_of(const struct thread_job *j, int from, int to)
+{
+    return &j->words[(size_t)from * (size_t)j->n + (size_t)to];
+}
 
 static void threads_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
 {
@@ -102,7 +116,7 @@ static bool in_a_ring(const struct slot *me)
         const struct slot *s = &j->slots[at];
         int next = atomic_load(&s->waiting_for);
         if (next < 0 || atomic_load(&j->slots[next].state) != AT_WORK ||
-            atomic_load(&j->slots[next].arrived[at]) >= atomic_load(&s->arrived[next]))
+            atomic_load(&j->slots[next].to[at].arrived) >= atomic_load(&s->to[next].arrived))
             return false;
         at = next;
         if (at == me->endpoint.rank)
@@ -132,19 +146,19 @@ static tsr_status look(struct slot *me, const struct slot *peer, const struct co
                         peer->header.node, (long long)peer->header.id);
 }
 
-static tsr_status await_arrival(struct slot *me, struct slot *peer, const struct comm_call *c,
+static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_call *c,
                                 struct comm_trouble *why)
 {
-    int mine = me->endpoint.rank, theirs = peer->endpoint.rank;
-    uint_fast64_t wanted = atomic_load_explicit(&me->arrived[theirs], memory_order_relaxed);
+    const struct word *w = word_of(me->job, theirs, me->endpoint.rank);
+    uint_fast64_t wanted = atomic_load_explicit(&me->to[theirs].arrived, memory_order_relaxed);
     struct patience p = {0};
     int rings = 0;
-    while (atomic_load_explicit(&peer->arrived[mine], memory_order_acquire) < wanted) {
+    while (atomic_load_explicit(&w->arrived, memory_order_acquire) < wanted) {
         if (p.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&p, me->job->crowded))
             continue;
-        tsr_status st = look(me, peer, c, &rings, why);
+        tsr_status st = look(me, &me->job->slots[theirs], c, &rings, why);
         if (st != TSR_OK)
             return st;
     }
@@ -153,24 +167,40 @@ static tsr_status await_arrival(struct slot *me, struct slot *peer, const struct
     return TSR_OK;
 }
 
+// Raises the number of meetings with a peer; stamp 0: not at the desk. Returns the number.
+static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp)
+{
+    struct word *w = &me->to[peer];
+    uint64_t meeting = atomic_load_explicit(&w->arrived, memory_order_relaxed) + 1;
+    *stamp = at_desk ? tsr__desk_stamp(&me->header, meeting) : 0;
+    atomic_store_explicit(&w->stamp[meeting & 1], *stamp, memory_order_relaxed);
+    atomic_store_explicit(&w->arrived, meeting, memory_order_release);
+    return meeting;
+}
+
+static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
+{
+    atomic_store(&me->state, GONE);
+    return told(me->job, why);
+}
+
 // All members are there and say the same; or the job fails.
 static tsr_status arrive(struct slot *me, const struct comm_call *c, const int64_t *notes,
                          struct comm_trouble *why)
 {
     struct thread_job *j = me->job;
-    if (atomic_load_explicit(&j->failed, memory_order_relaxed)) {
-        atomic_store(&me->state, GONE);
-        return told(j, why);
-    }
+    uint64_t none;
+    if (atomic_load_explicit(&j->failed, memory_order_relaxed))
+        return already_failed(me, why);
     tsr__header_of(c, notes, &me->header);
     for (int i = 0; i < c->n_group; i++)
         if (c->group[i] != me->endpoint.rank)
-            atomic_fetch_add_explicit(&me->arrived[c->group[i]], 1, memory_order_release);
+            come_to(me, (int)c->group[i], false, &none);
     for (int i = 0; i < c->n_group; i++) {
         struct slot *peer = &j->slots[c->group[i]];
         if (peer == me)
             continue;
-        tsr_status st = await_arrival(me, peer, c, why);
+        tsr_status st = await_arrival(me, (int)c->group[i], c, why);
         if (st == TSR_OK)
             st = tsr__header_compare(&me->header, me->endpoint.rank, &peer->header,
                                      peer->endpoint.rank, why);
@@ -195,16 +225,19 @@ static tsr_status depart(struct slot *me, const struct comm_call *c, struct comm
 {
     struct thread_job *j = me->job;
     atomic_store_explicit(&me->state, AT_WORK, memory_order_release);
-    for (int i = 0; i < c->n_group; i++)
+    for (int i = 0; i < c->n_group; i++) {
+        atomic_uint_fast64_t *mine = &me->to[c->group[i]].departed;
         if (c->group[i] != me->endpoint.rank)
-            atomic_fetch_add_explicit(&me->departed[c->group[i]], 1, memory_order_release);
+            atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1,
+                                  memory_order_release);
+    }
     for (int i = 0; i < c->n_group; i++) {
         struct slot *peer = &j->slots[c->group[i]];
         if (peer == me)
             continue;
         uint_fast64_t wanted =
-            atomic_load_explicit(&me->departed[c->group[i]], memory_order_relaxed);
-        atomic_uint_fast64_t *theirs = &peer->departed[me->endpoint.rank];
+            atomic_load_explicit(&me->to[c->group[i]].departed, memory_order_relaxed);
+        atomic_uint_fast64_t *theirs = &peer->to[me->endpoint.rank].departed;
         struct patience p = {0};
         while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
             tsr__patience(&p, j->crowded);
@@ -239,10 +272,37 @@ static void reduce_slice(struct slot *me, const struct comm_call *c)
     tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
 }
 
+// Two members and few bytes: nobody touches another's memory.
+static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *c, const void *in,
+                                 void *out, size_t bytes, struct comm_trouble *why)
+{
+    struct thread_job *j = me->job;
+    bool higher = c->group[1] == me->endpoint.rank;
+    int peer = (int)c->group[!higher];
+    struct desk *d = &j->desks[c->group[0] * j->n + c->group[1]];
+    uint64_t turn = me->to[peer].turns++, stamp;
+    if (atomic_load_explicit(&j->failed, memory_order_relaxed))
+        return already_failed(me, why);
+    tsr__header_of(c, NULL, &me->header);
+    memcpy(desk_cell(d, higher, turn), in, bytes);
+    uint64_t meeting = come_to(me, peer, true, &stamp);
+    tsr_status st = await_arrival(me, peer, c, why);
+    const struct word *w = word_of(j, peer, me->endpoint.rank);
+    if (st == TSR_OK && atomic_load_explicit(&w->stamp[meeting & 1], memory_order_relaxed) != stamp)
+        st = tsr__desk_differs(&me->header, me->endpoint.rank, &j->slots[peer].header, peer, why);
+    if (st != TSR_OK)
+        return give_up(me, c, why);
+    tsr__desk_fold(c, desk_cell(d, !higher, turn), higher, in, out);
+    return TSR_OK;
+}
+
 static tsr_status threads_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
                                      void *out, struct comm_trouble *why)
 {
     struct slot *me = (struct slot *)e;
+    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
+    if (me->job->desks && desk_fits(c, bytes))
+        return reduce_at_desk(me, c, in, out, bytes, why);
     me->in = in;
     me->out = out;
     tsr_status st = arrive(me, c, NULL, why);
@@ -351,11 +411,18 @@ static void slot_init(struct thread_job *j, int rank, int cores)
                                     .host_cores = cores};
     s->job = j;
     atomic_init(&s->waiting_for, -1);
-    s->arrived = j->counters + 2 * (size_t)rank * j->row;
-    s->departed = s->arrived + j->row;
+    s->to = j->words + (size_t)rank * n;
     s->ins = ARENA_ARRAY(&j->arena, const void *, n);
     s->outs = ARENA_ARRAY(&j->arena, void *, n);
     s->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&j->arena, int64_t, n * COMM_NOTES);
+}
+
+// Large, and mostly never touched; NULL: everything goes without.
+static struct desk *open_desks(size_t pairs)
+{
+    void *p = mmap(NULL, pairs * sizeof(struct desk), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
 }
 
 struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_options *options)
@@ -368,9 +435,10 @@ struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_opt
         return NULL;
     j->arena = a;
     j->n = n;
-    j->row = ((size_t)n + 7) / 8 * 8; // whole cache lines
+    size_t pairs = (size_t)n * (size_t)n;
     j->slots = arena_get(&j->arena, (size_t)n * sizeof *j->slots, 64);
-    j->counters = arena_get(&j->arena, (size_t)n * 2 * j->row * sizeof *j->counters, 64);
+    j->words = arena_get(&j->arena, pairs * sizeof *j->words, 64);
+    j->desks = open_desks(pairs);
     pthread_mutex_init(&j->lock, NULL);
     int cores = tsr__cores();
     j->crowded = n > cores;
@@ -392,6 +460,8 @@ void tsr__threads_free(struct thread_job *j)
     if (!j)
         return;
     pthread_mutex_destroy(&j->lock);
+    if (j->desks)
+        munmap(j->desks, (size_t)j->n * (size_t)j->n * sizeof *j->desks);
     struct arena a = j->arena; // it holds the job itself
     tsr__arena_free(&a);
 }

@@ -132,6 +132,31 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
+uint64_t tsr__desk_stamp(const struct comm_header *h, uint64_t meeting)
+{
+    return tsr__hash64(h, offsetof(struct comm_header, notes), meeting) | 1;
+}
+
+tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
+                             const struct comm_header *theirs, int their_rank,
+                             struct comm_trouble *why)
+{
+    char a[128];
+    tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
+    if (st != TSR_OK)
+        return st;
+    describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came there
+    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, rank %d is not", a,
+                        their_rank);
+}
+
+void tsr__desk_fold(const struct comm_call *c, const char *theirs, bool higher, const void *in,
+                    void *out)
+{
+    const void *ins[2] = {higher ? theirs : in, higher ? in : theirs};
+    tsr__reduce(c->type, c->reduce, ins, 2, &out, 1, 0, c->count);
+}
+
 double tsr__now_s(void)
 {
     struct timespec t;
@@ -217,7 +242,8 @@ tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, c
     if (st == TSR_OK) {
         double began = e->timed ? tsr__now_s() : 0;
         st = e->transport->all_reduce(e, c, in, out, why);
-        e->comm_s += e->timed ? tsr__now_s() - began : 0;
+        if (e->timed)
+            e->comm_s += tsr__now_s() - began;
         return st;
     }
     e->transport->fail(e, st, e->rank, why->text);
@@ -234,7 +260,8 @@ tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
     if (st == TSR_OK) {
         double began = e->timed ? tsr__now_s() : 0;
         st = e->transport->exchange(e, c, x, why);
-        e->comm_s += e->timed ? tsr__now_s() - began : 0;
+        if (e->timed)
+            e->comm_s += tsr__now_s() - began;
         return st;
     }
     e->transport->fail(e, st, e->rank, why->text);

@@ -211,6 +211,42 @@ static void test_groups(void **state)
     world_close(&w);
 }
 
+// Two ranks again and again, with little and with more than fits on their desk, one of them late now and then.
+static void act_pair(struct actor *a)
+{
+    static const int64_t counts[] = {1, 256, 1024, 7, 1025, 16, 3000, 1000};
+    struct timespec nap = {0, 200000};
+    float *x = malloc(3000 * sizeof *x), *y = malloc(3000 * sizeof *y);
+    for (int round = 0; round < 2000 && a->status == TSR_OK; round++) {
+        struct comm_call c = call_of(a, COMM_ALL_REDUCE, 0);
+        c.reduce = COMM_SUM;
+        c.count = counts[(round * 5 + round / 17) % 8];
+        c.run = (uint64_t)round;
+        for (int64_t i = 0; i < c.count; i++)
+            x[i] = input_of(a->rank + round, i);
+        if (round % 97 == 13 + a->rank)
+            nanosleep(&nap, NULL);
+        float *out = round % 3 ? y : x;
+        a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, out, &a->why);
+        for (int64_t i = 0; i < c.count && a->status == TSR_OK; i++)
+            if (out[i] != input_of(round, i) + input_of(1 + round, i))
+                a->status = TSR_BUG;
+    }
+    free(x);
+    free(y);
+}
+
+static void test_pair(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    world_open(&w, 2, *state, 5);
+    world_run(&w, actors, act_pair, NULL);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(actors[k].status, TSR_OK);
+    world_close(&w);
+}
+
 static void act_barrier(struct actor *a)
 {
     for (int i = 0; i < 20 && a->status == TSR_OK; i++)
@@ -265,22 +301,29 @@ static void act_wrong(struct actor *a)
                                        : tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
 }
 
-static void test_disagreement(void **state)
+static void check_disagreement(const char *kind, int n, enum wrong which)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
+    world_open(&w, n, kind, 5);
+    world_run(&w, actors, act_wrong, &which);
+    for (int k = 0; k < n; k++) {
+        assert_int_equal(actors[k].status, TSR_PEER);
+        assert_non_null(strstr(actors[k].why.text, "rank 1"));
+        assert_non_null(strstr(actors[k].why.text, "good_one"));
+        assert_non_null(strstr(actors[k].why.text, "bad_one"));
+        assert_non_null(strstr(actors[k].why.text, wrong_words[which]));
+    }
+    world_close(&w);
+}
+
+// Two ranks meet at their desk; with another group they are three again.
+static void test_disagreement(void **state)
+{
     for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
-        enum wrong which = (enum wrong)wrong;
-        world_open(&w, 3, *state, 5);
-        world_run(&w, actors, act_wrong, &which);
-        for (int k = 0; k < 3; k++) {
-            assert_int_equal(actors[k].status, TSR_PEER);
-            assert_non_null(strstr(actors[k].why.text, "rank 1"));
-            assert_non_null(strstr(actors[k].why.text, "good_one"));
-            assert_non_null(strstr(actors[k].why.text, "bad_one"));
-            assert_non_null(strstr(actors[k].why.text, wrong_words[wrong]));
-        }
-        world_close(&w);
+        check_disagreement(*state, 3, (enum wrong)wrong);
+        if (wrong != GROUP)
+            check_disagreement(*state, 2, (enum wrong)wrong);
     }
 }
 
@@ -510,6 +553,7 @@ int main(void)
         ALL(test_all_reduce),
         ALL(test_exchange),
         ALL(test_groups),
+        ALL(test_pair),
         ALL(test_barrier),
         ALL(test_disagreement),
         ALL(test_sizes),
