@@ -701,6 +701,10 @@ typedef struct tsr_partition_options {
     const char *const *state;
     size_t n_state;
     bool dry_run; /* all but writing: folder may be NULL */
+    /* Domain of the communication operators. NULL: our own. "com.microsoft": AllReduce, AllGather and AllToAll as builds of ONNX
+     * Runtime with NCCL have them, for all ranks and parts of one size; what they cannot do is TSR_UNSUPPORTED, with a finding
+     * for each such communication. tsr_run does not run such a partition. */
+    const char *dialect;
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */

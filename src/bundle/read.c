@@ -148,6 +148,8 @@ static void read_model(struct reader *r, const json_t *root, struct manifest *m)
 {
     m->generator = text_member(r, root, "generator");
     m->configuration = text_member(r, root, "configuration");
+    if (!r->failed && json_object_get(root, "dialect"))
+        m->dialect = text_member(r, root, "dialect");
     const char *plan = text_member(r, root, "plan");
     if (!r->failed && !hex_ok(plan, 16))
         wrong(r, "plan", "is no fingerprint of 16 hex digits");

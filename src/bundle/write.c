@@ -156,6 +156,8 @@ const char *tsr__manifest_text(tsr_session *s, const struct manifest *m, tsr_jso
     tsr_json_string(j, "sha256", m->model_sha256);
     tsr_json_end(j);
     tsr_json_string(j, "configuration", m->configuration);
+    if (m->dialect)
+        tsr_json_string(j, "dialect", m->dialect);
     tsr_json_string(j, "plan", m->plan);
     tsr_json_int(j, "ranks", m->n_ranks);
     write_devices(j, m);

@@ -43,6 +43,7 @@ static int run(struct cli *c)
         .force = cli_flag(c, "--force"),
         .strict = cli_flag(c, "--strict"),
         .dry_run = cli_flag(c, "--dry-run"),
+        .dialect = cli_value(c, "--dialect"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *m = NULL;
@@ -69,6 +70,9 @@ static int run(struct cli *c)
 static const struct option options_table[] = {
     {"-o", "FOLDER", "the folder to make"},
     {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
+    {"--dialect", "DOMAIN",
+     "communication as ai.tessera (ours) or com.microsoft (builds of ONNX Runtime with NCCL) has "
+     "it"},
     {"--dry-run", NULL, "write nothing: only say what would be written"},
     {"--force", NULL, "replace an existing folder"},
     {"--keep-cut", "NAME",

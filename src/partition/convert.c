@@ -310,13 +310,32 @@ static struct form *list_form(struct plan *p, struct item *it, const struct tile
 }
 
 static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
+                            const tsr_node *reader);
+
+// Whole on every device, of which each takes what it wants: where only what all do together can be
+// said (dialect.c). NULL: that is what is wanted.
+static struct form *through_all(struct plan *p, struct item *it, const struct tile_layout *want,
+                                const tsr_node *reader)
+{
+    const struct tile_layout *all = tsr__layout_whole(p->arena, it->rank < 0 ? 0 : it->rank,
+                                                      p->all_devices, (size_t)p->n_ranks);
+    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(p, it, all, reader))
+        return NULL;
+    return local_form(p, it, want);
+}
+
+static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
     struct form *f = it->list ? list_form(p, it, want, reader) : tsr__plan_free(p, it, want);
     if (!f && plan_status(p) == TSR_OK)
         f = gather_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK && p->microsoft && tsr__layout_is_whole(want))
+        f = through_all(p, it, want, reader);
     if (!f && plan_status(p) == TSR_OK)
         f = lowered_form(p, it, want);
+    if (!f && plan_status(p) == TSR_OK && p->microsoft)
+        f = through_all(p, it, want, reader);
     if (!f && plan_status(p) == TSR_OK)
         f = reshard_form(p, it, want, reader);
     return plan_status(p) == TSR_OK ? f : NULL;

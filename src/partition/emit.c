@@ -40,7 +40,8 @@ static tsr_status copy_opsets(struct part *t)
     }
     if (!onnx && st == TSR_OK)
         st = tsr_model_set_opset(t->model, "", t->plan->opset);
-    return st == TSR_OK ? tsr_model_set_opset(t->model, COMM_DOMAIN, 1) : st;
+    const char *ours = t->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
+    return st == TSR_OK ? tsr_model_set_opset(t->model, ours, 1) : st;
 }
 
 tsr_value *tsr__part_input(struct part *t, struct item *it)
@@ -106,7 +107,7 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
     if (tsr__calls_left(p->model) && (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
         return st;
     if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||
-        (st = add_token(t)) != TSR_OK ||
+        (!p->microsoft && (st = add_token(t)) != TSR_OK) ||
         (st = tsr_model_set_metadata(t->model, "ai.tessera.plan", p->fingerprint)) != TSR_OK)
         return st;
     return tsr_model_set_metadata(t->model, "ai.tessera.rank", number.p);
@@ -412,18 +413,41 @@ static tsr_status add_token_output(struct part *t)
     return tsr_graph_add_output(t->graph, out);
 }
 
+// All values have element types that every opset in question has.
+static bool all_plain(const struct plan *p)
+{
+    for (uint32_t v = 0; v < tsr__model_value_ids(p->model); v++) {
+        const struct item *it = p->items[v];
+        if (it && !it->list && !tsr__type_plain(it->dtype))
+            return false;
+    }
+    return true;
+}
+
 // The lowest opset in which everything that the file holds means the same: older engines take it then.
 static tsr_status lower_opset(struct part *t)
 {
     int64_t least = 0, opset = t->plan->opset;
+    bool plain = all_plain(t->plan);
+    const tsr_node *why = NULL;
     if (tsr_model_function_count(t->model))
         return TSR_OK; // their bodies name opsets of their own
     for (tsr_node *n = tsr_model_next_node(t->model, NULL); n;
          n = tsr_model_next_node(t->model, n)) {
-        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset);
+        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset, plain);
+        why = changed > least ? n : why;
         least = changed > least ? changed : least;
     }
-    return least && least < opset ? tsr_model_set_opset(t->model, "", least) : TSR_OK;
+    if (!why)
+        return TSR_OK;
+    // For the message of an engine's refusal.
+    struct str text =
+        tsr__arena_printf(t->plan->arena, STR_FMT " '" STR_FMT "'", STR_ARG(tsr__node_op_str(why)),
+                          STR_ARG(tsr__node_str(why)));
+    tsr_status st = !text.p || least <= 17
+                        ? TSR_OK
+                        : tsr_model_set_metadata(t->model, "ai.tessera.opset", text.p);
+    return st == TSR_OK && least < opset ? tsr_model_set_opset(t->model, "", least) : st;
 }
 
 tsr_status tsr__parts_build(struct plan *p, struct part *parts)
@@ -438,7 +462,7 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts)
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = add_outputs(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = add_token_output(&parts[r]);
+        st = p->microsoft ? tsr__dialect_outputs(&parts[r]) : add_token_output(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = lower_opset(&parts[r]);
     return st;

@@ -340,8 +340,10 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             st->outputs[0]->local[r] = form_root(st->inputs[0])->local[r];
             continue;
         }
-        for (size_t i = 0; i < group->n && status == TSR_OK; i++)
-            status = emit_on(&parts[group->devices[i]], st, g);
+        for (size_t i = 0; i < group->n && status == TSR_OK; i++) {
+            struct part *t = &parts[group->devices[i]];
+            status = t->plan->microsoft ? tsr__dialect_emit(t, st) : emit_on(t, st, g);
+        }
     }
     return status;
 }

@@ -145,6 +145,7 @@ struct plan {
     int64_t n_comms;
     uint64_t common_bytes; // of the common file
     bool undigested;       // benchmarks: data files without digests
+    bool microsoft;        // communication as com.microsoft has it
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
 };
@@ -293,7 +294,17 @@ struct part {
     uint64_t data_bytes; // length of its data file
     uint64_t file_bytes; // of the rank file, once it is known
     bool uses_common;
+    // dialect.c: all communications, in order, and what they give
+    VEC(tsr_node *) comms;
+    VEC(const struct item *) items;
 };
+
+// dialect.c: the communication operators of com.microsoft instead of our own. All that they cannot
+// say becomes findings (TSR_UNSUPPORTED).
+tsr_status tsr__dialect_check(struct plan *p) TSR_MUST_USE;
+tsr_status tsr__dialect_emit(struct part *t, struct step *st) TSR_MUST_USE;
+tsr_status tsr__dialect_outputs(struct part *t) TSR_MUST_USE;
+tsr_status tsr__dialect_agree(struct plan *p, struct part *parts) TSR_MUST_USE;
 
 // windows.c: the rule's lists are in place of the node's own, and the numbers of one on this rank.
 bool tsr__lists_apply(const struct node_flow *nf);

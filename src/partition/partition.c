@@ -285,6 +285,7 @@ static tsr_status make_manifest(struct plan *p, const struct part *parts, struct
     *m = (struct manifest){.model_name = slash ? slash + 1 : path, .model_sha256 = p->model_sha256};
     m->generator = tsr__arena_printf(p->arena, "tessera %s", tsr_version()).p;
     m->configuration = tsr_config_name(p->flow->config);
+    m->dialect = p->microsoft ? "com.microsoft" : NULL;
     memcpy(m->plan, p->fingerprint, sizeof(m->plan));
     m->n_ranks = p->n_ranks;
     m->inputs = make_ports(p, false, &m->n_inputs);
@@ -502,6 +503,16 @@ static tsr_status inline_calls(tsr_model *m, tsr_model **out, const tsr_config *
     return st;
 }
 
+static tsr_status refuse_dialect(const tsr_model *m, const char *dialect)
+{
+    if (strcmp(dialect, "com.microsoft") == 0)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    tsr__diag(tsr_model_session(m), DIAG_partition_dialect, &at, "ai.tessera or com.microsoft",
+              "no communication operators of '%s' are known", dialect);
+    return TSR_UNSUPPORTED;
+}
+
 static tsr_status partition_with(struct plan *p, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -517,12 +528,14 @@ static tsr_status partition_with(struct plan *p, const char *folder,
         st = tsr__plan_ports(p, options);
     if (st == TSR_OK)
         st = tsr__plan_build(p);
+    if (st == TSR_OK && p->microsoft)
+        st = tsr__dialect_check(p);
     if (st == TSR_OK) {
         plan_fingerprint(p);
         st = tsr__parts_build(p, parts);
     }
     if (st == TSR_OK)
-        st = tsr__parts_agree(p, parts);
+        st = p->microsoft ? tsr__dialect_agree(p, parts) : tsr__parts_agree(p, parts);
     if (st == TSR_OK)
         st = options->dry_run ? measure(p, parts, &manifest)
                               : publish(p, parts, folder, options->force, &manifest);
@@ -548,8 +561,11 @@ tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_
     struct arena arena;
     tsr__arena_init(&arena, tsr_model_session(m));
     struct plan plan = {.arena = &arena, .undigested = undigested};
+    plan.microsoft = given.dialect && strcmp(given.dialect, COMM_DOMAIN) != 0;
     tsr_model *inlined = NULL;
-    st = inline_calls(m, &inlined, &config);
+    st = plan.microsoft ? refuse_dialect(m, given.dialect) : TSR_OK;
+    if (st == TSR_OK)
+        st = inline_calls(m, &inlined, &config);
     if (st == TSR_OK)
         st = plan_begin(&plan, inlined ? inlined : m, config);
     if (st == TSR_OK)

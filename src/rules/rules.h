@@ -225,8 +225,10 @@ tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
                             struct expanded *out) TSR_MUST_USE;
 
 // The last opset up to the given one in which the node's operator (of ai.onnx) changed, 17 at least: all between
-// mean the same. The given one where that is not known (versions.c).
-int64_t tsr__rule_changed(const tsr_node *n, int64_t opset);
+// mean the same. The given one where that is not known (versions.c). plain: what it reads and gives are of types that
+// all these opsets have (tsr__type_plain), so that versions which only brought types do not count.
+int64_t tsr__rule_changed(const tsr_node *n, int64_t opset, bool plain);
+bool tsr__type_plain(tsr_dtype type);
 
 // The table, for `tessera rules` and the lint: i-th row; false past the end.
 struct rule_row_text {

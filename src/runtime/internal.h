@@ -104,6 +104,9 @@ bool tsr__rank_keep(struct rank *r, const char *past, const char *present);
 void tsr__rank_findings(const struct rank *r, tsr_session *s);
 void tsr__rank_free(struct rank *r);
 
+// refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
+bool tsr__refused_opset(struct rank *r, const struct place *at, const char *words);
+
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
 
@@ -113,6 +116,9 @@ int tsr__rank_threads(int cores, int ranks, int wanted);
 tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
                            const char *text);
 
+struct manifest;
+// TSR_ENGINE for a partition whose communication is not ours.
+tsr_status tsr__run_dialect(tsr_session *s, const char *folder, const struct manifest *m);
 // The options of a run, whatever size the caller's struct has.
 tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out);
 // The place in the MPI job, kept by the session; NULL where ranks are threads.

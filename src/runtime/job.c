@@ -220,6 +220,20 @@ static tsr_status open_threads(tsr_job *j)
 
 // ---- opening -----------------------------------------------------------------------------------
 
+// Communication of another domain is for engines that have it, and for those to be started otherwise.
+tsr_status tsr__run_dialect(tsr_session *s, const char *folder, const struct manifest *m)
+{
+    if (!m->dialect)
+        return TSR_OK;
+    (void)tsr__run_refuse(
+        s, DIAG_engine_refused, folder,
+        "run its files with a build of ONNX Runtime that has NCCL, one process for "
+        "each; or partition again without --dialect",
+        "this partition communicates through operators that only builds of ONNX "
+        "Runtime with NCCL have");
+    return TSR_ENGINE;
+}
+
 // The folder, checked for the ranks that run here.
 static tsr_status open_folder(tsr_job *j, const char *folder)
 {
@@ -228,6 +242,9 @@ static tsr_status open_folder(tsr_job *j, const char *folder)
     if (st != TSR_OK)
         return st;
     j->has_bundle = true;
+    st = tsr__run_dialect(j->session, folder, &j->bundle.manifest);
+    if (st != TSR_OK)
+        return st;
     const struct manifest *m = &j->bundle.manifest;
     if (e && e->size != m->n_ranks) {
         char text[128];

@@ -24,7 +24,9 @@ tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_op
     tsr_status st = tsr__bundle_open(s, &a, folder, &b);
     if (st == TSR_OK) {
         *ranks = (int)b.manifest.n_ranks;
-        st = tsr__bundle_verify(&b, NULL, 0, o->check_files);
+        st = tsr__run_dialect(s, folder, &b.manifest);
+        if (st == TSR_OK)
+            st = tsr__bundle_verify(&b, NULL, 0, o->check_files);
         tsr__bundle_close(&b);
     }
     tsr__arena_free(&a);

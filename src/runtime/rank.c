@@ -90,6 +90,25 @@ static OrtStatus *open_session(struct rank *r, OrtSessionOptions *o)
     return st;
 }
 
+static tsr_status session_opened(struct rank *r, OrtStatus *status)
+{
+    const OrtApi *api = r->engine->api;
+    struct place at = place_of(r);
+    if (status && r->endpoint && no_memory(api->GetErrorMessage(status))) {
+        (void)engine_says(r, status, DIAG_rank_memory, "more memory for that rank, or more ranks",
+                          "a rank ran out of memory while its model was loaded");
+        return TSR_PEER;
+    }
+    if (status && tsr__refused_opset(r, &at, api->GetErrorMessage(status))) {
+        api->ReleaseStatus(status);
+        return TSR_ENGINE;
+    }
+    return engine_says(r, status, DIAG_engine_refused,
+                       "a newer ONNX Runtime may know the operator, type or version; custom "
+                       "operators are given with --ort-ops",
+                       "ONNX Runtime cannot load this model");
+}
+
 static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
 {
     const OrtApi *api = r->engine->api;
@@ -111,10 +130,7 @@ static tsr_status create_session(struct rank *r, OrtSessionOptions *o)
                          "check the path given with --ort-ops", r->ort_ops);
     if (st != TSR_OK)
         return st;
-    return engine_says(r, open_session(r, o), DIAG_engine_refused,
-                       "a newer ONNX Runtime may know the operator, type or version; custom "
-                       "operators are given with --ort-ops",
-                       "ONNX Runtime cannot load this model");
+    return session_opened(r, open_session(r, o));
 }
 
 static tsr_status read_names(struct rank *r, bool outputs)

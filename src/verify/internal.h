@@ -42,6 +42,8 @@ tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config,
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
 // where there is one; that it could not be found is no failure.
 void tsr__verify_locate(struct work *w, tsr_model *m, const char *config, tsr_first *out);
+// lowered.c: the file of the whole model, or of a copy that an older engine takes.
+tsr_status tsr__verify_lowered(struct work *w, const char **path) TSR_MUST_USE;
 // trials.c: random shardings, one after the other.
 tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
 

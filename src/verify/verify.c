@@ -113,7 +113,9 @@ static tsr_status run_whole(struct work *w)
     if (w->ran_whole)
         return TSR_OK;
     w->ran_whole = true;
-    return tsr_run_model(w->session, w->path, &whole, w->inputs, w->whole);
+    const char *path;
+    tsr_status st = tsr__verify_lowered(w, &path);
+    return st == TSR_OK ? tsr_run_model(w->session, path, &whole, w->inputs, w->whole) : st;
 }
 
 tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, struct outcome *out)

@@ -83,7 +83,8 @@ static void fill(struct bench *b, struct manifest *m)
                            &r,
                            1,
                            files,
-                           4};
+                           4,
+                           NULL};
     for (int i = 0; i < 4; i++) {
         struct sha256 d;
         tsr__sha256_init(&d);

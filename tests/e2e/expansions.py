@@ -8,6 +8,7 @@ import json, os, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
+import onnxruntime
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
 import cases_net, cases_norm, prove
@@ -111,9 +112,19 @@ def prove_case(d, name, since, c, rule):
     return count, None
 
 
+def lacks(name, since, c):
+    """Why the engine cannot be the judge of the case, or None."""
+    domain, _, op = name.rpartition(":")
+    old = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 20)
+    if old and op == "SkipSimplifiedLayerNormalization" and len(c["inputs"]) > 3:
+        return "%s of ONNX Runtime %s leaves its bias out" % (op, onnxruntime.__version__)
+    return prove.engine_lacks(prove.node_model(op, since, c, False, domain), c["inputs"])
+
+
 def main():
     rows = [json.loads(line) for line in subprocess.run([PRINT_RULE], check=True, capture_output=True, text=True).stdout.splitlines()]
     total = bad = 0
+    left_out = {}
     seen = set()
     with tempfile.TemporaryDirectory(prefix="tessera-expand-") as d:
         for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove)}.items():
@@ -128,6 +139,10 @@ def main():
                 rule = json.loads(subprocess.run([PRINT_RULE, file], check=True, capture_output=True, text=True).stdout)
                 if rule["whole"] or not any(f["kind"] == "stat" for f in rule["factors"]):
                     continue
+                why = lacks(name, since, c)
+                if why:
+                    left_out[why] = left_out.get(why, 0) + 1
+                    continue
                 n, wrong = prove_case(d, name, since, c, rule)
                 total += n
                 if n:
@@ -135,6 +150,8 @@ def main():
                 if wrong:
                     bad += 1
                     print("%s %s %s: %s" % (name, [None if v is None else list(np.shape(getattr(v, "value", v))) for v in c["inputs"]], c["attributes"], wrong[:500]))
+    for why in sorted(left_out):
+        print("left out, %d cases: %s" % (left_out[why], why))
     print("%d operators, %d cuts of statistics run and equal, %d wrong" % (len(seen), total, bad))
     return 1 if bad or not total else 0
 

@@ -121,7 +121,8 @@ def cases(p):
                     case(floats(7, 4, 3, 8), None, None, None, i32([0, 1, 2, 3], [4, 5, 6, 7]), i32(0, 4, 7), **heads)]
     grouped = dict(num_heads=8, kv_num_heads=4)
     group = [case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, **grouped),
-             case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 1), length(3), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
+             # no padding: what stands in the rows behind a sequence's end is whatever the memory held (ONNX Runtime 1.19)
+             case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(3, 1, 128), floats(3, 1, 64), floats(3, 1, 64), floats(3, 4, 5, 16), floats(3, 4, 5, 16), i32(5, 3, 4), length(6), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(2, 3, 256), None, None, None, None, i32(2, 2), length(3), outputs=3, **grouped),
              case(floats(2, 1, 128), floats(2, 1, 64), floats(2, 1, 64), floats(2, 4, 5, 16), floats(2, 4, 5, 16), i32(5, 5), length(6), *tables(8, 12), places(2, 1), do_rotary=1, outputs=3, **grouped),

@@ -260,6 +260,21 @@ class Machine:
         return self.session.run(None, {"x%d" % i: v for i, v in enumerate(inputs) if v is not None})
 
 
+def engine_lacks(model, inputs):
+    """Why ONNX Runtime cannot run the node, or None."""
+    import onnxruntime
+    n = model.graph.node[0]
+    name = "%s%s of opset %d" % (n.domain and n.domain + ":", n.op_type, max(o.version for o in model.opset_import if o.domain == n.domain))
+    try:
+        machine = Machine(model)
+        if machine.reference:
+            return "ONNX Runtime %s has no %s" % (onnxruntime.__version__, name)
+        machine([getattr(v, "value", v) if isinstance(v, Host) else v for v in inputs])
+    except Exception:
+        return "ONNX Runtime %s has no %s, or not with these inputs" % (onnxruntime.__version__, name)
+    return None
+
+
 # ---- cutting by a rule -------------------------------------------------------------------------------------
 
 def bounds(size, n, j):

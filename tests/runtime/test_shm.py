@@ -99,7 +99,8 @@ def out_of_memory(d):
     next(n for n in m.graph.node if n.op_type == "Relu").CopyFrom(h.make_node("Add", ["a", "none"], ["b"]))
     for transport in ("shm", "threads"):
         r = run(partition(d + "/" + transport, [parts[0], m]), {"x": x}, transport=transport)
-        assert r.status == "PEER" and "rank 1" in r.text and "too_big" in r.text and "rank-memory" in r.text, str(r)
+        assert r.status == "PEER" and "rank 1" in r.text and "rank-memory" in r.text, str(r)
+        assert "too_big" in r.text or "while its model was loaded" in r.text, str(r)  # an old engine computes it there
 
 
 @case

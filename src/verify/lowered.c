@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// lowered.c - the whole model for an ONNX Runtime that does not know its operator set: a copy that says the lowest
+// one in which all its operators mean the same. Parts of a model are written like that anyway.
+#include "verify/internal.h"
+#include "rules/rules.h"
+
+#include <stdlib.h>
+
+#define ALL_KNOW 21 // operator set that no release in question refuses
+#define KNOWS    23 // 1.23, which knows all of today's that matter here
+
+static bool plain(struct arena *a, tsr_model *m)
+{
+    struct shapes *s = tsr__shapes_new(a, m);
+    for (tsr_node *n = tsr_model_next_node(m, NULL); s && n; n = tsr_model_next_node(m, n))
+        for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+            const tsr_value *v = tsr_node_output(n, i);
+            if (v && !tsr__shapes_is_list(s, v) && !tsr__type_plain(tsr__shapes_of(s, v).dtype))
+                return false;
+        }
+    return s;
+}
+
+static int64_t opset_of(const tsr_model *m)
+{
+    for (size_t i = 0; i < tsr_model_opset_count(m); i++)
+        if (!tsr_model_opset_domain(m, i)[0])
+            return tsr_model_opset_version(m, i);
+    return 0;
+}
+
+static int64_t lowest(tsr_model *m, int64_t opset, bool types)
+{
+    int64_t least = 0;
+    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
+        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset, types);
+        least = changed > least ? changed : least;
+    }
+    return least;
+}
+
+tsr_status tsr__verify_lowered(struct work *w, const char **path)
+{
+    const char *found, *version;
+    int64_t opset = opset_of(w->model), least;
+    *path = w->path;
+    tsr_status st = tsr_engine_open(w->session, NULL, &found, &version);
+    if (st != TSR_OK || opset <= ALL_KNOW || tsr_model_function_count(w->model) ||
+        strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
+        return st;
+    least = lowest(w->model, opset, plain(&w->arena, w->model));
+    if (least >= opset || !least)
+        return TSR_OK;
+    tsr_model *m;
+    struct str copy = tsr__arena_printf(&w->arena, "%s/whole.onnx", w->scratch.folder);
+    st = copy.p ? tsr_model_load(w->session, w->path, &m) : TSR_NOMEM;
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_set_opset(m, "", least);
+    if (st == TSR_OK)
+        st = tsr_model_copy_data(m, copy.p);
+    if (st == TSR_OK)
+        st = tsr_model_save(m, copy.p);
+    tsr_model_free(m);
+    *path = copy.p;
+    return st;
+}
