@@ -5,29 +5,16 @@
 // one second for each. Prints one line for each figure: name, ours, the goal in the place
 // of a peer, ratio, goal, ok or short.
 #include "tessera.h"
+#include "help.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NODES   100000
 #define ROUNDS  5
 #define GOAL_MS 1000.0
-
-static double cpu_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench: %s failed\n", what);
-    exit(1);
-}
 
 // Rows stay whole; columns of all values are cut over 4 devices, and the rows of every second weight.
 static void annotate(tsr_node *n, tsr_config *c, int i, int wrong)

@@ -4,30 +4,17 @@
 // write what they find into it. Processor time, best of some rounds, taken in turns with the peer. Prints one line:
 // name, ours, peer, ratio, goal, ok or short.
 #include "tessera.h"
+#include "help.h"
 
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NODES  100000
 #define ROUNDS 5
 #define GOAL   3.0
-
-static double cpu_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench: %s failed\n", what);
-    exit(1);
-}
 
 // A linear layer among element-wise operators, again and again.
 static tsr_value *add_node(tsr_graph *g, int i, tsr_value *last, tsr_value *before)

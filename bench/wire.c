@@ -6,6 +6,7 @@
 // by the clock. Memory is the process's largest. Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
 #include "wire_models.h"
 #include "tessera.h"
+#include "help.h"
 
 #include <fcntl.h>
 #include <libgen.h>
@@ -16,7 +17,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NODES       100000
@@ -34,26 +34,11 @@ struct bench {
     char chain[96], annotated[96], half[96], heavy[96], external[96], data[96], out[96];
 };
 
-static double clock_ms(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static double now_ms(void)
 {
-    return clock_ms(CLOCK_MONOTONIC);
-}
-static double cpu_ms(void)
-{
-    return clock_ms(CLOCK_PROCESS_CPUTIME_ID);
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench: %s failed\n", what);
-    exit(1);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 static void line(const char *name, const char *ours, const char *peer, double ratio,

@@ -1,35 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_known.c - programs whose answers are known: mixed plans under a limit, planted answers in
 // programs that are too wide for elimination, decoders; the same twice; every failing allocation.
+#include "common.h"
 #include "decoder.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
-
-struct bench {
-    tsr_session *session;
-    struct arena arena;
-    struct program p;
-};
-
-static int make_bench(void **state)
-{
-    static struct bench b; // one test at a time
-    b.session = tsr_session_new(NULL);
-    tsr__arena_init(&b.arena, b.session);
-    tsr__program_init(&b.p, &b.arena);
-    *state = &b;
-    return b.session ? 0 : -1;
-}
-
-static int free_bench(void **state)
-{
-    struct bench *b = *state;
-    tsr__arena_free(&b->arena);
-    tsr_session_free(b->session);
-    return 0;
-}
 
 // n equal layers in a chain, each fast and large or slow and small: as many fast ones as fit.
 static void layers_mix_two_plans(void **state)

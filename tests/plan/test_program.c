@@ -1,34 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_program.c - the 0-1 program: checks, evaluation, small answers, refusals.
-#include "plan/program.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
-
-struct bench {
-    tsr_session *session;
-    struct arena arena;
-    struct program p;
-};
-
-static int make_bench(void **state)
-{
-    static struct bench b; // one test at a time
-    b.session = tsr_session_new(NULL);
-    tsr__arena_init(&b.arena, b.session);
-    tsr__program_init(&b.p, &b.arena);
-    *state = &b;
-    return b.session ? 0 : -1;
-}
-
-static int free_bench(void **state)
-{
-    struct bench *b = *state;
-    tsr__arena_free(&b->arena);
-    tsr_session_free(b->session);
-    return 0;
-}
+#include "common.h"
 
 // The example of program.h.
 static void two_nodes(struct program *p)

@@ -2,43 +2,9 @@
 // test_shapes.c - tsr_shapes: what is completed, what is kept, what is found wrong; sizes that are bound; values that
 // are followed; subgraphs, loops and functions. That shapes are right for every operator is held against Python's onnx
 // elsewhere (shapes.py).
-#include "rules/internal.h"
+#include "common.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
-struct bench {
-    tsr_session *session;
-    struct arena arena;
-    tsr_model *model;
-    tsr_graph *graph;
-};
-
-static int setup(void **state)
-{
-    struct bench *b = calloc(1, sizeof(*b));
-    assert_non_null(b);
-    b->session = tsr_session_new(NULL);
-    tsr__arena_init(&b->arena, b->session);
-    assert_int_equal(tsr_model_new(b->session, "g", 10, &b->model), TSR_OK);
-    assert_int_equal(tsr_model_set_opset(b->model, "", 18), TSR_OK);
-    b->graph = tsr_model_graph(b->model);
-    *state = b;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct bench *b = *state;
-    tsr__arena_free(&b->arena);
-    tsr_model_free(b->model);
-    tsr_session_free(b->session);
-    free(b);
-    return 0;
-}
 
 static tsr_value *input(struct bench *b, const char *name, tsr_dtype type, int rank,
                         const tsr_dim *dims)

@@ -3,37 +3,8 @@
 #ifndef TSR_TEST_SHARDING_H
 #define TSR_TEST_SHARDING_H
 
+#include "../bench.h"
 #include "sharding/sharding.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
-struct bench {
-    tsr_session *session;
-    struct arena arena;
-};
-
-static inline int bench_setup(void **state)
-{
-    struct bench *b = calloc(1, sizeof(*b));
-    assert_non_null(b);
-    b->session = tsr_session_new(NULL);
-    assert_non_null(b->session);
-    tsr__arena_init(&b->arena, b->session);
-    *state = b;
-    return 0;
-}
-
-static inline int bench_teardown(void **state)
-{
-    struct bench *b = *state;
-    tsr__arena_free(&b->arena);
-    tsr_session_free(b->session);
-    free(b);
-    return 0;
-}
 
 #define I(...)                                                                                     \
     (const int64_t[])                                                                              \
@@ -79,6 +50,27 @@ static inline struct small small_new(struct bench *b, int rank, const int64_t *s
     }
     assert_int_equal(tsr_model_add_config(s.model, "c", 4, NULL, 0, &s.config), TSR_OK);
     return s;
+}
+
+// An empty model with a configuration, to be filled; f: its flow, where a test makes one.
+struct net {
+    struct bench *b;
+    tsr_model *m;
+    tsr_graph *g;
+    tsr_config *c;
+    struct flow *f;
+};
+
+static inline struct net *net_new(void **state, const char *config, int64_t devices)
+{
+    struct bench *b = *state;
+    struct net *t = ARENA_NEW(&b->arena, struct net);
+    t->b = b;
+    assert_int_equal(tsr_model_new(b->session, "g", 11, &t->m), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(t->m, "", 18), TSR_OK);
+    assert_int_equal(tsr_model_add_config(t->m, config, devices, NULL, 0, &t->c), TSR_OK);
+    t->g = tsr_model_graph(t->m);
+    return t;
 }
 
 // True if the session has a finding of that code.

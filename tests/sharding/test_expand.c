@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-struct net {
+struct one {
     tsr_model *m;
     tsr_graph *g;
     tsr_config *c;
@@ -14,9 +14,9 @@ struct net {
 };
 
 // y = OP(x[, k]) with x of 6 x 8 floats, cut in two along the last axis, between two identities.
-static struct net net_of(struct bench *b, const char *op, const char *cut, int64_t k)
+static struct one net_of(struct bench *b, const char *op, const char *cut, int64_t k)
 {
-    struct net t = {0};
+    struct one t = {0};
     assert_int_equal(tsr_model_new(b->session, "g", 11, &t.m), TSR_OK);
     assert_int_equal(tsr_model_set_opset(t.m, "", 18), TSR_OK);
     assert_int_equal(tsr_model_add_config(t.m, "c", 3, NULL, 0, &t.c), TSR_OK);
@@ -56,7 +56,7 @@ static void same(struct bench *b, const struct tile_layout *l, const char *text)
 static void test_softmax_is_replaced(void **state)
 {
     struct bench *b = *state;
-    struct net t = net_of(b, "Softmax", "{1,2:0,1}", 0);
+    struct one t = net_of(b, "Softmax", "{1,2:0,1}", 0);
     assert_int_equal(tsr_node_set_stage(t.node, t.c, 4), TSR_OK);
     tsr_model *made;
     struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
@@ -91,7 +91,7 @@ static void test_what_is_not_asked_for_stays(void **state)
     struct bench *b = *state;
     static const char *const cuts[] = {"{2,1:0,1}", NULL};
     for (size_t i = 0; i < 2; i++) {
-        struct net t = net_of(b, "Softmax", cuts[i], 0);
+        struct one t = net_of(b, "Softmax", cuts[i], 0);
         // What arrives cut along the axis is brought together.
         if (!cuts[i])
             assert_int_equal(tsr_node_shard_text(tsr_value_producer(t.x), t.x, t.c, "{1,2:0,1}"),
@@ -110,7 +110,7 @@ static void test_what_is_not_asked_for_stays(void **state)
 static void test_output_asks(void **state)
 {
     struct bench *b = *state;
-    struct net t = net_of(b, "Softmax", NULL, 0);
+    struct one t = net_of(b, "Softmax", NULL, 0);
     assert_int_equal(tsr_node_shard_text(t.node, t.y, t.c, "{1,3}"), TSR_OK);
     tsr_model *made;
     struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
@@ -126,7 +126,7 @@ static void test_output_asks(void **state)
 static void test_parts_of_any_size(void **state)
 {
     struct bench *b = *state;
-    struct net t = net_of(b, "TopK", "{1,3:0,1,2}", 2);
+    struct one t = net_of(b, "TopK", "{1,3:0,1,2}", 2);
     tsr_model *made;
     struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
@@ -149,7 +149,7 @@ static void test_parts_of_any_size(void **state)
 static void test_one_of_two(void **state)
 {
     struct bench *b = *state;
-    struct net t = net_of(b, "Unique", "{1,3:0,1,2}", 0);
+    struct one t = net_of(b, "Unique", "{1,3:0,1,2}", 0);
     const char *name = "soft";
     tsr_value *x = t.x;
     tsr_node *n = tsr_graph_add_node(t.g, "", "Softmax", "soft", &x, 1, &name, 1);
@@ -170,7 +170,7 @@ static void test_one_of_two(void **state)
 static void test_infer_keeps_the_node(void **state)
 {
     struct bench *b = *state;
-    struct net t = net_of(b, "Softmax", "{1,2:0,1}", 0);
+    struct one t = net_of(b, "Softmax", "{1,2:0,1}", 0);
     assert_int_equal(tsr_infer(t.m, "c"), TSR_OK);
     const tsr_spec *p = tsr_node_sharding_of(t.node, t.y, 0);
     const char *text;
@@ -195,7 +195,7 @@ static void test_random_runs_once(void **state)
 {
     struct bench *b = *state;
     for (int seeded = 0; seeded < 2; seeded++) {
-        struct net t = net_of(b, "RandomNormalLike", NULL, 0);
+        struct one t = net_of(b, "RandomNormalLike", NULL, 0);
         if (seeded)
             assert_int_equal(tsr_node_set_float(t.node, "seed", 1), TSR_OK);
         struct flow *f = tsr__flow_new(&b->arena, t.m, t.c);
@@ -212,7 +212,7 @@ static void test_every_failing_allocation(void **state)
     for (size_t i = 0; i < 2; i++) {
         bool done = false;
         for (uint64_t n = 1; !done && n < 4000; n++) {
-            struct net t = net_of(b, ops[i], "{1,2:0,1}", i ? 2 : 0);
+            struct one t = net_of(b, ops[i], "{1,2:0,1}", i ? 2 : 0);
             struct arena a;
             tsr_model *made = NULL;
             tsr__arena_init(&a, b->session);

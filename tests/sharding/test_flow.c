@@ -5,26 +5,6 @@
 
 #include <stdio.h>
 
-struct net {
-    struct bench *b;
-    tsr_model *m;
-    tsr_graph *g;
-    tsr_config *c;
-    struct flow *f;
-};
-
-static struct net *net_new(void **state, int64_t devices)
-{
-    struct bench *b = *state;
-    struct net *t = ARENA_NEW(&b->arena, struct net);
-    t->b = b;
-    assert_int_equal(tsr_model_new(b->session, "g", 11, &t->m), TSR_OK);
-    assert_int_equal(tsr_model_set_opset(t->m, "", 18), TSR_OK);
-    assert_int_equal(tsr_model_add_config(t->m, "c", devices, NULL, 0, &t->c), TSR_OK);
-    t->g = tsr_model_graph(t->m);
-    return t;
-}
-
 static int shape_of(const int64_t *dims, tsr_dim *out)
 {
     int n = 0;
@@ -125,7 +105,7 @@ static void done(struct net *t)
 
 static void test_two_axes_compose(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "c", 4);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, x, "{2,1:(0,1),(2,3)}");
@@ -139,7 +119,7 @@ static void test_two_axes_compose(void **state)
 
 static void test_specs_that_cannot_meet(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, x, "{2,1:0,1}");
@@ -154,7 +134,7 @@ static void test_specs_that_cannot_meet(void **state)
 
 static void test_explicit_inputs_disagree(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *w = weight(t, "w", DIMS(4, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, x, "{1,1:0,1}");
@@ -166,7 +146,7 @@ static void test_explicit_inputs_disagree(void **state)
 
 static void test_reduction_groups(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "c", 4);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, w, "{2,1:(0,1),(2,3)}");
@@ -187,7 +167,7 @@ static void test_reduction_groups(void **state)
 
 static void test_reduction_of_unequal_parts(void **state)
 {
-    struct net *t = net_new(state, 3);
+    struct net *t = net_new(state, "c", 3);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, w, "{2,1:(0,1),2}");
@@ -198,7 +178,7 @@ static void test_reduction_of_unequal_parts(void **state)
 
 static void test_output_spec_demands(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, y, "{1,2:0,1}");
@@ -211,7 +191,7 @@ static void test_output_spec_demands(void **state)
 
 static void test_output_spec_reshards(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 5)), *w = weight(t, "w", DIMS(5, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y"), *z = node(t, "Relu", y, NULL, "z");
     shard(t, y, w, "{2,1:0,1}");
@@ -227,13 +207,13 @@ static void test_output_spec_reshards(void **state)
 
 static void test_device_with_two_shards(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(8, 5)), *y = node(t, "Relu", x, NULL, "y");
     shard(t, y, x, "{4,1:0,0,1,1}");
     flow(t);
     assert_string_equal(made(t, y)->replicated, "no device holds all inputs");
     done(t);
-    t = net_new(state, 3); // device 2 has both halves, but 0 and 1 do without it
+    t = net_new(state, "c", 3); // device 2 has both halves, but 0 and 1 do without it
     x = input(t, "x", DIMS(8, 5));
     y = node(t, "Relu", x, NULL, "y");
     shard(t, y, x, "{2,1:(0,2),(1,2)}");
@@ -245,7 +225,7 @@ static void test_device_with_two_shards(void **state)
 
 static void test_operator_without_rule(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *r = node(t, "Relu", x, NULL, "r");
     tsr_value *a = node(t, "Frob", r, NULL, "a"), *b = node(t, "Frob", r, NULL, "b");
     tsr_value *c = node(t, "Frob", x, NULL, "c");
@@ -263,7 +243,7 @@ static void test_operator_without_rule(void **state)
 
 static void test_device_sets_stay_apart(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "c", 4);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Relu", x, NULL, "c");
     tsr_value *d = node(t, "Add", b, c, "d"), *e = node(t, "Frob", b, NULL, "e");
@@ -279,7 +259,7 @@ static void test_device_sets_stay_apart(void **state)
 
 static void test_arrivals_in_conflict(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", x, NULL, "b"), *c = node(t, "Add", a, b, "c");
     shard(t, a, x, "{2,1:0,1}");
@@ -298,7 +278,7 @@ static void test_arrivals_in_conflict(void **state)
 static void heads(void **state, int64_t size, int64_t n_heads, const char *cut, const char *split,
                   const char *end)
 {
-    struct net *t = net_new(state, 8);
+    struct net *t = net_new(state, "c", 8);
     tsr_value *x = input(t, "x", DIMS(2, 3, size)), *r = node(t, "Relu", x, NULL, "r");
     tsr_value *h = reshape(t, r, DIMS(2, 3, n_heads, size / n_heads), "h");
     tsr_value *u = node(t, "Tanh", h, NULL, "u"), *back = reshape(t, u, DIMS(2, 3, size), "back");
@@ -327,7 +307,7 @@ static void test_heads(void **state)
 
 static void test_units_through_element_wise_and_sum(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(3, 80)), *bias = weight(t, "bias", DIMS(80));
     tsr_value *a = node(t, "Add", x, bias, "a"), *w = weight(t, "w", DIMS(80, 7));
     tsr_value *y = node(t, "MatMul", a, w, "y");
@@ -342,7 +322,7 @@ static void test_units_through_element_wise_and_sum(void **state)
 
 static void test_explicit_factor_that_must_be_whole(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *y = reshape(t, x, DIMS(4, 6), "y");
     shard(t, y, x, "{1,2:0,1}");
     flow(t);
@@ -355,7 +335,7 @@ static void test_explicit_factor_that_must_be_whole(void **state)
 
 static void test_value_before_its_producer(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", a, NULL, "b");
     assert_int_equal(tsr_node_move_before(tsr_value_producer(b), tsr_value_producer(a)), TSR_OK);
@@ -366,7 +346,7 @@ static void test_value_before_its_producer(void **state)
 
 static void test_too_many_devices(void **state)
 {
-    struct net *t = net_new(state, 1000000);
+    struct net *t = net_new(state, "c", 1000000);
     (void)input(t, "x", DIMS(6, 4));
     assert_null(tsr__flow_new(&t->b->arena, t->m, t->c));
     assert_int_equal(findings(t, "config-too-large"), 1);
@@ -375,7 +355,7 @@ static void test_too_many_devices(void **state)
 
 static void test_out_of_memory_everywhere(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "c", 4);
     tsr_value *x = input(t, "x", DIMS(2, 3, 64)), *w = weight(t, "w", DIMS(64, 8));
     tsr_value *h = reshape(t, x, DIMS(2, 3, 4, 16), "h"), *b = reshape(t, h, DIMS(2, 3, 64), "b");
     tsr_value *y = node(t, "MatMul", b, w, "y");
@@ -555,7 +535,7 @@ static void test_infer_completes_and_rests(void **state)
 // A value that a node reads twice in two forms has no one spec; the rest is written, and it stays so.
 static void test_infer_odd_cases(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(4, 4)), *r = node(t, "Relu", x, NULL, "r");
     tsr_value *y = node(t, "MatMul", r, r, "y"), *z = node(t, "Frob", y, NULL, "z");
     shard(t, r, x, "{2,1:0,1}");

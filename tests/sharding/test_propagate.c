@@ -6,25 +6,6 @@
 
 #include <stdio.h>
 
-struct net {
-    struct bench *b;
-    tsr_model *m;
-    tsr_graph *g;
-    tsr_config *c;
-};
-
-static struct net *net_new(void **state, int64_t devices)
-{
-    struct bench *b = *state;
-    struct net *t = ARENA_NEW(&b->arena, struct net);
-    t->b = b;
-    assert_int_equal(tsr_model_new(b->session, "g", 11, &t->m), TSR_OK);
-    assert_int_equal(tsr_model_set_opset(t->m, "", 18), TSR_OK);
-    assert_int_equal(tsr_model_add_config(t->m, "c", devices, NULL, 0, &t->c), TSR_OK);
-    t->g = tsr_model_graph(t->m);
-    return t;
-}
-
 static tsr_value *input(struct net *t, const char *name, int64_t rows, int64_t columns)
 {
     tsr_value *v = tsr_graph_add_input(t->g, name);
@@ -111,7 +92,7 @@ static void done(struct net *t)
 static void test_backwards_through_a_chain(void **state)
 {
     for (int propagate = 0; propagate < 2; propagate++) {
-        struct net *t = net_new(state, 2);
+        struct net *t = net_new(state, "c", 2);
         tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
         tsr_value *b = node(t, "Transpose", a, NULL, "b"), *c = node(t, "Tanh", b, NULL, "c");
         tsr_value *d = node(t, "Relu", c, NULL, "d");
@@ -136,7 +117,7 @@ static void test_backwards_through_a_chain(void **state)
 // One annotated matrix makes the products before it cut, and their weights.
 static void test_backwards_through_products(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *w = weight(t, "w", 4, 8), *u = weight(t, "u", 8, 5);
     tsr_value *h = node(t, "MatMul", x, w, "h"), *r = node(t, "Relu", h, NULL, "r");
     tsr_value *y = node(t, "MatMul", r, u, "y");
@@ -156,7 +137,7 @@ static void test_backwards_through_products(void **state)
 // a is wished cut by b; its other reader c follows, and then asks for the same of d, which e follows.
 static void test_sideways(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *d = node(t, "Tanh", x, NULL, "d"), *e = node(t, "Exp", d, NULL, "e");
     tsr_value *c = node(t, "Add", a, d, "c"), *b = node(t, "Abs", a, NULL, "b");
@@ -172,7 +153,7 @@ static void test_sideways(void **state)
 
 static void test_two_axes(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "c", 4);
     tsr_value *x = input(t, "x", 6, 4), *w = weight(t, "w", 4, 8);
     tsr_value *a = node(t, "Relu", x, NULL, "a"), *y = node(t, "MatMul", a, w, "y");
     tsr_value *z = node(t, "Relu", y, NULL, "z");
@@ -189,7 +170,7 @@ static void test_two_axes(void **state)
 
 static void test_explicit_is_never_overridden(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Relu", b, NULL, "c");
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
@@ -205,7 +186,7 @@ static void test_explicit_is_never_overridden(void **state)
 
 static void test_reader_that_has_it_in_place(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Abs", a, NULL, "c");
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
@@ -221,7 +202,7 @@ static void test_reader_that_has_it_in_place(void **state)
 static void test_coarse_and_fine_wishes(void **state)
 {
     for (int swap = 0; swap < 2; swap++) {
-        struct net *t = net_new(state, 4);
+        struct net *t = net_new(state, "c", 4);
         tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
         tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Abs", a, NULL, "c");
         assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
@@ -237,7 +218,7 @@ static void test_coarse_and_fine_wishes(void **state)
 
 static void test_readers_with_different_wishes(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *w = weight(t, "w", 4, 8);
     tsr_value *a = node(t, "MatMul", x, w, "a"), *c = node(t, "Abs", a, NULL, "c");
     tsr_value *b = node(t, "Tanh", a, NULL, "b");
@@ -251,7 +232,7 @@ static void test_readers_with_different_wishes(void **state)
 
 static void test_whole_operator_keeps_its_input(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Frob", a, NULL, "b"), *c = node(t, "Abs", a, NULL, "c");
     tsr_value *d = node(t, "Frob", x, NULL, "d"), *e = node(t, "Abs", d, NULL, "e");
@@ -270,7 +251,7 @@ static void test_whole_operator_keeps_its_input(void **state)
 
 static void test_model_outputs_stay(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Abs", a, NULL, "b");
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
@@ -285,7 +266,7 @@ static void test_model_outputs_stay(void **state)
 // Softmax needs its axis whole; a wish is no reason to compute it in pieces.
 static void test_statistics_are_not_cut(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Softmax", x, NULL, "a");
     tsr_value *b = node(t, "Abs", a, NULL, "b");
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
@@ -298,7 +279,7 @@ static void test_statistics_are_not_cut(void **state)
 
 static void test_lack_of_memory(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", 6, 4), *w = weight(t, "w", 4, 8), *u = weight(t, "u", 8, 5);
     tsr_value *h = node(t, "MatMul", x, w, "h"), *r = node(t, "Relu", h, NULL, "r");
     tsr_value *y = node(t, "MatMul", r, u, "y"), *z = node(t, "Frob", r, NULL, "z");

@@ -8,7 +8,7 @@
 #define GRAPHS     1500
 #define MAX_VALUES 40
 
-struct net {
+struct drawn {
     struct bench *b;
     tsr_model *m;
     tsr_graph *g;
@@ -22,13 +22,13 @@ struct net {
         refused; // what was seen, so that the test cannot be empty
 };
 
-static uint64_t draw(struct net *t, uint64_t below)
+static uint64_t draw(struct drawn *t, uint64_t below)
 {
     t->seed = t->seed * 6364136223846793005u + 1442695040888963407u;
     return (t->seed >> 33) % below;
 }
 
-static int add_value(struct net *t, tsr_value *v, int rank, const int64_t *dims)
+static int add_value(struct drawn *t, tsr_value *v, int rank, const int64_t *dims)
 {
     t->values[t->n] = v;
     t->rank[t->n] = rank;
@@ -36,7 +36,7 @@ static int add_value(struct net *t, tsr_value *v, int rank, const int64_t *dims)
     return t->n++;
 }
 
-static int add_constant(struct net *t, int rank, const int64_t *dims)
+static int add_constant(struct drawn *t, int rank, const int64_t *dims)
 {
     static const float zeros[24 * 24 * 24];
     char name[32];
@@ -58,7 +58,7 @@ static int add_constant(struct net *t, int rank, const int64_t *dims)
     return add_value(t, v, rank, dims);
 }
 
-static tsr_node *add_node(struct net *t, const char *op, int x, tsr_value *second, int rank,
+static tsr_node *add_node(struct drawn *t, const char *op, int x, tsr_value *second, int rank,
                           const int64_t *dims)
 {
     char name[32];
@@ -71,7 +71,7 @@ static tsr_node *add_node(struct net *t, const char *op, int x, tsr_value *secon
     return n;
 }
 
-static void grow_matmul(struct net *t, int x)
+static void grow_matmul(struct drawn *t, int x)
 {
     int r = t->rank[x];
     int64_t w[] = {t->dims[x][r - 1], (int64_t)(2 + draw(t, 7))}, out[6];
@@ -81,7 +81,7 @@ static void grow_matmul(struct net *t, int x)
     add_node(t, "MatMul", x, t->values[y], r, out);
 }
 
-static void grow_add(struct net *t, int x)
+static void grow_add(struct drawn *t, int x)
 {
     int drop = (int)draw(t, (uint64_t)t->rank[x]), rank = t->rank[x] - drop;
     int64_t d[6];
@@ -91,7 +91,7 @@ static void grow_add(struct net *t, int x)
     add_node(t, "Add", x, t->values[y], t->rank[x], t->dims[x]);
 }
 
-static void grow_transpose(struct net *t, int x)
+static void grow_transpose(struct drawn *t, int x)
 {
     int r = t->rank[x];
     int64_t perm[6], d[6];
@@ -111,7 +111,7 @@ static void grow_transpose(struct net *t, int x)
 }
 
 // Another factorization of the same number of elements.
-static void grow_reshape(struct net *t, int x)
+static void grow_reshape(struct drawn *t, int x)
 {
     int64_t rest = 1, d[6];
     int r = 0;
@@ -136,7 +136,7 @@ static void grow_reshape(struct net *t, int x)
     add_node(t, "Reshape", x, shape, r, d);
 }
 
-static void grow(struct net *t)
+static void grow(struct drawn *t)
 {
     int x = (int)draw(t, (uint64_t)t->n);
     if (t->rank[x] == 0)
@@ -161,7 +161,7 @@ static void grow(struct net *t)
 }
 
 // A random sharding of one value at one node, by text; those that do not fit are not taken.
-static void annotate(struct net *t)
+static void annotate(struct drawn *t)
 {
     int v = (int)draw(t, (uint64_t)t->n),
         axis = t->rank[v] ? (int)draw(t, (uint64_t)t->rank[v]) : 0;
@@ -237,7 +237,7 @@ static void by_layout(struct bench *b, const struct tile_layout *l, int64_t devi
             mark[e] = 1;
 }
 
-static void check_tensor(struct net *t, const struct placement *p, const struct rule_tensor *r,
+static void check_tensor(struct drawn *t, const struct placement *p, const struct rule_tensor *r,
                          const struct tile_layout *l, const tsr_value *v)
 {
     int id = 0;
@@ -287,7 +287,7 @@ static void check_groups(const struct node_flow *nf)
     assert_true(nf->n_groups == 0 || members == p->n_devices);
 }
 
-static void check_node(struct net *t, const struct node_flow *nf)
+static void check_node(struct drawn *t, const struct node_flow *nf)
 {
     const struct placement *p = &nf->place;
     assert_true(p->n_devices > 0);
@@ -305,14 +305,14 @@ static void check_node(struct net *t, const struct node_flow *nf)
     }
 }
 
-static void forget(struct net *t)
+static void forget(struct drawn *t)
 {
     tsr_finding_clear(t->b->session);
     tsr__arena_free(&t->b->arena);
     tsr_model_free(t->m);
 }
 
-static void build(struct net *t, uint64_t seed)
+static void build(struct drawn *t, uint64_t seed)
 {
     int64_t x[] = {(int64_t)(2 + seed % 5), 6, 8};
     t->n = 0;
@@ -329,7 +329,7 @@ static void build(struct net *t, uint64_t seed)
         annotate(t);
 }
 
-static void one_graph(struct net *t, uint64_t seed)
+static void one_graph(struct drawn *t, uint64_t seed)
 {
     build(t, seed);
     const struct flow *f = tsr__flow_new(&t->b->arena, t->m, t->c);
@@ -376,7 +376,7 @@ static void one_graph(struct net *t, uint64_t seed)
 
 static void test_random_graphs(void **state)
 {
-    struct net t = {.b = *state};
+    struct drawn t = {.b = *state};
     for (uint64_t seed = 0; seed < GRAPHS; seed++)
         one_graph(&t, seed);
     print_message("%zu cut factors, %zu reductions, %zu refined factors, %zu nodes left whole\n",
@@ -387,7 +387,7 @@ static void test_random_graphs(void **state)
 
 // ---- backwards and sideways --------------------------------------------------------------------
 
-static size_t cut_specs(const struct net *t)
+static size_t cut_specs(const struct drawn *t)
 {
     size_t n = 0;
     for (const tsr_node *at = tsr_graph_first(t->g); at; at = tsr_node_next(at)) {
@@ -399,7 +399,7 @@ static size_t cut_specs(const struct net *t)
 }
 
 // Explicit specs of t must be found again, unchanged, in what was inferred of a copy.
-static void check_explicit(struct net *t, const tsr_model *copy, const tsr_config *c)
+static void check_explicit(struct drawn *t, const tsr_model *copy, const tsr_config *c)
 {
     const struct shapes *shapes = tsr__shapes_new(&t->b->arena, t->m);
     const tsr_node *twin = tsr_graph_first(tsr_model_graph(copy));
@@ -420,7 +420,7 @@ static void check_explicit(struct net *t, const tsr_model *copy, const tsr_confi
     }
 }
 
-static void one_propagation(struct net *t, uint64_t seed, size_t *plain, size_t *more)
+static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_t *more)
 {
     tsr_model *original;
     void *first, *second;
@@ -428,7 +428,7 @@ static void one_propagation(struct net *t, uint64_t seed, size_t *plain, size_t 
     build(t, seed);
     assert_int_equal(tsr_model_clone(t->m, &original), TSR_OK);
     if (tsr_infer(original, NULL) == TSR_OK) {
-        struct net simple = *t;
+        struct drawn simple = *t;
         simple.g = tsr_model_graph(original);
         simple.c = tsr_model_config(original, 0);
         *plain += cut_specs(&simple);
@@ -457,7 +457,7 @@ static void one_propagation(struct net *t, uint64_t seed, size_t *plain, size_t 
 
 static void test_random_propagation(void **state)
 {
-    struct net t = {.b = *state};
+    struct drawn t = {.b = *state};
     size_t plain = 0, more = 0;
     for (uint64_t seed = 0; seed < GRAPHS; seed++)
         one_propagation(&t, seed, &plain, &more);

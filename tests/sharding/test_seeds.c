@@ -5,25 +5,6 @@
 
 #include <stdio.h>
 
-struct net {
-    struct bench *b;
-    tsr_model *m;
-    tsr_graph *g;
-    tsr_config *c;
-};
-
-static struct net *net_new(void **state, int64_t devices)
-{
-    struct bench *b = *state;
-    struct net *t = ARENA_NEW(&b->arena, struct net);
-    t->b = b;
-    assert_int_equal(tsr_model_new(b->session, "g", 11, &t->m), TSR_OK);
-    assert_int_equal(tsr_model_set_opset(t->m, "", 18), TSR_OK);
-    assert_int_equal(tsr_model_add_config(t->m, "conf", devices, NULL, 0, &t->c), TSR_OK);
-    t->g = tsr_model_graph(t->m);
-    return t;
-}
-
 static void done(struct net *t)
 {
     tsr_finding_clear(t->b->session);
@@ -135,7 +116,7 @@ struct square {
 
 static struct square square_new(void **state, int64_t devices)
 {
-    struct square q = {.t = net_new(state, devices)};
+    struct square q = {.t = net_new(state, "conf", devices)};
     q.x = input(q.t, "x", 2, I(2, 2));
     q.y = NODE(q.t, "Relu", "y", q.x);
     q.p = tsr_node_add_spec(tsr_value_producer(q.y), q.t->c, q.x);
@@ -196,7 +177,7 @@ static void test_split_and_broadcast(void **state)
 // A to E are of stage 1, F to K of stage 2.
 static void test_pipeline_picture(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "conf", 2);
     tsr_value *v = input(t, "x", 2, I(2, 2));
     for (int i = 0; i < 11; i++) {
         char name[2] = {(char)('A' + i), 0};
@@ -216,7 +197,7 @@ static void test_pipeline_picture(void **state)
 
 static void test_quick_example(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "conf", 2);
     tsr_value *x = input(t, "x", 2, I(8, 16)), *y = NODE(t, "Relu", "y", x);
     tsr_node *relu = tsr_value_producer(y);
     assert_int_equal(tsr_node_shard(relu, x, t->c, 0, 2, I(0, 1), 2, -1), TSR_OK);
@@ -240,7 +221,7 @@ struct product {
 
 static struct product product_new(void **state, int64_t devices)
 {
-    struct product p = {.t = net_new(state, devices)};
+    struct product p = {.t = net_new(state, "conf", devices)};
     p.w = input(p.t, "W", 2, I(1024, 4096));
     p.x = input(p.t, "x", 2, I(4096, 8));
     p.y = NODE(p.t, "MatMul", "y", p.w, p.x);
@@ -330,7 +311,7 @@ static tsr_value *decoder(struct net *t, tsr_value *v, int layers, int *count)
 static void test_decoder_on_three_devices(void **state)
 {
     static const char *const names[] = {"CPU", "NPU", "GPU"};
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "conf", 2);
     tsr_config *plan;
     int count = 0, placed = 0;
     assert_int_equal(tsr_model_add_config(t->m, "plan", 3, names, 3, &plan), TSR_OK);
@@ -362,7 +343,7 @@ static void test_decoder_on_three_devices(void **state)
 
 static void test_add_of_two_matrices(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "conf", 2);
     tsr_value *a = input(t, "A", 2, I(32, 1024)), *b = input(t, "B", 2, I(32, 1024));
     tsr_value *c = NODE(t, "Add", "C", a, b);
     shard(t, c, a, "{2,1:0,1}");
@@ -378,7 +359,7 @@ static void test_add_of_two_matrices(void **state)
 // An input without a sharding has that of its producer; a model input is whole; an output may be asked for otherwise.
 static void test_missing_and_other_shardings(void **state)
 {
-    struct net *t = net_new(state, 2);
+    struct net *t = net_new(state, "conf", 2);
     tsr_value *x = input(t, "X", 2, I(6, 4)), *a = NODE(t, "Abs", "a", x);
     tsr_value *b = NODE(t, "Neg", "b", a), *c = NODE(t, "Exp", "c", x);
     shard(t, a, x, "{2,1:0,1}");
@@ -406,7 +387,7 @@ static void test_unary(void **state)
                                        "{2,1:(0,1),(2,3)}", "{1,1:0,1}"};
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         for (size_t k = 0; k < sizeof(cuts) / sizeof(*cuts); k++) {
-            struct net *t = net_new(state, 4);
+            struct net *t = net_new(state, "conf", 4);
             tsr_value *x = input(t, "x", 2, I(6, 4)), *y = NODE(t, ops[i], "y", x);
             if (!strcmp(ops[i], "Cast"))
                 assert_int_equal(tsr_node_set_int(tsr_value_producer(y), "to", TSR_FLOAT), TSR_OK);
@@ -442,7 +423,7 @@ static void test_broadcasting(void **state)
                                       "Min",
                                       "PRelu"};
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
-        struct net *t = net_new(state, 2);
+        struct net *t = net_new(state, "conf", 2);
         tsr_value *a = input(t, "a", 2, I(6, 4)), *b = input(t, "b", 2, I(6, 4));
         tsr_value *row = input(t, "row", 2, I(1, 4)), *one = input(t, "one", 2, I(1, 4));
         tsr_value *y = NODE(t, ops[i], "y", a, b), *z = NODE(t, ops[i], "z", a, row);
@@ -463,7 +444,7 @@ static void test_broadcasting(void **state)
 // The figure: Input1 [M, 1] and Input2 [1, N], each shard on two devices; the output's shards lie where both are.
 static void test_composing_two_axes(void **state)
 {
-    struct net *t = net_new(state, 4);
+    struct net *t = net_new(state, "conf", 4);
     tsr_value *a = input(t, "Input1", 2, I(6, 1)), *b = input(t, "Input2", 2, I(1, 4));
     tsr_value *y = NODE(t, "Add", "y", a, b);
     tsr_spec *p = tsr_node_add_spec(tsr_value_producer(y), t->c, a);
@@ -476,7 +457,7 @@ static void test_composing_two_axes(void **state)
     lies(y, y, "{2,2:0,1,2,3}");
     done(t);
     // nobody has the first of the one and the second of the other
-    t = net_new(state, 4);
+    t = net_new(state, "conf", 4);
     a = input(t, "Input1", 2, I(6, 1));
     b = input(t, "Input2", 2, I(1, 4));
     y = NODE(t, "Add", "y", a, b);
@@ -488,7 +469,7 @@ static void test_composing_two_axes(void **state)
 
 static void test_composing_three_axes(void **state)
 {
-    struct net *t = net_new(state, 8);
+    struct net *t = net_new(state, "conf", 8);
     tsr_value *a = input(t, "a", 3, I(6, 1, 1)), *b = input(t, "b", 3, I(1, 4, 1));
     tsr_value *c = input(t, "c", 3, I(1, 1, 2)), *y = NODE(t, "Sum", "y", a, b, c);
     shard(t, y, a, "{2,1,1:(0,1,2,3),(4,5,6,7)}");
@@ -513,7 +494,7 @@ static void test_reductions(void **state)
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
         for (size_t k = 0; k < 6; k++) {
-            struct net *t = net_new(state, 4);
+            struct net *t = net_new(state, "conf", 4);
             int64_t axis = 1;
             tsr_value *x = input(t, "x", 2, I(6, 4));
             tsr_value *axes =
@@ -541,7 +522,7 @@ static void test_products(void **state)
         {"{2,1:0,1}", "{1,2:0,1}", NULL}, // no device for two of the four output shards
     };
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(*cases); i++) {
-        struct net *t = net_new(state, 4);
+        struct net *t = net_new(state, "conf", 4);
         size_t k = i / 2;
         tsr_value *a = input(t, "a", 2, I(6, 4)), *b = input(t, "b", 2, I(4, 8));
         tsr_value *y = NODE(t, i % 2 ? "Gemm" : "MatMul", "y", a, b);

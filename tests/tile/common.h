@@ -4,37 +4,8 @@
 #ifndef TSR_TEST_TILE_H
 #define TSR_TEST_TILE_H
 
+#include "../bench.h"
 #include "tile/tile.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
-struct bench {
-    tsr_session *session;
-    struct arena arena;
-};
-
-static inline int bench_setup(void **state)
-{
-    struct bench *b = calloc(1, sizeof(*b));
-    assert_non_null(b);
-    b->session = tsr_session_new(NULL);
-    assert_non_null(b->session);
-    tsr__arena_init(&b->arena, b->session);
-    *state = b;
-    return 0;
-}
-
-static inline int bench_teardown(void **state)
-{
-    struct bench *b = *state;
-    tsr__arena_free(&b->arena);
-    tsr_session_free(b->session);
-    free(b);
-    return 0;
-}
 
 // A layout with one factor per dimension; shard k belongs to devices[k] (-1: to nobody, NULL: to
 // k).
