@@ -63,7 +63,30 @@ static int print_json(struct cli *c, const tsr_bench_result *r)
     for (int i = 0; i < r->ranks; i++)
         tsr_json_number(j, NULL, r->communication[i]);
     tsr_json_end(j);
+    tsr_json_begin(j, "memory", '[');
+    for (int i = 0; i < r->ranks; i++)
+        if (r->memory[i] > 0)
+            tsr_json_int(j, NULL, r->memory[i]);
+        else
+            tsr_json_null(j, NULL);
+    tsr_json_end(j);
+    if (r->process_memory > 0)
+        tsr_json_int(j, "process_memory", r->process_memory);
+    else
+        tsr_json_null(j, "process_memory");
     return cli_print_json(c, j, EXIT_DONE);
+}
+
+// Of each rank, or of all where they share a process.
+static void print_memory(const tsr_bench_result *r)
+{
+    printf("memory, mapped weights included:");
+    if (r->memory[0] > 0)
+        for (int i = 0; i < r->ranks; i++)
+            printf("%s rank %d %s", i ? "," : "", i, cli_bytes(r->memory[i]));
+    else
+        printf(" %s in one process", cli_bytes(r->process_memory));
+    printf("\n");
 }
 
 static void print_text(const tsr_bench_result *r)
@@ -75,6 +98,7 @@ static void print_text(const tsr_bench_result *r)
     printf("%10s %10s %10s %10s %10s %10s %10s\n", "ms", "min", "p50", "p90", "p95", "p99", "max");
     printf("%10s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", "", 1e3 * r->min_s, 1e3 * r->p50_s,
            1e3 * r->p90_s, 1e3 * r->p95_s, 1e3 * r->p99_s, 1e3 * r->max_s);
+    print_memory(r);
     if (r->ranks < 2)
         return;
     printf("communication, waiting for others included:");

@@ -59,7 +59,9 @@ typedef struct OrtApi {
     void *reserved_11[2];
     OrtStatus *(*SetSessionExecutionMode)(OrtSessionOptions *options, int mode);
     OrtStatus *(*EnableProfiling)(OrtSessionOptions *options, const char *prefix);
-    void *reserved_15[7];
+    void *reserved_15[2];
+    OrtStatus *(*DisableMemPattern)(OrtSessionOptions *options);
+    void *reserved_18[4];
     OrtStatus *(*SetSessionLogSeverityLevel)(OrtSessionOptions *options, int level);
     OrtStatus *(*SetSessionGraphOptimizationLevel)(OrtSessionOptions *options, int level);
     OrtStatus *(*SetIntraOpNumThreads)(OrtSessionOptions *options, int n);

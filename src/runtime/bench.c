@@ -23,6 +23,13 @@ struct bench {
     double *times;
     size_t n, cap;
     uint64_t told; // messages of rank 0 so far
+    struct memory_mark before;
+    const char *folder; // of the model
+};
+// What each rank tells of itself.
+struct told {
+    double comm_s;
+    int64_t memory; // 0: it shares a process
 };
 
 static struct comm_call call_of(const struct bench *b, const int64_t *group, int n, int64_t id,
@@ -154,17 +161,19 @@ static void time_communication(const tsr_job *j)
     }
 }
 
-// Seconds of communication of every rank, on all ranks.
-static tsr_status gather(struct bench *b, double *all, int ranks)
+// What every rank tells, on all ranks.
+static tsr_status gather(struct bench *b, struct told *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(b->job), *e;
+    int64_t memory = tsr__memory_since(&b->before, b->folder);
     for (int i = 0; !place && i < ranks; i++)
-        all[i] = (e = tsr__job_endpoint(b->job, i)) ? e->comm_s : 0;
+        all[i] = (struct told){(e = tsr__job_endpoint(b->job, i)) ? e->comm_s : 0,
+                               ranks == 1 ? memory : 0};
     if (!place)
         return TSR_OK;
     struct arena a;
     struct comm_trouble why;
-    double mine = place->comm_s;
+    struct told mine = {place->comm_s, memory};
     int64_t *group = all_ranks(b->session, &a, ranks);
     struct comm_buffer *send = ARENA_ARRAY(&a, struct comm_buffer, (size_t)ranks);
     struct comm_buffer *recv = ARENA_ARRAY(&a, struct comm_buffer, (size_t)ranks);
@@ -188,14 +197,20 @@ static tsr_status sum_up(struct bench *b, tsr_bench_result *r)
     tsr__arena_free(kept);
     r->ranks = tsr_job_ranks(b->job, NULL);
     double *share = ARENA_ARRAY(kept, double, (size_t)r->ranks), sum = 0;
-    if (!share)
+    int64_t *memory = ARENA_ARRAY(kept, int64_t, (size_t)r->ranks);
+    struct told *told = ARENA_ARRAY(kept, struct told, (size_t)r->ranks);
+    if (!share || !memory || !told)
         return TSR_NOMEM;
     for (size_t i = 0; i < b->n; i++)
         sum += b->times[i];
-    tsr_status st = gather(b, share, r->ranks);
-    for (int i = 0; i < r->ranks; i++)
-        share[i] = sum > 0 ? share[i] / sum : 0;
+    tsr_status st = gather(b, told, r->ranks);
+    for (int i = 0; i < r->ranks; i++) {
+        share[i] = sum > 0 ? told[i].comm_s / sum : 0;
+        memory[i] = told[i].memory;
+    }
     r->communication = share;
+    r->memory = memory;
+    r->process_memory = tsr__memory_since(&b->before, b->folder);
     r->runs = b->n;
     r->seconds = sum;
     r->mean_s = b->n ? sum / (double)b->n : 0;
@@ -215,10 +230,23 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+// The folder that a model's weights are mapped from.
+static struct str folder_of(struct arena *a, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (is_folder(path))
+        return tsr__arena_str(a, str_of(path));
+    return slash ? tsr__arena_str(a, (struct str){path, (size_t)(slash - path)}) : STR(".");
+}
+
 static tsr_status bench_here(tsr_session *s, const char *path, const tsr_run_options *o,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *r)
 {
     struct bench b = {.session = s, .inputs = inputs, .seconds = seconds};
+    struct arena a;
+    tsr__arena_init(&a, s);
+    b.folder = folder_of(&a, path).p;
+    b.before = tsr__memory_mark(b.folder);
     double began = tsr__now_s();
     double warm = seconds * WARM_SHARE < WARM_S ? seconds * WARM_SHARE : WARM_S;
     tsr_status st =
@@ -238,6 +266,7 @@ static tsr_status bench_here(tsr_session *s, const char *path, const tsr_run_opt
         st = tsr_job_trace(b.job);
     tsr__free(s, b.times, b.cap * sizeof *b.times);
     tsr_job_close(b.job);
+    tsr__arena_free(&a);
     return st;
 }
 
@@ -261,6 +290,7 @@ static tsr_status bench_work(struct spawn *w, tsr_session *s, int rank, struct p
         return st;
     tsr__parcel_put(out, &r, sizeof r);
     tsr__parcel_put(out, r.communication, (size_t)r.ranks * sizeof *r.communication);
+    tsr__parcel_put(out, r.memory, (size_t)r.ranks * sizeof *r.memory);
     return TSR_OK;
 }
 
@@ -272,16 +302,20 @@ static tsr_status bench_take(struct spawn *w, tsr_session *s, int rank, struct p
     const void *r = tsr__parcel_get(in, sizeof *b->result);
     if (r)
         memcpy(b->result, r, sizeof *b->result);
-    size_t bytes = (size_t)w->n * sizeof(double);
+    size_t bytes = (size_t)w->n * sizeof(double), more = (size_t)w->n * sizeof(int64_t);
     const void *share = tsr__parcel_get(in, bytes);
-    if (!share || b->result->ranks != w->n)
+    const void *memory = share ? tsr__parcel_get(in, more) : NULL;
+    if (!memory || b->result->ranks != w->n)
         return TSR_MALFORMED;
     struct arena *kept = &s->results[RESULT_RUN];
     tsr__arena_free(kept);
     double *copy = ARENA_ARRAY(kept, double, (size_t)w->n);
-    if (!copy)
+    int64_t *held = ARENA_ARRAY(kept, int64_t, (size_t)w->n);
+    if (!copy || !held)
         return TSR_NOMEM;
     b->result->communication = memcpy(copy, share, bytes);
+    b->result->memory = memcpy(held, memory, more);
+    b->result->process_memory = 0;
     return TSR_OK;
 }
 

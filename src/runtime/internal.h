@@ -182,6 +182,15 @@ tsr_status tsr__weights_add(struct rank *r, OrtSessionOptions *o, OrtStatus **fa
 // Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
 bool tsr__weights_are_large(const struct manifest *m, int64_t rank);
 
+// ---- memory.c
+
+struct memory_mark {
+    int64_t own, shared, mapped; // bytes
+};
+// What this process has now; mapped: of files in that folder (NULL: none).
+struct memory_mark tsr__memory_mark(const char *folder);
+int64_t tsr__memory_since(const struct memory_mark *before, const char *folder);
+
 // ---- provider.c, trace.c
 
 // Gives the options the execution provider of the rank's device.

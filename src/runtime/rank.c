@@ -53,6 +53,8 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->SetIntraOpNumThreads(o, r->threads);
     if (!st)
         st = api->SetInterOpNumThreads(o, 1);
+    if (!st) // a second block for all that the first run had in pieces: twice the memory, and no faster
+        st = api->DisableMemPattern(o);
     if (!st && r->optimize > 0)
         st = api->SetSessionGraphOptimizationLevel(o, levels[r->optimize - 1]);
     if (!st && r->profile)

@@ -4,6 +4,9 @@ import os
 import signal
 import time
 
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
 from test_shm_tools import *
 
 
@@ -145,6 +148,26 @@ def bench_says(d):
         assert 0 < ms["min"] <= ms["p50"] <= ms["p90"] <= ms["p95"] <= ms["p99"] <= ms["max"], ms
         assert all(0 < s < 1 for s in doc["communication"]), doc
         assert abs(doc["seconds"] * 1e3 / doc["runs"] - ms["mean"]) < 1e-6 * ms["mean"] + 1e-9
+        if transport == "shm":  # ranks have processes of their own
+            assert len(doc["memory"]) == 3 and all(0 < m < 1 << 28 for m in doc["memory"]) and doc["process_memory"] is None, doc
+        else:
+            assert doc["memory"] == [None] * 3 and 0 < doc["process_memory"] < 1 << 28, doc
+
+
+@case
+def memory_is_counted(d):
+    """A weight of 32 MiB that every rank has, and a product of 16 MiB: both are in what bench tells, not twice."""
+    w = np.random.default_rng(0).standard_normal((2048, 4096)).astype("f")
+    m = helper.make_model(helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("ReduceSum", ["h"], ["y"], keepdims=0)], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1024, 2048])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(w, "w")]), ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(m, d + "/m.onnx")
+    q = subprocess.run([TESSERA, "bench", d + "/m.onnx", "--seconds", "0.2", "--json"], capture_output=True, text=True,
+                       env={**os.environ, "TESSERA_ORT": engine()})
+    assert q.returncode == 0, q.stderr
+    held = json.loads(q.stdout)["memory"][0] / 2**20
+    assert 40 < held < 96, held
 
 
 @case
