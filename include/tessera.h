@@ -579,7 +579,7 @@ typedef struct tsr_plan_options {
         config; /* of the configuration to make, or to complete; NULL: the only one of so many devices, else planN */
     const char *export_lp; /* file for the 0-1 program, or NULL */
     const char *explain; /* a node's name or one of its outputs: its candidates are told; or NULL */
-    int64_t stages; /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */
+    int64_t stages;      /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */
     tsr_objective objective; /* what stages are chosen for */
     /* Another model of the same weights that runs on the same devices (decode beside prefill), or NULL: both are planned at once,
      * and a weight that both have lies the same in both. It may be loaded from the same file, with other sizes. */

@@ -40,6 +40,54 @@ static void print_choices(const tsr_plan_summary *p)
     }
 }
 
+static const char *objective_name(const tsr_plan_summary *p)
+{
+    return p->objective == TSR_THROUGHPUT ? "throughput" : "latency";
+}
+
+static void json_stages(tsr_json *j, const tsr_plan_summary *p)
+{
+    if (!p->n_stages)
+        return;
+    tsr_json_string(j, "objective", objective_name(p));
+    tsr_json_int(j, "latency", p->latency);
+    tsr_json_int(j, "period", p->period);
+    tsr_json_begin(j, "stages", '[');
+    for (size_t i = 0; i < p->n_stages; i++) {
+        const tsr_plan_stage *x = &p->stages[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_begin(j, "devices", '[');
+        for (size_t d = 0; d < x->n_devices; d++)
+            tsr_json_int(j, NULL, x->devices[d]);
+        tsr_json_end(j);
+        tsr_json_int(j, "nodes", (int64_t)x->nodes);
+        tsr_json_int(j, "first", x->first);
+        tsr_json_int(j, "last", x->last);
+        tsr_json_int(j, "time", x->time);
+        tsr_json_int(j, "transfer", x->transfer);
+        tsr_json_int(j, "memory", x->memory);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static void print_stages(const tsr_plan_summary *p)
+{
+    if (p->n_stages)
+        printf("%zu stage%s for %s: one run takes %.3f ms, runs can follow every %.3f ms\n",
+               p->n_stages, p->n_stages == 1 ? "" : "s", objective_name(p),
+               (double)p->latency / 1e9, (double)p->period / 1e9);
+    for (size_t i = 0; i < p->n_stages; i++) {
+        const tsr_plan_stage *x = &p->stages[i];
+        printf("  stage %zu: device", i);
+        for (size_t d = 0; d < x->n_devices; d++)
+            printf("%s%lld", d ? "," : x->n_devices > 1 ? "s " : " ", (long long)x->devices[d]);
+        printf("; %zu nodes (#%lld to #%lld), %.3f ms and %.3f ms of transfers, %s\n", x->nodes,
+               (long long)x->first, (long long)x->last, (double)x->time / 1e9,
+               (double)x->transfer / 1e9, cli_bytes(x->memory));
+    }
+}
+
 static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
 {
     tsr_json *j = cli_json(c);
@@ -62,6 +110,7 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
         for (size_t i = 0; i < p->n_collectives; i++)
             tsr_json_int(j, p->collectives[i].op, (int64_t)p->collectives[i].count);
         tsr_json_end(j);
+        json_stages(j, p);
         json_choices(j, p);
         tsr_json_int(j, "nodes", (int64_t)p->nodes);
         tsr_json_int(j, "cut_nodes", (int64_t)p->cut_nodes);
@@ -95,6 +144,7 @@ static void print_plan(const tsr_plan_summary *p)
         printf(", the least of all candidates\n");
     else
         printf(", at most %.3f %% above the least\n", p->gap * 100);
+    print_stages(p);
     printf("memory: %s on the fullest device\n", cli_bytes(most));
     printf("communication:");
     for (size_t i = 0; i < p->n_collectives; i++)
@@ -103,7 +153,7 @@ static void print_plan(const tsr_plan_summary *p)
     if (p->devices > 1 && p->one_device > 0 && p->one_device <= p->cost)
         printf("one device would be as fast: predicted time %.3f ms\n",
                (double)p->one_device / 1e9);
-    else if (p->devices > 1 && p->cut_nodes == 0)
+    else if (p->devices > 1 && p->cut_nodes == 0 && p->n_stages < 2)
         printf("nothing is cut: every device does all of the work\n");
 }
 
@@ -240,7 +290,9 @@ static int run(struct cli *c)
     int code = cli_planning(c, &g);
     if (code)
         return code;
-    if (!cli_value(c, "--devices"))
+    if (cli_value(c, "--stages") && cli_value(c, "--export-lp"))
+        code = cli_usage(c, "--export-lp writes one program; with --stages each range has its own");
+    else if (!cli_value(c, "--devices"))
         code = cli_usage(c, "for which devices? give --devices N or a topology");
     g.options.export_lp = cli_value(c, "--export-lp");
     g.options.explain = cli_value(c, "--explain");

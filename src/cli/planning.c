@@ -25,6 +25,25 @@ static int read_devices(struct cli *c, struct planning *p)
     return status == TSR_OK ? 0 : cli_finish(c, status);
 }
 
+static int read_stages(struct cli *c, tsr_plan_options *o)
+{
+    const char *stages = cli_value(c, "--stages"), *objective = cli_value(c, "--objective");
+    uint64_t n = 0;
+    if (stages && strcmp(stages, "auto") == 0)
+        o->stages = TSR_STAGES_AUTO;
+    else if (stages && cli_count_of(stages, &n) && n > 0 && n <= INT64_MAX)
+        o->stages = (int64_t)n;
+    else if (stages)
+        return cli_usage(c, "--stages wants a number from 1 on, or auto, not '%s'", stages);
+    if (objective && strcmp(objective, "throughput") == 0)
+        o->objective = TSR_THROUGHPUT;
+    else if (objective && strcmp(objective, "latency") != 0)
+        return cli_usage(c, "--objective is latency or throughput, not '%s'", objective);
+    if (objective && !stages)
+        return cli_usage(c, "--objective is of stages: give --stages K or --stages auto");
+    return 0;
+}
+
 int cli_planning(struct cli *c, struct planning *p)
 {
     const char *memory = cli_value(c, "--memory");
@@ -36,6 +55,8 @@ int cli_planning(struct cli *c, struct planning *p)
         code = read_devices(c, p);
     if (!code && memory && !cli_read_bytes(memory, &p->options.memory))
         code = cli_usage(c, "--memory wants a size such as 8GiB, not '%s'", memory);
+    if (!code)
+        code = read_stages(c, &p->options);
     if (code)
         cli_planning_end(p);
     return code;

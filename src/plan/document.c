@@ -63,6 +63,30 @@ static void add_result(tsr_json *j, const tsr_plan_summary *s)
     tsr_json_end(j);
 }
 
+static void add_stages(tsr_json *j, const tsr_plan_summary *s)
+{
+    if (!s->n_stages)
+        return;
+    tsr_json_string(j, "objective", s->objective == TSR_THROUGHPUT ? "throughput" : "latency");
+    tsr_json_int(j, "latency", s->latency);
+    tsr_json_int(j, "period", s->period);
+    tsr_json_begin(j, "stages", '[');
+    for (size_t i = 0; i < s->n_stages; i++) {
+        const tsr_plan_stage *x = &s->stages[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_begin(j, "devices", '[');
+        for (size_t d = 0; d < x->n_devices; d++)
+            tsr_json_int(j, NULL, x->devices[d]);
+        tsr_json_end(j);
+        tsr_json_int(j, "nodes", (int64_t)x->nodes);
+        tsr_json_int(j, "time", x->time);
+        tsr_json_int(j, "transfer", x->transfer);
+        tsr_json_int(j, "memory", x->memory);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
 static struct str next_line(const char **text)
 {
     size_t n = strcspn(*text, "\n");
@@ -118,6 +142,7 @@ tsr_status tsr_plan_save(tsr_model *m, const tsr_plan_options *o, const tsr_plan
         st = add_model(j, m);
     add_made_for(j, o, s);
     add_result(j, s);
+    add_stages(j, s);
     if (st == TSR_OK && !add_nodes(&a, j, m, edits))
         st = TSR_NOMEM;
     tsr_json_end(j);

@@ -102,6 +102,7 @@ struct planner {
     size_t n_nodes;
     int64_t *node_at; // by node id: its place in nodes, or -1
     // A range of nodes, the others being planned elsewhere (stages.c). NULL: all nodes are here.
+    bool staged;                  // nodes are told their devices, even if they run whole
     const unsigned char *outside; // by node id: what it reads of the range must leave it
     size_t gives;                 // the device that outputs and what leaves are brought to
     VEC(const tsr_value *) given; // lie whole on every device from the start
@@ -125,6 +126,10 @@ static inline int64_t tsr__planner_device(const struct planner *p, int64_t d)
 // plan.c
 void tsr__planner_start(struct planner *p, tsr_model *m);
 bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if there is a list
+// The configuration that the plan is written into: made if there is none.
+tsr_status tsr__planner_config(struct planner *p, const char *name) TSR_MUST_USE;
+// Communication, nodes and configuration of the chosen plan.
+tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out) TSR_MUST_USE;
 
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number

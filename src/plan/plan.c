@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
-#include "plan/internal.h"
+#include "plan/stages.h"
 
 #include <time.h>
 
@@ -69,20 +69,21 @@ static tsr_status refuse_config(struct planner *p, const tsr_config *c, const ch
     return TSR_INVALID;
 }
 
-static bool has_stages(const struct planner *p, const tsr_config *c)
+// Nodes that have a stage in the configuration; with any: that have anything in it.
+static bool has_stages(const struct planner *p, const tsr_config *c, bool any)
 {
     int64_t stage;
     for (tsr_node *n = tsr_model_next_node(p->model, NULL); n;
          n = tsr_model_next_node(p->model, n)) {
         const tsr_node_config *nc = tsr_node_find_config(n, c);
-        if (nc && tsr_node_config_stage(nc, &stage))
+        if (nc && (any || tsr_node_config_stage(nc, &stage)))
             return true;
     }
     return false;
 }
 
 // Shardings that the model has for as many devices are kept, and completed.
-static tsr_status find_config(struct planner *p, const char *name)
+static tsr_status find_config(struct planner *p, const char *name, bool stages)
 {
     size_t fitting = 0;
     for (size_t i = 0; i < tsr_model_config_count(p->model); i++) {
@@ -98,14 +99,21 @@ static tsr_status find_config(struct planner *p, const char *name)
         return TSR_OK;
     if (tsr_config_devices(p->config) != p->n)
         return refuse_config(p, p->config, "the configuration is for another number of devices");
-    if (has_stages(p, p->config))
-        return refuse_config(p, p->config, "its nodes have pipeline stages, which are not planned");
+    if (has_stages(p, p->config, false))
+        return refuse_config(p, p->config, "its nodes have pipeline stages, which are not kept");
+    if (stages && has_stages(p, p->config, true)) {
+        if (name)
+            return refuse_config(p, p->config,
+                                 "its nodes have shardings, which stages do not keep");
+        p->config = NULL;
+        return TSR_OK;
+    }
     size_t errors = tsr__diag_errors(p->session);
     tsr_status st = tsr__check(p->model, tsr_config_name(p->config), false);
     return st == TSR_OK && tsr__diag_errors(p->session) > errors ? TSR_INVALID : st;
 }
 
-static tsr_status add_config(struct planner *p, const char *name)
+tsr_status tsr__planner_config(struct planner *p, const char *name)
 {
     struct str text =
         name ? str_of(name) : tsr__arena_printf(&p->arena, "plan%lld", (long long)p->n);
@@ -113,7 +121,11 @@ static tsr_status add_config(struct planner *p, const char *name)
         text = tsr__arena_printf(&p->arena, "plan%lld_%d", (long long)p->n, i);
     if (!text.p)
         return TSR_NOMEM;
-    return p->config ? TSR_OK : tsr_model_add_config(p->model, text.p, p->n, NULL, 0, &p->config);
+    tsr_status st =
+        p->config ? TSR_OK : tsr_model_add_config(p->model, text.p, p->n, NULL, 0, &p->config);
+    if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
+        st = tsr_model_set_ir_version(p->model, 11);
+    return st;
 }
 
 // ---- the answer --------------------------------------------------------------------------------
@@ -136,22 +148,13 @@ static tsr_status export_lp(struct planner *p, const char *path)
     return st;
 }
 
-static tsr_status summarize(struct planner *p, const struct program_result *r, double ms,
-                            tsr_plan_summary *out)
+tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
     struct collective_count counts[PLAN_MAX_OPS];
-    int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
     tsr_collective_count *list = ARENA_ARRAY(a, tsr_collective_count, PLAN_MAX_OPS);
-    if (!memory || !list || !tsr__planner_memory(p, memory))
+    if (!list)
         return TSR_NOMEM;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .feasible = true};
-    out->optimal = r->optimal;
-    out->gap = r->gap;
-    out->cost = r->cost;
-    out->bound = r->bound;
-    out->solve_ms = ms;
-    out->memory = memory;
     out->n_collectives = tsr__planner_collectives(p, counts);
     for (size_t i = 0; i < out->n_collectives; i++)
         list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
@@ -163,6 +166,23 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
             p->nodes[i].strategy && p->nodes[i].strategy->at.at[p->nodes[i].choice].cut;
     }
     return a->failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status summarize(struct planner *p, const struct program_result *r, double ms,
+                            tsr_plan_summary *out)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+    if (!memory || !tsr__planner_memory(p, memory))
+        return TSR_NOMEM;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .feasible = true};
+    out->optimal = r->optimal;
+    out->gap = r->gap;
+    out->cost = r->cost;
+    out->bound = r->bound;
+    out->solve_ms = ms;
+    out->memory = memory;
+    return tsr__planner_tell(p, out);
 }
 
 // ---- why ---------------------------------------------------------------------------------------
@@ -313,9 +333,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (!r.feasible)
         return refuse(p, ms, out);
     take_choices(p, r.choice);
-    st = add_config(p, o->config);
-    if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
-        st = tsr_model_set_ir_version(p->model, 11);
+    st = tsr__planner_config(p, o->config);
     if (st == TSR_OK)
         st = tsr__planner_write(p, p->config);
     if (st == TSR_OK)
@@ -337,11 +355,11 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     tsr__arena_free(&p.session->results[RESULT_PLAN]);
     tsr_status st = read_topology(&p, &o);
     if (st == TSR_OK)
-        st = find_config(&p, o.config);
+        st = find_config(&p, o.config, o.stages != 0);
     if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = solve(&p, &o, &s);
+        st = o.stages ? tsr__plan_stages(&p, &o, &s) : solve(&p, &o, &s);
     if (!o.topology)
         tsr_topology_free(p.topology);
     tsr__arena_free(&p.arena);

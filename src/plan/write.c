@@ -37,7 +37,9 @@ static tsr_status write_slot(struct planner *p, const struct plan_node *n, tsr_c
     for (size_t k = 0; n->strategy->given && tsr_node_sharding_of(n->node, v, k); k++)
         if (tsr__spec_config(tsr_node_sharding_of(n->node, v, k)) == c)
             return TSR_OK; // kept
-    if (n->strategy->whole && (out || !is_elsewhere(p, v)))
+    if (p->staged && tsr__shapes_of(p->shapes, v).rank < 0)
+        return TSR_OK; // no tensor, or nobody knows: its stage says enough
+    if (!p->staged && n->strategy->whole && (out || !is_elsewhere(p, v)))
         return TSR_OK;
     return tsr__spec_write(n->node, c, v, p->layouts.at[layout]);
 }

@@ -64,6 +64,7 @@ static void read_declared(struct shapes *s, const tsr_value *v)
         for (int i = 0; dims && i < at->rank; i++)
             dims[i] = (tsr_dim){tsr_tensor_dims(t)[i] < 0 ? -1 : tsr_tensor_dims(t)[i], ""};
         at->dims = dims;
+        at->rank = dims ? at->rank : -1; // out of memory: nobody looks at sizes that are not there
         s->values[id] = tsr__value_of_tensor(s->arena, t);
     } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(v)) {
         int form = tsr__value_wrapped(v, &at->dtype, &at->rank, &at->dims);

@@ -442,6 +442,33 @@ def test_plan(d):
     check("plan: one device is slower", "one device would" not in call("plan", path, "--devices", 2, "--dim", "n=4096")[1])
 
 
+def test_plan_stages(d):
+    path, out, again, a = (os.path.join(d, n) for n in ("mlp.onnx", "staged.onnx", "again.onnx", "staged.json"))
+    make_mlp(path, 4096)
+    words = ["plan", path, "--devices", 2, "--stages", 2]
+    rc, text, err = call(*words, "--objective", "throughput", "-o", out, "--plan", a, "--json")
+    doc, plan = json.loads(text), json.load(open(a))
+    check("plan stages", rc == 0 and [s["devices"] for s in doc["stages"]] == [[0], [1]] and [(s["first"], s["last"], s["nodes"]) for s in doc["stages"]] == [(0, 0, 1), (1, 1, 1)] and
+          doc["objective"] == "throughput" and doc["cost"] == doc["period"] == max(s["time"] + s["transfer"] for s in doc["stages"]) <= doc["latency"] and
+          all(s["memory"] == doc["memory"][s["devices"][0]] for s in doc["stages"]), (rc, text, err))
+    check("plan stages: written", [c.pipeline_stage for n in onnx.load(out).graph.node for c in n.device_configurations] == [0, 1])
+    check("plan stages: document", all(plan[k] == doc[k] for k in ("objective", "latency", "period")) and [s["devices"] for s in plan["stages"]] == [[0], [1]], plan)
+    rc, _, err = call("annotate", path, "--script", a, "-o", again)
+    check("plan stages: replayed", rc == 0 and [n.device_configurations for n in onnx.load(again).graph.node] == [n.device_configurations for n in onnx.load(out).graph.node], (rc, err))
+    rc, text, _ = call(*words)
+    check("plan stages: told", rc == 0 and "2 stages for latency" in text and "stage 1: device 1; 1 nodes (#1 to #1)" in text, text)
+    check("plan without stages says nothing of them", "stages" not in json.loads(call("plan", path, "--devices", 2, "--json")[1]))
+    rc, text, err = call(*words, "--memory", "300KiB", "--json")
+    doc = json.loads(text)
+    check("plan stages do not fit", rc == 4 and doc["needs_bytes"] > 300 << 10 and "plan-infeasible" in err and call(*words, "--memory", doc["needs_bytes"])[0] == 0, (rc, text, err))
+    rc, _, err = call("plan", path, "--devices", 8, "--stages", 3)
+    check("plan: too many stages", rc == 1 and "plan-stages" in err, (rc, err))
+    rc, _, err = call("plan", out, "--devices", 2, "--stages", 2, "--config", "plan2")
+    check("plan: stages are not kept", rc == 1 and "plan-config" in err, (rc, err))
+    for wrong in (["--stages", "0"], ["--stages", "some"], ["--stages", 2, "--objective", "luck"], ["--objective", "latency"], ["--stages", 2, "--export-lp", a]):
+        check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
+
+
 def test_plan_document(d):
     path, out, again = (os.path.join(d, n) for n in ("mlp.onnx", "planned.onnx", "again.onnx"))
     a, b, bad = (os.path.join(d, n) for n in ("a.json", "b.json", "bad.json"))
@@ -496,6 +523,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology(d)
     test_topology_measured(d)
     test_plan(d)
+    test_plan_stages(d)
     test_plan_document(d)
     test_damaged(d)
     test_examples()

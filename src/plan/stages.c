@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// stages.c - pipeline stages: which nodes follow one another on which devices.
+//
+// Dynamic programming over ranges of the graph's order and blocks of the devices' order: the best plan whose first k
+// stages have the nodes before cut i and the devices before d is the best of those with one stage less, and a last stage
+// of the front. Latency is the sum over stages of time and transfer; for throughput the slowest stage counts, and among
+// equals the sum. Devices that would only make it slower stay idle. Unlike devices are tried in other orders too.
+#include "plan/stages.h"
+
+#include <stdlib.h>
+
+#define ALL_SIZES  8   // so many devices: blocks of every size; else powers of two and divisors
+#define ALL_STARTS 64  // so many devices: blocks begin anywhere; else at multiples of their size
+#define MAX_SIZES  64  // of blocks
+#define MAX_ORDERS 120 // of unlike devices
+#define UNKNOWN    (-1)
+#define NEVER_FITS PLAN_NEVER
+
+struct block {
+    size_t start, n;
+    struct kind *kind;
+    int64_t memory;
+};
+// The best way to a state, and what it came from.
+struct cell {
+    int64_t sum, most;
+    size_t cut, block;
+};
+struct search {
+    struct staging *s;
+    int64_t *order; // devices in line
+    size_t sizes[MAX_SIZES], n_sizes;
+    struct block *blocks; // by start and size
+    int64_t *value;       // by range and block; UNKNOWN
+    struct cell *cells;   // by number of stages, cut and devices
+    size_t least, most;   // stages
+    enum measure measure;
+    int64_t cap; // no stage may take more
+    bool bottleneck;
+    struct map transfers;
+    tsr_status status;
+};
+
+// ---- blocks ------------------------------------------------------------------------------------
+
+static size_t devices_of(const struct search *q)
+{
+    return (size_t)q->s->p->n;
+}
+
+static void list_sizes(struct search *q)
+{
+    size_t n = devices_of(q);
+    q->n_sizes = 0;
+    for (size_t k = 1; k <= n && q->n_sizes < MAX_SIZES; k++)
+        if (n <= ALL_SIZES || n % k == 0 || (k & (k - 1)) == 0)
+            q->sizes[q->n_sizes++] = k;
+}
+
+static bool may_start(const struct search *q, size_t start, size_t n)
+{
+    return start + n <= devices_of(q) && (devices_of(q) <= ALL_STARTS || start % n == 0);
+}
+
+static int64_t memory_of(const struct staging *s, const int64_t *devices, size_t n)
+{
+    int64_t least = s->memory > 0 ? s->memory : PLAN_NO_LIMIT;
+    for (size_t i = 0; i < n && s->memory == 0; i++) {
+        int64_t bytes = s->p->topology->device[devices[i]].memory;
+        least = bytes > 0 && bytes < least ? bytes : least;
+    }
+    return least;
+}
+
+static struct block *block_at(struct search *q, size_t start, size_t size)
+{
+    return &q->blocks[start * q->n_sizes + size];
+}
+
+static bool list_blocks(struct search *q)
+{
+    for (size_t start = 0; start < devices_of(q); start++)
+        for (size_t z = 0; z < q->n_sizes; z++) {
+            struct block *b = block_at(q, start, z);
+            *b = (struct block){.start = start, .n = q->sizes[z]};
+            if (!may_start(q, start, b->n))
+                continue;
+            b->memory = memory_of(q->s, &q->order[start], b->n);
+            b->kind = tsr__stages_kind(q->s, &q->order[start], b->n);
+            if (!b->kind)
+                return false;
+        }
+    return true;
+}
+
+// ---- transfers ---------------------------------------------------------------------------------
+
+// A value from one device to all of some, which do not have it.
+static int64_t send_time(struct search *q, int64_t from, const int64_t *to, size_t n, int64_t bytes)
+{
+    struct arena *a = &q->s->p->arena;
+    int64_t *key = ARENA_ARRAY(a, int64_t, n + 2);
+    if (!key)
+        return NEVER_FITS;
+    key[0] = bytes;
+    key[1] = from;
+    memcpy(key + 2, to, n * sizeof *to);
+    struct str text = {(const char *)key, (n + 2) * sizeof *key};
+    int64_t *found = tsr__map_get(&q->transfers, text);
+    if (found)
+        return *found;
+    void **at = tsr__map_at(&q->transfers, text);
+    found = ARENA_NEW(a, int64_t);
+    if (!at || !found)
+        return NEVER_FITS;
+    struct device_group group = {key + 1, n + 1};
+    *found = tsr__planner_combine(q->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &group, 1, bytes);
+    *at = found;
+    return *found;
+}
+
+static int64_t whole_bytes(const struct staging *s, const tsr_value *v)
+{
+    const struct plan_value *x = &s->p->values[tsr__value_id(v)];
+    return tsr__planner_bytes(s->p, tsr__planner_whole(s->p, x->rank), x);
+}
+
+// What a stage gets from the one before, and gives out of the pipeline.
+static int64_t transfer_of(struct search *q, size_t from, size_t to, const struct block *b)
+{
+    const struct range *r = tsr__stages_range(q->s, from, to);
+    const int64_t *mine = &q->order[b->start];
+    bool all = from == 0 && to == q->s->n_ranges;
+    int64_t ps = 0, last = all ? mine[0] : mine[b->n - 1];
+    if (!r)
+        return NEVER_FITS;
+    for (size_t i = 0; i < r->n_in && b->start > 0; i++)
+        ps += send_time(q, q->order[b->start - 1], mine, b->n, whole_bytes(q->s, r->in[i]));
+    static const int64_t first = 0;
+    for (size_t i = 0; i < r->n_out && last != first; i++)
+        ps += send_time(q, last, &first, 1, whole_bytes(q->s, r->out[i]));
+    return ps < NEVER_FITS ? ps : NEVER_FITS;
+}
+
+// ---- dynamic programming -----------------------------------------------------------------------
+
+static int64_t measure(struct search *q, size_t i, size_t j, const struct block *b)
+{
+    struct point point = {0};
+    int64_t bytes = 0;
+    if (q->measure == MEASURE_MEMORY) {
+        q->status = tsr__front_least(q->s, b->kind, i, j, &bytes);
+        return bytes < NEVER_FITS ? bytes : NEVER_FITS;
+    }
+    q->status = tsr__front_at(q->s, b->kind, i, j, b->memory, &point);
+    if (q->status != TSR_OK || !point.feasible)
+        return NEVER_FITS;
+    int64_t own = q->measure == MEASURE_BOUND ? point.bound : point.time;
+    int64_t ps = own + transfer_of(q, i, j, b);
+    return ps < NEVER_FITS ? ps : NEVER_FITS;
+}
+
+static int64_t value_of(struct search *q, size_t i, size_t j, size_t block)
+{
+    size_t n_blocks = devices_of(q) * q->n_sizes;
+    int64_t *at = &q->value[(i * (q->s->n_ranges + 1) + j) * n_blocks + block];
+    if (*at == UNKNOWN && q->status == TSR_OK)
+        *at = measure(q, i, j, &q->blocks[block]);
+    return *at;
+}
+
+static struct cell *cell_at(struct search *q, size_t stages, size_t cut, size_t devices)
+{
+    return &q->cells[(stages * (q->s->n_ranges + 1) + cut) * (devices_of(q) + 1) + devices];
+}
+
+static bool better(const struct search *q, const struct cell *a, const struct cell *b)
+{
+    int64_t x = q->bottleneck ? a->most : a->sum, y = q->bottleneck ? b->most : b->sum;
+    return x != y ? x < y : a->sum < b->sum;
+}
+
+// Goes on from the state (k stages, cut i, d devices) with one more stage.
+static void extend(struct search *q, size_t k, size_t i, size_t d)
+{
+    const struct cell from = *cell_at(q, k, i, d);
+    size_t last = q->s->n_ranges;
+    for (size_t z = 0; z < q->n_sizes && q->status == TSR_OK; z++) {
+        size_t n = q->sizes[z], block = d * q->n_sizes + z;
+        if (d >= devices_of(q) || !may_start(q, d, n))
+            continue;
+        for (size_t j = k + 1 == q->most ? last : i + 1; j <= last; j++) {
+            int64_t own = value_of(q, i, j, block);
+            if (own >= NEVER_FITS || own > q->cap)
+                continue;
+            struct cell *to = cell_at(q, k + 1, j, d + n);
+            struct cell next = {from.sum + own, own > from.most ? own : from.most, i, block};
+            if (better(q, &next, to))
+                *to = next;
+        }
+    }
+}
+
+// The best final state; false: there is none.
+static bool best_end(struct search *q, size_t *stages, size_t *devices)
+{
+    struct cell best = {INT64_MAX, INT64_MAX, 0, 0};
+    for (size_t k = q->least; k <= q->most; k++)
+        for (size_t d = 1; d <= devices_of(q); d++) {
+            const struct cell *c = cell_at(q, k, q->s->n_ranges, d);
+            if (c->sum < INT64_MAX && better(q, c, &best)) {
+                best = *c;
+                *stages = k;
+                *devices = d;
+            }
+        }
+    return best.sum < INT64_MAX;
+}
+
+static bool run(struct search *q, size_t *stages, size_t *devices)
+{
+    size_t cuts = q->s->n_ranges, n = (q->most + 1) * (cuts + 1) * (devices_of(q) + 1);
+    for (size_t i = 0; i < n; i++)
+        q->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0};
+    *cell_at(q, 0, 0, 0) = (struct cell){0};
+    for (size_t k = 0; k < q->most; k++)
+        for (size_t i = k; i < cuts; i++)
+            for (size_t d = k; d < devices_of(q) && q->status == TSR_OK; d++)
+                if (cell_at(q, k, i, d)->sum < INT64_MAX)
+                    extend(q, k, i, d);
+    return q->status == TSR_OK && best_end(q, stages, devices);
+}
+
+static void forget(struct search *q, enum measure what)
+{
+    size_t n = (q->s->n_ranges + 1) * (q->s->n_ranges + 1) * devices_of(q) * q->n_sizes;
+    for (size_t i = 0; i < n; i++)
+        q->value[i] = UNKNOWN;
+    q->measure = what;
+    q->cap = INT64_MAX;
+}
+
+// Stages of the best end, back to front.
+static void read_line(struct search *q, size_t stages, size_t devices, struct line *out)
+{
+    size_t cut = q->s->n_ranges;
+    const struct cell *end = cell_at(q, stages, cut, devices);
+    *out = (struct line){.n = stages, .sum = end->sum, .most = end->most};
+    for (size_t k = stages; k > 0; k--) {
+        const struct cell *c = cell_at(q, k, cut, devices);
+        const struct block *b = &q->blocks[c->block];
+        struct stage *x = &out->at[k - 1];
+        *x = (struct stage){.begin = c->cut, .end = cut, .n = b->n, .kind = b->kind};
+        x->memory = b->memory;
+        x->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
+        if (x->devices)
+            memcpy(x->devices, &q->order[b->start], b->n * sizeof *x->devices);
+        x->transfer = transfer_of(q, c->cut, cut, b);
+        cut = c->cut;
+        devices = b->start;
+    }
+}
+
+// For throughput: first the least slowest stage, then the least sum that keeps it.
+static bool find_line(struct search *q, tsr_objective objective, struct line *out)
+{
+    size_t stages = 0, devices = 0;
+    q->bottleneck = objective == TSR_THROUGHPUT || q->measure == MEASURE_MEMORY;
+    bool found = run(q, &stages, &devices);
+    if (found && q->bottleneck && q->measure == MEASURE_TIME) {
+        q->cap = cell_at(q, stages, q->s->n_ranges, devices)->most;
+        q->bottleneck = false;
+        found = run(q, &stages, &devices);
+    }
+    if (found)
+        read_line(q, stages, devices, out);
+    return found;
+}
+
+// ---- orders of devices -------------------------------------------------------------------------
+
+static bool alike(const tsr_topology *t, size_t a, size_t b)
+{
+    const struct tsr_topology_device *x = &t->device[a], *y = &t->device[b];
+    return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth;
+}
+
+// label: by device, the first that is like it.
+static void label_devices(const struct search *q, size_t *label)
+{
+    for (size_t d = 0; d < devices_of(q); d++)
+        for (label[d] = 0; !alike(q->s->p->topology, label[d], d);)
+            label[d]++;
+}
+
+// The next order of labels in the dictionary.
+static bool next_order(size_t *label, size_t n)
+{
+    size_t i = n - 1;
+    while (i > 0 && label[i - 1] >= label[i])
+        i--;
+    if (i == 0)
+        return false;
+    size_t k = n - 1;
+    while (label[k] <= label[i - 1])
+        k--;
+    size_t x = label[i - 1];
+    label[i - 1] = label[k];
+    label[k] = x;
+    for (size_t a = i, b = n - 1; a < b; a++, b--) {
+        x = label[a];
+        label[a] = label[b];
+        label[b] = x;
+    }
+    return true;
+}
+
+// Devices of each label in their own order.
+static void order_by(struct search *q, const size_t *own, const size_t *label)
+{
+    size_t n = devices_of(q), next[ALL_SIZES] = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t d = next[label[i]];
+        while (own[d] != label[i])
+            d++;
+        q->order[i] = (int64_t)d;
+        next[label[i]] = d + 1;
+    }
+}
+
+static bool beats(const struct line *a, const struct line *b, tsr_objective objective)
+{
+    bool slowest = objective == TSR_THROUGHPUT;
+    int64_t x = slowest ? a->most : a->sum, y = slowest ? b->most : b->sum;
+    return x != y ? x < y : a->sum < b->sum;
+}
+
+static void try_order(struct search *q, tsr_objective objective, struct line *best)
+{
+    struct line line;
+    enum measure what = q->measure;
+    forget(q, what);
+    if (!list_blocks(q))
+        q->status = TSR_NOMEM;
+    else if (find_line(q, objective, &line) && (!best->n || beats(&line, best, objective)))
+        *best = line;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+// As the devices stand; few unlike ones in every other order too.
+static void try_orders(struct search *q, tsr_objective objective, struct line *best)
+{
+    size_t n = devices_of(q), own[ALL_SIZES], label[ALL_SIZES];
+    for (size_t d = 0; d < n; d++)
+        q->order[d] = (int64_t)d;
+    try_order(q, objective, best);
+    if (n > ALL_SIZES)
+        return;
+    label_devices(q, own);
+    memcpy(label, own, n * sizeof *own);
+    qsort(label, n, sizeof *label, by_number);
+    for (int round = 1; round < MAX_ORDERS && q->status == TSR_OK; round++) {
+        order_by(q, own, label);
+        if (memcmp(label, own, n * sizeof *own) != 0)
+            try_order(q, objective, best);
+        if (!next_order(label, n))
+            break;
+    }
+}
+
+static bool search_init(struct search *q, struct staging *s, const tsr_plan_options *o)
+{
+    struct arena *a = &s->p->arena;
+    size_t n = (size_t)s->p->n;
+    size_t most = n < s->n_ranges ? n : s->n_ranges;
+    *q = (struct search){.s = s, .status = TSR_OK};
+    q->most = most < STAGES_MOST ? most : STAGES_MOST;
+    q->least = 1;
+    if (o->stages > 0) {
+        q->least = q->most < (size_t)o->stages ? q->most : (size_t)o->stages;
+        q->most = q->least;
+    }
+    list_sizes(q);
+    tsr__map_init(&q->transfers, a, 256);
+    q->order = ARENA_ARRAY(a, int64_t, n);
+    q->blocks = ARENA_ARRAY(a, struct block, n * q->n_sizes);
+    q->value = ARENA_ARRAY(a, int64_t, (s->n_ranges + 1) * (s->n_ranges + 1) * n * q->n_sizes);
+    q->cells = ARENA_ARRAY(a, struct cell, (q->most + 1) * (s->n_ranges + 1) * (n + 1));
+    return !a->failed;
+}
+
+tsr_status tsr__stages_search(struct staging *s, const tsr_plan_options *o, enum measure what,
+                              struct line *out)
+{
+    struct search q;
+    *out = (struct line){0};
+    if (!search_init(&q, s, o))
+        return TSR_NOMEM;
+    q.measure = what;
+    try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : o->objective, out);
+    return q.status == TSR_OK && s->p->arena.failed ? TSR_NOMEM : q.status;
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// stages.h - between the files that plan pipeline stages: blocks of devices, ranges of nodes, and what a range costs on
+// a block.
+//
+// A range is what lies between two cut points of the graph's order, a block the devices of a stage. Blocks whose devices
+// and links are alike are of one kind: ranges are planned for a kind, with devices numbered 0, 1 ..., and ranges whose
+// nodes are alike are planned once. What crosses from one stage to another lies whole on one device of the stage that
+// makes it, and whole on all devices of the one that reads it; so stages do not look into one another.
+#ifndef TSR_PLAN_STAGES_H
+#define TSR_PLAN_STAGES_H
+
+#include "plan/internal.h"
+
+#define STAGES_MAX_PLACES 64 // between which ranges lie, the ends of the graph not counted
+#define STAGES_MOST       64 // stages
+
+// The best plan of a range under one limit of memory.
+struct point {
+    int64_t limit;
+    bool feasible;
+    int64_t time, bound; // picoseconds; proved: not less
+    int64_t memory;      // bytes on the fullest device
+};
+// Points of a range on a kind of block, as far as they were asked for.
+struct front {
+    VEC(struct point) at;
+    int64_t least; // bytes without which nothing fits; -1: not asked for
+};
+struct kind {
+    struct planner p; // devices are those of the first block of the kind
+    struct plan_node *nodes;
+    size_t begin, end;          // the range that p holds
+    VEC(struct front *) fronts; // by structure
+};
+struct range {
+    bool known;
+    uint32_t structure;          // of ranges that are alike
+    const tsr_value **in, **out; // what comes from earlier ranges; outputs of the model
+    size_t n_in, n_out;
+};
+struct staging {
+    struct planner *p;           // of all nodes and devices
+    int64_t memory;              // of every device; 0: as the topology says; -1: no limit
+    bool limited;                // some device has a limit
+    const unsigned char *staged; // by node id: the node is in a stage. Others run everywhere.
+    int64_t common;              // time of those others
+    size_t *cut;                 // 0 = cut[0] < ... < cut[n_ranges] = nodes of the graph
+    size_t n_ranges;             // that do not contain a cut
+    struct range *ranges;        // from cut i to cut j: [i * (n_ranges + 1) + j]
+    struct map structures, kinds;
+    VEC(struct kind *) all_kinds;
+};
+
+// cuts.c: which nodes run everywhere, and where the others may be cut apart.
+bool tsr__stages_cuts(struct staging *s);
+
+// fronts.c
+// A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
+// all). False: out of memory; to be freed in any case.
+bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
+                       const int64_t *devices, size_t n, struct planner *out);
+// NULL: out of memory.
+struct kind *tsr__stages_kind(struct staging *s, const int64_t *devices, size_t n);
+const struct range *tsr__stages_range(struct staging *s, size_t i, size_t j);
+// The best time of a range on a block of the kind under a limit.
+tsr_status tsr__front_at(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
+                         struct point *out) TSR_MUST_USE;
+// The least memory of a device with which it could be done; INT64_MAX: none.
+tsr_status tsr__front_least(struct staging *s, struct kind *k, size_t i, size_t j,
+                            int64_t *out) TSR_MUST_USE;
+// The same once more, without haste; k->p then holds the range with its nodes' choices.
+tsr_status tsr__front_take(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
+                           struct point *out) TSR_MUST_USE;
+void tsr__stages_free(struct staging *s);
+
+// stages.c
+// The best stages by that measure: least time, least that was proved, least memory on the fullest device. TSR_OK also
+// where nothing fits: then out->n is 0.
+enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_MEMORY };
+// A choice of stages.
+struct stage {
+    size_t begin, end; // cuts
+    int64_t *devices;
+    size_t n;
+    struct kind *kind;
+    int64_t memory, transfer;
+    struct point point;
+};
+struct line {
+    struct stage at[STAGES_MOST];
+    size_t n;
+    int64_t sum, most;
+};
+tsr_status tsr__stages_search(struct staging *s, const tsr_plan_options *o, enum measure what,
+                              struct line *out) TSR_MUST_USE;
+
+// staged.c
+tsr_status tsr__plan_stages(struct planner *p, const tsr_plan_options *o,
+                            tsr_plan_summary *out) TSR_MUST_USE;
+
+#endif

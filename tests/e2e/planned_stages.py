@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages that the planner chose: each model planned in 2, 3 and as many stages as are best, for latency and for throughput;
+what is written is checked, partitioned, run and compared with the recorded answer, without a hand edit. Nodes lie on the
+devices of their stage and on no other; stages cover the nodes in order.
+
+usage: planned_stages.py TESSERA MODELS"""
+import json, os, sys, tempfile
+
+import onnx
+
+import spine, witness
+
+TOLERANCE = 5e-5
+# stages, objective, devices; devices that differ: a JSON topology
+UNLIKE = {"devices": [{"memory": 40 << 20, "flops": 5e10}, {"memory": 40 << 20, "flops": 5e10}, {"memory": 1 << 30, "flops": 2e11}],
+          "links": [{"from": a, "to": b, "latency": 1e-6, "bandwidth": 1e10} for a in range(3) for b in range(3) if a != b]}
+CASES = [("2", "throughput", "4"), ("3", "latency", "3"), ("auto", "throughput", "4"), ("3", "throughput", "unlike")]
+
+
+def sizes(model, inputs):
+    out = {}
+    for i in onnx.load(model, load_external_data=False).graph.input:
+        for k, d in enumerate(i.type.tensor_type.shape.dim):
+            if d.dim_param and i.name in inputs:
+                out[d.dim_param] = inputs[i.name].shape[k]
+    return [w for name, size in out.items() for w in ("--dim", "%s=%d" % (name, size))]
+
+
+def stage_in(n):
+    return [c.pipeline_stage for c in n.device_configurations if c.HasField("pipeline_stage")]
+
+
+def check_places(planned, stages, ranks):
+    """Nodes that have a stage are on its devices only, in the order of the stages."""
+    last = -1
+    for i, n in enumerate(planned.graph.node):
+        mine = stage_in(n)
+        if not mine:
+            continue
+        assert mine[0] >= last, "#%d goes back to stage %d" % (i, mine[0])
+        last = mine[0]
+        s = stages[last]
+        assert s["first"] <= i <= s["last"], (i, s)
+        have = {r for r, p in enumerate(ranks) for x in p.graph.node if n.name and x.name == n.name and x.op_type == n.op_type}
+        assert have <= set(s["devices"]), "%s is on %s, its stage has %s" % (n.name, have, s["devices"])
+    assert last == (len(stages) - 1 if len(stages) > 1 else -1)
+
+
+def check(tessera, model, case, folder):
+    stages, objective, devices = case
+    planned, parts, unlike = (os.path.join(folder, f) for f in ("planned.onnx", "parts", "unlike.json"))
+    ins, want = witness.recorded(model)
+    if devices == "unlike":
+        json.dump(UNLIKE, open(unlike, "w"))
+        devices = unlike
+    words = ["--devices", devices, "--stages", stages, "--objective", objective, *sizes(model, ins)]
+    rc, text, err = witness.call(tessera, "plan", model, *words, "-o", planned, "--json")
+    assert rc == 0, "plan: exit %d %s" % (rc, err)
+    doc = json.loads(text)
+    assert doc["objective"] == objective and doc["optimal"], text
+    assert stages == "auto" or len(doc["stages"]) == int(stages), text
+    own = [s["time"] + s["transfer"] for s in doc["stages"]]
+    assert doc["latency"] >= sum(own) and doc["period"] >= max(own) and doc["cost"] == doc[{"latency": "latency", "throughput": "period"}[objective]], text
+    rc, text, err = witness.call(tessera, "check", planned, "--json")
+    assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
+    rc, _, err = witness.call(tessera, "partition", planned, "-o", parts)
+    assert rc == 0, "partition: exit %d %s" % (rc, err)
+    manifest = witness.check_folder(parts)
+    check_places(onnx.load(planned, load_external_data=False), doc["stages"],
+                 [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in manifest["devices"]])
+    rc, text, err = witness.call(tessera, "verify", planned, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    found = json.loads(text) if text else {}
+    assert rc == 0 and found["ok"] and found["recorded"] and not found["replicated"], "verify: exit %d %s %s" % (rc, text, err)
+    assert witness.apart(witness.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
+    return len(doc["stages"])
+
+
+def main():
+    tessera, models = sys.argv[1:3]
+    failed = total = several = 0
+    for name in spine.NAMES:
+        for case in CASES:
+            total += 1
+            with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
+                try:
+                    several += check(tessera, os.path.join(models, name, "model.onnx"), case, folder) > 1
+                except Exception as x:
+                    failed += 1
+                    print("%s %s: %s" % (name, case, str(x)[:2000]))
+    print("%d of %d hold, %d of them in several stages" % (total - failed, total, several))
+    sys.exit(1 if failed or several < total * 3 // 4 else 0)
+
+
+if __name__ == "__main__":
+    main()

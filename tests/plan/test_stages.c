@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_stages.c - pipeline stages against trying everything: every cut of a chain, every number of devices for each
+// stage, every order of unlike devices. What a stage takes alone comes from planning its nodes as a model of their own.
+#include "nets.h"
+
+enum { MOST = 12, CHANNELS = 16, SPACE = 8 };
+// Seconds per operation, per byte of memory, per message, per byte of a link: whole picoseconds.
+static const double FLOPS = 1e12, BANDWIDTH = 1e12, LATENCY = 1e-6, LINK = 1e11;
+
+// Convolutions one after another; the kernel decides about weight and work.
+struct chain {
+    int n;
+    int64_t kernel[MOST];
+};
+
+static int64_t weight_of(const struct chain *c, int i)
+{
+    return CHANNELS * CHANNELS * c->kernel[i] * c->kernel[i] * 4;
+}
+
+static int64_t weights_of(const struct chain *c, int from, int to)
+{
+    int64_t bytes = 0;
+    for (int i = from; i < to; i++)
+        bytes += weight_of(c, i);
+    return bytes;
+}
+
+static tsr_value *add_chain(struct net *t, const struct chain *c, int from, int to)
+{
+    tsr_value *x = input(t, "x", DIMS(1, CHANNELS, SPACE, SPACE));
+    for (int i = from; i < to; i++) {
+        char w[16], y[16];
+        int64_t k = c->kernel[i], pads[4] = {k / 2, k / 2, k / 2, k / 2};
+        snprintf(w, sizeof w, "w%d", i);
+        snprintf(y, sizeof y, "y%d", i);
+        tsr_node *n = add_node(t, "Conv", x, weight(t, w, DIMS(CHANNELS, CHANNELS, k, k)), y);
+        assert_int_equal(tsr_node_set_ints(n, "pads", pads, 4), TSR_OK);
+        x = tsr_node_output(n, 0);
+    }
+    return x;
+}
+
+// A part of the chain as a model of its own.
+static int64_t time_alone(const struct chain *c, int from, int to, int devices, double speed)
+{
+    char topology[16];
+    snprintf(topology, sizeof topology, "full:%d", devices);
+    struct net *t = net_new(topology, FLOPS * speed, BANDWIDTH * speed, LATENCY, LINK);
+    plan(t, add_chain(t, c, from, to));
+    int64_t ps = t->p.cost;
+    net_free(t);
+    return ps;
+}
+
+// From one device to n others, through their memory.
+static int64_t send_time(int n)
+{
+    struct net *t = net_new("full:8", FLOPS, BANDWIDTH, LATENCY, LINK);
+    tsr_topology_price price;
+    int64_t bytes = CHANNELS * SPACE * SPACE * 4;
+    int group[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    assert_int_equal(tsr_topology_cost(t->topology, n == 1 ? TSR_SEND : TSR_BROADCAST, group, n + 1,
+                                       bytes, &price),
+                     TSR_OK);
+    net_free(t);
+    return price.picoseconds + 2 * bytes;
+}
+
+struct best {
+    int64_t latency, period;
+};
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void take(struct best *b, const int64_t *time, int stages)
+{
+    int64_t sum = 0, most = 0;
+    for (int k = 0; k < stages; k++) {
+        sum += time[k];
+        most = larger(most, time[k]);
+    }
+    b->latency = sum < b->latency ? sum : b->latency;
+    b->period = most < b->period ? most : b->period;
+}
+
+static void plan_stages(struct net *t, const struct chain *c, int64_t stages, tsr_objective what)
+{
+    t->o.stages = stages;
+    t->o.objective = what;
+    plan(t, add_chain(t, c, 0, c->n));
+}
+
+// Stages cover the chain in order, on devices that no other stage has, and say so in the model.
+static void check_stages(const struct net *t, const struct chain *c)
+{
+    int64_t next = 0, stage;
+    bool used[8] = {false};
+    for (size_t k = 0; k < t->p.n_stages; k++) {
+        const tsr_plan_stage *s = &t->p.stages[k];
+        assert_int_equal(s->first, next);
+        assert_int_equal((int64_t)s->nodes, s->last - s->first + 1);
+        next = s->last + 1;
+        for (size_t d = 0; d < s->n_devices; d++) {
+            assert_false(used[s->devices[d]]);
+            used[s->devices[d]] = true;
+        }
+    }
+    assert_int_equal(next, c->n);
+    const tsr_config *config = tsr_model_find_config(t->m, t->p.config);
+    int64_t index = 0;
+    for (tsr_node *n = tsr_graph_first(t->g); n; n = tsr_node_next(n), index++) {
+        assert_true(tsr_node_config_stage(tsr_node_find_config(n, config), &stage));
+        assert_true(t->p.stages[stage].first <= index && index <= t->p.stages[stage].last);
+    }
+}
+
+// ---- eight equal layers and one heavy one, four devices ----------------------------------------
+
+// All ways to cut into four, each part on one device; memory in bytes of weights.
+static struct best try_cuts(const struct chain *c, int64_t memory)
+{
+    struct best b = {INT64_MAX, INT64_MAX};
+    int64_t alone[MOST + 1][MOST + 1], send = send_time(1);
+    for (int i = 0; i < c->n; i++)
+        for (int j = i + 1; j <= c->n; j++)
+            alone[i][j] = time_alone(c, i, j, 1, 1);
+    for (int x = 1; x < c->n; x++)
+        for (int y = x + 1; y < c->n; y++)
+            for (int z = y + 1; z < c->n; z++) {
+                int cut[5] = {0, x, y, z, c->n};
+                int64_t time[4];
+                bool fits = true;
+                for (int k = 0; k < 4; k++) {
+                    // what comes in, and the result that goes back to device 0
+                    time[k] = alone[cut[k]][cut[k + 1]] + (k ? send : 0) + (k == 3 ? send : 0);
+                    fits = fits && weights_of(c, cut[k], cut[k + 1]) <= memory;
+                }
+                if (fits)
+                    take(&b, time, 4);
+            }
+    return b;
+}
+
+static void a_chain_is_cut_best(void **state)
+{
+    (void)state;
+    static const int64_t slack = 64 << 10; // for what is no weight
+    for (int heavy = 0; heavy < 9; heavy += 2)
+        for (int limited = 0; limited < 2; limited++) {
+            struct chain c = {.n = 9, .kernel = {3, 3, 3, 3, 3, 3, 3, 3, 3}};
+            c.kernel[heavy] = 9;
+            // the heavy one and one more, or as many others as fill the same memory
+            int64_t room = limited ? weight_of(&c, heavy) + CHANNELS * CHANNELS * 9 * 4 : 1 << 28;
+            struct best want = try_cuts(&c, room);
+            for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+                struct net *t = net_new("full:4", FLOPS, BANDWIDTH, LATENCY, LINK);
+                t->o.memory = room + slack / 16;
+                plan_stages(t, &c, 4, (tsr_objective)what);
+                check_stages(t, &c);
+                assert_int_equal(t->p.n_stages, 4);
+                assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
+                assert_int_equal(t->p.latency >= want.latency, 1);
+                assert_int_equal(t->p.period >= want.period, 1);
+                net_free(t);
+            }
+        }
+}
+
+// ---- stages of several devices -----------------------------------------------------------------
+
+// Two stages on four devices: all cuts, all sizes of blocks. A stage costs what its nodes cost as a model.
+static void stages_share_devices_best(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 5, .kernel = {9, 11, 7, 11, 9}};
+    struct best want = {INT64_MAX, INT64_MAX};
+    for (int cut = 1; cut < c.n; cut++)
+        for (int a = 1; a < 4; a++)
+            for (int b = 1; a + b <= 4; b++) {
+                int64_t time[2] = {time_alone(&c, 0, cut, a, 1),
+                                   time_alone(&c, cut, c.n, b, 1) + send_time(b) + send_time(1)};
+                take(&want, time, 2);
+            }
+    for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+        struct net *t = net_new("full:4", FLOPS, BANDWIDTH, LATENCY, LINK);
+        plan_stages(t, &c, 2, (tsr_objective)what);
+        check_stages(t, &c);
+        assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
+        net_free(t);
+    }
+}
+
+// As many stages as are best: one of all devices is what a plan without stages is.
+static void the_number_of_stages_is_chosen(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 4, .kernel = {9, 11, 11, 9}};
+    int64_t whole = time_alone(&c, 0, c.n, 4, 1), least = INT64_MAX, period = INT64_MAX;
+    for (int64_t k = 1; k <= 4; k++)
+        for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+            struct net *t = net_new("full:4", FLOPS, BANDWIDTH, LATENCY, LINK);
+            plan_stages(t, &c, k, (tsr_objective)what);
+            int64_t *best = what == TSR_LATENCY ? &least : &period;
+            *best = t->p.cost < *best ? t->p.cost : *best;
+            net_free(t);
+        }
+    assert_true(least <= whole);
+    for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+        struct net *t = net_new("full:4", FLOPS, BANDWIDTH, LATENCY, LINK);
+        plan_stages(t, &c, TSR_STAGES_AUTO, (tsr_objective)what);
+        assert_int_equal(t->p.cost, what == TSR_LATENCY ? least : period);
+        net_free(t);
+    }
+}
+
+// ---- unlike devices ----------------------------------------------------------------------------
+
+static const int ORDERS[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+// All cuts into three, on the devices in every order in which those that are alike stand as they are numbered.
+static struct best try_orders(const struct chain *c, const int64_t *memory, const double *speed)
+{
+    bool alike = memory[0] == memory[1] && speed[0] == speed[1];
+    struct best b = {INT64_MAX, INT64_MAX};
+    int64_t send[2] = {send_time(1), 0};
+    for (int o = 0; o < 6; o++)
+        for (int x = 1; x < c->n && !(alike && (o == 2 || o == 3 || o == 5)); x++)
+            for (int y = x + 1; y < c->n; y++) {
+                int cut[4] = {0, x, y, c->n};
+                int64_t time[3];
+                bool fits = true;
+                for (int k = 0; k < 3 && fits; k++)
+                    fits = weights_of(c, cut[k], cut[k + 1]) <= memory[ORDERS[o][k]];
+                for (int k = 0; k < 3 && fits; k++)
+                    time[k] = time_alone(c, cut[k], cut[k + 1], 1, speed[ORDERS[o][k]]) +
+                              (k ? send[0] : 0) + (k == 2 ? send[ORDERS[o][2] == 0] : 0);
+                if (fits)
+                    take(&b, time, 3);
+            }
+    return b;
+}
+
+static struct net *unlike(const int64_t *memory, const double *speed)
+{
+    struct net *t = net_new("full:3", FLOPS, BANDWIDTH, LATENCY, LINK);
+    t->o.memory = 0; // as the devices have it
+    for (int d = 0; d < 3; d++) {
+        tsr_topology_device x = {.flops = FLOPS * speed[d], .bandwidth = BANDWIDTH * speed[d]};
+        x.memory = memory[d] + (20 << 10);
+        tsr_topology_set_device(t->topology, d, &x);
+    }
+    return t;
+}
+
+// Memories of 24, 24 and 80: the stages are unequal, and the large layer decides where the large device stands.
+static void unlike_memories_give_unlike_stages(void **state)
+{
+    (void)state;
+    static const double speed[3] = {1, 1, 1};
+    int64_t unit = CHANNELS * CHANNELS * 25 * 4; // of a layer of kernel 5
+    int64_t memory[3] = {3 * unit, 3 * unit, 10 * unit};
+    for (int large = 0; large < 10; large += 3) {
+        struct chain c = {.n = 10, .kernel = {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}};
+        c.kernel[large] = 11; // weighs 4.84
+        struct best want = try_orders(&c, memory, speed);
+        for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+            struct net *t = unlike(memory, speed);
+            plan_stages(t, &c, 3, (tsr_objective)what);
+            check_stages(t, &c);
+            for (size_t k = 0; k < 3; k++) {
+                const tsr_plan_stage *s = &t->p.stages[k];
+                int64_t d = s->devices[0];
+                assert_true(weights_of(&c, (int)s->first, (int)s->last + 1) <= memory[d]);
+                assert_true(s->memory <= memory[d] + (20 << 10));
+                assert_int_equal(s->memory, t->p.memory[d]);
+                if (s->first <= large && large <= s->last)
+                    assert_int_equal(d, 2);
+            }
+            assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
+            net_free(t);
+        }
+    }
+}
+
+// A device four times as fast gets the most work.
+static void unlike_speeds_give_unlike_stages(void **state)
+{
+    (void)state;
+    static const double speed[3] = {1, 4, 2};
+    static const int64_t memory[3] = {1 << 30, 1 << 30, 1 << 30};
+    struct chain c = {.n = 7, .kernel = {9, 9, 9, 9, 9, 9, 9}};
+    struct best want = try_orders(&c, memory, speed);
+    struct net *t = unlike(memory, speed);
+    plan_stages(t, &c, 3, TSR_THROUGHPUT);
+    check_stages(t, &c);
+    assert_int_equal(t->p.cost, want.period);
+    size_t by_device[3];
+    for (size_t k = 0; k < 3; k++)
+        by_device[t->p.stages[k].devices[0]] = t->p.stages[k].nodes;
+    assert_true(by_device[1] > by_device[2] && by_device[2] >= by_device[0]);
+    net_free(t);
+}
+
+// ---- what does not go --------------------------------------------------------------------------
+
+static void no_room_is_told(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 4, .kernel = {9, 9, 9, 9}};
+    struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
+    assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+    t->o.stages = 2;
+    t->o.memory = weight_of(&c, 0);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr_model_config_count(t->m), 0);
+    int64_t needs = t->p.needs_bytes;
+    assert_true(needs > t->o.memory);
+    t->o.memory = needs - 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    t->o.memory = needs;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    net_free(t);
+}
+
+static void too_many_stages_are_refused(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 3, .kernel = {3, 3, 3}};
+    struct net *t = net_new("full:8", FLOPS, BANDWIDTH, LATENCY, LINK);
+    assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+    t->o.stages = 4;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    size_t n = tsr_finding_count(t->session);
+    assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-stages");
+    net_free(t);
+}
+
+// The same model and options give the same plan, and every failing allocation is told.
+static void memory_may_fail(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 3, .kernel = {3, 5, 3}};
+    bool done = false;
+    for (uint64_t n = 1; !done && n < 1000000; n += 1 + n / 6) {
+        struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
+        assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+        t->o.stages = 2;
+        tsr_session_fault(t->session, 0, n, false);
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        tsr_session_fault(t->session, 0, 0, false);
+        // a route that could not be noted down counts as none, and nothing can be reached
+        assert_true(st == TSR_OK || st == TSR_NOMEM || st == TSR_INFEASIBLE);
+        assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);
+        if (st != TSR_OK)
+            assert_string_equal(tsr_finding_at(t->session, 0).code, "out-of-memory");
+        done = st == TSR_OK;
+        net_free(t);
+    }
+    assert_true(done);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chain_is_cut_best),
+        cmocka_unit_test(stages_share_devices_best),
+        cmocka_unit_test(the_number_of_stages_is_chosen),
+        cmocka_unit_test(unlike_memories_give_unlike_stages),
+        cmocka_unit_test(unlike_speeds_give_unlike_stages),
+        cmocka_unit_test(no_room_is_told),
+        cmocka_unit_test(too_many_stages_are_refused),
+        cmocka_unit_test(memory_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
