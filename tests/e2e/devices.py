@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide's CPU/NPU/GPU decoder: the example program cuts and runs it with the user's own operator; the same from the command line,
+with processes too; each device has its own nodes and nothing else.
+
+usage: devices.py TESSERA EXAMPLE USER_OPS"""
+import json, os, sys, tempfile
+
+import numpy as np
+import onnx
+
+import witness
+
+TESSERA, EXAMPLE, OPS = sys.argv[1:4]
+STAND_INS = ["--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--ort-ops", OPS]
+
+
+def parts_of(folder):
+    out = []
+    for r in range(3):
+        m = onnx.load("%s/rank%d.onnx" % (folder, r))
+        out.append([n.op_type for n in m.graph.node if n.domain != "ai.tessera" and n.op_type != "Identity"])
+    return out
+
+
+def check(d):
+    rc, out, err = witness.call(EXAMPLE, OPS, d)
+    assert rc == 0, "exit %d: %s" % (rc, err)
+    lines = out.splitlines()
+    assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"] and lines[1].split()[-1] == "NPU", out
+    # tokens to layers, layers to the head, its result to rank 0
+    assert lines[-2] == "Send: 3" and lines[-1] == "largest difference to the whole model: 0", out
+    with open(d + "/parts/manifest.json") as f:
+        assert [x["device"] for x in json.load(f)["devices"]] == ["CPU", "NPU", "GPU"]
+    assert [sorted(set(x)) for x in parts_of(d + "/parts")] == [["Gather"], ["DecoderLayer"], ["MatMul"]], parts_of(d + "/parts")
+    assert len(parts_of(d + "/parts")[1]) == 10
+    rng = np.random.default_rng(1)
+    np.savez(d + "/in.npz", **{"tokens": rng.integers(0, 50, (3, 5)), "embed.weight": rng.standard_normal((50, 24)).astype("f4"),
+                               "lm_head.weight": rng.standard_normal((24, 50)).astype("f4")})
+    results = []
+    for transport in ("threads", "shm"):
+        rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
+        assert rc == 0, "%s: exit %d %s" % (transport, rc, err)
+        results.append(np.load(d + "/out.npz")["logits"])
+    assert results[0].shape == (3, 5, 50) and (results[0] == results[1]).all()
+    rc, out, err = witness.call(TESSERA, "verify", d + "/decoder.onnx", "--inputs", d + "/in.npz", "--json", *STAND_INS)
+    assert rc == 0 and json.loads(out)["ok"] and json.loads(out)["collectives"] == {"Send": 3}, err
+    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--ort-ops", OPS)
+    assert rc == 7 and "NPU" in err, "without stand-ins: exit %d %s" % (rc, err)
+    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", *STAND_INS[:4])
+    assert rc == 7 and "DecoderLayer" in err and "--ort-ops" in err, "without the operator: exit %d %s" % (rc, err)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-devices-") as d:
+    check(d)
+print("ok - devices")
