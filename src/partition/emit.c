@@ -247,9 +247,9 @@ static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const 
     return tsr_node_set_ints(copy, name, local, n);
 }
 
-static tsr_status rewrite_attributes(const struct part *t, const struct node_flow *nf,
-                                     tsr_node *copy)
+static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
 {
+    const struct node_flow *nf = st->flow;
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, t->rank);
     for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
@@ -260,9 +260,12 @@ static tsr_status rewrite_attributes(const struct part *t, const struct node_flo
         const struct rule_factor *f = &rule->factors[w->factor];
         struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + w->factor],
                                   nf->place.cuts[w->factor]};
-        tsr_status st = rewrite_attribute(copy, attr, w->name, f, &part);
-        if (st != TSR_OK)
-            return st;
+        bool windows = st->made && st->made_factor == w->factor;
+        tsr_status status =
+            windows ? tsr_node_set_int(copy, w->name, tsr__windows_size(st->made, t->rank))
+                    : rewrite_attribute(copy, attr, w->name, f, &part);
+        if (status != TSR_OK)
+            return status;
     }
     return TSR_OK;
 }
@@ -344,7 +347,7 @@ static tsr_status emit_node(struct part *t, struct step *st)
             st->outputs[i]->local[t->rank] = tsr_node_output(copy, i);
     status = rewrite_list_attributes(t, st->flow, copy);
     if (status == TSR_OK)
-        status = rewrite_attributes(t, st->flow, copy);
+        status = rewrite_attributes(t, st, copy);
     return status == TSR_OK && here ? tsr__lookup_end(t, st, here, tsr_node_output(copy, 0), found)
                                     : status;
 }

@@ -43,6 +43,7 @@ struct plan_state {
 struct want {
     const struct tile_layout *layout;
     bool differ;
+    int64_t readers, windowed; // how many there are, and how many need windows of it
 };
 
 enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
@@ -120,6 +121,9 @@ struct step {
     int64_t unit;         // in which the latter is cut
     int64_t *roots;       // by group: who has it, gets it, sends it
     int64_t id;           // of a communication that is live; else -1
+    const struct windows
+        *made; // not NULL: of this factor the node makes these windows (relayout.c)
+    int made_factor;
 };
 
 struct plan {
@@ -131,8 +135,9 @@ struct plan {
     int64_t n_ranks;
     int64_t opset; // of ai.onnx
     const int64_t *all_devices;
-    struct item **items; // by value id
-    struct want *wants;  // by value id
+    struct item **items;            // by value id
+    struct want *wants;             // by value id
+    const struct node_flow **flows; // by node id: those that were planned
     struct form *consts, *last_const;
     step_list steps;            // of the current scope; in the end, of the main graph
     struct scope *scope, main;  // the current one
@@ -277,6 +282,11 @@ bool tsr__window_cut(const struct node_flow *nf, int input);
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
 struct form *tsr__plan_windows(struct plan *p, const struct node_flow *nf, struct item *it,
                                int input);
+
+// relayout.c: the value made in these windows by a copy of its maker; NULL: it cannot be, or out of memory.
+struct form *tsr__plan_relayout(struct plan *p, struct item *it, const struct tile_layout *base,
+                                const struct windows *w);
+int64_t tsr__windows_size(const struct windows *w, int64_t rank); // of one axis
 
 // ---- what is built -----------------------------------------------------------------------------
 

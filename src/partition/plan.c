@@ -336,6 +336,7 @@ static bool mark_needed(const tsr_node *n, unsigned char *needed)
 void tsr__plan_want(struct plan *p, const tsr_value *v, const struct tile_layout *l)
 {
     struct want *w = &p->wants[tsr__value_id(v)];
+    w->readers++;
     w->differ = w->differ || !l || (w->layout && !tsr__layout_same(w->layout, l));
     if (!w->layout)
         w->layout = l;
@@ -345,9 +346,13 @@ static void collect_wants(struct plan *p, const struct node_flow *nf)
 {
     tsr_value **captures;
     size_t n_captures = tsr__node_captures(nf->node, &captures);
-    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++)
-        if (tsr_node_input(nf->node, k) && !tsr__gives_sizes(nf))
-            tsr__plan_want(p, tsr_node_input(nf->node, k), nf->inputs[k]);
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+        const tsr_value *v = tsr_node_input(nf->node, k);
+        if (!v || tsr__gives_sizes(nf))
+            continue;
+        tsr__plan_want(p, v, nf->inputs[k]);
+        p->wants[tsr__value_id(v)].windowed += tsr__window_cut(nf, (int)k);
+    }
     for (size_t k = 0; k < n_captures; k++)
         tsr__plan_want(p, captures[k], NULL);
 }
@@ -359,9 +364,11 @@ bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n, un
         return false;
     for (size_t i = n; i-- > 0;)
         takes_part[i] = mark_needed(nodes[i].node, needed);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        p->flows[tsr__node_id(nodes[i].node)] = &nodes[i];
         if (takes_part[i])
             collect_wants(p, &nodes[i]);
+    }
     for (size_t i = 0; i < n; i++)
         if (takes_part[i] && !plan_node(p, &nodes[i]))
             return false;
@@ -433,7 +440,8 @@ tsr_status tsr__plan_build(struct plan *p)
         ARENA_ARRAY(p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
     tsr_graph *g = tsr_model_graph(p->model);
     p->wants = ARENA_ARRAY(p->arena, struct want, tsr__model_value_ids(p->model) + 1);
-    if (!p->items || !p->wants || !needed)
+    p->flows = ARENA_ARRAY(p->arena, const struct node_flow *, tsr__model_node_ids(p->model) + 1);
+    if (!p->items || !p->wants || !p->flows || !needed)
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
         const tsr_value *v = tsr_graph_output(g, i);

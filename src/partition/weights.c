@@ -11,8 +11,16 @@
 
 struct tile_piece *tsr__const_piece(struct plan *p, const struct form *f, int64_t rank)
 {
-    return tsr__layout_piece(p->arena, f->layout, f->item->shape,
-                             tsr__layout_shard_of(f->layout, rank, 0));
+    struct tile_piece *piece = tsr__layout_piece(p->arena, f->layout, f->item->shape,
+                                                 tsr__layout_shard_of(f->layout, rank, 0));
+    for (int k = 0; piece && f->windows && k < f->windows->n_axes; k++) {
+        const struct dim_cut *part = &f->windows->parts[rank * f->windows->n_axes + k];
+        int d = f->windows->axes[k];
+        piece->dims[d].at = part->at;
+        piece->dims[d].n = part->n;
+        piece->dims[d].size = tsr__windows_size(f->windows, rank);
+    }
+    return piece;
 }
 
 static bool stays_inside(const struct item *it, int64_t bytes)

@@ -187,6 +187,9 @@ static struct form *plan_windows(struct plan *p, const struct node_flow *nf, str
     for (struct form *f = it->first; f; f = f->next)
         if (f->windows && tsr__layout_same(f->layout, base) && same_windows(p, f->windows, w))
             return f;
+    struct form *made = tsr__plan_relayout(p, it, base, w);
+    if (made || p->arena->failed)
+        return made;
     struct form *from = tsr__plan_free(p, it, open);
     if (!from && plan_status(p) != TSR_OK)
         return NULL;
