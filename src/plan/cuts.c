@@ -8,11 +8,15 @@
 
 #define COMMON_SHARE 256 // of all work and of all weights: more than that is not done everywhere
 #define COMMON_REACH 8   // a share of the graph: what is read within less belongs to its readers
+#define LEAST_PLACES 24
+#define LAYER_PLACES (STAGES_MAX_PLACES * 3 / 4) // where layers repeat
+#define LAYER_NODES  256     // of the first layers, in which kinds of places are looked for
 #define SOLVED_NODES 3000000 // nodes of all ranges together, about
 
 struct cutting {
     struct staging *s;
     const struct planner *p;
+    struct planner *one;   // all nodes on one device
     int64_t *time;         // by node: on one device
     int64_t all_time;      // of all of them
     int64_t all_bytes;     // of constants
@@ -135,49 +139,165 @@ static void add_crossing(struct cutting *c, int64_t *width)
         width[i] += width[i - 1];
 }
 
-// How many places may be kept: the work of trying all ranges is bounded.
-static size_t places_for(size_t nodes)
+// A place between two staged nodes.
+struct place_between {
+    size_t before; // the second of them
+    int64_t width; // bytes that cross
+    uint32_t kind; // strategy of the first
+    size_t share;  // of the work that is done by then
+    bool kept;
+};
+struct places {
+    struct place_between *at;
+    size_t n, most, shares;
+};
+
+// More devices need finer shares; the work of trying all ranges is bounded.
+static size_t most_places(int64_t devices, size_t nodes)
 {
-    size_t n = STAGES_MAX_PLACES;
-    while (n > 12 && n * n / 4 * nodes > SOLVED_NODES)
+    size_t n = devices < STAGES_MAX_PLACES / 4 ? (size_t)devices * 4 : STAGES_MAX_PLACES;
+    n = n < LEAST_PLACES ? LEAST_PLACES : n;
+    while (n > LEAST_PLACES / 2 && n * n / 4 * nodes > SOLVED_NODES)
         n--;
     return n;
 }
 
-// A place is only worth it where staged nodes stand on both sides.
-static bool choose_places(struct cutting *c, const int64_t *width)
+static bool list_places(struct cutting *c, const int64_t *width, struct places *out)
 {
     const struct planner *p = c->p;
-    size_t staged = 0, share = 0;
+    const struct plan_node *last = NULL;
+    double done = 0, all = 1;
+    size_t staged = 0;
     for (size_t i = 0; i < p->n_nodes; i++)
-        staged += c->s->staged[tsr__node_id(p->nodes[i].node)];
-    size_t most = places_for(staged), *cut = ARENA_ARRAY(&c->s->p->arena, size_t, most + 3);
-    double done = 0, all = (double)(c->all_time - c->s->common) + (double)staged;
-    size_t n = 1, seen = 0;
-    bool open = false;
-    for (size_t i = 0; cut && i < p->n_nodes; i++) {
+        if (c->s->staged[tsr__node_id(p->nodes[i].node)]) {
+            all += (double)c->time[i] + 1;
+            staged++;
+        }
+    *out = (struct places){.most = most_places(p->n, staged)};
+    out->shares = out->most / 4;
+    out->at = ARENA_ARRAY(&c->one->arena, struct place_between, staged + 1);
+    for (size_t i = 0; out->at && i < p->n_nodes; i++) {
         if (!c->s->staged[tsr__node_id(p->nodes[i].node)])
             continue;
-        if (seen > 0) { // the place before this node
-            size_t now = staged <= most + 1 ? seen : (size_t)(done / all * (double)most);
-            bool next = !open || now != share;
-            if (next && n <= most)
-                cut[n++] = i;
-            else if (width[i] < width[cut[n - 1]])
-                cut[n - 1] = i;
-            open = true;
-            share = now;
-        }
+        if (last)
+            out->at[out->n++] = (struct place_between){
+                .before = i,
+                .width = width[i],
+                .kind = last->strategy->id,
+                .share = (size_t)(done / all * (double)out->most),
+            };
+        last = &c->one->nodes[i];
         done += (double)c->time[i] + 1;
-        seen++;
     }
-    if (!cut)
+    return out->at != NULL;
+}
+
+static bool same_kind(const struct place_between *a, const struct place_between *b)
+{
+    return a->kind == b->kind && a->width == b->width;
+}
+
+static size_t count_kind(const struct places *q, const struct place_between *like)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < q->n; i++)
+        n += same_kind(&q->at[i], like);
+    return n;
+}
+
+// The narrowest kind of place that comes about as often as any, beyond those that are kept.
+static const struct place_between *next_kind(const struct places *q, size_t most)
+{
+    const struct place_between *best = NULL;
+    for (size_t i = 0; i < q->n && i < LAYER_NODES; i++) { // the first layers show all kinds
+        const struct place_between *x = &q->at[i];
+        if (!x->kept && (!best || x->width < best->width) && 2 * count_kind(q, x) >= most)
+            best = x;
+    }
+    return best;
+}
+
+static bool covers(const struct places *q)
+{
+    size_t n = 0, last = SIZE_MAX;
+    for (size_t i = 0; i < q->n; i++) {
+        size_t share = q->at[i].share * q->shares / q->most;
+        n += q->at[i].kept && share != last;
+        last = q->at[i].kept ? share : last;
+    }
+    return 2 * n >= q->shares;
+}
+
+// Layers that repeat are best cut at the same places in each: then ranges are alike, and many can be tried. False: there
+// are none to speak of.
+static bool keep_layers(struct places *q)
+{
+    size_t most = 0, kept = 0;
+    int64_t width = -1;
+    for (size_t i = 0; i < q->n && i < LAYER_NODES; i++) {
+        size_t k = count_kind(q, &q->at[i]);
+        most = k > most ? k : most;
+    }
+    if (most < q->shares)
         return false;
-    cut[n] = p->n_nodes;
-    c->s->cut = cut;
+    for (const struct place_between *x; (x = next_kind(q, most));) {
+        const struct place_between like = *x;
+        size_t all = count_kind(q, &like), step = (all + LAYER_PLACES - 1) / LAYER_PLACES, seen = 0;
+        if (kept && (like.width > width || kept + all > LAYER_PLACES))
+            break;
+        width = like.width;
+        for (size_t i = 0; i < q->n; i++)
+            if (same_kind(&q->at[i], &like) && seen++ % step == 0) {
+                q->at[i].kept = true;
+                kept++;
+            }
+        if (step > 1)
+            break;
+    }
+    bool enough = covers(q);
+    for (size_t i = 0; i < q->n && !enough; i++)
+        q->at[i].kept = false;
+    return enough;
+}
+
+// The narrowest place of each share of the work that has none yet.
+static void keep_shares(struct places *q, size_t shares)
+{
+    for (size_t i = 0, j; i < q->n; i = j) {
+        size_t share = q->at[i].share * shares / q->most, best = i;
+        bool any = false;
+        for (j = i; j < q->n && q->at[j].share * shares / q->most == share; j++) {
+            any = any || q->at[j].kept;
+            best = q->at[j].width < q->at[best].width ? j : best;
+        }
+        q->at[best].kept = q->at[best].kept || !any;
+    }
+}
+
+static bool choose_places(struct cutting *c, const int64_t *width)
+{
+    struct places q;
+    struct arena *a = &c->s->p->arena;
+    size_t n = 1;
+    if (!list_places(c, width, &q))
+        return false;
+    for (size_t i = 0; i < q.n && q.n <= q.most; i++)
+        q.at[i].kept = true;
+    if (q.n > q.most)
+        keep_shares(&q, keep_layers(&q) ? q.shares : q.most);
+    for (size_t i = 0; i < q.n; i++)
+        n += q.at[i].kept;
+    c->s->cut = ARENA_ARRAY(a, size_t, n + 1);
+    c->s->ranges = ARENA_ARRAY(a, struct range, (n + 1) * (n + 1));
     c->s->n_ranges = n;
-    c->s->ranges = ARENA_ARRAY(&c->s->p->arena, struct range, (n + 1) * (n + 1));
-    return c->s->ranges != NULL;
+    if (!c->s->cut || !c->s->ranges)
+        return false;
+    n = 1;
+    for (size_t i = 0; i < q.n; i++)
+        if (q.at[i].kept)
+            c->s->cut[n++] = q.at[i].before;
+    c->s->cut[n] = c->p->n_nodes;
+    return true;
 }
 
 bool tsr__stages_cuts(struct staging *s)
@@ -185,7 +305,7 @@ bool tsr__stages_cuts(struct staging *s)
     struct planner one = {0};
     struct planner *p = s->p;
     int64_t first = 0;
-    struct cutting c = {.s = s, .p = p};
+    struct cutting c = {.s = s, .p = p, .one = &one};
     bool ok = tsr__planner_fork(p, NULL, &first, 1, &one);
     c.time = ARENA_ARRAY(&one.arena, int64_t, p->n_nodes + 1);
     c.common = ARENA_ARRAY(&one.arena, unsigned char, p->n_nodes + 1);

@@ -392,17 +392,14 @@ static bool connect(struct edge *e)
 
 static bool run_edge(struct edge *e)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, e->p->session);
-    e->a = &scratch;
+    e->a = e->p->work; // an arena for each value would cost more than it frees
     e->value = &e->p->values[tsr__value_id(e->v)];
-    e->readers = tsr__planner_readers(e->p, &scratch, e->v);
-    bool ok = !scratch.failed;
+    e->readers = tsr__planner_readers(e->p, e->a, e->v);
+    bool ok = !e->a->failed;
     if (ok && e->readers.n)
         ok = connect(e);
     else if (ok && e->node == SIZE_MAX)
         ok = tsr__use_producer(e, 0);
-    tsr__arena_free(&scratch);
     return ok;
 }
 
