@@ -312,7 +312,8 @@ static tsr_status solve_program(struct planner *p, struct program_result *r)
     struct program free = p->program;
     free.limits.n = 0;
     tsr_status st = tsr__program_solve(&free, NULL, &p->arena, r);
-    if (st != TSR_OK || p->program.limits.n == 0 || (r->optimal && fits(&p->program, r->choice)))
+    bool best = r->optimal || (r->feasible && r->gap < 1e-9);
+    if (st != TSR_OK || p->program.limits.n == 0 || (best && fits(&p->program, r->choice)))
         return st;
     return tsr__program_solve(&p->program, NULL, &p->arena, r);
 }

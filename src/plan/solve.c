@@ -16,6 +16,7 @@
 #define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
 #define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
 #define SECOND_CELLS 100000              // of the moves of the second search
+#define NEAR         1000000000          // a gap of less than one in so many is not worth more
 #define STALE        12                  // rounds of search without any progress
 
 struct solving {
@@ -191,6 +192,8 @@ static void look_on(struct solving *s)
         look(&s->search, 0.05, 400, 100);
         take(s);
         bool better = s->cost < cost || s->bound > bound + bound / 1000000;
+        if (s->found && s->cost - s->bound <= s->cost / NEAR && s->effort.seconds <= 0)
+            break;
         stale = better || s->effort.seconds > 0 ? 0 : stale + 1;
     }
 }

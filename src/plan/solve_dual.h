@@ -27,6 +27,8 @@ bool tsr__dual_init(struct dual *d, const struct wide *w);
 void tsr__dual_gather(const struct dual *d, uint32_t v, double *sum);
 void tsr__dual_price(struct dual *d); // lambda into unary
 void tsr__dual_pass(struct dual *d);  // forward and back; sets bound, argmin
+// The bound of the last pass down done again in whole numbers, no more than it; 0 where that does not work (solve_exact.c).
+int64_t tsr__dual_exact(const struct dual *d);
 // An assignment by the messages, decided in order.
 void tsr__dual_round(struct dual *d, uint32_t *x);
 // One step of the prices towards target; load is scratch by row.

@@ -316,8 +316,8 @@ static bool decompose(struct core *c, struct queue *q, uint32_t id)
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
-    int64_t *least; // of dominate
-    size_t n_least;
+    void *least, *turned, *views; // of dominate, with how many there is room for
+    size_t n_least, n_turned, n_views;
 };
 
 static void visit_edge(struct core *c, struct queue *q, uint32_t id, struct scratch *s)
@@ -456,34 +456,59 @@ static bool uses_less(const struct core_node *n, uint32_t b, uint32_t a)
     return true;
 }
 
-// Choices of a node over one of its edges: entry j of choice c is at[c * own + j * step].
+static bool make_room(struct core *c, void **at, size_t *room, size_t n, size_t size)
+{
+    if (n <= *room)
+        return true;
+    void *grown = tsr__heap_grow(c->heap, *at, n * 2, size);
+    if (grown) {
+        *at = grown;
+        *room = n * 2;
+    }
+    return grown != NULL;
+}
+
+// Choices of a node over one of its edges: entry j of choice c is at[c * k + j].
 struct view {
     const int64_t *at;
-    size_t own, step;
     uint32_t k; // of the other end
 };
 
-static struct view view_of(const struct core *c, uint32_t v, uint32_t edge)
+// Tables that have the node's choices as columns are turned, because each row is read often; into s->turned.
+static bool see_edges(struct core *c, uint32_t v, struct scratch *s)
 {
-    const struct core_edge *e = &c->edges.at[edge];
-    size_t cols = e->table->cols;
-    if (e->a == v)
-        return (struct view){e->table->cell, cols, 1, (uint32_t)cols};
-    return (struct view){e->table->cell, 1, cols, e->table->rows};
+    const struct core_node *n = &c->nodes[v];
+    size_t cells = 0;
+    for (uint32_t i = 0; i < n->edges.n; i++)
+        cells += (size_t)n->k * c->nodes[edge_other(&c->edges.at[n->edges.at[i]], v)].k;
+    if (!make_room(c, &s->turned, &s->n_turned, cells, sizeof(int64_t)) ||
+        !make_room(c, &s->views, &s->n_views, n->edges.n, sizeof(struct view)))
+        return false;
+    int64_t *to = s->turned;
+    struct view *views = s->views;
+    for (uint32_t i = 0; i < n->edges.n; i++) {
+        const struct core_edge *e = &c->edges.at[n->edges.at[i]];
+        uint32_t rows = e->table->rows, cols = e->table->cols;
+        views[i] = e->a == v ? (struct view){e->table->cell, cols} : (struct view){to, rows};
+        for (uint32_t a = 0; e->a != v && a < cols; a++)
+            for (uint32_t j = 0; j < rows; j++)
+                *to++ = e->table->cell[(size_t)j * cols + a];
+    }
+    return true;
 }
 
 // least[i * k + c]: least entry of choice c over edge i; sum[c]: with the cost of c, over all edges.
-static bool find_least(struct core *c, uint32_t v, int64_t *least, int64_t *sum)
+static bool find_least(struct core *c, const struct core_node *n, const struct view *views,
+                       int64_t *least, int64_t *sum)
 {
-    const struct core_node *n = &c->nodes[v];
     memcpy(sum, n->cost, n->k * sizeof(int64_t));
     for (uint32_t i = 0; i < n->edges.n; i++) {
-        struct view x = view_of(c, v, n->edges.at[i]);
+        struct view x = views[i];
         for (uint32_t a = 0; a < n->k; a++) {
             int64_t low = NEVER;
-            const int64_t *at = x.at + a * x.own;
-            for (uint32_t j = 0; j < x.k; j++, at += x.step)
-                low = *at < low ? *at : low;
+            const int64_t *at = x.at + (size_t)a * x.k;
+            for (uint32_t j = 0; j < x.k; j++)
+                low = at[j] < low ? at[j] : low;
             if (low >= NEVER)
                 return false;
             least[(size_t)i * n->k + a] = low;
@@ -494,26 +519,30 @@ static bool find_least(struct core *c, uint32_t v, int64_t *least, int64_t *sum)
     return true;
 }
 
+// Least of a[j] - b[j] where a[j] is allowed.
+HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
+{
+    int64_t low = NEVER;
+    for (uint32_t j = 0; j < n; j++) {
+        int64_t gain = a[j] < NEVER ? a[j] - b[j] : NEVER;
+        low = gain < low ? gain : low;
+    }
+    return low;
+}
+
 // True if taking b instead of a never costs more, whatever the neighbours take. The difference of the
 // least sums is more than can be gained; each edge takes off of it what it really gives.
-static bool beats(struct core *c, uint32_t v, uint32_t b, uint32_t a, const int64_t *least,
-                  const int64_t *sum)
+static bool beats(struct core *c, const struct core_node *n, const struct view *views, uint32_t b,
+                  uint32_t a, const int64_t *least, const int64_t *sum)
 {
-    const struct core_node *n = &c->nodes[v];
     int64_t gain = sum[a] - sum[b];
     if (gain < 0 || !uses_less(n, b, a))
         return false;
     for (uint32_t i = 0; i < n->edges.n && gain >= 0; i++) {
-        struct view x = view_of(c, v, n->edges.at[i]);
-        const int64_t *pa = x.at + a * x.own, *pb = x.at + b * x.own;
+        struct view x = views[i];
         int64_t most = least[(size_t)i * n->k + a] - least[(size_t)i * n->k + b];
-        int64_t enough = most - gain; // less than this and b does not beat a
-        int64_t low = NEVER;
-        for (uint32_t j = 0; j < x.k && low >= enough; j++, pa += x.step, pb += x.step)
-            if (*pa < NEVER && *pa - *pb < low)
-                low = *pa - *pb;
+        gain += least_gain(x.at + (size_t)a * x.k, x.at + (size_t)b * x.k, x.k) - most;
         c->effort->work += x.k;
-        gain += low - most;
     }
     return gain >= 0;
 }
@@ -523,20 +552,16 @@ static bool dominate(struct core *c, uint32_t v, struct scratch *s)
     struct core_node *n = &c->nodes[v];
     size_t cells = (size_t)n->k * ((size_t)n->edges.n + 1);
     bool any = false;
-    if (cells > s->n_least) {
-        int64_t *grown = tsr__heap_grow(c->heap, s->least, cells * 2, sizeof(int64_t));
-        if (!grown)
-            return false;
-        s->least = grown;
-        s->n_least = cells * 2;
-    }
-    int64_t *sum = s->least + (size_t)n->k * n->edges.n;
+    if (n->k < 2 || !make_room(c, &s->least, &s->n_least, cells, sizeof(int64_t)) ||
+        !see_edges(c, v, s))
+        return false;
+    int64_t *least = s->least, *sum = least + (size_t)n->k * n->edges.n;
     memset(s->dead, 0, n->k);
-    if (n->k < 2 || !find_least(c, v, s->least, sum))
+    if (!find_least(c, n, s->views, least, sum))
         return false;
     for (uint32_t a = 0; a < n->k; a++)
         for (uint32_t b = 0; b < n->k && !s->dead[a]; b++)
-            if (a != b && !s->dead[b] && beats(c, v, b, a, s->least, sum))
+            if (a != b && !s->dead[b] && beats(c, n, s->views, b, a, least, sum))
                 any = (s->dead[a] = 1);
     if (any)
         tsr__core_remove(c, v, s->dead);
@@ -794,4 +819,6 @@ void tsr__core_reduce(struct core *c)
     tsr__heap_free(c->heap, s.dead);
     tsr__heap_free(c->heap, s.which);
     tsr__heap_free(c->heap, s.least);
+    tsr__heap_free(c->heap, s.turned);
+    tsr__heap_free(c->heap, s.views);
 }

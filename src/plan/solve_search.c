@@ -79,7 +79,8 @@ int64_t tsr__search_bound(const struct search *s)
     // Sums of doubles err by far less than this.
     double magnitude = fabs(s->dual.best) + s->dual.best_paid;
     double bound = s->dual.best - 1e-10 * magnitude - 1e-6;
-    return bound <= 0 ? 0 : bound >= (double)NEVER ? NEVER : (int64_t)ceil(bound);
+    int64_t whole = bound <= 0 ? 0 : bound >= (double)NEVER ? NEVER : (int64_t)ceil(bound);
+    return whole > s->sure ? whole : s->sure;
 }
 
 bool tsr__search_proved(const struct search *s)
@@ -348,6 +349,17 @@ static bool adapt(struct search *s)
     return true;
 }
 
+// A bound that has come as near as doubles let it is taken in whole numbers.
+static void make_sure(struct search *s)
+{
+    double cost = (double)s->best_cost;
+    if (!s->found || tsr__search_proved(s) || s->dual.bound < cost - 1e-9 * fabs(cost) - 1)
+        return;
+    int64_t sure = tsr__dual_exact(&s->dual);
+    s->sure = sure > s->sure ? sure : s->sure;
+    s->effort->work += s->dual.cells;
+}
+
 void tsr__search_climb(struct search *s, int passes)
 {
     struct dual *d = &s->dual;
@@ -357,10 +369,13 @@ void tsr__search_climb(struct search *s, int passes)
         s->pass_work += d->cells;
         if (i % 5 == 0)
             candidate(s, i % 50 == 0);
+        if (i % 5 == 0)
+            make_sure(s);
         if (s->w->n_rows == 0 || adapt(s))
             continue;
         double most = 2 * fabs(d->best) + 1000;
         double target = s->found && (double)s->best_cost < most ? (double)s->best_cost : most;
         tsr__dual_step(d, target, s->theta, s->load);
     }
+    make_sure(s);
 }

@@ -21,6 +21,7 @@ struct search {
     bool found;
     uint32_t *best;
     int64_t best_cost;
+    int64_t sure; // a bound in whole numbers
     // steps of the prices
     double theta, last;
     int since;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_solve.c - the solver against trying everything, on thousands of small random programs.
+// Bounds in whole numbers: never above the answer, seldom below those of doubles.
 // Arguments: number of programs, first seed.
 #include "random_program.h"
+#include "solve_dual.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -82,12 +84,95 @@ static void equals_trying_everything(void **state)
     tsr_session_free(session);
 }
 
+// Messages and prices as they come; 1: the bound of doubles is had to the unit.
+static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const struct truth *t)
+{
+    struct wide w;
+    struct dual d;
+    if (c->infeasible)
+        return 0;
+    assert_true(tsr__wide_init(&w, c, h) && tsr__dual_init(&d, &w));
+    for (uint32_t r = 0; r < w.n_rows; r++)
+        d.lambda[r] = (double)(draw(&seed) % 1000) / 77;
+    tsr__dual_price(&d);
+    for (int pass = 0; pass < 5; pass++)
+        tsr__dual_pass(&d);
+    int64_t whole = tsr__dual_exact(&d);
+    if (t->cost != COST_FORBIDDEN)
+        assert_true(whole <= t->cost - c->shift);
+    return (double)whole >= d.bound - 0.001;
+}
+
+static void bounds_in_whole_numbers_hold(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    int near = 0, all = 0;
+    for (uint64_t seed = first_seed; seed < first_seed + programs / 5; seed++) {
+        struct arena arena;
+        struct program p;
+        struct core core;
+        struct heap heap;
+        struct effort effort = {.limit = UINT64_MAX};
+        tsr__arena_init(&arena, session);
+        tsr__heap_init(&heap, session);
+        draw_program(&p, &arena, seed, &shapes[seed % TSR_COUNT(shapes)]);
+        struct truth t = try_everything(&p);
+        assert_true(tsr__core_init(&core, &p, &heap, &effort, NONE, 0));
+        near += bound_holds(&core, &heap, seed, &t);
+        all++;
+        tsr__heap_done(&heap);
+        tsr__arena_free(&arena);
+    }
+    assert_true(near * 2 > all);
+    tsr_session_free(session);
+}
+
+// A grid whose neighbours like to be near: too wide for elimination, and its bound is its answer. What doubles cannot tell
+// apart at such costs, whole numbers do.
+static void large_costs_are_proved_to_the_unit(void **state)
+{
+    enum { SIDE = 20, K = 8 };
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    struct arena arena;
+    struct program p;
+    struct program_result r;
+    uint64_t seed = 5;
+    tsr__arena_init(&arena, session);
+    tsr__program_init(&p, &arena);
+    for (uint32_t v = 0; v < SIDE * SIDE; v++) {
+        int64_t *cost = ARENA_ARRAY(&arena, int64_t, K);
+        for (uint32_t c = 0; c < K; c++)
+            cost[c] = (int64_t)(draw(&seed) % UINT64_C(100000000000000));
+        tsr__program_node(&p, STR("node"), K, cost);
+    }
+    for (uint32_t v = 0; v < SIDE * SIDE; v++)
+        for (int way = 0; way < 2; way++) {
+            int64_t *cost = ARENA_ARRAY(&arena, int64_t, K * K);
+            int64_t weight = (int64_t)(draw(&seed) % UINT64_C(20000000000000));
+            for (int i = 0; i < K * K; i++)
+                cost[i] = weight * llabs(i / K - i % K);
+            if (way ? v % SIDE + 1 < SIDE : v + SIDE < SIDE * SIDE)
+                tsr__program_edge(&p, v, v + (way ? 1 : SIDE), cost);
+        }
+    assert_int_equal(tsr__program_solve(&p, NULL, &arena, &r), TSR_OK);
+    assert_true(r.optimal);
+    assert_int_equal(r.bound, r.cost);
+    tsr__arena_free(&arena);
+    tsr_session_free(session);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
         programs = strtoull(argv[1], NULL, 10);
     if (argc > 2)
         first_seed = strtoull(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_trying_everything)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_trying_everything),
+        cmocka_unit_test(bounds_in_whole_numbers_hold),
+        cmocka_unit_test(large_costs_are_proved_to_the_unit),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
