@@ -16,6 +16,7 @@
  *   8 run, verify    ONNX Runtime on many ranks; cut against whole
  *   9 text           JSON writer, used by the command and free to use
  *  10 topology       devices, links, and the price of moving bytes between them
+ *  12 simulate       what a run would take on devices that are not there; a report as one page
  *  11 plan           a sharding for every node: least time that fits the memory (stands before 7, which uses it)
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
@@ -644,6 +645,8 @@ typedef struct tsr_plan_summary {
     const char *with_config; /* planned with another model: the configuration made in it */
     int64_t costs[2];        /* then: of one run of each; cost is costs[0] + steps * costs[1] */
     size_t shared;           /* then: weights that both have */
+    const int64_t *
+        peak; /* bytes that a device's process will have: memory, what arenas lose, the engine's own */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
@@ -780,7 +783,7 @@ typedef struct tsr_run_options {
     const char *const *map_devices; /* "NPU=CPU": ranks whose device has that name run on another */
     size_t n_map_devices;
     const char
-        *trace; /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
+        *trace;  /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
     bool no_pin; /* ranks may be moved between all cores, see tsr_run_cores */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
@@ -842,7 +845,8 @@ typedef struct tsr_bench_result {
     double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
     const double *communication; /* per rank: its share of that time, 0..1, waiting for others
                                   * included; owned by the session until the next run */
-    const int64_t *memory; /* per rank: bytes of its process when the runs were done, weights that are mapped included;
+    const int64_t *
+        memory; /* per rank: bytes of its process when the runs were done, weights that are mapped included;
                             * 0: not known, as of ranks that share a process. Owned as above */
     int64_t process_memory; /* of the calling process; 0: its ranks are processes of their own */
 } tsr_bench_result;
@@ -1010,6 +1014,72 @@ typedef struct tsr_topology_price {
 /* What a collective over the devices of a group costs; bytes: of the whole tensor. */
 TSR_API tsr_status tsr_topology_cost(tsr_topology *t, tsr_collective what, const int *group, int n,
                                      int64_t bytes, tsr_topology_price *out);
+
+/* ---- 12 simulate, report ----------------------------------------------------------------------------------- */
+
+typedef enum tsr_span_kind {
+    TSR_SPAN_COMPUTE = 0,
+    TSR_SPAN_COMMUNICATION = 1,
+    TSR_SPAN_WAITING = 2 /* for the others of a communication */
+} tsr_span_kind;
+/* What one device does for some time. */
+typedef struct tsr_span {
+    tsr_span_kind kind;
+    int device, request;
+    const char *op, *node; /* node: its name, or its first output */
+    int64_t id;            /* of a communication in the plan; else -1 */
+    double begin, end;     /* seconds */
+} tsr_span;
+typedef struct tsr_simulated_device {
+    double compute, communication, waiting; /* seconds, of all requests */
+    double idle;                            /* what is left of the whole time */
+    int64_t weights;                        /* bytes of constants */
+    int64_t memory;                         /* bytes at the worst time, constants included */
+    int64_t peak;                           /* as in tsr_plan_summary */
+} tsr_simulated_device;
+typedef struct tsr_simulate_options {
+    size_t size;
+    const char *config;     /* NULL: the only one of the model */
+    tsr_topology *topology; /* NULL: that of the plan, else so many devices of one host */
+    const tsr_size *sizes;  /* of symbolic dimensions; one that has none counts 128 */
+    size_t n_sizes;
+    int requests; /* runs that follow one another, each as soon as a device is done with its part of the one before; 0: 1 */
+} tsr_simulate_options;
+/* Owned by the session until the next simulation. */
+typedef struct tsr_simulation {
+    size_t size;
+    size_t devices;
+    int requests;
+    double seconds; /* until the last request is done */
+    double first;   /* until the first is */
+    double period;  /* between the ends of the last two; of one request: seconds */
+    const tsr_simulated_device *device;
+    const tsr_span *spans; /* by device, in order of time; at most a million are kept */
+    size_t n_spans;
+    size_t unsized; /* nodes of which a size was not known and counted 1 */
+} tsr_simulation;
+/* What a run would take on devices that need not be there: the model is cut, and what each device then does is priced as the planner
+ * prices it: nodes by arithmetic, bytes and overhead, communication once all of its group are there. */
+TSR_API tsr_status tsr_simulate(tsr_model *m, const tsr_simulate_options *options,
+                                tsr_simulation *out);
+/* The same of a partition. */
+TSR_API tsr_status tsr_simulate_folder(tsr_session *s, const char *folder,
+                                       const tsr_simulate_options *options, tsr_simulation *out);
+/* Writes it for Perfetto or chrome://tracing: a process for each device, the pieces of each communication tied together. */
+TSR_API tsr_status tsr_simulation_trace(tsr_session *s, const tsr_simulation *x, const char *path);
+
+typedef struct tsr_report_options {
+    size_t size;
+    const char *title;            /* NULL: the model's file */
+    const char *config;           /* NULL: the only one of the model, or none */
+    const tsr_topology *topology; /* NULL: not shown */
+    const tsr_plan_summary *plan; /* NULL: not shown; the same for what follows */
+    const tsr_simulation *simulation;
+    const char *trace; /* a trace of tsr_job_trace, to be set beside it */
+} tsr_report_options;
+/* One HTML page that needs nothing besides itself: devices and links, memory, where time goes, shardings, communication, the
+ * session's findings, the timeline. */
+TSR_API tsr_status tsr_report(tsr_model *m, const tsr_report_options *options, const char *path);
 
 #ifdef __cplusplus
 }

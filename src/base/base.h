@@ -365,6 +365,7 @@ enum result {
     RESULT_CONNECT,
     RESULT_EDITS,
     RESULT_PLAN,
+    RESULT_SIMULATION,
     RESULT_COUNT
 };
 

@@ -288,6 +288,35 @@ static tsr_value *comm_input(struct part *t, const struct step *st)
     return x || !may_lack ? x : tsr__part_empty(t, st->outputs[0]->item->dtype);
 }
 
+// Says what comes out, as far as sizes are known: no engine can infer it.
+static tsr_status declare(const struct part *t, tsr_value *v, const struct form *f)
+{
+    const struct item *it = f->item;
+    tsr_dim dims[TILE_MAX_RANK];
+    int64_t coords[TILE_MAX_FACTORS];
+    if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != f->layout->rank || it->list ||
+        !tsr__layout_has_device(f->layout, t->rank) || !tsr__owns_once(f->layout))
+        return TSR_OK;
+    for (int d = 0; d < it->rank; d++) {
+        int64_t size = it->dims[d].value;
+        if (size >= 0 && tsr__dim_cut(&f->layout->dims[d])) {
+            if (!tsr__device_coords(f->layout, t->rank, d, coords))
+                return TSR_OK;
+            struct local_size local = tsr__local_size(&f->layout->dims[d], coords);
+            size = tsr__local_size_of(&local, size);
+        }
+        dims[d] = (tsr_dim){size >= 0 ? size : -1, ""};
+    }
+    for (int k = 0; f->windows && k < f->windows->n_axes; k++) {
+        const struct dim_cut *part = &f->windows->parts[t->rank * f->windows->n_axes + k];
+        int64_t size = 0;
+        for (int64_t i = 0; i < part->n; i++)
+            size += part->at[i].stop - part->at[i].start;
+        dims[f->windows->axes[k]].value = size;
+    }
+    return tsr_value_set_type(v, it->dtype, it->rank, dims);
+}
+
 static tsr_status emit_on(struct part *t, struct step *st, size_t group)
 {
     struct plan *p = t->plan;
@@ -324,7 +353,8 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
     if (first)
         to->local[t->rank] = tsr_node_output(node, 0);
     t->token = tsr_node_output(node, 1);
-    return set_attributes(p, node, st, group);
+    tsr_status status = first ? declare(t, to->local[t->rank], to) : TSR_OK;
+    return status == TSR_OK ? set_attributes(p, node, st, group) : status;
 }
 
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)

@@ -148,9 +148,10 @@ struct plan {
         *kept; // by value id: inputs and outputs that stay as they lie (ports.c)
     VEC(struct plan_state) states;
     int64_t n_comms;
-    uint64_t common_bytes; // of the common file
-    bool undigested;       // benchmarks: data files without digests
-    bool microsoft;        // communication as com.microsoft has it
+    uint64_t common_bytes;             // of the common file
+    bool undigested;                   // benchmarks: data files without digests
+    const struct partition_look *look; // not NULL: the parts are shown, not written
+    bool microsoft;                    // communication as com.microsoft has it
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
 };

@@ -513,6 +513,14 @@ static tsr_status refuse_dialect(const tsr_model *m, const char *dialect)
     return TSR_UNSUPPORTED;
 }
 
+static tsr_status show_parts(const struct plan *p, const struct part *parts)
+{
+    struct partition_part *list = ARENA_ARRAY(p->arena, struct partition_part, (size_t)p->n_ranks);
+    for (int64_t r = 0; r < p->n_ranks && list; r++)
+        list[r] = (struct partition_part){parts[r].model, parts[r].weight_bytes};
+    return list ? p->look->look(p->look->data, list, p->n_ranks) : TSR_NOMEM;
+}
+
 static tsr_status partition_with(struct plan *p, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -536,7 +544,9 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     }
     if (st == TSR_OK)
         st = p->microsoft ? tsr__dialect_agree(p, parts) : tsr__parts_agree(p, parts);
-    if (st == TSR_OK)
+    if (st == TSR_OK && p->look)
+        st = show_parts(p, parts);
+    else if (st == TSR_OK)
         st = options->dry_run ? measure(p, parts, &manifest)
                               : publish(p, parts, folder, options->force, &manifest);
     if (st == TSR_OK && summary)
@@ -546,8 +556,8 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     return st;
 }
 
-tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
-                          bool undigested, tsr_partition_summary *summary)
+static tsr_status cut(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                      struct plan plan, tsr_partition_summary *summary)
 {
     tsr_partition_options given = {.size = sizeof(given)};
     if (options)
@@ -560,7 +570,7 @@ tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_
         return st;
     struct arena arena;
     tsr__arena_init(&arena, tsr_model_session(m));
-    struct plan plan = {.arena = &arena, .undigested = undigested};
+    plan.arena = &arena;
     plan.microsoft = given.dialect && strcmp(given.dialect, COMM_DOMAIN) != 0;
     tsr_model *inlined = NULL;
     st = plan.microsoft ? refuse_dialect(m, given.dialect) : TSR_OK;
@@ -574,6 +584,18 @@ tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_
     tsr_model_free(inlined);
     tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
+                          bool undigested, tsr_partition_summary *summary)
+{
+    return cut(m, folder, options, (struct plan){.undigested = undigested}, summary);
+}
+
+tsr_status tsr__partition_look(tsr_model *m, const char *config, const struct partition_look *look)
+{
+    tsr_partition_options o = {.size = sizeof o, .config = config, .dry_run = true};
+    return cut(m, NULL, &o, (struct plan){.look = look}, NULL);
 }
 
 tsr_status tsr_partition(tsr_model *m, const char *folder, const tsr_partition_options *options,

@@ -24,4 +24,16 @@
 tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
                           bool undigested, tsr_partition_summary *summary);
 
+// The parts of a model as they would be written, for whoever only looks at them.
+struct partition_part {
+    tsr_model *model; // its weights have types and shapes, no data
+    int64_t weight_bytes;
+};
+struct partition_look {
+    tsr_status (*look)(void *data, const struct partition_part *parts, int64_t n);
+    void *data;
+};
+tsr_status tsr__partition_look(tsr_model *m, const char *config,
+                               const struct partition_look *look) TSR_MUST_USE;
+
 #endif

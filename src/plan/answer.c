@@ -194,7 +194,7 @@ static int64_t most_of(const struct account *m, int64_t device, size_t *time)
     return m->all_time[device] + most;
 }
 
-bool tsr__planner_memory(struct planner *p, int64_t *bytes)
+bool tsr__planner_memory(struct planner *p, int64_t *bytes, int64_t *peak)
 {
     struct arena a;
     struct account m;
@@ -203,6 +203,8 @@ bool tsr__planner_memory(struct planner *p, int64_t *bytes)
     bool ok = account(&m, p, &a);
     for (int64_t d = 0; ok && d < p->n; d++)
         bytes[d] = most_of(&m, d, &time);
+    for (int64_t d = 0; ok && peak && d < p->n; d++)
+        peak[d] = tsr__plan_peak(m.all_time[d], bytes[d] - m.all_time[d]);
     tsr__arena_free(&a);
     return ok;
 }
@@ -252,7 +254,7 @@ static int64_t run_whole(struct planner *p, int64_t *bytes)
         if (n->strategy && (!c || !add_ok(time, c->compute, &time)))
             return 0;
     }
-    return tsr__planner_memory(p, bytes) && bytes[0] <= memory ? time : 0;
+    return tsr__planner_memory(p, bytes, NULL) && bytes[0] <= memory ? time : 0;
 }
 
 int64_t tsr__planner_one_device(struct planner *p)

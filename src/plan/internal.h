@@ -88,12 +88,12 @@ struct planner {
     tsr_config *config; // of which shardings are kept; NULL: a new one will be made
     int64_t n;          // devices
     int64_t *all;
-    const int64_t *device;   // NULL: they are those of the topology; else the number there of each
+    const int64_t *device; // NULL: they are those of the topology; else the number there of each
     double flops, bandwidth, overhead; // of the slowest of them
-    const struct shapes *shapes; // as the model has them
-    const struct shapes *told;   // with the numbers that the caller gave for symbols
-    const struct shapes *sized;  // with numbers for all symbols
-    struct plan_value *values;   // by value id
+    const struct shapes *shapes;       // as the model has them
+    const struct shapes *told;         // with the numbers that the caller gave for symbols
+    const struct shapes *sized;        // with numbers for all symbols
+    struct plan_value *values;         // by value id
     struct map layout_ids;
     VEC(const struct tile_layout *) layouts;
     struct map prices, strategies, tables, held;
@@ -140,6 +140,9 @@ int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struc
 // Elements that one device holds.
 int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
                           const struct plan_value *v, int64_t device);
+
+// node.c: arithmetic or bytes, whichever takes longer, and what the engine takes besides.
+int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d);
 
 // price.c
 int64_t tsr__planner_move_time(const struct planner *p, double bytes); // through memory
@@ -226,8 +229,8 @@ bool tsr__planner_candidates(struct planner *p); // of all that are needed
 bool tsr__planner_program(struct planner *p, int64_t memory);
 
 // answer.c: the chosen plan.
-// Bytes on each device at the worst time.
-bool tsr__planner_memory(struct planner *p, int64_t *bytes);
+// Bytes on each device at the worst time; peak, if not NULL: those of its process.
+bool tsr__planner_memory(struct planner *p, int64_t *bytes, int64_t *peak);
 // What lies on the fullest device at its worst time, largest first; the number of entries.
 #define PLAN_MAX_BINDING 5
 size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out);

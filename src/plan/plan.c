@@ -173,7 +173,8 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
     int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
-    if (!memory || !tsr__planner_memory(p, memory))
+    int64_t *peak = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+    if (!memory || !peak || !tsr__planner_memory(p, memory, peak))
         return TSR_NOMEM;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .feasible = true};
     out->optimal = r->optimal;
@@ -182,6 +183,7 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
     out->bound = r->bound;
     out->solve_ms = ms;
     out->memory = memory;
+    out->peak = peak;
     return tsr__planner_tell(p, out);
 }
 

@@ -12,4 +12,28 @@
     128 // of a symbolic dimension that no size is given for: for prices only, it is not cut
 #define PLAN_MAX_DEVICES 1024
 
+// What a process has besides its tensors: the engine's own, and what an arena loses in gaps, in eighths of the values
+// between nodes. Seen with ONNX Runtime 1.31 (docs/measured.md).
+#define PLAN_ENGINE_BYTES ((int64_t)3 << 20)
+#define PLAN_ARENA_GAPS   1
+static inline int64_t tsr__plan_peak(int64_t constants, int64_t values)
+{
+    return constants + values + values / 8 * PLAN_ARENA_GAPS + PLAN_ENGINE_BYTES;
+}
+
+// ---- prices, for whoever has graphs of single devices (node.c). In picoseconds.
+
+struct shapes;
+struct topology_groups;
+// A node on that device, whose values have those sizes. *sized: all of them were known.
+int64_t tsr__price_node(struct arena *a, const tsr_node *n, const struct shapes *s,
+                        const tsr_topology_device *d, bool *sized);
+// A collective over the groups, copies through the memory of its devices included; bytes: of the whole tensor.
+int64_t tsr__price_collective(tsr_topology *t, tsr_collective what,
+                              const struct topology_groups *groups, int64_t bytes);
+// Everybody with everybody in a group, until the fullest device has that many bytes.
+int64_t tsr__price_exchange(tsr_topology *t, const struct topology_groups *groups, int64_t bytes);
+// Bytes of a value; sizes that are not known count 1.
+int64_t tsr__price_bytes(const struct shapes *s, const tsr_value *v, bool *sized);
+
 #endif

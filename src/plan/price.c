@@ -13,20 +13,8 @@ int64_t tsr__planner_move_time(const struct planner *p, double bytes)
 
 int64_t tsr__planner_compute(const struct planner *p, double work, double bytes)
 {
-    double seconds = work / p->flops, moving = bytes / p->bandwidth;
-    double ps = ((seconds > moving ? seconds : moving) + p->overhead) * 1e12;
-    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
-}
-
-// What a device takes in goes through its memory, however many links bring it: read and written. (What is
-// folded is read as it comes, which the topology counts.)
-static int64_t copy_time(const struct planner *p, enum tsr_collective what, double bytes, double n)
-{
-    double share = what == TSR_ALL_TO_ALL                             ? (n - 1) / (n * n)
-                   : what == TSR_REDUCE_SCATTER || what == TSR_REDUCE ? 0
-                   : what == TSR_ALL_GATHER || what == TSR_ALL_REDUCE ? (n - 1) / n
-                                                                      : 1;
-    return tsr__planner_move_time(p, 2 * share * bytes);
+    tsr_topology_device d = {.flops = p->flops, .bandwidth = p->bandwidth, .overhead = p->overhead};
+    return tsr__price_work(work, bytes, &d);
 }
 
 int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
@@ -42,10 +30,7 @@ int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
-    int64_t ps = tsr__topology_cost(p->topology, what, &all, bytes);
-    if (ps < PLAN_NEVER && !tsr__topology_measured(p->topology, what, (int)size))
-        ps += copy_time(p, what, (double)bytes, (double)size);
-    return ps < PLAN_NEVER ? ps : PLAN_NEVER;
+    return tsr__price_collective(p->topology, what, &all, bytes);
 }
 
 // Everybody with everybody, until the fullest device has its bytes.

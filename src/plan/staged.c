@@ -71,13 +71,17 @@ static bool take_stage(struct planner *p, const struct stage *x)
     return true;
 }
 
-static bool memory_of_stage(struct staging *s, const struct stage *x, int64_t *memory)
+static bool memory_of_stage(struct staging *s, const struct stage *x, int64_t *memory,
+                            int64_t *peak)
 {
     int64_t *bytes = ARENA_ARRAY(&s->p->arena, int64_t, x->n);
-    if (!bytes || !tsr__planner_memory(&x->kind->p, bytes))
+    int64_t *most = ARENA_ARRAY(&s->p->arena, int64_t, x->n);
+    if (!bytes || !most || !tsr__planner_memory(&x->kind->p, bytes, most))
         return false;
-    for (size_t d = 0; d < x->n; d++)
+    for (size_t d = 0; d < x->n; d++) {
         memory[x->devices[d]] = bytes[d];
+        peak[x->devices[d]] = most[d];
+    }
     return true;
 }
 
@@ -138,12 +142,12 @@ static bool tell(struct staging *s, const struct line *line, tsr_plan_summary *o
 }
 
 // Plans the nodes of every stage once more, with choices.
-static tsr_status take_line(struct staging *s, struct line *line, int64_t *memory)
+static tsr_status take_line(struct staging *s, struct line *line, int64_t *memory, int64_t *peak)
 {
     for (size_t k = 0; k < line->n; k++) {
         struct stage *x = &line->at[k];
         tsr_status st = tsr__front_take(s, x->kind, x->begin, x->end, x->memory, &x->point);
-        if (st == TSR_OK && (!take_stage(s->p, x) || !memory_of_stage(s, x, memory)))
+        if (st == TSR_OK && (!take_stage(s->p, x) || !memory_of_stage(s, x, memory, peak)))
             st = TSR_NOMEM;
         if (st != TSR_OK)
             return st;
@@ -231,8 +235,10 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
     if (!line.n)
         return refuse(s, o, out);
     int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)s->p->n);
-    st = memory ? take_line(s, &line, memory) : TSR_NOMEM;
+    int64_t *peak = ARENA_ARRAY(a, int64_t, (size_t)s->p->n);
+    st = memory && peak ? take_line(s, &line, memory, peak) : TSR_NOMEM;
     out->memory = memory;
+    out->peak = peak;
     out->feasible = true;
     if (st == TSR_OK && !tell(s, &line, out))
         st = TSR_NOMEM;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// node.c - prices that need no plan: of a node as it stands in a graph, and of a collective with the copies that it takes.
+#include "plan/internal.h"
+
+int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d)
+{
+    double seconds = work / d->flops, moving = bytes / d->bandwidth;
+    double ps = ((seconds > moving ? seconds : moving) + d->overhead) * 1e12;
+    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
+}
+
+int64_t tsr__price_bytes(const struct shapes *s, const tsr_value *v, bool *sized)
+{
+    struct shape x = tsr__shapes_of(s, v);
+    int64_t n = 1;
+    *sized = *sized && x.rank >= 0;
+    for (int d = 0; d < x.rank; d++) {
+        *sized = *sized && x.dims[d].value >= 0;
+        if (!mul_ok(n, x.dims[d].value >= 0 ? x.dims[d].value : 1, &n))
+            return PLAN_NEVER;
+    }
+    int bits = tsr_dtype_bits(x.dtype) ? tsr_dtype_bits(x.dtype) : 8;
+    return n < PLAN_NEVER / bits ? (n * bits + 7) / 8 : PLAN_NEVER;
+}
+
+static bool read_before(const tsr_node *n, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (tsr_node_input(n, k) == tsr_node_input(n, i))
+            return true;
+    return false;
+}
+
+static bool steers(const struct rule *r, size_t i)
+{
+    return (int)i < r->n_inputs && r->inputs[i].host;
+}
+
+static double bytes_touched(const tsr_node *n, const struct shapes *s, const struct rule *r,
+                            bool *sized)
+{
+    double outputs = 0, bytes = 0;
+    for (size_t i = 0; i < tsr_node_output_count(n); i++)
+        if (tsr_node_output(n, i))
+            outputs += (double)tsr__price_bytes(s, tsr_node_output(n, i), sized);
+    for (size_t i = 0; i < tsr_node_input_count(n); i++) {
+        const tsr_value *v = tsr_node_input(n, i);
+        if (!v || read_before(n, i) || steers(r, i))
+            continue;
+        double read = (double)tsr__price_bytes(s, v, sized);
+        if ((int)i < r->n_inputs && tsr__rule_looks_up(r, (int)i) && read > outputs)
+            read = outputs;
+        bytes += read;
+    }
+    return bytes + outputs;
+}
+
+int64_t tsr__price_node(struct arena *a, const tsr_node *n, const struct shapes *s,
+                        const tsr_topology_device *d, bool *sized)
+{
+    int64_t sizes[RULE_MAX_FACTORS];
+    const struct rule *r = tsr__rule_of(a, n, s);
+    *sized = true;
+    if (!r)
+        return 0;
+    tsr__planner_sizes(s, n, r, sizes);
+    for (int f = 0; f < r->n_factors; f++)
+        sizes[f] = sizes[f] < 0 ? 1 : sizes[f];
+    double bytes = bytes_touched(n, s, r, sized);
+    return tsr__price_work(tsr__rule_work(r, sizes), bytes, d);
+}
+
+// What a device takes in goes through its memory, however many links bring it: read and written. (What is
+// folded is read as it comes, which the topology counts.)
+static double copied(enum tsr_collective what, double bytes, double n)
+{
+    double share = what == TSR_ALL_TO_ALL                             ? (n - 1) / (n * n)
+                   : what == TSR_REDUCE_SCATTER || what == TSR_REDUCE ? 0
+                   : what == TSR_ALL_GATHER || what == TSR_ALL_REDUCE ? (n - 1) / n
+                                                                      : 1;
+    return 2 * share * bytes;
+}
+
+int64_t tsr__price_collective(tsr_topology *t, tsr_collective what,
+                              const struct topology_groups *groups, int64_t bytes)
+{
+    if (groups->size < 2)
+        return 0;
+    int64_t ps = tsr__topology_cost(t, what, groups, bytes);
+    if (ps >= PLAN_NEVER)
+        return PLAN_NEVER;
+    if (tsr__topology_measured(t, what, groups->size))
+        return ps; // with its copies
+    double slowest = 0;
+    for (int i = 0; i < groups->count * groups->size; i++) {
+        double each = 1 / t->device[groups->device[i]].bandwidth;
+        slowest = each > slowest ? each : slowest;
+    }
+    double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
+    return more < (double)(PLAN_NEVER - ps) ? ps + (int64_t)more : PLAN_NEVER;
+}
+
+int64_t tsr__price_exchange(tsr_topology *t, const struct topology_groups *groups, int64_t bytes)
+{
+    double n = groups->size, whole = n > 1 ? (double)bytes * n * n / (n - 1) : 0;
+    return tsr__price_collective(t, TSR_ALL_TO_ALL, groups,
+                                 whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
+}

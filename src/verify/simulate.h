@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate.h - between the files that simulate: what each device has to do, in order.
+#ifndef TSR_VERIFY_SIMULATE_H
+#define TSR_VERIFY_SIMULATE_H
+
+#include "base/base.h"
+
+#define SIM_MAX_SPANS    1000000
+#define SIM_MAX_REQUESTS 100000
+
+// Members of a communication that wait for each other.
+struct sim_group {
+    const int64_t *members;
+    int n;
+    int arrived;   // so far, of this turn
+    double latest; // of their arrivals
+};
+// One communication of the plan: the same number on all devices, perhaps in several groups.
+struct sim_comm {
+    int64_t id;
+    const char *op;
+    VEC(struct sim_group) groups;
+    int64_t most_in, most_out; // bytes of the largest piece that a member gives, and gets
+    int64_t moved;             // of a free resharding: what the busiest member gets or gives
+    int64_t from;              // who sends, or -1
+    int64_t ps;
+};
+struct sim_task {
+    const char *op, *node;
+    int64_t ps;            // of its own work; of a communication 0
+    struct sim_comm *comm; // NULL: none
+    int group;
+};
+struct sim_device {
+    VEC(struct sim_task) tasks;
+    int64_t weights, memory, peak;
+    // while it runs
+    size_t at;
+    int request;
+    bool waits;
+    double now, arrived;
+    double compute, communication, waiting;
+};
+struct sim {
+    tsr_session *session;
+    struct arena *arena;
+    tsr_topology *topology;
+    int64_t n;
+    struct sim_device *devices;
+    VEC(struct sim_comm *) comms;
+    struct map by_id;
+    size_t unsized;
+};
+
+struct partition_part;
+// Reads the tasks of all parts and prices them (simulate_parts.c).
+tsr_status tsr__sim_read(struct sim *x, const struct partition_part *parts, int64_t n,
+                         const tsr_size *sizes, size_t n_sizes) TSR_MUST_USE;
+// Symbols of the model's inputs that have no size yet get the usual one. False: no memory.
+bool tsr__sim_sizes(struct arena *a, const tsr_model *m, const tsr_size *sizes, size_t n,
+                    tsr_size **out, size_t *n_out);
+
+#endif

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_parts.c - what each device has to do, read off the graphs of a partition: nodes in order with their prices,
+// communications by their numbers, and the bytes that are alive at a time.
+//
+// The nodes of bodies count once, where their node stands.
+#include "verify/simulate.h"
+#include "ir/ir.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "sharding/sharding.h"
+#include "topology/topology.h"
+
+#define DOMAIN "ai.tessera"
+
+// ---- communications ----------------------------------------------------------------------------
+
+static struct sim_comm *comm_of(struct sim *x, int64_t id, const char *op)
+{
+    struct str key = tsr__arena_printf(x->arena, "%lld", (long long)id);
+    void **at = key.p ? tsr__map_at(&x->by_id, key) : NULL;
+    if (at && !*at) {
+        struct sim_comm *c = ARENA_NEW(x->arena, struct sim_comm);
+        struct sim_comm **listed = vec_push(x->arena, &x->comms);
+        if (c && listed) {
+            *c = (struct sim_comm){.id = id, .op = op, .from = -1};
+            *listed = *at = c;
+        }
+    }
+    return at ? *at : NULL;
+}
+
+static int group_of(struct sim *x, struct sim_comm *c, const int64_t *members, size_t n)
+{
+    for (size_t i = 0; i < c->groups.n; i++)
+        if ((size_t)c->groups.at[i].n == n &&
+            memcmp(c->groups.at[i].members, members, n * sizeof *members) == 0)
+            return (int)i;
+    struct sim_group *g = vec_push(x->arena, &c->groups);
+    int64_t *copy = ARENA_ARRAY(x->arena, int64_t, n + 1);
+    if (!g || !copy)
+        return -1;
+    memcpy(copy, members, n * sizeof *copy);
+    *g = (struct sim_group){.members = copy, .n = (int)n};
+    return (int)c->groups.n - 1;
+}
+
+// "AllReduceF16" is an AllReduce; a Recv is the other end of a Send.
+static const char *plain_name(struct sim *x, const char *op)
+{
+    size_t n = strlen(op);
+    if (strcmp(op, TSR_OP_RECV) == 0 || strcmp(op, TSR_OP_RECV "F16") == 0)
+        return TSR_OP_SEND;
+    if (n > 3 && strcmp(op + n - 3, "F16") == 0)
+        return tsr__arena_str(x->arena, (struct str){op, n - 3}).p;
+    return op;
+}
+
+// What the busiest device takes in or gives out, from the layouts that a Reshard carries.
+static int64_t moved(struct sim *x, const tsr_node *n, const struct shapes *s, size_t elem)
+{
+    const int64_t *code[2];
+    size_t count[2] = {tsr_attr_ints(tsr_node_find_attr(n, "source"), &code[0]),
+                       tsr_attr_ints(tsr_node_find_attr(n, "target"), &code[1])};
+    int64_t shape[TILE_MAX_RANK], most = 0;
+    struct arena a;
+    struct reshard *r = NULL;
+    tsr__arena_init(&a, x->session);
+    struct tile_layout *from = count[0] ? tsr__layout_decode(&a, code[0], count[0]) : NULL;
+    struct tile_layout *to = count[1] ? tsr__layout_decode(&a, code[1], count[1]) : NULL;
+    int64_t rank = tsr__shapes_ints(s, tsr_node_input(n, 1), shape, TILE_MAX_RANK);
+    if (from && to && rank == from->rank && rank == to->rank &&
+        tsr__reshard_plan(&a, from, NULL, to, shape, elem, &r) == TSR_OK)
+        for (int i = 0; i < r->n_steps; i++)
+            most +=
+                r->steps[i].received > r->steps[i].sent ? r->steps[i].received : r->steps[i].sent;
+    tsr__arena_free(&a);
+    return most;
+}
+
+static void larger(int64_t *at, int64_t than)
+{
+    *at = than > *at ? than : *at;
+}
+
+static tsr_status add_comm(struct sim *x, struct sim_device *d, const tsr_node *n,
+                           const struct shapes *s)
+{
+    const int64_t *members;
+    size_t count = tsr_attr_ints(tsr_node_find_attr(n, "group"), &members);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
+    bool sized = true, ignored = true;
+    struct sim_comm *c = comm_of(x, id, plain_name(x, tsr_node_op(n)));
+    int g = c && count ? group_of(x, c, members, count) : -1;
+    struct sim_task *t = vec_push(x->arena, &d->tasks);
+    for (size_t i = 0; i < count; i++)
+        if (members[i] < 0 || members[i] >= x->n)
+            g = -1;
+    if (g < 0 || !t)
+        return x->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
+    *t = (struct sim_task){.op = c->op, .node = tsr_node_name(n), .comm = c, .group = g};
+    const tsr_value *in = tsr_node_input(n, 0), *out = tsr_node_output(n, 0);
+    int64_t given = in ? tsr__price_bytes(s, in, &sized) : 0;
+    int64_t got = out ? tsr__price_bytes(s, out, &ignored) : 0; // some get nothing
+    larger(&c->most_in, given);
+    larger(&c->most_out, got);
+    if (strcmp(c->op, TSR_OP_SEND) == 0)
+        c->from = tsr_attr_int(tsr_node_find_attr(n, "from"), -1);
+    if (strcmp(c->op, TSR_OP_RESHARD) == 0) {
+        int bits = tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(n, "elem_type"), 0));
+        larger(&c->moved, moved(x, n, s, (size_t)(bits ? bits + 7 : 8) / 8));
+        larger(&c->moved, c->moved ? 0 : got);
+    }
+    x->unsized += !sized;
+    return TSR_OK;
+}
+
+// All groups of one size at once; the price is that of the largest groups.
+static bool flat_groups(struct sim *x, const struct sim_comm *c, struct topology_groups *out)
+{
+    int size = 0, count = 0;
+    for (size_t i = 0; i < c->groups.n; i++)
+        size = c->groups.at[i].n > size ? c->groups.at[i].n : size;
+    int *device = ARENA_ARRAY(x->arena, int, c->groups.n *(size_t)size + 1);
+    if (!device)
+        return false;
+    for (size_t i = 0; i < c->groups.n; i++) {
+        const struct sim_group *g = &c->groups.at[i];
+        for (int k = 0; g->n == size && k < size; k++)
+            device[count * size + k] = (int)g->members[k];
+        count += g->n == size;
+    }
+    if (c->from >= 0 && size == 2)
+        for (int i = 0; i < count; i++)
+            if (device[2 * i] != c->from) {
+                device[2 * i + 1] = device[2 * i];
+                device[2 * i] = (int)c->from;
+            }
+    *out = (struct topology_groups){count, size, device};
+    return true;
+}
+
+static int64_t price_comm(struct sim *x, const struct sim_comm *c)
+{
+    static const struct {
+        const char *op;
+        tsr_collective what;
+        bool out, times;
+    } ways[] = {
+        {TSR_OP_ALLREDUCE, TSR_ALL_REDUCE, false, false},
+        {TSR_OP_SCATTER, TSR_REDUCE_SCATTER, false, false},
+        {TSR_OP_REDUCE, TSR_REDUCE, false, false},
+        {TSR_OP_ALLGATHER, TSR_ALL_GATHER, true, false},
+        {TSR_OP_TURN, TSR_ALL_TO_ALL, false, true},
+        {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
+        {TSR_OP_SEND, TSR_SEND, false, false},
+    };
+    struct topology_groups g;
+    if (!flat_groups(x, c, &g) || g.size < 2)
+        return 0;
+    for (size_t i = 0; i < TSR_COUNT(ways); i++)
+        if (strcmp(ways[i].op, c->op) == 0)
+            return tsr__price_collective(x->topology, ways[i].what, &g,
+                                         (ways[i].out ? c->most_out : c->most_in) *
+                                             (ways[i].times ? g.size : 1));
+    if (strcmp(c->op, TSR_OP_HALO) != 0)
+        return tsr__price_exchange(x->topology, &g, c->moved);
+    int64_t more = c->most_out > c->most_in ? c->most_out - c->most_in : 1;
+    struct topology_groups two = {1, 2, g.device};
+    double copied = 2 * (double)c->most_out / x->topology->device[g.device[0]].bandwidth;
+    return tsr__price_collective(x->topology, TSR_SEND, &two, more) + (int64_t)(copied * 1e12);
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+static bool all_constant(const tsr_node *n)
+{
+    for (size_t i = 0; i < tsr_node_input_count(n); i++) {
+        const tsr_value *v = tsr_node_input(n, i);
+        if (v && !tsr_value_initializer(v))
+            return false;
+    }
+    return true;
+}
+
+static const char *name_of(const tsr_node *n)
+{
+    if (tsr_node_name(n)[0])
+        return tsr_node_name(n);
+    for (size_t i = 0; i < tsr_node_output_count(n); i++)
+        if (tsr_node_output(n, i))
+            return tsr_value_name(tsr_node_output(n, i));
+    return "";
+}
+
+static tsr_status add_node(struct sim *x, struct sim_device *d, int64_t device, const tsr_node *n,
+                           const struct shapes *s, struct arena *scratch)
+{
+    bool sized;
+    if (strcmp(tsr_node_domain(n), DOMAIN) == 0)
+        return add_comm(x, d, n, s);
+    if (all_constant(n))
+        return TSR_OK; // folded when the model is loaded
+    struct sim_task *t = vec_push(x->arena, &d->tasks);
+    if (!t)
+        return TSR_NOMEM;
+    *t = (struct sim_task){.op = tsr_node_op(n), .node = name_of(n)};
+    t->ps = tsr__price_node(scratch, n, s, &x->topology->device[device], &sized);
+    x->unsized += !sized;
+    return TSR_OK;
+}
+
+static tsr_status add_graph(struct sim *x, struct sim_device *d, int64_t device, const tsr_graph *g,
+                            const struct shapes *s, struct arena *scratch)
+{
+    tsr_status st = TSR_OK;
+    for (const tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n)) {
+        st = add_node(x, d, device, n, s, scratch);
+        for (size_t i = 0; i < tsr_node_attr_count(n) && st == TSR_OK; i++) {
+            const tsr_attr *a = tsr_node_attr(n, i);
+            for (size_t k = 0; k < tsr_attr_graph_count(a) && st == TSR_OK; k++)
+                st = add_graph(x, d, device, tsr_attr_graph(a, k), s, scratch);
+        }
+    }
+    return st;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+struct life {
+    int64_t index;
+    int64_t last;
+};
+
+static bool last_use(void *data, tsr_node *n, size_t input)
+{
+    struct life *l = data;
+    (void)input;
+    while (tsr_graph_owner(tsr_node_graph(n)))
+        n = tsr_graph_owner(tsr_node_graph(n));
+    int64_t at = tsr_node_index(n);
+    l->last = at > l->last ? at : l->last;
+    return true;
+}
+
+static void add_life(int64_t *change, int64_t nodes, const tsr_value *v, int64_t from,
+                     int64_t bytes)
+{
+    struct life l = {from, from};
+    tsr_value_uses(v, last_use, &l);
+    int64_t end = tsr_value_is_output(v) ? nodes : l.last;
+    change[from] += bytes;
+    change[end + 1] -= bytes;
+}
+
+// Values live from the node that makes them to the last that reads them.
+static tsr_status find_memory(struct sim_device *d, const tsr_model *m, const struct shapes *s,
+                              struct arena *scratch)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    int64_t nodes = (int64_t)tsr_graph_node_count(g), now = 0, most = 0, inputs = 0, at = 0;
+    int64_t *change = ARENA_ARRAY(scratch, int64_t, (size_t)nodes + 2);
+    bool sized = true;
+    if (!change)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        inputs += tsr__price_bytes(s, tsr_graph_input(g, i), &sized);
+    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n), at++)
+        for (size_t i = 0; i < tsr_node_output_count(n) && !all_constant(n); i++)
+            if (tsr_node_output(n, i))
+                add_life(change, nodes, tsr_node_output(n, i), at,
+                         tsr__price_bytes(s, tsr_node_output(n, i), &sized));
+    for (int64_t i = 0; i <= nodes; i++) {
+        now += change[i];
+        most = now > most ? now : most;
+    }
+    d->memory = d->weights + inputs + most;
+    d->peak = tsr__plan_peak(d->weights + inputs, most);
+    return TSR_OK;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+bool tsr__sim_sizes(struct arena *a, const tsr_model *m, const tsr_size *sizes, size_t n,
+                    tsr_size **out, size_t *n_out)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    VEC(tsr_size) all = {0};
+    for (size_t i = 0; i < n; i++) {
+        tsr_size *at = vec_push(a, &all);
+        if (at)
+            *at = sizes[i];
+    }
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        for (int d = 0; d < tsr_value_rank(v); d++) {
+            tsr_dim dim = tsr_value_dim(v, d);
+            bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
+            for (size_t k = 0; k < all.n && !known; k++)
+                known = strcmp(all.at[k].name, dim.symbol) == 0;
+            tsr_size *at = known ? NULL : vec_push(a, &all);
+            if (at)
+                *at = (tsr_size){dim.symbol, PLAN_USUAL_SIZE};
+        }
+    }
+    *out = all.at;
+    *n_out = all.n;
+    return !a->failed;
+}
+
+static tsr_status read_part(struct sim *x, int64_t device, const struct partition_part *part,
+                            const tsr_size *sizes, size_t n_sizes)
+{
+    struct arena scratch;
+    struct sim_device *d = &x->devices[device];
+    tsr_size *all;
+    size_t n;
+    tsr__arena_init(&scratch, x->session);
+    d->weights = part->weight_bytes;
+    struct shapes *s = tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n)
+                           ? tsr__shapes_bound(&scratch, part->model, all, n, false)
+                           : NULL;
+    tsr_status st = s ? TSR_OK : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = add_graph(x, d, device, tsr_model_graph(part->model), s, &scratch);
+    if (st == TSR_OK)
+        st = find_memory(d, part->model, s, &scratch);
+    // Names outlive the models.
+    for (size_t i = 0; i < d->tasks.n && st == TSR_OK; i++) {
+        struct sim_task *t = &d->tasks.at[i];
+        t->op = tsr__arena_str(x->arena, str_of(t->op)).p;
+        t->node = tsr__arena_str(x->arena, str_of(t->node)).p;
+    }
+    st = st == TSR_OK && scratch.failed ? TSR_NOMEM : st;
+    tsr__arena_free(&scratch);
+    return st;
+}
+
+tsr_status tsr__sim_read(struct sim *x, const struct partition_part *parts, int64_t n,
+                         const tsr_size *sizes, size_t n_sizes)
+{
+    tsr_status st = TSR_OK;
+    x->n = n;
+    x->devices = ARENA_ARRAY(x->arena, struct sim_device, (size_t)n);
+    tsr__map_init(&x->by_id, x->arena, 64);
+    if (!x->devices)
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+        st = read_part(x, i, &parts[i], sizes, n_sizes);
+    for (size_t i = 0; i < x->comms.n && st == TSR_OK; i++) {
+        struct sim_comm *c = x->comms.at[i];
+        c->op = tsr__arena_str(x->arena, str_of(c->op)).p;
+        c->ps = price_comm(x, c);
+    }
+    if (st == TSR_MALFORMED)
+        tsr__diag(x->session, DIAG_partition_disagrees, NULL, "cut the model again",
+                  "a communication names no group, or devices that are not there");
+    return st == TSR_MALFORMED ? TSR_INVALID : x->arena->failed ? TSR_NOMEM : st;
+}

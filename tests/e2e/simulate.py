@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tessera simulate`: it agrees with the plan where there are no stages, stages overlap requests, the trace is what the text says,
+and what it is given wrongly is refused. Needs no engine: nothing is run.
+
+usage: simulate.py TESSERA MODELS"""
+import json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
+ODD = 'evil"\\</script>\n<b>'
+
+
+def call(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return p.returncode, p.stdout, p.stderr
+
+
+def good(*words):
+    rc, out, err = call(*words)
+    assert rc == 0, (words, rc, err[:2000])
+    return out
+
+
+def doc(*words):
+    return json.loads(good(*words, "--json"))
+
+
+def chain(path, layers=4, width=256, rows=64):
+    f, rng = TensorProto.FLOAT, np.random.default_rng(0)
+    nodes, weights, x = [], [], "x"
+    for i in range(layers):
+        weights.append(numpy_helper.from_array(rng.standard_normal((width, width)).astype("f"), "w%d" % i))
+        y = "y" if i + 1 == layers else "h%d" % i
+        nodes.append(helper.make_node("MatMul", [x, "w%d" % i], [y], name=ODD if i == 0 else "mm%d" % i))
+        x = y
+    ends = [helper.make_tensor_value_info(v, f, [rows, width]) for v in ("x", "y")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), ir_version=10,
+                                opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+def agrees(model, devices, dims, d):
+    planned, parts = d + "/planned.onnx", d + "/parts"
+    plan = doc("plan", model, "--devices", devices, *dims, "-o", planned)
+    for what in (planned, parts):
+        if what == parts:
+            good("partition", planned, "-o", parts, "--force")
+            if dims:
+                continue  # pieces of unknown size have none in a partition
+        x = doc("simulate", what, "--devices", devices, *dims)
+        assert x["devices"] == plan["devices"] == len(x["timeline"]) and x["requests"] == 1 and x["unsized"] == 0, x
+        assert abs(x["seconds"] / (plan["cost"] / 1e12) - 1) < 0.05, (model, devices, what, x["seconds"], plan["cost"] / 1e12)
+        most = max(t["memory"] for t in x["timeline"])
+        assert abs(most / max(plan["memory"]) - 1) < 0.05, (model, devices, what, most, plan["memory"])
+        for t in x["timeline"]:
+            total = t["compute_s"] + t["communication_s"] + t["waiting_s"] + t["idle_s"]
+            assert abs(total - x["seconds"]) < 1e-9 and 0 < t["weights"] <= t["memory"] < t["peak"], t
+
+
+def with_the_plan(d):
+    chain(d + "/chain.onnx")
+    for n in (1, 2, 3, 4, 8, "ring:4", "hosts:2x2"):
+        agrees(d + "/chain.onnx", n, [], d)
+    for name in ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny"):
+        for n in (2, 4):
+            agrees(os.path.join(MODELS, name, "model.onnx"), n, ["--dim", "batch=8", "--dim", "seq=32", "--dim", "dseq=32"], d)
+
+
+def stages(d):
+    """Four equal layers on two devices: the second request begins while the first is in the second stage, unless the first device
+    has to wait for the output of the first."""
+    chain(d + "/s.onnx")
+    good("annotate", d + "/s.onnx", "--config", "pipe:2", *sum((["--stage", "#%d=%d" % (i, i // 2)] for i in range(4)), []), "-o", d + "/staged.onnx")
+    one = doc("simulate", d + "/staged.onnx")
+    many = doc("simulate", d + "/staged.onnx", "--requests", 10)
+    assert abs(many["period_s"] / one["seconds"] - 1) < 0.01, (one, many)
+    where = ["--shard", "#0:h0={1:1}", "--shard", "#2:h2={1:0}"]  # the last stage on the device that gives the outputs
+    good("annotate", d + "/staged.onnx", "--config", "pipe", *where, "-o", d + "/turned.onnx")
+    good("partition", d + "/turned.onnx", "-o", d + "/parts")
+    one = doc("simulate", d + "/parts")
+    many = doc("simulate", d + "/parts", "--requests", 10)
+    assert many["first_s"] <= one["seconds"] * 1.001 and many["requests"] == 10
+    assert 0.5 * one["seconds"] <= many["period_s"] < 0.6 * one["seconds"], (one, many)
+    assert abs(many["requests_per_s"] * many["period_s"] - 1) < 1e-9
+    assert abs(many["seconds"] - many["first_s"] - 9 * many["period_s"]) < 0.02 * many["seconds"], many
+    text = good("simulate", d + "/parts", "--requests", 10)
+    assert "one every" in text and text.count("|") == 4, text
+
+
+def trace(d):
+    chain(d + "/t.onnx")
+    path = d + "/trace.json"
+    x = doc("simulate", d + "/t.onnx", "--devices", 2, "--requests", 3, "--trace", path)
+    events = json.load(open(path))["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == x["spans"] and {e["pid"] for e in spans} == {0, 1} and {e["args"]["request"] for e in spans} == {0, 1, 2}
+    assert any(e["args"]["node"] == ODD for e in spans), "the name is lost"
+    for pid in (0, 1):
+        mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["pid"] == pid)
+        assert all(a[1] <= b[0] + 1e-3 for a, b in zip(mine, mine[1:])), "spans of one device overlap"
+        assert abs(max(e for _, e in mine) - x["seconds"] * 1e6) < 1e-2 or pid > 0
+        for kind in ("compute", "communication", "waiting"):
+            told = sum(e["dur"] for e in spans if e["pid"] == pid and e["cat"] == kind)
+            assert abs(told - x["timeline"][pid][kind + "_s"] * 1e6) < 1e-2, (kind, told)
+    starts = [e for e in events if e["ph"] == "s"]
+    assert len(starts) == 3 * sum(doc("plan", d + "/t.onnx", "--devices", 2)["collectives"].values()), len(starts)
+
+
+def speeds_count(d):
+    """Twice the speed, half the time; a slow device holds the others up."""
+    chain(d + "/v.onnx")
+    good("plan", d + "/v.onnx", "--devices", 2, "-o", d + "/v2.onnx")
+    good("topology", "make", "cpu:2", "--flops", "1e9", "--bandwidth", "1e12", "--link-bandwidth", "1e12", "--latency", "1e-9", "-o", d + "/a.json")
+    topology = json.load(open(d + "/a.json"))
+    base = doc("simulate", d + "/v2.onnx", "--devices", d + "/a.json")
+    for speeds in ((2e9, 2e9), (2e9, 1e9)):
+        for device, speed in zip(topology["devices"], speeds):
+            device["flops"] = speed
+        json.dump(topology, open(d + "/b.json", "w"))
+        x = doc("simulate", d + "/v2.onnx", "--devices", d + "/b.json")
+        assert abs(x["seconds"] / base["seconds"] - (0.5 if min(speeds) == 2e9 else 1)) < 0.01, (x, base)
+        if speeds[1] == 1e9:
+            assert x["timeline"][0]["waiting_s"] + x["timeline"][0]["idle_s"] > 0.4 * x["seconds"], x
+
+
+def refused(d):
+    chain(d + "/r.onnx")
+    good("plan", d + "/r.onnx", "--devices", 4, "-o", d + "/r4.onnx")
+    for rc, *words in ((1, d + "/r4.onnx", "--devices", "ring:2"), (2, d + "/r4.onnx", "--requests", "0"), (2, d + "/r4.onnx", "--requests", "x"),
+                       (1, d + "/r4.onnx", "--config", "none"), (3, d + "/absent.onnx"), (3, d), (8, d + "/r4.onnx", "--trace", d + "/no/such/t.json")):
+        got, _, err = call("simulate", *words)
+        assert got == rc and err, (words, got, err)
+    assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")
+
+
+failed = 0
+for case in (with_the_plan, stages, trace, speeds_count, refused):
+    with tempfile.TemporaryDirectory(prefix="tessera-simulate-") as folder:
+        try:
+            case(folder)
+            print("ok %s" % case.__name__)
+        except Exception as x:
+            failed += 1
+            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
+sys.exit(1 if failed else 0)
