@@ -132,7 +132,9 @@ static tsr_status look(struct slot *me, const struct slot *peer, const struct co
     int rank = peer->endpoint.rank;
     if (atomic_load(&me->job->failed))
         return told(me->job, why);
-    if (atomic_load(&peer->state) == GONE)
+    // It may have come, found this rank there, and ended: then its number is as high.
+    if (atomic_load(&peer->state) == GONE &&
+        atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
         return tsr__trouble(why, TSR_PEER, rank,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
                             me->endpoint.rank, c->op, c->node, (long long)c->id);

@@ -456,7 +456,7 @@ static void test_ring(void **state)
 // A slow rank is waited for, longer than the time-out.
 static void act_slow(struct actor *a)
 {
-    struct timespec nap = {2, 500000000};
+    struct timespec nap = *(const struct timespec *)a->data;
     float x = 1;
     if (a->rank == 1)
         nanosleep(&nap, NULL);
@@ -468,15 +468,27 @@ static void act_slow(struct actor *a)
         a->status = TSR_BUG;
 }
 
-static void test_slow(void **state)
+static void check_slow(const char *kind, struct timespec nap)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 2, *state, 1.5);
-    world_run(&w, actors, act_slow, NULL);
+    world_open(&w, 2, kind, 1.5);
+    world_run(&w, actors, act_slow, &nap);
     assert_int_equal(actors[0].status, TSR_OK);
     assert_int_equal(actors[1].status, TSR_OK);
     world_close(&w);
+}
+
+static void test_slow(void **state)
+{
+    check_slow(*state, (struct timespec){2, 500000000});
+}
+
+// The last to come finds the other there and ends at once; that is not the end of one who never came.
+static void test_last(void **state)
+{
+    for (int i = 0; i < 40; i++)
+        check_slow(*state, (struct timespec){0, 5000000 + i * 100000});
 }
 
 // A rank that nothing is heard of any more.
@@ -562,6 +574,7 @@ int main(void)
         ALL(test_failed),
         ALL(test_ring),
         ALL(test_slow),
+        ALL(test_last),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_faults),
     };
