@@ -17,7 +17,12 @@
 
 enum { ORT_LOG_ERROR = 3, ORT_LOG_FATAL = 4 };
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_SUCHFILE = 3, ORT_NOT_IMPLEMENTED = 9 };
-enum { ORT_ARENA_ALLOCATOR = 1, ORT_MEMORY_DEFAULT = 0, ORT_MEMORY_CPU_INPUT = -2 };
+enum {
+    ORT_DEVICE_ALLOCATOR = 0,
+    ORT_ARENA_ALLOCATOR = 1,
+    ORT_MEMORY_DEFAULT = 0,
+    ORT_MEMORY_CPU_INPUT = -2
+};
 enum { ORT_SEQUENTIAL = 0 };
 enum { ORT_TENSOR = 1, ORT_SEQUENCE = 2, ORT_OPTIONAL = 6 }; // kinds of values
 
@@ -40,6 +45,14 @@ typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtKernelInfo OrtKernelInfo;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
+
+// Memory for sessions, given by whoever registers it. Later releases have more functions and look at the version first.
+struct OrtAllocator {
+    uint32_t version;
+    void *(*Alloc)(OrtAllocator *allocator, size_t bytes);
+    void (*Free)(OrtAllocator *allocator, void *p);
+    const OrtMemoryInfo *(*Info)(const OrtAllocator *allocator);
+};
 
 typedef struct OrtApi {
     OrtStatus *(*CreateStatus)(int code, const char *message);
@@ -168,7 +181,10 @@ typedef struct OrtApi {
     OrtStatus *(*CreateSessionWithPrepackedWeightsContainer)(
         const OrtEnv *env, const char *path, const OrtSessionOptions *options,
         OrtPrepackedWeightsContainer *container, OrtSession **out);
-    void *reserved_169[23];
+    void *reserved_169[7];
+    OrtStatus *(*RegisterAllocator)(OrtEnv *env, OrtAllocator *allocator);
+    OrtStatus *(*UnregisterAllocator)(OrtEnv *env, const OrtMemoryInfo *info);
+    void *reserved_178[14];
     OrtStatus *(*HasValue)(const OrtValue *value, int *out);
     OrtStatus *(*KernelContext_GetGPUComputeStream)(const OrtKernelContext *context, void **out);
     void *reserved_194[10];
@@ -219,6 +235,7 @@ ORT_SLOT(CreateValue, 82);
 ORT_SLOT(SessionEndProfiling, 110);
 ORT_SLOT(AddInitializer, 150);
 ORT_SLOT(CreateSessionWithPrepackedWeightsContainer, 168);
+ORT_SLOT(RegisterAllocator, 176);
 ORT_SLOT(HasValue, 192);
 ORT_SLOT(SessionOptionsAppendExecutionProvider, 216);
 ORT_SLOT(GetResizedStringTensorElementBuffer, 252);

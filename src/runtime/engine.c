@@ -88,6 +88,7 @@ static tsr_status open_env(tsr_session *s, struct engine *e)
 static void engine_free(tsr_session *s, void *engine)
 {
     struct engine *e = engine;
+    tsr__reach_end(e);
     tsr__comm_close(e->mpi);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);

@@ -7,8 +7,18 @@
 #include "ops/ops.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define RUN_MAX_RANK 64
+
+// Memory for ONNX Runtime that other processes reach. info NULL: not registered.
+struct shared_memory {
+    OrtAllocator base;      // first
+    OrtAllocator *ordinary; // ONNX Runtime's own
+    struct endpoint *endpoint;
+    OrtMemoryInfo *info;
+    atomic_bool running; // else: sessions are being made
+};
 
 // What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI job.
 struct engine {
@@ -16,7 +26,8 @@ struct engine {
     struct endpoint *mpi; // NULL: not joined
     OrtEnv *env;          // ONNX Runtime keeps one per process and counts
     OrtMemoryInfo *memory;
-    OrtAllocator *allocator; // ONNX Runtime's own
+    OrtAllocator *allocator;     // ONNX Runtime's own
+    struct shared_memory shared; // of ranks that are processes (reach.c)
     int minor;
     bool primed; // our operators' domain is known to the process
     char version[32];
@@ -30,6 +41,12 @@ struct engine {
 tsr_status tsr__engine(tsr_session *s, struct engine **out);
 // The same, perhaps not opened: for what else it holds. NULL: out of memory.
 struct engine *tsr__engine_state(tsr_session *s);
+
+// ---- reach.c
+// Puts what sessions allocate while they run where the other ranks reach it; false: it stays where it is.
+bool tsr__reach_share(struct engine *e, struct endpoint *place);
+void tsr__reach_running(struct engine *e, bool running);
+void tsr__reach_end(struct engine *e); // after all sessions, before the endpoint
 
 struct tensor;
 // What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
@@ -182,7 +199,7 @@ tsr_status tsr__weights_add(struct rank *r, OrtSessionOptions *o, OrtStatus **fa
 // Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
 bool tsr__weights_are_large(const struct manifest *m, int64_t rank);
 
-// ---- memory.c
+// ---- reach.c
 
 struct memory_mark {
     int64_t own, shared, mapped; // bytes

@@ -19,7 +19,7 @@ static struct place place_of(const struct rank *r)
 static bool no_memory(const char *text)
 {
     return strstr(text, "bad_alloc") || strstr(text, "allocate memory") ||
-           strstr(text, "bad allocation");
+           strstr(text, "bad allocation") || strstr(text, "allocation failed");
 }
 
 // Takes ONNX Runtime's word into a finding. status NULL: nothing happened.
@@ -63,6 +63,8 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->AddSessionConfigEntry(o, "session.disable_prepacking", "1");
     if (!st && !r->spin)
         st = api->AddSessionConfigEntry(o, "session.intra_op.allow_spinning", "0");
+    if (!st && tsr__reach_share(r->engine, r->endpoint))
+        st = api->AddSessionConfigEntry(o, "session.use_env_allocators", "1");
     return st;
 }
 
@@ -409,7 +411,9 @@ void tsr__rank_open(struct rank *r)
         return;
     }
     tsr__arena_init(&r->arena, r->session);
+    tsr__reach_running(r->engine, false);
     r->status = open_model(r);
+    tsr__reach_running(r->engine, true);
     if (r->status == TSR_OK)
         tsr__rank_meet(r, "start");
     if (r->status != TSR_OK && r->endpoint && !r->told)

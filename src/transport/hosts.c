@@ -78,12 +78,24 @@ static void hosts_close(struct endpoint *e)
     tsr__comm_close(net);
 }
 
+static void *hosts_alloc(struct endpoint *e, size_t bytes)
+{
+    return tsr__shm_alloc(((struct hosts *)e)->shm, bytes);
+}
+
+static bool hosts_release(struct endpoint *e, void *p)
+{
+    return tsr__shm_release(((struct hosts *)e)->shm, p);
+}
+
 static const struct transport hosts_transport = {
     .name = "mpi",
     .all_reduce = hosts_all_reduce,
     .exchange = hosts_exchange,
     .fail = hosts_fail,
     .close = hosts_close,
+    .alloc = hosts_alloc,
+    .release = hosts_release,
 };
 
 // While a rank waits in shared memory: what do the messages say?

@@ -109,7 +109,7 @@ struct shm {
     size_t *sent, *got;
     int64_t (*notes)[COMM_NOTES];
     pthread_mutex_t heap_lock;
-    size_t heap_used;
+    size_t heap_used, heap_free; // bytes of the heap that were ever given; of those, in lists
     char *free[SHM_CLASSES];
     tsr_session *session;
     pthread_t thread;
@@ -192,7 +192,7 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why);
 
 // ---- shm_heap.c
 void *tsr__shm_alloc(struct endpoint *e, size_t bytes);
-void tsr__shm_release(struct endpoint *e, void *p);
+bool tsr__shm_release(struct endpoint *e, void *p);
 
 // ---- shm_move.c
 tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,

@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 #define SHM_MAGIC  0x314D4853u
-#define BEAT_NS    100000000          // between two signs of life
-#define HEAP_BYTES ((size_t)64 << 30) // address space of a rank's tensors
-#define HEAP_RANKS 256                // with more ranks on a host, tensors travel through rings
+#define BEAT_NS    100000000           // between two signs of life
+#define HEAP_BYTES ((size_t)64 << 30)  // address space of a rank's tensors
+#define HEAP_LEAST ((size_t)256 << 20) // less is not worth it
+#define HEAP_RANKS 256                 // with more ranks on a host, tensors travel through rings
 
 static size_t whole_pages(size_t n)
 {
@@ -47,22 +48,33 @@ static tsr_status no_segment(tsr_session *s, const char *what)
     return TSR_PEER;
 }
 
-static tsr_status map_segment(tsr_session *s, struct shm_job *j)
+// Maps what the descriptor has; the last time, a finding says why not.
+static tsr_status map_segment(tsr_session *s, struct shm_job *j, bool last)
 {
     struct stat st;
+    errno = 0;
     if (fstat(j->fd, &st) != 0 || (size_t)st.st_size < j->at.bytes) {
         errno = errno ? errno : EINVAL;
-        return no_segment(s, "its size");
+        return last ? no_segment(s, "its size") : TSR_PEER;
     }
     j->at.bytes = (size_t)st.st_size;
     j->base = mmap(NULL, j->at.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, j->fd, 0);
     if (j->base == MAP_FAILED) {
         j->base = NULL;
-        return no_segment(s, "mmap");
+        return last ? no_segment(s, "mmap") : TSR_PEER;
     }
     if (j->at.bytes > j->at.heaps)
         j->at.heap_bytes = (j->at.bytes - j->at.heaps) / (size_t)j->n / 4096 * 4096;
     return TSR_OK;
+}
+
+// Makes the memory of that size and maps it; there may be a limit of address space, or of files.
+static tsr_status map_with(tsr_session *s, struct shm_job *j, size_t heaps, bool last)
+{
+    j->at.bytes = j->at.heaps;
+    if (ftruncate(j->fd, (off_t)(j->at.heaps + heaps)) != 0)
+        return last ? no_segment(s, "ftruncate") : TSR_PEER;
+    return map_segment(s, j, last);
 }
 
 static struct shm_job *job_new(tsr_session *s, int n, const struct comm_options *o)
@@ -86,14 +98,12 @@ tsr_status tsr__shm_new(tsr_session *s, int n, const struct comm_options *o, str
     j->fd = tsr__fault(s, FAULT_SPAWN) ? -1 : memfd_create("tessera-job", MFD_CLOEXEC);
     if (j->fd < 0)
         return no_segment(s, "memfd_create");
-    size_t heaps = n <= HEAP_RANKS ? (size_t)n * HEAP_BYTES : 0;
-    if (ftruncate(j->fd, (off_t)(j->at.bytes + heaps)) != 0 &&
-        ftruncate(j->fd, (off_t)j->at.bytes) != 0)
-        return no_segment(s, "ftruncate");
-    tsr_status st = map_segment(s, j);
-    if (st != TSR_OK && ftruncate(j->fd, (off_t)j->at.bytes) == 0) { // a limit of address space
-        tsr_finding_clear(s);
-        st = map_segment(s, j);
+    tsr_status st = TSR_PEER;
+    size_t heap = n <= HEAP_RANKS ? HEAP_BYTES : 0;
+    for (bool last = false; st != TSR_OK && !last; heap = heap / 8) {
+        heap = heap < HEAP_LEAST ? 0 : heap;
+        last = heap == 0;
+        st = map_with(s, j, (size_t)n * heap, last);
     }
     if (st != TSR_OK)
         return st;
@@ -115,7 +125,7 @@ tsr_status tsr__shm_map(tsr_session *s, int fd, int n, const struct comm_options
     }
     *out = j;
     j->fd = fd;
-    tsr_status st = map_segment(s, j);
+    tsr_status st = map_segment(s, j, true);
     if (st == TSR_OK && (shm_head(j)->magic != SHM_MAGIC || shm_head(j)->n != (uint32_t)n)) {
         errno = EPROTO;
         return no_segment(s, "it belongs to another job");

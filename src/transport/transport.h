@@ -101,8 +101,8 @@ struct transport {
     // This rank takes part no more; whoever waits for it from now on is told so.
     void (*close)(struct endpoint *e);
     // Memory that the other ranks can reach where it lies; by any thread. NULL: all memory is alike.
-    void *(*alloc)(struct endpoint *e, size_t bytes); // NULL: there is no more
-    void (*release)(struct endpoint *e, void *p);
+    void *(*alloc)(struct endpoint *e, size_t bytes); // on a cache line; NULL: there is no more
+    bool (*release)(struct endpoint *e, void *p);     // false: it is none of that memory
 };
 struct endpoint {
     const struct transport *transport;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks as child processes that share memory: same bits as threads; whatever happens to one, all end soon, it is named, and nothing is left."""
 import os
+import re
 import signal
 import time
 
@@ -168,6 +169,33 @@ def memory_is_counted(d):
     assert q.returncode == 0, q.stderr
     held = json.loads(q.stdout)["memory"][0] / 2**20
     assert 40 < held < 96, held
+
+
+def shared_bytes(pid):
+    """Bytes of the memory of the job that a process has touched."""
+    lines, here, n = open("/proc/%d/smaps" % pid).read().splitlines(), False, 0
+    for line in lines:
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            here = "memfd:tessera-job" in line
+        elif here and line.startswith("Rss:"):
+            n += 1024 * int(line.split()[1])
+    return n
+
+
+@case
+def tensors_lie_in_shared_memory(d):
+    """What is added up is read where it lies; where there is no room for that, results are the same."""
+    sizes = dict(rows=2048, inner=8, width=1024)  # 8 MiB
+    b = Bench(d + "/b", 2, seconds=3, settle=1.5, **sizes)
+    touched = [shared_bytes(k) for k in b.kids]
+    assert b.end(30) == 0, b.err
+    assert min(touched) > 8 << 20, touched
+    _, parts, x = mlp(2, **sizes)
+    p = partition(d + "/p", parts)
+    runs = [run(p, {"x": x}, threads=1), run(p, {"x": x}, threads=1, transport="shm"),
+            run(p, {"x": x}, threads=1, transport="shm", launch=("prlimit", "--as=%d" % (24 << 30)))]
+    for r in runs:
+        assert r.status == "OK" and r.outputs["y"].tobytes() == runs[0].outputs["y"].tobytes(), str(r)
 
 
 @case
