@@ -165,7 +165,7 @@ static void time_communication(const tsr_job *j)
 static tsr_status gather(struct bench *b, struct told *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(b->job), *e;
-    int64_t memory = tsr__memory_since(&b->before, b->folder);
+    int64_t memory = tsr__memory_since(&b->before, b->folder, tsr__job_place(b->job));
     for (int i = 0; !place && i < ranks; i++)
         all[i] = (struct told){(e = tsr__job_endpoint(b->job, i)) ? e->comm_s : 0,
                                ranks == 1 ? memory : 0};
@@ -210,7 +210,7 @@ static tsr_status sum_up(struct bench *b, tsr_bench_result *r)
     }
     r->communication = share;
     r->memory = memory;
-    r->process_memory = tsr__memory_since(&b->before, b->folder);
+    r->process_memory = tsr__memory_since(&b->before, b->folder, tsr__job_place(b->job));
     r->runs = b->n;
     r->seconds = sum;
     r->mean_s = b->n ? sum / (double)b->n : 0;

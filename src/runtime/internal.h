@@ -199,14 +199,16 @@ tsr_status tsr__weights_add(struct rank *r, OrtSessionOptions *o, OrtStatus **fa
 // Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
 bool tsr__weights_are_large(const struct manifest *m, int64_t rank);
 
-// ---- reach.c
+// ---- memory.c
 
 struct memory_mark {
     int64_t own, shared, mapped; // bytes
 };
 // What this process has now; mapped: of files in that folder (NULL: none).
 struct memory_mark tsr__memory_mark(const char *folder);
-int64_t tsr__memory_since(const struct memory_mark *before, const char *folder);
+// Bytes that have come since; of memory that ranks share, those that this one has taken (place NULL: all that it touched).
+int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
+                          struct endpoint *place);
 
 // ---- provider.c, trace.c
 

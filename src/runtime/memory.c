@@ -47,10 +47,14 @@ struct memory_mark tsr__memory_mark(const char *folder)
     return m;
 }
 
-int64_t tsr__memory_since(const struct memory_mark *before, const char *folder)
+// A rank that reads its neighbours' tensors where they lie has touched them, but they are theirs.
+int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
+                          struct endpoint *place)
 {
     struct memory_mark now = tsr__memory_mark(folder);
-    int64_t more =
-        now.own - before->own + now.shared - before->shared + now.mapped - before->mapped;
+    int64_t shared = now.shared - before->shared;
+    if (place && place->transport->held)
+        shared = (int64_t)place->transport->held(place);
+    int64_t more = now.own - before->own + shared + now.mapped - before->mapped;
     return more > 0 ? more : 0;
 }

@@ -88,6 +88,11 @@ static bool hosts_release(struct endpoint *e, void *p)
     return tsr__shm_release(((struct hosts *)e)->shm, p);
 }
 
+static size_t hosts_held(struct endpoint *e)
+{
+    return tsr__shm_held(((struct hosts *)e)->shm);
+}
+
 static const struct transport hosts_transport = {
     .name = "mpi",
     .all_reduce = hosts_all_reduce,
@@ -96,6 +101,7 @@ static const struct transport hosts_transport = {
     .close = hosts_close,
     .alloc = hosts_alloc,
     .release = hosts_release,
+    .held = hosts_held,
 };
 
 // While a rank waits in shared memory: what do the messages say?

@@ -93,6 +93,14 @@ struct shm_peer {
     double silent_s, looked_s;
 };
 
+// A rank's part of the shared memory, in bytes: given out so far; of those, waiting for the next of their size; of those,
+// without pages; most in use at a time.
+struct shm_heap {
+    pthread_mutex_t lock;
+    size_t used, waiting, given, most;
+    char *free[SHM_CLASSES];
+};
+
 struct shm {
     struct endpoint endpoint; // first
     struct shm_job *job;
@@ -108,9 +116,7 @@ struct shm {
     void **outs;
     size_t *sent, *got;
     int64_t (*notes)[COMM_NOTES];
-    pthread_mutex_t heap_lock;
-    size_t heap_used, heap_free; // bytes of the heap that were ever given; of those, in lists
-    char *free[SHM_CLASSES];
+    struct shm_heap heap;
     tsr_session *session;
     pthread_t thread;
     bool has_thread, owns_job;
@@ -193,6 +199,7 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why);
 // ---- shm_heap.c
 void *tsr__shm_alloc(struct endpoint *e, size_t bytes);
 bool tsr__shm_release(struct endpoint *e, void *p);
+size_t tsr__shm_held(struct endpoint *e);
 
 // ---- shm_move.c
 tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,

@@ -9,10 +9,22 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define BLOCK_HEAD 64          // before each block: its size class
-#define PAGE       4096        // or a part of one
-#define TRIM_BLOCK (1u << 20)  // smaller ones are kept
-#define TRIM_FROM  (64u << 20) // waiting bytes from which on pages are given back
+#define PAGE       4096       // or a part of one
+#define TRIM_BLOCK (1u << 20) // smaller ones keep their pages
+#define TRIM_FROM                                                                                  \
+    (64u << 20) // bytes beyond twice the most in use from which on pages are given back
+
+// Before each block, on a line of its own.
+struct block_head {
+    unsigned class;
+    size_t given; // bytes whose pages were given back while it waits
+};
+#define BLOCK_HEAD 64
+
+static struct block_head *head_of(void *p)
+{
+    return (struct block_head *)((char *)p - BLOCK_HEAD);
+}
 
 static unsigned class_of(size_t bytes)
 {
@@ -28,21 +40,29 @@ static size_t class_bytes(unsigned class)
     return ((size_t)8 + class % 8 + 1) << (top - 3);
 }
 
+static void *reuse(struct shm *me, unsigned class)
+{
+    struct shm_heap *h = &me->heap;
+    char *first = h->free[class];
+    memcpy(&h->free[class], first, sizeof first);
+    h->waiting -= class_bytes(class);
+    h->given -= head_of(first)->given;
+    head_of(first)->given = 0;
+    return first;
+}
+
 static void *take_block(struct shm *me, unsigned class)
 {
-    char *first = me->free[class];
-    if (first) {
-        memcpy(&me->free[class], first, sizeof first);
-        me->heap_free -= class_bytes(class);
-        return first;
-    }
+    struct shm_heap *h = &me->heap;
     size_t bytes = (class_bytes(class) + BLOCK_HEAD + 63) / 64 * 64;
-    if (bytes > me->job->at.heap_bytes - me->heap_used)
+    if (h->free[class])
+        return reuse(me, class);
+    if (bytes > me->job->at.heap_bytes - h->used)
         return NULL;
     char *base = me->job->base + me->job->at.heaps +
-                 (size_t)me->endpoint.rank * me->job->at.heap_bytes + me->heap_used;
-    me->heap_used += bytes;
-    memcpy(base, &class, sizeof class);
+                 (size_t)me->endpoint.rank * me->job->at.heap_bytes + h->used;
+    h->used += bytes;
+    *head_of(base + BLOCK_HEAD) = (struct block_head){.class = class};
     return base + BLOCK_HEAD;
 }
 
@@ -51,9 +71,11 @@ void *tsr__shm_alloc(struct endpoint *e, size_t bytes)
     struct shm *me = (struct shm *)e;
     if (bytes > me->job->at.heap_bytes)
         return NULL;
-    pthread_mutex_lock(&me->heap_lock);
+    pthread_mutex_lock(&me->heap.lock);
     void *p = take_block(me, class_of(bytes));
-    pthread_mutex_unlock(&me->heap_lock);
+    size_t in_use = me->heap.used - me->heap.waiting;
+    me->heap.most = in_use > me->heap.most ? in_use : me->heap.most;
+    pthread_mutex_unlock(&me->heap.lock);
     return p;
 }
 
@@ -62,33 +84,45 @@ static bool is_own(const struct shm *me, const void *p)
     const struct shm_layout *at = &me->job->at;
     uintptr_t first =
         (uintptr_t)me->job->base + at->heaps + (uintptr_t)me->endpoint.rank * at->heap_bytes;
-    return (uintptr_t)p >= first && (uintptr_t)p - first < me->heap_used;
+    return (uintptr_t)p >= first && (uintptr_t)p - first < at->heap_bytes;
 }
 
-// Gives the pages of a block back that waits for the next of its size, while more waits than is in use.
-static void give_pages(const struct shm *me, char *p, size_t bytes)
+// Gives the pages of a block back that waits for the next of its size, where much more waits than was ever needed at a time.
+static void give_pages(struct shm_heap *h, char *p, size_t bytes)
 {
-    if (bytes < TRIM_BLOCK || me->heap_free < TRIM_FROM || me->heap_free < me->heap_used / 2)
+    if (bytes < TRIM_BLOCK || h->used - h->given < 2 * h->most + TRIM_FROM)
         return;
-    uintptr_t first = ((uintptr_t)p + PAGE) / PAGE * PAGE,
-              end = ((uintptr_t)p + bytes) / PAGE * PAGE;
-    madvise((void *)first, end - first, MADV_REMOVE); // that it stays is no harm
+    uintptr_t first = ((uintptr_t)p + PAGE) / PAGE * PAGE;
+    uintptr_t end = ((uintptr_t)p + bytes) / PAGE * PAGE;
+    if (madvise((void *)first, end - first, MADV_REMOVE) != 0)
+        return; // that it stays is no harm
+    head_of(p)->given = end - first;
+    h->given += end - first;
 }
 
 bool tsr__shm_release(struct endpoint *e, void *p)
 {
     struct shm *me = (struct shm *)e;
-    unsigned class;
+    struct shm_heap *h = &me->heap;
     if (!is_own(me, p))
         return false;
-    memcpy(&class, (char *)p - BLOCK_HEAD, sizeof class);
+    unsigned class = head_of(p)->class;
     if (class >= SHM_CLASSES)
         return true; // somebody wrote over it: better lost than given twice
-    pthread_mutex_lock(&me->heap_lock);
-    memcpy(p, &me->free[class], sizeof me->free[class]);
-    me->free[class] = p;
-    me->heap_free += class_bytes(class);
-    give_pages(me, p, class_bytes(class));
-    pthread_mutex_unlock(&me->heap_lock);
+    pthread_mutex_lock(&h->lock);
+    memcpy(p, &h->free[class], sizeof h->free[class]);
+    h->free[class] = p;
+    h->waiting += class_bytes(class);
+    give_pages(h, p, class_bytes(class));
+    pthread_mutex_unlock(&h->lock);
     return true;
+}
+
+size_t tsr__shm_held(struct endpoint *e)
+{
+    struct shm_heap *h = &((struct shm *)e)->heap;
+    pthread_mutex_lock(&h->lock);
+    size_t n = h->used - h->given;
+    pthread_mutex_unlock(&h->lock);
+    return n;
 }

@@ -277,7 +277,7 @@ static void shm_free(struct shm *me)
     tsr__free(s, me->sent, n * sizeof *me->sent);
     tsr__free(s, me->got, n * sizeof *me->got);
     tsr__free(s, me->notes, n * sizeof *me->notes);
-    pthread_mutex_destroy(&me->heap_lock);
+    pthread_mutex_destroy(&me->heap.lock);
     tsr__free(s, me, sizeof *me);
 }
 
@@ -329,6 +329,7 @@ static const struct transport shm_transport = {
     .close = shm_close,
     .alloc = tsr__shm_alloc,
     .release = tsr__shm_release,
+    .held = tsr__shm_held,
 };
 
 tsr_status tsr__shm_endpoint(tsr_session *s, struct shm_job *j, int rank, struct endpoint **out)
@@ -342,7 +343,7 @@ tsr_status tsr__shm_endpoint(tsr_session *s, struct shm_job *j, int rank, struct
                                      .host_ranks = j->host_ranks,
                                      .host_cores = j->host_cores};
     me->job = j;
-    pthread_mutex_init(&me->heap_lock, NULL);
+    pthread_mutex_init(&me->heap.lock, NULL);
     me->session = s;
     me->slot = shm_slot(j, rank);
     me->crowded = j->host_ranks > j->host_cores;

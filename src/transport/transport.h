@@ -103,6 +103,7 @@ struct transport {
     // Memory that the other ranks can reach where it lies; by any thread. NULL: all memory is alike.
     void *(*alloc)(struct endpoint *e, size_t bytes); // on a cache line; NULL: there is no more
     bool (*release)(struct endpoint *e, void *p);     // false: it is none of that memory
+    size_t (*held)(struct endpoint *e);               // bytes of it that this rank keeps
 };
 struct endpoint {
     const struct transport *transport;

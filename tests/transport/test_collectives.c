@@ -550,6 +550,39 @@ static void test_faults(void **state)
     }
 }
 
+// Memory that others reach: on lines, used again, not without end where sizes change.
+static void test_heap(void **state)
+{
+    struct world w;
+    char own[64];
+    (void)state;
+    world_open(&w, 2, "shm", 5);
+    struct endpoint *e = w.e[1];
+    const struct transport *t = e->transport;
+    char *a = t->alloc(e, 1000), *b = t->alloc(e, 1000);
+    assert_true(a && b && b >= a + 1000 && (uintptr_t)a % 64 == 0 && (uintptr_t)b % 64 == 0);
+    memset(a, 1, 1000);
+    assert_true(t->release(e, a));
+    assert_ptr_equal(t->alloc(e, 990), a);
+    assert_false(t->release(e, own));
+    assert_false(t->release(w.e[0], a)); // another rank's
+    assert_null(t->alloc(e, (size_t)1 << 50));
+    for (size_t mib = 4; mib < 60; mib++) {
+        a = t->alloc(e, mib << 20);
+        assert_non_null(a);
+        memset(a, (int)mib, mib << 20);
+        assert_true(t->release(e, a));
+        assert_in_range(t->held(e), 0, (2 * 66 + 64 + 66) << 20);
+    }
+    a = t->alloc(e, 20 << 20); // its pages were given back meanwhile
+    assert_non_null(a);
+    memset(a, 7, 20 << 20);
+    assert_true(t->release(e, a));
+    tsr__comm_close(w.e[0]);
+    tsr__comm_close(e);
+    world_close(&w);
+}
+
 static char net[] = "net", shm[] = "shm"; // cmocka hands them over as they are, without const
 
 // clang-format off
@@ -575,6 +608,7 @@ int main(void)
         ALL(test_ring),
         ALL(test_slow),
         ALL(test_last),
+        cmocka_unit_test(test_heap),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_faults),
     };
