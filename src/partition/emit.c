@@ -124,8 +124,22 @@ static int64_t place_index(const struct placement *place, int64_t device)
     return -1;
 }
 
+// The first of each group adds what is not in parts.
+static bool added_by_first(const struct node_flow *nf, int64_t device, int input)
+{
+    if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
+        return false;
+    for (size_t g = 0; g < nf->n_groups; g++)
+        for (size_t i = 1; i < nf->groups[g].n; i++)
+            if (nf->groups[g].devices[i] == device)
+                return true;
+    return false;
+}
+
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
 {
+    if (added_by_first(nf, device, input))
+        return true;
     const struct rule *rule = nf->place.rule;
     bool once = false;
     for (int i = 0; rule && i < rule->n_rewrites; i++)
@@ -307,6 +321,20 @@ static tsr_node *copy_node(struct part *t, struct step *st, tsr_value **inputs, 
                                &c);
 }
 
+// A sum of parts without the inputs that another device adds; NULL: out of memory.
+static tsr_node *sum_parts(struct part *t, struct step *st, tsr_value **inputs,
+                           const struct str *outputs)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < st->n_node_inputs; i++)
+        if (!tsr__adds_elsewhere(st->flow, t->rank, (int)i))
+            inputs[n++] = inputs[i];
+    if (n > 1 || n == st->n_node_inputs)
+        return copy_node(t, st, inputs, n, outputs);
+    tsr_value *y = tsr__part_node(t, "Identity", outputs[0], 1, inputs[0]);
+    return y ? tsr_value_producer(y) : NULL;
+}
+
 static tsr_status emit_node(struct part *t, struct step *st)
 {
     struct plan *p = t->plan;
@@ -339,7 +367,8 @@ static tsr_status emit_node(struct part *t, struct step *st)
     struct str found = outputs[0];
     if (here)
         outputs[0] = tsr__part_fresh(t);
-    tsr_node *copy = copy_node(t, st, inputs, n_inputs, outputs);
+    tsr_node *copy = st->flow->pending ? sum_parts(t, st, inputs, outputs)
+                                       : copy_node(t, st, inputs, n_inputs, outputs);
     if (!copy)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)

@@ -157,6 +157,8 @@ struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs,
 static struct form *plan_input(struct plan *p, const struct node_flow *nf, tsr_value *v, size_t i)
 {
     struct item *it = tsr__item_of(p, v);
+    if (it && nf->pending && nf->pending[i])
+        return it->first; // the parts, as the producer left them
     if (it && tsr__window_cut(nf, (int)i))
         return tsr__plan_windows(p, nf, it, (int)i);
     return it ? tsr__plan_convert(p, it, nf->inputs[i], nf->node) : NULL;
@@ -303,9 +305,12 @@ static bool plan_node(struct plan *p, const struct node_flow *nf)
         if (v && (!it || !(st->outputs[i] = tsr__form_new(p, it, nf->outputs[i], FORM_MADE))))
             return false;
     }
-    for (size_t i = 0; i < n_out && needs_reduction(nf); i++)
-        if (st->outputs[i] && !plan_reduce(p, nf, st->outputs[i]))
+    for (size_t i = 0; i < n_out && needs_reduction(nf); i++) {
+        if (st->outputs[i] && nf->delayed)
+            st->outputs[i]->partial = true;
+        else if (st->outputs[i] && !plan_reduce(p, nf, st->outputs[i]))
             return false;
+    }
     return true;
 }
 

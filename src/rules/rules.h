@@ -201,6 +201,16 @@ double tsr__rule_work(const struct rule *r, const int64_t *sizes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *r, int input);
 
+// ---- parts of sums (linear.c) ------------------------------------------------------------------
+
+// What a node does with an input of which its devices hold parts of a sum.
+enum sum_way {
+    SUM_STOPS,  // nothing: it must be the sum
+    SUM_PASSES, // what it gives are parts of the sum of the results, if no other input is in parts
+    SUM_ADDS,   // the same, whichever inputs are in parts; one that is not counts on one device
+};
+enum sum_way tsr__rule_sum(const tsr_node *n, size_t input);
+
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
 // A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax

@@ -824,6 +824,7 @@ struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, b
 {
     struct flow_work w = {0};
     bool ok = tsr__flow_start(&w, a, m, c) &&
-              tsr__flow_forward(&w, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep);
+              tsr__flow_forward(&w, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep) &&
+              tsr__flow_delay(a, w.f);
     return ok ? w.f : NULL;
 }

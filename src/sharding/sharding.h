@@ -102,6 +102,8 @@ struct node_flow {
     struct device_group *groups; // of the reduction
     size_t n_groups;
     enum combine combine;
+    bool delayed;        // the groups do not combine what it gives: a reader takes the parts (delay.c)
+    const bool *pending; // by input: it takes the parts of a sum; NULL: of none
     const char *replicated; // not NULL: was meant to be cut and is not, and why
     const struct control
         *control;             // with bodies that are cut: how they belong to the node; else NULL
@@ -138,6 +140,15 @@ struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
 // replaced). (expand.c)
 struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
                                 tsr_model **made);
+
+// ---- delayed sums (delay.c) ----------------------------------------------------------------------
+
+// Metadata of the model, a line each: CONFIGURATION:VALUE, whose sum is left to the readers where they can add parts.
+#define META_DELAY "ai.tessera.delay"
+// In a flow that is done: marks the nodes whose sums are delayed, and those that take parts. What cannot be is left out.
+bool tsr__flow_delay(struct arena *a, struct flow *f);
+// Every group holds one shard of the layout, the same on all members.
+bool tsr__groups_share(const struct device_group *groups, size_t n, const struct tile_layout *l);
 
 // ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
