@@ -74,8 +74,23 @@ static bool is_in_units(const struct tile_layout *l)
 static void offer(struct planner *p, size_t to, bool out, size_t slot, uint32_t layout)
 {
     struct plan_node *n = &p->nodes[to];
+    if (layout != PLAN_NO_LAYOUT && p->parts.at[layout]) {
+        if (!out)
+            tsr__planner_try_parts(p, n->strategy, n->node, slot, layout);
+        return;
+    }
     if (layout != PLAN_NO_LAYOUT && is_in_units(p->layouts.at[layout]))
         (void)tsr__planner_try_layout(p, n->strategy, n->node, out, slot, layout);
+}
+
+static bool find_rules(struct planner *p)
+{
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        if (is_needed(p, i) &&
+            !(p->nodes[i].rule = tsr__rule_of(&p->arena, p->nodes[i].node, p->shapes)))
+            return false;
+    }
+    return true;
 }
 
 static void offer_forward(struct planner *p, size_t i)
@@ -112,10 +127,12 @@ static void offer_backward(struct planner *p, size_t i)
 
 bool tsr__planner_candidates(struct planner *p)
 {
+    if (!find_rules(p) || !tsr__planner_delays(p))
+        return false;
     for (size_t i = 0; i < p->n_nodes; i++) {
         if (!is_needed(p, i))
             continue;
-        p->nodes[i].strategy = tsr__planner_strategy(p, p->nodes[i].node);
+        p->nodes[i].strategy = tsr__planner_strategy(p, &p->nodes[i]);
         if (!p->nodes[i].strategy)
             return false;
         offer_forward(p, i);

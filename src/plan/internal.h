@@ -2,7 +2,7 @@
 // internal.h - between the files of the planner.
 //
 // Layouts are numbered: equal ones have one number (layouts.c). Nodes that are alike share one list of candidates
-// (candidates.c), values that are alike share tables of prices (edges.c); so a model of many equal layers costs
+// (strategies.c), values that are alike share tables of prices (edges.c); so a model of many equal layers costs
 // little more than one layer. All of it becomes one 0-1 program (build.c), whose answer is written into the model
 // as shardings (write.c). Times are picoseconds, sizes are bytes.
 #ifndef TSR_PLAN_INTERNAL_H
@@ -14,7 +14,7 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
-#define PLAN_MAX_AXES       2   // of the meshes that are tried
+#define PLAN_MAX_AXES       3   // of the meshes that are tried
 #define PLAN_MAX_CANDIDATES 128 // of one node
 #define PLAN_NO_LAYOUT      UINT32_MAX
 #define PLAN_NO_LIMIT       (INT64_MAX / 16)
@@ -47,16 +47,19 @@ struct candidate {
 // The candidates of nodes that are alike.
 struct strategy {
     uint32_t id;
-    const tsr_node *node; // the first of them
-    const struct rule *rule;
-    const char *whole; // not NULL: why nothing may be cut
-    bool given;        // the node has shardings, which are kept
+    const tsr_node *node;            // the first of them
+    const struct rule *rule, *other; // other: NULL, or the same node by another rule
+    bool delays, takes;              // its sum may stay in parts; it may be given parts
+    const char *whole;               // not NULL: why nothing may be cut
+    bool given;                      // the node has shardings, which are kept
     VEC(struct candidate) at;
     struct columns *columns; // of the program (build.c)
     struct map seen;         // what was tried: layouts by slot
 };
 struct plan_node {
     tsr_node *node;
+    const struct rule *rule;
+    bool delays, takes; // as in its strategy
     struct strategy *strategy;
     uint32_t var; // in the program; UINT32_MAX: nothing needs the node
     uint32_t choice;
@@ -80,6 +83,13 @@ struct copy_state {
     int64_t cost;
 };
 
+// A layout in which members of the groups hold parts of a sum.
+struct parts {
+    uint32_t layout;
+    const struct device_group *groups;
+    size_t n;
+};
+
 struct planner {
     tsr_session *session;
     struct arena arena;
@@ -96,6 +106,8 @@ struct planner {
     struct plan_value *values;         // by value id
     struct map layout_ids;
     VEC(const struct tile_layout *) layouts;
+    VEC(const struct parts *)
+    parts; // by layout: NULL, or it is one whose groups hold parts of a sum
     struct map prices, strategies, tables, held;
     uint32_t n_strategies, n_shared;
     struct plan_node *nodes; // of the main graph, in order
@@ -134,6 +146,9 @@ tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out) TSR_MUST_
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number
 uint32_t tsr__planner_whole(struct planner *p, int rank);                     // on all devices
+// The number of that layout in parts of a sum.
+uint32_t tsr__planner_parts(struct planner *p, uint32_t layout, const struct device_group *groups,
+                            size_t n);
 // Elements of the largest piece of a value.
 int64_t tsr__planner_elements(const struct planner *p, uint32_t layout, const struct plan_value *v);
 int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struct plan_value *v);
@@ -164,11 +179,17 @@ void tsr__planner_sizes(const struct shapes *s, const tsr_node *n, const struct 
                         int64_t *sizes);
 bool tsr__planner_values(struct planner *p, const tsr_size *sizes, size_t n);
 
-// candidates.c
-struct strategy *tsr__planner_strategy(struct planner *p, const tsr_node *n);
+// strategies.c
+struct strategy *tsr__planner_strategy(struct planner *p, const struct plan_node *n);
 // A candidate in which that tensor lies so, if the node can do it.
 bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_node *n, bool out,
                              size_t slot, uint32_t layout);
+// Candidates that take that input in parts.
+void tsr__planner_try_parts(struct planner *p, struct strategy *s, const tsr_node *n, size_t slot,
+                            uint32_t layout);
+
+// delays.c: marks the nodes whose sums may stay in parts, and those that may take parts.
+bool tsr__planner_delays(struct planner *p);
 
 // A value on the way to its readers.
 struct edge {

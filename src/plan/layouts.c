@@ -4,6 +4,18 @@
 
 #define KEY_INTS 512
 
+static uint32_t add_number(struct planner *p, const struct tile_layout *l,
+                           const struct parts *parts)
+{
+    const struct tile_layout **at = vec_push(&p->arena, &p->layouts);
+    const struct parts **of = vec_push(&p->arena, &p->parts);
+    if (!at || !of)
+        return PLAN_NO_LAYOUT;
+    *at = l;
+    *of = parts;
+    return (uint32_t)(p->layouts.n - 1);
+}
+
 uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l)
 {
     int64_t inline_key[KEY_INTS], *key = inline_key;
@@ -19,13 +31,56 @@ uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l)
     if (found)
         return (uint32_t)(found - 1);
     void **slot = tsr__map_at(&p->layout_ids, tsr__arena_str(&p->arena, text));
-    const struct tile_layout **at = vec_push(&p->arena, &p->layouts);
     struct tile_layout *copy = tsr__layout_copy(&p->arena, l);
-    if (!slot || !at || !copy)
+    uint32_t number = slot && copy ? add_number(p, copy, NULL) : PLAN_NO_LAYOUT;
+    if (number != PLAN_NO_LAYOUT)
+        *slot = (void *)(uintptr_t)p->layouts.n;
+    return number;
+}
+
+static struct str key_of_parts(struct planner *p, uint32_t layout,
+                               const struct device_group *groups, size_t n)
+{
+    size_t n_key = 1;
+    for (size_t g = 0; g < n; g++)
+        n_key += groups[g].n + 1;
+    int64_t *key = ARENA_ARRAY(&p->arena, int64_t, n_key);
+    if (!key)
+        return (struct str){0};
+    n_key = 0;
+    key[n_key++] = -1 - (int64_t)layout; // no layout begins so
+    for (size_t g = 0; g < n; g++) {
+        key[n_key++] = (int64_t)groups[g].n;
+        for (size_t i = 0; i < groups[g].n; i++)
+            key[n_key++] = groups[g].devices[i];
+    }
+    return (struct str){(const char *)key, n_key * sizeof *key};
+}
+
+uint32_t tsr__planner_parts(struct planner *p, uint32_t layout, const struct device_group *groups,
+                            size_t n)
+{
+    struct str key = key_of_parts(p, layout, groups, n);
+    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&p->layout_ids, key) : 0;
+    if (found)
+        return (uint32_t)(found - 1);
+    void **slot = key.p ? tsr__map_at(&p->layout_ids, key) : NULL;
+    struct parts *parts = ARENA_NEW(&p->arena, struct parts);
+    struct device_group *copy = ARENA_ARRAY(&p->arena, struct device_group, n + 1);
+    if (!slot || !parts || !copy)
         return PLAN_NO_LAYOUT;
-    *at = copy;
-    *slot = (void *)(uintptr_t)p->layouts.n;
-    return (uint32_t)(p->layouts.n - 1);
+    for (size_t g = 0; g < n; g++) {
+        copy[g].n = groups[g].n;
+        copy[g].devices = ARENA_ARRAY(&p->arena, int64_t, groups[g].n + 1);
+        if (!copy[g].devices)
+            return PLAN_NO_LAYOUT;
+        memcpy(copy[g].devices, groups[g].devices, groups[g].n * sizeof *copy[g].devices);
+    }
+    *parts = (struct parts){layout, copy, n};
+    uint32_t number = add_number(p, p->layouts.at[layout], parts);
+    if (number != PLAN_NO_LAYOUT)
+        *slot = (void *)(uintptr_t)p->layouts.n;
+    return number;
 }
 
 uint32_t tsr__planner_whole(struct planner *p, int rank)

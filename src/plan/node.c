@@ -2,10 +2,14 @@
 // node.c - prices that need no plan: of a node as it stands in a graph, and of a collective with the copies that it takes.
 #include "plan/internal.h"
 
+// Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
+#define UNHIDDEN 0.25
+
 int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d)
 {
     double seconds = work / d->flops, moving = bytes / d->bandwidth;
-    double ps = ((seconds > moving ? seconds : moving) + d->overhead) * 1e12;
+    double most = seconds > moving ? seconds : moving, least = seconds + moving - most;
+    double ps = (most + least * UNHIDDEN + d->overhead) * 1e12;
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 

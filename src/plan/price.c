@@ -131,6 +131,8 @@ int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
     char buffer[KEY_BYTES];
     if (from == to)
         return 0;
+    if (p->parts.at[from] || p->parts.at[to])
+        return PLAN_NEVER; // parts are combined by nodes
     if (p->layouts.at[from]->rank != v->rank || p->layouts.at[to]->rank != v->rank)
         return only_slices(p->layouts.at[from], p->layouts.at[to]) ? 0 : PLAN_NEVER;
     struct str key = key_of(buffer, from, to, v);

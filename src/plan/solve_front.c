@@ -421,27 +421,75 @@ static struct point minus(const struct run *r, const struct point *p, const stru
     return out;
 }
 
-// Finds points of the children from factor f on that sum up to goal; goals[child] gets them.
-static bool split(const struct run *r, const struct cell *x, uint32_t c, uint32_t f,
-                  const struct point *goal, struct point *goals)
+static bool exceeds(const struct run *r, const struct point *p, const struct point *goal)
 {
-    while (f < x->b->n_factors && x->b->factors[f].child == NONE)
-        f++;
-    if (f == x->b->n_factors)
-        return matches(r, goal, &(struct point){0});
-    const struct tree_factor *y = &x->b->factors[f];
-    struct set s = r->sets[y->child][x->offset[f] + c * y->own];
-    for (size_t i = 0; i < s.n; i++) {
-        struct point left = minus(r, goal, &s.at[i]);
-        bool possible = true;
-        for (uint32_t a = 0; a < r->n_rows; a++)
-            possible &= left.used[a] >= 0;
-        if (possible && left.cost >= 0 && split(r, x, c, f + 1, &left, goals)) {
-            goals[y->child] = s.at[i];
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        if (p->used[i] > goal->used[i])
             return true;
+    return p->cost > goal->cost;
+}
+
+// work[1] gets the sums of before and s that may still become goal; kept.
+static struct set cross_below(struct run *r, struct set before, struct set s,
+                              const struct point *goal)
+{
+    r->work[1].n = 0;
+    for (size_t i = 0; i < before.n; i++)
+        for (size_t j = 0; j < s.n; j++) {
+            struct point sum = {before.at[i].cost + s.at[j].cost, {0}};
+            for (uint32_t k = 0; k < r->n_rows; k++)
+                sum.used[k] = before.at[i].used[k] + s.at[j].used[k];
+            struct point *out = exceeds(r, &sum, goal) ? NULL : push(r, 1);
+            if (out)
+                *out = sum;
         }
-    }
+    filter(r, 1);
+    return keep(r, 1);
+}
+
+// The points of before and s whose sum is goal.
+static bool find_pair(const struct run *r, struct set before, struct set s, struct point *goal,
+                      struct point *from_s)
+{
+    for (size_t a = 0; a < s.n; a++)
+        for (size_t b = 0; b < before.n; b++) {
+            struct point left = minus(r, goal, &s.at[a]);
+            if (matches(r, &left, &before.at[b])) {
+                *from_s = s.at[a];
+                *goal = before.at[b];
+                return true;
+            }
+        }
     return false;
+}
+
+// Finds points of the children that sum up to goal; goals[child] gets them. Sums are kept child by child: a node may
+// have so many children that their combinations could not be tried.
+static bool split(struct run *r, const struct cell *x, uint32_t c, struct point goal,
+                  struct point *goals)
+{
+    uint32_t n = x->b->n_factors;
+    struct point zero = {0};
+    struct set *sums = ARENA_ARRAY(&r->arena, struct set, (size_t)n + 1);
+    if (!sums || exceeds(r, &zero, &goal))
+        return false;
+    sums[0] = (struct set){&zero, 1};
+    for (uint32_t f = 0; f < n; f++) {
+        const struct tree_factor *y = &x->b->factors[f];
+        sums[f + 1] = sums[f];
+        if (y->child != NONE)
+            sums[f + 1] =
+                cross_below(r, sums[f], r->sets[y->child][x->offset[f] + c * y->own], &goal);
+        if (sums[f + 1].n == 0)
+            return false;
+    }
+    for (uint32_t f = n; f-- > 0;) {
+        const struct tree_factor *y = &x->b->factors[f];
+        if (y->child != NONE && !find_pair(r, sums[f], r->sets[y->child][x->offset[f] + c * y->own],
+                                           &goal, &goals[y->child]))
+            return false;
+    }
+    return matches(r, &goal, &zero);
 }
 
 static bool back(struct run *r, struct point *goals, uint32_t *x)
@@ -458,17 +506,7 @@ static bool back(struct run *r, struct point *goals, uint32_t *x)
         struct set s = r->sets[i][0], before = {&(struct point){0}, 1};
         if (last != NONE)
             before = r->joined[last];
-        bool found = false;
-        for (size_t a = 0; a < s.n && !found; a++)
-            for (size_t b = 0; b < before.n && !found; b++) {
-                struct point left = minus(r, &goal, &s.at[a]);
-                if (matches(r, &left, &before.at[b])) {
-                    goals[i] = s.at[a];
-                    goal = before.at[b];
-                    found = true;
-                }
-            }
-        if (!found)
+        if (!find_pair(r, before, s, &goal, &goals[i]))
             return false;
     }
     for (uint32_t i = t->m; i-- > 0;) {
@@ -481,7 +519,7 @@ static bool back(struct run *r, struct point *goals, uint32_t *x)
             if (!own_point(r, &cell, c, &own))
                 continue;
             struct point left = minus(r, &goals[i], &own);
-            found = split(r, &cell, c, 0, &left, goals);
+            found = split(r, &cell, c, left, goals);
             if (found)
                 x[b->node] = c;
         }

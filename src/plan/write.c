@@ -44,6 +44,42 @@ static tsr_status write_slot(struct planner *p, const struct plan_node *n, tsr_c
     return tsr__spec_write(n->node, c, v, p->layouts.at[layout]);
 }
 
+// ---- sums that stay in parts --------------------------------------------------------------------
+
+// The lines of other configurations, as they are.
+static void keep_lines(struct text *t, const char *text, struct str config)
+{
+    for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
+        struct str line = {text, strcspn(text, "\n")};
+        bool own =
+            line.n > config.n && line.p[config.n] == ':' && memcmp(line.p, config.p, config.n) == 0;
+        if (line.n && !own)
+            tsr__text_printf(t, "%s" STR_FMT, t->n ? "\n" : "", STR_ARG(line));
+    }
+}
+
+static tsr_status write_delays(struct planner *p, const tsr_config *c)
+{
+    struct text t;
+    struct str config = str_of(tsr_config_name(c));
+    const char *before = tsr_model_metadata(p->model, META_DELAY);
+    tsr__text_init(&t, p->session);
+    keep_lines(&t, before, config);
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        const struct plan_node *n = &p->nodes[i];
+        const struct candidate *x = n->strategy ? &n->strategy->at.at[n->choice] : NULL;
+        if (x && tsr_node_output_count(n->node) && x->out[0] != PLAN_NO_LAYOUT &&
+            p->parts.at[x->out[0]])
+            tsr__text_printf(&t, "%s" STR_FMT ":" STR_FMT, t.n ? "\n" : "", STR_ARG(config),
+                             STR_ARG(tsr__value_str(tsr_node_output(n->node, 0))));
+    }
+    tsr_status st = t.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && (t.n || before))
+        st = tsr_model_set_metadata(p->model, META_DELAY, t.n ? t.p : NULL);
+    tsr__text_free(&t);
+    return st;
+}
+
 tsr_status tsr__planner_write(struct planner *p, tsr_config *c)
 {
     for (size_t i = 0; i < p->n_nodes; i++) {
@@ -56,5 +92,5 @@ tsr_status tsr__planner_write(struct planner *p, tsr_config *c)
                 return st;
         }
     }
-    return TSR_OK;
+    return write_delays(p, c);
 }

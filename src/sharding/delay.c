@@ -60,6 +60,15 @@ static bool same_shape(const struct shapes *s, const tsr_value *x, const tsr_val
     return same;
 }
 
+enum sum_way tsr__sum_fits(const struct shapes *s, const tsr_node *n, size_t input)
+{
+    enum sum_way way = tsr__rule_sum(n, input);
+    const tsr_value *y = tsr_node_output_count(n) == 1 ? tsr_node_output(n, 0) : NULL;
+    if (!y || (way == SUM_ADDS && !same_shape(s, tsr_node_input(n, input), y)))
+        return SUM_STOPS;
+    return way;
+}
+
 static const struct node_flow *producer(const struct delay *d, const tsr_value *v)
 {
     const tsr_node *n = v ? tsr_value_producer(v) : NULL;
@@ -89,14 +98,11 @@ static bool check_reader(void *data, tsr_node *n, size_t input)
     int64_t at =
         tsr_node_graph(n) == tsr_model_graph(d->f->model) ? d->node_at[tsr__node_id(n)] : -1;
     const struct node_flow *r = at < 0 ? NULL : &d->f->nodes[at];
-    enum sum_way way = tsr__rule_sum(n, input);
+    enum sum_way way = tsr__sum_fits(d->f->shapes, n, input);
     d->fits = r && way != SUM_STOPS && !r->n_groups && !r->place.rule->whole && !r->bodies &&
-              r->outputs[0] && tsr_node_output_count(n) == 1 &&
-              tsr__layout_equal(r->inputs[input], d->from->outputs[0]) &&
+              r->outputs[0] && tsr__layout_equal(r->inputs[input], d->from->outputs[0]) &&
               tsr__groups_share(d->from->groups, d->from->n_groups, r->outputs[0]) &&
-              others_fit(d, r, input, way) &&
-              (way != SUM_ADDS ||
-               same_shape(d->f->shapes, tsr_node_input(n, input), tsr_node_output(n, 0)));
+              others_fit(d, r, input, way);
     return d->fits;
 }
 

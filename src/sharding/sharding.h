@@ -147,6 +147,8 @@ struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config 
 #define META_DELAY "ai.tessera.delay"
 // In a flow that is done: marks the nodes whose sums are delayed, and those that take parts. What cannot be is left out.
 bool tsr__flow_delay(struct arena *a, struct flow *f);
+// tsr__rule_sum, and the shapes let it: what is added to parts must not make them larger.
+enum sum_way tsr__sum_fits(const struct shapes *s, const tsr_node *n, size_t input);
 // Every group holds one shard of the layout, the same on all members.
 bool tsr__groups_share(const struct device_group *groups, size_t n, const struct tile_layout *l);
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// candidates.h - between the files that make candidates.
+#ifndef TSR_PLAN_CANDIDATES_H
+#define TSR_PLAN_CANDIDATES_H
+
+#include "plan/internal.h"
+
+// One candidate in the making.
+struct making {
+    struct planner *p;
+    struct strategy *s;
+    const struct rule *rule; // of the strategy's two
+    const tsr_node *node;
+    struct arena *a; // gone afterwards
+    struct placement place;
+    struct tile_layout **in, **out; // by slot; NULL: absent
+    size_t n_in, n_out;
+    struct device_group *groups;
+    size_t n_groups;
+    enum combine combine;
+    const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
+};
+
+static inline const tsr_value *slot(const tsr_node *n, bool out, size_t i)
+{
+    return out ? tsr_node_output(n, i) : tsr_node_input(n, i);
+}
+static inline const struct plan_value *value_at(const struct making *m, bool out, size_t i)
+{
+    return &m->p->values[tsr__value_id(slot(m->node, out, i))];
+}
+
+// candidates.c
+struct making tsr__making(struct planner *p, struct strategy *s, const tsr_node *n,
+                          struct arena *a);
+// Takes the placement of m as candidates if it holds: reduced on all, in shares, or not at all.
+bool tsr__making_take(struct making *m);
+// The same for a node that is given parts of sums (m->pending).
+bool tsr__making_take_parts(struct making *m, const struct parts *parts);
+bool tsr__making_number(struct making *m, struct tile_layout *const *out, struct candidate *c);
+void tsr__making_cost(struct making *m, struct candidate *c);
+bool tsr__unit_fits(const struct rule_factor *f, int64_t size, int64_t cuts);
+
+// grids.c
+// Every candidate that a rule gives on lines and grids of devices.
+void tsr__making_grids(struct making *m);
+
+#endif
