@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned for 2, 3, 4 and 8 devices, without a hand edit: models cut, run and equal; random small models under random limits of
+memory; a sum of partial results that is combined once.
+
+usage: planned.py TESSERA MODELS [COUNT [FIRST]]"""
+import json, os, random, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import witness
+
+TESSERA, MODELS = sys.argv[1], sys.argv[2]
+COUNT, FIRST = int((sys.argv[3:] or [12])[0]), int((sys.argv[4:] or [1])[0])
+
+
+def call(*args):
+    rc, out, err = witness.call(TESSERA, *[str(a) for a in args])
+    return rc, json.loads(out) if out.startswith("{") else {}, err
+
+
+def save(path, nodes, inputs, outputs, weights):
+    typed = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in x] for x in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "g", typed[0], typed[1], [numpy_helper.from_array(w, n) for n, w in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+
+
+class Net:
+    """A random graph: values with their shapes, weights made as they are needed."""
+
+    def __init__(self, seed):
+        self.pick = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.nodes, self.weights, self.n = [], {}, 0
+        self.values = []
+        self.inputs = [("x%d" % i, [self.pick.choice((4, 6, 8)), self.pick.choice((8, 12, 16))]) for i in range(self.pick.randint(1, 2))]
+        self.values += self.inputs
+
+    def weight(self, *shape):
+        self.weights["w%d" % len(self.weights)] = (self.numbers.standard_normal(shape) / max(1, shape[0]) ** 0.5).astype(np.float32)
+        return "w%d" % (len(self.weights) - 1)
+
+    def add(self, op, inputs, shape, **attributes):
+        name = "v%d" % self.n
+        self.n += 1
+        self.nodes.append(helper.make_node(op, inputs, [name], "n_" + name, **attributes))
+        self.values.append((name, list(shape)))
+        return name
+
+    def step(self):
+        x, shape = self.pick.choice(self.values[-3:])
+        kind = self.pick.choice(["product", "product", "product", "add", "relu", "softmax", "norm", "turn", "shape", "join", "sum"])
+        if kind == "product":
+            n = self.pick.choice((8, 12, 24))
+            self.add("MatMul", [x, self.weight(shape[-1], n)], shape[:-1] + [n])
+        elif kind == "add":
+            same = [v for v, s in self.values if s == shape and v != x]
+            self.add("Add", [x, self.pick.choice(same) if same else self.weight(shape[-1])], shape)
+        elif kind == "relu":
+            self.add("Relu", [x], shape)
+        elif kind == "softmax":
+            self.add("Softmax", [x], shape, axis=-1)
+        elif kind == "norm":
+            self.add("LayerNormalization", [x, self.weight(shape[-1])], shape, axis=-1)
+        elif kind == "turn":
+            self.add("Transpose", [x], shape[::-1], perm=list(range(len(shape)))[::-1])
+        elif kind == "shape" and len(shape) == 2 and shape[1] % 4 == 0:
+            self.weights["s%d" % self.n] = np.array([shape[0], 4, shape[1] // 4], np.int64)
+            self.add("Reshape", [x, "s%d" % self.n], [shape[0], 4, shape[1] // 4])
+        elif kind == "join":
+            self.add("Concat", [x, x], shape[:-1] + [2 * shape[-1]], axis=-1)
+        elif kind == "sum" and len(shape) == 3:
+            self.weights["s%d" % self.n] = np.array([1], np.int64)
+            self.add("ReduceSum", [x, "s%d" % self.n], [shape[0], shape[2]], keepdims=0)
+
+    def save(self, path):
+        for _ in range(self.pick.randint(4, 14)):
+            self.step()
+        if not self.nodes:
+            self.add("Relu", [self.inputs[0][0]], self.inputs[0][1])
+        read = {i for n in self.nodes for i in n.input}
+        outputs = [v for v in self.values if v[0] not in read and v[0].startswith("v")]
+        save(path, self.nodes, [v for v in self.inputs], outputs, self.weights)
+
+
+def verify(path, *args):
+    rc, doc, err = call("verify", path, *args, "--json")
+    assert rc == 0 and doc.get("ok"), "verify %s: exit %d %s %s" % (args, rc, doc.get("outputs"), err)
+    assert doc.get("recorded") is not False, doc
+    return doc
+
+
+def model(d, name, n):
+    folder = os.path.join(MODELS, name)
+    verify(os.path.join(folder, "model.onnx"), "--devices", n, "--inputs", os.path.join(folder, "test_data_set_0"))
+
+
+def drawn(d, seed):
+    path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
+    Net(seed).save(path)
+    n = (2, 3, 4, 8)[seed % 4]
+    rc, free, err = call("plan", path, "--devices", n, "-o", planned, "--json")
+    assert rc == 0 and free["optimal"], err
+    rc, least, err = call("plan", path, "--devices", n, "--memory", 1, "--json")
+    assert rc == 4 and least["needs_bytes"] > 0 and least["binding"], err
+    needs, most = least["needs_bytes"], max(free["memory"])
+    for memory in sorted({needs, needs + max(0, most - needs) // 2, max(needs, most)}):
+        rc, doc, err = call("plan", path, "--devices", n, "--memory", memory, "-o", planned, "--json")
+        assert rc == 0 and max(doc["memory"]) <= memory and doc["cost"] >= free["cost"], (memory, doc.get("memory"), err)
+        rc, _, err = call("check", planned)
+        assert rc == 0, err
+        verify(planned, "--inputs", "random:%d" % seed)
+    rc, _, _ = call("plan", path, "--devices", n, "--memory", needs - 1)
+    assert rc == 4, "fits into %d, although it needs %d" % (needs - 1, needs)
+
+
+def parts(d, n):
+    """x + a(x) + b(x): what a and b give is added before it is combined, and x is added once."""
+    path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
+    draw = np.random.default_rng(n)
+    weights, nodes = {}, []
+    for b in "ab":
+        weights[b + "1"], weights[b + "2"] = (draw.standard_normal(s).astype(np.float32) / 16 for s in ((64, 256), (256, 64)))
+        nodes += [helper.make_node("MatMul", ["x", b + "1"], [b + "h"]), helper.make_node("Relu", [b + "h"], [b + "r"]),
+                  helper.make_node("MatMul", [b + "r", b + "2"], [b + "y"])]
+    nodes += [helper.make_node("Add", ["x", "ay"], ["s"]), helper.make_node("Add", ["s", "by"], ["t"]), helper.make_node("Tanh", ["t"], ["y"])]
+    save(path, nodes, [("x", [16, 64])], [("y", [16, 64])], weights)
+    rc, doc, err = call("plan", path, "--devices", n, "--memory", 4 * 65536 // n + 40000, "-o", planned, "--json")
+    assert rc == 0, err
+    got = verify(planned, "--inputs", "random:1")
+    sums = {k: v for k, v in got["collectives"].items() if k in ("AllReduce", "ReduceScatter", "Reduce")}
+    assert sum(sums.values()) == 1, got["collectives"]
+    assert "ai.tessera.delay" in [p.key for p in onnx.load(planned).metadata_props]
+
+
+def main():
+    jobs = [(parts, n) for n in (2, 3, 4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
+    jobs += [(lambda d, n, m=m: model(d, m, n), n) for m in sorted(os.listdir(MODELS)) if os.path.exists(os.path.join(MODELS, m, "model.onnx"))
+             for n in (2, 3, 4, 8)]
+    bad = 0
+    for job, what in jobs:
+        with tempfile.TemporaryDirectory() as d:
+            try:
+                job(d, what)
+            except AssertionError as e:
+                bad += 1
+                print("%s %s: %s" % (job.__name__, what, str(e)[:600]))
+    print("%d of %d hold" % (len(jobs) - bad, len(jobs)))
+    return bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
