@@ -120,16 +120,17 @@ static tsr_status one_time(struct least *l, uint32_t limit, uint32_t time)
 static tsr_status bisect(struct least *l)
 {
     struct program_least *out = l->out;
-    while (out->bound < out->least) {
-        int64_t middle = out->bound + (out->least - out->bound) / 2;
+    int64_t low = out->bound; // nothing was found below; proved as far as out->bound
+    while (low < out->least) {
+        int64_t middle = low + (out->least - low) / 2;
         struct program_result r;
         tsr_status st = ask(l, middle, &r);
         if (st != TSR_OK)
             return st;
-        if (r.infeasible)
+        if (r.infeasible && low == out->bound)
             out->bound = middle + 1;
-        else if (!r.feasible)
-            return TSR_OK; // neither found nor excluded: not proved
+        if (!r.feasible)
+            low = middle + 1;
     }
     return TSR_OK;
 }

@@ -102,8 +102,8 @@ struct node_flow {
     struct device_group *groups; // of the reduction
     size_t n_groups;
     enum combine combine;
-    bool delayed;        // the groups do not combine what it gives: a reader takes the parts (delay.c)
-    const bool *pending; // by input: it takes the parts of a sum; NULL: of none
+    bool delayed; // the groups do not combine what it gives: a reader takes the parts (delay.c)
+    const bool *pending;    // by input: it takes the parts of a sum; NULL: of none
     const char *replicated; // not NULL: was meant to be cut and is not, and why
     const struct control
         *control;             // with bodies that are cut: how they belong to the node; else NULL
