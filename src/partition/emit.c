@@ -365,7 +365,7 @@ static tsr_status emit_node(struct part *t, struct step *st)
     if (status != TSR_OK)
         return status;
     struct str found = outputs[0];
-    if (here)
+    if (here || tsr__trims(st->flow))
         outputs[0] = tsr__part_fresh(t);
     tsr_node *copy = st->flow->pending ? sum_parts(t, st, inputs, outputs)
                                        : copy_node(t, st, inputs, n_inputs, outputs);
@@ -377,6 +377,8 @@ static tsr_status emit_node(struct part *t, struct step *st)
     status = rewrite_list_attributes(t, st->flow, copy);
     if (status == TSR_OK)
         status = rewrite_attributes(t, st, copy);
+    if (status == TSR_OK && tsr__trims(st->flow))
+        return tsr__emit_trim(t, st, tsr_node_output(copy, 0), found);
     return status == TSR_OK && here ? tsr__lookup_end(t, st, here, tsr_node_output(copy, 0), found)
                                     : status;
 }

@@ -162,6 +162,36 @@ tsr_status tsr__emit_crop(struct part *t, struct step *st)
     return x ? TSR_OK : TSR_NOMEM;
 }
 
+// What the local node gives beyond its part, at the ends of its windows (all rules with trims have one result).
+bool tsr__trims(const struct node_flow *nf)
+{
+    const struct rule *r = nf->place.rule;
+    for (int i = 0; r && i < r->n_trims; i++)
+        if (nf->place.cuts[r->windows[r->trims[i].window].factor] > 1)
+            return true;
+    return false;
+}
+
+tsr_status tsr__emit_trim(struct part *t, struct step *st, tsr_value *x, struct str name)
+{
+    const struct rule *r = st->flow->place.rule;
+    struct bounds fixed = {.n = 0};
+    int64_t place = 0;
+    while (st->flow->place.devices[place] != t->rank)
+        place++;
+    for (int i = 0; i < r->n_trims; i++) {
+        const struct rule_trim *trim = &r->trims[i];
+        if (st->flow->place.cuts[r->windows[trim->window].factor] < 2)
+            continue;
+        struct window_part w = tsr__window_at(st->flow, place, trim->window);
+        add_static(
+            &fixed, trim->dim,
+            &(struct tile_interval){(w.a - w.start) * trim->unit, (w.b - w.start) * trim->unit});
+    }
+    st->outputs[0]->local[t->rank] = slice_static(t, x, &fixed, name);
+    return st->outputs[0]->local[t->rank] ? TSR_OK : TSR_NOMEM;
+}
+
 // ---- communication -----------------------------------------------------------------------------
 
 const char *tsr__step_op(const struct step *st)

@@ -358,6 +358,9 @@ tsr_status tsr__lookup_end(struct part *t, struct step *st, tsr_value *here, tsr
 // emit_move.c: slices and communication.
 tsr_status tsr__emit_slice(struct part *t, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_crop(struct part *t, struct step *st) TSR_MUST_USE;
+bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
+tsr_status tsr__emit_trim(struct part *t, struct step *st, tsr_value *x,
+                          struct str name) TSR_MUST_USE;
 const char *tsr__step_op(const struct step *st); // of a communication, without the type
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 

@@ -251,6 +251,7 @@ tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf,
         (*out)[put->at] = put->what == PUT_BEFORE  ? w.before
                           : put->what == PUT_AFTER ? w.after
                           : put->what == PUT_SIZE  ? w.b - w.a
+                          : put->what == PUT_SPAN  ? (w.stop - w.start) * put->value
                                                    : put->value;
     }
     return TSR_OK;

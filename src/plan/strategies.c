@@ -159,9 +159,9 @@ static void key_of(struct text *t, const struct planner *p, const tsr_node *n, c
                          r->rewrites[i].factor);
     for (int i = 0; i < r->n_windows && !whole; i++) {
         const struct rule_window *w = &r->windows[i];
-        tsr__text_printf(t, "#%d %d %d %lld %lld %lld %lld %lld", w->input, w->dim, w->factor,
+        tsr__text_printf(t, "#%d %d %d %lld %lld %lld %lld %lld %lld", w->input, w->dim, w->factor,
                          (long long)w->from, (long long)w->to, (long long)w->step,
-                         (long long)w->shift, (long long)w->reach);
+                         (long long)w->shift, (long long)w->reach, (long long)w->per);
     }
     for (int i = 0; i < r->n_inputs && !whole; i++)
         key_tensor(t, &r->inputs[i]);

@@ -93,6 +93,7 @@ bool tsr__derive_mask_fits(const struct derivation *d, size_t i, int keys);
 void tsr__derive_conv(struct derivation *d);
 void tsr__derive_fused_conv(struct derivation *d);
 void tsr__derive_conv_transpose(struct derivation *d);
+void tsr__derive_lrn(struct derivation *d);
 void tsr__derive_conv_integer(struct derivation *d);
 void tsr__derive_qlinear_conv(struct derivation *d);
 void tsr__derive_deform_conv(struct derivation *d);

@@ -235,18 +235,92 @@ void tsr__derive_fused_conv(struct derivation *d)
     tsr__derive_add(d, "; rep i");
 }
 
+// Windows of a transposed convolution: a place y of the result is reached by the elements i with y + pad - (reach - 1) <= i *
+// stride <= y + pad. All pads are numbers, each place is reached (reach >= stride, no padding of the result beyond
+// what is cut off), and what is left over at both ends of a part are its pads.
+static void read_spread(const struct derivation *d, struct space *s)
+{
+    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
+    struct shape x = tsr__derive_in(d, 0), w = tsr__derive_in(d, 1);
+    struct shape y = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
+    bool list = !tsr__attr_of(d->shapes, d->node, "auto_pad") || text_is(d, "auto_pad", "NOTSET");
+    list = list && !tsr__attr_of(d->shapes, d->node, "output_shape");
+    for (int i = 0; i < s->n && d->arena && list && y.rank == x.rank && w.rank == x.rank; i++) {
+        int64_t kernel = w.dims[i + 2].value, dilation = entry(d, "dilations", i, 1);
+        int64_t more = entry(d, "output_padding", i, 0);
+        s->size[i] = x.dims[i + 2].value;
+        s->out[i] = y.dims[i + 2].value;
+        s->stride[i] = entry(d, "strides", i, 1);
+        s->before[i] = entry(d, "pads", i, 0);
+        s->after[i] = entry(d, "pads", s->n + i, 0);
+        if (s->alone[i] || kernel < 1 || kernel > INT16_MAX || dilation < 1 ||
+            dilation > INT16_MAX || s->stride[i] < 1 || s->stride[i] > INT16_MAX ||
+            s->size[i] < 1 || s->size[i] > INT32_MAX || s->out[i] < 1 || s->out[i] > INT32_MAX)
+            continue;
+        s->reach[i] = (kernel - 1) * dilation + 1;
+        int64_t all = (s->size[i] - 1) * s->stride[i] + s->reach[i] + more;
+        s->window[i] = s->reach[i] >= s->stride[i] && s->before[i] >= 0 && more >= 0 &&
+                       s->before[i] < s->reach[i] && s->after[i] >= more &&
+                       s->after[i] < s->reach[i] && all - s->before[i] - s->after[i] == s->out[i];
+    }
+}
+
+static void add_spread(struct derivation *d, const struct space *s)
+{
+    int count = 0, window = 0;
+    for (int i = 0; i < s->n; i++) {
+        if (!s->alone[i] && !s->window[i])
+            tsr__derive_add(d, "; rep s%d o%d", i, i);
+        if (!s->window[i])
+            continue;
+        tsr__derive_add(d, "; win 0 %d o%d %lld %lld 1 %lld %lld %lld", i + 2, i,
+                        (long long)s->size[i], (long long)s->out[i],
+                        (long long)(s->before[i] - s->reach[i] + 1), (long long)s->reach[i],
+                        (long long)s->stride[i]);
+        count++;
+    }
+    for (int list = 0; list < 2 && count; list++) {
+        tsr__derive_add(d, list ? "; list output_padding" : "; list pads");
+        for (int i = 0; i < (list ? 1 : 2) * s->n; i++)
+            tsr__derive_add(d, " %lld",
+                            (long long)entry(d, list ? "output_padding" : "pads", i, 0));
+        window = 0;
+        for (int i = 0; i < s->n; i++)
+            if (s->window[i] && list)
+                tsr__derive_add(d, "; put %d value %d 0", i, window++);
+            else if (s->window[i])
+                tsr__derive_add(d, "; put %d before %d; put %d after %d", i, window, s->n + i,
+                                window),
+                    window++;
+    }
+}
+
 // The weights have the read channels first.
 void tsr__derive_conv_transpose(struct derivation *d)
 {
     struct space s = {0};
     if (!read_space(d, 1, &s) || !take_groups(d))
         return;
+    read_spread(d, &s);
     add_images(d, &s);
     tsr__derive_add(d, ",[(g i) o");
     add_kernel(d, &s);
-    tsr__derive_add(d, "],[(g o)]?");
-    add_result(d, &s);
-    tsr__derive_add(d, "; red i:sum; once 2");
+    tsr__derive_add(d, "],[(g o)]? -> [n (g o)");
+    add_space(d, &s, true);
+    tsr__derive_add(d, "]; attr group=g; red i:sum; once 2");
+    add_spread(d, &s);
+}
+
+// Each channel is set against those next to it, as many as exist.
+void tsr__derive_lrn(struct derivation *d)
+{
+    struct shape x = tsr__derive_in(d, 0);
+    int64_t size = tsr__derive_int(d, "size", 0), c = x.rank > 1 ? x.dims[1].value : -1;
+    d->text = "[n c S*] -> [n c S*]; rep c";
+    if (c < 1 || c > INT32_MAX || size < 1 || size > INT16_MAX || !d->arena)
+        return;
+    tsr__derive_add(d, "[n c^ S*] -> [n c S*]; win 0 1 c %lld %lld 1 %lld %lld; trim 0 1 0 1",
+                    (long long)c, (long long)c, (long long)-((size - 1) / 2), (long long)size);
 }
 
 void tsr__derive_conv_integer(struct derivation *d)

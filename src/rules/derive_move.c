@@ -163,15 +163,77 @@ static int64_t repeats(const struct derivation *d, int dim, tsr_dim from, tsr_di
     return dim < scales_of(d, scales) && scales[dim] == (float)times ? times : 0;
 }
 
+// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is not so.
+static int64_t mixes(const struct derivation *d, int dim, tsr_dim from, tsr_dim to)
+{
+    static const char *const modes[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
+    float scales[MAX_RANK];
+    int64_t sides = text_is(d, "mode", "linear") ? 1 : text_is(d, "mode", "cubic") ? 2 : 0;
+    bool known = !tsr__attr_of(d->shapes, d->node, "coordinate_transformation_mode");
+    for (size_t i = 0; i < TSR_COUNT(modes); i++)
+        known = known || text_is(d, "coordinate_transformation_mode", modes[i]);
+    bool plain = text_is(d, "keep_aspect_ratio_policy", "stretch") ||
+                 !tsr__attr_of(d->shapes, d->node, "keep_aspect_ratio_policy");
+    if (!sides || !known || !plain || tsr__derive_int(d, "antialias", 0) ||
+        tsr__node_opset(d->node) < 11 || tsr__attr_of(d->shapes, d->node, "axes") ||
+        from.value < 1 || from.value > INT32_MAX || to.value <= from.value || to.value % from.value)
+        return 0;
+    float times = (float)(to.value / from.value);
+    bool scale = tsr__derive_has(d, 3) || (dim < scales_of(d, scales) && scales[dim] == times);
+    return scale ? sides : 0;
+}
+
+// Windows of the mixed dimensions; the local node mixes at their ends too, which is trimmed off.
+static void add_mixed(struct derivation *d, int rank, const int64_t *sides, const int64_t *times,
+                      struct shape from, struct shape to)
+{
+    int window = 0;
+    for (int i = 0; i < rank; i++)
+        if (sides[i])
+            tsr__derive_add(d, "; win 0 %d d%d %lld %lld 1 %lld %lld", i, i,
+                            (long long)from.dims[i].value, (long long)from.dims[i].value,
+                            (long long)-sides[i], (long long)(2 * sides[i] + 1));
+    for (int i = 0; i < rank; i++)
+        if (sides[i])
+            tsr__derive_add(d, "; trim 0 %d %d %lld", i, window++, (long long)times[i]);
+    if (!tsr__derive_has(d, 3))
+        return;
+    window = 0;
+    tsr__derive_add(d, "; list 3");
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(d, " %lld", (long long)to.dims[i].value);
+    for (int i = 0; i < rank; i++)
+        if (sides[i])
+            tsr__derive_add(d, "; put %d span %d %lld", i, window++, (long long)times[i]);
+}
+
+// Sizes of the dimensions that pass count the local part of them.
+static void add_shares(struct derivation *d, int rank, const bool *marked, const int64_t *sides)
+{
+    for (int i = 0; i < rank; i++)
+        if (!marked[i] && !sides[i])
+            tsr__derive_add(d, "; put %d share d%d", i, i);
+}
+
+static bool all_numbers(struct shape s)
+{
+    for (int i = 0; i < s.rank; i++)
+        if (s.dims[i].value < 0)
+            return false;
+    return s.rank >= 0;
+}
+
 // Dimensions, marked ones as "_" or, where elements are repeated, as "d1" and "(d1 u1)".
 static void add_resized(struct derivation *d, int rank, const bool *marked, const int64_t *times,
-                        bool out)
+                        const int64_t *sides, bool out)
 {
     for (int i = 0; i < rank; i++) {
         if (marked[i] && !times[i])
             tsr__derive_add(d, "_ ");
         else if (marked[i] && out)
             tsr__derive_add(d, "(d%d u%d) ", i, i);
+        else if (marked[i] && sides[i])
+            tsr__derive_add(d, "d%d^ ", i);
         else
             add_letter(d, "d", i);
     }
@@ -196,21 +258,30 @@ void tsr__derive_resize(struct derivation *d)
     if (!mark_resampled(d, rank, marked))
         return;
     bool sizes = tsr__derive_has(d, 3), axes = tsr__attr_of(d->shapes, d->node, "axes") != NULL;
-    int64_t times[MAX_RANK] = {0};
+    int64_t times[MAX_RANK] = {0}, sides[MAX_RANK] = {0};
+    bool mixed = false, numbers = !sizes || (all_numbers(from) && all_numbers(to));
     for (int i = 0; i < rank && d->arena; i++) {
         times[i] = marked[i] ? repeats(d, i, from.dims[i], to.dims[i]) : 0;
+        sides[i] = marked[i] && !times[i] && numbers ? mixes(d, i, from.dims[i], to.dims[i]) : 0;
+        if (sides[i])
+            times[i] = to.dims[i].value / from.dims[i].value;
+        mixed = mixed || sides[i];
         if (times[i])
             tsr__derive_size(d, tsr__arena_printf(d->arena, "u%d", i), (tsr_dim){times[i], ""});
     }
     tsr__derive_add(d, "[");
-    add_resized(d, rank, marked, times, false);
+    add_resized(d, rank, marked, times, sides, false);
     tsr__derive_add(d, "],·?,·?,·? -> [");
-    add_resized(d, rank, marked, times, true);
+    add_resized(d, rank, marked, times, sides, true);
     tsr__derive_add(d, "]");
     for (int i = 0; i < rank; i++)
         if (times[i])
             tsr__derive_add(d, "; rep u%d", i);
-    if (sizes && !axes)
+    if (mixed)
+        add_mixed(d, rank, sides, times, from, to);
+    if (mixed && sizes)
+        add_shares(d, rank, marked, sides);
+    else if (sizes && !axes)
         tsr__derive_add(d, "; shape 3");
 }
 

@@ -44,6 +44,8 @@ struct pattern {
     int n_windows;
     struct rule_list *lists;
     int n_lists;
+    struct rule_trim *trims;
+    int n_trims;
     bool same;    // all outputs are shaped as the first input, whatever the others are
     bool stretch; // all inputs are [A~], all outputs [A*]
 };

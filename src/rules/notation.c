@@ -16,9 +16,10 @@
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last | size i
 //            first last                                     how the local node differs
 //            | look i f behind                              elements of input i address f
-//            | win i dim f from to step shift reach         what is needed of a dimension "^"
+//            | win i dim f from to step shift reach [per]   what is needed of a dimension "^"
+//            | trim output dim window unit                  what is taken of a result
 //            | list i|name number…, unset name              what the local node is told then
-//            | put at before|after|size window, put at value window number, put at share f
+//            | put at before|after|size window, put at value|span window number, put at share f
 //            | P:… | flops …                                read by people only
 //
 // Letters are small words; capitals are packs (any number of dimensions). A letter on both sides
@@ -323,7 +324,23 @@ static bool parse_window(struct parser *r)
     if (w->factor < 0 || !number(r, &w->from) || !number(r, &w->to) || !number(r, &w->step) ||
         !number(r, &w->shift) || !number(r, &w->reach))
         return fail(r, "win needs an input, a dimension, a factor and five numbers");
+    skip(r);
+    if (r->text.n && r->text.p[0] != ';' && (!number(r, &w->per) || w->per < 1))
+        return fail(r, "every how many-th place of a window has an element");
     return w->step != 0 || fail(r, "a window that does not move");
+}
+
+static bool parse_trim(struct parser *r)
+{
+    struct rule_trim *more = longer(r, r->p->trims, r->p->n_trims, sizeof(*more));
+    int64_t output, dim, window;
+    if (!more || !number(r, &output) || !number(r, &dim) || !number(r, &window))
+        return false;
+    r->p->trims = more;
+    struct rule_trim *t = &more[r->p->n_trims++];
+    *t = (struct rule_trim){.output = (int)output, .dim = (int)dim, .window = (int)window};
+    return (number(r, &t->unit) && window < r->p->n_windows && output < r->p->n_outputs) ||
+           fail(r, "trim needs an output, a dimension, a window and a number");
 }
 
 static bool parse_list(struct parser *r, bool unset)
@@ -351,7 +368,7 @@ static bool parse_list(struct parser *r, bool unset)
 
 static bool parse_put(struct parser *r)
 {
-    static const char *const kinds[] = {"before", "after", "size", "value", "share"};
+    static const char *const kinds[] = {"before", "after", "size", "value", "share", "span"};
     if (!r->p->n_lists)
         return fail(r, "put stands behind a list");
     struct rule_list *l = &r->p->lists[r->p->n_lists - 1];
@@ -373,7 +390,7 @@ static bool parse_put(struct parser *r)
     if (what == TSR_COUNT(kinds) || !number(r, &window) || window >= r->p->n_windows || at >= l->n)
         return fail(r, "put needs a place, what goes there and a window");
     put->window = (int)window;
-    return put->what != PUT_VALUE || number(r, &put->value);
+    return (put->what != PUT_VALUE && put->what != PUT_SPAN) || number(r, &put->value);
 }
 
 static bool parse_clause(struct parser *r)
@@ -398,6 +415,8 @@ static bool parse_clause(struct parser *r)
         return parse_lookup(r);
     if (str_is(clause, "win"))
         return parse_window(r);
+    if (str_is(clause, "trim"))
+        return parse_trim(r);
     if (str_is(clause, "list") || str_is(clause, "unset"))
         return parse_list(r, str_is(clause, "unset"));
     if (str_is(clause, "put"))

@@ -616,12 +616,36 @@ static bool make_windows(struct build *b, struct rule *r)
     r->n_windows = b->p->n_windows;
     r->lists = copy_lists(b);
     r->n_lists = b->p->n_lists;
-    return w && r->lists;
+    struct rule_trim *t = ARENA_ARRAY(b->arena, struct rule_trim, (size_t)b->p->n_trims + 1);
+    if (t && b->p->n_trims)
+        memcpy(t, b->p->trims, (size_t)b->p->n_trims * sizeof(*t));
+    r->trims = t;
+    r->n_trims = b->p->n_trims;
+    return w && t && r->lists;
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && a < 0);
+}
+
+// Elements i whose place i * per lies in the window. They reach from (first) - (reach - 1 + shift) on.
+static struct window_part spread_part(const struct rule_window *w, struct window_part p)
+{
+    int64_t low = p.a * w->step + w->shift, high = (p.b - 1) * w->step + w->shift + w->reach - 1;
+    int64_t start = -floor_div(-low, w->per), stop = floor_div(high, w->per) + 1;
+    p.start = start < 0 ? 0 : start > w->from ? w->from : start;
+    p.stop = stop > w->from ? w->from : stop < p.start ? p.start : stop;
+    p.before = p.a + w->shift + w->reach - 1 - p.start * w->per;
+    p.after = (p.stop - p.start - 1) * w->per + w->reach - p.before - (p.b - p.a);
+    return p;
 }
 
 struct window_part tsr__window_part(const struct rule_window *w, int64_t n, int64_t j)
 {
     struct window_part p = {.a = j * w->to / n, .b = (j + 1) * w->to / n};
+    if (w->per)
+        return spread_part(w, p);
     int64_t first = w->step > 0 ? p.a : p.b - 1, last = w->step > 0 ? p.b - 1 : p.a;
     int64_t start = first * w->step + w->shift, stop = last * w->step + w->shift + w->reach;
     int64_t low = start < 0 ? 0 : start, high = stop > w->from ? w->from : stop;

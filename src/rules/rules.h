@@ -89,23 +89,27 @@ enum rewrite_kind {
                    // the whole tensor, whatever part of it is here
     REWRITE_SIZE,  // the same, their product as one number
     REWRITE_LOOKUP, // elements of input `index` address `factor`, which is cut and reduced: those that
-                    // are elsewhere give 0; `last` dimensions of the result stand behind them
+                    // are elsewhere give 0; `last` dimensions of the result stand behind them.
+                    // `first` > 0: of each row of input `index`, element `first` - 1 alone
+    REWRITE_SCATTER, // the same for a factor of dimension `last` of input 0, which is changed: those that
+                     // are elsewhere change nothing
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
     int64_t unit;    // REWRITE_ATTR: elements of the attribute for one of the factor
-    int first, last; // REWRITE_SIZES, REWRITE_SIZE
+    int first, last; // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
 };
 
 // Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension
 // `dim` of input `input`, which has `from` elements, all from a * step + shift to (b - 1) * step +
 // shift + reach (to and from exchanged where step is negative), as far as they exist. Several
-// windows of one dimension are taken one after the other.
+// windows of one dimension are taken one after the other. per > 0: these are places of which only
+// every per-th has an element: element i stands at i * per, and reaches all that lies behind it.
 struct rule_window {
     int input, dim, factor;
-    int64_t from, to, step, shift, reach;
+    int64_t from, to, step, shift, reach, per;
 };
 // A list of numbers that the local node has in place of its own, as attribute or as input, once a
 // factor with a window, or one of which a number counts a share, is cut.
@@ -115,6 +119,7 @@ enum put_kind {
     PUT_SIZE,   // b - a
     PUT_VALUE,
     PUT_SHARE, // of a number that counts a factor: what the local part of the factor counts
+    PUT_SPAN,  // elements of the window that exist, times the value
 };
 struct rule_put {
     int at, window; // only where the window's factor is cut
@@ -130,7 +135,14 @@ struct rule_list {
     const struct rule_put *puts;
     int n_puts;
 };
-// Part j of n of the window's result: what it needs and what does not exist of it.
+// From its window the local node makes `unit` elements of dimension `dim` of a result for each element
+// that it has; only those of part [a, b) are meant, and it is trimmed to them.
+struct rule_trim {
+    int output, dim, window;
+    int64_t unit;
+};
+// Part j of n of the window's result: what it needs and what does not exist of it. per > 0: before and
+// after are what must go of what the elements reach, at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -147,6 +159,8 @@ struct rule {
     int n_windows;
     const struct rule_list *lists;
     int n_lists;
+    const struct rule_trim *trims;
+    int n_trims;
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
     bool single;       // gives something else each time it runs: only one device may run it
 };

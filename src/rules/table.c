@@ -131,9 +131,9 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_conv_integer, .type = TYPE_INT32, .shape = tsr__find_conv,
      .note = WINDOWS},
     {"ConvTranspose", .since = 1,
-     .rule = "[n (g i) S*],[(g i) o K*],[(g o)]? -> [n (g o) O*]; red i:sum; rep S K O; attr "
-             "group=g; once 2",
-     .derive = tsr__derive_conv_transpose, .shape = tsr__find_conv_transpose},
+     .rule = "[n (g i) s^],[(g i) o _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
+     .derive = tsr__derive_conv_transpose, .shape = tsr__find_conv_transpose,
+     .note = WINDOWS "; pads as numbers, kernels that are not shorter than the stride"},
     {"Cos", .since = 7, .rule = UNARY},
     {"Cosh", .since = 9, .rule = UNARY},
     {"CumProd", .since = 26, .rule = "[A* t],· -> [A* t]; stat t", .derive = tsr__derive_cumulate,
@@ -291,7 +291,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_instance_norm, .expand = tsr__expand_instance_norm},
     {"IsInf", .since = 10, .rule = UNARY, .type = TYPE_BOOL},
     {"IsNaN", .since = 9, .rule = UNARY, .type = TYPE_BOOL},
-    {"LRN", .since = 1, .rule = "[n c S*] -> [n c S*]; halo c"},
+    {"LRN", .since = 1, .rule = "[n c^ S*] -> [n c S*]", .derive = tsr__derive_lrn,
+     .note = "parts of the channels need windows of the input, where sizes are known"},
     {"LSTM", .since = 1,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]?,[v b h]?,[v _]? -> [t v b h]?,[v b "
              "h]?,[v b h]?; rep t v w i h",
@@ -533,8 +534,8 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_resize_10, .note = "A: dimensions that keep their size"},
     {"Resize", .since = 11, .rule = "[A* s],·?,·?,·? -> [A* t]; rep s t; shape 3",
      .derive = tsr__derive_resize, .shape = tsr__find_resize,
-     .note = "A: dimensions that keep their size; nearest by a whole number: [s] -> [(s u)], s may "
-             "be cut"},
+     .note = "A: dimensions that keep their size; by a whole number: [s] -> [(s u)], s may be cut: "
+             "nearest as it is, linear and cubic with windows of the input"},
     {"ReverseSequence", .since = 10, .rule = "[t b C*],[b] -> [t b C*]; rep t",
      .derive = tsr__derive_reverse_sequence, .shape = tsr__find_like_first,
      .note = "time_axis and batch_axis say which dimensions are t and b"},

@@ -59,7 +59,7 @@ def try_case(d, name, since, c):
     rule = json.loads(run(PRINT_RULE, plain)[1])
     if not any(r["kind"] in ("attr", "once") for r in rule["rewrites"]):
         return 0, None  # nothing to rewrite
-    why = prove.engine_lacks(prove.node_model(op, since, c, False, domain), c["inputs"])
+    why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
     if why:
         LEFT_OUT[why] = LEFT_OUT.get(why, 0) + 1
         return 0, None

@@ -118,7 +118,7 @@ def lacks(name, since, c):
     old = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 20)
     if old and op == "SkipSimplifiedLayerNormalization" and len(c["inputs"]) > 3:
         return "%s of ONNX Runtime %s leaves its bias out" % (op, onnxruntime.__version__)
-    return prove.engine_lacks(prove.node_model(op, since, c, False, domain), c["inputs"])
+    return prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
 
 
 def main():

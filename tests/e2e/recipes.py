@@ -95,7 +95,7 @@ def try_case(d, name, since, c, counts, rng):
     special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] == "lookup"}
     if not special:
         return None  # nothing special
-    why = prove.engine_lacks(prove.node_model(op, since, c, False, domain), c["inputs"])
+    why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
     if why:
         LEFT_OUT[why] = LEFT_OUT.get(why, 0) + 1
         return None

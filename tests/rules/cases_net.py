@@ -30,7 +30,10 @@ def cases(p):
             case(floats(2, 4, 5, 6), floats(6, 4, 3, 3), floats(6), symbols=[("batch", 4, 5, 6)]), case(floats(1, 8, 4, 4), floats(8, 2, 3, 3), floats(8), group=4, opset=10)]
     transpose = [case(floats(2, 4, 3, 4), floats(4, 6, 3, 3), floats(6)), case(floats(2, 4, 5), floats(4, 3, 2), floats(6), group=2, strides=[2]),
                  case(floats(2, 4, 3), floats(4, 1, 3), group=4, output_padding=[1], strides=[2], pads=[1, 1]), case(floats(2, 4, 3, 3), floats(4, 5, 1, 1), floats(5)),
-                 case(floats(2, 4, 3), floats(4, 5, 3), output_shape=[7], strides=[2])]
+                 case(floats(2, 4, 3), floats(4, 5, 3), output_shape=[7], strides=[2]),
+                 case(floats(2, 4, 4, 5), floats(4, 3, 2, 2), floats(3), strides=[2, 2]), case(floats(2, 2, 5, 4), floats(2, 3, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
+                 case(floats(1, 2, 5, 7), floats(2, 3, 3, 3), strides=[2, 2], pads=[1, 0, 1, 1], output_padding=[1, 0]), case(floats(2, 2, 6), floats(2, 3, 3), dilations=[2], strides=[3], pads=[2, 1]),
+                 case(floats(2, 2, 5), floats(2, 3, 2), strides=[3]), case(floats(2, 2, 5), floats(2, 3, 5), pads=[4, 3]), case(floats(1, 2, 6), floats(2, 2, 3), strides=[2], auto_pad="SAME_UPPER")]
     integer = [case(u8(2, 4, 5, 5), u8(6, 4, 3, 3)), case(u8(2, 4, 5, 5), u8(6, 4, 3, 3), byte(7), byte(9), pads=[1, 1, 1, 1]),
                case(u8(2, 4, 5, 5), u8(6, 2, 3, 3), byte(7), byte(3), group=2), case(u8(2, 4, 5), u8(6, 4, 1), byte(3))]
 

@@ -95,7 +95,7 @@ def cases(p):
                                case(images(5), floats(5), floats(5), floats(5), away(5), opset=9),
                                case(images(5), floats(5), floats(5), floats(5), away(5), training_mode=1, outputs=3, whole=True)],
         "LpNormalization": [case(floats(3, 4, 5), axis=a, p=k) for a in (0, -1) for k in (1, 2)], "MeanVarianceNormalization": [case(images(5)), case(floats(3, 4), axes=[0])],
-        "LRN": [case(images(6), size=3)],
+        "LRN": [case(images(6), size=3), case(images(7), size=5, alpha=0.5, beta=0.75, bias=2.0)],
         "TopK": [case(floats(3, 6, 4), host(2), axis=a, outputs=2) for a in (0, 1, -1)] + [case(floats(3, 6), np.array([2], np.int64), outputs=2), case(floats(3, 6), opset=9, k=2, outputs=2)],
         "CumSum": [case(floats(3, 4, 5), Host(np.int64(a))) for a in (0, 1, -1)] + [case(ints(3, 4), Host(np.int64(1)), exclusive=1, reverse=1), case(floats(6), np.array(0, np.int64)), case(floats(3, 4), np.array(1, np.int64), whole=True)],
         "CumProd": [case(floats(3, 4, 5), Host(np.int64(a))) for a in (0, -1)],

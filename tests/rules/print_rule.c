@@ -55,7 +55,7 @@ static void print_shapes(const tsr_node *n, const struct shapes *s)
 
 static void print_list(const struct rule_list *l)
 {
-    static const char *const what[] = {"before", "after", "size", "value", "share"};
+    static const char *const what[] = {"before", "after", "size", "value", "share", "span"};
     printf("{\"input\": %d, \"name\": \"%s\", \"values\": [", l->input, l->name ? l->name : "");
     for (int i = 0; i < l->n; i++)
         printf("%s%lld", i ? ", " : "", (long long)l->values[i]);
@@ -73,10 +73,15 @@ static void print_windows(const struct rule *r)
     for (int i = 0; i < r->n_windows; i++) {
         const struct rule_window *w = &r->windows[i];
         printf("%s{\"input\": %d, \"dim\": %d, \"factor\": %d, \"from\": %lld, \"to\": %lld, "
-               "\"step\": %lld, \"shift\": %lld, \"reach\": %lld}",
+               "\"step\": %lld, \"shift\": %lld, \"reach\": %lld, \"per\": %lld}",
                i ? ", " : "", w->input, w->dim, w->factor, (long long)w->from, (long long)w->to,
-               (long long)w->step, (long long)w->shift, (long long)w->reach);
+               (long long)w->step, (long long)w->shift, (long long)w->reach, (long long)w->per);
     }
+    printf("], \"trims\": [");
+    for (int i = 0; i < r->n_trims; i++)
+        printf("%s{\"output\": %d, \"dim\": %d, \"window\": %d, \"unit\": %lld}", i ? ", " : "",
+               r->trims[i].output, r->trims[i].dim, r->trims[i].window,
+               (long long)r->trims[i].unit);
     printf("], \"lists\": [");
     for (int i = 0; i < r->n_lists; i++) {
         printf("%s", i ? ", " : "");

@@ -174,6 +174,11 @@ CASES = {
                case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest", coordinate_transformation_mode="asymmetric"),
                case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest"),
                case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 5), mode="linear"),
+               case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="linear", coordinate_transformation_mode="pytorch_half_pixel", opset=13),
+               case(floats(1, 2, 5, 4), None, Host(np.array([1, 1, 2, 4], np.float32)), mode="linear", coordinate_transformation_mode="asymmetric", opset=18),
+               case(floats(2, 2, 6, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="cubic"),
+               case(floats(1, 2, 7, 5), None, None, host(1, 2, 14, 10), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1, opset=18),
+               case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 10), mode="linear", coordinate_transformation_mode="align_corners"),
                case(floats(2, 3, 4, 5), None, None, host(8, 10), axes=[2, 3], mode="nearest"),
                case(floats(2, 3, 4, 5), None, None, host(4, 10), axes=[2, 3], mode="nearest"),
                case(floats(2, 3, 4, 5), None, None, host(1, 4), axes=[2, 3], mode="linear", keep_aspect_ratio_policy="not_smaller", opset=18),
@@ -269,7 +274,8 @@ def engine_lacks(model, inputs):
         machine = Machine(model)
         if machine.reference:
             return "ONNX Runtime %s has no %s" % (onnxruntime.__version__, name)
-        machine([getattr(v, "value", v) if isinstance(v, Host) else v for v in inputs])
+        names = {v.name for v in model.graph.input}
+        machine([None if "x%d" % i not in names else v.value if isinstance(v, Host) else v for i, v in enumerate(inputs)])
     except Exception:
         return "ONNX Runtime %s has no %s, or not with these inputs" % (onnxruntime.__version__, name)
     return None
@@ -286,6 +292,12 @@ class Window:
 
     def __init__(self, w, n, j):
         self.a, self.b = bounds(w["to"], n, j)
+        if w["per"]:  # element i stands at i * per; the local node gives all places that its elements reach
+            places = range(self.a * w["step"] + w["shift"], (self.b - 1) * w["step"] + w["shift"] + w["reach"])
+            self.indices = [i for i in range(w["from"]) if i * w["per"] in places]
+            reached = range(self.indices[0] * w["per"] - w["shift"] - w["reach"] + 1, self.indices[-1] * w["per"] - w["shift"] + 1)
+            self.before, self.after = self.a - reached[0], reached[-1] + 1 - self.b
+            return
         wanted = sorted(o * w["step"] + w["shift"] + k for o in (self.a, self.b - 1) for k in (0, w["reach"] - 1))
         all_of_it = range(wanted[0], wanted[-1] + 1)
         self.indices = [i for i in all_of_it if 0 <= i < w["from"]]
@@ -369,7 +381,8 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                     continue
                 w = windows[put["window"]]
                 if w:
-                    numbers[put["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": put["value"]}[put["what"]]
+                    numbers[put["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": put["value"],
+                                                "span": len(w.indices) * put["value"]}[put["what"]]
             if l["input"] >= 0:
                 ins += [None] * (l["input"] + 1 - len(ins))
                 ins[l["input"]] = np.array(numbers, np.int64)
@@ -400,6 +413,10 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
         except Exception as e:
             return "cell %s does not run: %s" % (coords, str(e)[:200])
         for k, (out, at) in enumerate(zip(outs, where)):
+            for t in rule["trims"]:
+                w = windows[t["window"]] if t["output"] == k else None
+                if w:
+                    out = np.take(out, np.arange((w.a - w.indices[0]) * t["unit"], (w.b - w.indices[0]) * t["unit"]), t["dim"])
             out = np.asarray(out) if elsewhere is None else np.where(elsewhere, np.zeros((), out.dtype), out)
             if out.shape != tuple(len(x) for x in at):
                 return "cell %s gives shape %s" % (coords, out.shape)
