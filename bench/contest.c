@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // contest.c - solves a problem of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism
-// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S]. Prints {"cost", "bound", "choices"}.
+// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S] [--threads N] [--work CELLS]
+// [--progress]. With --work, effort is counted and the same on every machine. Prints
+// {"cost", "bound", "choices"}; progress goes to the standard error.
 #include "contest.h"
 
 #include <inttypes.h>
@@ -24,18 +26,39 @@ static void print(const struct contest *c, const struct program_result *r)
     printf("]}\n");
 }
 
+static void tell(void *context, const struct program_told *t)
+{
+    (void)context;
+    fprintf(stderr, "%7.2f s %s: %" PRIu32 " nodes, %" PRIu32 " edges, %" PRIu32 " rows, cost ",
+            t->seconds, t->step, t->nodes, t->edges, t->rows);
+    if (t->cost == COST_FORBIDDEN)
+        fprintf(stderr, "none");
+    else
+        fprintf(stderr, "%" PRId64, t->cost);
+    fprintf(stderr, ", bound %" PRId64 "\n", t->bound);
+}
+
 int main(int argc, char **argv)
 {
     const char *path = NULL;
-    double seconds = 60, start = now();
+    double seconds = 60, start = now(), work = 0;
+    int threads = 2;
+    bool progress = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = strtod(argv[++i], NULL);
+        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            threads = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--work") == 0 && i + 1 < argc)
+            work = strtod(argv[++i], NULL);
+        else if (strcmp(argv[i], "--progress") == 0)
+            progress = true;
         else
             path = argv[i];
     }
     if (!path || !(seconds > 0)) {
-        fprintf(stderr, "usage: contest FILE(.json|.json.gz) [--seconds S]\n");
+        fprintf(stderr, "usage: contest FILE(.json|.json.gz) [--seconds S] [--threads N] "
+                        "[--work CELLS] [--progress]\n");
         return 2;
     }
     struct arena arena;
@@ -52,9 +75,14 @@ int main(int argc, char **argv)
     } else {
         // Time to print, and to read slowly on a busy machine, is kept back.
         struct program_options o = {.seconds = seconds * 0.95 - (now() - start) - 0.2,
-                                    .threads = 2};
+                                    .threads = threads,
+                                    .tell = progress ? tell : NULL};
         if (o.seconds < 0.1)
             o.seconds = 0.1;
+        if (work >= 1 && work < 1e18) {
+            o.work = (uint64_t)work;
+            o.seconds = 0;
+        }
         tsr_status st = tsr__program_solve(&p, &o, &arena, &r);
         if (st != TSR_OK)
             fprintf(stderr, "contest: %s\n", tsr_status_text(st));

@@ -79,11 +79,20 @@ int64_t tsr__program_peak(const struct program *p, uint32_t limit, const uint32_
 // least one is marked. kept has n_times entries.
 void tsr__program_times(const struct program_limit *l, uint8_t *kept);
 
+struct program_told { // what is known so far; costs without the shift are of the whole program
+    double seconds;
+    uint32_t nodes, edges, rows; // that are left after the reductions
+    int64_t cost, bound;         // COST_FORBIDDEN: no answer yet
+    const char *step;            // what has just ended
+};
 struct program_options {
     uint64_t work; // cells that may be visited; 0: 4e9 (some ten seconds)
     double
         seconds; // stop after that much time all the same; 0: never. Makes results depend on luck
     int threads; // 0 or 1: one; 2: search and bound at the same time (only with seconds)
+    // Called now and then, from one thread at a time; NULL: not at all.
+    void (*tell)(void *context, const struct program_told *told);
+    void *context;
 };
 
 struct program_binding { // a limit without which the answer would be cheaper

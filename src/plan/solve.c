@@ -17,6 +17,7 @@
 #define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
 #define SECOND_CELLS 100000              // of the moves of the second search
 #define NEAR         1000000000          // a gap of less than one in so many is not worth more
+#define PROVING      0.4                 // of the effort may go into fronts
 #define STALE        12                  // rounds of search without any progress
 
 struct solving {
@@ -29,6 +30,8 @@ struct solving {
     struct tree tree;
     bool searching, narrow;
     int threads;
+    void (*tell)(void *context, const struct program_told *told);
+    void *context;
     uint32_t *x, *y; // answer in the core, dense; one that may become it
     bool found;
     int64_t cost;    // in the core
@@ -44,6 +47,20 @@ static double clock_now(void)
     return tsr__effort_elapsed(&e);
 }
 
+static void tell(const struct solving *s, const char *step)
+{
+    if (!s->tell)
+        return;
+    struct program_told t = {.seconds = tsr__effort_elapsed(&s->effort),
+                             .nodes = s->w.n,
+                             .edges = s->w.n_edges,
+                             .rows = s->w.n_rows,
+                             .cost = s->found ? s->cost + s->core.shift : COST_FORBIDDEN,
+                             .bound = s->bound + s->core.shift,
+                             .step = step};
+    s->tell(s->context, &t);
+}
+
 static bool start(struct solving *s, const struct program *p, const struct program_options *o,
                   uint32_t pinned, uint32_t pin)
 {
@@ -52,6 +69,8 @@ static bool start(struct solving *s, const struct program *p, const struct progr
     s->effort.seconds = o ? o->seconds : 0;
     s->effort.start = clock_now();
     s->threads = o ? o->threads : 1;
+    s->tell = o ? o->tell : NULL;
+    s->context = o ? o->context : NULL;
     if (o && o->seconds > 0 && !o->work)
         s->effort.limit = UINT64_MAX;
     tsr__heap_init(&s->heap, p->arena->session);
@@ -191,6 +210,7 @@ static void look_on(struct solving *s)
         int64_t cost = s->cost, bound = s->bound;
         look(&s->search, 0.05, 400, 100);
         take(s);
+        tell(s, "round");
         bool better = s->cost < cost || s->bound > bound + bound / 1000000;
         if (s->found && s->cost - s->bound <= s->cost / NEAR && s->effort.seconds <= 0)
             break;
@@ -225,6 +245,7 @@ static bool exchange(struct pair *p, struct search *q)
         s->bound = s->cost;
     s->infeasible |= s->bound > s->most;
     bool done = s->infeasible || (s->found && s->bound >= s->cost);
+    tell(s, q == &s->search ? "first" : "second");
     pthread_mutex_unlock(&p->lock);
     return done;
 }
@@ -248,7 +269,7 @@ static bool pair_init(struct pair *p, struct solving *s)
     if (!tsr__search_init(&p->search, &p->w, &p->effort, 2))
         return false;
     p->search.max_cells = SECOND_CELLS;
-    p->search.theta = 0.5;
+    p->search.reach = 0.3;
     return pthread_mutex_init(&p->lock, NULL) == 0;
 }
 
@@ -367,6 +388,7 @@ static void prove(struct solving *s)
     if (!lambda)
         return;
     f.max_points = FRONT_POINTS;
+    tsr__effort_slice(&s->effort, PROVING); // the search needs its part, should this fail
     tune_prices(s, &f, lambda);
     take(s);
     int64_t window = s->bound / 2000 + 1;
@@ -412,8 +434,11 @@ static void solve(struct solving *s)
     if (s->heap.failed || !tsr__search_init(&s->search, w, &s->effort, 1))
         return;
     s->searching = true;
+    tell(s, "reduced");
     if (w->n_rows && make_narrow(s, FRONT_CELLS))
         prove(s);
+    tsr__effort_slice(&s->effort, 0);
+    tell(s, "fronts");
     bool two = s->threads > 1 && s->effort.seconds > 0 && !settled(s);
     if (!two || !look_together(s))
         look_on(s);

@@ -37,7 +37,7 @@ static bool fill_edges(struct dual *d)
             return false;
         for (size_t c = 0; c < cells; c++)
             d->table[i][c] = e->cell[c] >= NEVER ? FAR : (double)e->cell[c];
-        d->cells += 2 * cells;
+        d->cells += 2 * cells + 32; // calls and small loops have their price too
     }
     return true;
 }
@@ -239,7 +239,39 @@ void tsr__dual_round(struct dual *d, uint32_t *x)
     }
 }
 
-void tsr__dual_step(struct dual *d, double target, double theta, int64_t *load)
+// Least entry of an edge after the messages, and the entry of x.
+static double edge_slack(const struct dual *d, uint32_t i, const uint32_t *x)
+{
+    const struct tree_edge *e = &d->w->edges[i];
+    uint32_t ka = d->w->k[e->a], kb = d->w->k[e->b];
+    double least = 2 * FAR;
+    for (uint32_t a = 0; a < ka; a++)
+        for (uint32_t b = 0; b < kb; b++) {
+            double y = d->table[i][(size_t)a * kb + b] - d->to_a[i][a] - d->to_b[i][b];
+            least = y < least ? y : least;
+        }
+    return d->table[i][(size_t)x[e->a] * kb + x[e->b]] - d->to_a[i][x[e->a]] - d->to_b[i][x[e->b]] -
+           least;
+}
+
+void tsr__dual_slack(const struct dual *d, const uint32_t *x, double *slack)
+{
+    const struct wide *w = d->w;
+    for (uint32_t v = 0; v < w->n; v++) {
+        double least = 2 * FAR;
+        tsr__dual_gather(d, v, d->sum);
+        for (uint32_t c = 0; c < w->k[v]; c++)
+            least = d->sum[c] < least ? d->sum[c] : least;
+        slack[v] = d->sum[x[v]] - least;
+    }
+    for (uint32_t i = 0; i < w->n_edges; i++) {
+        double y = edge_slack(d, i, x) / 2;
+        slack[w->edges[i].a] += y;
+        slack[w->edges[i].b] += y;
+    }
+}
+
+void tsr__dual_step(struct dual *d, double target, int64_t *load)
 {
     const struct wide *w = d->w;
     double norm = 0;
@@ -251,7 +283,7 @@ void tsr__dual_step(struct dual *d, double target, double theta, int64_t *load)
     }
     if (norm <= 0)
         return;
-    double alpha = theta * (target - d->bound) / norm;
+    double alpha = (target - d->bound) / norm;
     for (uint32_t r = 0; r < w->n_rows; r++) {
         d->lambda[r] += alpha * (double)(load[r] - w->bound[r]);
         if (d->lambda[r] < 0)

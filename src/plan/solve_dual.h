@@ -31,7 +31,9 @@ void tsr__dual_pass(struct dual *d);  // forward and back; sets bound, argmin
 int64_t tsr__dual_exact(const struct dual *d);
 // An assignment by the messages, decided in order.
 void tsr__dual_round(struct dual *d, uint32_t *x);
+// By node: how much x is above the bound there, after the messages.
+void tsr__dual_slack(const struct dual *d, const uint32_t *x, double *slack);
 // One step of the prices towards target; load is scratch by row.
-void tsr__dual_step(struct dual *d, double target, double theta, int64_t *load);
+void tsr__dual_step(struct dual *d, double target, int64_t *load);
 
 #endif

@@ -179,6 +179,10 @@ static void filter(struct run *r, int which)
         r->f->effort->work += r->n_rows <= 1 ? 1 : n / 4 + 1;
         if (!beaten)
             s->at[n++] = s->at[i];
+        if (i % 1024 == 1023 && tsr__effort_over(r->f->effort)) {
+            r->over = true;
+            break;
+        }
     }
     s->n = n;
 }
@@ -209,7 +213,9 @@ static void cross(struct run *r, int from, struct set s, int64_t rest, int to)
 {
     const struct set *left = &r->work[from];
     r->work[to].n = 0;
-    for (size_t i = 0; i < left->n; i++)
+    for (size_t i = 0; i < left->n && !r->over; i++) {
+        if (r->work[to].n > r->f->max_points || (i % 64 == 63 && tsr__effort_over(r->f->effort)))
+            r->over = true;
         for (size_t j = 0; j < s.n; j++) {
             const struct point *p = &left->at[i], *q = &s.at[j];
             struct point sum = {p->cost + q->cost, {0}};
@@ -222,7 +228,8 @@ static void cross(struct run *r, int from, struct set s, int64_t rest, int to)
                 return;
             *out = sum;
         }
-    r->f->effort->work += left->n * s.n;
+        r->f->effort->work += s.n;
+    }
 }
 
 // ---- one bucket
@@ -277,7 +284,7 @@ static int combine(struct run *r, const struct cell *x, uint32_t c, const struct
     *first = *own;
     for (uint32_t f = 0; f < x->b->n_factors && !r->arena.failed; f++) {
         const struct tree_factor *y = &x->b->factors[f];
-        if (y->child == NONE)
+        if (y->child == NONE || r->over)
             continue;
         size_t at = x->offset[f] + c * y->own;
         rest -= y->cell[at];

@@ -30,7 +30,7 @@ static int64_t **rows_of(const struct wide *w)
 bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed)
 {
     struct heap *h = w->heap;
-    *s = (struct search){.w = w, .heap = h, .effort = e, .random = seed, .theta = 1};
+    *s = (struct search){.w = w, .heap = h, .effort = e, .random = seed, .reach = 1};
     s->max_cells = MOVE_CELLS;
     s->best_cost = NEVER;
     s->penalty = rows_of(w);
@@ -44,6 +44,9 @@ bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, 
     s->queue = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
     for (int i = 0; i < SEARCH_PLANS; i++)
         s->plans[i].fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
+    s->local = w->n > SMALL;
+    if (s->local && !tsr__region_init(&s->region, w, e, &s->random))
+        return false;
     return !h->failed && tsr__dual_init(&s->dual, w);
 }
 
@@ -217,6 +220,12 @@ static void raise_prices(struct search *s)
 // Moves on until no row is broken, each time dearer; prices in trial.
 static bool settle(struct search *s, uint32_t *x, int tries)
 {
+    if (s->local) {
+        tsr__region_start(&s->region, x, s->dual.lambda);
+        bool ok = tsr__region_repair(&s->region, tries * 100);
+        memcpy(x, s->region.x, s->w->n * sizeof(*x));
+        return ok;
+    }
     for (int i = 0;; i++) {
         tsr__wide_load(s->w, x, s->load);
         if (tsr__wide_excess(s->w, s->load) <= 0)
@@ -261,11 +270,58 @@ static bool one_round(struct search *s)
     return move(s, plan, s->x, s->y) && settle(s, s->y, 4);
 }
 
+// Regions, one after another, from where the region stands.
+static void move_regions(struct search *s, int rounds)
+{
+    static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
+    struct region *g = &s->region;
+    tsr__region_weigh(g, &s->dual);
+    for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
+        double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
+        if (random_next(&s->random) % 4 == 0)
+            factor = 0; // only what is broken has a price
+        tsr__region_move(g, &s->dual, few[random_next(&s->random) % TSR_COUNT(few)], factor,
+                         g->cost);
+    }
+}
+
+// What the messages say, made to keep the rows and polished; then the best of it and the best answer.
+static void start_anew(struct search *s, int rounds)
+{
+    struct region *g = &s->region;
+    tsr__dual_round(&s->dual, s->x);
+    if (tsr__wide_cost(s->w, s->x) >= NEVER)
+        return;
+    tsr__region_start(g, s->x, s->dual.lambda);
+    if (!tsr__region_repair(g, 2000))
+        return;
+    move_regions(s, rounds);
+    memcpy(s->y, g->x, s->w->n * sizeof(*s->y));
+    tsr__search_offer(s, s->y);
+    tsr__region_start(g, s->best, s->dual.best_lambda);
+    for (int i = 0; i < 4; i++)
+        tsr__region_fuse(g, s->y, 0.5 * i, g->cost);
+    tsr__search_offer(s, g->x);
+}
+
+static void polish_regions(struct search *s, int rounds)
+{
+    if (random_next(&s->random) % 2)
+        start_anew(s, rounds);
+    tsr__region_start(&s->region, s->best, s->dual.best_lambda);
+    move_regions(s, rounds);
+    tsr__search_offer(s, s->region.x);
+}
+
 void tsr__search_polish(struct search *s, int rounds)
 {
     const struct wide *w = s->w;
     if (!s->found)
         return;
+    if (s->local) {
+        polish_regions(s, rounds * 10);
+        return;
+    }
     // Answers that are a little worse are gone on from; how much is drawn for each call.
     static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
     double slack = worse[random_next(&s->random) % TSR_COUNT(worse)];
@@ -329,21 +385,24 @@ static void candidate(struct search *s, bool repair)
     s->repair_work += s->effort->work - before;
 }
 
-// Steps become smaller where they do not raise the bound, and start again from the best prices.
+// Steps aim at a bound that is higher by `reach` of itself. Where that is not nearly met for a while,
+// less is aimed at; once hardly anything is, more again, from the best prices.
 static bool adapt(struct search *s)
 {
     struct dual *d = &s->dual;
-    if (d->best > s->last + 1e-5 * fabs(s->last)) {
+    if (d->best > s->last + 0.1 * s->reach * fabs(d->best)) {
         s->last = d->best;
         s->since = 0;
         return false;
     }
-    if (++s->since < 30)
+    if (++s->since < 8)
         return false;
     s->since = 0;
-    s->theta *= 0.7;
-    if (s->theta < 1e-3)
-        s->theta = 0.3;
+    s->last = d->best;
+    s->reach *= 0.8;
+    if (s->reach > 1e-4)
+        return false;
+    s->reach = 0.1;
     memcpy(d->lambda, d->best_lambda, s->w->n_rows * sizeof(double));
     tsr__dual_price(d);
     return true;
@@ -365,17 +424,17 @@ void tsr__search_climb(struct search *s, int passes)
     struct dual *d = &s->dual;
     for (int i = 0; i < passes && !tsr__effort_over(s->effort) && !tsr__search_proved(s); i++) {
         tsr__dual_pass(d);
-        s->effort->work += d->cells;
-        s->pass_work += d->cells;
+        s->effort->work += d->cells + s->w->n_rows;
+        s->pass_work += d->cells + s->w->n_rows;
         if (i % 5 == 0)
             candidate(s, i % 50 == 0);
         if (i % 5 == 0)
             make_sure(s);
         if (s->w->n_rows == 0 || adapt(s))
             continue;
-        double most = 2 * fabs(d->best) + 1000;
+        double most = d->best + s->reach * fabs(d->best) + 1000 * s->reach;
         double target = s->found && (double)s->best_cost < most ? (double)s->best_cost : most;
-        tsr__dual_step(d, target, s->theta, s->load);
+        tsr__dual_step(d, target, s->load);
     }
     make_sure(s);
 }

@@ -3,7 +3,7 @@
 #ifndef TSR_PLAN_SOLVE_SEARCH_H
 #define TSR_PLAN_SOLVE_SEARCH_H
 
-#include "solve_dual.h"
+#include "solve_region.h"
 
 #define SEARCH_PLANS 24 // sets of nodes that are conditioned on, kept for a while
 
@@ -23,7 +23,7 @@ struct search {
     int64_t best_cost;
     int64_t sure; // a bound in whole numbers
     // steps of the prices
-    double theta, last;
+    double reach, last;
     int since;
     uint64_t pass_work, repair_work; // spent so far
     // moves
@@ -34,6 +34,8 @@ struct search {
     int64_t *load;
     uint32_t *x, *y, *queue;
     uint64_t random;
+    bool local; // large: moves are of regions
+    struct region region;
 };
 bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed);
 void tsr__search_done(struct search *s);

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_family.c - large made problems with a planted answer: the solver always finds one, it keeps
+// the limit and costs no more than the planted one, the bound is below it, the same effort gives the
+// same answer, and seconds are kept. Arguments: first seed.
+#include "family.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static uint64_t first_seed = 1;
+
+static const struct {
+    const char *name;
+    struct family f;
+} families[] = {
+    {"narrow", {300, 8, 6, 14, 60, 2, 30, 6, 30, 90, 0}},
+    {"hubs", {900, 10, 60, 16, 40, 6, 300, 12, 10, 90, 0}},
+    {"wide", {1200, 6, 500, 22, 20, 2, 100, 12, 5, 95, 0}},
+    {"aliases", {1500, 16, 400, 20, 90, 4, 200, 200, 0, 95, 0}},
+    {"no room", {800, 5, 40, 18, 30, 4, 200, 40, 0, 100, 0}},
+    {"many choices", {300, 64, 30, 16, 30, 3, 60, 10, 10, 90, 0}},
+};
+
+static void check(const struct program *p, const struct program_result *r, int64_t planted,
+                  const char *name)
+{
+    if (!r->feasible || r->cost > planted || r->bound > r->cost || r->infeasible)
+        fail_msg("%s: %d, cost %lld, bound %lld, planted %lld", name, r->feasible,
+                 (long long)r->cost, (long long)r->bound, (long long)planted);
+    assert_int_equal(tsr__program_cost(p, r->choice), r->cost);
+    assert_true(tsr__program_peak(p, 0, r->choice, NULL) <= p->limits.at[0].bound);
+}
+
+static void planted_answers_are_met(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(families); i++) {
+        struct arena arena;
+        struct program p;
+        struct program_result r, again;
+        struct family f = families[i].f;
+        f.seed = first_seed + i;
+        tsr__arena_init(&arena, session);
+        const uint32_t *planted = family_program(&p, &arena, &f);
+        int64_t cost = tsr__program_cost(&p, planted);
+        assert_int_not_equal(cost, COST_FORBIDDEN);
+        struct program_options o = {.work = 60000000};
+        assert_int_equal(tsr__program_solve(&p, &o, &arena, &r), TSR_OK);
+        check(&p, &r, cost, families[i].name);
+        assert_int_equal(tsr__program_solve(&p, &o, &arena, &again), TSR_OK);
+        assert_memory_equal(r.choice, again.choice, p.nodes.n * sizeof(uint32_t));
+        assert_int_equal(r.bound, again.bound);
+        assert_int_equal(r.work, again.work);
+        tsr__arena_free(&arena);
+    }
+    tsr_session_free(session);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// On one thread and on two. The margin is for machines that are busy with other things.
+static void seconds_are_kept(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    for (int threads = 1; threads <= 2; threads++) {
+        struct arena arena;
+        struct program p;
+        struct program_result r;
+        struct family f = families[threads + 1].f;
+        f.nodes = 6000;
+        f.seed = first_seed;
+        tsr__arena_init(&arena, session);
+        int64_t planted = tsr__program_cost(&p, family_program(&p, &arena, &f));
+        struct program_options o = {.seconds = 1, .threads = threads};
+        double start = now();
+        assert_int_equal(tsr__program_solve(&p, &o, &arena, &r), TSR_OK);
+        double took = now() - start;
+        check(&p, &r, planted, families[threads + 1].name);
+        if (took > 2)
+            fail_msg("%d threads: %.2f s instead of 1", threads, took);
+        tsr__arena_free(&arena);
+    }
+    tsr_session_free(session);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        first_seed = strtoull(argv[1], NULL, 10);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_answers_are_met),
+                                       cmocka_unit_test(seconds_are_kept)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
