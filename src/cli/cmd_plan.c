@@ -106,6 +106,10 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
         for (size_t i = 0; i < p->devices; i++)
             tsr_json_int(j, NULL, p->memory[i]);
         tsr_json_end(j);
+        tsr_json_begin(j, "peak", '[');
+        for (size_t i = 0; i < p->devices; i++)
+            tsr_json_int(j, NULL, p->peak[i]);
+        tsr_json_end(j);
         tsr_json_begin(j, "collectives", '{');
         for (size_t i = 0; i < p->n_collectives; i++)
             tsr_json_int(j, p->collectives[i].op, (int64_t)p->collectives[i].count);

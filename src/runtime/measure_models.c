@@ -4,6 +4,8 @@
 #include "runtime/measure_rank.h"
 
 #define WIDTH 1024
+#define INNER                                                                                      \
+    (4 * WIDTH) // two matrices of 16 MiB: as in real layers, they do not stay in a core's own cache
 
 static tsr_value *matrix(tsr_graph *g, const char *name, int64_t rows)
 {
@@ -30,26 +32,32 @@ static tsr_value *chain(tsr_graph *g, tsr_value *x, int nodes)
     return x;
 }
 
-static tsr_value *weights(tsr_session *s, tsr_graph *g)
+static tsr_value *weights(tsr_session *s, tsr_graph *g, const char *name, int64_t rows,
+                          int64_t cols)
 {
-    const int64_t dims[2] = {WIDTH, WIDTH};
-    size_t bytes = (size_t)WIDTH * WIDTH * sizeof(float);
+    const int64_t dims[2] = {rows, cols};
+    size_t bytes = (size_t)(rows * cols) * sizeof(float);
     void *zeros = tsr__alloc(s, bytes);
     tsr_value *w = NULL;
     if (zeros)
-        w = tsr_graph_add_initializer(g, "w", TSR_FLOAT, 2, dims, memset(zeros, 0, bytes), bytes);
+        w = tsr_graph_add_initializer(g, name, TSR_FLOAT, 2, dims, memset(zeros, 0, bytes), bytes);
     tsr__free(s, zeros, bytes);
     return w;
+}
+
+static tsr_value *layer(tsr_session *s, tsr_graph *g, tsr_value *x)
+{
+    tsr_value *up = weights(s, g, "up", WIDTH, INNER), *down = weights(s, g, "down", INNER, WIDTH);
+    x = up && down ? step(g, "MatMul", "h", x, up) : NULL;
+    return x ? step(g, "MatMul", "y", x, down) : NULL;
 }
 
 static tsr_value *body(tsr_session *s, tsr_graph *g, enum measure_model which)
 {
     tsr_value *x = matrix(g, "x", tsr__measure_rows(which));
     switch (which) {
-    case MEASURE_ARITHMETIC: {
-        tsr_value *w = weights(s, g);
-        return w ? step(g, "MatMul", "y", x, w) : NULL;
-    }
+    case MEASURE_ARITHMETIC:
+        return layer(s, g, x);
     case MEASURE_MEMORY:
         return chain(g, x, MEASURE_MEMORY_NODES);
     case MEASURE_FEW:
@@ -68,7 +76,7 @@ double tsr__measure_work(enum measure_model which)
 {
     double rows = (double)tsr__measure_rows(which);
     if (which == MEASURE_ARITHMETIC)
-        return 2 * rows * WIDTH * WIDTH;
+        return 2 * 2 * rows * WIDTH * INNER;
     return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES; // bytes read and written
 }
 
