@@ -156,12 +156,12 @@ int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struc
 int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
                           const struct plan_value *v, int64_t device);
 
-// node.c: arithmetic or bytes, whichever takes longer, and what the engine takes besides.
+// node.c: arithmetic or bytes, whichever takes longer, half of the other, and what the engine takes besides.
 int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d);
 
 // price.c
 int64_t tsr__planner_move_time(const struct planner *p, double bytes); // through memory
-// Time of a node: its arithmetic or the bytes that it touches, whichever takes longer, and what the engine takes besides.
+// Time of a node, from its arithmetic and the bytes that it touches.
 int64_t tsr__planner_compute(const struct planner *p, double work, double bytes);
 // Time of bringing a value from one layout to another.
 int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
