@@ -588,6 +588,11 @@ typedef struct tsr_plan_options {
     const tsr_size *with_sizes;
     size_t n_with_sizes;
     int64_t steps; /* runs of `with` for each run of the model; 0: 1 */
+    /* "past=present", as in tsr_partition_options: an output that is the input of the next run stays where it is made, and is read
+     * there. Of a model planned with another, which has the state, outputs of those names stay cut and lie as that one reads them.
+     * Written into the metadata, where tsr_partition finds it. */
+    const char *const *state;
+    size_t n_state;
 } tsr_plan_options;
 
 /* One way to run the explained node. */
@@ -616,6 +621,16 @@ typedef struct tsr_plan_stage {
     int64_t memory;      /* bytes on its fullest device at the worst time */
 } tsr_plan_stage;
 
+/* What one of two models that were planned together comes to. */
+typedef struct tsr_plan_part {
+    const char *config;
+    int64_t cost;          /* picoseconds of one run */
+    const int64_t *memory; /* bytes on each device at the worst time */
+    const tsr_collective_count *collectives;
+    size_t n_collectives;
+    size_t nodes, cut_nodes;
+} tsr_plan_part;
+
 /* Owned by the session until the next plan. */
 typedef struct tsr_plan_summary {
     size_t size;
@@ -642,9 +657,11 @@ typedef struct tsr_plan_summary {
     const tsr_plan_stage *stages; /* in line */
     size_t n_stages;              /* 0: none were asked for */
     int64_t latency, period; /* with stages: of one run; between runs that follow one another */
-    const char *with_config; /* planned with another model: the configuration made in it */
-    int64_t costs[2];        /* then: of one run of each; cost is costs[0] + steps * costs[1] */
-    size_t shared;           /* then: weights that both have */
+    /* Planned with another model: what each comes to, the other second; cost is that of one run of the first and `steps` of
+     * the other, the rest is the first's. */
+    const tsr_plan_part *parts;
+    size_t n_parts;
+    size_t shared; /* weights that both have */
     const int64_t *
         peak; /* bytes that a device's process will have: memory, what arenas lose, the engine's own */
 } tsr_plan_summary;

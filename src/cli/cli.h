@@ -135,6 +135,7 @@ struct cli_dims {
     size_t n;
 };
 int cli_read_dims(struct cli *c, struct cli_dims *d);
+int cli_read_dims_of(struct cli *c, const char *option, struct cli_dims *d);
 void cli_free_dims(struct cli_dims *d);
 // Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.
 struct planning {

@@ -2,6 +2,9 @@
 // cmd_plan.c - chooses a sharding for every node.
 #include "cli.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include <string.h>
 
 static void json_choices(tsr_json *j, const tsr_plan_summary *p)
@@ -88,6 +91,46 @@ static void print_stages(const tsr_plan_summary *p)
     }
 }
 
+static void json_parts(tsr_json *j, const tsr_plan_summary *p)
+{
+    if (!p->n_parts)
+        return;
+    tsr_json_int(j, "shared", (int64_t)p->shared);
+    tsr_json_begin(j, "parts", '[');
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const tsr_plan_part *x = &p->parts[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "configuration", x->config);
+        tsr_json_int(j, "cost", x->cost);
+        tsr_json_begin(j, "memory", '[');
+        for (size_t d = 0; d < p->devices; d++)
+            tsr_json_int(j, NULL, x->memory[d]);
+        tsr_json_end(j);
+        tsr_json_begin(j, "collectives", '{');
+        for (size_t k = 0; k < x->n_collectives; k++)
+            tsr_json_int(j, x->collectives[k].op, (int64_t)x->collectives[k].count);
+        tsr_json_end(j);
+        tsr_json_int(j, "nodes", (int64_t)x->nodes);
+        tsr_json_int(j, "cut_nodes", (int64_t)x->cut_nodes);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
+static void print_parts(const tsr_plan_summary *p)
+{
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const tsr_plan_part *x = &p->parts[i];
+        printf("  %s model: %.3f ms, %zu of %zu nodes cut;", i ? "other" : "first",
+               (double)x->cost / 1e9, x->cut_nodes, x->nodes);
+        for (size_t k = 0; k < x->n_collectives; k++)
+            printf(" %s %zu", x->collectives[k].op, x->collectives[k].count);
+        printf("%s\n", x->n_collectives ? "" : " no communication");
+    }
+    if (p->n_parts)
+        printf("%zu weights lie the same in both\n", p->shared);
+}
+
 static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
 {
     tsr_json *j = cli_json(c);
@@ -115,6 +158,7 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
             tsr_json_int(j, p->collectives[i].op, (int64_t)p->collectives[i].count);
         tsr_json_end(j);
         json_stages(j, p);
+        json_parts(j, p);
         json_choices(j, p);
         tsr_json_int(j, "nodes", (int64_t)p->nodes);
         tsr_json_int(j, "cut_nodes", (int64_t)p->cut_nodes);
@@ -149,6 +193,7 @@ static void print_plan(const tsr_plan_summary *p)
     else
         printf(", at most %.3f %% above the least\n", p->gap * 100);
     print_stages(p);
+    print_parts(p);
     printf("memory: %s on the fullest device\n", cli_bytes(most));
     printf("communication:");
     for (size_t i = 0; i < p->n_collectives; i++)
@@ -184,12 +229,15 @@ static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan
                   const tsr_plan_summary *p)
 {
     const char *out = cli_value(c, "-o"), *document = cli_value(c, "--plan");
+    const char *other = cli_value(c, "--with-output");
     if (status == TSR_OK && document) // first: OUT may be the file whose digest it tells
         status = tsr_plan_save(m, o, p, document);
     if (status == TSR_OK && out)
         status = tsr_model_save(m, out);
     if (status == TSR_OK && out && o->topology)
         status = write_topology(c, out, o->topology);
+    if (status == TSR_OK && other)
+        status = tsr_model_save(o->with, other);
     int code = cli_finish(c, status);
     if (status != TSR_OK && status != TSR_INFEASIBLE)
         return code;
@@ -201,6 +249,8 @@ static int finish(struct cli *c, tsr_status status, tsr_model *m, const tsr_plan
     }
     if (status == TSR_OK && out)
         cli_say(c, "%s: written\n", out);
+    if (status == TSR_OK && other)
+        cli_say(c, "%s: written\n", other);
     if (status == TSR_OK && document)
         cli_say(c, "%s: written\n", document);
     return code;
@@ -282,31 +332,101 @@ static int compare(struct cli *c)
     return code;
 }
 
+// ---- two models --------------------------------------------------------------------------------
+
+// The other model's sizes: its own, and the first's where it has none of that name.
+struct together {
+    tsr_model *model;
+    struct cli_dims dims;
+    tsr_size sizes[2 * CLI_MAX_DIMS];
+};
+
+static void join_sizes(struct together *t, tsr_plan_options *o)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->dims.n; i++)
+        t->sizes[n++] = t->dims.at[i];
+    for (size_t i = 0; i < o->n_sizes; i++) {
+        bool own = false;
+        for (size_t k = 0; k < t->dims.n; k++)
+            own = own || strcmp(t->dims.at[k].name, o->sizes[i].name) == 0;
+        if (!own)
+            t->sizes[n++] = o->sizes[i];
+    }
+    o->with_sizes = t->sizes;
+    o->n_with_sizes = n;
+}
+
+static int read_together(struct cli *c, struct together *t, tsr_plan_options *o)
+{
+    const char *with = cli_value(c, "--with"), *steps = cli_value(c, "--steps");
+    uint64_t n = 1;
+    int code = cli_read_dims_of(c, "--with-dim", &t->dims);
+    if (code)
+        return code;
+    if (!with && (steps || t->dims.n || cli_value(c, "--with-output")))
+        return cli_usage(c,
+                         "--steps, --with-dim and --with-output are of another model: --with it");
+    if (steps && (!cli_count_of(steps, &n) || n < 1 || n > INT32_MAX))
+        return cli_usage(c, "--steps wants a number from 1 on, not '%s'", steps);
+    o->steps = (int64_t)n;
+    if (with)
+        join_sizes(t, o);
+    return 0;
+}
+
+static tsr_status load_both(struct cli *c, struct together *t, tsr_plan_options *o, tsr_model **m)
+{
+    const char *with = cli_value(c, "--with");
+    tsr_status status = tsr_model_load(c->session, c->arguments[0], m);
+    if (status == TSR_OK && with)
+        status = tsr_model_load(c->session, with, &t->model);
+    o->with = t->model;
+    return status;
+}
+
+static int check_words(struct cli *c)
+{
+    if (cli_value(c, "--stages") && cli_value(c, "--export-lp"))
+        return cli_usage(c, "--export-lp writes one program; with --stages each range has its own");
+    if (cli_value(c, "--stages") && cli_value(c, "--with"))
+        return cli_usage(c, "two models are not planned together in stages");
+    if (!cli_value(c, "--devices"))
+        return cli_usage(c, "for which devices? give --devices N or a topology");
+    return 0;
+}
+
 static int run(struct cli *c)
 {
     struct planning g;
+    struct together *t;
     tsr_plan_summary p = {.size = sizeof p};
     tsr_model *m = NULL;
     if (cli_flag(c, "--compare"))
         return compare(c);
     if (c->n_arguments != 1)
-        return cli_usage(c, "one model is planned at a time");
+        return cli_usage(c, "one model is planned at a time, or two with --with");
     int code = cli_planning(c, &g);
     if (code)
         return code;
-    if (cli_value(c, "--stages") && cli_value(c, "--export-lp"))
-        code = cli_usage(c, "--export-lp writes one program; with --stages each range has its own");
-    else if (!cli_value(c, "--devices"))
-        code = cli_usage(c, "for which devices? give --devices N or a topology");
     g.options.export_lp = cli_value(c, "--export-lp");
     g.options.explain = cli_value(c, "--explain");
     g.options.config = cli_value(c, "--config");
+    t = calloc(1, sizeof *t);
+    code = t ? check_words(c) : EXIT_READ;
+    if (!code)
+        code = read_together(c, t, &g.options);
     if (!code) {
-        tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+        tsr_status status = load_both(c, t, &g.options, &m);
         if (status == TSR_OK)
             status = tsr_plan(m, &g.options, &p);
         code = finish(c, status, m, &g.options, &p);
     }
+    if (t) {
+        tsr_model_free(t->model);
+        cli_free_dims(&t->dims);
+    }
+    free(t);
     tsr_model_free(m);
     cli_planning_end(&g);
     return code;
@@ -320,6 +440,12 @@ static const struct option options_table[] = {
     {"-o", "OUT",
      "the model with its shardings (and OUT.topology.json, where a topology was given)"},
     {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
+    {"--with", "MODEL",
+     "plan another model of the same weights at once (decode beside prefill): they lie the same in "
+     "both"},
+    {"--with-output", "OUT", "that model with its shardings"},
+    {"--with-dim", "NAME=SIZE", "size of a symbolic dimension in it, if not that of --dim"},
+    {"--steps", "N", "runs of it for each run of MODEL (default 1)"},
     {"--compare", NULL,
      "plan --compare A B: cost, memory and nodes that differ between two such files"},
     END_OF_OPTIONS,

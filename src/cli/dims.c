@@ -23,16 +23,21 @@ static bool parse_dim(char *text, tsr_size *out)
 
 int cli_read_dims(struct cli *c, struct cli_dims *d)
 {
+    return cli_read_dims_of(c, "--dim", d);
+}
+
+int cli_read_dims_of(struct cli *c, const char *option, struct cli_dims *d)
+{
     d->n = 0;
     for (size_t i = 0; i < c->n_given; i++) {
-        if (strcmp(c->given[i].option->name, "--dim") != 0)
+        if (strcmp(c->given[i].option->name, option) != 0)
             continue;
         char *text = d->n < CLI_MAX_DIMS ? strdup(c->given[i].value) : NULL;
         if (!text)
-            return cli_usage(c, "too many --dim");
+            return cli_usage(c, "too many %s", option);
         d->texts[d->n] = text;
         if (!parse_dim(text, &d->at[d->n++]))
-            return cli_usage(c, "--dim wants NAME=SIZE, not '%s'", c->given[i].value);
+            return cli_usage(c, "%s wants NAME=SIZE, not '%s'", option, c->given[i].value);
     }
     return EXIT_DONE;
 }

@@ -73,7 +73,7 @@ bool tsr__planner_delays(struct planner *p)
     struct delaying d = {.p = p};
     d.can = ARENA_ARRAY(&p->arena, bool, p->n_nodes + 1);
     d.wanted = ARENA_ARRAY(&p->arena, bool, p->n_nodes + 1);
-    if (!d.can || !d.wanted || p->n < 2)
+    if (!d.can || !d.wanted || p->n < 2 || p->sums_done)
         return !p->arena.failed;
     for (size_t i = 0; i < p->n_nodes; i++)
         d.can[i] = p->nodes[i].rule && can_give(&d, i);

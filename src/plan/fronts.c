@@ -20,6 +20,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     out->told = root->told;
     out->sized = root->sized;
     out->values = root->values;
+    out->sums_done = true;
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;

@@ -114,6 +114,7 @@ struct planner {
     size_t n_nodes;
     int64_t *node_at; // by node id: its place in nodes, or -1
     // A range of nodes, the others being planned elsewhere (stages.c). NULL: all nodes are here.
+    bool sums_done;               // no sum stays in parts: what crosses to another range is whole
     bool staged;                  // nodes are told their devices, even if they run whole
     const unsigned char *outside; // by node id: what it reads of the range must leave it
     size_t gives;                 // the device that outputs and what leaves are brought to
@@ -142,6 +143,19 @@ bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if t
 tsr_status tsr__planner_config(struct planner *p, const char *name) TSR_MUST_USE;
 // Communication, nodes and configuration of the chosen plan.
 tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out) TSR_MUST_USE;
+
+// The best plan without limits is the answer where it keeps them, and is found much faster.
+tsr_status tsr__planner_solve(const struct program *g, struct arena *a,
+                              struct program_result *r) TSR_MUST_USE;
+tsr_status tsr__planner_export(tsr_session *s, const struct program *g,
+                               const char *path) TSR_MUST_USE;
+// What the best answer of the program costs in which a node, found by name, runs in each of its ways.
+tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
+                                tsr_plan_summary *out) TSR_MUST_USE;
+
+// joint.c: both know their values; p's results are the session's.
+tsr_status tsr__plan_joint(struct planner *p, struct planner *with, const tsr_plan_options *o,
+                           tsr_plan_summary *out) TSR_MUST_USE;
 
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number

@@ -130,15 +130,15 @@ tsr_status tsr__planner_config(struct planner *p, const char *name)
 
 // ---- the answer --------------------------------------------------------------------------------
 
-static tsr_status export_lp(struct planner *p, const char *path)
+tsr_status tsr__planner_export(tsr_session *s, const struct program *g, const char *path)
 {
     struct text t;
     struct outfile o = {0};
-    tsr__text_init(&t, p->session);
+    tsr__text_init(&t, s);
     t.max = (size_t)1 << 32;
-    tsr_status st = tsr__program_lp(&p->program, &t);
+    tsr_status st = tsr__program_lp(g, &t);
     if (st == TSR_OK)
-        st = tsr__out_open(p->session, path, &o);
+        st = tsr__out_open(s, path, &o);
     if (st == TSR_OK) {
         tsr__out_write(&o, t.p, t.n);
         st = tsr__out_commit(&o);
@@ -205,7 +205,8 @@ static const struct plan_node *find_node(const struct planner *p, const char *na
 }
 
 // What the best plan costs in which the node runs in each of its ways.
-static tsr_status explain(struct planner *p, const char *name, tsr_plan_summary *out)
+tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
+                                tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
     const struct plan_node *n = find_node(p, name);
@@ -221,7 +222,7 @@ static tsr_status explain(struct planner *p, const char *name, tsr_plan_summary 
     tsr_plan_choice *list = ARENA_ARRAY(a, tsr_plan_choice, k + 1);
     if (!m || !list)
         return TSR_NOMEM;
-    tsr_status st = tsr__program_marginals(&p->program, NULL, &p->arena, n->var, m);
+    tsr_status st = tsr__program_marginals(g, NULL, &p->arena, n->var, m);
     for (size_t i = 0; st == TSR_OK && i < k; i++) {
         const struct candidate *c = &n->strategy->at.at[i];
         list[i] = (tsr_plan_choice){.name = tsr__arena_str(a, c->name).p,
@@ -308,16 +309,15 @@ static bool fits(const struct program *g, const uint32_t *choice)
     return true;
 }
 
-// The best plan without limits is the answer where it keeps them, and is found much faster.
-static tsr_status solve_program(struct planner *p, struct program_result *r)
+tsr_status tsr__planner_solve(const struct program *g, struct arena *a, struct program_result *r)
 {
-    struct program free = p->program;
+    struct program free = *g;
     free.limits.n = 0;
-    tsr_status st = tsr__program_solve(&free, NULL, &p->arena, r);
+    tsr_status st = tsr__program_solve(&free, NULL, a, r);
     bool best = r->optimal || (r->feasible && r->gap < 1e-9);
-    if (st != TSR_OK || p->program.limits.n == 0 || (best && fits(&p->program, r->choice)))
+    if (st != TSR_OK || g->limits.n == 0 || (best && fits(g, r->choice)))
         return st;
-    return tsr__program_solve(&p->program, NULL, &p->arena, r);
+    return tsr__program_solve(g, NULL, a, r);
 }
 
 static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
@@ -327,9 +327,10 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     int64_t memory = o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT;
     if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, memory))
         return TSR_NOMEM;
-    tsr_status st = o->export_lp ? export_lp(p, o->export_lp) : TSR_OK;
+    tsr_status st =
+        o->export_lp ? tsr__planner_export(p->session, &p->program, o->export_lp) : TSR_OK;
     if (st == TSR_OK)
-        st = solve_program(p, &r);
+        st = tsr__planner_solve(&p->program, &p->arena, &r);
     double ms = now_ms() - begin;
     if (st != TSR_OK)
         return st;
@@ -345,7 +346,30 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
         st = summarize(p, &r, ms, out);
     if (st == TSR_OK)
         out->one_device = tsr__planner_one_device(p);
-    return st == TSR_OK && o->explain ? explain(p, o->explain, out) : st;
+    return st == TSR_OK && o->explain ? tsr__planner_explain(p, &p->program, o->explain, out) : st;
+}
+
+// Together with another model.
+static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
+{
+    struct planner q = {0};
+    if (o->stages || o->with == p->model || tsr_model_session(o->with) != p->session) {
+        tsr__diag(p->session, DIAG_plan_with, NULL,
+                  "load the other model on its own in the same session, and ask for no stages",
+                  o->stages ? "two models are not planned together in stages"
+                            : "the two models are one, or of different sessions");
+        return TSR_INVALID;
+    }
+    tsr__planner_start(&q, o->with);
+    q.topology = p->topology;
+    q.n = p->n;
+    tsr_status st = tsr__planner_devices(&q) ? find_config(&q, o->config, false) : TSR_NOMEM;
+    if (st == TSR_OK && !tsr__planner_values(&q, o->with_sizes, o->n_with_sizes))
+        st = TSR_NOMEM;
+    if (st == TSR_OK)
+        st = tsr__plan_joint(p, &q, o, out);
+    tsr__arena_free(&q.arena);
+    return st;
 }
 
 tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summary *summary)
@@ -362,7 +386,9 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = o.stages ? tsr__plan_stages(&p, &o, &s) : solve(&p, &o, &s);
+        st = o.with     ? solve_with(&p, &o, &s)
+             : o.stages ? tsr__plan_stages(&p, &o, &s)
+                        : solve(&p, &o, &s);
     if (!o.topology)
         tsr_topology_free(p.topology);
     tsr__arena_free(&p.arena);

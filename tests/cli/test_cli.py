@@ -469,6 +469,29 @@ def test_plan_stages(d):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 
 
+def test_plan_with(d):
+    path, a, b = (os.path.join(d, n) for n in ("mlp.onnx", "prefill.onnx", "decode.onnx"))
+    make_mlp(path, "n")
+    words = ["plan", path, "--devices", 2, "--dim", "n=4096", "--with", path, "--with-dim", "n=1"]
+    rc, text, err = call(*words, "--steps", 1000, "-o", a, "--with-output", b, "--json")
+    doc = json.loads(text)
+    first, other = doc["parts"]
+    check("plan two models", rc == 0 and doc["shared"] == 2 and doc["cost"] == first["cost"] + 1000 * other["cost"] and doc["optimal"] and
+          first["cost"] > other["cost"] and doc["memory"] == [max(x) for x in zip(first["memory"], other["memory"])], (rc, text, err))
+
+    def weights(path):
+        return [(s.tensor_name, list(s.device), [(x.axis, [y.num_shards for y in x.simple_sharding]) for x in s.sharded_dim])
+                for n in onnx.load(path).graph.node for c in n.device_configurations for s in c.sharding_spec if s.tensor_name in ("w1", "w2")]
+
+    check("plan two models: weights lie the same", len(weights(a)) == 2 and weights(a) == weights(b), (weights(a), weights(b)))
+    rc, text, _ = call(*words)
+    check("plan two models: told", rc == 0 and "other model:" in text and "2 weights lie the same in both" in text, text)
+    rc, text, err = call(*words, "--memory", "300KiB", "--json")
+    check("plan two models: no room", rc == 4 and json.loads(text)["needs_bytes"] > 300 << 10 and "plan-infeasible" in err, (rc, text))
+    for wrong in (["--with", path, "--steps", "0"], ["--steps", 2], ["--with-dim", "n=1"], ["--with", path, "--stages", 2], ["--with", path, "--with-dim", "n"]):
+        check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
+
+
 def test_plan_document(d):
     path, out, again = (os.path.join(d, n) for n in ("mlp.onnx", "planned.onnx", "again.onnx"))
     a, b, bad = (os.path.join(d, n) for n in ("a.json", "b.json", "bad.json"))
@@ -524,6 +547,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology_measured(d)
     test_plan(d)
     test_plan_stages(d)
+    test_plan_with(d)
     test_plan_document(d)
     test_damaged(d)
     test_examples()

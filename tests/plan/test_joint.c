@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_joint.c - prefill and decode planned together, against trying all layouts of the weights that they share: each pair of
+// layouts is given to both models, which are then planned on their own.
+#include "nets.h"
+
+enum { WIDTH = 256, INNER = 512 };
+static const double FLOPS = 1e12, BANDWIDTH = 2e10, LATENCY = 1e-6, LINK = 1e10;
+static const char *const LAYOUTS[] = {"{1,1:(0,1)}", "{2,1:0,1}", "{1,2:0,1}"};
+
+static struct net *new_net(void)
+{
+    return net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
+}
+
+// Another model in the session of a net.
+static tsr_model *add_model(struct net *t)
+{
+    tsr_model *m = NULL;
+    assert_int_equal(tsr_model_new(t->session, "other", 11, &m), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(m, "", 18), TSR_OK);
+    return m;
+}
+
+// One feed-forward layer for so many tokens; extra: a bias that only one of the models has.
+static void add_layer(struct net *t, tsr_model *m, int64_t rows, const char *bias)
+{
+    struct net other = *t;
+    other.m = m;
+    other.g = tsr_model_graph(m);
+    tsr_value *x = input(&other, "x", DIMS(rows, WIDTH));
+    tsr_value *h = node(&other, "MatMul", x, weight(&other, "up", DIMS(WIDTH, INNER)), "h");
+    tsr_value *r = node(&other, "Relu", h, NULL, "r");
+    tsr_value *y = node(&other, "MatMul", r, weight(&other, "down", DIMS(INNER, WIDTH)), "y");
+    if (bias)
+        y = node(&other, "Add", y, weight(&other, bias, DIMS(rows, WIDTH)), "z");
+    assert_int_equal(tsr_graph_add_output(other.g, y), TSR_OK);
+}
+
+static void shard(tsr_model *m, tsr_config *c, const char *value, const char *w, const char *text)
+{
+    tsr_graph *g = tsr_model_graph(m);
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(tsr_graph_value(g, value)),
+                                         tsr_graph_value(g, w), c, text),
+                     TSR_OK);
+}
+
+// The layer alone with its weights as told; 0: as it likes.
+static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
+{
+    struct net *t = new_net();
+    tsr_config *c;
+    add_layer(t, t->m, rows, NULL);
+    t->o.memory = memory;
+    if (up >= 0) {
+        assert_int_equal(tsr_model_add_config(t->m, "told", 2, NULL, 0, &c), TSR_OK);
+        shard(t->m, c, "h", "up", LAYOUTS[up]);
+        shard(t->m, c, "y", "down", LAYOUTS[down]);
+    }
+    tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+    assert_true(st == TSR_OK || st == TSR_INFEASIBLE);
+    int64_t cost = st == TSR_OK ? t->p.cost : -1;
+    net_free(t);
+    return cost;
+}
+
+// Least over all layouts; *up, *down: which.
+static int64_t try_all(int64_t prefill, int64_t decode, int64_t steps, int64_t memory, int *up,
+                       int *down)
+{
+    int64_t best = INT64_MAX;
+    for (int u = 0; u < 3; u++)
+        for (int d = 0; d < 3; d++) {
+            int64_t a = plan_alone(prefill, u, d, memory), b = plan_alone(decode, u, d, memory);
+            if (a >= 0 && b >= 0 && a + steps * b < best) {
+                best = a + steps * b;
+                *up = u;
+                *down = d;
+            }
+        }
+    return best;
+}
+
+static const char *stored_as(tsr_model *m, const char *value, const char *w)
+{
+    const char *text = "";
+    tsr_graph *g = tsr_model_graph(m);
+    const tsr_spec *s = tsr_node_sharding_of(tsr_value_producer(tsr_graph_value(g, value)),
+                                             tsr_graph_value(g, w), 0);
+    assert_non_null(s);
+    assert_int_equal(tsr_spec_text(s, &text), TSR_OK);
+    return text;
+}
+
+static void check_same(tsr_model *a, tsr_model *b, const char *value, const char *w)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s", stored_as(a, value, w));
+    assert_string_equal(text, stored_as(b, value, w));
+}
+
+static void weights_lie_where_both_are_best(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = {1, 4, 16, 64, 1000};
+    int last_up = -1, changes = 0;
+    for (size_t i = 0; i < TSR_COUNT(steps); i++) {
+        struct net *t = new_net();
+        int up = -1, down = -1;
+        int64_t want = try_all(512, 1, steps[i], 1 << 30, &up, &down);
+        add_layer(t, t->m, 512, NULL);
+        t->o.with = add_model(t);
+        t->o.steps = steps[i];
+        add_layer(t, t->o.with, 1, NULL);
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_true(t->p.optimal);
+        assert_int_equal(t->p.shared, 2);
+        assert_int_equal(t->p.n_parts, 2);
+        assert_int_equal(t->p.cost, want);
+        assert_int_equal(t->p.cost, t->p.parts[0].cost + steps[i] * t->p.parts[1].cost);
+        assert_true(t->p.parts[0].cost >= plan_alone(512, -1, -1, 1 << 30));
+        assert_true(t->p.parts[1].cost >= plan_alone(1, -1, -1, 1 << 30));
+        check_same(t->m, t->o.with, "h", "up");
+        check_same(t->m, t->o.with, "y", "down");
+        changes += last_up >= 0 && up != last_up;
+        last_up = up;
+        tsr_model_free(t->o.with);
+        net_free(t);
+    }
+    assert_true(changes > 0); // few steps and many want different layouts
+}
+
+// Half of the weights fit: both models must cut them, and what they share counts once.
+static void shared_weights_count_once(void **state)
+{
+    (void)state;
+    int64_t weights = (int64_t)2 * WIDTH * INNER * 4;
+    int up, down;
+    struct net *t = new_net();
+    add_layer(t, t->m, 64, NULL);
+    t->o.with = add_model(t);
+    add_layer(t, t->o.with, 1, NULL);
+    t->o.memory = weights / 2 + (600 << 10);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.cost, try_all(64, 1, 1, t->o.memory, &up, &down));
+    assert_true(up > 0 && down > 0);
+    for (int d = 0; d < 2; d++)
+        assert_true(t->p.memory[d] <= t->o.memory);
+    tsr_model_free(t->o.with);
+    net_free(t);
+}
+
+// What only one of them has lies there while the other runs.
+static void others_weights_are_counted(void **state)
+{
+    (void)state;
+    int64_t needs[2];
+    for (int bias = 0; bias < 2; bias++) {
+        struct net *t = new_net();
+        add_layer(t, t->m, 64, NULL);
+        t->o.with = add_model(t);
+        add_layer(t, t->o.with, 1024, bias ? "bias" : NULL);
+        t->o.memory = 1;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+        needs[bias] = t->p.needs_bytes;
+        assert_int_equal(tsr_model_config_count(t->m), 0);
+        t->o.memory = needs[bias];
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        tsr_model_free(t->o.with);
+        net_free(t);
+    }
+    assert_true(needs[1] > needs[0]);
+}
+
+// Names differ, the bytes do not.
+static void equal_bytes_are_the_same_weight(void **state)
+{
+    (void)state;
+    struct net *t = new_net();
+    float *data = calloc(WIDTH * WIDTH, sizeof *data);
+    tsr_model *m[2] = {t->m, add_model(t)};
+    const char *const names[2] = {"w", "onnx::MatMul_17"};
+    for (int i = 0; i < WIDTH * WIDTH; i++)
+        data[i] = (float)i;
+    for (int i = 0; i < 2; i++) {
+        struct net one = *t;
+        one.m = m[i];
+        one.g = tsr_model_graph(m[i]);
+        tsr_value *w = tsr_graph_add_initializer(one.g, names[i], TSR_FLOAT, 2, DIMS(WIDTH, WIDTH),
+                                                 data, WIDTH * WIDTH * sizeof *data);
+        tsr_value *y = node(&one, "MatMul", input(&one, "x", DIMS(i ? 1 : 512, WIDTH)), w, "y");
+        assert_int_equal(tsr_graph_add_output(one.g, y), TSR_OK);
+    }
+    t->o.with = m[1];
+    t->o.steps = 1000;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.shared, 1);
+    char text[64];
+    snprintf(text, sizeof text, "%s", stored_as(m[0], "y", "w"));
+    assert_string_equal(text, stored_as(m[1], "y", names[1]));
+    free(data);
+    tsr_model_free(m[1]);
+    net_free(t);
+}
+
+static void wrong_pairs_are_refused(void **state)
+{
+    (void)state;
+    struct net *t = new_net();
+    add_layer(t, t->m, 4, NULL);
+    t->o.with = t->m;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+        size_t n = tsr_finding_count(t->session);
+        assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-with");
+        t->o.stages = 2;
+        t->o.with = add_model(t);
+    }
+    tsr_model_free(t->o.with);
+    net_free(t);
+}
+
+static void memory_may_fail(void **state)
+{
+    (void)state;
+    bool done = false;
+    for (uint64_t n = 1; !done && n < 1000000; n += 1 + n / 6) {
+        struct net *t = new_net();
+        add_layer(t, t->m, 8, NULL);
+        t->o.with = add_model(t);
+        add_layer(t, t->o.with, 1, NULL);
+        tsr_session_fault(t->session, 0, n, false);
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        tsr_session_fault(t->session, 0, 0, false);
+        assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);
+        if (st != TSR_OK)
+            assert_string_equal(tsr_finding_at(t->session, 0).code, "out-of-memory");
+        done = st == TSR_OK;
+        tsr_model_free(t->o.with);
+        net_free(t);
+    }
+    assert_true(done);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_lie_where_both_are_best),
+        cmocka_unit_test(shared_weights_count_once),
+        cmocka_unit_test(others_weights_are_counted),
+        cmocka_unit_test(equal_bytes_are_the_same_weight),
+        cmocka_unit_test(wrong_pairs_are_refused),
+        cmocka_unit_test(memory_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
