@@ -125,14 +125,13 @@ struct card {
 
 static uint64_t host_id(void)
 {
-    char text[320] = "";
+    char boot[64], name[256] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, 64) : 0;
+    ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
     if (fd >= 0)
         close(fd);
-    size_t at = n > 0 ? (size_t)n : 0;
-    gethostname(text + at, sizeof text - at - 1);
-    return tsr__hash64(text, at + strlen(text + at), 0);
+    gethostname(name, sizeof name - 1);
+    return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
 }
 
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,

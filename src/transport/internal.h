@@ -67,9 +67,11 @@ tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
 void tsr__desk_fold(const struct comm_call *c, const char *theirs, bool higher, const void *in,
                     void *out);
 
-// Sums of float32 from byte `at` on, as tsr__reduce has them; returns where it stopped (reduce_sum.c).
-size_t tsr__reduce_sum(const char *const *in, int n, char *const *out, int n_out, size_t at,
-                       size_t end);
+// Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: any processor has them; at most the
+// highest of this one); returns where it stopped, at once if there is no wide way (reduce_wide.c).
+int tsr__reduce_level(void);
+size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
+                        int n, char *const *out, int n_out, size_t at, size_t end);
 
 // Elements [first, first + count) that member k of n folds: whole cache lines, equal shares.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);

@@ -226,13 +226,11 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
                  void *const *out, int n_out, int64_t first, int64_t count)
 {
     size_t bytes = tsr__elem_bytes(type);
-    if (type == TSR_FLOAT && op == COMM_SUM) {
-        size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
-        size_t done =
-            tsr__reduce_sum((const char *const *)in, n, (char *const *)out, n_out, from, end);
-        first += (int64_t)((done - from) / bytes);
-        count -= (int64_t)((done - from) / bytes);
-    }
+    size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
+    size_t done = tsr__reduce_wide(tsr__reduce_level(), type, op, (const char *const *)in, n,
+                                   (char *const *)out, n_out, from, end);
+    first += (int64_t)((done - from) / bytes);
+    count -= (int64_t)((done - from) / bytes);
     if (count > 0)
         fold_blocks(&kernels[type], op, in, n, out, n_out, bytes, first, count);
 }

@@ -55,6 +55,8 @@ static void *take_block(struct shm *me, unsigned class)
 {
     struct shm_heap *h = &me->heap;
     size_t bytes = (class_bytes(class) + BLOCK_HEAD + 63) / 64 * 64;
+    if (class >= SHM_CLASSES)
+        return NULL;
     if (h->free[class])
         return reuse(me, class);
     if (bytes > me->job->at.heap_bytes - h->used)

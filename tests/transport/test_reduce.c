@@ -125,6 +125,71 @@ static void test_half_sum(void **state)
     assert_int_equal(sum, 0x3F82);
 }
 
+static uint64_t next_bits(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    uint64_t u = *seed >> 11 ^ *seed >> 33;
+    return *seed >> 60 ? u : ~(uint64_t)0 << (u & 63); // now and then what is infinite or no number
+}
+
+static bool is_nan_at(tsr_dtype t, const char *p)
+{
+    float f;
+    double d;
+    memcpy(&f, p, sizeof f);
+    if (t == TSR_FLOAT)
+        return isnan(f);
+    if (t != TSR_DOUBLE)
+        return false;
+    memcpy(&d, p, sizeof d);
+    return isnan(d);
+}
+
+// Many at a time are folded as one at a time is, wherever they lie and whatever bits they have.
+static void check_wide(int level, tsr_dtype t, enum comm_reduce op, int n, int64_t count,
+                       size_t shift)
+{
+    static char space[5][10000], wide[2][10000];
+    size_t unit = tsr__elem_bytes(t);
+    uint64_t seed = (uint64_t)t * 99 + (uint64_t)op + (uint64_t)count;
+    const void *in[5];
+    void *out[2] = {wide[0] + shift, wide[1]};
+    for (int r = 0; r < n; r++) {
+        in[r] = space[r] + shift * (size_t)(r % 2);
+        for (size_t i = 0; i + 8 < sizeof space[r]; i += 8) {
+            uint64_t u = t == TSR_BOOL ? next_bits(&seed) & 0x0101010101010101u : next_bits(&seed);
+            memcpy(space[r] + i, &u, sizeof u);
+        }
+    }
+    size_t done = tsr__reduce_wide(level, t, op, (const char *const *)in, n, (char *const *)out, 2,
+                                   unit, (size_t)count * unit);
+    for (int64_t i = 1; (size_t)i * unit < done; i++) {
+        char want[8];
+        const void *one[5];
+        void *to = want;
+        for (int r = 0; r < n; r++)
+            one[r] = (const char *)in[r] + (size_t)i * unit;
+        tsr__reduce(t, op, one, n, &to, 1, 0, 1);
+        for (int o = 0; o < 2; o++) {
+            const char *got = (const char *)out[o] + (size_t)i * unit;
+            if (!is_nan_at(t, want) || !is_nan_at(t, got))
+                assert_memory_equal(got, want, unit);
+        }
+    }
+}
+
+static void test_wide(void **state)
+{
+    (void)state;
+    for (int t = 0; t < TSR_DTYPE_COUNT; t++)
+        for (int op = COMM_SUM; op < COMM_REDUCE_COUNT; op++)
+            for (int n = 2; n < 6 && tsr__reduce_ok((tsr_dtype)t, (enum comm_reduce)op); n++)
+                for (int level = 0; level <= tsr__reduce_level(); level++) {
+                    check_wide(level, (tsr_dtype)t, (enum comm_reduce)op, n, 1100, 8);
+                    check_wide(level, (tsr_dtype)t, (enum comm_reduce)op, n, 161 + n, 0);
+                }
+}
+
 static void test_types(void **state)
 {
     (void)state;
@@ -160,7 +225,7 @@ int main(void)
         cmocka_unit_test(test_integers), cmocka_unit_test(test_bool),
         cmocka_unit_test(test_floats),   cmocka_unit_test(test_half),
         cmocka_unit_test(test_half_sum), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_wide),     cmocka_unit_test(test_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
