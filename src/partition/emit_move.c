@@ -33,6 +33,13 @@ static tsr_value *slice_static(struct part *t, tsr_value *x, const struct bounds
                           tsr__part_ints(t, b->stops, b->n), tsr__part_ints(t, b->axes, b->n));
 }
 
+tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
+                           struct str out)
+{
+    struct bounds b = {.axes = {axis}, .starts = {start}, .stops = {stop}, .n = 1};
+    return slice_static(t, x, &b, out);
+}
+
 // Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
 // end.
 static tsr_value *slice_dynamic(struct part *t, tsr_value *x, const struct bounds *b,

@@ -332,6 +332,8 @@ tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
 tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
 tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
 struct str tsr__part_fresh(struct part *t);
+tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
+                           struct str out); // emit_move.c
 struct str tsr__form_name(struct part *t, struct form *f);
 // emit_shape.c: sizes at run time.
 tsr_value *tsr__part_shape(struct part *t, const struct item *it); // int64[rank], the global shape
@@ -347,12 +349,11 @@ tsr_status tsr__emit_sizes(struct part *t, struct step *st,
 // A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct tile_layout *l);
-// emit_lookup.c: NULL, or the table is cut.
-const struct rule_rewrite *tsr__lookup_cut(const struct node_flow *nf);
-// Before the node: its indices become local ones. *here NULL: nothing of the kind.
+// emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the
+// kind.
 tsr_status tsr__lookup_begin(struct part *t, const struct step *st, tsr_value **inputs,
                              tsr_value **here) TSR_MUST_USE;
-// Behind it: what was found elsewhere is 0.
+// Behind it: what was found elsewhere is 0; what was changed elsewhere is gone.
 tsr_status tsr__lookup_end(struct part *t, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 // emit_move.c: slices and communication.

@@ -56,17 +56,22 @@ void tsr__derive_gather(struct derivation *d)
     tsr__derive_lookup(d, 0, rank - axis - 1);
 }
 
-void tsr__derive_lookup(struct derivation *d, size_t like, int behind)
+// Parts of results of the type of that input can be put to 0 and added up.
+static bool can_be_added(const struct derivation *d, size_t like)
 {
-    struct shape table = tsr__derive_in(d, 0), of = tsr__derive_in(d, like);
-    int64_t opset = tsr__onnx_opset(d->node);
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
                                       TSR_UINT8, TSR_INT32,  TSR_UINT32,  TSR_INT64};
-    bool known = table.rank > 0 && opset >= 9;
+    tsr_dtype of = tsr__derive_in(d, like).dtype;
     bool found = false;
     for (size_t i = 0; i < TSR_COUNT(types); i++)
-        found = found || of.dtype == types[i];
-    tsr__derive_add(d, known && found ? "; red v:sum; look 1 v %d" : "; rep v", behind);
+        found = found || of == types[i];
+    return found && tsr__onnx_opset(d->node) >= 9;
+}
+
+void tsr__derive_lookup(struct derivation *d, size_t like, int behind)
+{
+    bool known = tsr__derive_in(d, 0).rank > 0 && can_be_added(d, like);
+    tsr__derive_add(d, known ? "; red v:sum; look 1 v %d" : "; rep v", behind);
 }
 
 // Along which dimensions data and indices run side by side: those whose sizes are the same.
@@ -127,8 +132,9 @@ void tsr__derive_scatter_elements(struct derivation *d)
     }
     for (int i = 0; i < 4; i++) {
         tsr__derive_add(d, "%s", i == 3 ? " -> " : i ? "," : "");
-        add_beside(d, rank, same, axis, 0);
+        add_beside(d, rank, same, axis, i == 0 || i == 3 ? 'v' : 0);
     }
+    tsr__derive_add(d, "; scat 1 v %d", axis);
 }
 
 // [b* v* s*],[b* i* _]: how many dimensions one index tuple addresses; -1: not known.
@@ -153,10 +159,11 @@ void tsr__derive_gather_nd(struct derivation *d)
         return;
     }
     int b = (int)batch;
+    bool parts = can_be_added(d, 0);
     tsr__derive_add(d, "[");
     add_letters(d, 'b', 0, b);
     for (int i = 0; i < k; i++)
-        tsr__derive_add(d, "_ ");
+        tsr__derive_add(d, parts ? "v%d " : "_ ", i);
     add_letters(d, 's', b + k, rank);
     tsr__derive_add(d, "],[");
     add_letters(d, 'b', 0, b);
@@ -166,6 +173,8 @@ void tsr__derive_gather_nd(struct derivation *d)
     add_letters(d, 'i', b, many - 1);
     add_letters(d, 's', b + k, rank);
     tsr__derive_add(d, "]");
+    for (int i = 0; i < k && parts; i++)
+        tsr__derive_add(d, "; red v%d:sum; look 1 v%d %d %d", i, i, rank - b - k, i);
 }
 
 // Updates may hit one place twice, in order: they stay whole.
@@ -177,8 +186,7 @@ void tsr__derive_scatter_nd(struct derivation *d)
         return;
     for (int side = 0; side < 2; side++) { // data and result are alike
         tsr__derive_add(d, side ? " -> [" : "[");
-        for (int i = 0; i < k; i++)
-            tsr__derive_add(d, "_ ");
+        add_letters(d, 'v', 0, k);
         add_letters(d, 's', k, rank);
         tsr__derive_add(d, "]");
         if (side)
@@ -192,6 +200,8 @@ void tsr__derive_scatter_nd(struct derivation *d)
         add_letters(d, 's', k, rank);
         tsr__derive_add(d, "]");
     }
+    for (int i = 0; i < k; i++)
+        tsr__derive_add(d, "; scat 1 v%d %d %d", i, i, i);
 }
 
 void tsr__derive_tensor_scatter(struct derivation *d)

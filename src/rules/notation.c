@@ -15,7 +15,8 @@
 //            | drop f…                                      the results do not depend on it
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last | size i
 //            first last                                     how the local node differs
-//            | look i f behind                              elements of input i address f
+//            | look i f behind [element]                    elements of input i address f
+//            | scat i f dim [element]                       the same, where f is changed
 //            | win i dim f from to step shift reach [per]   what is needed of a dimension "^"
 //            | trim output dim window unit                  what is taken of a result
 //            | list i|name number…, unset name              what the local node is told then
@@ -292,10 +293,10 @@ static void *longer(struct parser *r, const void *list, int n, size_t size)
     return more;
 }
 
-static bool parse_lookup(struct parser *r)
+static bool parse_lookup(struct parser *r, enum rewrite_kind kind)
 {
     struct rule_rewrite *more = longer(r, r->p->rewrites, r->p->n_rewrites, sizeof(*more));
-    int64_t index, behind;
+    int64_t index, behind, element = -1;
     if (!more)
         return false;
     r->p->rewrites = more;
@@ -305,8 +306,14 @@ static bool parse_lookup(struct parser *r)
     int letter = find_letter(r->p, word(r));
     if (letter < 0 || !number(r, &behind) || index >= r->p->n_inputs || behind > RULE_MAX_RANK)
         return fail(r, "look needs an input, a factor and a number of dimensions");
-    *w = (struct rule_rewrite){
-        .kind = REWRITE_LOOKUP, .index = (int)index, .factor = letter, .last = (int)behind};
+    skip(r);
+    if (r->text.n && r->text.p[0] != ';' && !number(r, &element))
+        return false;
+    *w = (struct rule_rewrite){.kind = kind,
+                               .index = (int)index,
+                               .factor = letter,
+                               .last = (int)behind,
+                               .first = (int)element + 1};
     return true;
 }
 
@@ -412,7 +419,9 @@ static bool parse_clause(struct parser *r)
     if (str_is(clause, "size"))
         return parse_rewrite(r, REWRITE_SIZE);
     if (str_is(clause, "look"))
-        return parse_lookup(r);
+        return parse_lookup(r, REWRITE_LOOKUP);
+    if (str_is(clause, "scat"))
+        return parse_lookup(r, REWRITE_SCATTER);
     if (str_is(clause, "win"))
         return parse_window(r);
     if (str_is(clause, "trim"))

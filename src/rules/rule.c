@@ -383,7 +383,8 @@ static bool find_sizes(struct build *b)
               (b->shapes_only || sizes_of_side(b, true, product_size));
     for (int i = 0; ok && i < b->p->n_rewrites; i++) { // bounds of a table must be numbers
         const struct rule_rewrite *w = &b->p->rewrites[i];
-        if (w->kind == REWRITE_LOOKUP && b->factors[b->base[w->factor]].size.value < 0)
+        bool table = w->kind == REWRITE_LOOKUP || w->kind == REWRITE_SCATTER;
+        if (table && b->factors[b->base[w->factor]].size.value < 0)
             b->factors[b->base[w->factor]].kind = FACTOR_REP;
     }
     for (int i = 0; ok && i < b->n_factors; i++)

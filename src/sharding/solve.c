@@ -136,7 +136,8 @@ const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f
 bool tsr__rule_rewrites(const struct rule *r, int f)
 {
     for (int i = 0; i < r->n_rewrites; i++)
-        if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP) &&
+        if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP ||
+             r->rewrites[i].kind == REWRITE_SCATTER) &&
             r->rewrites[i].factor == f)
             return true;
     for (int i = 0; i < r->n_windows; i++)

@@ -92,7 +92,7 @@ def try_case(d, name, since, c, counts, rng):
     onnx.save(whole, plain)
     rc, text, _ = run(PRINT_RULE, plain)
     rule = json.loads(text)
-    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] == "lookup"}
+    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter")}
     if not special:
         return None  # nothing special
     why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])

@@ -6,7 +6,8 @@
 
 static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
-static const char *const rewrites[] = {"shape", "once", "attr", "sizes", "size", "lookup"};
+static const char *const rewrites[] = {"shape", "once",   "attr",   "sizes",
+                                       "size",  "lookup", "scatter"};
 
 static void print_size(tsr_dim d)
 {
@@ -111,10 +112,11 @@ static void print_one(const tsr_node *n, const struct rule *r, const struct shap
     for (int i = 0; i < r->n_rewrites; i++)
         printf(
             "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"unit\": %lld, "
-            "\"last\": %d, \"name\": \"%s\"}",
+            "\"first\": %d, \"last\": %d, \"name\": \"%s\"}",
             i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
             r->rewrites[i].output, r->rewrites[i].factor, (long long)r->rewrites[i].unit,
-            r->rewrites[i].last, r->rewrites[i].name ? r->rewrites[i].name : "");
+            r->rewrites[i].first, r->rewrites[i].last,
+            r->rewrites[i].name ? r->rewrites[i].name : "");
     printf("]");
     print_windows(r);
     print_shapes(n, s);

@@ -365,7 +365,7 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
     for cell, coords in parts_of(rule, sizes, cuts):
         windows = windows_of(rule, coords, counts)
         first = all(coords[f] == 0 for f in reduced)
-        ins, left_out, attributes, elsewhere = [], [], {}, None
+        ins, left_out, attributes, elsewhere, spares = [], [], {}, None, []
         for i, (t, v) in enumerate(zip(rule["inputs"], values)):
             here = [(w["dim"], x) for w, x in zip(rule["windows"], windows) if w["input"] == i and x]
             ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
@@ -394,12 +394,24 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
             elif r["kind"] in ("sizes", "size"):  # the whole tensor's, wherever they come from
                 ins[r["index"]] = values[r["index"]]
-            elif r["kind"] == "lookup" and r["factor"] in cell:
+            elif r["kind"] in ("lookup", "scatter") and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
-                at = np.where(ins[r["index"]] < 0, ins[r["index"]] + sizes[r["factor"]], ins[r["index"]]) - lo
+                given, element = ins[r["index"]].copy(), r["first"] - 1
+                at = given if element < 0 else given[..., element]
+                at = np.where(at < 0, at + sizes[r["factor"]], at) - lo
                 missing = (at < 0) | (at >= hi - lo)
-                ins[r["index"]] = np.where(missing, 0, at).astype(ins[r["index"]].dtype)
-                elsewhere = missing.reshape(missing.shape + (1,) * r["last"])
+                local_index = np.where(missing, hi - lo if r["kind"] == "scatter" else 0, at).astype(given.dtype)
+                if element < 0:
+                    given = local_index
+                else:
+                    given[..., element] = local_index
+                ins[r["index"]] = given
+                if r["kind"] == "scatter":  # one more row for what is meant for others
+                    spares.append((r["last"], hi - lo))
+                    ins[0] = np.concatenate([ins[0], np.take(ins[0], [0], r["last"])], r["last"])
+                else:
+                    missing = missing.reshape(missing.shape + (1,) * r["last"])
+                    elsewhere = missing if elsewhere is None else elsewhere | missing
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
             elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
@@ -413,6 +425,8 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
         except Exception as e:
             return "cell %s does not run: %s" % (coords, str(e)[:200])
         for k, (out, at) in enumerate(zip(outs, where)):
+            for axis, rows in spares:
+                out = np.take(out, np.arange(rows), axis)
             for t in rule["trims"]:
                 w = windows[t["window"]] if t["output"] == k else None
                 if w:
