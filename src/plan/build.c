@@ -79,7 +79,10 @@ static void offer(struct planner *p, size_t to, bool out, size_t slot, uint32_t 
             tsr__planner_try_parts(p, n->strategy, n->node, slot, layout);
         return;
     }
-    if (layout != PLAN_NO_LAYOUT && is_in_units(p->layouts.at[layout]))
+    if (layout == PLAN_NO_LAYOUT)
+        return;
+    const struct tile_layout *l = p->layouts.at[layout];
+    if (is_in_units(l) || (p->spread.at[layout] && l->n_shards > 1 && l->n_shards < p->n))
         (void)tsr__planner_try_layout(p, n->strategy, n->node, out, slot, layout);
 }
 

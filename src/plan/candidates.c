@@ -215,6 +215,11 @@ static void keep(struct making *m, struct candidate *c, const char *suffix)
     struct candidate *at = vec_push(&m->p->arena, &m->s->at);
     if (at)
         *at = *c;
+    for (size_t i = 0; m->spread && i < m->n_in + m->n_out; i++) {
+        uint32_t l = i < m->n_in ? c->in[i] : c->out[i - m->n_in];
+        if (l != PLAN_NO_LAYOUT)
+            m->p->spread.at[l] = true;
+    }
 }
 
 static void add(struct making *m, struct tile_layout *const *out, enum tsr_collective what,

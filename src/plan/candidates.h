@@ -18,6 +18,7 @@ struct making {
     struct device_group *groups;
     size_t n_groups;
     enum combine combine;
+    bool spread; // there are fewer pieces than devices: neighbours are told of its layouts
     const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
 };
 

@@ -58,7 +58,9 @@ static void try_grid(struct making *m, struct grid g, const int *factor)
 static void try_pairs(struct making *m, int f, int64_t d, const int64_t *sizes)
 {
     struct grid g = {.n = 2, .size = {d, m->p->n / d}};
+    m->spread = d == sizes[f];
     try_grid(m, g, (int[]){f, -1});
+    m->spread = false;
     for (int h = 0; h < m->rule->n_factors; h++)
         if (h != f && may_cut(&m->rule->factors[h], sizes[h], g.size[1]))
             try_grid(m, g, (int[]){f, h});

@@ -105,6 +105,7 @@ struct planner {
     const struct shapes *sized;        // with numbers for all symbols
     struct plan_value *values;         // by value id
     struct map layout_ids;
+    VEC(bool) spread; // by layout: so few pieces that each lies on several devices (key heads)
     VEC(const struct tile_layout *) layouts;
     VEC(const struct parts *)
     parts; // by layout: NULL, or it is one whose groups hold parts of a sum

@@ -9,9 +9,11 @@ static uint32_t add_number(struct planner *p, const struct tile_layout *l,
 {
     const struct tile_layout **at = vec_push(&p->arena, &p->layouts);
     const struct parts **of = vec_push(&p->arena, &p->parts);
-    if (!at || !of)
+    bool *spread = vec_push(&p->arena, &p->spread);
+    if (!at || !of || !spread)
         return PLAN_NO_LAYOUT;
     *at = l;
+    *spread = false;
     *of = parts;
     return (uint32_t)(p->layouts.n - 1);
 }

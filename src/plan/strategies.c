@@ -256,6 +256,7 @@ bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_no
         return false;
     tsr__arena_init(&scratch, p->session);
     struct making m = tsr__making(p, s, n, &scratch);
+    m.spread = p->spread.at[layout];
     bool ok = try_rule(&m, s->rule, out, i, layout);
     ok = try_rule(&m, s->other, out, i, layout) || ok;
     tsr__arena_free(&scratch);

@@ -4,6 +4,9 @@
 #include "nets.h"
 #include "topology/topology.h"
 
+#include <math.h>
+#include <unistd.h>
+
 #define MANY  16
 #define WORDS 48
 
@@ -28,14 +31,155 @@ static struct net *talking(const char *devices)
     return net_new(devices, 1e17, 1e16, 1e-9, 1e9);
 }
 
+// ---- what things cost --------------------------------------------------------------------------
+
+static int64_t price_of(struct net *t, enum tsr_collective what, int count, int size,
+                        const int *devices, int64_t bytes)
+{
+    struct topology_groups groups = {count, size, devices};
+    return tsr__topology_cost(t->topology, what, &groups, bytes);
+}
+
 static int64_t price(struct net *t, enum tsr_collective what, int64_t bytes)
 {
-    int devices[64];
-    int n = tsr_topology_devices(t->topology);
+    int devices[64], n = tsr_topology_devices(t->topology);
     for (int i = 0; i < n; i++)
         devices[i] = i;
-    struct topology_groups all = {1, n, devices};
-    return tsr__topology_cost(t->topology, what, &all, bytes);
+    return price_of(t, what, 1, n, devices, bytes);
+}
+
+// The lines of one axis of a grid a x b, all at the same time.
+static int64_t price_axis(struct net *t, enum tsr_collective what, int a, int b, int axis,
+                          int64_t bytes)
+{
+    int devices[64];
+    for (int i = 0; i < a * b; i++)
+        devices[i] = axis ? i : i % a * b + i / a;
+    return price_of(t, what, axis ? a : b, axis ? b : a, devices, bytes);
+}
+
+// Links along axis 1 of a grid (inside of hosts) and along axis 0 (between them), bytes per second.
+static void wire(struct net *t, int b, double inside, double between)
+{
+    for (size_t i = 0; i < t->topology->links.n; i++) {
+        struct topology_link *l = &t->topology->links.at[i];
+        l->bandwidth = l->from / b == l->to / b ? inside : between;
+    }
+}
+
+// The program of the next plan is written down.
+static void keep_program(struct net *t)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/tessera-answers-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    t->o.export_lp = path;
+}
+
+// CBC finds the same optimum in it.
+static void agree_with_cbc(struct net *t)
+{
+    char out[80], command[256], line[256] = "";
+    snprintf(out, sizeof out, "%s.txt", t->o.export_lp);
+    snprintf(command, sizeof command, "mv %s %s.lp && cbc %s.lp solve solu %s >%s.log 2>&1",
+             t->o.export_lp, t->o.export_lp, t->o.export_lp, out, t->o.export_lp);
+    assert_int_equal(system(command), 0);
+    FILE *f = fopen(out, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    assert_non_null(strstr(line, "Optimal"));
+    double found = strtod(strstr(line, "value") + strlen("value"), NULL), cost = (double)t->p.cost;
+    assert_true(fabs(found - cost) <= 1e-6 * cost + 1);
+    snprintf(command, sizeof command, "rm %s.*", t->o.export_lp);
+    assert_int_equal(system(command), 0);
+}
+
+// Plans with little more memory than the least that would do.
+static void plan_tight(struct net *t, tsr_value *out, int64_t more)
+{
+    assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
+    t->o.memory = 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    t->o.memory = t->p.needs_bytes + more;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.feasible && t->p.optimal);
+    size_t errors = tsr_finding_total(t->session, TSR_ERROR);
+    assert_int_equal(tsr_check(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
+}
+
+// ---- B4: batch and heads on a grid -------------------------------------------------------------
+
+#define SEQ   32
+#define SIZE  8
+#define WIDTH ((int64_t)64)
+
+struct shape_of_heads {
+    int64_t batch, heads, keys; // key heads, each for heads / keys others
+};
+
+static tsr_value *project(struct net *t, tsr_value *x, const char *name, int64_t batch, int64_t n)
+{
+    tsr_value *w = weight(t, word(name, 0), DIMS(WIDTH, n * SIZE));
+    tsr_value *p = node(t, "MatMul", x, w, word(name, 1));
+    p = reshape(t, p, DIMS(batch, SEQ, n, SIZE), word(name, 2));
+    return transpose(t, p, DIMS(0, 2, 1, 3), word(name, 3));
+}
+
+// Keys of one head for all that share it.
+static tsr_value *repeat(struct net *t, tsr_value *k, const char *name,
+                         const struct shape_of_heads *h)
+{
+    int64_t times = h->heads / h->keys, rank = 5;
+    const int64_t *wide = DIMS(h->batch, h->keys, times, SEQ, SIZE);
+    if (times == 1)
+        return k;
+    k = reshape(t, k, DIMS(h->batch, h->keys, 1, SEQ, SIZE), word(name, 4));
+    tsr_value *shape =
+        tsr_graph_add_initializer(t->g, word(name, 5), TSR_INT64, 1, &rank, wide, 5 * sizeof *wide);
+    k = node(t, "Expand", k, shape, word(name, 6));
+    return reshape(t, k, DIMS(h->batch, h->heads, SEQ, SIZE), word(name, 7));
+}
+
+static tsr_value *attend(struct net *t, tsr_value *x, const char *name, struct shape_of_heads h,
+                         tsr_value *mask)
+{
+    char q[16], k[16], v[16], s[16];
+    snprintf(q, sizeof q, "%sq", name);
+    snprintf(k, sizeof k, "%sk", name);
+    snprintf(v, sizeof v, "%sv", name);
+    snprintf(s, sizeof s, "%ss", name);
+    tsr_value *queries = project(t, x, q, h.batch, h.heads);
+    tsr_value *keys = repeat(t, project(t, x, k, h.batch, h.keys), k, &h);
+    tsr_value *values = repeat(t, project(t, x, v, h.batch, h.keys), v, &h);
+    keys = transpose(t, keys, DIMS(0, 1, 3, 2), word(k, 9));
+    tsr_value *y = node(t, "MatMul", queries, keys, word(s, 1));
+    if (mask)
+        y = node(t, "Add", y, mask, word(s, 2));
+    y = node(t, "MatMul", node(t, "Softmax", y, NULL, word(s, 3)), values, word(s, 4));
+    y = reshape(t, transpose(t, y, DIMS(0, 2, 1, 3), word(s, 5)),
+                DIMS(h.batch, SEQ, h.heads * SIZE), word(s, 6));
+    return node(t, "MatMul", y, weight(t, word(s, 7), DIMS(h.heads * SIZE, WIDTH)), word(s, 8));
+}
+
+static void batch_and_heads_take_an_axis_each(void **state)
+{
+    (void)state;
+    struct net *t = net_new("hosts:4x4", 1e17, 1e16, 1e-12, 1e9);
+    wire(t, 4, 1e9, 1e7); // one slow link between hosts for each fast one inside
+    tsr_value *x = input(t, "x", DIMS(4, SEQ, WIDTH));
+    tsr_value *y = attend(t, x, "a", (struct shape_of_heads){4, 8, 8}, NULL);
+    plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 14000);
+    int64_t bytes = 4 * SEQ * WIDTH * 4 / 4; // of one part of the batch
+    // Not even the sum over all is needed: the reader takes shares of it, so a reduce-scatter does, which is half.
+    int64_t least = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, 1, bytes);
+    assert_in_range(t->p.cost, least, price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "as1")),
+                        "{4,4:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}");
+    net_free(t);
 }
 
 // ---- B14: a sum of two partial results is combined once ----------------------------------------
@@ -51,6 +195,7 @@ static void sums_of_parts_take_one_reduction(void **state)
 {
     (void)state;
     struct net *t = talking("4");
+    keep_program(t);
     tsr_value *x = input(t, "x", DIMS(16, 64));
     tsr_value *y = node(t, "Add", branch(t, x, "a"), branch(t, x, "b"), "s");
     y = node(t, "Relu", node(t, "Add", y, x, "r"), NULL, "y"); // x is added once
@@ -58,13 +203,164 @@ static void sums_of_parts_take_one_reduction(void **state)
     plan(t, y);
     assert_int_equal(reductions(t), 1);
     assert_in_range(t->p.cost - price(t, TSR_ALL_REDUCE, 16 * 64 * 4), 0, 100); // half of two
+    agree_with_cbc(t);
     net_free(t);
+}
+
+// ---- B9: experts ---------------------------------------------------------------------------------
+
+// Tokens that lie by where they come from go to their experts and back: two all-to-alls.
+static void experts_take_two_exchanges(void **state)
+{
+    (void)state;
+    enum { EXPERTS = 4, PLACES = 8, WIDE = 32, INNER = 64 };
+    struct net *t = talking("4");
+    keep_program(t);
+    tsr_config *c;
+    // by source, expert, place
+    tsr_value *x = input(t, "x", DIMS(EXPERTS, EXPERTS, PLACES, WIDE));
+    tsr_value *h = node(t, "Relu", x, NULL, "h");
+    tsr_value *e = transpose(t, h, DIMS(1, 0, 2, 3), "e");
+    e = reshape(t, e, DIMS(EXPERTS, EXPERTS * PLACES, WIDE), "es");
+    e = node(t, "MatMul", e, weight(t, "up", DIMS(EXPERTS, WIDE, INNER)), "u");
+    e = node(t, "Relu", e, NULL, "r");
+    e = node(t, "MatMul", e, weight(t, "down", DIMS(EXPERTS, INNER, WIDE)), "d");
+    e = reshape(t, e, DIMS(EXPERTS, EXPERTS, PLACES, WIDE), "ds");
+    tsr_value *y = node(t, "Relu", transpose(t, e, DIMS(1, 0, 2, 3), "b"), NULL, "y");
+    assert_int_equal(tsr_model_add_config(t->m, "mine", 4, NULL, 0, &c), TSR_OK);
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(h), h, c, "{4,1,1,1:0,1,2,3}"), TSR_OK);
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(y), y, c, "{4,1,1,1:0,1,2,3}"), TSR_OK);
+    int64_t bytes = EXPERTS * EXPERTS * PLACES * WIDE * 4, weights = EXPERTS * WIDE * INNER * 4 * 2;
+    plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), weights / 8);
+    assert_int_equal(collectives(t, "AllToAll"), 2);
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "u")), "{4:0,1,2,3}");
+    int64_t two = 2 * price(t, TSR_ALL_TO_ALL, bytes);
+    assert_in_range(t->p.cost, two, two + price(t, TSR_ALL_REDUCE, 4) + 5000);
+    agree_with_cbc(t);
+    net_free(t);
+}
+
+// ---- B10: fewer key heads than devices ---------------------------------------------------------
+
+// Two key heads on eight devices: each lies four times, nothing of them travels.
+static void key_heads_are_repeated(void **state)
+{
+    (void)state;
+    struct net *t = talking("8");
+    keep_program(t);
+    tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));
+    tsr_value *y = attend(t, x, "g", (struct shape_of_heads){1, 8, 2}, NULL);
+    plan_tight(t, y, 4500);
+    assert_int_equal(collectives(t, "AllToAll"), 0);
+    assert_int_equal(reductions(t), 1);
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gs1")), "{1,8:0,1,2,3,4,5,6,7}");
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gk3")), "{1,2:(0,1,2,3),(4,5,6,7)}");
+    agree_with_cbc(t);
+    net_free(t);
+}
+
+// ---- B12: slow and fast axes -------------------------------------------------------------------
+
+static int64_t cost_on_grid(double inside, double between, const char *given)
+{
+    struct net *t = net_new("hosts:4x4", 1e17, 1e16, 1e-12, 1e9);
+    wire(t, 4, inside, between);
+    tsr_value *x = input(t, "x", DIMS(64, 64));
+    tsr_value *h = node(t, "MatMul", x, weight(t, "w", DIMS(64, 256)), "h");
+    tsr_value *y =
+        node(t, "MatMul", node(t, "Relu", h, NULL, "r"), weight(t, "u", DIMS(256, 64)), "y");
+    tsr_config *c;
+    assert_int_equal(tsr_model_add_config(t->m, "mine", 16, NULL, 0, &c), TSR_OK);
+    if (given)
+        assert_int_equal(
+            tsr_node_shard_text(tsr_value_producer(h), tsr_graph_value(t->g, "w"), c, given),
+            TSR_OK);
+    plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 30000);
+    int64_t cost = t->p.cost, part = 64 / 4 * 64 * 4;
+    int64_t fast = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, inside > between, part);
+    assert_true(given || (cost >= fast && cost < fast + fast / 4)); // on the fast axis, in shares
+    net_free(t);
+    return cost;
+}
+
+static void reductions_take_the_fast_axis(void **state)
+{
+    (void)state;
+    int64_t inside = cost_on_grid(1e9, 2e7, NULL), between = cost_on_grid(2e7, 1e9, NULL);
+    assert_true(llabs(inside - between) * 20 < inside); // swapped with the axes
+    // Weights cut along the slow axis: the sum goes over slow links.
+    int64_t slow = cost_on_grid(1e9, 2e7, "{1,4:(0,1,2,3),(4,5,6,7),(8,9,10,11),(12,13,14,15)}");
+    assert_true(slow > 5 * inside);
+}
+
+// ---- B13: order of gathers -----------------------------------------------------------------------
+
+// A value that is cut along both axes is wanted whole everywhere: the slow links carry the small pieces.
+static void slow_links_carry_small_pieces(void **state)
+{
+    (void)state;
+    const double fast = 1e9, slow = 2e7;
+    struct net *t = net_new("hosts:2x4", 1e17, 1e16, 1e-12, 1e9);
+    keep_program(t);
+    wire(t, 4, fast, slow);
+    tsr_config *c;
+    tsr_value *y = node(t, "Relu", weight(t, "w", DIMS(64, 128)), NULL, "y");
+    const char *name = "z";
+    tsr_node *n = tsr_graph_add_node(t->g, "custom", "Unknown", "z", &y, 1, &name, 1); // runs whole
+    assert_int_equal(tsr_model_add_config(t->m, "mine", 8, NULL, 0, &c), TSR_OK);
+    assert_int_equal(tsr_node_shard_text(tsr_value_producer(y), y, c, "S0,S1@2x4"), TSR_OK);
+    tsr_dim dims[] = {{1, ""}};
+    assert_int_equal(tsr_value_set_type(tsr_node_output(n, 0), TSR_FLOAT, 1, dims), TSR_OK);
+    plan(t, tsr_node_output(n, 0));
+    double bytes = 64 * 128 * 4;
+    double slow_first = (0.5 * bytes / 4 / slow + 0.75 * bytes / fast) * 1e12;
+    double fast_first = (0.75 * bytes / 2 / fast + 0.5 * bytes / slow) * 1e12;
+    // Links of one host carry at once, so the second part takes a third of what one link would.
+    double side_by_side = (0.5 * bytes / 4 / slow + 0.25 * bytes / fast) * 1e12;
+    assert_true((double)t->p.cost >= side_by_side * 0.99 && (double)t->p.cost <= slow_first * 1.01);
+    assert_true((double)t->p.cost < fast_first / 2);
+    agree_with_cbc(t);
+    net_free(t);
+}
+
+// ---- B18: what all layers read -------------------------------------------------------------------
+
+static int64_t cost_with_mask(bool pinned)
+{
+    struct net *t = talking("4");
+    tsr_config *c;
+    tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));
+    tsr_value *mask = node(t, "Relu", input(t, "m", DIMS(1, 1, SEQ, SEQ)), NULL, "mask");
+    assert_int_equal(tsr_model_add_config(t->m, "mine", 4, NULL, 0, &c), TSR_OK);
+    if (pinned)
+        assert_int_equal(
+            tsr_node_shard_text(tsr_value_producer(mask), mask, c, "{1,1,1,1:0,1,2,3}"), TSR_OK);
+    for (int i = 0; i < 6; i++)
+        x = node(t, "Add", x, attend(t, x, word("l", i), (struct shape_of_heads){1, 8, 8}, mask),
+                 word("x", i));
+    plan_tight(t, x, 8000);
+    int64_t cost = t->p.cost;
+    net_free(t);
+    return cost;
+}
+
+// Six layers read one mask: left open or pinned whole, the best plan is the same.
+static void masks_are_whole_in_any_case(void **state)
+{
+    (void)state;
+    assert_int_equal(cost_with_mask(false), cost_with_mask(true));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_and_heads_take_an_axis_each),
+        cmocka_unit_test(experts_take_two_exchanges),
+        cmocka_unit_test(key_heads_are_repeated),
+        cmocka_unit_test(reductions_take_the_fast_axis),
+        cmocka_unit_test(slow_links_carry_small_pieces),
         cmocka_unit_test(sums_of_parts_take_one_reduction),
+        cmocka_unit_test(masks_are_whole_in_any_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

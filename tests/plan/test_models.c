@@ -147,6 +147,63 @@ static void decoders_take_two_reductions_a_layer(void **state)
     }
 }
 
+static void shard(struct net *t, tsr_config *c, const char *w, const char *out, const char *how)
+{
+    tsr_node *n = tsr_value_producer(tsr_graph_value(t->g, out));
+    assert_int_equal(tsr_node_shard_text(n, tsr_graph_value(t->g, w), c, how), TSR_OK);
+}
+
+// Queries, keys, values and the first matrix by columns, the others by rows, and the best of what that leaves open.
+static int64_t by_hand(struct net *t, int layers, int devices)
+{
+    char columns[32], rows[32];
+    tsr_config *c;
+    snprintf(columns, sizeof columns, "{1,%d}", devices);
+    snprintf(rows, sizeof rows, "{%d,1}", devices);
+    assert_int_equal(tsr_model_add_config(t->m, "hand", devices, NULL, 0, &c), TSR_OK);
+    for (int i = 0; i < layers; i++) {
+        shard(t, c, word("q", 10 * i), word("q", 10 * i + 1), columns);
+        shard(t, c, word("k", 10 * i), word("k", 10 * i + 1), columns);
+        shard(t, c, word("v", 10 * i), word("v", 10 * i + 1), columns);
+        shard(t, c, word("wo", i), word("o", i), rows);
+        shard(t, c, word("wu", i), word("u", i), columns);
+        shard(t, c, word("wd", i), word("d", i), rows);
+    }
+    t->o.config = "hand";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    t->o.config = "free";
+    return t->p.cost;
+}
+
+// Whatever the devices, no plan is dearer than the one that is made by hand.
+static void plans_beat_those_by_hand(void **state)
+{
+    (void)state;
+    static const struct {
+        double flops, bandwidth, latency, link;
+    } hosts[] = {{50e9, 10e9, 5e-6, 5e9}, {1e15, 1e15, 1e-9, 1e9}, {1e13, 1e12, 1e-6, 1e11}};
+    for (size_t h = 0; h < TSR_COUNT(hosts); h++)
+        for (int devices = 2; devices <= 8; devices *= 2) {
+            struct net *t = net_new(word("", devices), hosts[h].flops, hosts[h].bandwidth,
+                                    hosts[h].latency, hosts[h].link);
+            tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));
+            for (int i = 0; i < 2; i++)
+                x = block(t, x, i);
+            assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+            int64_t hand = by_hand(t, 2, devices), most = 0;
+            for (size_t i = 0; i < t->p.devices; i++)
+                most = t->p.memory[i] > most ? t->p.memory[i] : most;
+            assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+            assert_true(t->p.optimal && t->p.cost <= hand);
+            t->o.memory =
+                most + most / 50; // values that are not followed count more than they hold
+            t->o.config = "same";
+            assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+            assert_true(t->p.optimal && t->p.cost <= hand);
+            net_free(t);
+        }
+}
+
 // ---- tokens against features: whoever is more is cut ------------------------------------------
 
 static void the_longer_side_of_a_product_is_cut(void **state)
@@ -259,6 +316,7 @@ int main(void)
         cmocka_unit_test(weights_alternate_in_columns_and_rows),
         cmocka_unit_test(attention_is_cut_by_heads),
         cmocka_unit_test(decoders_take_two_reductions_a_layer),
+        cmocka_unit_test(plans_beat_those_by_hand),
         cmocka_unit_test(the_longer_side_of_a_product_is_cut),
         cmocka_unit_test(tables_stay_where_they_are),
         cmocka_unit_test(limits_between_give_mixed_plans),
