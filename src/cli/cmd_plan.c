@@ -337,6 +337,7 @@ static int compare(struct cli *c)
 // The other model's sizes: its own, and the first's where it has none of that name.
 struct together {
     tsr_model *model;
+    const char **states;
     struct cli_dims dims;
     tsr_size sizes[2 * CLI_MAX_DIMS];
 };
@@ -362,8 +363,13 @@ static int read_together(struct cli *c, struct together *t, tsr_plan_options *o)
     const char *with = cli_value(c, "--with"), *steps = cli_value(c, "--steps");
     uint64_t n = 1;
     int code = cli_read_dims_of(c, "--with-dim", &t->dims);
-    if (code)
-        return code;
+    t->states = calloc(c->n_given + 1, sizeof *t->states);
+    if (code || !t->states)
+        return code ? code : EXIT_READ;
+    for (size_t i = 0; i < c->n_given; i++)
+        if (strcmp(c->given[i].option->name, "--state") == 0)
+            t->states[o->n_state++] = c->given[i].value;
+    o->state = t->states;
     if (!with && (steps || t->dims.n || cli_value(c, "--with-output")))
         return cli_usage(c,
                          "--steps, --with-dim and --with-output are of another model: --with it");
@@ -425,6 +431,7 @@ static int run(struct cli *c)
     if (t) {
         tsr_model_free(t->model);
         cli_free_dims(&t->dims);
+        free(t->states);
     }
     free(t);
     tsr_model_free(m);
@@ -440,6 +447,9 @@ static const struct option options_table[] = {
     {"-o", "OUT",
      "the model with its shardings (and OUT.topology.json, where a topology was given)"},
     {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
+    {"--state", "PAST=PRESENT",
+     "an output that is the input of the next run and stays on its devices (repeatable; one * "
+     "each)"},
     {"--with", "MODEL",
      "plan another model of the same weights at once (decode beside prefill): they lie the same in "
      "both"},

@@ -66,6 +66,8 @@ static bool forms_of(struct planner *p, const tsr_value *v, uint32_t first, size
         if (f)
             extend(f, time + TIME_COMBINE);
     }
+    if (r.stays && first != PLAN_NO_LAYOUT)
+        extend(&out->at[0], PLAN_TIMES * p->n_nodes);
     bool ok = !a.failed;
     tsr__arena_free(&a);
     return ok;
@@ -149,18 +151,15 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uin
 static bool add_values(struct account *m)
 {
     struct planner *p = m->p;
-    const tsr_graph *g = tsr_model_graph(p->model);
     for (size_t i = 0; i < p->given.n; i++) {
         const tsr_value *v = p->given.at[i];
         if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank),
                        PLAN_NO_LAYOUT, 0))
             return false;
     }
-    for (size_t i = 0; i < tsr_graph_initializer_count(g); i++) {
-        const tsr_value *v = tsr_graph_initializer(g, i);
-        if (!tsr_value_is_input(v) && !add_value(m, v, PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
+    for (size_t i = 0; i < p->constants.n; i++)
+        if (!add_value(m, p->constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
             return false;
-    }
     for (size_t i = 0; i < p->n_nodes; i++) {
         const struct plan_node *n = &p->nodes[i];
         for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++) {

@@ -44,9 +44,18 @@ bool tsr__planner_list(struct planner *p)
         if (mark_needed(p->nodes[i].node, needed))
             p->node_at[tsr__node_id(p->nodes[i].node)] = (int64_t)i;
     for (size_t k = 0; k < tsr_graph_input_count(g); k++) {
-        const tsr_value **at = vec_push(&p->arena, &p->given);
+        const tsr_value *v = tsr_graph_input(g, k);
+        bool here = p->stays && p->stays[tsr__value_id(v)];
+        const tsr_value **at =
+            here ? vec_push(&p->arena, &p->constants) : vec_push(&p->arena, &p->given);
         if (at)
-            *at = tsr_graph_input(g, k);
+            *at = v;
+    }
+    for (size_t k = 0; k < tsr_graph_initializer_count(g); k++) {
+        const tsr_value *v = tsr_graph_initializer(g, k);
+        const tsr_value **at = tsr_value_is_input(v) ? NULL : vec_push(&p->arena, &p->constants);
+        if (at)
+            *at = v;
     }
     return !p->arena.failed;
 }
@@ -213,6 +222,6 @@ bool tsr__planner_program(struct planner *p, int64_t memory)
     p->n_times = (uint32_t)(PLAN_TIMES * p->n_nodes + PLAN_TIMES);
     tsr__program_init(&p->program, p->work);
     return tsr__planner_classes(p, memory) && tsr__planner_followed(p) && tsr__planner_limits(p) &&
-           add_nodes(p) && add_edges(p) && tsr__use_constants(p) && !p->arena.failed &&
-           !p->work->failed;
+           add_nodes(p) && add_edges(p) && tsr__planner_state_edges(p) && tsr__use_constants(p) &&
+           !p->arena.failed && !p->work->failed;
 }

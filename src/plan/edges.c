@@ -69,7 +69,10 @@ struct readers tsr__planner_readers(struct planner *p, struct arena *a, const ts
         qsort(c.list.at, c.list.n, sizeof *c.list.at, by_node);
     if (c.list.n)
         r.last = c.list.at[c.list.n - 1].node;
-    if ((tsr_value_is_output(v) || c.leaves) && is_made_here(p, v)) {
+    r.stays = p->stays && p->stays[tsr__value_id(v)] && tsr_value_is_output(v);
+    if (r.stays)
+        r.last = p->n_nodes;
+    if (((tsr_value_is_output(v) && !r.stays) || c.leaves) && is_made_here(p, v)) {
         struct reader *out = vec_push(a, &c.list);
         if (out)
             *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
@@ -368,7 +371,7 @@ static bool connect_one(struct edge *e, struct reader *r)
         return true;
     bool ok = followed ? s && tsr__use_arrival(e, e->var, s, e->from->at.n, 0, r, run + 1)
                        : tsr__use_reader(e, r, NULL, 0);
-    return ok && tsr__use_producer(e, e->readers.n > 1 ? end_of(e) : run);
+    return ok && tsr__use_producer(e, e->readers.n > 1 || e->readers.stays ? end_of(e) : run);
 }
 
 static bool connect(struct edge *e)
@@ -398,8 +401,8 @@ static bool run_edge(struct edge *e)
     bool ok = !e->a->failed;
     if (ok && e->readers.n)
         ok = connect(e);
-    else if (ok && e->node == SIZE_MAX)
-        ok = tsr__use_producer(e, 0);
+    else if (ok && (e->node == SIZE_MAX || e->readers.stays))
+        ok = tsr__use_producer(e, e->node == SIZE_MAX ? 0 : end_of(e));
     return ok;
 }
 

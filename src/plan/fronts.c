@@ -21,6 +21,12 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     out->sized = root->sized;
     out->values = root->values;
     out->sums_done = true;
+    out->stays = root->stays;
+    for (size_t i = 0; i < root->states.n; i++) {
+        struct state_pair *at = vec_push(&out->arena, &out->states);
+        if (at)
+            *at = root->states.at[i];
+    }
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;
@@ -168,7 +174,10 @@ static void describe_node(struct describing *d, const struct plan_node *n)
         if (!v)
             continue;
         tsr_value_uses(v, is_read_later, d);
-        const tsr_value **out = tsr_value_is_output(v) ? vec_push(&d->s->p->arena, &d->out) : NULL;
+        bool stays = d->s->p->stays && d->s->p->stays[tsr__value_id(v)];
+        tsr__text_printf(&d->key, "%s", stays ? "s" : "");
+        const tsr_value **out =
+            tsr_value_is_output(v) && !stays ? vec_push(&d->s->p->arena, &d->out) : NULL;
         if (out) {
             *out = v;
             tsr__text_printf(&d->key, "o");

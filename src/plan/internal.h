@@ -75,6 +75,7 @@ struct reader {
 struct readers {
     struct reader *at;
     size_t n;
+    bool stays;  // to the end: an output that nobody is brought
     size_t last; // the last node that reads it; n_nodes for an output of the model
 };
 // A value with several readers may have a copy in another layout that some of them share.
@@ -88,6 +89,10 @@ struct parts {
     uint32_t layout;
     const struct device_group *groups;
     size_t n;
+};
+
+struct state_pair {
+    const tsr_value *past, *present;
 };
 
 struct planner {
@@ -120,7 +125,10 @@ struct planner {
     const unsigned char *outside; // by node id: what it reads of the range must leave it
     size_t gives;                 // the device that outputs and what leaves are brought to
     VEC(const tsr_value *) given; // lie whole on every device from the start
-    struct arena *work;           // of the program
+    VEC(const tsr_value *) constants;
+    unsigned char *stays; // by value id: outputs and inputs that stay on their devices, or NULL
+    VEC(struct state_pair) states;
+    struct arena *work; // of the program
     struct program program;
     uint32_t n_times; // of the program; PLAN_TIMES for each node
     // Devices of one class have the same memory. No limit: no class.
@@ -187,6 +195,17 @@ int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
 // The collectives of a move, for counting: calls count for each step.
 void tsr__planner_steps(struct planner *p, uint32_t from, uint32_t to, const struct plan_value *v,
                         void (*count)(void *data, const char *op), void *data);
+
+// state.c
+// Reads what stays from one run to the next: "past=present", or the model's metadata. After the values.
+tsr_status tsr__planner_states(struct planner *p, const char *const *state, size_t n) TSR_MUST_USE;
+// Outputs that are the states of another model stay too.
+bool tsr__planner_hands_over(struct planner *p, const struct planner *to);
+bool tsr__planner_state_edges(struct planner *p); // of the program
+// The node and slot that make a value; false: none that is planned.
+bool tsr__planner_made_by(const struct planner *p, const tsr_value *v, struct reader *out);
+// Writes it into the metadata.
+tsr_status tsr__planner_keep_states(struct planner *p) TSR_MUST_USE;
 
 // values.c
 // Sizes of a rule's factors in numbers; -1: not known.

@@ -251,6 +251,44 @@ static bool link_weights(struct joint *j)
     return true;
 }
 
+// What the first hands over lies as the other reads it.
+static bool link_state(struct joint *j, const tsr_value *present, const tsr_value *past)
+{
+    struct planner *p = j->p[0], *q = j->p[1];
+    struct reader from;
+    struct readers r = tsr__planner_readers(q, &p->arena, past);
+    const struct strategy *t = r.n ? strategy_of(q, &r.at[0]) : NULL;
+    if (!t || !tsr__planner_made_by(p, present, &from))
+        return !p->arena.failed;
+    const struct strategy *s = p->nodes[from.node].strategy;
+    int64_t *table = ARENA_ARRAY(&p->arena, int64_t, s->at.n * t->at.n + 1);
+    for (size_t i = 0; table && i < s->at.n; i++)
+        for (size_t k = 0; k < t->at.n; k++) {
+            uint32_t out = s->at.at[i].out[from.slot], in = t->at.at[k].in[r.at[0].slot];
+            bool same = tsr__layout_equal(p->layouts.at[out], q->layouts.at[in]);
+            table[i * t->at.n + k] = same ? 0 : COST_FORBIDDEN;
+        }
+    if (table)
+        tsr__program_edge(&j->program, j->first[0] + p->nodes[from.node].var,
+                          j->first[1] + q->nodes[r.at[0].node].var, table);
+    j->twin[1][tsr__value_id(past)] = present;
+    return table && !j->program.arena->failed;
+}
+
+static bool link_states(struct joint *j)
+{
+    const tsr_graph *g = tsr_model_graph(j->p[0]->model);
+    for (size_t i = 0; i < j->p[1]->states.n; i++) {
+        const struct state_pair *x = &j->p[1]->states.at[i];
+        for (size_t k = 0; k < tsr_graph_output_count(g); k++) {
+            const tsr_value *v = tsr_graph_output(g, k);
+            if (str_eq(tsr__value_str(v), tsr__value_str(x->present)) && !link_state(j, v, x->past))
+                return false;
+        }
+    }
+    return true;
+}
+
 // ---- what only one of them has -----------------------------------------------------------------
 
 static bool read_before(const tsr_node *n, size_t i)
@@ -306,7 +344,7 @@ static bool build(struct joint *j, int64_t memory)
     tsr__program_init(&j->program, a);
     choose_shift(j);
     return pair_weights(j) && add_program(j, 0) && add_program(j, 1) && link_weights(j) &&
-           add_own(j, 0) && add_own(j, 1);
+           link_states(j) && add_own(j, 0) && add_own(j, 1);
 }
 
 // ---- the answer --------------------------------------------------------------------------------
@@ -328,6 +366,8 @@ static tsr_status write_part(struct joint *j, int m, const uint32_t *choice, con
         st = tsr__planner_write(p, p->config);
     if (st == TSR_OK)
         st = tsr__planner_keep_topology(p);
+    if (st == TSR_OK)
+        st = tsr__planner_keep_states(p);
     if (st == TSR_OK)
         st = tsr__planner_tell(p, &told);
     *out = (tsr_plan_part){.config = told.config,

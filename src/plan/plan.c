@@ -343,6 +343,8 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (st == TSR_OK)
         st = tsr__planner_keep_topology(p);
     if (st == TSR_OK)
+        st = tsr__planner_keep_states(p);
+    if (st == TSR_OK)
         st = summarize(p, &r, ms, out);
     if (st == TSR_OK)
         out->one_device = tsr__planner_one_device(p);
@@ -367,6 +369,10 @@ static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_p
     if (st == TSR_OK && !tsr__planner_values(&q, o->with_sizes, o->n_with_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK)
+        st = tsr__planner_states(&q, o->state, o->n_state);
+    if (st == TSR_OK && !tsr__planner_hands_over(p, &q))
+        st = TSR_NOMEM;
+    if (st == TSR_OK)
         st = tsr__plan_joint(p, &q, o, out);
     tsr__arena_free(&q.arena);
     return st;
@@ -385,6 +391,8 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
         st = find_config(&p, o.config, o.stages != 0);
     if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
         st = TSR_NOMEM;
+    if (st == TSR_OK && !o.with)
+        st = tsr__planner_states(&p, o.state, o.n_state);
     if (st == TSR_OK)
         st = o.with     ? solve_with(&p, &o, &s)
              : o.stages ? tsr__plan_stages(&p, &o, &s)

@@ -255,6 +255,8 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
         st = set_stages(s, &line);
     if (st == TSR_OK)
         st = tsr__planner_keep_topology(s->p);
+    if (st == TSR_OK)
+        st = tsr__planner_keep_states(s->p);
     return st == TSR_OK ? tsr__planner_tell(s->p, out) : st;
 }
 

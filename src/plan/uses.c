@@ -536,14 +536,13 @@ static bool use_shared(struct edge *e, uint32_t fixed)
 bool tsr__use_constants(struct planner *p)
 {
     static const int64_t zero[1] = {0};
-    const tsr_graph *g = tsr_model_graph(p->model);
     if (!p->n_classes)
         return true;
     bool *own = ARENA_ARRAY(p->work, bool, tsr__model_value_ids(p->model) + 1);
     uint32_t fixed = tsr__program_node(&p->program, STR("constants"), 1, zero);
     bool ok = own != NULL;
-    for (size_t i = 0; ok && i < tsr_graph_initializer_count(g); i++) {
-        const tsr_value *v = tsr_graph_initializer(g, i);
+    for (size_t i = 0; ok && i < p->constants.n; i++) {
+        const tsr_value *v = p->constants.at[i];
         struct arena a;
         struct edge e = {.p = p, .a = &a, .v = v, .value = &p->values[tsr__value_id(v)]};
         tsr__arena_init(&a, p->session);

@@ -114,6 +114,31 @@ def decodes(tessera, decode, folder):
         assert got == want, "%d devices: %s, whole %s" % (n, got, want)
 
 
+def is_planned(tessera, decode, folder):
+    """The planner is told of the cache: it stays cut by heads on the devices of its layer, also in stages, and the partition
+    finds that in the model."""
+    model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "planned.onnx", "parts"))
+    decoder(model)
+    want = tokens(decode, model)
+    sizes = ["--dim", "batch=1", "--dim", "past=4000", "--dim", "total=4001"]
+    for n, words in ((2, ()), (4, ()), (4, ("--stages", "2", "--objective", "throughput"))):
+        whole = json.loads(call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--json")[0])["cost"]
+        doc = json.loads(call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--state", "past_*=present_*", "-o", cut, "--json")[0])
+        assert doc["cost"] < whole, "a cache that stays costs %d, one that moves %d" % (doc["cost"], whole)
+        call(tessera, "partition", cut, "-o", parts, "--force")
+        manifest = witness.check_folder(parts)
+        assert len(manifest["states"]) == 2 * LAYERS
+        ports = {p["name"]: p["sharding"] for p in manifest["inputs"] + manifest["outputs"]}
+        of = lambda i: doc["stages"][i * len(doc["stages"]) // LAYERS]["devices"] if words else range(n)
+        for i in (0, LAYERS - 1):
+            heads = "{1,%d,1,1:%s}" % (len(of(i)), ",".join(map(str, of(i))))
+            assert ports["past_%d_k" % i] == ports["present_%d_k" % i] == heads, (n, words, ports)
+        got = tokens(decode, model, parts)
+        assert got == want, "%d devices %s: %s, whole %s" % (n, words, got, want)
+    call(tessera, "plan", model, "--devices", "2", "--state", "past_*=nothing_*", expect=1)
+    call(tessera, "plan", model, "--devices", "2", "--state", "past_0_k", expect=1)
+
+
 def runs_once(tessera, folder):
     """`run` takes and gives whole tensors, whatever is kept cut; also as the model's metadata says."""
     model, cut, parts, data, out = (os.path.join(folder, f) for f in ("m.onnx", "cut.onnx", "once", "in.npz", "out.npz"))
@@ -191,7 +216,7 @@ def main():
     tessera, decode = sys.argv[1:3]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="tessera-ports-") as folder:
-        for what, args in ((decodes, (decode,)), (runs_once, ()), (any_batch, ()), (is_refused, ()), (dry, ())):
+        for what, args in ((decodes, (decode,)), (is_planned, (decode,)), (runs_once, ()), (any_batch, ()), (is_refused, ()), (dry, ())):
             try:
                 what(tessera, *args, folder)
             except Exception as x:

@@ -202,6 +202,74 @@ static void equal_bytes_are_the_same_weight(void **state)
     net_free(t);
 }
 
+// Keys of all tokens; and of one more, put to those that are there, then compared with.
+static void add_keys(struct net *t, tsr_model *m, int64_t past)
+{
+    struct net other = *t;
+    other.m = m;
+    other.g = tsr_model_graph(m);
+    tsr_value *x = input(&other, "x", DIMS(past ? 1 : 4096, WIDTH));
+    const char *name = past ? "new" : "present";
+    tsr_value *k = node(&other, "MatMul", x, weight(&other, "keys", DIMS(WIDTH, WIDTH)), name);
+    if (past) {
+        tsr_node *n =
+            add_node(&other, "Concat", input(&other, "past", DIMS(past, WIDTH)), k, "present");
+        assert_int_equal(tsr_node_set_int(n, "axis", 0), TSR_OK);
+        k = tsr_node_output(n, 0);
+        tsr_value *s = node(&other, "MatMul", x, transpose(&other, k, DIMS(1, 0), "turned"), "s");
+        assert_int_equal(tsr_graph_add_output(other.g, s), TSR_OK);
+    }
+    assert_int_equal(tsr_graph_add_output(other.g, k), TSR_OK);
+}
+
+static void caches_lie_the_same(void **state)
+{
+    (void)state;
+    static const char *const states[] = {"pa*t=pre*ent"};
+    int64_t cost[2];
+    for (int stays = 0; stays < 2; stays++) {
+        struct net *t = new_net();
+        tsr_model *with = t->o.with = add_model(t);
+        add_keys(t, t->m, 0);
+        add_keys(t, with, 4095);
+        t->o.steps = 100;
+        t->o.state = states;
+        t->o.n_state = (size_t)stays;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        cost[stays] = t->p.cost;
+        if (stays) {
+            char text[64];
+            snprintf(text, sizeof text, "%s", stored_as(t->m, "present", "present"));
+            assert_string_equal(text, stored_as(with, "present", "present"));
+            assert_string_equal(text, stored_as(with, "present", "past"));
+            assert_true(strstr(text, "2") != NULL); // cut
+            assert_string_equal(tsr_model_metadata(with, "ai.tessera.state"), "past=present");
+            assert_string_equal(tsr_model_metadata(t->m, "ai.tessera.keep_cut"), "present");
+        } else {
+            assert_null(tsr_model_metadata(with, "ai.tessera.state"));
+        }
+        tsr_model_free(with);
+        net_free(t);
+    }
+    assert_true(cost[1] < cost[0]); // each device reads its part alone
+}
+
+static void wrong_states_are_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"past", "past=absent", "nobody=present"};
+    for (size_t i = 0; i < TSR_COUNT(wrong); i++) {
+        struct net *t = new_net();
+        add_keys(t, t->m, 15);
+        t->o.state = &wrong[i];
+        t->o.n_state = 1;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+        size_t n = tsr_finding_count(t->session);
+        assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-state");
+        net_free(t);
+    }
+}
+
 static void wrong_pairs_are_refused(void **state)
 {
     (void)state;
@@ -248,6 +316,8 @@ int main(void)
         cmocka_unit_test(shared_weights_count_once),
         cmocka_unit_test(others_weights_are_counted),
         cmocka_unit_test(equal_bytes_are_the_same_weight),
+        cmocka_unit_test(caches_lie_the_same),
+        cmocka_unit_test(wrong_states_are_refused),
         cmocka_unit_test(wrong_pairs_are_refused),
         cmocka_unit_test(memory_may_fail),
     };
