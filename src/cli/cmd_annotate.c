@@ -59,7 +59,7 @@ static FILE *open_plan(struct editor *e, const char *path)
     return f;
 }
 
-static void run_script(struct editor *e, const char *path)
+void edit_run_script(struct editor *e, const char *path)
 {
     FILE *f = fopen(path, "r");
     char *line = NULL;
@@ -91,7 +91,7 @@ static void run_edits(struct editor *e, const struct cli *c)
         const char *name = c->given[i].option->name;
         bool cascade = i + 1 < c->n_given && !strcmp(c->given[i + 1].option->name, "--cascade");
         if (!strcmp(name, "--script"))
-            run_script(e, c->given[i].value);
+            edit_run_script(e, c->given[i].value);
         else if (c->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim"))
             edit_apply(e, name, c->given[i].value, cascade);
     }

@@ -32,6 +32,8 @@ bool edit_begin(struct editor *e, struct cli *c, tsr_model *m); // false: out of
 void edit_end(struct editor *e);
 // Applies one edit; problems are told and remembered in e->code, and work goes on.
 void edit_apply(struct editor *e, const char *option, const char *value, bool cascade);
+// All edits of a file: one in each line, or the document of a plan (cmd_annotate.c).
+void edit_run_script(struct editor *e, const char *path);
 // Says what is wrong with an edit and notes the exit code (EXIT_NO or EXIT_USAGE).
 void edit_wrong(struct editor *e, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
