@@ -350,7 +350,7 @@ static bool build(struct joint *j, int64_t memory)
 // ---- the answer --------------------------------------------------------------------------------
 
 static tsr_status write_part(struct joint *j, int m, const uint32_t *choice, const char *config,
-                             tsr_plan_part *out)
+                             int64_t *peak, tsr_plan_part *out)
 {
     struct planner *p = j->p[m];
     struct arena *a = &p->session->results[RESULT_PLAN];
@@ -359,7 +359,7 @@ static tsr_status write_part(struct joint *j, int m, const uint32_t *choice, con
     for (size_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].strategy)
             p->nodes[i].choice = choice[j->first[m] + p->nodes[i].var];
-    if (!memory || !tsr__planner_memory(p, memory, NULL))
+    if (!memory || !tsr__planner_memory(p, memory, peak))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_config(p, config);
     if (st == TSR_OK)
@@ -387,11 +387,14 @@ static tsr_status tell(struct joint *j, const struct program_result *r, const ts
     size_t n = (size_t)j->p[0]->n;
     tsr_plan_part *parts = ARENA_ARRAY(a, tsr_plan_part, 2);
     int64_t *memory = ARENA_ARRAY(a, int64_t, n);
-    tsr_status st = parts && memory ? TSR_OK : TSR_NOMEM;
+    int64_t *peak = ARENA_ARRAY(a, int64_t, 2 * n);
+    tsr_status st = parts && memory && peak ? TSR_OK : TSR_NOMEM;
     for (int m = 0; m < 2 && st == TSR_OK; m++)
-        st = write_part(j, m, r->choice, o->config, &parts[m]);
+        st = write_part(j, m, r->choice, o->config, peak + (size_t)m * n, &parts[m]);
     if (st != TSR_OK)
         return st;
+    for (size_t d = 0; d < n; d++)
+        peak[d] = peak[n + d] > peak[d] ? peak[n + d] : peak[d];
     for (size_t d = 0; d < n; d++)
         memory[d] =
             parts[0].memory[d] > parts[1].memory[d] ? parts[0].memory[d] : parts[1].memory[d];
@@ -400,6 +403,7 @@ static tsr_status tell(struct joint *j, const struct program_result *r, const ts
     out->n_parts = 2;
     out->shared = j->shared;
     out->memory = memory;
+    out->peak = peak;
     out->config = parts[0].config;
     out->collectives = parts[0].collectives;
     out->n_collectives = parts[0].n_collectives;
