@@ -414,3 +414,19 @@ tsr_status tsr__front_least(struct staging *s, struct kind *k, size_t i, size_t 
     *out = f->least = least.found ? least.least : INT64_MAX;
     return st;
 }
+
+tsr_status tsr__front_explain(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
+                              const char *node, tsr_plan_summary *out)
+{
+    struct arena scratch;
+    struct planner *p = &k->p;
+    tsr__arena_init(&scratch, p->session);
+    p->work = &scratch;
+    select_range(s, k, i, j);
+    tsr_status st = tsr__planner_program(p, limit_of(s, memory)) ? TSR_OK : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = tsr__planner_explain(p, &p->program, node, out);
+    p->work = &p->arena;
+    tsr__arena_free(&scratch);
+    return st;
+}

@@ -158,6 +158,8 @@ tsr_status tsr__planner_solve(const struct program *g, struct arena *a,
                               struct program_result *r) TSR_MUST_USE;
 tsr_status tsr__planner_export(tsr_session *s, const struct program *g,
                                const char *path) TSR_MUST_USE;
+// The node of that name, or that makes a value of that name; NULL: none that is planned.
+const struct plan_node *tsr__planner_find(const struct planner *p, const char *name);
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
                                 tsr_plan_summary *out) TSR_MUST_USE;

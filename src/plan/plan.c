@@ -189,7 +189,7 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
 
 // ---- why ---------------------------------------------------------------------------------------
 
-static const struct plan_node *find_node(const struct planner *p, const char *name)
+const struct plan_node *tsr__planner_find(const struct planner *p, const char *name)
 {
     for (size_t i = 0; i < p->n_nodes; i++) {
         const struct plan_node *n = &p->nodes[i];
@@ -209,7 +209,7 @@ tsr_status tsr__planner_explain(struct planner *p, const struct program *g, cons
                                 tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
-    const struct plan_node *n = find_node(p, name);
+    const struct plan_node *n = tsr__planner_find(p, name);
     if (!n) {
         struct place at = PLACE_NONE;
         at.node = str_of(name);

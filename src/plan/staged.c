@@ -186,6 +186,35 @@ static tsr_status one_device(struct staging *s, tsr_plan_summary *out)
     return st;
 }
 
+// What the whole plan costs if a stage takes so long.
+static int64_t cost_with(const struct staging *s, const tsr_plan_summary *p, size_t stage,
+                         int64_t time)
+{
+    int64_t sum = s->common, most = 0;
+    for (size_t k = 0; k < p->n_stages; k++) {
+        int64_t own = p->stages[k].transfer + (k == stage ? time : p->stages[k].time);
+        sum += own;
+        most = own > most ? own : most;
+    }
+    return p->objective == TSR_THROUGHPUT ? most + s->common : sum;
+}
+
+// The stages stay as they are; in one of them the node runs otherwise.
+static tsr_status explain(struct staging *s, const struct line *line, const char *name,
+                          tsr_plan_summary *out)
+{
+    const struct plan_node *n = tsr__planner_find(s->p, name);
+    size_t at = n ? (size_t)(n - s->p->nodes) : SIZE_MAX, k = 0;
+    while (n && s->cut[line->at[k].end] <= at)
+        k++;
+    const struct stage *x = &line->at[k];
+    tsr_status st = tsr__front_explain(s, x->kind, x->begin, x->end, x->memory, name, out);
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
+        list[i].cost = list[i].feasible ? cost_with(s, out, k, list[i].cost) : 0;
+    return st;
+}
+
 // ---- why not -----------------------------------------------------------------------------------
 
 static tsr_status refuse(struct staging *s, const tsr_plan_options *o, tsr_plan_summary *out)
@@ -257,7 +286,9 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
         st = tsr__planner_keep_topology(s->p);
     if (st == TSR_OK)
         st = tsr__planner_keep_states(s->p);
-    return st == TSR_OK ? tsr__planner_tell(s->p, out) : st;
+    if (st == TSR_OK)
+        st = tsr__planner_tell(s->p, out);
+    return st == TSR_OK && o->explain ? explain(s, &line, o->explain, out) : st;
 }
 
 tsr_status tsr__plan_stages(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)

@@ -71,6 +71,9 @@ tsr_status tsr__front_least(struct staging *s, struct kind *k, size_t i, size_t 
 // The same once more, without haste; k->p then holds the range with its nodes' choices.
 tsr_status tsr__front_take(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
                            struct point *out) TSR_MUST_USE;
+// The ways to run a node of the range, and what the range then takes at best: choices of the summary.
+tsr_status tsr__front_explain(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
+                              const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 void tsr__stages_free(struct staging *s);
 
 // stages.c

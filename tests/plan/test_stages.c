@@ -305,6 +305,40 @@ static void unlike_speeds_give_unlike_stages(void **state)
     net_free(t);
 }
 
+// What is chosen costs what the plan costs, and no other way is cheaper.
+static size_t explain(const struct chain *c, const char *node, tsr_objective what)
+{
+    struct net *t = net_new("full:4", FLOPS, BANDWIDTH, LATENCY, LINK);
+    size_t chosen = 0;
+    t->o.explain = node;
+    plan_stages(t, c, 2, what);
+    for (size_t i = 0; i < t->p.n_choices; i++) {
+        const tsr_plan_choice *x = &t->p.choices[i];
+        chosen += x->chosen;
+        assert_true(!x->chosen || x->cost == t->p.cost);
+        assert_true(!x->feasible || x->cost >= t->p.cost);
+    }
+    assert_int_equal(chosen, 1);
+    size_t n = t->p.n_choices;
+    t->o.explain = "nobody";
+    t->o.config = "again";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    net_free(t);
+    return n;
+}
+
+static void choices_are_explained(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 5, .kernel = {9, 11, 7, 11, 9}};
+    size_t several = 0;
+    for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++)
+        for (int i = 0; i < c.n; i++)
+            several += explain(&c, (const char *[]){"y0", "y1", "y2", "y3", "y4"}[i],
+                               (tsr_objective)what) > 1;
+    assert_true(several > 0);
+}
+
 // ---- what does not go --------------------------------------------------------------------------
 
 static void no_room_is_told(void **state)
@@ -371,6 +405,7 @@ int main(void)
         cmocka_unit_test(the_number_of_stages_is_chosen),
         cmocka_unit_test(unlike_memories_give_unlike_stages),
         cmocka_unit_test(unlike_speeds_give_unlike_stages),
+        cmocka_unit_test(choices_are_explained),
         cmocka_unit_test(no_room_is_told),
         cmocka_unit_test(too_many_stages_are_refused),
         cmocka_unit_test(memory_may_fail),
