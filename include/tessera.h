@@ -501,13 +501,13 @@ typedef struct tsr_size {
     const char *name;
     int64_t size;
 } tsr_size;
-/* Puts a random valid sharding on every node of the main graph that its rule allows to be cut, in place of what the node says
+/* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in place of what the node says
  * under c: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
- * than they come. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
+ * than they come; now and then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
  * elements: symbolic ones only where sizes (the least that they will have) say how many. */
 TSR_API tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed,
                                           const tsr_size *sizes, size_t n);
-/* What the nodes of the main graph say under c, as lines that `tessera annotate --script` takes. Owned by the session until the
+/* What the nodes say under c, as lines that `tessera annotate --script` takes. Owned by the session until the
  * next call. */
 TSR_API tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out);
 

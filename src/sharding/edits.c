@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // edits.c - what a configuration says about a model, as the edits that say it: one line each, in the
-// words of `tessera annotate --script`. Nodes are named by their place in the main graph.
+// words of `tessera annotate --script`. Nodes are named by their place in their graph.
 #include "sharding/internal.h"
 
 struct lines {
@@ -43,7 +43,7 @@ static bool add_config(struct lines *l, const tsr_config *c)
 }
 
 // The notation counts dimensions from the last, so the rank must be the real one, declared or not.
-static tsr_status add_spec(struct lines *l, const tsr_spec *p, int64_t index)
+static tsr_status add_spec(struct lines *l, const tsr_spec *p, struct str path)
 {
     const tsr_value *v = tsr_spec_value(p);
     struct shape shape = tsr__shapes_piece(l->shapes, v);
@@ -52,23 +52,57 @@ static tsr_status add_spec(struct lines *l, const tsr_spec *p, int64_t index)
     if (st != TSR_OK || !layout)
         return st;
     struct str text = tsr__notation_print(l->arena, layout);
-    return add_line(l, tsr__arena_printf(l->arena, "--shard \"#%lld\":\"%s\"=" STR_FMT,
-                                         (long long)index, tsr_value_name(v), STR_ARG(text)))
+    return add_line(l, tsr__arena_printf(l->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
+                                         STR_ARG(path), tsr_value_name(v), STR_ARG(text)))
                ? TSR_OK
                : TSR_NOMEM;
 }
 
-static tsr_status add_node(struct lines *l, const tsr_node_config *nc, int64_t index)
+static tsr_status add_node(struct lines *l, const tsr_node_config *nc, struct str path)
 {
     int64_t stage;
     tsr_status st = TSR_OK;
     if (tsr_node_config_stage(nc, &stage) &&
-        !add_line(l, tsr__arena_printf(l->arena, "--stage #%lld=%lld", (long long)index,
+        !add_line(l, tsr__arena_printf(l->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
                                        (long long)stage)))
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc) && st == TSR_OK; i++)
         if (tsr_spec_value(tsr_node_config_spec(nc, i)))
-            st = add_spec(l, tsr_node_config_spec(nc, i), index);
+            st = add_spec(l, tsr_node_config_spec(nc, i), path);
+    return st;
+}
+
+static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_config *c,
+                            struct str before);
+
+static tsr_status add_bodies(struct lines *l, const tsr_node *n, const tsr_config *c,
+                             struct str path)
+{
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; i < tsr_node_attr_count(n) && st == TSR_OK; i++) {
+        const tsr_attr *a = tsr_node_attr(n, i);
+        if (tsr_attr_graph_count(a) != 1)
+            continue;
+        struct str inner =
+            tsr__arena_printf(l->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(a));
+        st = inner.p ? add_graph(l, tsr_attr_graph(a, 0), c, inner) : TSR_NOMEM;
+    }
+    return st;
+}
+
+static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_config *c,
+                            struct str before)
+{
+    int64_t index = 0;
+    tsr_status st = TSR_OK;
+    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n), index++) {
+        const tsr_node_config *nc = tsr_node_find_config(n, c);
+        struct str path =
+            tsr__arena_printf(l->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index);
+        st = !path.p ? TSR_NOMEM : nc ? add_node(l, nc, path) : TSR_OK;
+        if (st == TSR_OK)
+            st = add_bodies(l, n, c, path);
+    }
     return st;
 }
 
@@ -79,14 +113,9 @@ tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
     tsr__arena_init(&a, tsr_model_session(m));
     struct lines l = {.arena = &a, .shapes = tsr__shapes_new(&a, m)};
     tsr_status st = l.shapes && add_config(&l, c) ? TSR_OK : TSR_NOMEM;
-    int64_t index = 0;
-    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && st == TSR_OK;
-         n = tsr_node_next(n), index++) {
-        const tsr_node_config *nc = tsr_node_find_config(n, c);
-        if (nc)
-            st = add_node(&l, nc, index);
-    }
-    struct str text = {0};
+    struct str text = STR("");
+    if (st == TSR_OK)
+        st = add_graph(&l, tsr_model_graph(m), c, text);
     if (st == TSR_OK)
         text = tsr__arena_str(kept, (struct str){l.text, l.n});
     tsr__arena_free(&a);

@@ -5,7 +5,8 @@
 // cuts one factor of the node's rule, or copies. Now and then a factor is split first, which gives
 // strided shards, or the parts of one cut have unequally many copies. What that means for the inputs
 // is written down; outputs are left open, said as they come, or asked for in some other layout. The
-// solver has the last word, so that what is written is what the flow will do. Knows no costs.
+// solver has the last word, so that what is written is what the flow will do. Nodes of bodies are cut like those
+// around them; now and then the nodes are two or three stages, each with devices of its own. Knows no costs.
 #include "sharding/solve.h"
 
 #include <stdlib.h>
@@ -21,6 +22,8 @@ struct dice {
     const struct shapes *shapes;
     struct dim_sizes *sizes;
     int64_t n_all;
+    int64_t first, n; // devices of the stage: all, or a run of them
+    bool inside;      // in a body, where symbols may mean something else
     uint64_t state;
 };
 
@@ -80,12 +83,12 @@ static bool draw_devices(struct dice *r, struct grid *g)
     g->at = tsr__arena_array(&r->scratch, (size_t)r->n_all, sizeof(*g->at), _Alignof(int64_t));
     if (!g->devices || !g->at)
         return false;
-    for (int64_t d = 0; d < r->n_all; d++) {
+    for (int64_t d = 0; d < r->n; d++) {
         int64_t k = below(r, d + 1);
         g->devices[d] = g->devices[k];
-        g->devices[k] = d;
+        g->devices[k] = r->first + d;
     }
-    g->n = chance(r, 75) ? r->n_all : 1 + below(r, r->n_all);
+    g->n = chance(r, 75) ? r->n : 1 + below(r, r->n);
     if (chance(r, 65))
         qsort(g->devices, (size_t)g->n, sizeof(*g->devices), by_number);
     return true;
@@ -135,7 +138,7 @@ static bool draw_grid(struct dice *r, struct grid *g)
 
 static int64_t size_of(struct dice *r, tsr_dim d)
 {
-    return tsr__dim_sizes_of(r->sizes, d);
+    return r->inside ? d.value : tsr__dim_sizes_of(r->sizes, d);
 }
 
 static bool may_cut(struct dice *r, const struct rule_factor *f, const struct grid *g, int64_t cuts)
@@ -452,6 +455,69 @@ static tsr_status shard_node(struct dice *r, tsr_node *n)
     return st;
 }
 
+static tsr_status shard_graph(struct dice *r, tsr_graph *g);
+
+static tsr_status shard_bodies(struct dice *r, tsr_node *n)
+{
+    struct control c;
+    tsr_status st = TSR_OK;
+    bool around = r->inside;
+    if (!tsr__control_of(n, &c))
+        return TSR_OK;
+    r->inside = true;
+    for (int k = 0; k < c.n_bodies && st == TSR_OK; k++)
+        st = shard_graph(r, c.bodies[k]);
+    r->inside = around;
+    return st;
+}
+
+static tsr_status shard_graph(struct dice *r, tsr_graph *g)
+{
+    tsr_status st = TSR_OK;
+    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n)) {
+        st = shard_node(r, n);
+        if (st == TSR_OK)
+            st = shard_bodies(r, n);
+    }
+    return st;
+}
+
+// ---- stages ------------------------------------------------------------------------------------
+
+static bool has_stages(const tsr_graph *g, const tsr_config *c)
+{
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
+        int64_t stage;
+        const tsr_node_config *nc = tsr_node_find_config(n, c);
+        if (nc && tsr_node_config_stage(nc, &stage))
+            return true;
+    }
+    return false;
+}
+
+// The main graph in two or three runs of nodes, each on a run of the devices.
+static tsr_status shard_stages(struct dice *r, tsr_graph *g)
+{
+    int64_t most = r->n_all < 3 ? r->n_all : 3, stages = 2 + below(r, most - 1);
+    int64_t nodes = (int64_t)tsr_graph_node_count(g), at = 0, stage = 0;
+    int64_t next = 1 + below(r, nodes - 1);
+    tsr_status st = TSR_OK;
+    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n), at++) {
+        if (at == next && stage + 1 < stages) {
+            stage++;
+            next = at + 1 + below(r, nodes - at);
+        }
+        r->first = tsr__tile_start(r->n_all, stages, stage);
+        r->n = tsr__tile_start(r->n_all, stages, stage + 1) - r->first;
+        st = tsr_node_set_stage(n, r->config, stage);
+        if (st == TSR_OK)
+            st = shard_node(r, n);
+        if (st == TSR_OK)
+            st = shard_bodies(r, n);
+    }
+    return st;
+}
+
 tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed, const tsr_size *sizes,
                                   size_t n)
 {
@@ -472,8 +538,10 @@ tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed, co
         st = r.sizes ? TSR_OK : TSR_NOMEM;
     }
     tsr_graph *g = tsr_model_graph(m);
-    for (tsr_node *at = tsr_graph_first(g); at && st == TSR_OK; at = tsr_node_next(at))
-        st = shard_node(&r, at);
+    r.n = r.n_all;
+    bool stages = r.n_all > 1 && tsr_graph_node_count(g) > 2 && chance(&r, 20) && !has_stages(g, c);
+    if (st == TSR_OK)
+        st = stages ? shard_stages(&r, g) : shard_graph(&r, g);
     tsr__arena_free(&a);
     return st;
 }
