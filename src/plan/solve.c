@@ -18,6 +18,7 @@
 #define SECOND_CELLS 100000              // of the moves of the second search
 #define NEAR         1000000000          // a gap of less than one in so many is not worth more
 #define PROVING      0.4                 // of the effort may go into fronts
+#define MANY         400                 // nodes from which on fronts are likely to fail
 #define STALE        12                  // rounds of search without any progress
 
 struct solving {
@@ -391,6 +392,11 @@ static void prove(struct solving *s)
     tsr__effort_slice(&s->effort, PROVING); // the search needs its part, should this fail
     tune_prices(s, &f, lambda);
     take(s);
+    tell(s, "prices");
+    if (!settled(s) && s->w.n > MANY)
+        tsr__search_relax(&s->search, &s->tree, lambda);
+    take(s);
+    tell(s, "relaxed");
     int64_t window = s->bound / 2000 + 1;
     while (!settled(s) && !tsr__effort_over(&s->effort)) {
         int64_t threshold = s->cost - s->bound <= window ? s->cost : s->bound + window, cost;

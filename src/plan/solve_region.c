@@ -10,12 +10,14 @@
 #include <math.h>
 
 #define MOVE_CELLS 20000
+#define HUB_NODES  1200
 #define BRANCHES   12 // neighbours of one node that a ball takes up
 
 bool tsr__region_init(struct region *g, const struct wide *w, struct effort *e, uint64_t *random)
 {
     struct heap *h = w->heap;
-    *g = (struct region){.w = w, .effort = e, .random = random, .max_cells = MOVE_CELLS};
+    *g = (struct region){
+        .w = w, .effort = e, .random = random, .max_cells = MOVE_CELLS, .center = NONE};
     g->x = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
     g->room = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 1);
     g->weight = HEAP_ARRAY(h, double, (size_t)w->n + 1);
@@ -131,13 +133,40 @@ static uint32_t draw_alive(struct region *g, uint32_t row)
     return NONE;
 }
 
+// A node with all around it: the end of some edge, so hubs come often.
+static void draw_hub(struct region *g)
+{
+    const struct wide *w = g->w;
+    const struct tree_edge *e = &w->edges[random_next(g->random) % w->n_edges];
+    uint32_t v = random_next(g->random) % 2 ? e->a : e->b;
+    uint32_t keep = 1 + (uint32_t)(random_next(g->random) % 4); // in four
+    if (w->first[v + 1] - w->first[v] < 8)
+        keep = 4;
+    g->center = v;
+    add_node(g, v);
+    for (uint32_t t = w->first[v]; t < w->first[v + 1] && g->n < HUB_NODES; t++) {
+        const struct tree_edge *f = &w->edges[w->touch[t]];
+        if (random_next(g->random) % 4 < keep)
+            add_node(g, f->a == v ? f->b : f->a);
+    }
+    for (uint32_t i = 1, n = g->n; i < n && g->n < HUB_NODES; i++)
+        add_ball(g, g->nodes[1 + random_next(g->random) % (n - 1)], 2);
+}
+
 static void draw_region(struct region *g)
 {
     const struct wide *w = g->w;
+    g->center = NONE;
+    if (w->n_edges && random_next(g->random) % 8 == 0) {
+        draw_hub(g);
+        return;
+    }
     uint32_t v = draw_node(g), uses = w->first_use[v + 1] - w->first_use[v];
-    uint32_t size =
-        4 + (uint32_t)(random_next(g->random) % (random_next(g->random) % 4 ? 60 : 300));
-    if (!uses || random_next(g->random) % 3 == 0) {
+    uint32_t most = random_next(g->random) % 4 ? 60 : 300;
+    uint32_t size = 4 + (uint32_t)(random_next(g->random) % most);
+    if (random_next(g->random) % 16 == 0) // of any order of magnitude
+        size = 4 + (uint32_t)exp(random_unit(g->random) * log((double)w->n));
+    if (!uses || size > 500 || random_next(g->random) % 3 == 0) {
         add_ball(g, v, size);
         return;
     }
@@ -194,7 +223,7 @@ static bool fill_options(struct region *g, const struct dual *d, uint32_t few)
     for (uint32_t i = 0; i < g->n; i++) {
         uint32_t v = g->nodes[i], k = g->w->k[v];
         g->option[i] = at;
-        g->whole[i] = !few || k <= few;
+        g->whole[i] = !few || k <= few || v == g->center;
         g->k[i] = g->whole[i] ? k : best_options(g, d, v, few, at);
         g->before[i] = g->whole[i] ? g->x[v] : 0;
         for (uint32_t c = 0; g->whole[i] && c < k; c++)
@@ -411,12 +440,15 @@ static void forget(struct region *g)
     for (uint32_t i = 0; i < g->n; i++)
         g->place[g->nodes[i]] = NONE;
     g->n = 0;
+    g->center = NONE;
 }
 
 // The region's tree, costs and spans; nodes that make it too wide stay as they are.
 static bool prepare(struct region *g, double factor)
 {
     memset(g->fixed, 0, g->n);
+    if (g->center != NONE)
+        g->fixed[g->place[g->center]] = TREE_FREE;
     if (!fill_edges(g))
         return false; // the options are there
     if (!tsr__tree_init(&g->tree, g->w->heap->session, g->n, g->k, g->edges.at, g->edges.n,
@@ -494,6 +526,8 @@ bool tsr__region_move(struct region *g, const struct dual *d, uint32_t few, doub
                       int64_t most)
 {
     draw_region(g);
+    if (g->n > 50 && (!few || few > 4) && (g->center != NONE || g->n > 300))
+        few = 3; // of so many nodes
     bool taken = fill_options(g, d, few) && improve(g, factor, most, 6);
     forget(g);
     return taken;
@@ -506,7 +540,7 @@ bool tsr__region_fuse(struct region *g, const uint32_t *y, double factor, int64_
         if (y[v] != g->x[v])
             add_node(g, v);
     g->options.n = 0;
-    bool taken = g->n && reserve(w->heap, &g->options, 2 * (size_t)g->n);
+    bool taken = g->n && reserve(w->heap, &g->options, 2 * (size_t)g->n); // so far
     for (uint32_t i = 0; taken && i < g->n; i++) {
         g->option[i] = g->options.at + 2 * (size_t)i;
         g->option[i][0] = g->x[g->nodes[i]];

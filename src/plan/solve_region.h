@@ -18,6 +18,7 @@ struct region {
     const double *lambda; // by row
     double *weight;       // by node: where there may be something to gain, summed up
     // the region
+    uint32_t center;               // a node that it is all about, or NONE
     uint32_t n, *nodes, *place;    // place: by node of the core, or NONE
     uint32_t *k, *choice, *before; // choices are numbered by the options
     uint32_t **option;             // choices of the core that a node may take here

@@ -45,7 +45,7 @@ bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, 
     for (int i = 0; i < SEARCH_PLANS; i++)
         s->plans[i].fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
     s->local = w->n > SMALL;
-    if (s->local && !tsr__region_init(&s->region, w, e, &s->random))
+    if (!tsr__region_init(&s->region, w, e, &s->random))
         return false;
     return !h->failed && tsr__dual_init(&s->dual, w);
 }
@@ -310,6 +310,27 @@ static void polish_regions(struct search *s, int rounds)
         start_anew(s, rounds);
     tsr__region_start(&s->region, s->best, s->dual.best_lambda);
     move_regions(s, rounds);
+    tsr__search_offer(s, s->region.x);
+}
+
+// What is cheaper at lower prices and breaks rows, in parts.
+void tsr__search_relax(struct search *s, struct tree *t, const double *lambda)
+{
+    static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
+    double *less = s->trial;
+    for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(s->effort) && s->found; i++) {
+        for (uint32_t r = 0; r < s->w->n_rows; r++)
+            less[r] = lambda[r] * factors[i];
+        tsr__search_exact(s, t, less);
+        tsr__region_start(&s->region, s->best, lambda);
+        tsr__region_fuse(&s->region, s->x, 1, s->best_cost);
+        tsr__region_fuse(&s->region, s->x, 0, s->region.cost);
+        tsr__search_offer(s, s->region.x);
+    }
+    if (!s->found || s->w->n < 5 * SMALL)
+        return;
+    tsr__region_start(&s->region, s->best, lambda);
+    move_regions(s, 300);
     tsr__search_offer(s, s->region.x);
 }
 

@@ -49,6 +49,8 @@ void tsr__search_dive(struct search *s);
 bool tsr__search_settle(struct search *s, uint32_t *x, int tries);
 // The exact minimum under prices, where the whole is narrow: bound, answer, and its load.
 void tsr__search_exact(struct search *s, struct tree *t, const double *lambda);
+// From the best answer and those at lower prices, where the whole is narrow.
+void tsr__search_relax(struct search *s, struct tree *t, const double *lambda);
 // Offers an assignment; true if it keeps all rows and is the best so far.
 bool tsr__search_offer(struct search *s, const uint32_t *x);
 // The proved bound, as an integer.
