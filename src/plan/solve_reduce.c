@@ -5,7 +5,8 @@
 // neighbour's merges into it. An edge that is a sum of two vectors moves into its nodes. A choice
 // that another beats in cost and in every use leaves (dominance, Goldstein's form). A node that uses
 // nothing goes where it has at most two neighbours (R0, RI, RII). What all choices of a node use alike
-// is taken off the bounds; rows that can no longer be exceeded are dropped.
+// is taken off the bounds; rows that can no longer be exceeded are dropped; choices that alone use more
+// than what is left of a row leave.
 #include "solve.h"
 
 #include <stdlib.h>
@@ -743,6 +744,35 @@ static void reduce_rows(struct core *c, struct queue *q)
     tsr__heap_free(c->heap, between);
 }
 
+// Choices of v that would break a row by themselves.
+static bool breaks(struct core *c, uint32_t v, uint8_t *dead)
+{
+    const struct core_node *n = &c->nodes[v];
+    bool any = false;
+    memset(dead, 0, n->k);
+    for (uint32_t i = 0; i < n->uses.n; i++) {
+        const struct core_use *u = &n->uses.at[i];
+        int64_t least = INT64_MAX;
+        for (uint32_t r = u->begin; r < u->end; r++)
+            least = c->row_bound[r] < least ? c->row_bound[r] : least;
+        for (uint32_t k = 0; k < n->k; k++)
+            dead[k] |= u->usage[k] > least;
+        c->effort->work += n->k + (u->end - u->begin) / 8;
+    }
+    for (uint32_t k = 0; k < n->k; k++)
+        any |= dead[k];
+    return any;
+}
+
+static void strike_full(struct core *c, struct queue *q, struct scratch *s)
+{
+    for (uint32_t v = 0; v < c->n_nodes && !c->infeasible && !c->heap->failed; v++)
+        if (!c->nodes[v].gone && breaks(c, v, s->dead)) {
+            tsr__core_remove(c, v, s->dead);
+            touched(c, q, v);
+        }
+}
+
 // ---- all
 
 // Some of the time is left for the search: what is not reduced by then stays as it is.
@@ -810,6 +840,8 @@ void tsr__core_reduce(struct core *c)
         uint32_t rows = c->n_rows;
         if (!c->infeasible && !c->heap->failed)
             reduce_rows(c, &q);
+        if (!c->infeasible && !c->heap->failed)
+            strike_full(c, &q, &s);
         if (rows == c->n_rows && !q.nodes.n)
             break;
     } while (!c->infeasible && !c->heap->failed);
