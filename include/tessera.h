@@ -496,6 +496,12 @@ TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to,
                                const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                                const tsr_step **out, size_t *n);
 
+/* Predicted time of these steps, in picoseconds, on a topology whose devices 0 .. n-1 hold the tensor. */
+typedef struct tsr_topology tsr_topology; /* section 10 */
+TSR_API tsr_status tsr_connect_time(tsr_session *s, const char *from, const char *to,
+                                    const char *pending, tsr_dtype type, int rank,
+                                    const int64_t *shape, tsr_topology *topology, int64_t *out);
+
 /* A size for a symbolic dimension: "batch" = 1. */
 typedef struct tsr_size {
     const char *name;
@@ -558,7 +564,6 @@ TSR_API tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propaga
 
 /* ---- 11 plan -------------------------------------------------------------------------------------------- */
 
-typedef struct tsr_topology tsr_topology; /* section 10 */
 typedef struct tsr_collective_count {
     const char *op;
     size_t count; /* in the plan, not per rank */
@@ -664,6 +669,10 @@ typedef struct tsr_plan_summary {
     size_t shared; /* weights that both have */
     const int64_t *
         peak; /* bytes that a device's process will have: memory, what arenas lose, the engine's own */
+    int64_t better_devices,
+        better_cost; /* fewer devices that would be no slower, and the time then; 0: none were found */
+    int64_t
+        fits_devices; /* not feasible: so many devices of the same memory would do; 0: not known */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and

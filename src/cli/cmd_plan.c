@@ -166,8 +166,20 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
             tsr_json_int(j, "one_device", p->one_device);
         else
             tsr_json_null(j, "one_device");
+        if (p->better_devices > 0) {
+            tsr_json_begin(j, "better", '{');
+            tsr_json_int(j, "devices", p->better_devices);
+            tsr_json_int(j, "cost", p->better_cost);
+            tsr_json_end(j);
+        } else {
+            tsr_json_null(j, "better");
+        }
     } else {
         tsr_json_int(j, "needs_bytes", p->needs_bytes);
+        if (p->fits_devices > 0)
+            tsr_json_int(j, "fits_devices", p->fits_devices);
+        else
+            tsr_json_null(j, "fits_devices");
         tsr_json_begin(j, "binding", '[');
         for (size_t i = 0; i < p->n_binding; i++) {
             tsr_json_begin(j, NULL, '{');
@@ -199,9 +211,13 @@ static void print_plan(const tsr_plan_summary *p)
     for (size_t i = 0; i < p->n_collectives; i++)
         printf(" %s %zu", p->collectives[i].op, p->collectives[i].count);
     printf("%s\n", p->n_collectives ? "" : " none");
-    if (p->devices > 1 && p->one_device > 0 && p->one_device <= p->cost)
+    if (p->devices > 1 && p->one_device > 0 && p->one_device <= p->cost &&
+        (p->better_devices < 2 || p->one_device <= p->better_cost))
         printf("one device would be as fast: predicted time %.3f ms\n",
                (double)p->one_device / 1e9);
+    else if (p->better_devices > 1)
+        printf("%lld devices would be as fast: predicted time %.3f ms\n",
+               (long long)p->better_devices, (double)p->better_cost / 1e9);
     else if (p->devices > 1 && p->cut_nodes == 0 && p->n_stages < 2)
         printf("nothing is cut: every device does all of the work\n");
 }

@@ -34,7 +34,8 @@ static void op_text(char *out, size_t cap, const tsr_step *s)
         snprintf(out, cap, "%s", s->op);
 }
 
-static void print_steps(const tsr_step *steps, size_t n)
+// time: picoseconds, or -1.
+static void print_steps(const tsr_step *steps, size_t n, int64_t time)
 {
     if (n == 0) {
         printf("nothing to do\n");
@@ -48,6 +49,8 @@ static void print_steps(const tsr_step *steps, size_t n)
         printf("%-20s %14s %14s  %-24s %s\n", op, cli_bytes(steps[i].received),
                cli_bytes(steps[i].total), steps[i].sharding, groups);
     }
+    if (time >= 0)
+        printf("predicted time %.3f us\n", (double)time / 1e6);
 }
 
 static void json_groups(tsr_json *j, const tsr_step *s)
@@ -62,7 +65,7 @@ static void json_groups(tsr_json *j, const tsr_step *s)
     tsr_json_end(j);
 }
 
-static int print_steps_json(struct cli *c, const tsr_step *steps, size_t n)
+static int print_steps_json(struct cli *c, const tsr_step *steps, size_t n, int64_t time)
 {
     tsr_json *j = cli_json(c);
     if (!j)
@@ -83,6 +86,8 @@ static int print_steps_json(struct cli *c, const tsr_step *steps, size_t n)
         tsr_json_end(j);
     }
     tsr_json_end(j);
+    if (time >= 0)
+        tsr_json_int(j, "time", time);
     return cli_print_json(c, j, EXIT_DONE);
 }
 
@@ -123,9 +128,17 @@ static int run(struct cli *c)
     }
     if (status != TSR_OK)
         return cli_finish(c, status);
+    const char *devices = cli_value(c, "--devices");
+    int64_t time = -1;
+    tsr_topology *t = NULL;
+    if (devices && (status = cli_topology(c, devices, &t)) == TSR_OK)
+        status = tsr_connect_time(c->session, from, to, partial, type, rank, shape, t, &time);
+    tsr_topology_free(t);
+    if (status != TSR_OK)
+        return cli_finish(c, status);
     if (c->json)
-        return print_steps_json(c, steps, n);
-    print_steps(steps, n);
+        return print_steps_json(c, steps, n, time);
+    print_steps(steps, n, time);
     return EXIT_DONE;
 }
 
@@ -135,6 +148,7 @@ static const struct option options[] = {
     {"--to", "SHARDING", "how it is wanted"},
     {"--partial", "HOW", "the owners of a tile hold parts of a sum, max, min or prod"},
     {"--type", "TYPE", "element type (default float32)"},
+    {"--devices", "TOPOLOGY", "predict the time on a topology such as 4, torus:2x4, hosts:2x8"},
     END_OF_OPTIONS,
 };
 

@@ -256,6 +256,19 @@ static int64_t run_whole(struct planner *p, int64_t *bytes)
     return tsr__planner_memory(p, bytes, NULL) && bytes[0] <= memory ? time : 0;
 }
 
+int64_t tsr__planner_whole_time(const struct planner *p)
+{
+    int64_t time = 0;
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        uint32_t choice;
+        const struct candidate *c =
+            p->nodes[i].strategy ? whole_of(p->nodes[i].strategy, &choice) : NULL;
+        if (c && !add_ok(time, c->compute, &time))
+            return 0;
+    }
+    return time;
+}
+
 int64_t tsr__planner_one_device(struct planner *p)
 {
     uint32_t *kept = ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);

@@ -191,6 +191,8 @@ int64_t tsr__planner_compute(const struct planner *p, double work, double bytes)
 // Time of bringing a value from one layout to another.
 int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
                            const struct plan_value *v);
+int64_t tsr__planner_steps_time(struct planner *p, const struct reshard *r, uint32_t from,
+                                const struct plan_value *v);
 // Time of combining what groups of devices hold; bytes: of what each of them holds.
 int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
@@ -294,6 +296,7 @@ size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out);
 // Time of one run on one device from the candidates that cut nothing; 0: it does not fit into the
 // largest of them, or a node has no such candidate. Choices are as before afterwards.
 int64_t tsr__planner_one_device(struct planner *p);
+int64_t tsr__planner_whole_time(const struct planner *p); // the same, whether it fits or not
 struct collective_count {
     const char *op;
     size_t count;
@@ -303,6 +306,12 @@ size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
 
 // kept.c: writes the topology of the plan into the model's metadata.
 tsr_status tsr__planner_keep_topology(struct planner *p) TSR_MUST_USE;
+
+// advice.c: better_devices, and fits_devices.
+tsr_status tsr__plan_better(struct planner *p, const tsr_plan_options *o,
+                            tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__plan_fitting(struct planner *p, const tsr_plan_options *o,
+                             tsr_plan_summary *out) TSR_MUST_USE;
 
 // write.c
 tsr_status tsr__planner_write(struct planner *p, tsr_config *c) TSR_MUST_USE;

@@ -272,7 +272,27 @@ static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
     return t;
 }
 
-static tsr_status refuse(struct planner *p, double ms, tsr_plan_summary *out)
+// What would help, the cheaper first: memory for each device, or more devices.
+static struct str help_text(struct planner *p, const tsr_plan_summary *s, int64_t memory)
+{
+    const char *sizes =
+        p->sized != p->told
+            ? ", or give sizes with --dim: symbolic dimensions without one are not cut"
+            : "";
+    long long bytes = (long long)s->needs_bytes, devices = (long long)s->fits_devices;
+    double more = (double)(s->needs_bytes - memory) * (double)p->n;
+    if (!devices)
+        return tsr__arena_printf(&p->arena, "give each device %lld bytes, or use more devices%s",
+                                 bytes, sizes);
+    if (more <= (double)(devices - p->n) * (double)memory)
+        return tsr__arena_printf(&p->arena, "give each device %lld bytes, or use %lld devices%s",
+                                 bytes, devices, sizes);
+    return tsr__arena_printf(&p->arena, "use %lld devices, or give each device %lld bytes%s",
+                             devices, bytes, sizes);
+}
+
+static tsr_status refuse(struct planner *p, const tsr_plan_options *o, double ms,
+                         tsr_plan_summary *out)
 {
     struct program_least least = {0};
     int64_t memory = p->class_memory[0];
@@ -282,16 +302,13 @@ static tsr_status refuse(struct planner *p, double ms, tsr_plan_summary *out)
     tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
     if (st == TSR_OK && least.found)
         st = bind(p, least.choice, out);
+    if (st == TSR_OK)
+        st = tsr__plan_fitting(p, o, out);
     if (st != TSR_OK)
         return st;
     out->needs_bytes = least.found ? least.least : 0;
     struct str what = binding_text(p, out);
-    struct str hint = tsr__arena_printf(
-        &p->arena, "give each device %lld bytes, or use more devices%s",
-        (long long)out->needs_bytes,
-        p->sized != p->told
-            ? ", or give sizes with --dim: symbolic dimensions without one are not cut"
-            : "");
+    struct str hint = help_text(p, out, memory);
     if (!what.p || !hint.p)
         return TSR_NOMEM;
     tsr__diag(p->session, DIAG_plan_infeasible, NULL, hint.p,
@@ -335,7 +352,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (st != TSR_OK)
         return st;
     if (!r.feasible)
-        return refuse(p, ms, out);
+        return refuse(p, o, ms, out);
     take_choices(p, r.choice);
     st = tsr__planner_config(p, o->config);
     if (st == TSR_OK)
@@ -348,6 +365,8 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
         st = summarize(p, &r, ms, out);
     if (st == TSR_OK)
         out->one_device = tsr__planner_one_device(p);
+    if (st == TSR_OK)
+        st = tsr__plan_better(p, o, out);
     return st == TSR_OK && o->explain ? tsr__planner_explain(p, &p->program, o->explain, out) : st;
 }
 

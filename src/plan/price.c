@@ -93,26 +93,35 @@ static bool plan_move(struct planner *p, struct arena *a, uint32_t from, uint32_
     return tsr__reshard_plan(a, x, NULL, y, v->shape, (size_t)(v->bits + 7) / 8, out) == TSR_OK;
 }
 
+int64_t tsr__planner_steps_time(struct planner *p, const struct reshard *r, uint32_t from,
+                                const struct plan_value *v)
+{
+    int64_t before = tsr__planner_bytes(p, from, v), ps = 0;
+    for (int i = 0; i < r->n_steps && ps < PLAN_NEVER; i++) {
+        uint32_t l = tsr__planner_layout(p, r->steps[i].layout);
+        if (l == PLAN_NO_LAYOUT)
+            return PLAN_NEVER;
+        int64_t after = tsr__planner_bytes(p, l, v);
+        ps += step_time(p, &r->steps[i], before, after);
+        before = after;
+    }
+    return ps < PLAN_NEVER ? ps : PLAN_NEVER;
+}
+
 static int64_t price(struct planner *p, uint32_t from, uint32_t to, const struct plan_value *v)
 {
     struct arena a;
     struct reshard *r = NULL;
-    int64_t before = tsr__planner_bytes(p, from, v), ps = 0;
+    int64_t ps = PLAN_NEVER;
     if (only_slices(p->layouts.at[from], p->layouts.at[to]))
         return tsr__layout_is_whole(p->layouts.at[to])
                    ? 0
                    : tsr__planner_move_time(p, 2 * (double)tsr__planner_bytes(p, to, v));
     tsr__arena_init(&a, p->session);
-    if (!plan_move(p, &a, from, to, v, &r))
-        ps = PLAN_NEVER;
-    for (int i = 0; r && i < r->n_steps; i++) {
-        const struct tile_layout *l = r->steps[i].layout;
-        int64_t after = tsr__planner_bytes(p, tsr__planner_layout(p, l), v);
-        ps += step_time(p, &r->steps[i], before, after);
-        before = after;
-    }
+    if (plan_move(p, &a, from, to, v, &r))
+        ps = tsr__planner_steps_time(p, r, from, v);
     tsr__arena_free(&a);
-    return ps < PLAN_NEVER ? ps : PLAN_NEVER;
+    return ps;
 }
 
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *v)

@@ -101,27 +101,37 @@ static tsr_status hand_out(struct arena *a, const struct reshard *r, const tsr_s
     return a->failed ? TSR_NOMEM : TSR_OK;
 }
 
+tsr_status tsr__connect(const struct connecting *c, struct arena *a, struct reshard **out,
+                        const struct tile_layout **first)
+{
+    struct ask q = {.session = a->session, .arena = a, .shape = c->shape, .rank = c->rank};
+    struct tile_layout *x = NULL, *y = NULL;
+    struct partial partial = {0};
+    tsr_status status = take_ask(&q, c->type);
+    if (status == TSR_OK)
+        status = parse(&q, c->from, &x);
+    if (status == TSR_OK)
+        status = parse(&q, c->to, &y);
+    if (status == TSR_OK && c->pending)
+        status = pending_groups(&q, c->pending, x, &partial);
+    *first = x;
+    return status == TSR_OK
+               ? tsr__reshard_plan(a, x, c->pending ? &partial : NULL, y, c->shape, q.unit, out)
+               : status;
+}
+
 tsr_status tsr_connect(tsr_session *s, const char *from, const char *to, const char *pending,
                        tsr_dtype type, int rank, const int64_t *shape, const tsr_step **out,
                        size_t *n)
 {
     struct arena *kept = &s->results[RESULT_CONNECT];
-    struct ask q = {.session = s, .arena = kept, .shape = shape, .rank = rank};
-    struct tile_layout *x = NULL, *y = NULL;
-    struct partial partial = {0};
+    struct connecting c = {from, to, pending, type, rank, shape};
+    const struct tile_layout *first;
     struct reshard *r = NULL;
     const tsr_step *steps = NULL;
     tsr__arena_free(kept);
     tsr__arena_init(kept, s);
-    tsr_status status = take_ask(&q, type);
-    if (status == TSR_OK)
-        status = parse(&q, from, &x);
-    if (status == TSR_OK)
-        status = parse(&q, to, &y);
-    if (status == TSR_OK && pending)
-        status = pending_groups(&q, pending, x, &partial);
-    if (status == TSR_OK)
-        status = tsr__reshard_plan(kept, x, pending ? &partial : NULL, y, shape, q.unit, &r);
+    tsr_status status = tsr__connect(&c, kept, &r, &first);
     if (status == TSR_OK)
         status = hand_out(kept, r, &steps);
     if (status != TSR_OK)

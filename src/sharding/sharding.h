@@ -210,4 +210,14 @@ tsr_status tsr__reshard_plan(struct arena *a, const struct tile_layout *from,
                              struct reshard **out) TSR_MUST_USE;
 const char *tsr__reshard_op_name(enum reshard_op op); // "all-gather"
 
+// What tsr_connect is asked, and the steps; *first: where it lies. (connect.c)
+struct connecting {
+    const char *from, *to, *pending;
+    tsr_dtype type;
+    int rank;
+    const int64_t *shape;
+};
+tsr_status tsr__connect(const struct connecting *c, struct arena *a, struct reshard **out,
+                        const struct tile_layout **first) TSR_MUST_USE;
+
 #endif

@@ -236,6 +236,9 @@ def test_reshard():
     steps = json.loads(out)["steps"] if rc == 0 else []
     check("reshard --json", [s["op"] for s in steps] == ["reduce-scatter", "all-gather"] and steps[1]["groups"] == [[0, 1], [2, 3]]
           and [s["received"] for s in steps] == [1440000, 480000], out + err)
+    rc, out, err = call("reshard", "--shape", "800x600", "--from", "{4,1}", "--to", "{1:0,1,2,3}", "--devices", "4", "--json")
+    check("reshard predicts a time", rc == 0 and json.loads(out)["time"] > 1000000, out + err)
+    check("reshard on too few devices", call("reshard", "--shape", "8", "--from", "{4}", "--to", "{1:0}", "--devices", "2")[0] == 1)
     check("nothing to reshard", call("reshard", "--shape", "8", "--from", "{2:0,1}", "--to", "{2:0,1}")[1] == "nothing to do\n")
     check("nobody has it", call("reshard", "--shape", "8", "--from", "{2:0,-1}", "--to", "{1:0}")[0] == 1)
     for wrong in (["--shape", "8", "--from", "{2:0,1}"], ["--shape", "8", "--from", "{x", "--to", "{1:0}"],

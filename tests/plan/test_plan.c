@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_plan.c - plans of small models: what is written into the model, limits, refusals.
 #include "nets.h"
+#include "topology/topology.h"
 
 #include <unistd.h>
 
@@ -166,6 +167,93 @@ static void one_device_is_told(void **state)
     net_free(one);
 }
 
+// Two hosts with slow links between them are slower than one, which is said.
+static void better_numbers_are_named(void **state)
+{
+    (void)state;
+    int64_t cost[2];
+    struct net *t = NULL;
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        if (t)
+            net_free(t);
+        t = net_new(hosts == 1 ? "4" : "hosts:2x4", 1e9, 1e12, 20e-6, 1e9);
+        for (size_t i = 0; i < t->topology->links.n; i++) {
+            struct topology_link *l = &t->topology->links.at[i];
+            l->latency = l->from / 4 == l->to / 4 ? l->latency : 1e-3;
+        }
+        tsr_value *h =
+            node(t, "MatMul", input(t, "x", DIMS(8, 64)), weight(t, "w1", DIMS(64, 128)), "h");
+        tsr_value *y = node(t, "MatMul", h, weight(t, "w2", DIMS(128, 64)), "y");
+        assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        cost[hosts - 1] = t->p.cost;
+    }
+    assert_true(cost[0] <= cost[1]);
+    assert_int_equal(t->p.better_devices, 4);
+    assert_int_equal(t->p.better_cost, cost[0]);
+    net_free(t);
+    t = net_new("4", 1e9, 1e12, 1e-9, 1e12); // here all of them help
+    tsr_value *y =
+        node(t, "MatMul", input(t, "x", DIMS(512, 64)), weight(t, "w", DIMS(64, 128)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.better_devices, 0);
+    net_free(t);
+}
+
+// What does not fit on two devices fits on three, and that is said.
+static void fitting_numbers_are_named(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("2");
+    tsr_topology *kept = t->o.topology;
+    t->o.topology = NULL;
+    t->o.devices = 2;
+    t->o.memory = 30000; // of 65536 bytes of weights, and some
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(t->p.fits_devices, 3);
+    assert_non_null(strstr(tsr_finding_at(t->session, 0).hint, "or use 3 devices"));
+    assert_true(t->p.needs_bytes > 30000 && t->p.needs_bytes < 60000);
+    t->o.devices = 3;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    t->o.devices = 2;
+    t->o.memory = 100; // no number helps: the input lies everywhere
+    t->o.config = "none";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(t->p.fits_devices, 0);
+    t->o.topology = kept;
+    net_free(t);
+}
+
+// The time of a resharding is that of its collective on the links.
+static void conversions_have_a_time(void **state)
+{
+    (void)state;
+    struct net *t = net_new("4", 1e15, 1e15, 1e-6, 1e9);
+    static const int64_t shape[] = {64, 64};
+    int devices[] = {0, 1, 2, 3};
+    struct topology_groups all = {1, 4, devices};
+    int64_t time = -1, want = tsr__topology_cost(t->topology, TSR_ALL_GATHER, &all, 64 * 64 * 4);
+    assert_int_equal(tsr_connect_time(t->session, "{4,1}", "{1:0,1,2,3}", NULL, TSR_FLOAT, 2, shape,
+                                      t->topology, &time),
+                     TSR_OK);
+    assert_in_range(time, want, want + 100); // and a copy
+    want = tsr__topology_cost(t->topology, TSR_REDUCE_SCATTER, &all, 64 * 64 * 4);
+    assert_int_equal(tsr_connect_time(t->session, "{1:0,1,2,3}", "{1,4}", "sum", TSR_FLOAT, 2,
+                                      shape, t->topology, &time),
+                     TSR_OK);
+    assert_in_range(time, want, want + 100);
+    assert_int_equal(tsr_connect_time(t->session, "{4,1}", "{4,1}", NULL, TSR_FLOAT, 2, shape,
+                                      t->topology, &time),
+                     TSR_OK);
+    assert_int_equal(time, 0);
+    assert_int_equal(tsr_connect_time(t->session, "{8,1}", "{1:0}", NULL, TSR_FLOAT, 2, shape,
+                                      t->topology, &time),
+                     TSR_INVALID);
+    assert_string_equal(tsr_finding_at(t->session, 0).code, "sharding-misfit");
+    net_free(t);
+}
+
 static void one_device_is_left_whole(void **state)
 {
     (void)state;
@@ -253,6 +341,9 @@ int main(void)
         cmocka_unit_test(plans_are_the_same_every_time),
         cmocka_unit_test(one_device_is_left_whole),
         cmocka_unit_test(one_device_is_told),
+        cmocka_unit_test(better_numbers_are_named),
+        cmocka_unit_test(fitting_numbers_are_named),
+        cmocka_unit_test(conversions_have_a_time),
         cmocka_unit_test(too_many_devices_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(documents_are_whole_or_refused),
