@@ -140,6 +140,9 @@ struct core {
 bool tsr__core_init(struct core *c, const struct program *p, struct heap *h, struct effort *e,
                     uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *c);
+// Tries every choice of every node and removes those that cannot be, as long as the effort's step
+// lasts. Returns how many; lost: marks the nodes that lost some. dead is scratch: one entry per choice.
+uint32_t tsr__core_probe(struct core *c, uint8_t *dead, uint8_t *lost);
 // choice: by node of the program; those of the nodes that are left are filled in as origins.
 void tsr__core_expand(const struct core *c, uint32_t *choice);
 

@@ -15,6 +15,9 @@
 #define MERGE_CELLS  (1 << 18) // ... beyond this many cells
 #define R2_CELLS     (1 << 24) // work that one elimination of a node of degree two may take
 
+#define PROBES  4
+#define PROBING 0.02 // of the effort, for each
+
 struct queue {
     LIST(uint32_t) edges, nodes;
 };
@@ -818,10 +821,27 @@ static void join_edges(struct core *c, struct queue *q)
     }
 }
 
+// Choices that cannot be, found by trying; true if there were any.
+static bool probe(struct core *c, struct queue *q, struct scratch *s)
+{
+    uint8_t *lost = HEAP_ARRAY(c->heap, uint8_t, (size_t)c->n_nodes + 1);
+    if (!lost || c->n_rows == 0)
+        return false;
+    tsr__effort_slice(c->effort, PROBING);
+    bool any = tsr__core_probe(c, s->dead, lost) > 0;
+    tsr__effort_slice(c->effort, 0);
+    for (uint32_t v = 0; v < c->n_nodes && any; v++)
+        if (lost[v])
+            touched(c, q, v);
+    tsr__heap_free(c->heap, lost);
+    return any;
+}
+
 void tsr__core_reduce(struct core *c)
 {
     struct queue q = {0};
     uint32_t k = 1;
+    int probes = 0;
     for (uint32_t v = 0; v < c->n_nodes; v++)
         k = c->nodes[v].k > k ? c->nodes[v].k : k;
     struct scratch s = {.count = HEAP_ARRAY(c->heap, uint8_t, k),
@@ -842,7 +862,9 @@ void tsr__core_reduce(struct core *c)
             reduce_rows(c, &q);
         if (!c->infeasible && !c->heap->failed)
             strike_full(c, &q, &s);
-        if (rows == c->n_rows && !q.nodes.n)
+        if (rows != c->n_rows || q.nodes.n || c->infeasible || c->heap->failed)
+            continue;
+        if (probes++ == PROBES || !probe(c, &q, &s))
             break;
     } while (!c->infeasible && !c->heap->failed);
     tsr__heap_free(c->heap, q.edges.at);
