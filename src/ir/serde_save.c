@@ -188,6 +188,8 @@ static void build_model(struct rope *r, tsr_model *m)
     if (m->graph->flags & (G_CHANGED | G_NAME))
         tsr__part_emit(&p, managed[n++] = F_MODEL_GRAPH, emit_main_graph, m->graph);
     parts_of_lists(&p, m, managed, &n);
+    if (m->renamed && tsr__parts_of_training(&p, m))
+        managed[n++] = F_MODEL_TRAINING_INFO;
     managed[n++] = F_MODEL_FUNCTIONS;
     parts_of_functions(&p, m);
     tsr__rope_rewrite(r, origin, managed, n, p.at, p.n);

@@ -26,6 +26,9 @@ void tsr__parts_keep(struct parts *p, struct str origin, uint32_t number); // al
 void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const uint32_t *managed,
                       size_t n, const struct parts *p);
 
+// serde_training.c: the model's training information under the names that its values have now. False: there is none.
+bool tsr__parts_of_training(struct parts *p, const tsr_model *m);
+
 bool tsr__graph_in_place(const tsr_graph *g);
 void tsr__touch_renamed(
     tsr_node *n); // marks what of the node names something that has another name now

@@ -1,10 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-// agree.c - the proof before publishing: the graphs that were built, read again. On every rank the
+// agree.c - the proof before publishing: the plan's communications fold and join parts of the same sizes; and the graphs
+// that were built, read again. On every rank the
 // communications ascend in number and hang on one chain of tokens; the members of a group have the
 // same operator, type, group and attributes, in the same body of the same node; and all of them are
 // there. Loops carry the token as their last state, both branches of an If hand it out last. So no run
 // of the parts can wait for a partner that never comes, as long as all take the same turns.
 #include "internal.h"
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+static bool same_size(const struct form *f, int d, int64_t a, int64_t b)
+{
+    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = f->item->dims[d].value;
+    if (!tsr__device_coords(f->layout, a, d, x) || !tsr__device_coords(f->layout, b, d, y))
+        return false;
+    struct local_size m = tsr__local_size(&f->layout->dims[d], x),
+                      n = tsr__local_size(&f->layout->dims[d], y);
+    if (size >= 0)
+        return tsr__local_size_of(&m, size) == tsr__local_size_of(&n, size);
+    return m.unit == n.unit && m.scale == n.scale && m.part == n.part && m.parts == n.parts;
+}
+
+struct sizes {
+    struct plan *plan;
+    tsr_status status;
+};
+
+// What members of a group fold or put together is as large on each of them, but for the axis along which it is joined.
+static void check_sizes(void *data, const struct step *st)
+{
+    struct sizes *s = data;
+    bool folds = st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER ||
+                 st->kind == STEP_REDUCE_TO,
+         joins = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
+    const struct form *f = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
+    for (size_t g = 0; f && g < st->n_groups; g++)
+        for (size_t i = 1; st->group_live[g] && i < st->groups[g].n; i++)
+            for (int d = 0; d < f->item->rank; d++) {
+                int64_t rank = st->groups[g].devices[i];
+                if ((joins && d == st->axis) || same_size(f, d, st->groups[g].devices[0], rank) ||
+                    s->status != TSR_OK)
+                    continue;
+                struct place at = PLACE_NONE;
+                at.rank = rank;
+                at.value = f->item->name;
+                tsr__diag(s->plan->session, DIAG_partition_disagrees, &at,
+                          "please report this with the model",
+                          "rank %lld: the members of %s %lld have parts of different sizes",
+                          (long long)rank, tsr__step_op(st), (long long)st->id);
+                s->status = TSR_BUG;
+            }
+}
+
+tsr_status tsr__sizes_agree(struct plan *p)
+{
+    struct sizes s = {p, TSR_OK};
+    tsr__steps_visit(&p->steps, check_sizes, &s);
+    return s.status;
+}
+
+// ---- the graphs --------------------------------------------------------------------------------
 
 // One group of one communication, as its lowest rank has it.
 struct meeting {

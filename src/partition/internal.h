@@ -378,6 +378,7 @@ tsr_status tsr__weights_write(struct plan *p, struct part *parts, struct outfold
 
 // agree.c: proves that all ranks agree on their communication.
 tsr_status tsr__parts_agree(struct plan *p, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__sizes_agree(struct plan *p) TSR_MUST_USE; // of what is sent
 
 // The first failure of the plan, with out of memory behind it.
 static inline tsr_status plan_status(const struct plan *p)

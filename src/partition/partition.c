@@ -536,6 +536,8 @@ static tsr_status partition_with(struct plan *p, const char *folder,
         st = tsr__plan_ports(p, options);
     if (st == TSR_OK)
         st = tsr__plan_build(p);
+    if (st == TSR_OK)
+        st = tsr__sizes_agree(p);
     if (st == TSR_OK && p->microsoft)
         st = tsr__dialect_check(p);
     if (st == TSR_OK) {

@@ -362,8 +362,44 @@ static struct msg everywhere(void)
     msg_msg(&q, 2, &pair);
     msg_msg(&graph, 14, &q);
     msg_msg(&model, 7, &graph);
+    struct msg training = {.n = 0}, step = {.n = 0};
+    struct msg update = msg_node("k", "next", "Neg", NULL);
+    msg_msg(&step, 1, &update);
+    msg_msg(&training, 2, &step);
+    pair.n = 0;
+    msg_text(&pair, 1, "k");
+    msg_text(&pair, 2, "next");
+    msg_msg(&training, 3, &pair);
+    msg_msg(&training, 4, &pair);
+    msg_msg(&model, 20, &training);
     msg_msg(&model, 26, &conf);
     return model;
+}
+
+// A graph of the training information that has a value of that name itself means its own.
+static void test_rename_leaves_training_names(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, t = {.n = 0}, training = {.n = 0};
+    struct msg step = {.n = 0}, make = msg_node("k", "x", "Neg", NULL);
+    struct msg use = msg_node("x", "y", "Neg", NULL), first = msg_node("x", "k", "Neg", NULL);
+    msg_int(&model, 1, 8);
+    msg_text(&t, 8, "k");
+    msg_msg(&graph, 5, &t);
+    t.n = 0;
+    msg_text(&t, 1, "x");
+    msg_msg(&graph, 11, &t);
+    msg_msg(&graph, 1, &make);
+    msg_msg(&model, 7, &graph);
+    msg_msg(&step, 1, &first); // reads the main graph's x, makes a k of its own
+    msg_msg(&step, 1, &use);
+    msg_msg(&training, 1, &step);
+    msg_msg(&model, 20, &training);
+    tsr_model *m = load(b, model.at, model.n);
+    assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "k"), "constant"),
+                     TSR_OK);
+    assert_true(holds(b, m, "0a01 78 1201 6b")); // still x -> k
+    assert_true(holds(b, m, "0a08 636f6e7374616e74"));
 }
 
 static void test_rename_is_followed(void **state)
@@ -393,6 +429,8 @@ static void test_rename_is_followed(void **state)
     assert_ptr_equal(tsr_spec_value(tsr_node_config_spec(tsr_node_config_at(neg, 0), 0)), v);
     assert_ptr_equal(tsr_graph_output(g, 0), v);
     assert_string_equal(tsr_value_name(tsr_graph_initializer(g, 0)), "constant");
+    // The step reads it, and both bindings set it.
+    assert_true(holds(b, m, "0a08 636f6e7374616e74 1204 6e657874"));
     // And back: the first bytes.
     assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "fresh"), "v"), TSR_OK);
     assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "constant"), "k"),
@@ -518,6 +556,7 @@ int main(void)
         TEST(test_attributes),
         TEST(test_types),
         TEST(test_rename_is_followed),
+        TEST(test_rename_leaves_training_names),
         TEST(test_rename_never_captures),
         TEST(test_edit_in_a_subgraph_is_saved),
         TEST(test_cascade_in_subgraphs),

@@ -59,6 +59,53 @@ static void end(struct bench *b, struct pair *p, tsr_status want)
     tsr_model_free(p->parts[1].model);
 }
 
+// One communication of a value [3, 4], cut along its first dimension, among two ranks.
+static tsr_status sizes(struct bench *b, enum step_kind kind, int64_t rows, int axis)
+{
+    static int64_t devices[2] = {0, 1};
+    tsr_dim dims[2] = {{rows, ""}, {4, ""}};
+    struct tile_factor cut = {0, 2};
+    struct tile_dim cuts[2] = {{&cut, 1}, {NULL, 0}};
+    struct tile_owner owners[2] = {{0, 0}, {1, 1}};
+    struct tile_layout *l = tsr__layout_cut(&b->arena, 2, cuts);
+    assert_non_null(l);
+    assert_true(tsr__layout_own(&b->arena, l, owners, 2));
+    struct item it = {.name = STR("x"), .rank = 2, .dims = dims};
+    struct form f = {.item = &it, .layout = l}, *in = &f;
+    struct device_group group = {devices, 2};
+    unsigned char live = 1;
+    struct step st = {.kind = kind,
+                      .inputs = &in,
+                      .n_inputs = 1,
+                      .outputs = &in,
+                      .n_outputs = 1,
+                      .groups = &group,
+                      .group_live = &live,
+                      .n_groups = 1,
+                      .axis = axis};
+    struct step *list[1] = {&st};
+    struct plan p = {.session = b->s, .arena = &b->arena, .n_ranks = 2};
+    p.steps.at = list;
+    p.steps.n = 1;
+    tsr_finding_clear(b->s);
+    tsr_status status = tsr__sizes_agree(&p);
+    assert_int_equal(tsr_finding_count(b->s), status != TSR_OK);
+    return status;
+}
+
+static void sizes_differ(void **state)
+{
+    struct bench *b = *state;
+    assert_int_equal(sizes(b, STEP_REDUCE, 4, 0), TSR_OK);
+    assert_int_equal(sizes(b, STEP_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
+    assert_true(found(b, "partition-disagrees"));
+    assert_int_equal(sizes(b, STEP_REDUCE, -1, 0), TSR_BUG); // who knows
+    assert_int_equal(sizes(b, STEP_GATHER, 3, 0), TSR_OK);
+    assert_int_equal(sizes(b, STEP_GATHER, 3, 1), TSR_BUG);
+    assert_int_equal(sizes(b, STEP_ALL_TO_ALL, 3, 0), TSR_OK);
+    assert_int_equal(sizes(b, STEP_REDUCE_SCATTER, 3, 1), TSR_BUG);
+}
+
 static void agreement(void **state)
 {
     struct pair p;
@@ -260,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(agreement, setup, teardown),
+        cmocka_unit_test_setup_teardown(sizes_differ, setup, teardown),
         cmocka_unit_test_setup_teardown(another_operator, setup, teardown),
         cmocka_unit_test_setup_teardown(another_attribute, setup, teardown),
         cmocka_unit_test_setup_teardown(a_member_is_missing, setup, teardown),
