@@ -12,14 +12,8 @@
     128 // of a symbolic dimension that no size is given for: for prices only, it is not cut
 #define PLAN_MAX_DEVICES 1024
 
-// What a process has besides its tensors: the engine's own, and what an arena loses in gaps, in eighths of the values
-// between nodes. Seen with ONNX Runtime 1.31 (docs/measured.md).
+// What a process has besides its tensors: the engine's own. Seen with ONNX Runtime 1.31 (docs/measured.md).
 #define PLAN_ENGINE_BYTES ((int64_t)3 << 20)
-#define PLAN_ARENA_GAPS   1
-static inline int64_t tsr__plan_peak(int64_t constants, int64_t values)
-{
-    return constants + values + values / 8 * PLAN_ARENA_GAPS + PLAN_ENGINE_BYTES;
-}
 
 // ---- prices, for whoever has graphs of single devices (node.c). In picoseconds.
 

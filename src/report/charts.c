@@ -123,8 +123,11 @@ static void part_of_bar(struct page *p, const char *kind, double share, const ch
 static int64_t scale_of(const struct page *p)
 {
     int64_t most = 1;
-    for (size_t i = 0; i < p->simulation->devices; i++)
-        most = p->simulation->device[i].peak > most ? p->simulation->device[i].peak : most;
+    for (size_t i = 0; i < p->simulation->devices; i++) {
+        const tsr_simulated_device *d = &p->simulation->device[i];
+        most = d->peak > most ? d->peak : most;
+        most = d->memory > most ? d->memory : most; // of which an engine may put some in one place
+    }
     return most;
 }
 

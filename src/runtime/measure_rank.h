@@ -17,7 +17,7 @@ enum measure_model {
     MEASURE_MANY,
     MEASURE_MODELS
 };
-#define MEASURE_MEMORY_NODES 4
+#define MEASURE_MEMORY_NODES 2
 #define MEASURE_FEW_NODES    4
 #define MEASURE_MANY_NODES   204
 

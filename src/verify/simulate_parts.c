@@ -12,6 +12,7 @@
 #include "topology/topology.h"
 
 #define DOMAIN "ai.tessera"
+#define GAPS   4 // of what is alive, an arena loses such a part in gaps (docs/measured.md)
 
 // ---- communications ----------------------------------------------------------------------------
 
@@ -83,6 +84,22 @@ static void larger(int64_t *at, int64_t than)
     *at = than > *at ? than : *at;
 }
 
+// Pieces that do not lie on end are put together beside the tensor; each communication keeps that memory.
+static int64_t scratch_of(const struct sim_comm *c, const tsr_node *n, const struct shapes *s,
+                          int64_t given, int64_t got)
+{
+    int64_t axis = tsr_attr_int(tsr_node_find_attr(n, "axis"), 0), outer = 1;
+    bool gathers = strcmp(c->op, TSR_OP_ALLGATHER) == 0;
+    struct shape shape = tsr__shapes_of(s, tsr_node_input(n, 0));
+    for (int d = 0; d < shape.rank && d < axis; d++)
+        outer = shape.dims[d].value == 1 ? outer : 2;
+    if (strcmp(c->op, TSR_OP_TURN) == 0)
+        return given;
+    if (gathers || strcmp(c->op, TSR_OP_SCATTER) == 0)
+        return outer > 1 ? (gathers ? got : given) : 0;
+    return strcmp(c->op, TSR_OP_RESHARD) == 0 ? given + got : 0;
+}
+
 static tsr_status add_comm(struct sim *x, struct sim_device *d, const tsr_node *n,
                            const struct shapes *s)
 {
@@ -102,6 +119,7 @@ static tsr_status add_comm(struct sim *x, struct sim_device *d, const tsr_node *
     const tsr_value *in = tsr_node_input(n, 0), *out = tsr_node_output(n, 0);
     int64_t given = in ? tsr__price_bytes(s, in, &sized) : 0;
     int64_t got = out ? tsr__price_bytes(s, out, &ignored) : 0; // some get nothing
+    d->scratch += in && out ? scratch_of(c, n, s, given, got) : 0;
     larger(&c->most_in, given);
     larger(&c->most_out, got);
     if (strcmp(c->op, TSR_OP_SEND) == 0)
@@ -227,56 +245,147 @@ static tsr_status add_graph(struct sim *x, struct sim_device *d, int64_t device,
 
 // ---- memory ------------------------------------------------------------------------------------
 
-struct life {
-    int64_t index;
-    int64_t last;
+// Memory that one or several values have one after the other.
+struct store {
+    int64_t bytes, from, end; // nodes
+};
+struct stores {
+    const tsr_model *model;
+    const struct shapes *shapes;
+    struct arena *arena;
+    int64_t nodes;
+    size_t *of; // by value id: its store plus 1; 0: none
+    VEC(struct store) list;
 };
 
 static bool last_use(void *data, tsr_node *n, size_t input)
 {
-    struct life *l = data;
+    int64_t *last = data;
     (void)input;
     while (tsr_graph_owner(tsr_node_graph(n)))
         n = tsr_graph_owner(tsr_node_graph(n));
     int64_t at = tsr_node_index(n);
-    l->last = at > l->last ? at : l->last;
+    *last = at > *last ? at : *last;
     return true;
 }
 
-static void add_life(int64_t *change, int64_t nodes, const tsr_value *v, int64_t from,
-                     int64_t bytes)
+static int64_t end_of(const struct stores *s, const tsr_value *v, int64_t made)
 {
-    struct life l = {from, from};
-    tsr_value_uses(v, last_use, &l);
-    int64_t end = tsr_value_is_output(v) ? nodes : l.last;
-    change[from] += bytes;
-    change[end + 1] -= bytes;
+    int64_t last = made;
+    tsr_value_uses(v, last_use, &last);
+    return tsr_value_is_output(v) ? s->nodes : last;
 }
 
-// Values live from the node that makes them to the last that reads them.
-static tsr_status find_memory(struct sim_device *d, const tsr_model *m, const struct shapes *s,
-                              struct arena *scratch)
+// Factors one after the other, without those of dimensions of one element.
+static size_t in_order(const struct rule_tensor *t, struct shape shape, int *out)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    int64_t nodes = (int64_t)tsr_graph_node_count(g), now = 0, most = 0, inputs = 0, at = 0;
-    int64_t *change = ARENA_ARRAY(scratch, int64_t, (size_t)nodes + 2);
+    size_t n = 0;
+    for (int d = 0; d < t->rank && shape.rank == t->rank; d++)
+        for (int k = 0; shape.dims[d].value != 1 && k < t->dims[d].n && n < RULE_MAX_FACTORS; k++)
+            out[n++] = t->dims[d].factors[k];
+    return n;
+}
+
+// Elements of the result lie as those of the input do: an engine puts it there if nobody reads the input afterwards, and
+// where only the shape differs in any case.
+static bool in_place(const struct stores *s, const tsr_node *n, const struct rule *r, size_t input)
+{
+    int a[RULE_MAX_FACTORS], b[RULE_MAX_FACTORS];
+    if ((int)input >= r->n_inputs || r->n_outputs < 1 || r->inputs[input].host ||
+        r->inputs[input].absent || r->n_windows || r->n_lists)
+        return false;
+    size_t k = in_order(&r->inputs[input], tsr__shapes_of(s->shapes, tsr_node_input(n, input)), a);
+    return k &&
+           k == in_order(&r->outputs[0], tsr__shapes_of(s->shapes, tsr_node_output(n, 0)), b) &&
+           memcmp(a, b, k * sizeof *a) == 0;
+}
+
+static bool same_shape(const struct rule *r, size_t input)
+{
+    return r->inputs[input].rank == r->outputs[0].rank;
+}
+
+// The store that the first output of the node takes over; 0: none.
+static size_t taken_over(struct stores *s, const tsr_node *n, int64_t bytes, int64_t at)
+{
+    const struct rule *r = tsr__rule_of(s->arena, n, s->shapes);
     bool sized = true;
-    if (!change)
-        return TSR_NOMEM;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
-        inputs += tsr__price_bytes(s, tsr_graph_input(g, i), &sized);
-    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n), at++)
-        for (size_t i = 0; i < tsr_node_output_count(n) && !all_constant(n); i++)
-            if (tsr_node_output(n, i))
-                add_life(change, nodes, tsr_node_output(n, i), at,
-                         tsr__price_bytes(s, tsr_node_output(n, i), &sized));
-    for (int64_t i = 0; i <= nodes; i++) {
+    for (size_t i = 0; r && i < tsr_node_input_count(n); i++) {
+        const tsr_value *v = tsr_node_input(n, i);
+        size_t store = v ? s->of[tsr__value_id(v)] : 0;
+        if (store && in_place(s, n, r, i) && tsr__price_bytes(s->shapes, v, &sized) == bytes &&
+            (!same_shape(r, i) || end_of(s, v, at) <= at))
+            return store;
+    }
+    return 0;
+}
+
+static void add_output(struct stores *s, const tsr_node *n, size_t i, int64_t at)
+{
+    const tsr_value *v = tsr_node_output(n, i);
+    bool sized = true;
+    int64_t bytes = tsr__price_bytes(s->shapes, v, &sized), end = end_of(s, v, at);
+    size_t store =
+        i == 0 && strcmp(tsr_node_domain(n), DOMAIN) != 0 ? taken_over(s, n, bytes, at) : 0;
+    struct store *fresh = store ? NULL : vec_push(s->arena, &s->list);
+    if (fresh) {
+        *fresh = (struct store){bytes, at, end};
+        store = s->list.n;
+    } else if (store && end > s->list.at[store - 1].end) {
+        s->list.at[store - 1].end = end;
+    }
+    s->of[tsr__value_id(v)] = store;
+}
+
+static int64_t most_at_once(struct stores *s)
+{
+    int64_t now = 0, most = 0;
+    int64_t *change = ARENA_ARRAY(s->arena, int64_t, (size_t)s->nodes + 2);
+    for (size_t i = 0; change && i < s->list.n; i++) {
+        change[s->list.at[i].from] += s->list.at[i].bytes;
+        change[s->list.at[i].end + 1] -= s->list.at[i].bytes;
+    }
+    for (int64_t i = 0; change && i <= s->nodes; i++) {
         now += change[i];
         most = now > most ? now : most;
     }
-    d->memory = d->weights + inputs + most;
-    d->peak = tsr__plan_peak(d->weights + inputs, most);
-    return TSR_OK;
+    return most;
+}
+
+// Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
+// with what an engine puts in the same place.
+static int64_t live_bytes(struct stores *s, bool own)
+{
+    s->list.n = 0;
+    int64_t at = 0;
+    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(s->model)); n;
+         n = tsr_node_next(n), at++)
+        for (size_t i = 0; i < tsr_node_output_count(n) && !all_constant(n); i++) {
+            if (!tsr_node_output(n, i))
+                continue;
+            add_output(s, n, i, at);
+            if (own)
+                s->of[tsr__value_id(tsr_node_output(n, i))] = 0;
+        }
+    return most_at_once(s);
+}
+
+static tsr_status find_memory(struct sim_device *d, const tsr_model *m, const struct shapes *shapes,
+                              struct arena *scratch)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    struct stores s = {m, shapes, scratch, (int64_t)tsr_graph_node_count(g), NULL, {0}};
+    int64_t inputs = 0;
+    bool sized = true;
+    s.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(m) + 1);
+    if (!s.of)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        inputs += tsr__price_bytes(shapes, tsr_graph_input(g, i), &sized);
+    d->memory = d->weights + inputs + live_bytes(&s, true);
+    int64_t live = live_bytes(&s, false);
+    d->peak = d->weights + inputs + d->scratch + live + live / GAPS + PLAN_ENGINE_BYTES;
+    return scratch->failed ? TSR_NOMEM : TSR_OK;
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
