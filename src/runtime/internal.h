@@ -87,6 +87,7 @@ struct rank {
     const char *profile;           // ONNX Runtime's profile starts so; NULL: not traced
     struct shared_weights *shared; // NULL: none
     bool unpacked;                 // weights stay as they lie in their files
+    bool packs_alone;              // shares no packed weights with other ranks
     // made by the rank
     tsr_session *session;
     struct arena arena;

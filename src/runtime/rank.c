@@ -71,7 +71,7 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
 static OrtStatus *new_session(struct rank *r, OrtSessionOptions *o)
 {
     struct engine *e = r->engine;
-    if (!r->shared || !r->shared->packed || r->unpacked)
+    if (!r->shared || !r->shared->packed || r->unpacked || r->packs_alone)
         return e->api->CreateSession(e->env, r->path, o, &r->ort);
     return e->api->CreateSessionWithPrepackedWeightsContainer(e->env, r->path, o, r->shared->packed,
                                                               &r->ort);

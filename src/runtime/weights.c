@@ -77,6 +77,80 @@ static char *in_common(const struct shared_weights *w, const struct stat *common
     return (char *)w->common.bytes.p + offset;
 }
 
+// ---- weights that are alike --------------------------------------------------------------------
+
+// ONNX Runtime knows packed weights by a digest of their contents. One that is shared and looks like one of the session's
+// own is given the own one's memory (1.30, 1.31), which is gone when it is used. So a rank that has such weights packs for
+// itself. Padding makes zeros of many shapes alike: one that begins like another counts, and so does nothing but zeros.
+
+#define BLOCK     (64u << 10)
+#define MAX_PAIRS (4u << 20)
+
+static bool all_zeros(const char *p, size_t n)
+{
+    return n > 0 && p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
+}
+
+// True if the shorter one is how the longer one begins, or nobody can tell.
+static bool begins_alike(const char *p, size_t n, int fd, uint64_t offset, uint64_t length)
+{
+    char block[BLOCK];
+    size_t all = n < length ? n : (size_t)length, step = 64;
+    for (size_t at = 0; at < all; at += step) {
+        step = at ? BLOCK : 64; // most differ at once
+        size_t want = all - at < step ? all - at : step;
+        ssize_t got = pread(fd, block, want, (off_t)(offset + at));
+        if (got != (ssize_t)want)
+            return true;
+        if (memcmp(block, p + at, want) != 0)
+            return false;
+    }
+    return true;
+}
+
+struct common_weight {
+    const char *p;
+    size_t n;
+};
+
+// A weight of the rank's own that looks like one of the common ones.
+static bool own_alike(const struct shared_weights *w, const struct stat *common, const tsr_graph *g,
+                      const struct common_weight *list, size_t n)
+{
+    size_t pairs = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(g); i++) {
+        const tsr_tensor *t = tsr_value_initializer(tsr_graph_initializer(g, i));
+        int fd = -1;
+        uint64_t offset = 0, length = 0;
+        if (tsr_tensor_rank(t) < 2 || in_common(w, common, t, &length) ||
+            !tsr__tensor_window(t, &fd, &offset, &length))
+            continue;
+        for (size_t k = 0; k < n; k++)
+            if (++pairs > MAX_PAIRS || begins_alike(list[k].p, list[k].n, fd, offset, length))
+                return true;
+    }
+    return false;
+}
+
+static bool has_alike(struct rank *r, const struct stat *common, const tsr_graph *g)
+{
+    size_t n = tsr_graph_initializer_count(g), k = 0;
+    struct common_weight *list = ARENA_ARRAY(&r->arena, struct common_weight, n + 1);
+    for (size_t i = 0; i < n && list; i++) {
+        const tsr_tensor *t = tsr_value_initializer(tsr_graph_initializer(g, i));
+        uint64_t length = 0;
+        const char *p = in_common(r->shared, common, t, &length);
+        if (!p || tsr_tensor_rank(t) < 2)
+            continue; // vectors are not packed
+        if (all_zeros(p, (size_t)length))
+            return true;
+        list[k++] = (struct common_weight){p, (size_t)length};
+    }
+    return !list || own_alike(r->shared, common, g, list, k);
+}
+
+// ---- giving them -------------------------------------------------------------------------------
+
 static OrtStatus *add_all(struct rank *r, OrtSessionOptions *o, const tsr_graph *g)
 {
     const OrtApi *api = r->engine->api;
@@ -84,6 +158,7 @@ static OrtStatus *add_all(struct rank *r, OrtSessionOptions *o, const tsr_graph 
     if (fstat(r->shared->common.fd, &common) != 0)
         return NULL;
     size_t n = tsr_graph_initializer_count(g);
+    r->packs_alone = r->shared->packed && !r->unpacked && has_alike(r, &common, g);
     r->weights = ARENA_ARRAY(&r->arena, OrtValue *, n + 1);
     OrtStatus *st = r->weights ? NULL : api->CreateStatus(ORT_FAIL, "out of memory");
     for (size_t i = 0; i < n && !st; i++) {

@@ -178,8 +178,26 @@ def bench(d):
     assert tessera("bench", d + "/m.onnx", "--devices", "2", "--memory", "100", "--seconds", "0.05")[0] == 4
 
 
+def alike(d):
+    """Weights that all ranks have whole and that look like a part that one rank has for itself: ONNX Runtime takes them for one."""
+    rng = np.random.default_rng(3)
+    n = 512
+    whole, other, down = (rng.normal(size=s).astype("f4") for s in ((n, n), (n, n), (2 * n, n)))
+    for a in (whole, np.zeros_like(whole)):
+        u = np.concatenate([a, other], axis=1)
+        ways = ("x a p first", "p u q up", "q d r down", "r b s second", "s v t up2", "t e y down2")
+        nodes = [h.make_node("MatMul", w.split()[:2], [w.split()[2]], name=w.split()[3]) for w in ways]
+        weights = [nh.from_array(v, k) for k, v in (("a", a), ("u", u), ("d", down), ("b", a), ("v", u), ("e", down))]
+        g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, [4, n])], [h.make_tensor_value_info("y", T.FLOAT, [4, n])], weights)
+        onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+        edits = ["--shard", "up2:v={1,2:0,1}", "--shard", "down2:e={2,1:0,1}"]
+        good("annotate", d + "/m.onnx", "--config", "c:2", *HALVES, *edits, "-o", d + "/cut.onnx")
+        for _ in range(3):
+            good("verify", d + "/cut.onnx", "--transport", "threads", "--threads", "1")
+
+
 failed = 0
-for f in (bench, inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)
