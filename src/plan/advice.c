@@ -48,7 +48,7 @@ static tsr_status cost_for(const struct planner *p, const tsr_plan_options *o, i
     *cost = st == TSR_OK && r.feasible ? r.cost : 0;
     if (q.topology != p->topology)
         tsr_topology_free(q.topology);
-    tsr__arena_free(&q.arena);
+    tsr__planner_end(&q);
     return st;
 }
 

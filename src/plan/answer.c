@@ -330,10 +330,12 @@ size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
         const struct candidate *x = &n->strategy->at.at[n->choice];
         if (x->halo)
             count(&c, "HaloExchange");
+        for (int k = 0; k < x->reductions; k++)
+            count(&c, x->reduction);
         for (size_t o = 0; o < tsr_node_output_count(n->node); o++) {
             if (!tsr_node_output(n->node, o))
                 continue;
-            if (x->reduction)
+            if (x->reduction && !x->reductions)
                 count(&c, x->reduction);
             count_value(p, tsr_node_output(n->node, o), x->out[o], &c);
         }

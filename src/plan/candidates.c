@@ -73,7 +73,7 @@ static bool comes_back(struct making *m, struct tile_layout *const *out)
     for (size_t i = 0; i < m->n_in; i++)
         in[i] = steers(m, false, i) ? NULL : m->in[i];
     return tsr__placement_explicit(m->a, m->a, m->node, m->p->shapes, m->rule, m->p->n, in, out,
-                                   &q) &&
+                                   !m->stat, &q) &&
            project(m, &q, got_in, got) && same(in, got_in, m->n_in) && same(m->out, got, m->n_out);
 }
 
@@ -299,9 +299,37 @@ static size_t outputs_of(const struct making *m)
     return n;
 }
 
+// Statistics over a cut factor are combined twice: a greatest and a sum, a mean and a variance; a number for each row.
+// The simpler nodes pass over the values several times.
+#define STAT_SUMS   2
+#define STAT_PASSES 4
+static void add_stat(struct making *m)
+{
+    struct candidate c = {.reduction = "AllReduce", .reductions = STAT_SUMS};
+    struct device_group all = {m->p->all, (size_t)m->p->n};
+    int64_t sizes[RULE_MAX_FACTORS], rows = 0;
+    if (m->n_groups || !m->out[0] || !tsr__making_expands(m) || !tsr__making_number(m, m->out, &c))
+        return;
+    tsr__planner_sizes(m->p->sized, m->node, m->rule, sizes);
+    for (int f = 0; f < m->rule->n_factors; f++)
+        if (m->rule->factors[f].kind == FACTOR_STAT && m->place.cuts[f] > 1 && sizes[f] > 0)
+            rows = tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->in[0]),
+                                      value_at(m, false, 0)) *
+                   m->place.cuts[f] / sizes[f];
+    c.comm = STAT_SUMS * tsr__planner_combine(m->p, TSR_ALL_REDUCE, &all, 1, rows);
+    size_t before = m->s->at.n;
+    keep(m, &c, NULL);
+    if (m->s->at.n > before)
+        m->s->at.at[before].compute *= STAT_PASSES;
+}
+
 // All ways to combine, or not.
 static void add_all(struct making *m)
 {
+    if (m->stat) {
+        add_stat(m);
+        return;
+    }
     bool one = outputs_of(m) == 1 && m->out[0];
     add(m, m->out, TSR_ALL_REDUCE, "AllReduce", NULL);
     if (m->n_groups && one)

@@ -18,6 +18,7 @@ struct making {
     struct device_group *groups;
     size_t n_groups;
     enum combine combine;
+    bool stat; // a factor is cut that statistics are taken of: the node is replaced by simpler ones
     bool spread; // there are fewer pieces than devices: neighbours are told of its layouts
     const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
 };
@@ -41,6 +42,10 @@ bool tsr__making_take_parts(struct making *m, const struct parts *parts);
 bool tsr__making_number(struct making *m, struct tile_layout *const *out, struct candidate *c);
 void tsr__making_cost(struct making *m, struct candidate *c);
 bool tsr__unit_fits(const struct rule_factor *f, int64_t size, int64_t cuts);
+
+// expansions.c
+// The node can be replaced by simpler ones if its factors are cut so.
+bool tsr__making_expands(struct making *m);
 
 // grids.c
 // Every candidate that a rule gives on lines and grids of devices.

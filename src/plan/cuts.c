@@ -325,6 +325,6 @@ bool tsr__stages_cuts(struct staging *s)
         add_crossing(&c, width);
     }
     ok = ok && choose_places(&c, width);
-    tsr__arena_free(&one.arena);
+    tsr__planner_end(&one);
     return ok;
 }

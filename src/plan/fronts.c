@@ -98,7 +98,7 @@ struct kind *tsr__stages_kind(struct staging *s, const int64_t *devices, size_t 
 void tsr__stages_free(struct staging *s)
 {
     for (size_t i = 0; i < s->all_kinds.n; i++)
-        tsr__arena_free(&s->all_kinds.at[i]->p.arena);
+        tsr__planner_end(&s->all_kinds.at[i]->p);
 }
 
 // ---- ranges ------------------------------------------------------------------------------------

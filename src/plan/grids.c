@@ -112,6 +112,10 @@ void tsr__making_grids(struct making *m)
     struct grid line = {.n = 1, .size = {m->p->n}};
     for (int f = 0; f < m->rule->n_factors; f++) {
         const struct rule_factor *factor = &m->rule->factors[f];
+        m->stat = factor->kind == FACTOR_STAT;
+        if (m->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], m->p->n))
+            try_grid(m, line, &f);
+        m->stat = false;
         if (may_cut(factor, sizes[f], m->p->n)) {
             try_grid(m, line, &f);
             continue;

@@ -40,6 +40,7 @@ struct candidate {
     int64_t comm;          // of the reduction
     int64_t weights;       // bytes of constants on a device
     const char *reduction; // the operator, or NULL
+    int reductions;        // so many of it in all; 0: one for each output
     struct str name;       // which factors are cut: "m/4"
     bool cut;
     bool halo; // neighbours exchange the edges of their parts first
@@ -55,6 +56,7 @@ struct strategy {
     VEC(struct candidate) at;
     struct columns *columns; // of the program (build.c)
     struct map seen;         // what was tried: layouts by slot
+    bool asked, expands;     // whether it can be replaced by simpler nodes is known; it can
 };
 struct plan_node {
     tsr_node *node;
@@ -129,6 +131,8 @@ struct planner {
     unsigned char *stays; // by value id: outputs and inputs that stay on their devices, or NULL
     VEC(struct state_pair) states;
     struct arena *work; // of the program
+    tsr_model *copy;    // in which nodes are replaced to see whether they can be; or NULL
+    tsr_node **twins;   // in it, by place; NULL: it was tried
     struct program program;
     uint32_t n_times; // of the program; PLAN_TIMES for each node
     // Devices of one class have the same memory. No limit: no class.
@@ -225,6 +229,8 @@ bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_no
 // Candidates that take that input in parts.
 void tsr__planner_try_parts(struct planner *p, struct strategy *s, const tsr_node *n, size_t slot,
                             uint32_t layout);
+
+void tsr__planner_end(struct planner *p); // frees the copy, and the arena (plan.c)
 
 // delays.c: marks the nodes whose sums may stay in parts, and those that may take parts.
 bool tsr__planner_delays(struct planner *p);

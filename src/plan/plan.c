@@ -45,6 +45,13 @@ static tsr_status read_topology(struct planner *p, const tsr_plan_options *o)
     return tsr__planner_devices(p) ? TSR_OK : TSR_NOMEM;
 }
 
+void tsr__planner_end(struct planner *p)
+{
+    tsr_model_free(p->copy);
+    p->copy = NULL;
+    tsr__arena_free(&p->arena);
+}
+
 void tsr__planner_start(struct planner *p, tsr_model *m)
 {
     p->session = tsr_model_session(m);
@@ -393,7 +400,7 @@ static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_p
         st = TSR_NOMEM;
     if (st == TSR_OK)
         st = tsr__plan_joint(p, &q, o, out);
-    tsr__arena_free(&q.arena);
+    tsr__planner_end(&q);
     return st;
 }
 
@@ -418,7 +425,7 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
                         : solve(&p, &o, &s);
     if (!o.topology)
         tsr_topology_free(p.topology);
-    tsr__arena_free(&p.arena);
+    tsr__planner_end(&p);
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
         size_t n = summary->size && summary->size < sizeof s ? summary->size : sizeof s;
         s.size = n;

@@ -85,6 +85,14 @@ static bool conform(struct making *m, struct candidate *c)
     return true;
 }
 
+static bool cuts_statistics(const struct placement *p)
+{
+    for (int f = 0; f < p->rule->n_factors; f++)
+        if (p->rule->factors[f].kind == FACTOR_STAT && p->cuts[f] > 1)
+            return true;
+    return false;
+}
+
 // Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it runs whole.
 static bool constrain(struct planner *p, struct strategy *s)
 {
@@ -94,10 +102,13 @@ static bool constrain(struct planner *p, struct strategy *s)
     struct tile_layout **in = ARENA_ARRAY(&a, struct tile_layout *, m.n_in + 1);
     struct tile_layout **out = ARENA_ARRAY(&a, struct tile_layout *, m.n_out + 1);
     bool ok = in && out && tsr__node_specs(&a, s->node, p->config, p->shapes, in, out);
-    for (int k = 0; ok && !s->whole && k < 2; k++) {
-        m.rule = k ? s->other : s->rule;
+    for (int k = 0; ok && !s->whole && k < 3; k++) {
+        m.rule = k == 1 ? s->other : s->rule;
+        m.stat = k == 2; // what the others do not find may cut statistics
         if (m.rule &&
-            tsr__placement_explicit(&a, &a, s->node, p->shapes, m.rule, p->n, in, out, &m.place))
+            tsr__placement_explicit(&a, &a, s->node, p->shapes, m.rule, p->n, in, out, k < 2,
+                                    &m.place) &&
+            m.stat == cuts_statistics(&m.place))
             (void)tsr__making_take(&m);
     }
     m.in = in;
@@ -231,7 +242,8 @@ static bool try_rule(struct making *m, const struct rule *r, bool out, size_t i,
     if (!r || !in || !outs)
         return false;
     *(out ? &outs[i] : &in[i]) = tsr__layout_copy(m->a, p->layouts.at[layout]);
-    return tsr__placement_explicit(m->a, m->a, m->node, p->shapes, r, p->n, in, outs, &m->place) &&
+    return tsr__placement_explicit(m->a, m->a, m->node, p->shapes, r, p->n, in, outs, true,
+                                   &m->place) &&
            tsr__making_take(m);
 }
 
@@ -290,7 +302,7 @@ static void try_parts(struct making *m, const uint32_t *in, const uint32_t *pend
         ins[k] = in[k] == PLAN_NO_LAYOUT ? NULL : tsr__layout_copy(m->a, p->layouts.at[in[k]]);
     m->pending = pending;
     if (ins && outs && pending &&
-        tsr__placement_explicit(m->a, m->a, m->node, p->shapes, m->rule, p->n, ins, outs,
+        tsr__placement_explicit(m->a, m->a, m->node, p->shapes, m->rule, p->n, ins, outs, true,
                                 &m->place))
         (void)tsr__making_take_parts(m, parts);
 }

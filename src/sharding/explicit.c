@@ -22,13 +22,13 @@ static bool take(struct solve *v, const tsr_node *n, const struct shapes *s, boo
 bool tsr__placement_explicit(struct arena *scratch, struct arena *a, const tsr_node *n,
                              const struct shapes *s, const struct rule *r, int64_t n_devices,
                              struct tile_layout *const *in, struct tile_layout *const *out,
-                             struct placement *p)
+                             bool intact, struct placement *p)
 {
     struct solve v;
     bool explicit_in = false;
     if (!tsr__solve_init(&v, scratch, a, r, n_devices))
         return false;
-    v.intact = true;
+    v.intact = intact;
     for (size_t i = 0; i < tsr_node_input_count(n); i++) {
         explicit_in = explicit_in || in[i];
         if (in[i] && !take(&v, n, s, false, i, in[i]))

@@ -85,12 +85,12 @@ bool tsr__node_specs(struct arena *a, const tsr_node *n, const tsr_config *c,
                      const struct shapes *s, struct tile_layout **in, struct tile_layout **out);
 struct body_flow;
 // The placement that explicit layouts give a node: canonical ones by slot, NULL where there is none. Inputs' to the
-// letter, then outputs' as far as they go, as the flow does it; nothing that the operator needs whole is cut. Rules
+// letter, then outputs' as far as they go, as the flow does it; intact: what statistics are taken of is not cut. Rules
 // that had to be refined come from a. False: they do not fit (or out of memory: an arena has failed). (explicit.c)
 bool tsr__placement_explicit(struct arena *scratch, struct arena *a, const tsr_node *n,
                              const struct shapes *s, const struct rule *r, int64_t n_devices,
                              struct tile_layout *const *in, struct tile_layout *const *out,
-                             struct placement *p);
+                             bool intact, struct placement *p);
 struct node_flow {
     const tsr_node *node;
     struct placement

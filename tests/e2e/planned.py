@@ -134,8 +134,34 @@ def parts(d, n):
     assert "ai.tessera.delay" in [p.key for p in onnx.load(planned).metadata_props]
 
 
+def stubborn(d, n):
+    """Values whose readers cannot add parts are combined at once, whatever the metadata asks for."""
+    path, cut = os.path.join(d, "m.onnx"), os.path.join(d, "c.onnx")
+    weights = {"w": np.random.default_rng(n).standard_normal((64, 32)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "mul"), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["h", "t"], ["y"])]
+    save(path, nodes, [("x", [8, 64])], [("y", [8, 32])], weights)
+    m = onnx.load(path)
+    helper.set_model_props(m, {"ai.tessera.delay": "c:h\nc:nobody\n:\nc:\n\nother:t\nc:y"})
+    onnx.save(m, path)
+    rc, _, err = call("annotate", path, "--config", "c:%d" % n, "--shard", "mul:w={%d,1}" % n, "-o", cut)
+    assert rc == 0, err
+    assert verify(cut, "--inputs", "random:1")["collectives"] == {"AllReduce": 1}
+
+
+def logits(d, n):
+    """Softmax and the greatest five of one token, whose logits stay cut by the vocabulary."""
+    path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
+    draw = np.random.default_rng(n)
+    weights = {"w": (draw.standard_normal((64, 24000)) / 8).astype(np.float32), "k": np.array([5], np.int64)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["l"]), helper.make_node("Softmax", ["l"], ["p"], axis=-1), helper.make_node("TopK", ["p", "k"], ["y", "i"])]
+    save(path, nodes, [("x", [1, 64])], [("y", [1, 5])], weights)
+    rc, doc, err = call("plan", path, "--devices", n, "--memory", 64 * 24000 * 4 // n + 500000, "-o", planned, "--json")
+    assert rc == 0 and doc["cut_nodes"] == 3, (err, doc)
+    assert verify(planned, "--inputs", "random:1")["cut_nodes"] == 3
+
+
 def main():
-    jobs = [(parts, n) for n in (2, 3, 4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
+    jobs = [(parts, n) for n in (2, 3, 4, 8)] + [(stubborn, n) for n in (2, 3)] + [(logits, n) for n in (4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
     jobs += [(lambda d, n, m=m: model(d, m, n), n) for m in sorted(os.listdir(MODELS)) if os.path.exists(os.path.join(MODELS, m, "model.onnx"))
              for n in (2, 3, 4, 8)]
     bad = 0

@@ -207,6 +207,27 @@ static void sums_of_parts_take_one_reduction(void **state)
     net_free(t);
 }
 
+// ---- B8: what is taken of logits -----------------------------------------------------------------
+
+// One token: its logits stay cut by the vocabulary, and the softmax exchanges a greatest and a sum.
+static void statistics_of_logits_travel(void **state)
+{
+    (void)state;
+    enum { WORDS_OF_ALL = 32000 };
+    struct net *t = net_new("4", 1e15, 1e12, 1e-6, 1e9);
+    tsr_value *x = input(t, "x", DIMS(1, 64));
+    tsr_value *l = node(t, "MatMul", x, weight(t, "w", DIMS(64, WORDS_OF_ALL)), "l");
+    tsr_value *p = node(t, "Softmax", l, NULL, "p");
+    plan_tight(t, node(t, "ReduceMax", p, NULL, "y"), 300000); // logits would fit whole
+    assert_string_equal(made_as(t, l), "{1,4:0,1,2,3}");
+    assert_string_equal(made_as(t, p), "{1,4:0,1,2,3}");
+    assert_int_equal(collectives(t, "AllGather") + collectives(t, "AllToAll"), 0);
+    assert_int_equal(collectives(t, "AllReduce"), 3);
+    int64_t three = 3 * price(t, TSR_ALL_REDUCE, 4);
+    assert_in_range(t->p.cost, three, price(t, TSR_ALL_GATHER, WORDS_OF_ALL * 4));
+    net_free(t);
+}
+
 // ---- B9: experts ---------------------------------------------------------------------------------
 
 // Tokens that lie by where they come from go to their experts and back: two all-to-alls.
@@ -355,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_and_heads_take_an_axis_each),
+        cmocka_unit_test(statistics_of_logits_travel),
         cmocka_unit_test(experts_take_two_exchanges),
         cmocka_unit_test(key_heads_are_repeated),
         cmocka_unit_test(reductions_take_the_fast_axis),
