@@ -3,7 +3,9 @@
 // suffice. Nothing of it is written into the model.
 #include "plan/internal.h"
 
-#define ADVICE_MOST 64 // devices that are tried where nothing fits
+#include <math.h>
+
+#define ADVICE_MOST 32 // devices that are tried where nothing fits
 
 static bool any_given(const struct planner *p)
 {
@@ -76,22 +78,24 @@ tsr_status tsr__plan_better(struct planner *p, const tsr_plan_options *o, tsr_pl
     return TSR_OK;
 }
 
-// The least number of devices of which each has the memory, as far as a search by halves finds it.
+// A number of devices of which each has the memory. What each needs falls no faster than their number grows; numbers that
+// have many divisors give the most choices, so the next power of two is tried as well.
 tsr_status tsr__plan_fitting(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
 {
-    int64_t low = p->n, high = 0, cost = 0;
+    int64_t cost = 0, n = 0, power = 1;
     tsr_status st = TSR_OK;
-    if (o->topology || o->memory <= 0 || o->state || any_given(p))
+    if (o->topology || o->memory <= 0 || o->state || any_given(p) ||
+        out->needs_bytes / o->memory > ADVICE_MOST)
         return TSR_OK;
-    for (int64_t n = 2 * p->n; n <= ADVICE_MOST && !high && st == TSR_OK; n *= 2) {
+    n = (int64_t)ceil((double)out->needs_bytes / (double)o->memory * (double)p->n);
+    n = n > p->n ? n : p->n + 1;
+    while (power < n)
+        power *= 2;
+    for (int try = 0; try < 2 && n <= ADVICE_MOST && st == TSR_OK && !out->fits_devices; try++) {
         st = cost_for(p, o, n, &cost);
-        *(cost > 0 ? &high : &low) = n;
+        if (cost > 0)
+            out->fits_devices = n;
+        n = n < power ? power : 2 * power;
     }
-    while (high && high - low > 1 && st == TSR_OK) {
-        int64_t middle = low + (high - low) / 2;
-        st = cost_for(p, o, middle, &cost);
-        *(cost > 0 ? &high : &low) = middle;
-    }
-    out->fits_devices = high;
     return st;
 }
