@@ -315,16 +315,18 @@ static bool next_order(size_t *label, size_t n)
     return true;
 }
 
-// Devices of each label in their own order.
+// Devices of each label with the last in front: device 0 comes late.
 static void order_by(struct search *q, const size_t *own, const size_t *label)
 {
-    size_t n = devices_of(q), next[ALL_SIZES] = {0};
+    size_t n = devices_of(q), left[ALL_SIZES];
+    for (size_t i = 0; i < n; i++)
+        left[i] = n;
     for (size_t i = 0; i < n; i++) {
-        size_t d = next[label[i]];
+        size_t d = left[label[i]] - 1;
         while (own[d] != label[i])
-            d++;
+            d--;
         q->order[i] = (int64_t)d;
-        next[label[i]] = d + 1;
+        left[label[i]] = d;
     }
 }
 
@@ -352,13 +354,18 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// As the devices stand; few unlike ones in every other order too.
+// As the devices stand, and the other way round: outputs are given by device 0, which does not begin with the next run before it has
+// them, so that runs overlap only where it is in the last stage. Few unlike ones in every other order too.
 static void try_orders(struct search *q, tsr_objective objective, struct line *best)
 {
     size_t n = devices_of(q), own[ALL_SIZES], label[ALL_SIZES];
     for (size_t d = 0; d < n; d++)
         q->order[d] = (int64_t)d;
     try_order(q, objective, best);
+    for (size_t d = 0; d < n; d++)
+        q->order[d] = (int64_t)(n - 1 - d);
+    if (q->status == TSR_OK && q->measure == MEASURE_TIME)
+        try_order(q, objective, best);
     if (n > ALL_SIZES)
         return;
     label_devices(q, own);

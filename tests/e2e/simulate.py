@@ -89,6 +89,18 @@ def stages(d):
     assert "one every" in text and text.count("|") == 4, text
 
 
+def planned_stages(d):
+    """What a plan says of the time between runs holds, but for what sending takes the sender: the device that gives the outputs is in
+    the last stage."""
+    chain(d + "/c.onnx")
+    for devices, stages in ((2, 2), (4, 2), (3, 3), (4, 4)):
+        plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o", d + "/c%d.onnx" % devices)
+        x = doc("simulate", d + "/c%d.onnx" % devices, "--requests", 12)
+        said, sends = plan["period"] / 1e12, max(s["transfer"] for s in plan["stages"]) / 1e12
+        assert len(plan["stages"]) == stages and 0.98 * said < x["period_s"] < 1.05 * said + sends, (devices, stages, x["period_s"], plan)
+        assert x["first_s"] < 1.02 * plan["latency"] / 1e12, (x, plan)
+
+
 def trace(d):
     chain(d + "/t.onnx")
     path = d + "/trace.json"
@@ -148,7 +160,7 @@ def refused(d):
 
 
 failed = 0
-for case in (with_the_plan, stages, trace, speeds_count, in_place, refused):
+for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, refused):
     with tempfile.TemporaryDirectory(prefix="tessera-simulate-") as folder:
         try:
             case(folder)
