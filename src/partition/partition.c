@@ -530,7 +530,7 @@ static tsr_status partition_with(struct plan *p, const char *folder,
     struct manifest manifest;
     if (st == TSR_OK && !parts)
         st = TSR_NOMEM;
-    if (st == TSR_OK)
+    if (st == TSR_OK && !p->look)
         st = model_digest(p);
     if (st == TSR_OK)
         st = tsr__plan_ports(p, options);

@@ -128,8 +128,10 @@ static tsr_status place_on(struct part *t, struct form *f)
     struct str name = tsr__form_name(t, f);
     if (!name.p)
         return TSR_NOMEM;
-    tsr_value *v = stays_inside(it, bytes) ? add_inside(t, f, piece, dims, bytes, name)
-                                           : add_outside(t, f, dims, bytes, name);
+    // Who only looks needs no data, which may not even be there.
+    bool absent = t->plan->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
+    tsr_value *v = stays_inside(it, bytes) && !absent ? add_inside(t, f, piece, dims, bytes, name)
+                                                      : add_outside(t, f, dims, bytes, name);
     f->local[t->rank] = v;
     t->weights += elements;
     t->weight_bytes += bytes;

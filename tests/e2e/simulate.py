@@ -149,6 +149,15 @@ def in_place(d):
     assert 2 * (16 << 20) <= t["memory"] < 2.1 * (16 << 20) and (16 << 20) < t["peak"] < 1.6 * (16 << 20), t
 
 
+def without_weights(d):
+    """Sizes are all that is needed: the file with the weights need not be there."""
+    chain(d + "/w.onnx")
+    plain = doc("simulate", d + "/w.onnx", "--devices", 4)
+    onnx.save(onnx.load(d + "/w.onnx"), d + "/w.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    os.remove(d + "/w.data")
+    assert doc("simulate", d + "/w.onnx", "--devices", 4) == plain
+
+
 def refused(d):
     chain(d + "/r.onnx")
     good("plan", d + "/r.onnx", "--devices", 4, "-o", d + "/r4.onnx")
@@ -160,7 +169,7 @@ def refused(d):
 
 
 failed = 0
-for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, refused):
+for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, refused):
     with tempfile.TemporaryDirectory(prefix="tessera-simulate-") as folder:
         try:
             case(folder)
