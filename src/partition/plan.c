@@ -362,8 +362,54 @@ static void collect_wants(struct plan *p, const struct node_flow *nf)
         tsr__plan_want(p, captures[k], NULL);
 }
 
+// ---- stages ------------------------------------------------------------------------------------
+
+// -1: none of its own.
+static int64_t stage_of(const struct plan *p, const tsr_node *n)
+{
+    int64_t stage;
+    const tsr_node_config *nc = tsr_node_find_config((tsr_node *)n, p->flow->config);
+    return nc && tsr_node_config_stage(nc, &stage) && stage >= 0 ? stage : -1;
+}
+
+static bool bring_inputs(struct plan *p, const struct node_flow *nf, int64_t stage)
+{
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+        tsr_value *v = tsr_node_input(nf->node, k);
+        const tsr_node *from = v ? tsr_value_producer(v) : NULL;
+        int64_t made = from ? stage_of(p, from) : -1;
+        struct item *it = made >= 0 && made != stage ? tsr__item_of(p, v) : NULL;
+        bool plain = it && it->first && !it->first->partial && !it->list &&
+                     !(nf->pending && nf->pending[k]) && !tsr__window_cut(nf, (int)k);
+        if (plain && !tsr__plan_convert(p, it, nf->inputs[k], nf->node))
+            return false;
+    }
+    return true;
+}
+
+// All that a stage gets from those before is handed over at its start. Who waits in the middle of a stage for what was
+// made long ago keeps the giver from its next run.
+static bool begin_stage(struct plan *p, const struct node_flow *nodes, size_t n, const bool *takes)
+{
+    int64_t stage = stage_of(p, nodes[0].node);
+    for (size_t i = 0; i < n; i++)
+        if (takes[i] && stage_of(p, nodes[i].node) == stage && !bring_inputs(p, &nodes[i], stage))
+            return false;
+    return true;
+}
+
+static bool is_first_of_stage(const struct plan *p, const struct node_flow *nodes, size_t i,
+                              int64_t *seen)
+{
+    int64_t stage = p->scope->outer ? -1 : stage_of(p, nodes[i].node);
+    bool later = stage > *seen;
+    *seen = later ? stage : *seen;
+    return later;
+}
+
 bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n, unsigned char *needed)
 {
+    int64_t seen = -1; // stages, as their numbers ascend
     bool *takes_part = ARENA_ARRAY(p->arena, bool, n + 1);
     if (!takes_part)
         return false;
@@ -375,7 +421,9 @@ bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n, un
             collect_wants(p, &nodes[i]);
     }
     for (size_t i = 0; i < n; i++)
-        if (takes_part[i] && !plan_node(p, &nodes[i]))
+        if (takes_part[i] && ((is_first_of_stage(p, nodes, i, &seen) &&
+                               !begin_stage(p, nodes + i, n - i, takes_part + i)) ||
+                              !plan_node(p, &nodes[i])))
             return false;
     return true;
 }

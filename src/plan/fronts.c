@@ -110,7 +110,8 @@ struct describing {
     struct map seen; // values from outside: their number
     struct text key;
     size_t begin, end;
-    VEC(const tsr_value *) in, out;
+    VEC(const tsr_value *) in, out, leave;
+    bool later;
 };
 
 static void number_outside(struct describing *d, const tsr_value *v, bool comes)
@@ -126,6 +127,10 @@ static void number_outside(struct describing *d, const tsr_value *v, bool comes)
         const tsr_value **in = comes ? vec_push(&d->s->p->arena, &d->in) : NULL;
         if (in)
             *in = v;
+    }
+    if (comes) {
+        size_t at = (size_t)d->s->p->node_at[tsr__node_id(tsr_value_producer(v))];
+        d->r->earliest = at < d->r->earliest ? at : d->r->earliest;
     }
     const struct plan_value *x = &d->s->p->values[id];
     tsr__text_printf(&d->key, "%c%zu ", x->constant ? 'c' : x->given ? 'i' : 'g', (size_t)found);
@@ -155,9 +160,8 @@ static bool is_read_later(void *data, tsr_node *n, size_t input)
     while (tsr_graph_owner(tsr_node_graph(n)))
         n = tsr_graph_owner(tsr_node_graph(n));
     int64_t at = d->s->p->node_at[tsr__node_id(n)];
-    if (at >= 0 && (size_t)at >= d->end)
-        tsr__text_printf(&d->key, "l");
-    return at < 0 || (size_t)at < d->end; // one is enough
+    d->later = at >= 0 && (size_t)at >= d->end;
+    return !d->later; // one is enough
 }
 
 static void describe_node(struct describing *d, const struct plan_node *n)
@@ -173,7 +177,12 @@ static void describe_node(struct describing *d, const struct plan_node *n)
         tsr__text_printf(&d->key, ">");
         if (!v)
             continue;
+        d->later = false;
         tsr_value_uses(v, is_read_later, d);
+        const tsr_value **leave = d->later ? vec_push(&d->s->p->arena, &d->leave) : NULL;
+        if (leave)
+            *leave = v;
+        tsr__text_printf(&d->key, "%s", d->later ? "l" : "");
         bool stays = d->s->p->stays && d->s->p->stays[tsr__value_id(v)];
         tsr__text_printf(&d->key, "%s", stays ? "s" : "");
         const tsr_value **out =
@@ -204,6 +213,7 @@ static void describe(struct describing *d, size_t i, size_t j)
 {
     struct staging *s = d->s;
     const struct kind *k = s->all_kinds.at[0];
+    d->r->earliest = SIZE_MAX;
     tsr__arena_init(&d->scratch, s->p->session);
     tsr__map_init(&d->seen, &d->scratch, 64);
     tsr__text_init(&d->key, s->p->session);
@@ -217,6 +227,8 @@ static void describe(struct describing *d, size_t i, size_t j)
     d->r->n_in = d->in.n;
     d->r->out = d->out.at;
     d->r->n_out = d->out.n;
+    d->r->leave = d->leave.at;
+    d->r->n_leave = d->leave.n;
     d->r->known = !d->key.failed && !d->scratch.failed && !s->p->arena.failed;
     tsr__text_free(&d->key);
     tsr__arena_free(&d->scratch);
@@ -274,7 +286,7 @@ static void select_range(struct staging *s, struct kind *k, size_t i, size_t j)
     for (size_t n = 0; n < p->n_nodes; n++)
         if (p->nodes[n].strategy)
             p->node_at[tsr__node_id(p->nodes[n].node)] = (int64_t)n;
-    p->gives = i == 0 && j == s->n_ranges ? 0 : (size_t)p->n - 1;
+    p->gives = (size_t)p->n - 1;
     list_given(p);
 }
 

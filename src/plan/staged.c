@@ -3,6 +3,7 @@
 // all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
 #include "plan/stages.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 static double now_ms(void)
@@ -100,6 +101,12 @@ static tsr_status set_stages(struct staging *s, const struct line *line)
     return TSR_OK;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
 static bool tell_stage(struct staging *s, const struct stage *x, const int64_t *memory,
                        tsr_plan_stage *out)
 {
@@ -108,6 +115,7 @@ static bool tell_stage(struct staging *s, const struct stage *x, const int64_t *
     if (!devices)
         return false;
     memcpy(devices, x->devices, x->n * sizeof *devices);
+    qsort(devices, x->n, sizeof *devices, by_number);
     *out = (tsr_plan_stage){.devices = devices, .n_devices = x->n, .first = -1, .last = -1};
     out->time = x->point.time;
     out->transfer = x->transfer;
@@ -123,6 +131,50 @@ static bool tell_stage(struct staging *s, const struct stage *x, const int64_t *
     return true;
 }
 
+static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
+{
+    int64_t sum = 0;
+    for (size_t k = from; k <= to; k++)
+        sum += at[k].time + at[k].transfer;
+    return sum;
+}
+
+static size_t stage_of(const struct staging *s, const struct line *line, size_t node)
+{
+    size_t k = 0;
+    while (k + 1 < line->n && s->cut[line->at[k].end] <= node)
+        k++;
+    return k;
+}
+
+// The stage of device 0; that of the last if it has none to do.
+static size_t first_device(const struct line *line)
+{
+    for (size_t k = 0; k < line->n; k++)
+        for (size_t d = 0; d < line->at[k].n; d++)
+            if (line->at[k].devices[d] == 0)
+                return k;
+    return line->n - 1;
+}
+
+// Between runs: the slowest stage, with what it takes in and hands over; but what a stage gives to a later one than the next keeps it, and those between, waiting;
+// and device 0 is not done before it has the outputs.
+static int64_t period_of(struct staging *s, const struct line *line, const tsr_plan_stage *at)
+{
+    int64_t most = 0;
+    for (size_t k = 0, gives = first_device(line); k < line->n; k++) {
+        const struct range *r = tsr__stages_range(s, line->at[k].begin, line->at[k].end);
+        size_t from = r && r->n_in ? stage_of(s, line, r->earliest) : k;
+        int64_t own = sum_of(at, k, k) + (k + 1 < line->n ? at[k + 1].transfer : 0);
+        int64_t more = from + 1 < k ? sum_of(at, from, k - 1) : own;
+        if (r && r->n_out && gives != k && gives != k + 1)
+            own = gives < k ? sum_of(at, gives, k) : sum_of(at, k, gives - 1);
+        own = own > more ? own : more;
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
 static bool tell(struct staging *s, const struct line *line, tsr_plan_summary *out)
 {
     struct arena *a = &s->p->session->results[RESULT_PLAN];
@@ -130,12 +182,10 @@ static bool tell(struct staging *s, const struct line *line, tsr_plan_summary *o
     for (size_t k = 0; k < line->n; k++) {
         if (!list || !tell_stage(s, &line->at[k], out->memory, &list[k]))
             return false;
-        int64_t own = list[k].time + list[k].transfer;
-        out->latency += own;
-        out->period = own > out->period ? own : out->period;
+        out->latency += list[k].time + list[k].transfer;
     }
     out->latency += s->common;
-    out->period += s->common;
+    out->period = period_of(s, line, list) + s->common;
     out->stages = list;
     out->n_stages = line->n;
     return true;
@@ -187,16 +237,15 @@ static tsr_status one_device(struct staging *s, tsr_plan_summary *out)
 }
 
 // What the whole plan costs if a stage takes so long.
-static int64_t cost_with(const struct staging *s, const tsr_plan_summary *p, size_t stage,
-                         int64_t time)
+static int64_t cost_with(struct staging *s, const struct line *line, const tsr_plan_summary *p,
+                         size_t stage, int64_t time)
 {
-    int64_t sum = s->common, most = 0;
-    for (size_t k = 0; k < p->n_stages; k++) {
-        int64_t own = p->stages[k].transfer + (k == stage ? time : p->stages[k].time);
-        sum += own;
-        most = own > most ? own : most;
-    }
-    return p->objective == TSR_THROUGHPUT ? most + s->common : sum;
+    tsr_plan_stage at[STAGES_MOST];
+    for (size_t k = 0; k < p->n_stages; k++)
+        at[k] = p->stages[k];
+    at[stage].time = time;
+    return s->common + (p->objective == TSR_THROUGHPUT ? period_of(s, line, at)
+                                                       : sum_of(at, 0, p->n_stages - 1));
 }
 
 // The stages stay as they are; in one of them the node runs otherwise.
@@ -211,7 +260,7 @@ static tsr_status explain(struct staging *s, const struct line *line, const char
     tsr_status st = tsr__front_explain(s, x->kind, x->begin, x->end, x->memory, name, out);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
-        list[i].cost = list[i].feasible ? cost_with(s, out, k, list[i].cost) : 0;
+        list[i].cost = list[i].feasible ? cost_with(s, line, out, k, list[i].cost) : 0;
     return st;
 }
 

@@ -13,6 +13,7 @@
 #define ALL_STARTS 64  // so many devices: blocks begin anywhere; else at multiples of their size
 #define MAX_SIZES  64  // of blocks
 #define MAX_ORDERS 120 // of unlike devices
+#define MAX_CELLS  ((size_t)1 << 22)
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
@@ -24,7 +25,8 @@ struct block {
 // The best way to a state, and what it came from.
 struct cell {
     int64_t sum, most;
-    size_t cut, block;
+    size_t begin, before; // cuts: where its last stage begins, and the one before that
+    size_t block;
 };
 struct search {
     struct staging *s;
@@ -32,8 +34,10 @@ struct search {
     size_t sizes[MAX_SIZES], n_sizes;
     struct block *blocks; // by start and size
     int64_t *value;       // by range and block; UNKNOWN
-    struct cell *cells;   // by number of stages, cut and devices
-    size_t least, most;   // stages
+    struct cell *cells;   // by number of stages, begin of the last, cut and devices
+    size_t n_cells;
+    bool flows;         // each stage hands over to the next alone
+    size_t least, most; // stages
     enum measure measure;
     int64_t cap; // no stage may take more
     bool bottleneck;
@@ -130,8 +134,7 @@ static int64_t transfer_of(struct search *q, size_t from, size_t to, const struc
 {
     const struct range *r = tsr__stages_range(q->s, from, to);
     const int64_t *mine = &q->order[b->start];
-    bool all = from == 0 && to == q->s->n_ranges;
-    int64_t ps = 0, last = all ? mine[0] : mine[b->n - 1];
+    int64_t ps = 0, last = mine[b->n - 1];
     if (!r)
         return NEVER_FITS;
     for (size_t i = 0; i < r->n_in && b->start > 0; i++)
@@ -139,6 +142,17 @@ static int64_t transfer_of(struct search *q, size_t from, size_t to, const struc
     static const int64_t first = 0;
     for (size_t i = 0; i < r->n_out && last != first; i++)
         ps += send_time(q, last, &first, 1, whole_bytes(q->s, r->out[i]));
+    return ps < NEVER_FITS ? ps : NEVER_FITS;
+}
+
+// What the devices of a stage are held up by giving to the next, of which one device is known to be there.
+static int64_t hand_over(struct search *q, size_t from, size_t to, const struct block *b)
+{
+    const struct range *r = tsr__stages_range(q->s, from, to);
+    size_t next = b->start + b->n;
+    int64_t ps = 0;
+    for (size_t i = 0; r && i < r->n_leave && next < devices_of(q); i++)
+        ps += send_time(q, q->order[next - 1], &q->order[next], 1, whole_bytes(q->s, r->leave[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
@@ -169,9 +183,12 @@ static int64_t value_of(struct search *q, size_t i, size_t j, size_t block)
     return *at;
 }
 
-static struct cell *cell_at(struct search *q, size_t stages, size_t cut, size_t devices)
+// begin: where the last stage begins; only looked at where it decides what may follow.
+static struct cell *cell_at(struct search *q, size_t stages, size_t begin, size_t cut,
+                            size_t devices)
 {
-    return &q->cells[(stages * (q->s->n_ranges + 1) + cut) * (devices_of(q) + 1) + devices];
+    size_t cuts = q->s->n_ranges + 1, at = q->flows ? stages * cuts + begin : stages;
+    return &q->cells[(at * cuts + cut) * (devices_of(q) + 1) + devices];
 }
 
 static bool better(const struct search *q, const struct cell *a, const struct cell *b)
@@ -180,55 +197,73 @@ static bool better(const struct search *q, const struct cell *a, const struct ce
     return x != y ? x < y : a->sum < b->sum;
 }
 
-// Goes on from the state (k stages, cut i, d devices) with one more stage.
-static void extend(struct search *q, size_t k, size_t i, size_t d)
+// Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
+// until that one is done with the run before. The last stage gives the outputs.
+static bool follows(struct search *q, size_t begin, size_t i, size_t j)
 {
-    const struct cell from = *cell_at(q, k, i, d);
+    const struct range *before = tsr__stages_range(q->s, begin, i);
+    const struct range *r = tsr__stages_range(q->s, i, j);
+    return before && r && r->earliest >= q->s->cut[begin] &&
+           (before->n_out == 0 || j == q->s->n_ranges);
+}
+
+// Goes on from the state (k stages, the last from `begin` to cut i, d devices) with one more stage.
+static void extend(struct search *q, size_t k, size_t begin, size_t i, size_t d)
+{
+    const struct cell from = *cell_at(q, k, begin, i, d);
     size_t last = q->s->n_ranges;
     for (size_t z = 0; z < q->n_sizes && q->status == TSR_OK; z++) {
         size_t n = q->sizes[z], block = d * q->n_sizes + z;
         if (d >= devices_of(q) || !may_start(q, d, n))
             continue;
         for (size_t j = k + 1 == q->most ? last : i + 1; j <= last; j++) {
-            int64_t own = value_of(q, i, j, block);
-            if (own >= NEVER_FITS || own > q->cap)
+            if (q->flows && k > 0 && !follows(q, begin, i, j))
                 continue;
-            struct cell *to = cell_at(q, k + 1, j, d + n);
-            struct cell next = {from.sum + own, own > from.most ? own : from.most, i, block};
+            int64_t own = value_of(q, i, j, block);
+            int64_t busy = q->flows ? own + hand_over(q, i, j, &q->blocks[block]) : own;
+            if (own >= NEVER_FITS || busy > q->cap)
+                continue;
+            struct cell *to = cell_at(q, k + 1, i, j, d + n);
+            struct cell next = {from.sum + own, busy > from.most ? busy : from.most, i, from.begin,
+                                block};
             if (better(q, &next, to))
                 *to = next;
         }
     }
 }
 
-// The best final state; false: there is none.
-static bool best_end(struct search *q, size_t *stages, size_t *devices)
+// The best final state; NULL: there is none.
+static const struct cell *best_end(struct search *q, size_t *stages)
 {
-    struct cell best = {INT64_MAX, INT64_MAX, 0, 0};
+    const struct cell *best = NULL;
+    size_t cuts = q->s->n_ranges;
     for (size_t k = q->least; k <= q->most; k++)
-        for (size_t d = 1; d <= devices_of(q); d++) {
-            const struct cell *c = cell_at(q, k, q->s->n_ranges, d);
-            if (c->sum < INT64_MAX && better(q, c, &best)) {
-                best = *c;
-                *stages = k;
-                *devices = d;
+        for (size_t d = devices_of(q); d > 0; d--)
+            for (size_t begin = 0; begin < (q->flows ? cuts : 1); begin++) {
+                const struct cell *c = cell_at(q, k, begin, cuts, d);
+                if (c->sum < INT64_MAX && (!best || better(q, c, best))) {
+                    best = c;
+                    *stages = k;
+                }
             }
-        }
-    return best.sum < INT64_MAX;
+    return best;
 }
 
-static bool run(struct search *q, size_t *stages, size_t *devices)
+// Devices at either end of the line may stay idle.
+static const struct cell *run(struct search *q, size_t *stages)
 {
-    size_t cuts = q->s->n_ranges, n = (q->most + 1) * (cuts + 1) * (devices_of(q) + 1);
-    for (size_t i = 0; i < n; i++)
-        q->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0};
-    *cell_at(q, 0, 0, 0) = (struct cell){0};
+    size_t cuts = q->s->n_ranges;
+    for (size_t i = 0; i < q->n_cells; i++)
+        q->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
+    for (size_t d = 0; d < devices_of(q); d++)
+        *cell_at(q, 0, 0, 0, d) = (struct cell){0};
     for (size_t k = 0; k < q->most; k++)
-        for (size_t i = k; i < cuts; i++)
-            for (size_t d = k; d < devices_of(q) && q->status == TSR_OK; d++)
-                if (cell_at(q, k, i, d)->sum < INT64_MAX)
-                    extend(q, k, i, d);
-    return q->status == TSR_OK && best_end(q, stages, devices);
+        for (size_t begin = 0; begin < (q->flows ? cuts : 1); begin++)
+            for (size_t i = k; i < cuts; i++)
+                for (size_t d = k; d < devices_of(q) && q->status == TSR_OK; d++)
+                    if (cell_at(q, k, begin, i, d)->sum < INT64_MAX)
+                        extend(q, k, begin, i, d);
+    return q->status == TSR_OK ? best_end(q, stages) : NULL;
 }
 
 static void forget(struct search *q, enum measure what)
@@ -241,40 +276,38 @@ static void forget(struct search *q, enum measure what)
 }
 
 // Stages of the best end, back to front.
-static void read_line(struct search *q, size_t stages, size_t devices, struct line *out)
+static void read_line(struct search *q, size_t stages, const struct cell *c, struct line *out)
 {
     size_t cut = q->s->n_ranges;
-    const struct cell *end = cell_at(q, stages, cut, devices);
-    *out = (struct line){.n = stages, .sum = end->sum, .most = end->most};
+    *out = (struct line){.n = stages, .sum = c->sum, .most = c->most};
     for (size_t k = stages; k > 0; k--) {
-        const struct cell *c = cell_at(q, k, cut, devices);
         const struct block *b = &q->blocks[c->block];
         struct stage *x = &out->at[k - 1];
-        *x = (struct stage){.begin = c->cut, .end = cut, .n = b->n, .kind = b->kind};
+        *x = (struct stage){.begin = c->begin, .end = cut, .n = b->n, .kind = b->kind};
         x->memory = b->memory;
         x->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
         if (x->devices)
             memcpy(x->devices, &q->order[b->start], b->n * sizeof *x->devices);
-        x->transfer = transfer_of(q, c->cut, cut, b);
-        cut = c->cut;
-        devices = b->start;
+        x->transfer = transfer_of(q, c->begin, cut, b);
+        cut = c->begin;
+        c = cell_at(q, k - 1, c->before, cut, b->start);
     }
 }
 
 // For throughput: first the least slowest stage, then the least sum that keeps it.
 static bool find_line(struct search *q, tsr_objective objective, struct line *out)
 {
-    size_t stages = 0, devices = 0;
+    size_t stages = 0;
     q->bottleneck = objective == TSR_THROUGHPUT || q->measure == MEASURE_MEMORY;
-    bool found = run(q, &stages, &devices);
-    if (found && q->bottleneck && q->measure == MEASURE_TIME) {
-        q->cap = cell_at(q, stages, q->s->n_ranges, devices)->most;
+    const struct cell *end = run(q, &stages);
+    if (end && q->bottleneck && q->measure == MEASURE_TIME) {
+        q->cap = end->most;
         q->bottleneck = false;
-        found = run(q, &stages, &devices);
+        end = run(q, &stages);
     }
-    if (found)
-        read_line(q, stages, devices, out);
-    return found;
+    if (end)
+        read_line(q, stages, end, out);
+    return end != NULL;
 }
 
 // ---- orders of devices -------------------------------------------------------------------------
@@ -315,18 +348,18 @@ static bool next_order(size_t *label, size_t n)
     return true;
 }
 
-// Devices of each label with the last in front: device 0 comes late.
+// Devices of each label in descending order.
 static void order_by(struct search *q, const size_t *own, const size_t *label)
 {
-    size_t n = devices_of(q), left[ALL_SIZES];
+    size_t n = devices_of(q), next[ALL_SIZES];
     for (size_t i = 0; i < n; i++)
-        left[i] = n;
+        next[i] = n;
     for (size_t i = 0; i < n; i++) {
-        size_t d = left[label[i]] - 1;
+        size_t d = next[label[i]] - 1;
         while (own[d] != label[i])
             d--;
         q->order[i] = (int64_t)d;
-        left[label[i]] = d;
+        next[label[i]] = d;
     }
 }
 
@@ -354,33 +387,32 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// As the devices stand, and the other way round: outputs are given by device 0, which does not begin with the next run before it has
-// them, so that runs overlap only where it is in the last stage. Few unlike ones in every other order too.
+// The line ends at device 0, which gives the outputs. Few unlike devices are tried in every order; where runs are to
+// follow one another, device 0 must not wait for others in the middle of the line.
 static void try_orders(struct search *q, tsr_objective objective, struct line *best)
 {
     size_t n = devices_of(q), own[ALL_SIZES], label[ALL_SIZES];
     for (size_t d = 0; d < n; d++)
-        q->order[d] = (int64_t)d;
-    try_order(q, objective, best);
-    for (size_t d = 0; d < n; d++)
         q->order[d] = (int64_t)(n - 1 - d);
-    if (q->status == TSR_OK && q->measure == MEASURE_TIME)
-        try_order(q, objective, best);
+    try_order(q, objective, best);
     if (n > ALL_SIZES)
         return;
     label_devices(q, own);
     memcpy(label, own, n * sizeof *own);
     qsort(label, n, sizeof *label, by_number);
     for (int round = 1; round < MAX_ORDERS && q->status == TSR_OK; round++) {
+        bool again = true;
         order_by(q, own, label);
-        if (memcmp(label, own, n * sizeof *own) != 0)
+        for (size_t i = 0; i < n; i++)
+            again = again && q->order[i] == (int64_t)(n - 1 - i);
+        if (!again && (!q->flows || q->order[n - 1] == 0))
             try_order(q, objective, best);
         if (!next_order(label, n))
             break;
     }
 }
 
-static bool search_init(struct search *q, struct staging *s, const tsr_plan_options *o)
+static bool search_init(struct search *q, struct staging *s, const tsr_plan_options *o, bool flows)
 {
     struct arena *a = &s->p->arena;
     size_t n = (size_t)s->p->n;
@@ -397,7 +429,10 @@ static bool search_init(struct search *q, struct staging *s, const tsr_plan_opti
     q->order = ARENA_ARRAY(a, int64_t, n);
     q->blocks = ARENA_ARRAY(a, struct block, n * q->n_sizes);
     q->value = ARENA_ARRAY(a, int64_t, (s->n_ranges + 1) * (s->n_ranges + 1) * n * q->n_sizes);
-    q->cells = ARENA_ARRAY(a, struct cell, (q->most + 1) * (s->n_ranges + 1) * (n + 1));
+    q->n_cells = (q->most + 1) * (s->n_ranges + 1) * (n + 1);
+    q->flows = flows && q->n_cells * (s->n_ranges + 1) <= MAX_CELLS;
+    q->n_cells *= q->flows ? s->n_ranges + 1 : 1;
+    q->cells = ARENA_ARRAY(a, struct cell, q->n_cells);
     return !a->failed;
 }
 
@@ -405,10 +440,16 @@ tsr_status tsr__stages_search(struct staging *s, const tsr_plan_options *o, enum
                               struct line *out)
 {
     struct search q;
+    bool flows = what != MEASURE_MEMORY && o->objective == TSR_THROUGHPUT;
     *out = (struct line){0};
-    if (!search_init(&q, s, o))
-        return TSR_NOMEM;
-    q.measure = what;
-    try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : o->objective, out);
-    return q.status == TSR_OK && s->p->arena.failed ? TSR_NOMEM : q.status;
+    for (int round = flows ? 0 : 1; round < 2 && !out->n;
+         round++) { // waiting is better than nothing
+        if (!search_init(&q, s, o, round == 0))
+            return TSR_NOMEM;
+        q.measure = what;
+        try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : o->objective, out);
+        if (q.status != TSR_OK)
+            return q.status;
+    }
+    return s->p->arena.failed ? TSR_NOMEM : TSR_OK;
 }

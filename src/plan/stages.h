@@ -36,7 +36,9 @@ struct range {
     bool known;
     uint32_t structure;          // of ranges that are alike
     const tsr_value **in, **out; // what comes from earlier ranges; outputs of the model
-    size_t n_in, n_out;
+    const tsr_value **leave;     // what later ones read
+    size_t n_in, n_out, n_leave;
+    size_t earliest; // of the nodes that make what comes; SIZE_MAX: nothing comes
 };
 struct staging {
     struct planner *p;           // of all nodes and devices

@@ -54,18 +54,24 @@ static int64_t time_alone(const struct chain *c, int from, int to, int devices, 
     return ps;
 }
 
-// From one device to n others, through their memory.
-static int64_t send_time(int n, double speed)
+// Along the group, from its first device to the n others, through the slowest memory.
+static int64_t send_along(struct net *t, const int *group, int n, double speed)
 {
-    struct net *t = net_new("full:8", FLOPS, BANDWIDTH, LATENCY, LINK);
     tsr_topology_price price;
     int64_t bytes = CHANNELS * SPACE * SPACE * 4;
-    int group[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     assert_int_equal(tsr_topology_cost(t->topology, n == 1 ? TSR_SEND : TSR_BROADCAST, group, n + 1,
                                        bytes, &price),
                      TSR_OK);
-    net_free(t);
     return price.picoseconds + (int64_t)(2 * (double)bytes / speed);
+}
+
+// From one device to n others that are like it.
+static int64_t send_time(int n, double speed)
+{
+    struct net *t = net_new("full:8", FLOPS * speed, BANDWIDTH * speed, LATENCY, LINK);
+    int64_t ps = send_along(t, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, n, speed);
+    net_free(t);
+    return ps;
 }
 
 struct best {
@@ -77,12 +83,13 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static void take(struct best *b, const int64_t *time, int stages)
+// gets: what each stage takes to get what it reads, which holds up the one before it too.
+static void take(struct best *b, const int64_t *time, const int64_t *gets, int stages)
 {
     int64_t sum = 0, most = 0;
     for (int k = 0; k < stages; k++) {
-        sum += time[k];
-        most = larger(most, time[k]);
+        sum += time[k] + gets[k];
+        most = larger(most, time[k] + gets[k] + (k + 1 < stages ? gets[k + 1] : 0));
     }
     b->latency = sum < b->latency ? sum : b->latency;
     b->period = most < b->period ? most : b->period;
@@ -133,15 +140,14 @@ static struct best try_cuts(const struct chain *c, int64_t memory)
         for (int y = x + 1; y < c->n; y++)
             for (int z = y + 1; z < c->n; z++) {
                 int cut[5] = {0, x, y, z, c->n};
-                int64_t time[4];
+                int64_t time[4], gets[4] = {0, send, send, send};
                 bool fits = true;
                 for (int k = 0; k < 4; k++) {
-                    // what comes in; the last stage is on device 0, which gives the result
-                    time[k] = alone[cut[k]][cut[k + 1]] + (k ? send : 0);
+                    time[k] = alone[cut[k]][cut[k + 1]];
                     fits = fits && weights_of(c, cut[k], cut[k + 1]) <= memory;
                 }
                 if (fits)
-                    take(&b, time, 4);
+                    take(&b, time, gets, 4);
             }
     return b;
 }
@@ -183,17 +189,14 @@ static void stages_share_devices_best(void **state)
         for (int a = 1; a < 4; a++)
             for (int b = 1; a + b <= 4; b++) {
                 int64_t time[2] = {time_alone(&c, 0, cut, a, SLOW),
-                                   time_alone(&c, cut, c.n, b, SLOW) + send_time(b, SLOW)};
-                if (a + b < 4) // device 0 is idle, and is given the result
-                    time[1] += send_time(1, SLOW);
-                take(&want, time, 2);
+                                   time_alone(&c, cut, c.n, b, SLOW)};
+                take(&want, time, (int64_t[]){0, send_time(b, SLOW)}, 2);
             }
     for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
         struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
         plan_stages(t, &c, 2, (tsr_objective)what);
         check_stages(t, &c);
         assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
-        assert_int_equal(t->p.stages[1].devices[t->p.stages[1].n_devices - 1], 0);
         assert_true(t->p.stages[0].n_devices + t->p.stages[1].n_devices > 2);
         net_free(t);
     }
@@ -224,30 +227,6 @@ static void the_number_of_stages_is_chosen(void **state)
 
 // ---- unlike devices ----------------------------------------------------------------------------
 
-static const int ORDERS[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-
-// All cuts into three, on the devices in every order.
-static struct best try_orders(const struct chain *c, const int64_t *memory, const double *speed)
-{
-    struct best b = {INT64_MAX, INT64_MAX};
-    int64_t send[2] = {send_time(1, 1), 0};
-    for (int o = 0; o < 6; o++)
-        for (int x = 1; x < c->n; x++)
-            for (int y = x + 1; y < c->n; y++) {
-                int cut[4] = {0, x, y, c->n};
-                int64_t time[3];
-                bool fits = true;
-                for (int k = 0; k < 3 && fits; k++)
-                    fits = weights_of(c, cut[k], cut[k + 1]) <= memory[ORDERS[o][k]];
-                for (int k = 0; k < 3 && fits; k++)
-                    time[k] = time_alone(c, cut[k], cut[k + 1], 1, speed[ORDERS[o][k]]) +
-                              (k ? send[0] : 0) + (k == 2 ? send[ORDERS[o][2] == 0] : 0);
-                if (fits)
-                    take(&b, time, 3);
-            }
-    return b;
-}
-
 static struct net *unlike(const int64_t *memory, const double *speed)
 {
     struct net *t = net_new("full:3", FLOPS, BANDWIDTH, LATENCY, LINK);
@@ -260,18 +239,57 @@ static struct net *unlike(const int64_t *memory, const double *speed)
     return t;
 }
 
-// Memories of 24, 24 and 80: the stages are unequal, and the large layer decides where the large device stands.
+// The line ends at device 0, which gives the outputs: else they are sent to it, and runs do not follow one another.
+static const int ORDERS[6][3] = {{1, 2, 0}, {2, 1, 0}, {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {2, 0, 1}};
+
+static int64_t send_pair(struct net *t, int from, int to, const double *speed)
+{
+    return send_along(t, (const int[]){from, to}, 1,
+                      speed[from] < speed[to] ? speed[from] : speed[to]);
+}
+
+// All cuts into three, on the devices in every order in which those that are alike stand in descending order.
+static struct best try_orders(const struct chain *c, const int64_t *memory, const double *speed)
+{
+    bool alike = memory[1] == memory[2] && speed[1] == speed[2];
+    struct best b = {INT64_MAX, INT64_MAX};
+    struct net *t = unlike(memory, speed);
+    for (int o = 0; o < 6; o++)
+        for (int x = 1; x < c->n && !(alike && o % 2 == 0); x++)
+            for (int y = x + 1; y < c->n; y++) {
+                int cut[4] = {0, x, y, c->n};
+                int64_t time[3], gets[3] = {0, send_pair(t, ORDERS[o][0], ORDERS[o][1], speed),
+                                            send_pair(t, ORDERS[o][1], ORDERS[o][2], speed)};
+                if (o >= 2)
+                    gets[2] += send_pair(t, ORDERS[o][2], 0, speed);
+                bool fits = true;
+                for (int k = 0; k < 3 && fits; k++)
+                    fits = weights_of(c, cut[k], cut[k + 1]) <= memory[ORDERS[o][k]];
+                for (int k = 0; k < 3 && fits; k++)
+                    time[k] = time_alone(c, cut[k], cut[k + 1], 1, speed[ORDERS[o][k]]);
+                struct best before = b;
+                if (fits)
+                    take(&b, time, gets, 3);
+                b.period = o < 2 ? b.period : before.period;
+            }
+    net_free(t);
+    return b;
+}
+
+// Memories of 80, 24 and 24: the stages are unequal, and the large layer decides where the large device stands.
 static void unlike_memories_give_unlike_stages(void **state)
 {
     (void)state;
     static const double speed[3] = {1, 1, 1};
     int64_t unit = CHANNELS * CHANNELS * 25 * 4; // of a layer of kernel 5
-    int64_t memory[3] = {3 * unit, 3 * unit, 10 * unit};
+    int64_t memory[3] = {10 * unit, 3 * unit, 3 * unit};
     for (int large = 0; large < 10; large += 3) {
         struct chain c = {.n = 10, .kernel = {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}};
         c.kernel[large] = 11; // weighs 4.84
         struct best want = try_orders(&c, memory, speed);
         for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+            if (what == TSR_THROUGHPUT && want.period == INT64_MAX)
+                continue; // device 0 must stand first
             struct net *t = unlike(memory, speed);
             plan_stages(t, &c, 3, (tsr_objective)what);
             check_stages(t, &c);
@@ -282,7 +300,7 @@ static void unlike_memories_give_unlike_stages(void **state)
                 assert_true(s->memory <= memory[d] + (20 << 10));
                 assert_int_equal(s->memory, t->p.memory[d]);
                 if (s->first <= large && large <= s->last)
-                    assert_int_equal(d, 2);
+                    assert_int_equal(d, 0);
             }
             assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
             net_free(t);
@@ -294,7 +312,7 @@ static void unlike_memories_give_unlike_stages(void **state)
 static void unlike_speeds_give_unlike_stages(void **state)
 {
     (void)state;
-    static const double speed[3] = {1, 4, 2};
+    static const double speed[3] = {1 / 64.0, 4 / 64.0, 2 / 64.0};
     static const int64_t memory[3] = {1 << 30, 1 << 30, 1 << 30};
     struct chain c = {.n = 7, .kernel = {9, 9, 9, 9, 9, 9, 9}};
     struct best want = try_orders(&c, memory, speed);
