@@ -94,7 +94,7 @@ uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const ts
                              uint32_t candidate)
 {
     if (r->node == SIZE_MAX)
-        return whole_on(p, v, &p->all[p->gives], 1);
+        return whole_on(p, v, p->all, 1);
     if (r->captures)
         return whole_on(p, v, p->all, (size_t)p->n);
     return p->nodes[r->node].strategy->at.at[candidate].in[r->slot];
@@ -138,7 +138,7 @@ void **tsr__planner_cached(struct planner *p, const uint32_t *key, size_t n)
 
 uint32_t tsr__edge_end(const struct planner *p, const struct reader *r)
 {
-    return r->node == SIZE_MAX ? UINT32_MAX - (p->gives ? 2 : 0)
+    return r->node == SIZE_MAX ? UINT32_MAX
            : r->captures       ? UINT32_MAX - 1
                                : p->nodes[r->node].strategy->id;
 }

@@ -286,7 +286,6 @@ static void select_range(struct staging *s, struct kind *k, size_t i, size_t j)
     for (size_t n = 0; n < p->n_nodes; n++)
         if (p->nodes[n].strategy)
             p->node_at[tsr__node_id(p->nodes[n].node)] = (int64_t)n;
-    p->gives = (size_t)p->n - 1;
     list_given(p);
 }
 

@@ -125,7 +125,6 @@ struct planner {
     bool sums_done;               // no sum stays in parts: what crosses to another range is whole
     bool staged;                  // nodes are told their devices, even if they run whole
     const unsigned char *outside; // by node id: what it reads of the range must leave it
-    size_t gives;                 // the device that outputs and what leaves are brought to
     VEC(const tsr_value *) given; // lie whole on every device from the start
     VEC(const tsr_value *) constants;
     unsigned char *stays; // by value id: outputs and inputs that stay on their devices, or NULL

@@ -3,7 +3,6 @@
 // all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
 #include "plan/stages.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 static double now_ms(void)
@@ -101,12 +100,6 @@ static tsr_status set_stages(struct staging *s, const struct line *line)
     return TSR_OK;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static bool tell_stage(struct staging *s, const struct stage *x, const int64_t *memory,
                        tsr_plan_stage *out)
 {
@@ -115,7 +108,6 @@ static bool tell_stage(struct staging *s, const struct stage *x, const int64_t *
     if (!devices)
         return false;
     memcpy(devices, x->devices, x->n * sizeof *devices);
-    qsort(devices, x->n, sizeof *devices, by_number);
     *out = (tsr_plan_stage){.devices = devices, .n_devices = x->n, .first = -1, .last = -1};
     out->time = x->point.time;
     out->transfer = x->transfer;

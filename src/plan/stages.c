@@ -19,6 +19,7 @@
 
 struct block {
     size_t start, n;
+    int64_t *devices; // ascending; the first has what others are to get
     struct kind *kind;
     int64_t memory;
 };
@@ -81,6 +82,12 @@ static struct block *block_at(struct search *q, size_t start, size_t size)
     return &q->blocks[start * q->n_sizes + size];
 }
 
+static int by_device(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
 static bool list_blocks(struct search *q)
 {
     for (size_t start = 0; start < devices_of(q); start++)
@@ -89,8 +96,13 @@ static bool list_blocks(struct search *q)
             *b = (struct block){.start = start, .n = q->sizes[z]};
             if (!may_start(q, start, b->n))
                 continue;
-            b->memory = memory_of(q->s, &q->order[start], b->n);
-            b->kind = tsr__stages_kind(q->s, &q->order[start], b->n);
+            b->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
+            if (!b->devices)
+                return false;
+            memcpy(b->devices, &q->order[start], b->n * sizeof *b->devices);
+            qsort(b->devices, b->n, sizeof *b->devices, by_device);
+            b->memory = memory_of(q->s, b->devices, b->n);
+            b->kind = tsr__stages_kind(q->s, b->devices, b->n);
             if (!b->kind)
                 return false;
         }
@@ -133,15 +145,15 @@ static int64_t whole_bytes(const struct staging *s, const tsr_value *v)
 static int64_t transfer_of(struct search *q, size_t from, size_t to, const struct block *b)
 {
     const struct range *r = tsr__stages_range(q->s, from, to);
-    const int64_t *mine = &q->order[b->start];
-    int64_t ps = 0, last = mine[b->n - 1];
+    const int64_t *mine = b->devices;
+    int64_t ps = 0, gives = mine[0];
     if (!r)
         return NEVER_FITS;
     for (size_t i = 0; i < r->n_in && b->start > 0; i++)
         ps += send_time(q, q->order[b->start - 1], mine, b->n, whole_bytes(q->s, r->in[i]));
     static const int64_t first = 0;
-    for (size_t i = 0; i < r->n_out && last != first; i++)
-        ps += send_time(q, last, &first, 1, whole_bytes(q->s, r->out[i]));
+    for (size_t i = 0; i < r->n_out && gives != first; i++)
+        ps += send_time(q, gives, &first, 1, whole_bytes(q->s, r->out[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
@@ -287,7 +299,7 @@ static void read_line(struct search *q, size_t stages, const struct cell *c, str
         x->memory = b->memory;
         x->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
         if (x->devices)
-            memcpy(x->devices, &q->order[b->start], b->n * sizeof *x->devices);
+            memcpy(x->devices, b->devices, b->n * sizeof *x->devices);
         x->transfer = transfer_of(q, c->begin, cut, b);
         cut = c->begin;
         c = cell_at(q, k - 1, c->before, cut, b->start);

@@ -46,6 +46,17 @@ def check_places(planned, stages, ranks):
     assert last == (len(stages) - 1 if len(stages) > 1 else -1)
 
 
+def follow(tessera, planned, devices, dims, doc, objective):
+    """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another. (The plan
+    counts what crosses as whole; where both ends are cut alike it is less.)"""
+    rc, text, err = witness.call(tessera, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
+    assert rc == 0, "simulate: exit %d %s" % (rc, err)
+    seen = json.loads(text)
+    for what, told, came in (("latency", doc["latency"], seen["first_s"]), ("period", doc["period"], seen["period_s"])):
+        off = came * 1e12 / told
+        assert 0.8 < off < 1.2 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
+
+
 def check(tessera, model, case, folder):
     stages, objective, devices = case
     planned, parts, unlike = (os.path.join(folder, f) for f in ("planned.onnx", "parts", "unlike.json"))
@@ -60,6 +71,7 @@ def check(tessera, model, case, folder):
     assert doc["objective"] == objective and doc["optimal"], text
     assert stages == "auto" or len(doc["stages"]) == int(stages), text
     own = [s["time"] + s["transfer"] for s in doc["stages"]]
+    follow(tessera, planned, devices, sizes(model, ins), doc, objective)
     assert doc["latency"] >= sum(own) and doc["period"] >= max(own) and doc["cost"] == doc[{"latency": "latency", "throughput": "period"}[objective]], text
     rc, text, err = witness.call(tessera, "check", planned, "--json")
     assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
