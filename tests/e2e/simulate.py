@@ -90,14 +90,14 @@ def stages(d):
 
 
 def planned_stages(d):
-    """What a plan says of the time between runs holds, but for what sending takes the sender: the device that gives the outputs is in
-    the last stage."""
+    """What a plan says of the time between runs holds, with what sending takes both sides; but that it counts what crosses as whole,
+    and pieces that are cut alike in both stages take less. The device that gives the outputs is in the last stage."""
     chain(d + "/c.onnx")
     for devices, stages in ((2, 2), (4, 2), (3, 3), (4, 4)):
         plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o", d + "/c%d.onnx" % devices)
         x = doc("simulate", d + "/c%d.onnx" % devices, "--requests", 12)
-        said, sends = plan["period"] / 1e12, max(s["transfer"] for s in plan["stages"]) / 1e12
-        assert len(plan["stages"]) == stages and 0.98 * said < x["period_s"] < 1.05 * said + sends, (devices, stages, x["period_s"], plan)
+        said, least = plan["period"] / 1e12, 0.98 if devices == stages else 0.85
+        assert len(plan["stages"]) == stages and least * said < x["period_s"] < 1.05 * said, (devices, stages, x["period_s"], plan)
         assert x["first_s"] < 1.02 * plan["latency"] / 1e12, (x, plan)
 
 
