@@ -103,8 +103,11 @@ static int64_t beyond(const struct rule_window *w, int64_t n)
     int64_t most = 0;
     for (int64_t j = 0; j < n; j++) {
         struct window_part q = tsr__window_part(w, n, j);
-        int64_t own = tsr__tile_start(w->from, n, j + 1) - tsr__tile_start(w->from, n, j);
-        most = q.stop - q.start - own > most ? q.stop - q.start - own : most;
+        int64_t begin = tsr__tile_start(w->from, n, j), end = tsr__tile_start(w->from, n, j + 1);
+        begin = begin > q.start ? begin : q.start;
+        end = end < q.stop ? end : q.stop;
+        int64_t missing = q.stop - q.start - (end > begin ? end - begin : 0);
+        most = missing > most ? missing : most;
     }
     return most;
 }

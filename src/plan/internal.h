@@ -29,6 +29,7 @@ struct plan_value {
     bool constant;
     bool given; // by the caller: it lies whole everywhere
     bool sized; // all sizes were known; else some were made up
+    bool fixed; // the model itself says all sizes: they are the same in every run
 };
 
 // One way to run a node.

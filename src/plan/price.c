@@ -108,6 +108,12 @@ int64_t tsr__planner_steps_time(struct planner *p, const struct reshard *r, uint
     return ps < PLAN_NEVER ? ps : PLAN_NEVER;
 }
 
+// Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.
+static bool is_chance(const struct reshard *r, const struct plan_value *v)
+{
+    return r->n_steps == 0 && !v->fixed;
+}
+
 static int64_t price(struct planner *p, uint32_t from, uint32_t to, const struct plan_value *v)
 {
     struct arena a;
@@ -119,7 +125,7 @@ static int64_t price(struct planner *p, uint32_t from, uint32_t to, const struct
                    : tsr__planner_move_time(p, 2 * (double)tsr__planner_bytes(p, to, v));
     tsr__arena_init(&a, p->session);
     if (plan_move(p, &a, from, to, v, &r))
-        ps = tsr__planner_steps_time(p, r, from, v);
+        ps = is_chance(r, v) ? exchange_time(p, 1) : tsr__planner_steps_time(p, r, from, v);
     tsr__arena_free(&a);
     return ps;
 }
@@ -127,7 +133,7 @@ static int64_t price(struct planner *p, uint32_t from, uint32_t to, const struct
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *v)
 {
     size_t n = 0;
-    int64_t head[4] = {from, to, v->bits, v->rank};
+    int64_t head[4] = {from, to, v->bits * 2 + v->fixed, v->rank};
     memcpy(buffer, head, sizeof head);
     n = sizeof head;
     memcpy(buffer + n, v->shape, (size_t)v->rank * sizeof(int64_t));
@@ -193,7 +199,9 @@ void tsr__planner_steps(struct planner *p, uint32_t from, uint32_t to, const str
         only_slices(p->layouts.at[from], p->layouts.at[to]))
         return;
     tsr__arena_init(&a, p->session);
-    if (plan_move(p, &a, from, to, v, &r))
+    if (plan_move(p, &a, from, to, v, &r) && is_chance(r, v))
+        count(data, "Reshard");
+    else if (r)
         for (int i = 0; i < r->n_steps; i++)
             if (operator_of(r->steps[i].op))
                 count(data, operator_of(r->steps[i].op));

@@ -13,7 +13,11 @@ static bool fill(struct planner *p, const tsr_value *v)
     int64_t *shape = ARENA_ARRAY(&p->arena, int64_t, (size_t)rank + 1);
     if (!shape)
         return false;
+    struct shape own = tsr__shapes_of(p->shapes, v);
     out->sized = s.rank >= 0;
+    out->fixed = own.rank >= 0;
+    for (int d = 0; d < own.rank; d++)
+        out->fixed = out->fixed && own.dims[d].value >= 0;
     for (int d = 0; d < rank; d++) {
         out->sized = out->sized && s.dims[d].value >= 0;
         shape[d] = s.dims[d].value >= 0 ? s.dims[d].value : 1;
