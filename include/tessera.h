@@ -828,15 +828,17 @@ TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_opt
                            const tsr_tensors *inputs, tsr_tensors *outputs);
 
 /* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
- * process's rank under a launcher. It belongs to the session's thread. A run that fails ends the job: later calls give the same
- * failure (inputs that do not fit fail before anything has run, and end nothing, except under a launcher). */
+ * process's rank under a launcher; with the transport shm, as children of this process that keep their state, and end with the
+ * thread that opened them. It belongs to the session's thread. A run that fails ends the job: later calls give the same
+ * failure (inputs that do not fit fail before anything has run, and end nothing, except under a launcher and in children, which
+ * tsr_job_wait tells). */
 typedef struct tsr_job tsr_job;
 TSR_API tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
                                 tsr_job **out);
 TSR_API tsr_status tsr_job_open_model(tsr_session *s, const char *path,
                                       const tsr_run_options *options, tsr_job **out);
 TSR_API void tsr_job_close(tsr_job *j); /* NULL is fine; runs under way are finished first */
-/* Ranks of the partition (1: a whole model); *here: those that run in this process. */
+/* Ranks of the partition (1: a whole model); *here: those that run in this process, or as its children. */
 TSR_API int tsr_job_ranks(const tsr_job *j, int *here);
 TSR_API tsr_status tsr_job_run(tsr_job *j, const tsr_tensors *inputs, tsr_tensors *outputs);
 /* The same in two steps, so that up to 16 runs are under way: each rank works on one at a time, in order, and begins the

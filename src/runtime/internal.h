@@ -147,6 +147,8 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
 struct endpoint *tsr__job_place(const tsr_job *j);
 struct endpoint *tsr__job_endpoint(const tsr_job *j, int i);
 uint64_t tsr__job_plan(const tsr_job *j);
+// As tsr_job_keep; false: none of the ranks here has both.
+bool tsr__job_keep(tsr_job *j, const char *past, const char *present);
 
 // As tsr_job_open; without states, what the manifest says about them is left alone.
 tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,

@@ -6,7 +6,7 @@
 // communication lets it: that is how several runs go through the stages of a pipeline. A rank that fails ends the job.
 // When the last run that was asked for is waited for, all ranks meet at its end: one that left out a communication is
 // found there, and nobody waits for it for ever.
-#include "runtime/internal.h"
+#include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
 #include <errno.h>
@@ -35,6 +35,7 @@ struct tsr_job {
     bool is_whole, has_bundle, threaded;
     char folder[sizeof TRACE_FOLDER]; // of ONNX Runtime's profiles; "": not traced
     struct endpoint *mpi;             // of the session, or NULL
+    struct remote *remote;            // ranks that are children, or NULL
     struct thread_job *ways;
     struct shared_weights shared; // of ranks that are threads
     struct seat *seats;           // of the ranks that run here
@@ -343,7 +344,7 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
 }
 
 // Makes an output of the ranks that have it the input of the next run; false: none of those here does.
-static bool keep_state(tsr_job *j, const char *past, const char *present)
+bool tsr__job_keep(tsr_job *j, const char *past, const char *present)
 {
     bool found = false;
     for (int i = 0; i < j->n; i++)
@@ -363,7 +364,7 @@ static tsr_status keep_states(tsr_job *j)
 {
     const struct manifest *m = &j->bundle.manifest;
     for (size_t k = 0; k < m->n_states; k++)
-        keep_state(j, m->states[k].input, m->states[k].output);
+        tsr__job_keep(j, m->states[k].input, m->states[k].output);
     return j->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
@@ -373,11 +374,33 @@ tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_option
     return tsr__job_open(s, folder, options, true, out);
 }
 
+// Ranks that are children of this process.
+static tsr_status open_remote(tsr_job *j, const char *folder, bool states)
+{
+    tsr_status st = open_folder(j, folder);
+    if (st == TSR_OK)
+        st = tsr__engine(j->session, &j->engine); // the children have it then
+    const char *name = tsr__arena_str(&j->arena, str_of(folder)).p;
+    if (st == TSR_OK && !name)
+        st = TSR_NOMEM;
+    return st == TSR_OK ? tsr__remote_open(j->session, name, (int)j->bundle.manifest.n_ranks,
+                                           &j->options, states, &j->remote)
+                        : st;
+}
+
 tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
                          bool states, tsr_job **out)
 {
     tsr_job *j = NULL;
     tsr_status st = job_new(s, options, &j);
+    if (st == TSR_OK && tsr__run_spawns(s, &j->options)) {
+        st = open_remote(j, folder, states);
+        if (st == TSR_OK)
+            *out = j;
+        else
+            tsr_job_close(j);
+        return st;
+    }
     if (st == TSR_OK)
         st = tsr__run_join(s, &j->options, &j->mpi);
     bool joined = st == TSR_OK && j->mpi;
@@ -408,6 +431,7 @@ void tsr_job_close(tsr_job *j)
 {
     if (!j)
         return;
+    tsr__remote_close(j->remote);
     pthread_mutex_lock(&j->lock);
     j->closing = true;
     pthread_cond_broadcast(&j->change);
@@ -482,6 +506,11 @@ static tsr_status start(tsr_job *j, const tsr_tensors *const *inputs, bool each)
 {
     if (j->asked - j->taken == RUN_FLIGHTS)
         return too_many(j, "too many runs are under way");
+    if (j->remote) {
+        tsr_status told = tsr__remote_start(j->remote, inputs, each);
+        j->asked += told == TSR_OK;
+        return told;
+    }
     tsr_status st = verdict(j); // a job whose rank has failed runs no more
     size_t flight = j->asked % RUN_FLIGHTS;
     for (int i = 0; i < j->n && st == TSR_OK; i++) {
@@ -582,6 +611,10 @@ static tsr_status finish(tsr_job *j, tsr_tensors *const *outputs, bool each)
 {
     if (j->asked == j->taken)
         return too_many(j, "no run is under way");
+    if (j->remote) {
+        j->taken++;
+        return tsr__remote_wait(j->remote, outputs, each);
+    }
     if (j->threaded && j->asked == j->taken + 1)
         meet_at(j, j->asked);
     if (j->threaded)
@@ -632,7 +665,10 @@ tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present)
 {
     if (j->asked)
         return too_many(j, "states are named before the first run");
-    if (keep_state(j, past, present) || (j->mpi && j->mpi->rank > 0))
+    tsr_status told = j->remote ? tsr__remote_keep(j->remote, past, present) : TSR_INVALID;
+    if (j->remote && told != TSR_INVALID)
+        return told;
+    if (!j->remote && (tsr__job_keep(j, past, present) || (j->mpi && j->mpi->rank > 0)))
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.value = str_of(past);
@@ -644,6 +680,8 @@ tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present)
 tsr_status tsr_job_barrier(tsr_job *j)
 {
     struct comm_trouble why;
+    if (j->remote)
+        return tsr__remote_barrier(j->remote);
     if (j->threaded) {
         meet_at(j, j->asked);
         wait_for(j, j->asked);
@@ -661,7 +699,7 @@ tsr_status tsr_job_barrier(tsr_job *j)
 int tsr_job_ranks(const tsr_job *j, int *here)
 {
     if (here)
-        *here = j->n;
+        *here = j->remote ? (int)j->bundle.manifest.n_ranks : j->n;
     return j->has_bundle ? (int)j->bundle.manifest.n_ranks : 1;
 }
 
@@ -670,6 +708,8 @@ tsr_status tsr_job_trace(tsr_job *j)
     if (!j->folder[0])
         return tsr__run_refuse(j->session, DIAG_run_order, NULL,
                                "open the job with the option trace", "this job is not traced");
+    if (j->remote)
+        return tsr__remote_trace(j->remote);
     tsr_status st = j->asked ? tsr_job_barrier(j) : TSR_OK;
     struct text t;
     tsr__text_init(&t, j->session);

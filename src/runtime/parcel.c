@@ -42,6 +42,13 @@ void tsr__parcel_put(struct parcel *p, const void *bytes, size_t n)
     p->n += n;
 }
 
+void tsr__parcel_drop(struct parcel *p)
+{
+    free(p->buffer);
+    p->buffer = NULL;
+    p->n = 0;
+}
+
 void tsr__parcel_put_int(struct parcel *p, int64_t v)
 {
     tsr__parcel_put(p, &v, sizeof v);

@@ -46,11 +46,9 @@ static tsr_status choose(tsr_session *s, const char *asked, const char **family,
         return TSR_OK;
     bool shm = strcmp(asked, "shm") == 0;
     if (shm && !launched)
-        return tsr__run_refuse(
-            s, DIAG_transport_absent, NULL,
-            "tsr_run and tsr_bench start processes; a job that stays open wants threads, "
-            "or a launcher",
-            "the transport shm starts processes for one piece of work");
+        return tsr__run_refuse(s, DIAG_transport_absent, NULL,
+                               "tsr_run, tsr_bench and tsr_job_open start processes",
+                               "the transport shm starts processes, which this call does not");
     if (!shm && strcmp(asked, "mpi") != 0)
         return tsr__run_refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
                                "this transport does not exist here");

@@ -40,6 +40,8 @@ struct nursery {
     struct child *children;
     int n;
     double looked_s, failed_s; // failed_s 0: not
+    bool started;
+    tsr_status status; // of starting
 };
 
 // ---- the child ---------------------------------------------------------------------------------
@@ -281,31 +283,62 @@ static tsr_status take(struct nursery *n)
     return st;
 }
 
-tsr_status tsr__spawn(tsr_session *s, struct spawn *w)
+tsr_status tsr__nursery_open(tsr_session *s, struct spawn *w, struct nursery **out)
 {
     struct comm_options co = {.timeout_s = w->options->timeout_s};
-    struct nursery n = {.session = s, .work = w, .n = w->n};
-    size_t bytes = (size_t)w->n * sizeof *n.children;
-    n.children = tsr__alloc(s, bytes);
-    if (!n.children)
+    size_t bytes = (size_t)w->n * sizeof(struct child);
+    struct nursery *n = tsr__alloc(s, sizeof *n);
+    struct child *children = n ? tsr__alloc(s, bytes) : NULL;
+    if (!children) {
+        tsr__free(s, n, n ? sizeof *n : 0);
         return TSR_NOMEM;
-    memset(n.children, 0, bytes);
-    for (int i = 0; i < n.n; i++)
-        n.children[i].fd = -1;
-    tsr_status st = tsr__shm_new(s, w->n, &co, &n.job);
-    if (st == TSR_OK) {
-        tsr__shm_watched(n.job);
-        st = start(&n);
-        watch(&n);
     }
+    memset(children, 0, bytes);
+    *n = (struct nursery){.session = s, .work = w, .n = w->n, .children = children};
+    for (int i = 0; i < n->n; i++)
+        n->children[i].fd = -1;
+    *out = n;
+    n->status = tsr__shm_new(s, w->n, &co, &n->job);
+    if (n->status != TSR_OK)
+        return n->status;
+    if (!w->stays)
+        tsr__shm_watched(n->job);
+    n->looked_s = tsr__now_s();
+    n->started = true;
+    return n->status = start(n);
+}
+
+bool tsr__nursery_over(struct nursery *n)
+{
+    struct comm_trouble why;
+    bool open = look(n), over = !open || tsr__shm_trouble(n->job, &why);
+    for (int i = 0; i < n->n; i++)
+        over |= n->children[i].pid == 0;
+    return over;
+}
+
+tsr_status tsr__nursery_close(struct nursery *n)
+{
+    tsr_status st = n->status;
+    tsr_session *s = n->session;
+    if (n->started)
+        watch(n);
     if (st == TSR_OK)
-        st = verdict(&n);
+        st = verdict(n);
     if (st == TSR_OK)
-        st = take(&n);
-    for (int i = 0; i < n.n; i++)
-        if (n.children[i].fd >= 0)
-            close(n.children[i].fd);
-    tsr__shm_free(s, n.job);
-    tsr__free(s, n.children, bytes);
+        st = take(n);
+    for (int i = 0; i < n->n; i++)
+        if (n->children[i].fd >= 0)
+            close(n->children[i].fd);
+    tsr__shm_free(s, n->job);
+    tsr__free(s, n->children, (size_t)n->n * sizeof *n->children);
+    tsr__free(s, n, sizeof *n);
     return st;
+}
+
+tsr_status tsr__spawn(tsr_session *s, struct spawn *w)
+{
+    struct nursery *n = NULL;
+    tsr_status st = tsr__nursery_open(s, w, &n);
+    return n ? tsr__nursery_close(n) : st;
 }

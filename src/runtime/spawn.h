@@ -15,6 +15,7 @@ struct parcel {
     bool failed;
 };
 void tsr__parcel_put(struct parcel *p, const void *bytes, size_t n);
+void tsr__parcel_drop(struct parcel *p); // its buffer
 void tsr__parcel_put_int(struct parcel *p, int64_t v);
 void tsr__parcel_put_text(struct parcel *p, struct str text);
 void tsr__parcel_put_tensors(struct parcel *p, const tsr_tensors *t);
@@ -32,6 +33,7 @@ bool tsr__parcel_findings(struct parcel *p, tsr_session *s, bool add);
 struct spawn {
     int n;
     const tsr_run_options *options;
+    bool stays; // nobody may look after them for a while: they look after each other
     tsr_status (*work)(struct spawn *w, tsr_session *s, int rank, struct parcel *out);
     tsr_status (*take)(struct spawn *w, tsr_session *s, int rank, struct parcel *in);
     void *data;
@@ -39,6 +41,26 @@ struct spawn {
 // Starts one process per rank, in their order, waits for all, takes what they hand back. Whatever
 // happens, no child is left when it returns.
 tsr_status tsr__spawn(tsr_session *s, struct spawn *w);
+
+// The same in steps, for children that stay: started; true once one of them has ended or the job has failed; waited
+// for, heard and let go, as above. *out is to be closed even after a failure, if it is not NULL.
+struct nursery;
+tsr_status tsr__nursery_open(tsr_session *s, struct spawn *w, struct nursery **out);
+bool tsr__nursery_over(struct nursery *n);
+tsr_status tsr__nursery_close(struct nursery *n);
+
+// ---- remote.c: a job whose ranks are children that stay
+struct remote;
+// *out is to be closed even after a failure, if it is not NULL.
+tsr_status tsr__remote_open(tsr_session *s, const char *folder, int ranks, const tsr_run_options *o,
+                            bool states, struct remote **out);
+tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs, bool each);
+tsr_status tsr__remote_wait(struct remote *r, tsr_tensors *const *outputs, bool each);
+// TSR_INVALID: no rank has both, without a finding.
+tsr_status tsr__remote_keep(struct remote *r, const char *past, const char *present);
+tsr_status tsr__remote_barrier(struct remote *r);
+tsr_status tsr__remote_trace(struct remote *r);
+void tsr__remote_close(struct remote *r); // NULL is fine
 
 // ---- processes.c
 // True where this process is no rank itself and the ranks are to be its children.

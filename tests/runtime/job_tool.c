@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE PATH WORD...
+// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE [shm:]PATH WORD...
 //   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks  memory
+//   kill:RANK (a rank that is a child)
 // Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
 #include "tessera.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_SETS 64
 
@@ -79,6 +82,20 @@ static tsr_status print_memory(void)
     return TSR_OK;
 }
 
+// Children are started in the order of their ranks.
+static tsr_status kill_child(long rank)
+{
+    char path[64];
+    long pid = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "r");
+    while (f && rank-- >= 0 && fscanf(f, "%ld", &pid) == 1)
+        ;
+    if (f)
+        fclose(f);
+    return pid > 0 && kill((pid_t)pid, SIGKILL) == 0 ? TSR_OK : TSR_BUG;
+}
+
 static tsr_status word(char *w)
 {
     char *value = strchr(w, ':');
@@ -93,6 +110,8 @@ static tsr_status word(char *w)
     }
     if (strcmp(w, "memory") == 0)
         return print_memory();
+    if (strcmp(w, "kill") == 0)
+        return kill_child(strtol(value, NULL, 10));
     if (strcmp(w, "start") == 0)
         return tsr_job_start(job, load(value));
     if (strcmp(w, "wait") == 0)
@@ -112,11 +131,16 @@ int main(int argc, char **argv)
     struct stat info;
     if (argc < 3)
         return 99;
+    tsr_run_options options = {.size = sizeof options};
+    if (strncmp(argv[2], "shm:", 4) == 0) {
+        options.transport = "shm";
+        argv[2] += 4;
+    }
     s = tsr_session_new(NULL);
     tsr_status st = tsr_engine_open(s, argv[1], NULL, NULL);
     if (st == TSR_OK)
         st = stat(argv[2], &info) == 0 && S_ISDIR(info.st_mode)
-                 ? tsr_job_open(s, argv[2], NULL, &job)
+                 ? tsr_job_open(s, argv[2], &options, &job)
                  : tsr_job_open_model(s, argv[2], NULL, &job);
     printf("open %s\n", tsr_status_text(st));
     for (int i = 3; i < argc && job; i++) {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs: loaded once, run many times; runs under way, states that stay with their ranks, failures."""
+import time
+
 from parts import *
 
 JOB = os.path.join(os.path.dirname(TOOL), "job_tool")
@@ -31,13 +33,13 @@ def many_runs(d):
         onnx.save(whole, d + "/w.onnx")
         sets(d, 5, lambda k: {"x": x * (k + 1)})
         want = [run(at, {"x": x * (k + 1)}).outputs["y"] for k in range(5)]
-        for path in (at, d + "/w.onnx"):
+        for path in (at, "shm:" + at, d + "/w.onnx"):
             for words in (["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(5)],
                           ["start:%s/in%d.npz" % (d, k) for k in range(5)] + ["wait:%s/out%d.npz" % (d, k) for k in range(5)]):
                 rc, _, text = job(path, *words, "barrier", "ranks")
-                assert rc == 0 and ("%d of %d" % (n, n) if path == at else "1 of 1") in text, text
+                assert rc == 0 and ("1 of 1" if path.endswith(".onnx") else "%d of %d" % (n, n)) in text, text
                 got = [r["y"] for r in results(d, 5)]
-                assert all(np.array_equal(a, b) if path == at else np.allclose(a, b, atol=1e-4) for a, b in zip(got, want))
+                assert all(np.array_equal(a, b) if not path.endswith(".onnx") else np.allclose(a, b, atol=1e-4) for a, b in zip(got, want))
 
 
 @case
@@ -46,13 +48,14 @@ def order_of_calls(d):
     at = partition(d + "/p", parts)
     sets(d, 1, lambda k: {"x": x})
     start, wait = "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
-    rc, st, text = job(at, wait, *[start] * 17, wait, start, *[wait] * 16)
-    usage = STATUS.index("USAGE")
-    assert rc == 0 and st == [usage] + [0] * 16 + [usage] + [0] * 18 and "run-order" in text, (st, text)
-    rc, st, text = job(at, start, "keep:x=y", wait, "keep:x=z")
-    assert st[1] == usage and st[3] == usage, text
-    rc, st, text = job(at, start, start, start)  # closed with runs under way
-    assert rc == 0, text
+    for at in (at, "shm:" + at):
+        rc, st, text = job(at, wait, *[start] * 17, wait, start, *[wait] * 16)
+        usage = STATUS.index("USAGE")
+        assert rc == 0 and st == [usage] + [0] * 16 + [usage] + [0] * 18 and "run-order" in text, (st, text)
+        rc, st, text = job(at, start, "keep:x=y", wait, "keep:x=z")
+        assert st[1] == usage and st[3] == usage, text
+        rc, st, text = job(at, start, start, start)  # closed with runs under way
+        assert rc == 0, text
 
 
 @case
@@ -75,9 +78,10 @@ def a_failure_ends_the_job(d):
     at = partition(d + "/p", ranks)
     sets(d, 2, lambda k: {"x": np.arange(3, dtype="f4"), "i": np.array([1 + 9 * k])})
     word = lambda k: "run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k)
-    rc, st, text = job(at, word(0), word(1), word(0), "barrier")
     failed = STATUS.index("ENGINE")
-    assert st == [0, failed, failed, failed] and "engine-failed" in text, (st, text)
+    for at in (at, "shm:" + at):
+        rc, st, text = job(at, word(0), word(1), word(0), "barrier")
+        assert st == [0, failed, failed, failed] and "engine-failed" in text, (st, text)
 
 
 @case
@@ -91,7 +95,7 @@ def states_stay_with_their_ranks(d):
     at = partition(d + "/p", cut)
     sets(d, 4, lambda k: {"x": np.full(3, 10.0 ** k, "f4"), **({"past": np.zeros(3, "f4")} if k in (0, 3) else {})})
     words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(4)]
-    for path, ranks in ((d + "/w.onnx", 1), (at, 2)):
+    for path, ranks in ((d + "/w.onnx", 1), (at, 2), ("shm:" + at, 2)):
         rc, st, text = job(path, "keep:past=present", *words)
         got = results(d, 4)
         assert rc == 0 and all(list(r) == ["y"] for r in got), text
@@ -116,10 +120,30 @@ def a_set_for_each_rank(d):
     for r, piece in enumerate(np.array_split(x, 3)):
         np.savez("%s/in%d.npz" % (d, r), x=piece)
     names = lambda kind: ",".join("%s/%s%d.npz" % (d, kind, r) for r in range(3))
-    rc, st, text = job(at, "startcut:" + names("in"), "waitcut:" + names("out"))
-    got = results(d, 3)
-    assert rc == 0 and np.array_equal(np.concatenate([r["y"] for r in got]), np.maximum(x, 0)), text
-    assert all(float(r["sum"]) == x.sum() for r in got)
+    for at in (at, "shm:" + at):
+        rc, st, text = job(at, "startcut:" + names("in"), "waitcut:" + names("out"))
+        got = results(d, 3)
+        assert rc == 0 and np.array_equal(np.concatenate([r["y"] for r in got]), np.maximum(x, 0)), text
+        assert all(float(r["sum"]) == x.sum() for r in got)
+
+
+@case
+def a_child_that_dies_ends_the_job(d):
+    """Between runs, or with runs under way: it is named soon, later calls say the same, and nobody is left."""
+    _, parts, x = mlp(3)
+    at = "shm:" + partition(d + "/p", parts)
+    sets(d, 1, lambda k: {"x": x})
+    good, start, wait = "run:%s/in0.npz>%s/out0.npz" % (d, d), "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
+    peer = STATUS.index("PEER")
+    for words, first in (([good, "kill:1", good, good, "barrier"], 2), ([good, start, "kill:2", start, wait, wait], 4), (["kill:0", "barrier"], 1)):
+        began = time.time()
+        rc, st, text = job(at, *words)
+        bad = [i for i, s in enumerate(st) if s]
+        assert rc == peer and bad and all(st[i] == peer for i in range(bad[0], len(st))), (words, st, text)
+        killed = next(w for w in words if w.startswith("kill"))[5:]
+        assert "rank %s" % killed in text and time.time() - began < 8, (words, text)
+    left = [p for p in glob.glob("/proc/[0-9]*/cmdline") if d.encode() in (open(p, "rb").read() if os.path.exists(p) else b"")]
+    assert not left, left
 
 
 @case
@@ -174,8 +198,9 @@ def runs_through_stages(d):
     rc, _, text = job(at, *one)
     assert rc == 0, text
     want = np.load(d + "/o1.npz")["y"]
-    rc, _, text = job(at, *[one[0]] * 8, *[one[1]] * 8)
-    assert rc == 0 and np.array_equal(np.load(d + "/o1.npz")["y"], want), text
+    for at in (at, "shm:" + at):
+        rc, _, text = job(at, *[one[0]] * 8, *[one[1]] * 8)
+        assert rc == 0 and np.array_equal(np.load(d + "/o1.npz")["y"], want), text
 
 
 main()
