@@ -2,6 +2,7 @@
 // plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
 #include "plan/stages.h"
 
+#include <math.h>
 #include <time.h>
 
 static double now_ms(void)
@@ -333,6 +334,22 @@ static bool fits(const struct program *g, const uint32_t *choice)
     return true;
 }
 
+// Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
+static tsr_status take_least(const struct program *g, struct arena *a, struct program_result *r)
+{
+    struct program_least least = {0};
+    tsr_status st = tsr__program_least(g, NULL, a, &least);
+    if (st != TSR_OK || !least.found || !fits(g, least.choice))
+        return st;
+    r->feasible = true;
+    r->choice = least.choice;
+    r->cost = tsr__program_cost(g, least.choice);
+    double size = fabs((double)r->cost) > 1 ? fabs((double)r->cost) : 1;
+    r->gap = ((double)r->cost - (double)r->bound) / size;
+    r->optimal = r->cost == r->bound;
+    return TSR_OK;
+}
+
 tsr_status tsr__planner_solve(const struct program *g, struct arena *a, struct program_result *r)
 {
     struct program free = *g;
@@ -341,7 +358,8 @@ tsr_status tsr__planner_solve(const struct program *g, struct arena *a, struct p
     bool best = r->optimal || (r->feasible && r->gap < 1e-9);
     if (st != TSR_OK || g->limits.n == 0 || (best && fits(g, r->choice)))
         return st;
-    return tsr__program_solve(g, NULL, a, r);
+    st = tsr__program_solve(g, NULL, a, r);
+    return st == TSR_OK && !r->feasible && !r->infeasible ? take_least(g, a, r) : st;
 }
 
 static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
