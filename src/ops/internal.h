@@ -37,6 +37,8 @@ struct ops {
     char why[256];    // no endpoint: the reason
     atomic_flag busy; // one run at a time
     struct comm_trouble trouble;
+    char *scratch; // of the kernel that runs: tokens put them in line
+    size_t scratch_bytes;
     struct op *list;
     bool traced;
     struct arena events_arena;
@@ -53,8 +55,6 @@ struct kernel {
     int64_t axis, split_axis, unit; // how a tensor is divided
     int64_t root, to;               // who has it, or gets it
     struct reshard *reshard;
-    char *scratch;
-    size_t scratch_bytes;
 };
 
 // A tensor that a kernel reads.

@@ -25,14 +25,15 @@ OrtStatus *tsr__kernel_trouble(struct kernel *k, const struct comm_trouble *why)
 
 void *tsr__kernel_scratch(struct kernel *k, size_t bytes)
 {
-    if (bytes > k->scratch_bytes) {
-        tsr__free(k->ops->session, k->scratch, k->scratch_bytes);
-        k->scratch_bytes = 0;
-        k->scratch = tsr__alloc(k->ops->session, bytes);
-        if (k->scratch)
-            k->scratch_bytes = bytes;
+    struct ops *o = k->ops;
+    if (bytes > o->scratch_bytes) {
+        tsr__free(o->session, o->scratch, o->scratch_bytes);
+        o->scratch_bytes = 0;
+        o->scratch = tsr__alloc(o->session, bytes);
+        if (o->scratch)
+            o->scratch_bytes = bytes;
     }
-    return bytes ? k->scratch : (void *)k; // some address: nothing is written to it
+    return bytes ? o->scratch : (void *)k; // some address: nothing is written to it
 }
 
 static OrtStatus *read_shape(struct kernel *k, const OrtTensorTypeAndShapeInfo *info,

@@ -314,7 +314,6 @@ static void kernel_destroy(void *kernel)
     tsr_session *s = k->ops->session;
     if (k->reshard)
         tsr__reshard_free(k);
-    tsr__free(s, k->scratch, k->scratch_bytes);
     tsr__arena_free(&k->arena);
     tsr__free(s, k, sizeof *k);
 }
@@ -482,6 +481,7 @@ void tsr__ops_free(struct ops *o)
     tsr__arena_free(&o->events_arena);
     if (o->domain)
         o->api->ReleaseCustomOpDomain(o->domain);
+    tsr__free(s, o->scratch, o->scratch_bytes);
     tsr__free(s, o->list, TSR_COUNT(kinds) * sizeof *o->list);
     tsr__free(s, o, sizeof *o);
     tsr_session_free(s);

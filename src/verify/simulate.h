@@ -34,7 +34,7 @@ struct sim_task {
 struct sim_device {
     VEC(struct sim_task) tasks;
     int64_t weights, memory, peak;
-    int64_t scratch; // bytes that communication keeps
+    int64_t scratch; // bytes that communication has besides
     // while it runs
     size_t at;
     int request;

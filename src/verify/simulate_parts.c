@@ -84,7 +84,7 @@ static void larger(int64_t *at, int64_t than)
     *at = than > *at ? than : *at;
 }
 
-// Pieces that do not lie on end are put together beside the tensor; each communication keeps that memory.
+// Pieces that do not lie on end are put together beside the tensor.
 static int64_t scratch_of(const struct sim_comm *c, const tsr_node *n, const struct shapes *s,
                           int64_t given, int64_t got)
 {
@@ -119,7 +119,7 @@ static tsr_status add_comm(struct sim *x, struct sim_device *d, const tsr_node *
     const tsr_value *in = tsr_node_input(n, 0), *out = tsr_node_output(n, 0);
     int64_t given = in ? tsr__price_bytes(s, in, &sized) : 0;
     int64_t got = out ? tsr__price_bytes(s, out, &ignored) : 0; // some get nothing
-    d->scratch += in && out ? scratch_of(c, n, s, given, got) : 0;
+    larger(&d->scratch, in && out ? scratch_of(c, n, s, given, got) : 0);
     larger(&c->most_in, given);
     larger(&c->most_out, got);
     if (strcmp(c->op, TSR_OP_SEND) == 0)
