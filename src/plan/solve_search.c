@@ -339,8 +339,8 @@ void tsr__search_polish(struct search *s, int rounds)
     const struct wide *w = s->w;
     if (!s->found)
         return;
-    if (s->local) {
-        polish_regions(s, rounds * 10);
+    if (s->local || random_next(&s->random) % 2) {
+        polish_regions(s, s->local ? rounds * 10 : rounds * 3);
         return;
     }
     // Answers that are a little worse are gone on from; how much is drawn for each call.
