@@ -93,7 +93,7 @@ void tsr__dual_price(struct dual *d)
     for (uint32_t v = 0; v < w->n; v++) {
         double *out = d->unary[v];
         for (uint32_t c = 0; c < w->k[v]; c++)
-            out[c] = (double)w->cost[v][c];
+            out[c] = w->cost[v][c] >= NEVER ? FAR : (double)w->cost[v][c];
         for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
             const struct wide_use *u = &w->uses[i];
             double p = d->prefix[u->end] - d->prefix[u->begin];
@@ -164,7 +164,7 @@ static double send(struct dual *d, uint32_t v, uint32_t i)
     bool row = e->a == v;
     const double *back = row ? d->to_a[i] : d->to_b[i];
     for (uint32_t c = 0; c < w->k[v]; c++)
-        d->rest[c] = d->gamma[v] * d->sum[c] - back[c];
+        d->rest[c] = d->sum[c] < FAR / 2 ? d->gamma[v] * d->sum[c] - back[c] : FAR;
     if (row)
         message_down(d->table[i], d->rest, w->k[e->a], w->k[e->b], d->to_b[i]);
     else

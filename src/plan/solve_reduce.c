@@ -789,7 +789,9 @@ static void drain(struct core *c, struct queue *q, struct scratch *s)
 {
     for (uint32_t i = 1; !c->infeasible && !c->heap->failed; i++) {
         if (i % 256 == 0 && enough(c)) {
-            q->edges.n = q->nodes.n = 0;
+            while (q->nodes.n)
+                c->nodes[q->nodes.at[--q->nodes.n]].queued = false;
+            q->edges.n = 0;
             break;
         }
         if (q->edges.n) {
@@ -867,6 +869,9 @@ void tsr__core_reduce(struct core *c)
         if (probes++ == PROBES || !probe(c, &q, &s))
             break;
     } while (!c->infeasible && !c->heap->failed);
+    // Where the effort did not last, choices may be left that nothing supports.
+    if (!c->infeasible && !c->heap->failed && enough(c))
+        arc_consistency(c);
     tsr__heap_free(c->heap, q.edges.at);
     tsr__heap_free(c->heap, q.nodes.at);
     tsr__heap_free(c->heap, s.count);

@@ -3,6 +3,7 @@
 // the limit and costs no more than the planted one, the bound is below it, the same effort gives the
 // same answer, and seconds are kept. Arguments: first seed.
 #include "family.h"
+#include "solve_dual.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ static const struct {
     {"wide", {1200, 6, 500, 22, 20, 2, 100, 12, 5, 95, 0}},
     {"aliases", {1500, 16, 400, 20, 90, 4, 200, 200, 0, 95, 0}},
     {"no room", {800, 5, 40, 18, 30, 4, 200, 40, 0, 100, 0}},
+    {"few aliases", {400, 40, 200, 20, 5, 4, 60, 100, 10, 97, 0}},
     {"many choices", {300, 64, 30, 16, 30, 3, 60, 10, 10, 90, 0}},
 };
 
@@ -33,6 +35,21 @@ static void check(const struct program *p, const struct program_result *r, int64
                  (long long)r->cost, (long long)r->bound, (long long)planted);
     assert_int_equal(tsr__program_cost(p, r->choice), r->cost);
     assert_true(tsr__program_peak(p, 0, r->choice, NULL) <= p->limits.at[0].bound);
+}
+
+// However little effort there is, and wherever it ends: what is said to be proved holds.
+static void check_haste(const struct program *p, struct arena *a, const struct program_result *r,
+                        const char *name)
+{
+    for (uint64_t work = 10000; work <= 10000000; work *= 3) {
+        struct program_result hasty;
+        struct program_options o = {.work = work};
+        assert_int_equal(tsr__program_solve(p, &o, a, &hasty), TSR_OK);
+        if (hasty.infeasible || hasty.bound > r->cost || (hasty.feasible && hasty.cost < r->bound))
+            fail_msg("%s, work %llu: cost %lld, bound %lld, but %lld and %lld are known", name,
+                     (unsigned long long)work, (long long)hasty.cost, (long long)hasty.bound,
+                     (long long)r->cost, (long long)r->bound);
+    }
 }
 
 static void planted_answers_are_met(void **state)
@@ -56,6 +73,40 @@ static void planted_answers_are_met(void **state)
         assert_memory_equal(r.choice, again.choice, p.nodes.n * sizeof(uint32_t));
         assert_int_equal(r.bound, again.bound);
         assert_int_equal(r.work, again.work);
+        check_haste(&p, &arena, &r, families[i].name);
+        tsr__arena_free(&arena);
+    }
+    tsr_session_free(session);
+}
+
+// Also where choices are left that nothing supports, as they are when reductions end early.
+static void bounds_hold_without_reductions(void **state)
+{
+    (void)state;
+    static const struct shape shape = {7, 5, 70, 55, 0, 1, 1, 1000};
+    tsr_session *session = tsr_session_new(NULL);
+    for (uint64_t seed = first_seed; seed < first_seed + 300; seed++) {
+        struct arena arena;
+        struct program p;
+        struct heap heap;
+        struct effort effort = {.limit = UINT64_MAX};
+        struct core core;
+        struct wide w;
+        struct dual d;
+        tsr__arena_init(&arena, session);
+        tsr__heap_init(&heap, session);
+        draw_program(&p, &arena, seed, &shape);
+        struct truth t = try_everything(&p);
+        if (t.cost != COST_FORBIDDEN && tsr__core_init(&core, &p, &heap, &effort, NONE, 0) &&
+            tsr__wide_init(&w, &core, &heap) && tsr__dual_init(&d, &w)) {
+            for (int i = 0; i < 10; i++)
+                tsr__dual_pass(&d);
+            if (d.best + (double)core.shift > (double)t.cost + 1e-6)
+                fail_msg("seed %llu: bound %g, but %lld is possible", (unsigned long long)seed,
+                         d.best + (double)core.shift, (long long)t.cost);
+        }
+        assert_false(heap.failed);
+        tsr__heap_done(&heap);
         tsr__arena_free(&arena);
     }
     tsr_session_free(session);
@@ -99,6 +150,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         first_seed = strtoull(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {cmocka_unit_test(planted_answers_are_met),
+                                       cmocka_unit_test(bounds_hold_without_reductions),
                                        cmocka_unit_test(seconds_are_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
