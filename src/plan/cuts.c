@@ -42,7 +42,7 @@ static int64_t made_at(const struct planner *p, const tsr_value *v)
     return from ? p->node_at[tsr__node_id(from)] : -1;
 }
 
-static int64_t bytes_of(const struct planner *p, const tsr_value *v)
+int64_t tsr__stages_bytes(const struct planner *p, const tsr_value *v)
 {
     const struct plan_value *x = &p->values[tsr__value_id(v)];
     int64_t n = x->bits;
@@ -66,7 +66,7 @@ static bool is_common(const struct cutting *c, size_t i)
         if (from >= 0 && !c->common[from])
             return false;
         if (v && c->p->values[tsr__value_id(v)].constant)
-            constants += bytes_of(c->p, v) / (int64_t)n_values;
+            constants += tsr__stages_bytes(c->p, v) / (int64_t)n_values;
     }
     return c->time[i] <= c->all_time / COMMON_SHARE && constants <= c->all_bytes / COMMON_SHARE;
 }
@@ -131,8 +131,8 @@ static void add_crossing(struct cutting *c, int64_t *width)
         const tsr_node *n = p->nodes[i].node;
         for (size_t o = 0; c->s->staged[tsr__node_id(n)] && o < tsr_node_output_count(n); o++)
             if (tsr_node_output(n, o) && c->last[i] > i) {
-                width[i + 1] += bytes_of(p, tsr_node_output(n, o));
-                width[c->last[i] + 1] -= bytes_of(p, tsr_node_output(n, o));
+                width[i + 1] += tsr__stages_bytes(p, tsr_node_output(n, o));
+                width[c->last[i] + 1] -= tsr__stages_bytes(p, tsr_node_output(n, o));
             }
     }
     for (size_t i = 1; i <= p->n_nodes; i++)
@@ -318,7 +318,7 @@ bool tsr__stages_cuts(struct staging *s)
     }
     const tsr_graph *g = tsr_model_graph(p->model);
     for (size_t i = 0; ok && i < tsr_graph_initializer_count(g); i++)
-        c.all_bytes += bytes_of(p, tsr_graph_initializer(g, i));
+        c.all_bytes += tsr__stages_bytes(p, tsr_graph_initializer(g, i));
     ok = ok && find_common(&c);
     if (ok) {
         memset(c.last, 0, p->n_nodes * sizeof *c.last);

@@ -111,34 +111,27 @@ static bool list_blocks(struct search *q)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// A value from one device to all of some, which do not have it.
-static int64_t send_time(struct search *q, int64_t from, const int64_t *to, size_t n, int64_t bytes)
+// A value from one device to all of a block, which do not have it. Kept by place in line.
+static int64_t send_time(struct search *q, int64_t from, const int64_t *to, size_t n, size_t start,
+                         int64_t bytes)
 {
     struct arena *a = &q->s->p->arena;
-    int64_t *key = ARENA_ARRAY(a, int64_t, n + 2);
-    if (!key)
-        return NEVER_FITS;
-    key[0] = bytes;
-    key[1] = from;
-    memcpy(key + 2, to, n * sizeof *to);
-    struct str text = {(const char *)key, (n + 2) * sizeof *key};
+    int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
+    struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&q->transfers, text);
     if (found)
         return *found;
-    void **at = tsr__map_at(&q->transfers, text);
+    void **at = tsr__map_at(&q->transfers, tsr__arena_str(a, text));
+    int64_t *group = ARENA_ARRAY(a, int64_t, n + 1);
     found = ARENA_NEW(a, int64_t);
-    if (!at || !found)
+    if (!at || !found || !group)
         return NEVER_FITS;
-    struct device_group group = {key + 1, n + 1};
-    *found = tsr__planner_combine(q->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &group, 1, bytes);
+    group[0] = from;
+    memcpy(group + 1, to, n * sizeof *to);
+    struct device_group all = {group, n + 1};
+    *found = tsr__planner_combine(q->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &all, 1, bytes);
     *at = found;
     return *found;
-}
-
-static int64_t whole_bytes(const struct staging *s, const tsr_value *v)
-{
-    const struct plan_value *x = &s->p->values[tsr__value_id(v)];
-    return tsr__planner_bytes(s->p, tsr__planner_whole(s->p, x->rank), x);
 }
 
 // What a stage gets from the one before, and gives out of the pipeline.
@@ -150,10 +143,11 @@ static int64_t transfer_of(struct search *q, size_t from, size_t to, const struc
     if (!r)
         return NEVER_FITS;
     for (size_t i = 0; i < r->n_in && b->start > 0; i++)
-        ps += send_time(q, q->order[b->start - 1], mine, b->n, whole_bytes(q->s, r->in[i]));
+        ps += send_time(q, q->order[b->start - 1], mine, b->n, b->start,
+                        tsr__stages_bytes(q->s->p, r->in[i]));
     static const int64_t first = 0;
     for (size_t i = 0; i < r->n_out && gives != first; i++)
-        ps += send_time(q, gives, &first, 1, whole_bytes(q->s, r->out[i]));
+        ps += send_time(q, gives, &first, 1, SIZE_MAX, tsr__stages_bytes(q->s->p, r->out[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
@@ -164,7 +158,8 @@ static int64_t hand_over(struct search *q, size_t from, size_t to, const struct 
     size_t next = b->start + b->n;
     int64_t ps = 0;
     for (size_t i = 0; r && i < r->n_leave && next < devices_of(q); i++)
-        ps += send_time(q, q->order[next - 1], &q->order[next], 1, whole_bytes(q->s, r->leave[i]));
+        ps += send_time(q, q->order[next - 1], &q->order[next], 1, next,
+                        tsr__stages_bytes(q->s->p, r->leave[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
@@ -285,6 +280,7 @@ static void forget(struct search *q, enum measure what)
         q->value[i] = UNKNOWN;
     q->measure = what;
     q->cap = INT64_MAX;
+    tsr__map_init(&q->transfers, &q->s->p->arena, 256);
 }
 
 // Stages of the best end, back to front.
@@ -437,7 +433,6 @@ static bool search_init(struct search *q, struct staging *s, const tsr_plan_opti
         q->most = q->least;
     }
     list_sizes(q);
-    tsr__map_init(&q->transfers, a, 256);
     q->order = ARENA_ARRAY(a, int64_t, n);
     q->blocks = ARENA_ARRAY(a, struct block, n * q->n_sizes);
     q->value = ARENA_ARRAY(a, int64_t, (s->n_ranges + 1) * (s->n_ranges + 1) * n * q->n_sizes);

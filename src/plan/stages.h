@@ -55,6 +55,7 @@ struct staging {
 
 // cuts.c: which nodes run everywhere, and where the others may be cut apart.
 bool tsr__stages_cuts(struct staging *s);
+int64_t tsr__stages_bytes(const struct planner *p, const tsr_value *v); // of the whole value
 
 // fronts.c
 // A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
