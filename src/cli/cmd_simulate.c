@@ -153,7 +153,17 @@ static int run(struct cli *c)
                               .n_sizes = g.options.n_sizes,
                               .requests = (int)requests,
                               .topology = g.options.topology};
-    code = simulate(c, &g, &o);
+    tsr_topology *own =
+        NULL; // a number of devices stands for those of one host, whatever the model was planned for
+    char devices[32];
+    snprintf(devices, sizeof devices, "cpu:%lld", (long long)g.options.devices);
+    if (!o.topology && g.options.devices > 0) {
+        code = cli_finish(c, tsr_topology_parse(c->session, devices, &own));
+        o.topology = own;
+    }
+    if (!code)
+        code = simulate(c, &g, &o);
+    tsr_topology_free(own);
     cli_planning_end(&g);
     return code;
 }

@@ -281,6 +281,20 @@ def two_runs_at_a_time(d):
     assert got["y"].tobytes() == got["z"].tobytes() == want.tobytes()
 
 
+@for_each_family
+def measured(d, launch):
+    """`tessera topology measure` under a launcher: as many devices as ranks, and rank 0 alone writes and prints."""
+    tessera = os.path.join(BUILD, "tessera")
+    if not os.path.exists(tessera):
+        return "the command is not built"
+    q = subprocess.run([*launch(3), tessera, "topology", "measure", "--seconds", "0.2", "-o", d + "/t.json"], capture_output=True, text=True, timeout=120,
+                       env={**os.environ, "TESSERA_ORT": engine()})
+    assert q.returncode == 0, q.stderr
+    doc = json.load(open(d + "/t.json"))
+    assert len(doc["devices"]) == 3 and len(doc["links"]) == 6 and {c["devices"] for c in doc["collectives"]} == {3}, doc
+    assert q.stdout.count("us per node") == 1, q.stdout
+
+
 @case
 def launcher_of_another_family(d):
     """Variables that say Open MPI without its mpirun: MPI starts alone, and that is told."""
