@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // env.c - joins ranks of one host that a launcher started with plain environment variables (RANK, WORLD_SIZE,
-// MASTER_ADDR, as torchrun sets them) and that have no other way to talk.
+// MASTER_ADDR, as torchrun sets them; SLURM_PROCID and its like, as srun does) and that have no other way to talk.
 //
 // Rank 0 makes the memory that they share and hands its descriptor to each of the others through a socket
 // whose name is made of the launcher's words. The name is not one of the file system, so nothing is left behind.
@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -29,12 +30,20 @@ static tsr_status refuse(tsr_session *s, enum diag_code code, const char *hint, 
     return code == DIAG_rank_failed ? TSR_PEER : TSR_USAGE;
 }
 
+static bool is_slurm(void)
+{
+    const char *family = "";
+    return tsr_launcher(NULL, NULL, &family) && strcmp(family, "slurm") == 0;
+}
+
 // All ranks are on this host, as far as the launcher says.
 static bool one_host(int ranks)
 {
     const char *local = getenv("LOCAL_WORLD_SIZE"), *address = getenv("MASTER_ADDR");
     char name[256] = "";
     int64_t here;
+    if (is_slurm())
+        return true; // those on several hosts have MPI
     gethostname(name, sizeof name - 1);
     if (local && (!tsr__str_int(str_of(local), &here) || here != ranks))
         return false;
@@ -42,14 +51,28 @@ static bool one_host(int ranks)
                        !strcmp(address, "::1") || !strcmp(address, name) || local);
 }
 
+static const char *word_of(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text ? text : "";
+}
+
+// A name that ranks of one job have in common, and those of another not.
 static socklen_t address_of(struct sockaddr_un *a)
 {
-    const char *port = getenv("MASTER_PORT"), *run = getenv("TORCHELASTIC_RUN_ID");
+    bool slurm = is_slurm();
+    const char *run = word_of(slurm ? "SLURM_STEP_ID" : "TORCHELASTIC_RUN_ID");
     *a = (struct sockaddr_un){.sun_family = AF_UNIX};
     int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tessera-%u-%.20s-%016llx",
-                     (unsigned)getuid(), port ? port : "",
-                     (unsigned long long)tsr__hash64(run ? run : "", run ? strlen(run) : 0, 0));
+                     (unsigned)getuid(), word_of(slurm ? "SLURM_JOB_ID" : "MASTER_PORT"),
+                     (unsigned long long)tsr__hash64(run, strlen(run), slurm));
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static const char *start_hint(void)
+{
+    return is_slurm() ? "was every task of the step started, on this host?"
+                      : "was every rank started, with the same MASTER_PORT?";
 }
 
 // ---- rank 0 ------------------------------------------------------------------------------------
@@ -126,7 +149,7 @@ static tsr_status hand_out(tsr_session *s, int fd, int ranks)
     tsr__free(s, met, (size_t)ranks);
     if (open && left == 0)
         return TSR_OK;
-    return refuse(s, DIAG_rank_failed, "was every rank started, with the same MASTER_PORT?", text);
+    return refuse(s, DIAG_rank_failed, start_hint(), text);
 }
 
 // ---- the others --------------------------------------------------------------------------------
@@ -171,8 +194,29 @@ static tsr_status fetch(tsr_session *s, int rank, int ranks, int *fd)
         nanosleep(&nap, NULL);
     if (*fd >= 0)
         return TSR_OK;
-    return refuse(s, DIAG_rank_failed, "was every rank started, with the same MASTER_PORT?",
-                  "rank 0 cannot be reached");
+    return refuse(s, DIAG_rank_failed, start_hint(), "rank 0 cannot be reached");
+}
+
+// A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
+static void count_cores(struct shm_job *j)
+{
+    struct shm_head *h = shm_head(j);
+    cpu_set_t mine;
+    struct timespec nap = {0, 1000000};
+    double until = tsr__now_s() + JOIN_S;
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    for (size_t i = 0; i < SHM_CORES; i++)
+        if (i < CPU_SETSIZE && CPU_ISSET(i, &mine))
+            atomic_fetch_or(&h->cores[i / 64], (uint64_t)1 << i % 64);
+    atomic_fetch_add(&h->counted, 1);
+    while (atomic_load(&h->counted) < j->n && tsr__now_s() < until)
+        nanosleep(&nap, NULL);
+    int all = 0;
+    for (size_t i = 0; i < SHM_CORES / 64; i++)
+        all += __builtin_popcountll(atomic_load(&h->cores[i]));
+    if (all > CPU_COUNT(&mine)) // else they share what there is, and a control group may allow less
+        j->host_cores = all;
 }
 
 tsr_status tsr__env_open(tsr_session *s, const struct comm_options *o, struct endpoint **out)
@@ -182,13 +226,15 @@ tsr_status tsr__env_open(tsr_session *s, const struct comm_options *o, struct en
     tsr_launcher(&rank, &ranks, NULL);
     if (!one_host(ranks))
         return refuse(s, DIAG_transport_absent,
-                      "start it with mpirun or srun, which have a network",
+                      "start it with mpirun, or srun --mpi=pmix (or pmi2), which have a network",
                       "these ranks are on several hosts and were started without a way to talk");
     tsr_status st = rank == 0 ? tsr__shm_new(s, ranks, o, &j) : fetch(s, rank, ranks, &fd);
     if (st == TSR_OK)
         st = rank == 0 ? hand_out(s, tsr__shm_fd(j), ranks) : tsr__shm_map(s, fd, ranks, o, &j);
-    if (st == TSR_OK)
+    if (st == TSR_OK) {
+        count_cores(j);
         st = tsr__shm_endpoint(s, j, rank, out);
+    }
     if (st == TSR_OK)
         ((struct shm *)*out)->owns_job = true;
     else

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define SHM_LINE   64
+#define SHM_CORES  1024
 #define SHM_INLINE (16u << 10)  // all-reduce up to this: every member folds it whole, one meeting
 #define SHM_CHUNK  (128u << 10) // of a stage
 #define SHM_STAGES 4            // chunks of a rank's stage
@@ -56,7 +57,9 @@ struct shm_slot {
 struct shm_head {
     _Alignas(SHM_LINE) uint32_t magic, n;
     uint64_t bytes;
-    atomic_int attached;                  // ranks that have mapped the segment
+    atomic_int attached; // ranks that have mapped the segment
+    atomic_int counted;  // of those, whose cores are below (env.c)
+    atomic_uint_fast64_t cores[SHM_CORES / 64];
     _Alignas(SHM_LINE) atomic_int failed; // 0; 1: being written; 2: trouble can be read
     struct comm_trouble trouble;
 };

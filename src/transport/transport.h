@@ -204,12 +204,12 @@ bool tsr__shm_lost(struct shm_job *j, int rank, const char *what, bool last);
 tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
                          struct endpoint **out);
 
-// Joins ranks of one host that a launcher started with plain environment variables ("torchrun"), through
+// Joins ranks of one host that a launcher started with plain environment variables ("torchrun", "slurm" without PMI), through
 // shared memory (env.c). Adds the finding itself: transport-absent, rank-failed, shm-failed.
 tsr_status tsr__env_open(tsr_session *s, const struct comm_options *options, struct endpoint **out);
 
 // The launcher's word on this process (launcher.c): tsr_launcher of tessera.h. Families that are no
-// MPI: "torchrun".
+// MPI: "torchrun", and "slurm" on one host.
 bool tsr__launcher_is_mpi(const char *family);
 
 // ---- cores (cores.c) ---------------------------------------------------------------------------

@@ -7,9 +7,22 @@
 #include <cmocka.h>
 
 static const char *const variables[] = {
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE", "SLURM_PROCID",
-    "SLURM_NTASKS",         "SLURM_STEP_NUM_TASKS", "PMIX_RANK", "PMI_FD",   "RANK",
-    "WORLD_SIZE",           "MASTER_ADDR",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "PMIX_RANK",
+    "PMI_FD",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
 };
 
 static const struct {
@@ -24,6 +37,9 @@ static const struct {
     {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMI_FD", "9"}, "mpich", 1, 2},
     {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, "slurm", 1, 2},
     {{"SLURM_PROCID", "0", "SLURM_NTASKS", "2"}, NULL, 0, 0}, // a batch script, not a step
+    {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"}, "slurm", 1, 2},
+    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, NULL, 0, 0}, // perhaps a shell
+    {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2", "PMI_RANK", "1", "PMI_SIZE", "2"}, "mpich", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "localhost"}, "torchrun", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2"}, NULL, 0, 0},
     {{"PMI_RANK", "3", "PMI_SIZE", "3"}, NULL, 0, 0}, // rank outside
@@ -49,6 +65,11 @@ static void test_launchers(void **state)
         assert_int_equal(ranks, cases[i].ranks);
         assert_true(tsr_launcher(NULL, NULL, NULL));
         assert_int_equal(tsr__launcher_is_mpi(family), strcmp(family, "torchrun") != 0);
+        setenv("SLURM_STEP_NUM_NODES", "1", 1);
+        assert_false(tsr__launcher_is_mpi("slurm"));
+        setenv("SLURM_STEP_NUM_NODES", "2", 1);
+        assert_true(tsr__launcher_is_mpi("slurm"));
+        unsetenv("SLURM_STEP_NUM_NODES");
     }
 }
 
