@@ -152,6 +152,7 @@ static const struct option options[] = {
      "cut a value at a node: {2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2"},
     {"--unshard", "NODE:VALUE", "take that away again"},
     {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
+    {"--delay", "NODE", "a sum of a node that readers take in parts, if they can add them"},
     {"--tile", "VALUE=SHARDING", "cut a value at its producer and at all its consumers"},
     {"--random", "SEED", "a random valid sharding of every node; the same seed gives the same"},
     {"--dim", "NAME=SIZE",

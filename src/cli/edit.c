@@ -163,6 +163,43 @@ static void edit_stage(struct editor *e, const char *text)
                          : tsr_node_set_stage(e->found[i], e->config, stage));
 }
 
+// Adds a line to the metadata, unless it is there.
+static tsr_status add_line(struct editor *e, const char *key, const char *line)
+{
+    const char *text = tsr_model_metadata(e->model, key);
+    size_t n = strlen(line), had = text ? strlen(text) : 0;
+    for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (strcspn(p, "\n") == n && strncmp(p, line, n) == 0)
+            return TSR_OK;
+    char *all = malloc(had + n + 2);
+    if (!all)
+        return TSR_NOMEM;
+    snprintf(all, had + n + 2, "%s%s%s", had ? text : "", had ? "\n" : "", line);
+    tsr_status status = tsr_model_set_metadata(e->model, key, all);
+    free(all);
+    return status;
+}
+
+// The sum that a node gives stays in parts for readers that can add them.
+static void edit_delay(struct editor *e, const char *text)
+{
+    if (!need_config(e))
+        return;
+    if (!edit_find_nodes(e, text, strlen(text), true))
+        edit_wrong(e, EXIT_NO, "no node '%s'", text);
+    for (size_t i = 0; i < e->n_found; i++) {
+        const tsr_value *v =
+            tsr_node_output_count(e->found[i]) ? tsr_node_output(e->found[i], 0) : NULL;
+        const char *config = tsr_config_name(e->config), *name = v ? tsr_value_name(v) : "";
+        size_t n = strlen(config) + strlen(name) + 2;
+        char *line = malloc(n);
+        if (line)
+            snprintf(line, n, "%s:%s", config, name);
+        took(e, !line ? TSR_NOMEM : v ? add_line(e, "ai.tessera.delay", line) : TSR_OK);
+        free(line);
+    }
+}
+
 struct tile_job {
     struct editor *e;
     tsr_value *value;
@@ -220,6 +257,8 @@ void edit_apply(struct editor *e, const char *option, const char *value, bool ca
         edit_unshard(e, value);
     else if (!strcmp(option, "--stage"))
         edit_stage(e, value);
+    else if (!strcmp(option, "--delay"))
+        edit_delay(e, value);
     else if (!strcmp(option, "--tile"))
         edit_tile(e, value);
     else if (!strcmp(option, "--random"))

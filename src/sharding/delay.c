@@ -138,22 +138,27 @@ static bool take_parts(struct arena *a, const struct delay *d, struct node_flow 
     return true;
 }
 
-static bool read_asked(struct arena *a, struct delay *d, const char *text)
+void tsr__delayed_names(struct arena *a, const tsr_model *m, const tsr_config *c, struct map *names)
 {
-    const tsr_graph *g = tsr_model_graph(d->f->model);
-    struct str config = str_of(tsr_config_name(d->f->config));
-    struct map names;
-    tsr__map_init(&names, a, 0);
-    for (; *text; text += strcspn(text, "\n"), text += *text == '\n') {
+    const char *text = tsr_model_metadata(m, META_DELAY);
+    struct str config = str_of(tsr_config_name(c));
+    tsr__map_init(names, a, 0);
+    for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
         struct str line = {text, strcspn(text, "\n")};
         if (line.n <= config.n || line.p[config.n] != ':' ||
             memcmp(line.p, config.p, config.n) != 0)
             continue;
-        void **at = tsr__map_at(&names, (struct str){line.p + config.n + 1, line.n - config.n - 1});
+        void **at = tsr__map_at(names, (struct str){line.p + config.n + 1, line.n - config.n - 1});
         if (at)
-            *at = d;
+            *at = names;
     }
-    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n))
+}
+
+static bool read_asked(struct arena *a, struct delay *d)
+{
+    struct map names;
+    tsr__delayed_names(a, d->f->model, d->f->config, &names);
+    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(d->f->model)); n; n = tsr_node_next(n))
         for (size_t o = 0; o < tsr_node_output_count(n); o++) {
             const tsr_value *v = tsr_node_output(n, o);
             if (v && tsr__map_get(&names, tsr__value_str(v)))
@@ -164,8 +169,7 @@ static bool read_asked(struct arena *a, struct delay *d, const char *text)
 
 bool tsr__flow_delay(struct arena *a, struct flow *f)
 {
-    const char *text = tsr_model_metadata(f->model, META_DELAY);
-    if (!text)
+    if (!tsr_model_metadata(f->model, META_DELAY))
         return true;
     struct delay d = {.f = f};
     size_t ids = tsr__model_node_ids(f->model);
@@ -177,7 +181,7 @@ bool tsr__flow_delay(struct arena *a, struct flow *f)
         d.node_at[i] = -1;
     for (size_t i = 0; i < f->n_nodes; i++)
         d.node_at[tsr__node_id(f->nodes[i].node)] = (int64_t)i;
-    if (!read_asked(a, &d, text))
+    if (!read_asked(a, &d))
         return false;
     for (size_t i = 0; i < f->n_nodes; i++) {
         if (!take_parts(a, &d, &f->nodes[i]))

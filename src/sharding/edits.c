@@ -6,6 +6,7 @@
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
+    struct map delayed; // names of values
     char *text;
     size_t n, cap;
 };
@@ -90,6 +91,15 @@ static tsr_status add_bodies(struct lines *l, const tsr_node *n, const tsr_confi
     return st;
 }
 
+static tsr_status add_delay(struct lines *l, const tsr_node *n, struct str path)
+{
+    const tsr_value *v = tsr_node_output_count(n) ? tsr_node_output(n, 0) : NULL;
+    if (!v || !tsr__map_get(&l->delayed, tsr__value_str(v)))
+        return TSR_OK;
+    return add_line(l, tsr__arena_printf(l->arena, "--delay " STR_FMT, STR_ARG(path))) ? TSR_OK
+                                                                                       : TSR_NOMEM;
+}
+
 static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_config *c,
                             struct str before)
 {
@@ -100,6 +110,8 @@ static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_confi
         struct str path =
             tsr__arena_printf(l->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index);
         st = !path.p ? TSR_NOMEM : nc ? add_node(l, nc, path) : TSR_OK;
+        if (st == TSR_OK)
+            st = add_delay(l, n, path);
         if (st == TSR_OK)
             st = add_bodies(l, n, c, path);
     }
@@ -112,7 +124,8 @@ tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
     tsr__arena_free(kept);
     tsr__arena_init(&a, tsr_model_session(m));
     struct lines l = {.arena = &a, .shapes = tsr__shapes_new(&a, m)};
-    tsr_status st = l.shapes && add_config(&l, c) ? TSR_OK : TSR_NOMEM;
+    tsr__delayed_names(&a, m, c, &l.delayed);
+    tsr_status st = l.shapes && add_config(&l, c) && !a.failed ? TSR_OK : TSR_NOMEM;
     struct str text = STR("");
     if (st == TSR_OK)
         st = add_graph(&l, tsr_model_graph(m), c, text);

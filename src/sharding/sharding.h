@@ -147,6 +147,9 @@ struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config 
 #define META_DELAY "ai.tessera.delay"
 // In a flow that is done: marks the nodes whose sums are delayed, and those that take parts. What cannot be is left out.
 bool tsr__flow_delay(struct arena *a, struct flow *f);
+// Names of the values that the metadata names for the configuration.
+void tsr__delayed_names(struct arena *a, const tsr_model *m, const tsr_config *c,
+                        struct map *names);
 // tsr__rule_sum, and the shapes let it: what is added to parts must not make them larger.
 enum sum_way tsr__sum_fits(const struct shapes *s, const tsr_node *n, size_t input);
 // Every group holds one shard of the layout, the same on all members.

@@ -132,6 +132,12 @@ def parts(d, n):
     sums = {k: v for k, v in got["collectives"].items() if k in ("AllReduce", "ReduceScatter", "Reduce")}
     assert sum(sums.values()) == 1, got["collectives"]
     assert "ai.tessera.delay" in [p.key for p in onnx.load(planned).metadata_props]
+    written, again = os.path.join(d, "plan.json"), os.path.join(d, "again.onnx")
+    rc, _, err = call("plan", path, "--devices", n, "--memory", 4 * 65536 // n + 40000, "--plan", written)
+    assert rc == 0, err
+    rc, _, err = call("annotate", path, "--script", written, "-o", again)
+    assert rc == 0, err
+    assert verify(again, "--inputs", "random:1")["collectives"] == got["collectives"]
 
 
 def stubborn(d, n):
