@@ -389,14 +389,18 @@ static void prove(struct solving *s)
     if (!lambda)
         return;
     f.max_points = FRONT_POINTS;
-    tsr__effort_slice(&s->effort, PROVING); // the search needs its part, should this fail
+    bool many = s->w.n > MANY;
+    tsr__effort_slice(&s->effort, many ? 0.6 : PROVING); // others need their part, should this fail
     tune_prices(s, &f, lambda);
     take(s);
     tell(s, "prices");
-    if (!settled(s) && s->w.n > MANY)
+    if (many)
+        tsr__effort_slice(&s->effort, 0.25);
+    if (many && !settled(s))
         tsr__search_relax(&s->search, &s->tree, lambda);
     take(s);
     tell(s, "relaxed");
+    tsr__effort_slice(&s->effort, many ? 0.3 : PROVING);
     int64_t window = s->bound / 2000 + 1;
     while (!settled(s) && !tsr__effort_over(&s->effort)) {
         int64_t threshold = s->cost - s->bound <= window ? s->cost : s->bound + window, cost;
