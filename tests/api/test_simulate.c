@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation and report through the public interface: what they tell, old callers, and lack of memory at every point.
+#include "tessera.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char page[] = "/tmp/tessera-page-XXXXXX";
+
+static tsr_value *product(tsr_graph *g, tsr_value *x, const char *name, const char *weight)
+{
+    static float zeros[64 * 64];
+    const int64_t dims[2] = {64, 64};
+    tsr_value *in[2] = {
+        x, tsr_graph_add_initializer(g, weight, TSR_FLOAT, 2, dims, zeros, sizeof zeros)};
+    tsr_node *n = in[1] ? tsr_graph_add_node(g, "", "MatMul", name, in, 2, &name, 1) : NULL;
+    return n ? tsr_node_output(n, 0) : NULL;
+}
+
+// y = x a b, float32[32,64]
+static tsr_status make(tsr_session *s, tsr_model **out)
+{
+    tsr_dim dims[2] = {{32, ""}, {64, ""}};
+    tsr_status st = tsr_model_new(s, "g", 11, out);
+    if (st != TSR_OK)
+        return st;
+    tsr_graph *g = tsr_model_graph(*out);
+    st = tsr_model_set_opset(*out, "", 18);
+    tsr_value *x = st == TSR_OK ? tsr_graph_add_input(g, "x") : NULL;
+    if (x && tsr_value_set_type(x, TSR_FLOAT, 2, dims) != TSR_OK)
+        x = NULL;
+    tsr_value *h = x ? product(g, x, "h", "a") : NULL, *y = h ? product(g, h, "y", "b") : NULL;
+    return y && tsr_value_set_type(y, TSR_FLOAT, 2, dims) == TSR_OK ? tsr_graph_add_output(g, y)
+                                                                    : TSR_NOMEM;
+}
+
+static tsr_status all_of_it(tsr_session *s, tsr_simulation *x)
+{
+    tsr_model *m = NULL;
+    tsr_plan_options o = {.size = sizeof o, .devices = 2};
+    tsr_plan_summary p = {.size = sizeof p};
+    tsr_status st = make(s, &m);
+    if (st == TSR_OK)
+        st = tsr_plan(m, &o, &p);
+    if (st == TSR_OK)
+        st = tsr_simulate(
+            m, &(tsr_simulate_options){.size = sizeof(tsr_simulate_options), .requests = 3}, x);
+    tsr_report_options r = {.size = sizeof r, .plan = &p, .simulation = x};
+    if (st == TSR_OK)
+        st = tsr_report(m, &r, page);
+    tsr_model_free(m);
+    return st;
+}
+
+static void told(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_simulation x = {.size = sizeof x};
+    assert_true(all_of_it(s, &x) == TSR_OK);
+    assert_true(x.devices == 2 && x.requests == 3 && x.unsized == 0 && x.n_spans > 0);
+    assert_true(x.first > 0 && x.period > 0 && x.seconds >= x.first + x.period);
+    for (size_t i = 0; i < x.n_spans; i++)
+        assert_true(x.spans[i].begin < x.spans[i].end && x.spans[i].end <= x.seconds * (1 + 1e-12));
+    assert_true(access(page, R_OK) == 0);
+    tsr_session_free(s);
+}
+
+// A caller whose struct ends earlier is not written beyond its end.
+static void old_callers(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = NULL;
+    tsr_plan_options o = {.size = sizeof o, .devices = 2};
+    _Alignas(tsr_simulation) unsigned char bytes[sizeof(tsr_simulation)];
+    size_t head[2] = {sizeof head, 0};
+    memset(bytes, 0x5a, sizeof bytes);
+    memcpy(bytes, head, sizeof head);
+    assert_int_equal(make(s, &m), TSR_OK);
+    assert_int_equal(tsr_plan(m, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_simulate(m, NULL, (tsr_simulation *)(void *)bytes), TSR_OK);
+    memcpy(head, bytes, sizeof head);
+    assert_int_equal(head[1], 2);
+    for (size_t i = sizeof head; i < sizeof bytes; i++)
+        assert_int_equal(bytes[i], 0x5a);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
+// Out of memory at every point: said, and nothing is left behind.
+static void without_memory(void **state)
+{
+    (void)state;
+    tsr_status st = TSR_NOMEM;
+    for (uint64_t n = 1; st != TSR_OK && n < 100000; n += n < 40 ? 1 : 1 + n / 40) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_simulation x = {.size = sizeof x};
+        unlink(page);
+        tsr_session_fault(s, 0, n, true);
+        st = all_of_it(s, &x);
+        tsr_session_fault(s, 0, 0, false);
+        assert_true(st == TSR_OK || st == TSR_NOMEM || tsr_finding_total(s, TSR_ERROR) > 0);
+        assert_true((access(page, R_OK) == 0) == (st == TSR_OK));
+        tsr_session_free(s);
+    }
+    assert_true(st == TSR_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(told), cmocka_unit_test(old_callers),
+                                       cmocka_unit_test(without_memory)};
+    int fd = mkstemp(page);
+    if (fd < 0)
+        return 1;
+    close(fd);
+    unlink(page);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(page);
+    return failed;
+}
