@@ -7,6 +7,8 @@
 struct grid {
     int n;
     int64_t size[PLAN_MAX_AXES], stride[PLAN_MAX_AXES];
+    const int64_t *devices; // NULL: all
+    int64_t n_devices;
 };
 
 static bool place_on(struct making *m, const struct grid *g, const int *factor)
@@ -15,6 +17,10 @@ static bool place_on(struct making *m, const struct grid *g, const int *factor)
     size_t n = (size_t)r->n_factors;
     struct placement *q = &m->place;
     *q = (struct placement){.rule = r, .devices = m->p->all, .n_devices = (size_t)m->p->n};
+    if (g->devices) {
+        q->devices = (int64_t *)g->devices;
+        q->n_devices = (size_t)g->n_devices;
+    }
     q->cuts = ARENA_ARRAY(m->a, int64_t, n + 1);
     q->coords = ARENA_ARRAY(m->a, int64_t, q->n_devices * n + 1);
     if (!q->cuts || !q->coords)
@@ -105,6 +111,25 @@ static void try_wired(struct making *m, const int64_t *sizes)
 
 // Every factor alone over all devices; those that are too small for that as often as they can be, with the other
 // devices idle or at another factor.
+// Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
+static void try_larger(struct making *m, const int64_t *sizes)
+{
+    struct planner *p = m->p;
+    int64_t *larger = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n + 1);
+    int64_t least = INT64_MAX, n = 0;
+    for (int64_t d = 0; larger && d < p->n; d++) {
+        int64_t memory = p->topology->device[tsr__planner_device(p, d)].memory;
+        least = memory < least ? memory : least;
+    }
+    for (int64_t d = 0; larger && d < p->n; d++)
+        if (p->topology->device[tsr__planner_device(p, d)].memory > least)
+            larger[n++] = d;
+    struct grid g = {.n = 1, .size = {n}, .devices = larger, .n_devices = n};
+    for (int f = -1; n > 0 && least > 0 && f < m->rule->n_factors; f++)
+        if (f < 0 || (n > 1 && may_cut(&m->rule->factors[f], sizes[f], n)))
+            try_grid(m, g, &f);
+}
+
 void tsr__making_grids(struct making *m)
 {
     int64_t sizes[RULE_MAX_FACTORS];
@@ -128,4 +153,5 @@ void tsr__making_grids(struct making *m)
     }
     if (!m->p->device && m->p->topology->n_grid > 1)
         try_wired(m, sizes);
+    try_larger(m, sizes);
 }

@@ -166,8 +166,27 @@ def logits(d, n):
     assert verify(planned, "--inputs", "random:1")["cut_nodes"] == 3
 
 
+def unlike(d, name):
+    """Two small devices and a large one, which takes what the others have no room for."""
+    path, planned, devices = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json"))
+    rc, _, err = call("topology", "make", "full:3", "-o", path)
+    assert rc == 0, err
+    with open(path) as f:
+        topology = json.load(f)
+    memory = [150000, 150000, 900000]
+    for device, bytes_of in zip(topology["devices"], memory):
+        device["memory"] = bytes_of
+    with open(devices, "w") as f:
+        json.dump(topology, f)
+    folder = os.path.join(MODELS, name)
+    rc, doc, err = call("plan", os.path.join(folder, "model.onnx"), "--devices", devices, "--dim", "batch=1", "--dim", "seq=8", "-o", planned, "--json")
+    assert rc == 0 and all(a <= b for a, b in zip(doc["memory"], memory)) and doc["memory"][2] > memory[0], (doc.get("memory"), err)
+    verify(planned, "--inputs", os.path.join(folder, "test_data_set_0"))
+
+
 def main():
-    jobs = [(parts, n) for n in (2, 3, 4, 8)] + [(stubborn, n) for n in (2, 3)] + [(logits, n) for n in (4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
+    jobs = [(unlike, m) for m in ("bert_tiny", "gpt2_tiny", "llama_tiny")]
+    jobs += [(parts, n) for n in (2, 3, 4, 8)] + [(stubborn, n) for n in (2, 3)] + [(logits, n) for n in (4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
     jobs += [(lambda d, n, m=m: model(d, m, n), n) for m in sorted(os.listdir(MODELS)) if os.path.exists(os.path.join(MODELS, m, "model.onnx"))
              for n in (2, 3, 4, 8)]
     bad = 0

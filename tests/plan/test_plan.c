@@ -129,6 +129,25 @@ static void devices_may_have_unlike_memories(void **state)
     }
 }
 
+// A third of the weights is too much for two of three devices: the one that has room does it alone.
+static void larger_devices_take_more(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("3");
+    for (int i = 0; i < 3; i++) {
+        tsr_topology_device d = {.flops = 1e15, .bandwidth = 1e15};
+        d.memory = i == 1 ? 100000 : 20000; // of 65536 bytes of weights
+        tsr_topology_set_device(t->topology, i, &d);
+    }
+    t->o.memory = 0;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.optimal);
+    assert_true(t->p.memory[0] <= 20000 && t->p.memory[2] <= 20000 && t->p.memory[1] > 32768);
+    assert_int_equal(tsr_check(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), 0);
+    net_free(t);
+}
+
 static void plans_are_the_same_every_time(void **state)
 {
     (void)state;
@@ -338,6 +357,7 @@ int main(void)
         cmocka_unit_test(values_are_counted_once),
         cmocka_unit_test(constants_are_counted_once),
         cmocka_unit_test(devices_may_have_unlike_memories),
+        cmocka_unit_test(larger_devices_take_more),
         cmocka_unit_test(plans_are_the_same_every_time),
         cmocka_unit_test(one_device_is_left_whole),
         cmocka_unit_test(one_device_is_told),
