@@ -74,6 +74,18 @@ static void json_stages(tsr_json *j, const tsr_plan_summary *p)
     tsr_json_end(j);
 }
 
+// 0,1 or 32..63.
+static void print_devices(const tsr_plan_stage *x)
+{
+    int64_t first = x->devices[0], last = x->devices[x->n_devices - 1];
+    bool run = x->n_devices > 2 && last - first + 1 == (int64_t)x->n_devices;
+    printf("device%s ", x->n_devices > 1 ? "s" : "");
+    if (run)
+        printf("%lld..%lld", (long long)first, (long long)last);
+    for (size_t d = 0; d < x->n_devices && !run; d++)
+        printf("%s%lld", d ? "," : "", (long long)x->devices[d]);
+}
+
 static void print_stages(const tsr_plan_summary *p)
 {
     if (p->n_stages)
@@ -82,9 +94,8 @@ static void print_stages(const tsr_plan_summary *p)
                (double)p->latency / 1e9, (double)p->period / 1e9);
     for (size_t i = 0; i < p->n_stages; i++) {
         const tsr_plan_stage *x = &p->stages[i];
-        printf("  stage %zu: device", i);
-        for (size_t d = 0; d < x->n_devices; d++)
-            printf("%s%lld", d ? "," : x->n_devices > 1 ? "s " : " ", (long long)x->devices[d]);
+        printf("  stage %zu: ", i);
+        print_devices(x);
         printf("; %zu nodes (#%lld to #%lld), %.3f ms and %.3f ms of transfers, %s\n", x->nodes,
                (long long)x->first, (long long)x->last, (double)x->time / 1e9,
                (double)x->transfer / 1e9, cli_bytes(x->memory));

@@ -209,7 +209,7 @@ static uint32_t structure_of(struct staging *s, struct str key)
 }
 
 // Strategies have the same numbers in all kinds: their nodes come in the same order.
-static void describe(struct describing *d, size_t i, size_t j)
+static void describe(struct describing *d)
 {
     struct staging *s = d->s;
     const struct kind *k = s->all_kinds.at[0];
@@ -218,7 +218,6 @@ static void describe(struct describing *d, size_t i, size_t j)
     tsr__map_init(&d->seen, &d->scratch, 64);
     tsr__text_init(&d->key, s->p->session);
     d->key.max = (size_t)1 << 30;
-    tsr__text_printf(&d->key, "%d%d", i == 0 && j == s->n_ranges, k->p.n == 0);
     for (size_t n = d->begin; n < d->end; n++)
         if (k->nodes[n].strategy)
             describe_node(d, &k->nodes[n]);
@@ -239,7 +238,7 @@ const struct range *tsr__stages_range(struct staging *s, size_t i, size_t j)
     struct range *r = &s->ranges[i * (s->n_ranges + 1) + j];
     struct describing d = {.s = s, .r = r, .begin = s->cut[i], .end = s->cut[j]};
     if (!r->known)
-        describe(&d, i, j);
+        describe(&d);
     return r->known ? r : NULL;
 }
 
