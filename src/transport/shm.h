@@ -17,6 +17,7 @@
 #define SHM_INLINE (16u << 10)  // all-reduce up to this: every member folds it whole, one meeting
 #define SHM_CHUNK  (128u << 10) // of a stage
 #define SHM_STAGES 4            // chunks of a rank's stage
+#define SHM_PIECE  (64u << 10)  // of a sum of two ranks that does not lie in reach
 #define SHM_RING   (256u << 10) // bytes under way from one rank to another, at most
 
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
@@ -32,6 +33,11 @@ struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t put;
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
     atomic_uint_fast64_t copied; // parts that were read where they lie
+};
+// Where two ranks with more than fits on their desk put it, piece by piece; two of them in turn, so that one piece is
+// written while the other is read. Cells change hands like those of a desk.
+struct shm_bench {
+    _Alignas(SHM_LINE) char cells[2][2][SHM_PIECE];
 };
 // What goes from a rank to one other in an exchange. at: offset in the segment, 0: through the ring.
 struct shm_part {
@@ -66,7 +72,7 @@ struct shm_head {
 
 // Where things lie in a segment for n ranks.
 struct shm_layout {
-    size_t slots, pairs, parts, stages, rings, desks, heaps, ring_bytes, heap_bytes, bytes;
+    size_t slots, pairs, parts, stages, rings, desks, benches, heaps, ring_bytes, heap_bytes, bytes;
 };
 
 struct shm_job {
@@ -92,6 +98,7 @@ struct shm_peer {
     unsigned entry;                    // which it showed at the last of them that both came to
     uint64_t put, taken, copied, gave; // like in shm_pair; gave: parts given where they lie
     uint64_t turns;                    // at the desk of both
+    uint64_t pieces[2];                // at either side of the bench of both
     uint64_t beat;
     double silent_s, looked_s;
 };
@@ -166,6 +173,12 @@ static inline struct desk *shm_desk(const struct shm_job *j, int a, int b)
 {
     size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
     return (struct desk *)(j->base + j->at.desks) + row * (size_t)j->n + column;
+}
+
+static inline struct shm_bench *shm_bench(const struct shm_job *j, int a, int b)
+{
+    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
+    return (struct shm_bench *)(j->base + j->at.benches) + row * (size_t)j->n + column;
 }
 
 // ---- shm_job.c

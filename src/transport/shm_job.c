@@ -35,7 +35,8 @@ static struct shm_layout layout_of(int ranks)
     l.stages = l.parts + whole_pages(2 * n * n * sizeof(struct shm_part));
     l.rings = l.stages + n * SHM_STAGES * SHM_CHUNK;
     l.desks = l.rings + n * n * l.ring_bytes;
-    l.heaps = l.desks + n * n * sizeof(struct desk);
+    l.benches = l.desks + n * n * sizeof(struct desk);
+    l.heaps = l.benches + n * n * sizeof(struct shm_bench);
     l.bytes = l.heaps;
     return l;
 }

@@ -80,27 +80,67 @@ static size_t chunk_at(size_t bytes, size_t at)
     return at < bytes ? (bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK) : 0;
 }
 
-// Two members: each stages its input one chunk ahead and folds both. A member that has staged
-// chunk k + 1 is done with chunk k - 1, so of four chunks in turn none is written while it is read.
+// Two members with an input that the other cannot reach.
+struct pair {
+    struct shm *me;
+    const struct comm_call *c;
+    struct shm_bench *bench;
+    int peer;
+    bool higher;
+    const char *in;
+    size_t bytes;
+    uint64_t turns[2]; // of both sides of the bench, when the call began
+};
+
+static size_t piece_at(const struct pair *p, size_t k)
+{
+    size_t at = k * SHM_PIECE;
+    return at < p->bytes ? (p->bytes - at < SHM_PIECE ? p->bytes - at : SHM_PIECE) : 0;
+}
+
+// The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
+static char *cell_of(const struct pair *p, bool higher, size_t k)
+{
+    return p->bench->cells[k & 1][(p->turns[k & 1] + k / 2 + higher) & 1];
+}
+
+static void put_piece(const struct pair *p, size_t k)
+{
+    size_t n = piece_at(p, k);
+    if (n == 0)
+        return;
+    memcpy(cell_of(p, p->higher, k), p->in + k * SHM_PIECE, n);
+    atomic_store_explicit(&p->me->slot->staged, ++p->me->staged, memory_order_release);
+}
+
+// Each puts its input down one piece ahead and folds both.
 static tsr_status reduce_pair(struct shm *me, const struct comm_call *c, int self, const char *in,
                               char *out, struct comm_trouble *why)
 {
-    size_t unit = tsr__elem_bytes(c->type), bytes = (size_t)c->count * unit;
+    size_t unit = tsr__elem_bytes(c->type);
     int peer = (int)c->group[1 - self];
-    uint64_t first = tsr__shm_entry(me, peer)->staged;
-    stage(me, in, chunk_at(bytes, 0));
-    for (size_t at = 0, k = 0; at < bytes; at += SHM_CHUNK, k++) {
-        size_t next = chunk_at(bytes, at + SHM_CHUNK);
-        if (next)
-            stage(me, in + at + SHM_CHUNK, next);
+    struct pair p = {me,
+                     c,
+                     shm_bench(me->job, me->endpoint.rank, peer),
+                     peer,
+                     self == 1,
+                     in,
+                     (size_t)c->count * unit,
+                     {0}};
+    size_t pieces = (p.bytes + SHM_PIECE - 1) / SHM_PIECE;
+    memcpy(p.turns, me->peers[peer].pieces, sizeof p.turns);
+    me->peers[peer].pieces[0] += (pieces + 1) / 2;
+    me->peers[peer].pieces[1] += pieces / 2;
+    put_piece(&p, 0);
+    for (size_t k = 0; k < pieces; k++) {
+        put_piece(&p, k + 1);
         tsr_status st = await_chunk(me, c, peer, k, why);
         if (st != TSR_OK)
             return st;
-        void *to = out + at;
-        me->ins[self] = in + at;
-        me->ins[1 - self] = shm_stage(me->job, peer, first + k);
-        tsr__reduce(c->type, c->reduce, me->ins, 2, &to, 1, 0,
-                    (int64_t)(chunk_at(bytes, at) / unit));
+        void *to = out + k * SHM_PIECE;
+        me->ins[self] = in + k * SHM_PIECE;
+        me->ins[1 - self] = cell_of(&p, !p.higher, k);
+        tsr__reduce(c->type, c->reduce, me->ins, 2, &to, 1, 0, (int64_t)(piece_at(&p, k) / unit));
     }
     return TSR_OK;
 }
@@ -141,9 +181,9 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *c, int s
                                 char *out, struct comm_trouble *why)
 {
     size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
-    tsr_status st = tsr__shm_released(me, c, SHM_STAGE, why);
-    if (st == TSR_OK && c->n_group == 2)
+    if (c->n_group == 2)
         return reduce_pair(me, c, self, in, out, why);
+    tsr_status st = tsr__shm_released(me, c, SHM_STAGE, why);
     for (size_t at = 0; at < bytes && st == TSR_OK; at += SHM_CHUNK)
         st = reduce_chunk(me, c, self, in + at, out + at, chunk_at(bytes, at), why);
     return st;

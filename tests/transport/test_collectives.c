@@ -214,13 +214,14 @@ static void test_groups(void **state)
 // Two ranks again and again, with little and with more than fits on their desk, one of them late now and then.
 static void act_pair(struct actor *a)
 {
-    static const int64_t counts[] = {1, 256, 1024, 7, 1025, 16, 3000, 1000};
+    static const int64_t counts[] = {1,  256,  1024, 7,     1025,  16,
+                                     17, 3000, 1000, 17000, 50000, 40000}; // 2, 4, 3 pieces
     struct timespec nap = {0, 200000};
-    float *x = malloc(3000 * sizeof *x), *y = malloc(3000 * sizeof *y);
-    for (int round = 0; round < 2000 && a->status == TSR_OK; round++) {
+    float *x = malloc(50000 * sizeof *x), *y = malloc(50000 * sizeof *y);
+    for (int round = 0; round < 1500 && a->status == TSR_OK; round++) {
         struct comm_call c = call_of(a, COMM_ALL_REDUCE, 0);
         c.reduce = COMM_SUM;
-        c.count = counts[(round * 5 + round / 17) % 8];
+        c.count = counts[(round * 5 + round / 17) % 12];
         c.run = (uint64_t)round;
         for (int64_t i = 0; i < c.count; i++)
             x[i] = input_of(a->rank + round, i);
