@@ -77,7 +77,11 @@ static void try_axes(struct making *m, const struct grid *g, const int64_t *size
                      int axis)
 {
     if (axis == g->n) {
-        try_grid(m, *g, factor);
+        int idle = 0;
+        for (int i = 0; i < g->n; i++)
+            idle += factor[i] < 0;
+        if (idle < 2) // of three; of two, whole nodes are candidates already
+            try_grid(m, *g, factor);
         return;
     }
     for (int f = -1; f < m->rule->n_factors; f++) {

@@ -111,7 +111,7 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 
-// ---- B4: batch and heads on a grid -------------------------------------------------------------
+// ---- batch and heads on a grid -------------------------------------------------------------
 
 #define SEQ   32
 #define SIZE  8
@@ -182,7 +182,7 @@ static void batch_and_heads_take_an_axis_each(void **state)
     net_free(t);
 }
 
-// ---- B14: a sum of two partial results is combined once ----------------------------------------
+// ---- a sum of two partial results is combined once ----------------------------------------
 
 static tsr_value *branch(struct net *t, tsr_value *x, const char *name)
 {
@@ -207,7 +207,7 @@ static void sums_of_parts_take_one_reduction(void **state)
     net_free(t);
 }
 
-// ---- B8: what is taken of logits -----------------------------------------------------------------
+// ---- what is taken of logits -----------------------------------------------------------------
 
 // One token: its logits stay cut by the vocabulary, and the softmax exchanges a greatest and a sum.
 static void statistics_of_logits_travel(void **state)
@@ -228,7 +228,7 @@ static void statistics_of_logits_travel(void **state)
     net_free(t);
 }
 
-// ---- B9: experts ---------------------------------------------------------------------------------
+// ---- experts ---------------------------------------------------------------------------------
 
 // Tokens that lie by where they come from go to their experts and back: two all-to-alls.
 static void experts_take_two_exchanges(void **state)
@@ -261,7 +261,7 @@ static void experts_take_two_exchanges(void **state)
     net_free(t);
 }
 
-// ---- B10: fewer key heads than devices ---------------------------------------------------------
+// ---- fewer key heads than devices ---------------------------------------------------------
 
 // Two key heads on eight devices: each lies four times, nothing of them travels.
 static void key_heads_are_repeated(void **state)
@@ -280,7 +280,7 @@ static void key_heads_are_repeated(void **state)
     net_free(t);
 }
 
-// ---- B12: slow and fast axes -------------------------------------------------------------------
+// ---- slow and fast axes -------------------------------------------------------------------
 
 static int64_t cost_on_grid(double inside, double between, const char *given)
 {
@@ -314,7 +314,7 @@ static void reductions_take_the_fast_axis(void **state)
     assert_true(slow > 5 * inside);
 }
 
-// ---- B13: order of gathers -----------------------------------------------------------------------
+// ---- order of gathers -----------------------------------------------------------------------
 
 // A value that is cut along both axes is wanted whole everywhere: the slow links carry the small pieces.
 static void slow_links_carry_small_pieces(void **state)
@@ -344,7 +344,7 @@ static void slow_links_carry_small_pieces(void **state)
     net_free(t);
 }
 
-// ---- B18: what all layers read -------------------------------------------------------------------
+// ---- what all layers read -------------------------------------------------------------------
 
 static int64_t cost_with_mask(bool pinned)
 {
