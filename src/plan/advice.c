@@ -58,7 +58,7 @@ static tsr_status cost_for(const struct planner *p, const tsr_plan_options *o, i
 tsr_status tsr__plan_better(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
 {
     int64_t whole = tsr__planner_whole_time(p), best = out->cost;
-    if (p->n < 2 || o->state || any_given(p) || out->cost <= whole / p->n * 2)
+    if (p->n < 2 || o->n_state || any_given(p) || out->cost <= whole / p->n * 2)
         return TSR_OK;
     for (int64_t n = p->n / 2; n >= 2; n /= 2) {
         int64_t cost = 0;
@@ -84,7 +84,7 @@ tsr_status tsr__plan_fitting(struct planner *p, const tsr_plan_options *o, tsr_p
 {
     int64_t cost = 0, n = 0, power = 1;
     tsr_status st = TSR_OK;
-    if (o->topology || o->memory <= 0 || o->state || any_given(p) ||
+    if (o->topology || o->memory <= 0 || o->n_state || any_given(p) ||
         out->needs_bytes / o->memory > ADVICE_MOST)
         return TSR_OK;
     n = (int64_t)ceil((double)out->needs_bytes / (double)o->memory * (double)p->n);

@@ -310,11 +310,11 @@ static tsr_status refuse(struct planner *p, const tsr_plan_options *o, double ms
     tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
     if (st == TSR_OK && least.found)
         st = bind(p, least.choice, out);
+    out->needs_bytes = least.found ? least.least : 0;
     if (st == TSR_OK)
         st = tsr__plan_fitting(p, o, out);
     if (st != TSR_OK)
         return st;
-    out->needs_bytes = least.found ? least.least : 0;
     struct str what = binding_text(p, out);
     struct str hint = help_text(p, out, memory);
     if (!what.p || !hint.p)

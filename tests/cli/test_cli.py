@@ -472,6 +472,17 @@ def test_plan_stages(d):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 
 
+def test_plan_advice(d):
+    path = os.path.join(d, "advice.onnx")
+    make_mlp(path, 64)
+    rc, text, err = call("plan", path, "--devices", 2, "--memory", 1, "--json")
+    needs = json.loads(text)["needs_bytes"]
+    rc, text, err = call("plan", path, "--devices", 2, "--memory", needs - 1000, "--json")
+    doc = json.loads(text)
+    check("plan names a number of devices that fits", rc == 4 and doc["fits_devices"] in (3, 4) and "use %d devices" % doc["fits_devices"] in err, (rc, text, err))
+    check("and it does", call("plan", path, "--devices", doc["fits_devices"], "--memory", needs - 1000)[0] == 0)
+
+
 def test_plan_with(d):
     path, a, b = (os.path.join(d, n) for n in ("mlp.onnx", "prefill.onnx", "decode.onnx"))
     make_mlp(path, "n")
@@ -550,6 +561,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology_measured(d)
     test_plan(d)
     test_plan_stages(d)
+    test_plan_advice(d)
     test_plan_with(d)
     test_plan_document(d)
     test_damaged(d)
