@@ -97,6 +97,13 @@ bool cli_flag(const struct cli *c, const char *name);
 // Option row of a command by name (common ones included), or NULL.
 const struct option *cli_option(const struct command *command, const char *name, size_t n);
 
+// EXIT_WRITE after a message where a result would replace a file that is read, or another result; else 0.
+int cli_guard(const struct cli *c);
+// The option or command that was probably meant, or NULL; edit distance of two words (1000: too long to tell).
+const char *cli_near_option(const struct command *command, const char *word);
+const char *cli_near_command(const char *word);
+size_t cli_distance(const char *a, const char *b);
+
 // Says what is wrong with the call on stderr, with the way to the help; returns EXIT_USAGE.
 int cli_usage(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints findings on stderr (notes only with --verbose) and returns the exit code for the status.

@@ -206,33 +206,12 @@ static size_t keep_with_value(struct editor *e, const char *value)
     return e->n_found = kept;
 }
 
-// Edit distance of two names, for "did you mean"; names beyond 255 bytes are never near.
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[256], n = strlen(a), m = strlen(b);
-    if (n > 255 || m > 255)
-        return 1000;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            row[j] = change < other ? change : other;
-        }
-    }
-    return row[m];
-}
-
 static const char *nearest_node(const struct editor *e, const char *text)
 {
     const char *best = NULL;
     size_t least = 1 + (strlen(text) + 2) / 3;
     for (size_t i = 0; i < e->n_names && i < 20000; i++) {
-        size_t d = distance(text, e->names[i].name);
+        size_t d = cli_distance(text, e->names[i].name);
         if (d < least) {
             least = d;
             best = e->names[i].name;

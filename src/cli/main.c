@@ -56,7 +56,9 @@ static int take_option(struct cli *c, char **argv, int i, int argc)
     size_t n = strcspn(word, "=");
     const struct option *o = cli_option(c->command, word, word[1] == '-' ? n : strlen(word));
     if (!o) {
-        cli_usage(c, "no option %s", word);
+        const char *near = cli_near_option(c->command, word);
+        cli_usage(c, "no option %s%s%s%s", word, near ? "; did you mean " : "", near ? near : "",
+                  near ? "?" : "");
         return 0;
     }
     struct given *g = &c->given[c->n_given++];
@@ -134,7 +136,9 @@ static int run_command(struct cli *c, int argc, char **argv)
         fprintf(stderr, "tessera: out of memory\n");
     } else {
         int parsed = parse(c, argc, argv);
-        code = parsed ? parsed - 1000 : c->command->run(c);
+        code = parsed ? parsed - 1000 : cli_guard(c);
+        if (!code && !parsed)
+            code = c->command->run(c);
     }
     if (fflush(stdout) != 0 && code == EXIT_DONE)
         code = EXIT_WRITE;
@@ -158,8 +162,10 @@ int main(int argc, char **argv)
     bool help = !strcmp(argv[1], "help");
     struct cli c = {.command = find_command(argv[help ? 2 : 1]), .program = argv[0]};
     if (!c.command) {
-        fprintf(stderr, "tessera: no command '%s'; `tessera --help` lists them\n",
-                argv[help ? 2 : 1]);
+        const char *near = cli_near_command(argv[help ? 2 : 1]);
+        fprintf(stderr, "tessera: no command '%s'%s%s%s; `tessera --help` lists them\n",
+                argv[help ? 2 : 1], near ? ", did you mean " : "", near ? near : "",
+                near ? "?" : "");
         return EXIT_USAGE;
     }
     return help ? help_command(c.command) : run_command(&c, argc, argv);

@@ -123,6 +123,25 @@ def test_usage(d):
     check("an unknown code", call("explain", "no-such-code")[0] == 1)
 
 
+def test_guard(d):
+    """No result replaces what is read, or another result; words that are nearly right are told."""
+    model, link, plan = (os.path.join(d, x) for x in ("guard.onnx", "guard_link.onnx", "guard.json"))
+    make_mlp(model, 16)
+    os.symlink("guard.onnx", link)
+    before = read(model)
+    for words in (["report", model, "--devices", "2", "-o", model], ["report", model, "--devices", "2", "-o", link],
+                  ["plan", model, "--devices", "2", "--plan", model], ["plan", model, "--devices", "2", "--export-lp", model],
+                  ["simulate", model, "--devices", "2", "--trace", model], ["run", model, "--outputs", model],
+                  ["run", model, "--trace", link], ["plan", model, "--devices", "2", "-o", plan, "--plan", plan]):
+        rc, _, err = call(*words)
+        check("%s %s guards its input" % (words[0], words[-2]), rc == 8 and "nothing was written" in err and read(model) == before, err)
+    check("nothing was written twice", not os.path.exists(plan))
+    rc, _, err = call("plan", model, "--devices", "2", "-o", "/dev/null", "--plan", "/dev/null")
+    check("a device may be given twice", rc == 0, err)
+    check("an option that is near", "did you mean --devices?" in call("plan", model, "--devcies", "2")[2])
+    check("a command that is near", "did you mean plan?" in call("plna")[2] and "mean" not in call("frobnicate")[2])
+
+
 def test_annotate(d):
     m = os.path.join(d, "m.onnx")
     rc, err, out = annotate(d)
@@ -548,6 +567,7 @@ with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))
     test_help()
     test_usage(d)
+    test_guard(d)
     test_annotate(d)
     test_refused(d)
     test_info(d)

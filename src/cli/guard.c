@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// guard.c - what is wrong with a call before anything runs: a file that would be written over one that is read, or over
+// another result; an option that is not there but near to one that is.
+//
+// Knows options by their names alone; what a command does with them is its own matter.
+#include "cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static bool is(const struct cli *c, const char *command)
+{
+    return !strcmp(c->command->name, command);
+}
+
+// The option names a file that the command writes.
+static bool writes(const struct cli *c, const char *option)
+{
+    static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], option))
+            return true;
+    return (!strcmp(option, "--plan") && is(c, "plan")) ||
+           (!strcmp(option, "--trace") && !is(c, "report"));
+}
+
+// Both names lead to one regular file. Pipes and devices may be given twice.
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+static bool is_special(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+static int refuse(const struct cli *c, const char *path, const char *what)
+{
+    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: give another name\n",
+            c->command->name, path, what);
+    return EXIT_WRITE;
+}
+
+// The other options: what they read, and what they write too.
+static int guard_options(const struct cli *c, size_t at)
+{
+    const char *out = c->given[at].value;
+    for (size_t k = 0; k < c->n_given; k++) {
+        const struct option *o = c->given[k].option;
+        const char *value = c->given[k].value;
+        if (o == c->given[at].option || !value)
+            continue;
+        bool also = writes(c, o->name);
+        if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
+            return refuse(c, out, "named for two results");
+        if (!also && same_file(out, value))
+            return refuse(c, out, "an input");
+    }
+    return 0;
+}
+
+int cli_guard(const struct cli *c)
+{
+    int code = 0;
+    for (size_t i = 0; i < c->n_given && !code; i++) {
+        const char *out = c->given[i].value;
+        if (!out || !writes(c, c->given[i].option->name))
+            continue;
+        for (size_t k = 0; k < c->n_arguments && !code; k++)
+            if (same_file(out, c->arguments[k]))
+                code = refuse(c, out, "an input");
+        if (!code)
+            code = guard_options(c, i);
+    }
+    return code;
+}
+
+// Edit distance of two words, for "did you mean"; those beyond 255 bytes are never near.
+size_t cli_distance(const char *a, const char *b)
+{
+    size_t row[256], n = strlen(a), m = strlen(b);
+    if (n > 255 || m > 255)
+        return 1000;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = change < other ? change : other;
+        }
+    }
+    return row[m];
+}
+
+static const struct option *nearest_in(const struct option *table, const char *word, size_t *least)
+{
+    const struct option *best = NULL;
+    for (const struct option *o = table; o && o->name; o++) {
+        size_t d = cli_distance(word, o->name);
+        if (d < *least) {
+            *least = d;
+            best = o;
+        }
+    }
+    return best;
+}
+
+const char *cli_near_option(const struct command *command, const char *word)
+{
+    size_t least = 1 + (strlen(word) + 1) / 4;
+    const struct option *own = nearest_in(command->options, word, &least);
+    const struct option *common = nearest_in(cli_common, word, &least);
+    return common ? common->name : own ? own->name : NULL;
+}
+
+const char *cli_near_command(const char *word)
+{
+    const char *best = NULL;
+    size_t least = 1 + (strlen(word) + 2) / 3;
+    for (size_t i = 0; cli_commands[i]; i++) {
+        size_t d = cli_distance(word, cli_commands[i]->name);
+        if (d < least) {
+            least = d;
+            best = cli_commands[i]->name;
+        }
+    }
+    return best;
+}
