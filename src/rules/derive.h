@@ -58,6 +58,8 @@ void tsr__derive_skip_norm(struct derivation *d);
 void tsr__derive_embed_norm(struct derivation *d);
 void tsr__derive_group_norm_last(struct derivation *d);
 void tsr__derive_top_k(struct derivation *d);
+void tsr__derive_trilu(struct derivation *d);
+void tsr__derive_eye_like(struct derivation *d);
 void tsr__derive_cumulate(struct derivation *d);
 void tsr__derive_einsum(struct derivation *d);
 void tsr__derive_matmul_integer(struct derivation *d);

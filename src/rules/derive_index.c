@@ -30,6 +30,14 @@ static int axis_of(struct derivation *d, const char *name, int64_t otherwise, in
     return axis;
 }
 
+static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (types[i] == type)
+            return true;
+    return false;
+}
+
 static void add_letters(struct derivation *d, char letter, int from, int to)
 {
     for (int i = from; i < to; i++)
@@ -61,11 +69,8 @@ static bool can_be_added(const struct derivation *d, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
                                       TSR_UINT8, TSR_INT32,  TSR_UINT32,  TSR_INT64};
-    tsr_dtype of = tsr__derive_in(d, like).dtype;
-    bool found = false;
-    for (size_t i = 0; i < TSR_COUNT(types); i++)
-        found = found || of == types[i];
-    return found && tsr__onnx_opset(d->node) >= 9;
+    return is_one_of(tsr__derive_in(d, like).dtype, types, TSR_COUNT(types)) &&
+           tsr__onnx_opset(d->node) >= 9;
 }
 
 void tsr__derive_lookup(struct derivation *d, size_t like, int behind)
@@ -223,6 +228,42 @@ void tsr__derive_tensor_scatter(struct derivation *d)
     }
 }
 
+// Fractions as indices are left alone: engines do not agree about them. Before opset 11 nothing counted from the end.
+static bool one_hot_compares(const struct derivation *d)
+{
+    static const tsr_dtype at[] = {TSR_INT32, TSR_INT64, TSR_UINT8};
+    static const tsr_dtype depth[] = {TSR_INT32, TSR_INT64, TSR_FLOAT};
+    static const tsr_dtype values[] = {TSR_FLOAT, TSR_DOUBLE, TSR_INT32, TSR_INT64, TSR_UINT8};
+    return is_one_of(tsr__derive_in(d, 0).dtype, at, TSR_COUNT(at)) &&
+           is_one_of(tsr__derive_in(d, 1).dtype, depth, TSR_COUNT(depth)) &&
+           is_one_of(tsr__derive_in(d, 2).dtype, values, TSR_COUNT(values)) &&
+           tsr__derive_in(d, 1).rank >= 0 && tsr__onnx_opset(d->node) >= 11;
+}
+
+// ---- places: what is found by comparing (expand_place.c) -----------------------------------------
+
+void tsr__derive_trilu(struct derivation *d)
+{
+    static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
+                                      TSR_INT32, TSR_INT64,  TSR_UINT8,   TSR_BOOL};
+    struct shape in = tsr__derive_in(d, 0);
+    bool known = in.rank >= 2 && in.rank <= MAX_RANK;
+    if (!known || !is_one_of(in.dtype, types, TSR_COUNT(types)))
+        d->text = "[A* n m],·? -> [A* n m]; rep n m";
+}
+
+void tsr__derive_eye_like(struct derivation *d)
+{
+    static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
+                                      TSR_INT64, TSR_UINT8,  TSR_INT8,    TSR_BOOL};
+    struct shape in = tsr__derive_in(d, 0);
+    tsr_dtype type = (tsr_dtype)int_of(d, "dtype", in.dtype);
+    int64_t k = int_of(d, "k", 0);
+    if (in.rank != 2 || k < INT32_MIN || k > INT32_MAX ||
+        !is_one_of(type, types, TSR_COUNT(types)) || tsr__onnx_opset(d->node) < 11)
+        d->text = "[n m] -> [n m]; rep n m";
+}
+
 void tsr__derive_one_hot(struct derivation *d)
 {
     int rank = rank_of(d, 0);
@@ -238,9 +279,9 @@ void tsr__derive_one_hot(struct derivation *d)
     add_letters(d, 'd', 0, rank);
     tsr__derive_add(d, "],·,· -> [");
     add_letters(d, 'd', 0, at);
-    tsr__derive_add(d, "_ ");
+    tsr__derive_add(d, "t ");
     add_letters(d, 'd', at, rank);
-    tsr__derive_add(d, "]");
+    tsr__derive_add(d, one_hot_compares(d) ? "]; stat t" : "]; rep t");
 }
 
 void tsr__derive_compress(struct derivation *d)

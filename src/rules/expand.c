@@ -242,6 +242,18 @@ tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shap
     return v ? tsr__x_op(x, "Reshape", 2, v, tsr__x_ints(x, shape, n)) : NULL;
 }
 
+tsr_value *tsr__x_unsqueeze(struct expansion *x, tsr_value *v, int64_t axis)
+{
+    if (x->opset >= 13)
+        return v ? tsr__x_op(x, "Unsqueeze", 2, v, tsr__x_ints(x, &axis, 1)) : NULL;
+    tsr_node *n = v ? tsr__x_node(x, "Unsqueeze", 1, &v) : NULL;
+    if (!n || tsr_node_set_ints(n, "axes", &axis, 1) != TSR_OK) {
+        x->failed = true;
+        return NULL;
+    }
+    return tsr_node_output(n, 0);
+}
+
 void tsr__x_give(struct expansion *x, int k, tsr_value *v)
 {
     if (k >= (int)tsr_node_output_count(x->node) || !tsr_node_output(x->node, (size_t)k))

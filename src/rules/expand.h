@@ -51,6 +51,7 @@ tsr_value *tsr__x_count(struct expansion *x, size_t i, const int64_t *axes, int 
 // 0, 1, 2 ... along one axis of input i, as int64 of that many dimensions.
 tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis);
 tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shape, int64_t n);
+tsr_value *tsr__x_unsqueeze(struct expansion *x, tsr_value *v, int64_t axis);
 // Output k of the node is v.
 void tsr__x_give(struct expansion *x, int k, tsr_value *v);
 // The type that statistics are taken in: float for shorter ones.
@@ -90,5 +91,8 @@ void tsr__expand_qlinear_matmul(struct expansion *x);
 void tsr__expand_attention(struct expansion *x);
 void tsr__expand_multi_head(struct expansion *x);
 void tsr__expand_experts(struct expansion *x);
+void tsr__expand_trilu(struct expansion *x);
+void tsr__expand_eye_like(struct expansion *x);
+void tsr__expand_one_hot(struct expansion *x);
 
 #endif

@@ -10,25 +10,11 @@ struct loss {
     int64_t axes[DERIVE_MAX_RANK]; // of the samples, without the class: 0 .. rank - 2
 };
 
-// [n d ..] as [n 1 d ..].
-static tsr_value *unsqueeze(struct expansion *x, tsr_value *v)
-{
-    int64_t one = 1;
-    if (x->opset >= 13)
-        return v ? tsr__x_op(x, "Unsqueeze", 2, v, tsr__x_ints(x, &one, 1)) : NULL;
-    tsr_node *n = v ? tsr__x_node(x, "Unsqueeze", 1, &v) : NULL;
-    if (!n || tsr_node_set_ints(n, "axes", &one, 1) != TSR_OK) {
-        x->failed = true;
-        return NULL;
-    }
-    return tsr_node_output(n, 0);
-}
-
 // Which class is each sample's: [n c d ..] of truth values, without the samples that are ignored.
 static tsr_value *chosen(struct expansion *x)
 {
-    tsr_value *label =
-        unsqueeze(x, tsr__x_cast(x, tsr__x_in(x, 1), tsr__x_shape(x, 1).dtype, TSR_INT64));
+    tsr_value *label = tsr__x_cast(x, tsr__x_in(x, 1), tsr__x_shape(x, 1).dtype, TSR_INT64);
+    label = tsr__x_unsqueeze(x, label, 1); // [n d ..] as [n 1 d ..]
     tsr_value *is = tsr__x_op(x, "Equal", 2, label, tsr__x_positions(x, 0, 1));
     const tsr_attr *ignore = tsr_node_find_attr(x->node, "ignore_index");
     if (!ignore)

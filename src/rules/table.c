@@ -22,6 +22,7 @@
 #define LISTS_NOTE "all elements of a list are cut alike; a list never moves between devices"
 #define OLD        "this version, from before opset 7, aligns or holds its inputs otherwise"
 #define PLACES     "each element depends on where it stands"
+#define COMPARED   "rows and columns are compared where they stand; nothing moves"
 #define WINDOWS    "parts of space need windows of the input, where sizes are known"
 #define SEGMENTS                                                                                   \
     "axis names t; cut where sizes are known: parts need windows of the input; strided parts, an " \
@@ -189,8 +190,8 @@ const struct op_row tsr__op_table[] = {
     {"Expand", .since = 8, .rule = "[A~],· -> [A*]; shape 1", .derive = tsr__derive_expand,
      .shape = tsr__find_expand, .value = tsr__value_expand,
      .note = "dimensions that are made may be cut too"},
-    {"EyeLike", .since = 9, .rule = "[n m] -> [n m]; rep n m", .type = TYPE_DTYPE,
-     .whole = "each element depends on where it stands"},
+    {"EyeLike", .since = 9, .rule = "[n m] -> [n m]; stat n m", .derive = tsr__derive_eye_like,
+     .type = TYPE_DTYPE, .expand = tsr__expand_eye_like, .note = COMPARED},
     {"FastGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r]? -> [A* r]"},
     {"FeatureVectorizer", .since = 1, .domain = ML, .rule = "[n _]… -> [n t]; rep t",
      .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_feature_vectorizer},
@@ -412,8 +413,10 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_non_zero, .whole = "the number of results depends on the data"},
     {"Normalizer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT},
     {"Not", .since = 1, .rule = UNARY, .type = TYPE_BOOL, .value = tsr__value_not},
-    {"OneHot", .since = 9, .rule = "[A* B*],·,· -> [A* t B*]; rep t", .derive = tsr__derive_one_hot,
-     .type = TYPE_AS_THIRD, .shape = tsr__find_one_hot, .note = "axis says where t goes"},
+    {"OneHot", .since = 9, .rule = "[A* B*],·,· -> [A* t B*]; stat t",
+     .derive = tsr__derive_one_hot, .type = TYPE_AS_THIRD, .shape = tsr__find_one_hot,
+     .expand = tsr__expand_one_hot,
+     .note = "axis says where t goes; classes are compared with integer indices, nothing moves"},
     {"OneHotEncoder", .since = 1, .domain = ML, .rule = "[A*] -> [A* c]; rep c", .type = TYPE_FLOAT,
      .shape = tsr__find_one_hot_encoder},
     {"Optional", .since = 15, .rule = "[A*]? -> [A*]", .type = TYPE_OPEN,
@@ -681,7 +684,8 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_classifier},
     {"TreeEnsembleRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
      .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__find_regressor},
-    {"Trilu", .since = 14, .rule = "[A* n m],·? -> [A* n m]; rep n m"},
+    {"Trilu", .since = 14, .rule = "[A* n m],·? -> [A* n m]; stat n m", .derive = tsr__derive_trilu,
+     .expand = tsr__expand_trilu, .note = COMPARED},
     {"Unique", .since = 11, .rule = "[A*] -> [t],[t]?,[w]?,[t]?; rep A t w", .type1 = TYPE_INT64,
      .type2 = TYPE_INT64, .type3 = TYPE_INT64, .shape = tsr__find_unique,
      .whole = "the number of results depends on the data"},

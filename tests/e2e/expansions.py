@@ -16,6 +16,7 @@ import cases_net, cases_norm, prove
 TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
 TURNS = {}
 SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
+PLACED = ("EyeLike", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
 PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
 
 
@@ -65,6 +66,9 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         if text:
             edits = ["--shard", "node:x%d=%s" % (i, text)]
             break
+    for i, t in enumerate(rule["outputs"] if not edits else []):  # what only the result has
+        text = spec_of(t, f, sizes, n, second, k)
+        edits = edits or (["--shard", "node:y%d=%s" % (i, text)] if text else [])
     if not edits:
         return False, None
     src, cut = os.path.join(d, "m.onnx"), os.path.join(d, "cut.onnx")
@@ -83,6 +87,10 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     if doc["replicated"]:
         uneven = m.graph.node[0].op_type == "TopK" and -(-sizes[f] // n) < 2  # parts of fewer than K elements
         return not uneven, None if uneven else "%s: replicated %s" % (edits, doc["replicated"])
+    if doc["cut_nodes"] < 1:
+        return True, "%s: not cut" % edits
+    if m.graph.node[0].op_type in PLACED:
+        return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
     if rule["factors"][f]["name"] == "q":
         return True, None  # rows of a causal query: only positions differ
     if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
@@ -127,7 +135,7 @@ def main():
     left_out = {}
     seen = set()
     with tempfile.TemporaryDirectory(prefix="tessera-expand-") as d:
-        for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove)}.items():
+        for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove), **{p: prove.CASES[p] for p in PLACED}}.items():
             if ONLY and name not in ONLY:
                 continue
             sinces = [r["since"] for r in rows if prove.full(r) == name]
