@@ -117,7 +117,8 @@ tsr_json *cli_json(struct cli *c);
 
 // 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
 const char *cli_bytes(int64_t bytes);
-const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
+const char *cli_time(int64_t picoseconds); // "0.117 ms", "29.0 s"
+const char *cli_count(int64_t n);          // 1234567 -> "1,234,567"
 
 // Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps near the
 // program or the current folder. TSR_ENGINE with one finding if there is none.
@@ -144,6 +145,8 @@ struct cli_dims {
 int cli_read_dims(struct cli *c, struct cli_dims *d);
 int cli_read_dims_of(struct cli *c, const char *option, struct cli_dims *d);
 void cli_free_dims(struct cli_dims *d);
+// Remarks on sizes that symbolic dimensions of the inputs are taken to have, and on sizes of dimensions that no input has.
+void cli_tell_dims(const struct cli *c, const tsr_model *m, const tsr_size *sizes, size_t n);
 // Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.
 struct planning {
     tsr_plan_options options; // devices 0 and no topology: --devices was not given

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <string.h>
-
 static void json_choices(tsr_json *j, const tsr_plan_summary *p)
 {
     if (p->n_choices)
@@ -89,16 +87,16 @@ static void print_devices(const tsr_plan_stage *x)
 static void print_stages(const tsr_plan_summary *p)
 {
     if (p->n_stages)
-        printf("%zu stage%s for %s: one run takes %.3f ms, runs can follow every %.3f ms\n",
-               p->n_stages, p->n_stages == 1 ? "" : "s", objective_name(p),
-               (double)p->latency / 1e9, (double)p->period / 1e9);
+        printf("%zu stage%s for %s: one run takes %s, runs can follow every %s\n", p->n_stages,
+               p->n_stages == 1 ? "" : "s", objective_name(p), cli_time(p->latency),
+               cli_time(p->period));
     for (size_t i = 0; i < p->n_stages; i++) {
         const tsr_plan_stage *x = &p->stages[i];
         printf("  stage %zu: ", i);
         print_devices(x);
-        printf("; %zu nodes (#%lld to #%lld), %.3f ms and %.3f ms of transfers, %s\n", x->nodes,
-               (long long)x->first, (long long)x->last, (double)x->time / 1e9,
-               (double)x->transfer / 1e9, cli_bytes(x->memory));
+        printf("; %zu node%s (#%lld to #%lld), %s and %s of transfers, %s\n", x->nodes,
+               x->nodes == 1 ? "" : "s", (long long)x->first, (long long)x->last, cli_time(x->time),
+               cli_time(x->transfer), cli_bytes(x->memory));
     }
 }
 
@@ -132,8 +130,8 @@ static void print_parts(const tsr_plan_summary *p)
 {
     for (size_t i = 0; i < p->n_parts; i++) {
         const tsr_plan_part *x = &p->parts[i];
-        printf("  %s model: %.3f ms, %zu of %zu nodes cut;", i ? "other" : "first",
-               (double)x->cost / 1e9, x->cut_nodes, x->nodes);
+        printf("  %s model: %s, %zu of %zu nodes cut;", i ? "other" : "first", cli_time(x->cost),
+               x->cut_nodes, x->nodes);
         for (size_t k = 0; k < x->n_collectives; k++)
             printf(" %s %zu", x->collectives[k].op, x->collectives[k].count);
         printf("%s\n", x->n_collectives ? "" : " no communication");
@@ -209,8 +207,10 @@ static void print_plan(const tsr_plan_summary *p)
     int64_t most = 0;
     for (size_t i = 0; i < p->devices; i++)
         most = p->memory[i] > most ? p->memory[i] : most;
-    printf("%zu devices, %zu of %zu nodes cut; predicted time %.3f ms", p->devices, p->cut_nodes,
-           p->nodes, (double)p->cost / 1e9);
+    bool follow = p->n_stages && p->objective == TSR_THROUGHPUT;
+    printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", p->devices,
+           p->devices == 1 ? "" : "s", p->cut_nodes, p->nodes, follow ? "between runs " : "",
+           cli_time(p->cost));
     if (p->optimal)
         printf(", the least of all candidates\n");
     else
@@ -224,11 +224,10 @@ static void print_plan(const tsr_plan_summary *p)
     printf("%s\n", p->n_collectives ? "" : " none");
     if (p->devices > 1 && p->one_device > 0 && p->one_device <= p->cost &&
         (p->better_devices < 2 || p->one_device <= p->better_cost))
-        printf("one device would be as fast: predicted time %.3f ms\n",
-               (double)p->one_device / 1e9);
+        printf("one device would be as fast: predicted time %s\n", cli_time(p->one_device));
     else if (p->better_devices > 1)
-        printf("%lld devices would be as fast: predicted time %.3f ms\n",
-               (long long)p->better_devices, (double)p->better_cost / 1e9);
+        printf("%lld devices would be as fast: predicted time %s\n", (long long)p->better_devices,
+               cli_time(p->better_cost));
     else if (p->devices > 1 && p->cut_nodes == 0 && p->n_stages < 2)
         printf("nothing is cut: every device does all of the work\n");
 }
@@ -323,14 +322,15 @@ static int json_comparison(struct cli *c, const tsr_plan_comparison *p, int code
     return cli_print_json(c, j, code);
 }
 
-static void print_comparison(const tsr_plan_comparison *p)
+static void print_comparison(const struct cli *c, const tsr_plan_comparison *p)
 {
     if (!p->same_model)
         printf("the plans are of different models\n");
     for (int i = 0; i < 2; i++) {
         const tsr_plan_side *x = &p->side[i];
-        printf("%c: %s, %lld devices: predicted time %.3f ms, %s on the fullest device;", 'a' + i,
-               x->config, (long long)x->devices, (double)x->cost / 1e9, cli_bytes(x->memory));
+        printf("%c: %s, %s, %lld devices: predicted time %s, %s on the fullest device;", 'a' + i,
+               c->arguments[i], x->config, (long long)x->devices, cli_time(x->cost),
+               cli_bytes(x->memory));
         for (size_t k = 0; k < x->n_collectives; k++)
             printf(" %s %zu", x->collectives[k].op, x->collectives[k].count);
         printf("%s\n", x->n_collectives ? "" : " no communication");
@@ -355,7 +355,7 @@ static int compare(struct cli *c)
         return code;
     if (c->json)
         return json_comparison(c, &p, code);
-    print_comparison(&p);
+    print_comparison(c, &p);
     return code;
 }
 
@@ -452,6 +452,10 @@ static int run(struct cli *c)
     if (!code) {
         tsr_status status = load_both(c, t, &g.options, &m);
         if (status == TSR_OK)
+            cli_tell_dims(c, m, g.options.sizes, g.options.n_sizes);
+        if (status == TSR_OK && t->model)
+            cli_tell_dims(c, t->model, g.options.with_sizes, g.options.n_with_sizes);
+        if (status == TSR_OK)
             status = tsr_plan(m, &g.options, &p);
         code = finish(c, status, m, &g.options, &p);
     }
@@ -470,7 +474,9 @@ static const struct option options_table[] = {
     PLAN_OPTIONS,
     {"--config", "NAME", "name of the configuration that is made (default planN)"},
     {"--export-lp", "FILE", "write the 0-1 program that is solved"},
-    {"--explain", "NODE", "the ways to run a node, and what the best plan with each would cost"},
+    {"--explain", "NODE",
+     "a name, an output or #index: the ways to run a node, and what the best plan with each would "
+     "cost"},
     {"-o", "OUT",
      "the model with its shardings (and OUT.topology.json, where a topology was given)"},
     {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
@@ -490,7 +496,7 @@ static const struct option options_table[] = {
 
 const struct command cmd_plan = {
     .name = "plan",
-    .arguments = "MODEL --devices N -o OUT",
+    .arguments = "MODEL --devices N -o OUT | --compare A B",
     .summary = "choose a sharding for every node: least time that fits the memory",
     .detail = "The time of a node is its arithmetic and the bytes that it touches on the slowest "
               "device; the price of\n"

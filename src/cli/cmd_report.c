@@ -24,6 +24,9 @@ static int replay(struct report *r, const char *path)
         code = e.code;
     }
     edit_end(&e);
+    if (!code && tsr_model_ir_version(r->model) < 11 &&
+        tsr_model_set_ir_version(r->model, 11) != TSR_OK)
+        code = EXIT_READ;
     if (code)
         cli_finish(r->c, TSR_OK);
     return code;
@@ -85,6 +88,7 @@ static int make(struct report *r, const char *out)
         status = tsr_model_topology(r->model, r->config, &r->kept);
     if (!r->config && !cli_value(r->c, "--devices"))
         return cli_usage(r->c, "the model is not cut: give --devices N or a topology");
+    cli_tell_dims(r->c, r->model, r->g.options.sizes, r->g.options.n_sizes);
     if (status == TSR_OK)
         status = plan(r);
     if (status == TSR_OK)

@@ -107,6 +107,8 @@ static tsr_status simulate_model(struct cli *c, struct planning *g, tsr_simulate
     tsr_model *m = NULL;
     tsr_plan_summary p = {.size = sizeof p};
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    if (status == TSR_OK)
+        cli_tell_dims(c, m, o->sizes, o->n_sizes);
     if (status == TSR_OK && !tsr_model_config_count(m) && !o->config) {
         status = tsr_plan(m, &g->options, &p);
         o->config = status == TSR_OK ? p.config : NULL;
@@ -115,6 +117,20 @@ static tsr_status simulate_model(struct cli *c, struct planning *g, tsr_simulate
         status = tsr_simulate(m, o, x);
     tsr_model_free(m);
     return status;
+}
+
+// The model neither has a configuration nor is it said which devices to plan for.
+static bool lacks_devices(struct cli *c, const struct planning *g)
+{
+    tsr_model *m = NULL;
+    bool lacks = false;
+    if (g->options.devices || g->options.topology || is_folder(c->arguments[0]))
+        return false;
+    if (tsr_model_load(c->session, c->arguments[0], &m) == TSR_OK)
+        lacks = tsr_model_config_count(m) == 0;
+    tsr_finding_clear(c->session); // told when it is loaded to be used
+    tsr_model_free(m);
+    return lacks;
 }
 
 static int simulate(struct cli *c, struct planning *g, tsr_simulate_options *o)
@@ -161,6 +177,8 @@ static int run(struct cli *c)
         code = cli_finish(c, tsr_topology_parse(c->session, devices, &own));
         o.topology = own;
     }
+    if (!code && lacks_devices(c, &g))
+        code = cli_usage(c, "the model is not cut: give --devices N or a topology");
     if (!code)
         code = simulate(c, &g, &o);
     tsr_topology_free(own);

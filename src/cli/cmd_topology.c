@@ -38,8 +38,10 @@ tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 {
     if (is_model(text) && is_file(text))
         return of_model(c, text, out);
-    return is_file(text) ? tsr_topology_read(c->session, text, out)
-                         : tsr_topology_parse(c->session, text, out);
+    size_t n = strlen(text);
+    bool named = strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0);
+    return is_file(text) || named ? tsr_topology_read(c->session, text, out)
+                                  : tsr_topology_parse(c->session, text, out);
 }
 
 // The numbers given on the command line replace those of every device and link.
@@ -52,7 +54,8 @@ static int set_numbers(struct cli *c, tsr_topology *t)
     for (int i = 0; i < 5; i++) {
         const char *text = cli_value(c, names[i]);
         if (text && !cli_number(text, &number[i]))
-            return cli_usage(c, "%s wants a positive number, not '%s'", names[i], text);
+            return cli_usage(c, "%s wants a positive number such as 2.5e9, not '%s'", names[i],
+                             text);
     }
     const char *text = cli_value(c, "--memory");
     if (text && !cli_read_bytes(text, &memory))

@@ -47,3 +47,71 @@ void cli_free_dims(struct cli_dims *d)
     for (size_t i = 0; i < d->n; i++)
         free(d->texts[i]);
 }
+
+// ---- remarks -----------------------------------------------------------------------------------
+
+// The sizes that the model's configuration was planned for have a line of that name.
+static bool is_kept(const tsr_model *m, const char *name)
+{
+    char key[512];
+    const char *text = NULL;
+    if (tsr_model_config_count(m) == 1 &&
+        (size_t)snprintf(key, sizeof key, "ai.tessera.dims.%s",
+                         tsr_config_name(tsr_model_config(m, 0))) < sizeof key)
+        text = tsr_model_metadata(m, key);
+    for (size_t n = strlen(name); text && *text; text += strcspn(text, "\n"), text += *text == '\n')
+        if (strncmp(text, name, n) == 0 && text[n] == '=')
+            return true;
+    return false;
+}
+
+static bool is_listed(const char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+// Symbols of the inputs, each once; how many.
+static size_t symbols_of(const tsr_model *m, const char **out, size_t cap)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        for (int d = 0; d < tsr_value_rank(tsr_graph_input(g, i)); d++) {
+            const char *name = tsr_value_dim(tsr_graph_input(g, i), d).symbol;
+            if (name && name[0] && n < cap && !is_listed(out, n, name))
+                out[n++] = name;
+        }
+    return n;
+}
+
+static size_t append(char *text, size_t cap, size_t at, const char *name)
+{
+    if (at < cap)
+        at += (size_t)snprintf(text + at, cap - at, "%s%s", at ? ", " : "", name);
+    return at;
+}
+
+void cli_tell_dims(const struct cli *c, const tsr_model *m, const tsr_size *sizes, size_t n)
+{
+    const char *symbols[64], *given[2 * CLI_MAX_DIMS];
+    char open[512] = "", all[512] = "";
+    size_t k = symbols_of(m, symbols, 64), opened = 0, told = 0;
+    n = n < 2 * CLI_MAX_DIMS ? n : 2 * CLI_MAX_DIMS;
+    for (size_t i = 0; i < n; i++)
+        given[i] = sizes[i].name;
+    for (size_t i = 0; i < k; i++) {
+        told = append(all, sizeof all, told, symbols[i]);
+        if (!is_listed(given, n, symbols[i]) && !is_kept(m, symbols[i]))
+            opened = append(open, sizeof open, opened, symbols[i]);
+    }
+    if (opened)
+        cli_say(c, "sizes of %s are not given: each counts 128 and is not cut (--dim NAME=SIZE)\n",
+                open);
+    for (size_t i = 0; i < n && k < 64; i++)
+        if (!is_listed(symbols, k, given[i]))
+            cli_say(c, "no input has a dimension '%s'%s%s\n", given[i], k ? "; they have " : "",
+                    all);
+}

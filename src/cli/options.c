@@ -166,6 +166,17 @@ const char *cli_bytes(int64_t bytes)
     return out;
 }
 
+const char *cli_time(int64_t picoseconds)
+{
+    char *out = scratch();
+    double s = (double)picoseconds / 1e12;
+    if (s < 1)
+        snprintf(out, 48, "%.3f ms", s * 1e3);
+    else
+        snprintf(out, 48, s < 100 ? "%.2f s" : "%.0f s", s);
+    return out;
+}
+
 const char *cli_count(int64_t n)
 {
     char digits[24], *out = scratch();

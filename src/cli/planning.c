@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int read_devices(struct cli *c, struct planning *p)
 {
@@ -22,7 +23,10 @@ static int read_devices(struct cli *c, struct planning *p)
         return 0;
     }
     tsr_status status = cli_topology(c, text, &p->options.topology);
-    return status == TSR_OK ? 0 : cli_finish(c, status);
+    if (status == TSR_OK)
+        return 0;
+    int code = cli_finish(c, status);
+    return status == TSR_MALFORMED && access(text, F_OK) != 0 ? EXIT_USAGE : code;
 }
 
 static int read_stages(struct cli *c, tsr_plan_options *o)

@@ -184,7 +184,7 @@ void tsr__external_warn(tsr_model *m, const char *path)
         struct place at = PLACE_NONE;
         at.file = str_of(path);
         tsr__diag(m->session, DIAG_external_elsewhere, &at,
-                  "give --copy-data, or copy the file beside the model",
+                  "copy the file beside the model, or let `annotate --copy-data` bring it along",
                   "the model's data file \"" STR_FMT "\" is not beside it", STR_ARG(location));
     }
 }

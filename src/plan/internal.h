@@ -312,6 +312,8 @@ size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
 
 // kept.c: writes the topology of the plan into the model's metadata.
 tsr_status tsr__planner_keep_topology(struct planner *p) TSR_MUST_USE;
+// And those of the sizes that are of the model's inputs.
+tsr_status tsr__planner_keep_sizes(struct planner *p, const tsr_size *sizes, size_t n) TSR_MUST_USE;
 
 // advice.c: better_devices, and fits_devices.
 tsr_status tsr__plan_better(struct planner *p, const tsr_plan_options *o,

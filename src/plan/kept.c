@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// kept.c - the topology that a model was planned for, kept with it: metadata ai.tessera.topology.NAME of configuration
-// NAME, as text that a topology is read from (a generator's short form where it is as that made it, else JSON).
+// kept.c - what a model was planned for, kept with it as metadata of configuration NAME: ai.tessera.topology.NAME, text
+// that a topology is read from (a generator's short form where it is as that made it, else JSON), and ai.tessera.dims.NAME,
+// a line for each size of a symbolic dimension. Who simulates, reports or completes a plan takes them where nothing is given.
 #include "plan/internal.h"
 
-#define KEY "ai.tessera.topology."
+#include <errno.h>
+#include <stdlib.h>
+
+#define KEY      "ai.tessera.topology."
+#define KEY_DIMS "ai.tessera.dims."
+#define MAX_DIMS 256 // lines that are read
 
 static struct str key_of(struct arena *a, const char *config)
 {
@@ -67,4 +73,82 @@ tsr_status tsr_model_topology(tsr_model *m, const char *config, tsr_topology **o
     if (st == TSR_OK)
         *out = t;
     return st;
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+static bool has_symbol(const tsr_model *m, const char *name)
+{
+    const tsr_graph *g = tsr_model_graph(m);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        for (int d = 0; d < tsr_value_rank(v); d++) {
+            const char *symbol = tsr_value_dim(v, d).symbol;
+            if (symbol && strcmp(symbol, name) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+tsr_status tsr__planner_keep_sizes(struct planner *p, const tsr_size *sizes, size_t n)
+{
+    struct str key = tsr__arena_printf(&p->arena, KEY_DIMS "%s", tsr_config_name(p->config));
+    struct text t;
+    tsr__text_init(&t, p->session);
+    for (size_t i = 0; i < n; i++)
+        if (has_symbol(p->model, sizes[i].name) && !strchr(sizes[i].name, '\n'))
+            tsr__text_printf(&t, "%s%s=%lld", t.n ? "\n" : "", sizes[i].name,
+                             (long long)sizes[i].size);
+    tsr_status st = t.failed || !key.p ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && (t.n || tsr_model_metadata(p->model, key.p)))
+        st = tsr_model_set_metadata(p->model, key.p, t.n ? t.p : NULL);
+    tsr__text_free(&t);
+    return st;
+}
+
+// "batch=4": what stands before the last sign, and a number from 0 on; else nothing.
+static tsr_size read_line(struct arena *a, const char *line, size_t n)
+{
+    const char *sign = memrchr(line, '=', n);
+    char number[24], *end;
+    size_t digits = sign ? (size_t)(line + n - sign - 1) : 0;
+    if (!digits || digits >= sizeof number || sign == line || sign[1] < '0' || sign[1] > '9')
+        return (tsr_size){0};
+    memcpy(number, sign + 1, digits);
+    number[digits] = 0;
+    errno = 0;
+    long long value = strtoll(number, &end, 10);
+    if (errno || *end)
+        return (tsr_size){0};
+    return (tsr_size){tsr__arena_str(a, (struct str){line, (size_t)(sign - line)}).p, value};
+}
+
+bool tsr__plan_sizes(struct arena *a, const tsr_model *m, const char *config,
+                     const tsr_size **sizes, size_t *n)
+{
+    const char *name = config                           ? config
+                       : tsr_model_config_count(m) == 1 ? tsr_config_name(tsr_model_config(m, 0))
+                                                        : NULL;
+    struct str key = tsr__arena_printf(a, KEY_DIMS "%s", name ? name : "");
+    const char *text = name && key.p ? tsr_model_metadata(m, key.p) : NULL;
+    if (!text)
+        return !a->failed;
+    tsr_size *all = ARENA_ARRAY(a, tsr_size, *n + MAX_DIMS);
+    if (!all)
+        return false;
+    size_t given = *n, k = given;
+    if (given)
+        memcpy(all, *sizes, given * sizeof *all);
+    for (; *text && k < given + MAX_DIMS; text += strcspn(text, "\n"), text += *text == '\n') {
+        tsr_size x = read_line(a, text, strcspn(text, "\n"));
+        bool told = !x.name;
+        for (size_t i = 0; i < k && !told; i++)
+            told = strcmp(all[i].name, x.name) == 0;
+        if (!told)
+            all[k++] = x;
+    }
+    *sizes = all;
+    *n = k;
+    return !a->failed;
 }

@@ -2,7 +2,9 @@
 // plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
 #include "plan/stages.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 static double now_ms(void)
@@ -197,11 +199,24 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
 
 // ---- why ---------------------------------------------------------------------------------------
 
+// "#60" -> 60; -1: it is no number of a node.
+static int64_t index_of(const char *name)
+{
+    char *end;
+    if (name[0] != '#' || name[1] < '0' || name[1] > '9')
+        return -1;
+    errno = 0;
+    long long i = strtoll(name + 1, &end, 10);
+    return errno || *end ? -1 : i;
+}
+
 const struct plan_node *tsr__planner_find(const struct planner *p, const char *name)
 {
+    int64_t index = index_of(name);
     for (size_t i = 0; i < p->n_nodes; i++) {
         const struct plan_node *n = &p->nodes[i];
-        bool here = n->strategy && strcmp(tsr_node_name(n->node), name) == 0;
+        bool here = n->strategy && (strcmp(tsr_node_name(n->node), name) == 0 ||
+                                    (index >= 0 && tsr_node_index(n->node) == index));
         for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++) {
             const tsr_value *v = tsr_node_output(n->node, o);
             here = here || (v && strcmp(tsr_value_name(v), name) == 0);
@@ -221,7 +236,7 @@ tsr_status tsr__planner_explain(struct planner *p, const struct program *g, cons
     if (!n) {
         struct place at = PLACE_NONE;
         at.node = str_of(name);
-        tsr__diag(p->session, DIAG_plan_node, &at, "name a node, or one of its outputs",
+        tsr__diag(p->session, DIAG_plan_node, &at, "name a node, one of its outputs, or #index",
                   "no node of that name is needed for an output of the model");
         return TSR_INVALID;
     }
@@ -418,6 +433,8 @@ static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_p
         st = TSR_NOMEM;
     if (st == TSR_OK)
         st = tsr__plan_joint(p, &q, o, out);
+    if (st == TSR_OK)
+        st = tsr__planner_keep_sizes(&q, o->with_sizes, o->n_with_sizes);
     tsr__planner_end(&q);
     return st;
 }
@@ -433,6 +450,9 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     tsr_status st = read_topology(&p, &o);
     if (st == TSR_OK)
         st = find_config(&p, o.config, o.stages != 0);
+    if (st == TSR_OK && p.config &&
+        !tsr__plan_sizes(&p.arena, m, tsr_config_name(p.config), &o.sizes, &o.n_sizes))
+        st = TSR_NOMEM;
     if (st == TSR_OK && !tsr__planner_values(&p, o.sizes, o.n_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK && !o.with)
@@ -441,6 +461,8 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
         st = o.with     ? solve_with(&p, &o, &s)
              : o.stages ? tsr__plan_stages(&p, &o, &s)
                         : solve(&p, &o, &s);
+    if (st == TSR_OK)
+        st = tsr__planner_keep_sizes(&p, o.sizes, o.n_sizes);
     if (!o.topology)
         tsr_topology_free(p.topology);
     tsr__planner_end(&p);

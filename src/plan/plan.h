@@ -30,4 +30,8 @@ int64_t tsr__price_exchange(tsr_topology *t, const struct topology_groups *group
 // Bytes of a value; sizes that are not known count 1.
 int64_t tsr__price_bytes(const struct shapes *s, const tsr_value *v, bool *sized);
 
+// Adds to the sizes those that the configuration (NULL: the only one) was planned for and that are not among them. False: no memory.
+bool tsr__plan_sizes(struct arena *a, const tsr_model *m, const char *config,
+                     const tsr_size **sizes, size_t *n);
+
 #endif

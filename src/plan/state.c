@@ -89,7 +89,7 @@ static tsr_status add_state(struct planner *p, struct str text)
             continue;
         const tsr_value *out = output_of(p->model, present, rest);
         tsr_status st = out ? add_pair(p, v, out)
-                            : refuse(p, tsr__value_str(v), "no output is the next run's input");
+                            : refuse(p, tsr__value_str(v), "no output is named as the state says");
         if (st != TSR_OK)
             return st;
         found++;

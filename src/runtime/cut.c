@@ -40,7 +40,9 @@ static tsr_status cut_one(struct arena *a, const struct manifest_port *port, int
     if (a->failed)
         return TSR_NOMEM;
     if (!all || !piece)
-        return refuse(pieces->session, port->name, "partition the model for fewer devices",
+        return refuse(pieces->session, port->name,
+                      "give it more elements (--shape, where inputs are random), or partition the "
+                      "model for fewer devices",
                       "a dimension has fewer elements than it has shards");
     for (int d = 0; d < t->rank; d++)
         dims[d] = piece->dims[d].size;

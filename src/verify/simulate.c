@@ -242,6 +242,9 @@ tsr_status tsr_simulate(tsr_model *m, const tsr_simulate_options *options, tsr_s
     tsr_status st = begin(&r, s, options, &result);
     if (st == TSR_OK && !r.options.topology)
         st = tsr_model_topology(m, r.options.config, &r.own);
+    if (st == TSR_OK &&
+        !tsr__plan_sizes(r.kept, m, r.options.config, &r.options.sizes, &r.options.n_sizes))
+        st = TSR_NOMEM;
     if (st == TSR_OK)
         st = with_sizes(&r, m, &copy);
     if (st == TSR_OK)

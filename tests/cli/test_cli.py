@@ -464,6 +464,32 @@ def test_plan(d):
     check("plan: one device is slower", "one device would" not in call("plan", path, "--devices", 2, "--dim", "n=4096")[1])
 
 
+def test_plan_sizes(d):
+    """Sizes that are not given are told; those that a model was planned for are kept with it and taken again."""
+    path, out = os.path.join(d, "sizes.onnx"), os.path.join(d, "sizes_planned.onnx")
+    make_mlp(path, "n")
+    rc, _, err = call("plan", path, "--devices", 2)
+    check("sizes: what is assumed is told", rc == 0 and "sizes of n are not given: each counts 128" in err, err)
+    rc, _, err = call("plan", path, "--devices", 2, "--dim", "n=64", "--dim", "m=3", "-o", out)
+    check("sizes: of no dimension", rc == 0 and "no input has a dimension 'm'; they have n" in err and "128" not in err, err)
+    kept = {p.key: p.value for p in onnx.load(out).metadata_props}
+    check("sizes: kept", kept.get("ai.tessera.dims.plan2") == "n=64", kept)
+    seconds = [json.loads(call("simulate", out, *words, "--json")[1])["seconds"] for words in ([], ["--dim", "n=64"], ["--dim", "n=128"])]
+    check("sizes: taken by simulate", seconds[0] == seconds[1] < seconds[2] and "128" not in call("simulate", out)[2], seconds)
+    cost = [json.loads(call("plan", f, "--devices", 2, *words, "--json")[1])["cost"] for f, words in ((out, []), (path, ["--dim", "n=64"]))]
+    check("sizes: taken by plan", cost[0] == cost[1], cost)
+    model = onnx.load(out)
+    for p in model.metadata_props:
+        if p.key == "ai.tessera.dims.plan2":
+            p.value = "n=\n=4\nn\nn=-3\nn=99999999999999999999\nn=4x\n"
+    onnx.save(model, out)
+    check("sizes: lines that are none", json.loads(call("simulate", out, "--json")[1])["seconds"] == seconds[2])
+    check("explain by index", "chosen" in call("plan", path, "--devices", 2, "--explain", "#0")[1])
+    check("no such topology file", call("plan", path, "--devices", os.path.join(d, "none.json"))[0] == 3 and call("plan", path, "--devices", "rign:4")[0] == 2)
+    rc, _, err = call("simulate", path)
+    check("simulate: for which devices", rc == 2 and "--devices" in err, err)
+
+
 def test_plan_stages(d):
     path, out, again, a = (os.path.join(d, n) for n in ("mlp.onnx", "staged.onnx", "again.onnx", "staged.json"))
     make_mlp(path, 4096)
@@ -478,7 +504,7 @@ def test_plan_stages(d):
     rc, _, err = call("annotate", path, "--script", a, "-o", again)
     check("plan stages: replayed", rc == 0 and [n.device_configurations for n in onnx.load(again).graph.node] == [n.device_configurations for n in onnx.load(out).graph.node], (rc, err))
     rc, text, _ = call(*words)
-    check("plan stages: told", rc == 0 and "2 stages for latency" in text and "stage 1: device 0; 1 nodes (#1 to #1)" in text, text)
+    check("plan stages: told", rc == 0 and "2 stages for latency" in text and "stage 1: device 0; 1 node (#1 to #1)" in text, text)
     check("plan without stages says nothing of them", "stages" not in json.loads(call("plan", path, "--devices", 2, "--json")[1]))
     rc, text, err = call(*words, "--memory", "300KiB", "--json")
     doc = json.loads(text)
@@ -580,6 +606,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology(d)
     test_topology_measured(d)
     test_plan(d)
+    test_plan_sizes(d)
     test_plan_stages(d)
     test_plan_advice(d)
     test_plan_with(d)
