@@ -58,6 +58,9 @@ void tsr__derive_skip_norm(struct derivation *d);
 void tsr__derive_embed_norm(struct derivation *d);
 void tsr__derive_group_norm_last(struct derivation *d);
 void tsr__derive_top_k(struct derivation *d);
+// A value of one element. Or: the bytes of a constant, all alike; false: they are not, or not known.
+bool tsr__derive_single(struct shape s);
+bool tsr__derive_alike(const tsr_value *v, tsr_dtype type, int *out);
 void tsr__derive_trilu(struct derivation *d);
 void tsr__derive_eye_like(struct derivation *d);
 void tsr__derive_cumulate(struct derivation *d);

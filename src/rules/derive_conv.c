@@ -337,6 +337,21 @@ void tsr__derive_conv_integer(struct derivation *d)
     tsr__derive_add(d, "; red i:sum");
 }
 
+// A sum over parts of i needs the integers before they are rounded (expand_quant.c).
+static bool sums_integers(const struct derivation *d)
+{
+    static const size_t single[] = {1, 2, 6, 7};
+    tsr_dtype x = tsr__derive_in(d, 0).dtype, w = tsr__derive_in(d, 3).dtype;
+    bool ok = tsr__onnx_opset(d->node) >= 13 && (x == TSR_INT8 || x == TSR_UINT8) &&
+              (w == TSR_INT8 || w == TSR_UINT8) && tsr_node_input_count(d->node) >= 8;
+    int point;
+    for (size_t i = 0; ok && i < TSR_COUNT(single); i++)
+        ok = tsr__derive_single(tsr__derive_in(d, single[i]));
+    return ok && tsr__derive_in(d, 1).dtype == TSR_FLOAT && tsr__derive_in(d, 4).rank >= 0 &&
+           (tsr__derive_single(tsr__derive_in(d, 5)) || // the engine has no points per channel
+            tsr__derive_alike(tsr_node_input(d->node, 5), w, &point));
+}
+
 // Rounding comes after the sum over i.
 void tsr__derive_qlinear_conv(struct derivation *d)
 {
@@ -352,7 +367,7 @@ void tsr__derive_qlinear_conv(struct derivation *d)
         add_per_channel(d, i);
     tsr__derive_add(d, ",[(g o)]?");
     add_result(d, &s);
-    tsr__derive_add(d, "; rep i");
+    tsr__derive_add(d, "; %s i", sums_integers(d) ? "stat" : "rep");
 }
 
 // Offsets are one set for all channels, or one for each run of them; the latter go along with the

@@ -103,9 +103,22 @@ void tsr__derive_matmul_integer(struct derivation *d)
     tsr__derive_add(d, "; red k:sum");
 }
 
-static bool is_single(struct shape s)
+bool tsr__derive_single(struct shape s)
 {
     return s.rank == 0 || (s.rank == 1 && s.dims[0].value == 1);
+}
+
+bool tsr__derive_alike(const tsr_value *v, tsr_dtype type, int *out)
+{
+    const tsr_tensor *t = v ? tsr__value_constant_tensor(v) : NULL;
+    const void *bytes;
+    size_t n;
+    if (!t || (type != TSR_INT8 && type != TSR_UINT8) || tsr_tensor_dtype(t) != type ||
+        tsr_tensor_data(t, &bytes, &n) != TSR_OK || !n)
+        return false;
+    const unsigned char *p = bytes;
+    *out = type == TSR_INT8 ? (signed char)p[0] : p[0];
+    return memcmp(p, p + 1, n - 1) == 0;
 }
 
 // Rounding comes after the sum: a cut of k needs the parts (expand_quant.c).
@@ -125,7 +138,7 @@ void tsr__derive_qlinear_matmul(struct derivation *d)
     add_product(d, a, b);
     static const size_t single[] = {1, 2, 6, 7}; // the engine has no points per row
     for (size_t i = 0; i < TSR_COUNT(single); i++)
-        simple = simple && is_single(tsr__derive_in(d, single[i]));
+        simple = simple && tsr__derive_single(tsr__derive_in(d, single[i]));
     simple = simple && tsr__derive_in(d, 4).rank <= 1 && tsr__derive_in(d, 5).rank <= 1 &&
              tsr__derive_in(d, 1).dtype == TSR_FLOAT && (type == TSR_INT8 || type == TSR_UINT8);
     tsr__derive_add(d, "; %s k", simple ? "stat" : "rep");

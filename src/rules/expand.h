@@ -88,6 +88,7 @@ void tsr__expand_cum_sum(struct expansion *x);
 void tsr__expand_cum_prod(struct expansion *x);
 void tsr__expand_top_k(struct expansion *x);
 void tsr__expand_qlinear_matmul(struct expansion *x);
+void tsr__expand_qlinear_conv(struct expansion *x);
 void tsr__expand_attention(struct expansion *x);
 void tsr__expand_multi_head(struct expansion *x);
 void tsr__expand_experts(struct expansion *x);

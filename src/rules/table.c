@@ -460,10 +460,11 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
      .note = "axis says which dimension is _"},
     {"QLinearConv", .since = 10,
-     .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; rep i; "
-             "attr group=g",
+     .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
+             "i; attr group=g",
      .derive = tsr__derive_qlinear_conv, .type = TYPE_OPEN, .shape = tsr__find_qlinear_conv,
-     .note = "rounding comes after the sum over i; " WINDOWS},
+     .expand = tsr__expand_qlinear_conv,
+     .note = "rounding comes after the sum over i; weights with one zero point; " WINDOWS},
     {"QLinearGlobalAveragePool", .since = 1, .domain = MICROSOFT,
      .rule = "[n c s],[],[]?,[],[]? -> [n c 1]; rep s", .derive = tsr__derive_qlinear_global_pool},
     {"QLinearLeakyRelu", .since = 1, .domain = MICROSOFT, .rule = "[A*],[],[]?,[],[]? -> [A*]"},

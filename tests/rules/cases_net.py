@@ -42,7 +42,10 @@ def cases(p):
 
     bias32 = lambda n: ints(n, low=-500, high=500, dtype=np.int32)
     qlinear = [qconv(u8(2, 4, 5, 5), u8(6, 4, 3, 3)), qconv(u8(2, 4, 5, 5), u8(6, 4, 3, 3), bias32(6), pads=[1, 1, 1, 1]),
-               qconv(u8(2, 4, 5, 5), u8(6, 2, 3, 3), bias32(6), group=2), qconv(u8(2, 4, 5, 5), i8(6, 4, 3, 3), bias32(6), ws=away(6) / 30, wz=np.zeros(6, np.int8))]
+               qconv(u8(2, 4, 5, 5), u8(6, 2, 3, 3), bias32(6), group=2), qconv(u8(2, 4, 5, 5), i8(6, 4, 3, 3), bias32(6), ws=away(6) / 30, wz=np.zeros(6, np.int8)),
+               qconv(u8(2, 4, 5, 5), i8(6, 4, 3, 3), bias32(6), ws=away(6) / 30, wz=p.Host(np.full(6, -3, np.int8)), pads=[1, 0, 1, 2], strides=[2, 1], dilations=[1, 2]),
+               qconv(u8(2, 6, 7), i8(4, 3, 3), ws=away(4) / 30, wz=p.Host(np.zeros(4, np.int8)), group=2, auto_pad="SAME_UPPER"),
+               case(i8(2, 5, 6, 4), f(0.02), np.array(-7, np.int8), i8(3, 5, 3, 2), f(0.03), np.array(4, np.int8), f(0.3), np.array(9, np.int8), bias32(3), pads=[1, 1, 1, 0])]
     small = lambda *s: floats(*s, low=-0.4, high=0.4)
     deform = [case(floats(2, 4, 4, 4), floats(6, 4, 2, 2), small(2, 8, 3, 3), floats(6), floats(2, 4, 3, 3)), case(floats(2, 4, 4, 4), floats(6, 2, 2, 2), small(2, 16, 3, 3), group=2, offset_group=2),
               case(floats(2, 4, 4, 4), floats(6, 2, 2, 2), small(2, 16, 3, 3), floats(6), floats(2, 8, 3, 3), group=2, offset_group=2),
