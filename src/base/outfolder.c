@@ -62,8 +62,8 @@ static tsr_status check_target(tsr_session *s, const char *path, bool replace)
         tsr__diag(s, DIAG_output_exists, &at, "choose another name",
                   "'%s' exists and is not a folder of files alone, so it is not replaced", path);
     else
-        tsr__diag(s, DIAG_output_exists, &at, "choose another name, or ask for it to be replaced",
-                  "'%s' exists", path);
+        tsr__diag(s, DIAG_output_exists, &at,
+                  "choose another name, or let it be replaced (--force)", "'%s' exists", path);
     return TSR_WRITE;
 }
 

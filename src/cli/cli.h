@@ -112,6 +112,8 @@ int cli_finish(struct cli *c, tsr_status status);
 void cli_say(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints a finished JSON document and frees it; EXIT_WRITE if stdout is closed.
 int cli_print_json(struct cli *c, tsr_json *j, int code);
+// Of commands whose result is a file: says that it was written, or the document that names it (null: it was not).
+int cli_print_written(struct cli *c, const char *path, int code);
 // A document begun with its version.
 tsr_json *cli_json(struct cli *c);
 

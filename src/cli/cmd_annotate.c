@@ -102,7 +102,7 @@ static int finish(struct cli *c, struct editor *e, tsr_model *m, const char *out
     if (e->code) {
         cli_finish(c, TSR_OK);
         cli_say(c, "nothing was written\n");
-        return e->code;
+        return c->json ? cli_print_written(c, out, e->code) : e->code;
     }
     tsr_status status = TSR_OK;
     if (cli_flag(c, "--copy-data"))
@@ -111,8 +111,8 @@ static int finish(struct cli *c, struct editor *e, tsr_model *m, const char *out
         status = tsr_model_save(m, out);
     int code = cli_finish(c, status);
     if (status == TSR_OK)
-        cli_say(c, "%s: %zu edits, written\n", out, e->n_applied);
-    return code;
+        cli_say(c, "%s: %zu edit%s, written\n", out, e->n_applied, e->n_applied == 1 ? "" : "s");
+    return c->json ? cli_print_written(c, out, code) : code;
 }
 
 static int run(struct cli *c)

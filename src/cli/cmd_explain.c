@@ -69,7 +69,15 @@ static int explain(struct cli *c, const char *wanted)
         print_wrapped(explanation);
         return EXIT_DONE;
     }
-    fprintf(stderr, "tessera explain: no code '%s'; `tessera explain` lists them\n", wanted);
+    const char *near = NULL;
+    size_t least = 1 + (strlen(wanted) + 2) / 3;
+    for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
+        size_t d = cli_distance(wanted, code);
+        near = d < least ? code : near;
+        least = d < least ? d : least;
+    }
+    fprintf(stderr, "tessera explain: no code '%s'%s%s%s; `tessera explain` lists them\n", wanted,
+            near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
     return EXIT_NO;
 }
 

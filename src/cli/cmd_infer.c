@@ -14,10 +14,8 @@ static int run(struct cli *c)
     if (status == TSR_OK)
         status = tsr_model_save(m, out);
     int code = cli_finish(c, status);
-    if (status == TSR_OK)
-        cli_say(c, "%s: written\n", out);
     tsr_model_free(m);
-    return code;
+    return cli_print_written(c, out, code);
 }
 
 static const struct option options[] = {

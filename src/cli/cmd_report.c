@@ -101,10 +101,7 @@ static int make(struct report *r, const char *out)
                             .trace = cli_value(r->c, "--trace")};
     if (status == TSR_OK)
         status = tsr_report(r->model, &o, out);
-    int code = cli_finish(r->c, status);
-    if (status == TSR_OK)
-        cli_say(r->c, "%s: written\n", out);
-    return code;
+    return cli_print_written(r->c, out, cli_finish(r->c, status));
 }
 
 static int run(struct cli *c)

@@ -6,9 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MANY_WRONG 20 // lines of a script that are told
+
 void edit_wrong(struct editor *e, int code, const char *format, ...)
 {
     va_list args;
+    if (code > e->code)
+        e->code = code;
+    if (e->script && e->n_wrong++ >= MANY_WRONG) {
+        if (e->n_wrong == MANY_WRONG + 1)
+            fprintf(stderr, "%s: ... and more; is it of another model?\n", e->script);
+        return;
+    }
     va_start(args, format);
     if (e->script)
         fprintf(stderr, "%s:%zu: ", e->script, e->line);
@@ -17,8 +26,6 @@ void edit_wrong(struct editor *e, int code, const char *format, ...)
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
-    if (code > e->code)
-        e->code = code;
 }
 
 // The library has added the finding; only the exit code is to be noted.

@@ -25,7 +25,7 @@ struct editor {
     int code;              // worst exit code so far
     const tsr_size *sizes; // of symbolic dimensions, for random shardings
     size_t n_sizes;
-    size_t n_applied;
+    size_t n_applied, n_wrong;
 };
 
 bool edit_begin(struct editor *e, struct cli *c, tsr_model *m); // false: out of memory

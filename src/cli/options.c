@@ -90,16 +90,33 @@ static int exit_code(tsr_status status)
     return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
 }
 
+// Warnings of one code beyond the first few are counted, unless everything is asked for.
+#define FEW 8
+static size_t alike_before(const struct cli *c, size_t at)
+{
+    size_t n = 0;
+    const char *code = tsr_finding_at(c->session, at).code;
+    for (size_t i = 0; i < at && n <= FEW; i++)
+        n += strcmp(tsr_finding_at(c->session, i).code, code) == 0;
+    return n;
+}
+
 int cli_finish(struct cli *c, tsr_status status)
 {
-    size_t shown = 0;
+    size_t shown = 0, alike = 0;
     for (size_t i = 0; i < tsr_finding_count(c->session); i++) {
         tsr_severity severity = tsr_finding_at(c->session, i).severity;
-        if (severity == TSR_ERROR || (!c->quiet && (severity == TSR_WARNING || c->verbose))) {
+        if (severity != TSR_ERROR && (c->quiet || (severity != TSR_WARNING && !c->verbose)))
+            continue;
+        shown++;
+        if (severity == TSR_WARNING && !c->verbose && alike_before(c, i) >= FEW)
+            alike++;
+        else
             fputs(tsr_finding_text(c->session, i), stderr);
-            shown++;
-        }
     }
+    if (alike)
+        fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n",
+                alike);
     size_t all =
         tsr_finding_total(c->session, TSR_ERROR) + tsr_finding_total(c->session, TSR_WARNING);
     if (shown < all && !c->quiet && tsr_finding_count(c->session) >= TSR_MAX_FINDINGS)
@@ -142,6 +159,23 @@ int cli_print_json(struct cli *c, tsr_json *j, int code)
     }
     tsr_json_free(j);
     return code;
+}
+
+int cli_print_written(struct cli *c, const char *path, int code)
+{
+    tsr_json *j = c->json ? cli_json(c) : NULL;
+    if (!c->json) {
+        if (code == EXIT_DONE)
+            cli_say(c, "%s: written\n", path);
+        return code;
+    }
+    if (j && code == EXIT_DONE)
+        tsr_json_string(j, "written", path);
+    else if (j)
+        tsr_json_null(j, "written");
+    if (j)
+        tsr_json_findings(j, "findings");
+    return cli_print_json(c, j, code);
 }
 
 static char *scratch(void)

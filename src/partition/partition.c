@@ -25,7 +25,8 @@ static tsr_status choose_config(tsr_model *m, const char *name, const tsr_config
     if (devices < 1 || devices > MANIFEST_MAX_RANKS) {
         at.configuration = str_of(name ? name : "");
         tsr__diag(s, DIAG_partition_no_configuration, &at,
-                  "declare one with `tessera annotate --config NAME:N`",
+                  "let `tessera plan --devices N` make one, or declare it with `tessera annotate "
+                  "--config NAME:N`",
                   c      ? "device configuration \"%s\" has no usable number of devices"
                   : name ? "the model declares no device configuration \"%s\""
                          : "the model declares no device configuration%s",

@@ -139,6 +139,16 @@ def test_guard(d):
     rc, _, err = call("plan", model, "--devices", "2", "-o", "/dev/null", "--plan", "/dev/null")
     check("a device may be given twice", rc == 0, err)
     check("an option that is near", "did you mean --devices?" in call("plan", model, "--devcies", "2")[2])
+    check("a code that is near", "did you mean plan-stages?" in call("explain", "plan-stags")[2])
+    for words in (["report", model, "--devices", "2"], ["annotate", model], ["infer", model]):
+        out = os.path.join(d, "guard.out")
+        rc, text, _ = call(*words, "-o", out, "--json")
+        doc = json.loads(text)
+        check("%s --json" % words[0], doc["version"] == 1 and doc["written"] == (out if rc == 0 else None) and "findings" in doc, text)
+    script = os.path.join(d, "guard.txt")
+    open(script, "w").write("--config c:2\n" + "".join('--shard "no%d":"x"={2,1}\n' % i for i in range(30)))
+    rc, _, err = call("annotate", model, "--script", script, "-o", plan)
+    check("a script of another model", rc == 1 and err.count("no node") == 20 and "another model?" in err, err)
     check("a command that is near", "did you mean plan?" in call("plna")[2] and "mean" not in call("frobnicate")[2])
 
 
