@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // serde_training.c - names of the main graph in a model's training information, which is kept as bytes: the constants that
-// are set at the start and after each step, and what its graphs read of the main one. After a value was renamed they are
-// written anew; a name that such a graph defines itself is its own.
+// are set at the start and after each step, and what its graphs, and those inside them, read of the main one. After a value
+// was renamed they are written anew; a name that such a graph, or one around it, defines is its own.
 #include "ir/write.h"
 
+struct scope {
+    struct map own;            // names that the graph defines
+    const struct scope *outer; // as deep as a file may be nested (WIRE_MAX_DEPTH)
+};
 struct training {
     const tsr_model *model;
-    struct str body;       // of a graph, or a pair
-    const struct map *own; // names that the graph defines
+    struct str body; // of a graph, a pair, a node, an attribute
+    const struct scope *scope;
     uint32_t number;
 };
 
 static struct str new_name(const struct training *t, struct str name)
 {
-    if (t->own && tsr__map_get(t->own, name))
-        return name;
+    for (const struct scope *s = t->scope; s; s = s->outer)
+        if (tsr__map_get(&s->own, name))
+            return name;
     const tsr_value *v = tsr__map_get(&t->model->graph->renamed, name);
     return v ? v->name : name;
 }
@@ -23,7 +28,7 @@ static struct training *part_of(struct rope *r, const struct training *t, struct
 {
     struct training *p = ARENA_NEW(r->arena, struct training);
     if (p)
-        *p = (struct training){t->model, f.bytes, t->own, f.number};
+        *p = (struct training){t->model, f.bytes, t->scope, f.number};
     return p;
 }
 
@@ -40,17 +45,52 @@ static void emit_binding(struct rope *r, void *data)
 
 // ---- what its graphs read ----------------------------------------------------------------------
 
-static void emit_node(struct rope *r, void *data)
+static void emit_graph(struct rope *r, void *data);
+
+static void emit_attribute(struct rope *r, void *data)
 {
     const struct training *t = data;
-    static const uint32_t managed = F_NODE_INPUT;
+    static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS};
     PARTS(p, r->arena);
     struct wire_cursor c = wire_over(t->body);
     struct wire_field f;
-    while (tsr__wire_next(&c, &f))
+    while (tsr__wire_next(&c, &f)) {
+        bool graph = f.number == F_ATTRIBUTE_G || f.number == F_ATTRIBUTE_GRAPHS;
+        struct training *inner = graph && f.type == WIRE_LEN ? part_of(r, t, f) : NULL;
+        if (inner)
+            tsr__part_emit(&p, f.number, emit_graph, inner);
+    }
+    tsr__parts_write(r, F_NODE_ATTRIBUTE, t->body, managed, TSR_COUNT(managed), &p);
+}
+
+static void emit_node(struct rope *r, void *data)
+{
+    const struct training *t = data;
+    static const uint32_t managed[] = {F_NODE_INPUT, F_NODE_ATTRIBUTE};
+    PARTS(p, r->arena);
+    struct wire_cursor c = wire_over(t->body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        bool attribute = f.number == F_NODE_ATTRIBUTE && f.type == WIRE_LEN;
+        struct training *inner = attribute ? part_of(r, t, f) : NULL;
         if (f.number == F_NODE_INPUT && f.type == WIRE_LEN)
             tsr__part_text(&p, F_NODE_INPUT, new_name(t, f.bytes));
-    tsr__parts_write(r, F_GRAPH_NODE, t->body, &managed, 1, &p);
+        if (inner)
+            tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attribute, inner);
+    }
+    tsr__parts_write(r, F_GRAPH_NODE, t->body, managed, TSR_COUNT(managed), &p);
+}
+
+// A branch may hand on what another graph made.
+static void emit_output(struct rope *r, void *data)
+{
+    const struct training *t = data;
+    static const uint32_t managed = F_VALUE_INFO_NAME;
+    PARTS(p, r->arena);
+    struct str name = tsr__wire_bytes(t->body, managed, NULL);
+    if (name.n)
+        tsr__part_text(&p, managed, new_name(t, name));
+    tsr__parts_write(r, F_GRAPH_OUTPUT, t->body, &managed, 1, &p);
 }
 
 static void define(struct map *own, struct str name)
@@ -80,22 +120,22 @@ static void find_own(struct map *own, struct str body)
 
 static void emit_graph(struct rope *r, void *data)
 {
-    struct training *t = data;
-    static const uint32_t managed = F_GRAPH_NODE;
-    struct map own;
+    const struct training *t = data;
+    static const uint32_t managed[] = {F_GRAPH_NODE, F_GRAPH_OUTPUT};
+    struct scope scope = {.outer = t->scope};
+    struct training inside = {t->model, t->body, &scope, t->number};
     PARTS(p, r->arena);
-    tsr__map_init(&own, r->arena, 0);
-    find_own(&own, t->body);
-    t->own = &own;
+    tsr__map_init(&scope.own, r->arena, 0);
+    find_own(&scope.own, t->body);
     struct wire_cursor c = wire_over(t->body);
     struct wire_field f;
     while (tsr__wire_next(&c, &f)) {
-        struct training *n =
-            f.number == F_GRAPH_NODE && f.type == WIRE_LEN ? part_of(r, t, f) : NULL;
+        bool node = f.number == F_GRAPH_NODE, output = f.number == F_GRAPH_OUTPUT;
+        struct training *n = (node || output) && f.type == WIRE_LEN ? part_of(r, &inside, f) : NULL;
         if (n)
-            tsr__part_emit(&p, F_GRAPH_NODE, emit_node, n);
+            tsr__part_emit(&p, f.number, node ? emit_node : emit_output, n);
     }
-    tsr__parts_write(r, t->number, t->body, &managed, 1, &p);
+    tsr__parts_write(r, t->number, t->body, managed, TSR_COUNT(managed), &p);
 }
 
 // ---- all of it ---------------------------------------------------------------------------------

@@ -402,6 +402,80 @@ static void test_rename_leaves_training_names(void **state)
     assert_true(holds(b, m, "0a08 636f6e7374616e74"));
 }
 
+// A branch inside a node of the training information.
+static struct msg branching(const char *reads, const char *makes, const char *hands)
+{
+    struct msg node = msg_node("c", "r", "If", NULL), a = {.n = 0}, inner = {.n = 0};
+    struct msg body = msg_node(reads, makes, "Abs", NULL), out = {.n = 0};
+    msg_msg(&inner, 1, &body);
+    msg_text(&out, 1, hands);
+    msg_msg(&inner, 12, &out);
+    msg_text(&a, 1, "then_branch");
+    msg_msg(&a, 6, &inner);
+    msg_int(&a, 20, TSR_ATTR_GRAPH);
+    msg_msg(&node, 5, &a);
+    return node;
+}
+
+static void test_rename_reaches_training_branches(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, t = {.n = 0}, training = {.n = 0};
+    struct msg step = {.n = 0}, make = msg_node("k", "x", "Neg", NULL), other = {.n = 0};
+    struct msg reads = branching("k", "p", "k"), owns = branching("p", "k", "k");
+    struct msg outer = branching("k", "q", "q"), own = msg_node("x", "k", "Neg", NULL);
+    msg_int(&model, 1, 8);
+    msg_text(&t, 8, "k");
+    msg_msg(&graph, 5, &t);
+    msg_msg(&graph, 1, &make);
+    msg_msg(&model, 7, &graph);
+    msg_msg(&step, 1, &reads);
+    msg_msg(&step, 1, &owns);
+    msg_msg(&training, 1, &step);
+    msg_msg(&other, 1, &own); // its k is meant by the branch inside
+    msg_msg(&other, 1, &outer);
+    msg_msg(&training, 2, &other);
+    msg_msg(&model, 20, &training);
+    tsr_model *m = load(b, model.at, model.n);
+    assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "k"), "constant"),
+                     TSR_OK);
+    assert_true(holds(b, m, "0a08 636f6e7374616e74 1201 70")); // constant -> p
+    assert_true(holds(b, m, "620a 0a08 636f6e7374616e74"));    // handed on
+    assert_true(holds(b, m, "0a01 70 1201 6b"));               // still p -> k
+    assert_true(holds(b, m, "6203 0a01 6b"));                  // the k of its own
+    assert_true(holds(b, m, "0a01 6b 1201 71"));               // still k -> q
+}
+
+// As deep as a file may be.
+static void test_rename_reaches_the_depth(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, t = {.n = 0}, training = {.n = 0};
+    struct msg make = msg_node("k", "x", "Neg", NULL), node = msg_node("k", "p", "Abs", NULL);
+    for (int i = 0; i < 31; i++) {
+        struct msg inner = {.n = 0}, a = {.n = 0};
+        msg_msg(&inner, 1, &node);
+        msg_msg(&a, 6, &inner);
+        node = msg_node("k", "r", "If", NULL);
+        msg_msg(&node, 5, &a);
+    }
+    msg_int(&model, 1, 8);
+    msg_text(&t, 8, "k");
+    msg_msg(&graph, 5, &t);
+    msg_msg(&graph, 1, &make);
+    msg_msg(&model, 7, &graph);
+    t.n = 0;
+    msg_msg(&t, 1, &node);
+    msg_msg(&training, 1, &t);
+    msg_msg(&model, 20, &training);
+    tsr_model *m = load(b, model.at, model.n);
+    assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "k"), "constant"),
+                     TSR_OK);
+    assert_true(holds(b, m, "0a08 636f6e7374616e74 1201 72")); // constant -> r
+    assert_true(holds(b, m, "0a08 636f6e7374616e74 1201 70")); // constant -> p
+    assert_false(holds(b, m, "0a01 6b"));
+}
+
 static void test_rename_is_followed(void **state)
 {
     struct bench *b = of(state);
@@ -557,6 +631,8 @@ int main(void)
         TEST(test_types),
         TEST(test_rename_is_followed),
         TEST(test_rename_leaves_training_names),
+        TEST(test_rename_reaches_training_branches),
+        TEST(test_rename_reaches_the_depth),
         TEST(test_rename_never_captures),
         TEST(test_edit_in_a_subgraph_is_saved),
         TEST(test_cascade_in_subgraphs),
