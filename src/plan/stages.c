@@ -264,12 +264,17 @@ static const struct cell *run(struct search *q, size_t *stages)
         q->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
     for (size_t d = 0; d < devices_of(q); d++)
         *cell_at(q, 0, 0, 0, d) = (struct cell){0};
+    size_t begins = q->flows ? cuts : 1, all = q->most * begins * cuts;
     for (size_t k = 0; k < q->most; k++)
-        for (size_t begin = 0; begin < (q->flows ? cuts : 1); begin++)
-            for (size_t i = k; i < cuts; i++)
+        for (size_t begin = 0; begin < begins; begin++)
+            for (size_t i = k; i < cuts; i++) {
+                tsr__progress(q->s->p->session, "stages: step", (k * begins + begin) * cuts + i,
+                              all);
                 for (size_t d = k; d < devices_of(q) && q->status == TSR_OK; d++)
                     if (cell_at(q, k, begin, i, d)->sum < INT64_MAX)
                         extend(q, k, begin, i, d);
+            }
+    tsr__progress(q->s->p->session, "stages: step", all, all);
     return q->status == TSR_OK ? best_end(q, stages) : NULL;
 }
 
