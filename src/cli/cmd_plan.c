@@ -502,7 +502,10 @@ const struct command cmd_plan = {
               "device; the price of\n"
               "communication is the least over algorithms on these links. `tessera topology show "
               "2` prints the numbers\n"
-              "that devices and links have unless a topology says otherwise.",
+              "that devices and links have unless a topology says otherwise.\n"
+              "--explain: `m/4` cuts factor m of the operator's rule (`tessera rules OP`) in 4; "
+              "`k/4 > m` "
+              "leaves the sum cut along m.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o /tmp/planned.onnx",
     .options = options_table,
