@@ -123,16 +123,33 @@ static tsr_status find_config(struct planner *p, const char *name, bool stages)
     return st == TSR_OK && tsr__diag_errors(p->session) > errors ? TSR_INVALID : st;
 }
 
+// Names of the devices, by which ranks choose their providers; NULL: they are what a rank takes anyway, or cannot be said.
+static const char **device_names(struct planner *p)
+{
+    const char **names = ARENA_ARRAY(&p->arena, const char *, (size_t)p->n);
+    bool special = false;
+    for (int64_t d = 0; names && d < p->n && d < tsr_topology_devices(p->topology); d++) {
+        const char *name = tsr_topology_device_at(p->topology, (int)d)->name;
+        names[d] = name && name[0] ? name : "CPU";
+        special = special || strcmp(names[d], "CPU") != 0;
+        if (strpbrk(names[d], ",\n"))
+            return NULL;
+    }
+    return special ? names : NULL;
+}
+
 tsr_status tsr__planner_config(struct planner *p, const char *name)
 {
+    const char **names = p->config ? NULL : device_names(p);
     struct str text =
         name ? str_of(name) : tsr__arena_printf(&p->arena, "plan%lld", (long long)p->n);
     for (int i = 2; text.p && !name && tsr_model_find_config(p->model, text.p); i++)
         text = tsr__arena_printf(&p->arena, "plan%lld_%d", (long long)p->n, i);
     if (!text.p)
         return TSR_NOMEM;
-    tsr_status st =
-        p->config ? TSR_OK : tsr_model_add_config(p->model, text.p, p->n, NULL, 0, &p->config);
+    tsr_status st = p->config ? TSR_OK
+                              : tsr_model_add_config(p->model, text.p, p->n, names,
+                                                     names ? (size_t)p->n : 0, &p->config);
     if (st == TSR_OK && tsr_model_ir_version(p->model) < 11)
         st = tsr_model_set_ir_version(p->model, 11);
     return st;

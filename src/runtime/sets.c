@@ -350,7 +350,7 @@ static void keep_outputs(tsr_tensors *t, const tsr_model *m)
     t->n = kept;
 }
 
-tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m, bool outputs)
+static tsr_status load(tsr_tensors *t, const char *set, const tsr_model *m, bool outputs)
 {
     struct stat info;
     tsr_status st;
@@ -372,6 +372,16 @@ tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
         keep_outputs(t, m);
     if (st == TSR_OK)
         retype(t, m, outputs);
+    return st;
+}
+
+tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m, bool outputs)
+{
+    tsr_model *whole = NULL;
+    tsr_status st = m && !outputs ? tsr__whole_inputs(m, &whole) : TSR_OK;
+    if (st == TSR_OK)
+        st = load(t, set, whole ? whole : m, outputs);
+    tsr_model_free(whole);
     return st;
 }
 

@@ -120,25 +120,48 @@ static double positive(const json_t *object, const char *key)
     return v > 0 && v < 1e30 ? v : 0;
 }
 
+// A number that is there is one: "16GiB" is not taken for nothing.
+static tsr_status check_numbers(tsr_topology *t, const json_t *object, const char *what, int i,
+                                const char *const *keys)
+{
+    for (; *keys; keys++) {
+        const json_t *v = json_object_get(object, *keys);
+        if (v && !json_is_null(v) && (!json_is_number(v) || !(json_number_value(v) >= 0)))
+            return refuse(t->session, "write bytes, operations or seconds as a number: 17179869184",
+                          "\"%s\" of %s %d is no number from 0 on", *keys, what, i);
+    }
+    return TSR_OK;
+}
+
+static int64_t bytes_of(const json_t *v)
+{
+    double real = json_number_value(v);
+    return json_is_integer(v) ? json_integer_value(v) : real < 0x1p62 ? (int64_t)real : 0;
+}
+
 static tsr_status json_devices(tsr_topology *t, const json_t *list)
 {
+    static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
     for (int i = 0; i < t->n; i++) {
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
             return refuse(t->session, "write {\"name\": ..., \"memory\": ...}",
                           "device %d is no object", i);
+        tsr_status st = check_numbers(t, d, "device", i, numbers);
+        if (st != TSR_OK)
+            return st;
         tsr_topology_set_device(
             t, i,
             &(tsr_topology_device){json_string_value(json_object_get(d, "name")),
-                                   json_integer_value(json_object_get(d, "memory")),
-                                   positive(d, "flops"), positive(d, "bandwidth"),
-                                   positive(d, "overhead")});
+                                   bytes_of(json_object_get(d, "memory")), positive(d, "flops"),
+                                   positive(d, "bandwidth"), positive(d, "overhead")});
     }
     return TSR_OK;
 }
 
 static tsr_status json_links(tsr_topology *t, const json_t *list)
 {
+    static const char *const numbers[] = {"latency", "bandwidth", NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
         return refuse(t->session, "leave repeated links out", "too many links");
@@ -150,6 +173,9 @@ static tsr_status json_links(tsr_topology *t, const json_t *list)
             b >= t->n)
             return refuse(t->session, "give from and to as device numbers", "link %zu is damaged",
                           i);
+        tsr_status st = check_numbers(t, l, "link", (int)i, numbers);
+        if (st != TSR_OK)
+            return st;
         double latency = positive(l, "latency"), bandwidth = positive(l, "bandwidth");
         tsr__topology_link(t, (int)a, (int)b, latency, bandwidth);
         if (json_is_true(json_object_get(l, "both")))

@@ -82,6 +82,37 @@ def random_inputs(d):
         assert tessera("run", parts, "--shape", bad)[0] == 2, bad
     assert tessera("run", parts, "--shape", "x:4x15")[0] != 0
     assert "PASS" in good("verify", d + "/cut.onnx", "--shape", "x:7x16")
+    # Inputs that rank 0 does not take in, or of which it has a piece.
+    parts = cut(d, d + "/m.onnx", "c:2", "--shard", "up:x={1,1:1}", "--shard", "up:u={1,1:1}", "--shard", "up:a={1,1:1}",
+                "--stage", "up=0", "--stage", "middle=1", "--stage", "down=1", "--shard", "middle:b={1,1:0}", "--shard", "down:y={1,1:0}")
+    assert not any(i.name == "x" for i in onnx.load(parts + "/rank0.onnx").graph.input)
+    assert "[1, 16]" in good("run", parts) and "[4, 16]" in good("run", parts, "--shape", "x:4x16")
+    cut(d, d + "/m.onnx", "c:2", "--shard", "up:x={1,2:0,1}", "--shard", "up:u={2,1:0,1}")
+    shutil.rmtree(parts)
+    good("partition", d + "/cut.onnx", "--keep-cut", "x", "-o", parts)
+    assert "[1, 16]" in good("run", parts)
+
+
+def planned_devices(d):
+    """Names of a topology's devices are those of the configuration, and choose the providers."""
+    mlp(d + "/m.onnx")
+    topology = {"devices": [{"name": "CPU"}, {"name": "NPU"}], "links": [{"from": 0, "to": 1, "both": True}]}
+    open(d + "/t.json", "w").write(json.dumps(topology))
+    good("plan", d + "/m.onnx", "--devices", d + "/t.json", "--dim", "n=512", "--plan", d + "/p.json", "-o", d + "/planned.onnx")
+    assert list(onnx.load(d + "/planned.onnx").configuration[0].device) == ["CPU", "NPU"]
+    assert "=CPU,NPU" in json.load(open(d + "/p.json"))["declares"]
+    good("annotate", d + "/m.onnx", "--script", d + "/p.json", "-o", d + "/again.onnx")
+    rc, _, err = tessera("run", d + "/planned.onnx", "--shape", "x:512x16")
+    assert rc == 7 and "NPU" in err and "--map-device" in err, (rc, err)
+    good("run", d + "/planned.onnx", "--shape", "x:512x16", "--map-device", "NPU=CPU")
+    for wrong in ("16GiB", -1, [1]):
+        topology["devices"][1]["memory"] = wrong
+        open(d + "/t.json", "w").write(json.dumps(topology))
+        rc, _, err = tessera("plan", d + "/m.onnx", "--devices", d + "/t.json")
+        assert rc == 3 and '"memory" of device 1' in err, (rc, err)
+    topology["devices"][1]["memory"] = 5e8
+    open(d + "/t.json", "w").write(json.dumps(topology))
+    assert "477 MiB" in good("topology", "show", d + "/t.json")
 
 
 def levels(d):
@@ -197,7 +228,7 @@ def alike(d):
 
 
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, planned_devices, own_operators, trace):
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)
