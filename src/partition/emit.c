@@ -213,6 +213,30 @@ static tsr_status rewrite_list_attributes(struct part *t, const struct node_flow
     return st;
 }
 
+// Part j of n of the n' = max(limit - start, 0) numbers from start on: from floor(j n' / n) to floor((j + 1) n' / n).
+static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
+                                const struct rule_rewrite *w, tsr_value **inputs)
+{
+    const struct str any = {0};
+    const struct rule *rule = nf->place.rule;
+    int64_t at = place_index(&nf->place, t->rank), n = nf->place.cuts[w->factor], zero = 0;
+    if (at < 0 || n < 2)
+        return TSR_OK;
+    tsr_value *start = inputs[w->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
+    tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[w->index + 1], start);
+    count = tsr__part_node(t, "Max", any, 2, count, tsr__part_ints(t, &zero, 1));
+    for (int i = 0; i < 2; i++) {
+        int64_t part = nf->place.coords[at * rule->n_factors + w->factor] + i;
+        tsr_value *x = tsr__part_node(t, "Mul", any, 2, count, tsr__part_ints(t, &part, 1));
+        x = tsr__part_node(t, "Div", any, 2, x, parts);
+        x = tsr__part_node(t, "Add", any, 2, start, x);
+        bounds[i] = tsr__part_node(t, "Reshape", any, 2, x, tsr__part_empty(t, TSR_INT64));
+    }
+    inputs[w->index] = bounds[0];
+    inputs[w->index + 1] = bounds[1];
+    return bounds[0] && bounds[1] ? TSR_OK : TSR_NOMEM;
+}
+
 static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_value **inputs)
 {
     const struct node_flow *nf = st->flow;
@@ -221,6 +245,8 @@ static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_valu
         const struct rule_rewrite *w = &rule->rewrites[i];
         if (w->index < 0 || (size_t)w->index >= st->n_node_inputs)
             continue;
+        if (w->kind == REWRITE_RANGE && rewrite_range(t, nf, w, inputs) != TSR_OK)
+            return TSR_NOMEM;
         if (w->kind == REWRITE_ADD_ONCE && tsr__adds_elsewhere(nf, t->rank, w->index))
             inputs[w->index] = NULL;
         const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);

@@ -62,6 +62,7 @@ void tsr__derive_top_k(struct derivation *d);
 bool tsr__derive_single(struct shape s);
 bool tsr__derive_alike(const tsr_value *v, tsr_dtype type, int *out);
 void tsr__derive_trilu(struct derivation *d);
+void tsr__derive_range(struct derivation *d);
 void tsr__derive_eye_like(struct derivation *d);
 void tsr__derive_cumulate(struct derivation *d);
 void tsr__derive_einsum(struct derivation *d);

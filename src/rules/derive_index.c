@@ -252,6 +252,20 @@ void tsr__derive_trilu(struct derivation *d)
         d->text = "[A* n m],·? -> [A* n m]; rep n m";
 }
 
+// Fractions would be rounded otherwise; other steps are rare.
+void tsr__derive_range(struct derivation *d)
+{
+    const tsr_node *n = d->node;
+    int64_t step = 0;
+    bool named = tsr_node_input_count(n) == 3 && tsr_node_input(n, 2) && tsr_node_output(n, 0);
+    struct shape out =
+        named ? tsr__shapes_of(d->shapes, tsr_node_output(n, 0)) : (struct shape){.rank = -1};
+    bool sized = out.rank == 1 && (out.dims[0].value >= 0 || out.dims[0].symbol[0]);
+    if (!sized || out.dtype != TSR_INT64 || tsr__onnx_opset(n) < 12 ||
+        tsr__shapes_ints(d->shapes, tsr_node_input(n, 2), &step, 1) != 1 || step != 1)
+        d->text = "·,·,· -> [r]; rep r";
+}
+
 void tsr__derive_eye_like(struct derivation *d)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,

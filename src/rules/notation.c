@@ -17,6 +17,7 @@
 //            first last                                     how the local node differs
 //            | look i f behind [element]                    elements of input i address f
 //            | scat i f dim [element]                       the same, where f is changed
+//            | range i f                                    inputs i and i + 1 count f up
 //            | win i dim f from to step shift reach [per]   what is needed of a dimension "^"
 //            | trim output dim window unit                  what is taken of a result
 //            | list i|name number…, unset name              what the local node is told then
@@ -317,6 +318,20 @@ static bool parse_lookup(struct parser *r, enum rewrite_kind kind)
     return true;
 }
 
+static bool parse_range_of(struct parser *r)
+{
+    struct rule_rewrite *more = longer(r, r->p->rewrites, r->p->n_rewrites, sizeof(*more));
+    int64_t index;
+    if (!more || !number(r, &index))
+        return false;
+    r->p->rewrites = more;
+    int letter = find_letter(r->p, word(r));
+    more[r->p->n_rewrites++] =
+        (struct rule_rewrite){.kind = REWRITE_RANGE, .index = (int)index, .factor = letter};
+    return (letter >= 0 && index + 1 < r->p->n_inputs) ||
+           fail(r, "range needs an input with another behind it, and a factor");
+}
+
 static bool parse_window(struct parser *r)
 {
     struct rule_window *more = longer(r, r->p->windows, r->p->n_windows, sizeof(*more));
@@ -422,6 +437,8 @@ static bool parse_clause(struct parser *r)
         return parse_lookup(r, REWRITE_LOOKUP);
     if (str_is(clause, "scat"))
         return parse_lookup(r, REWRITE_SCATTER);
+    if (str_is(clause, "range"))
+        return parse_range_of(r);
     if (str_is(clause, "win"))
         return parse_window(r);
     if (str_is(clause, "trim"))

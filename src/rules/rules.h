@@ -93,6 +93,8 @@ enum rewrite_kind {
                     // `first` > 0: of each row of input `index`, element `first` - 1 alone
     REWRITE_SCATTER, // the same for a factor of dimension `last` of input 0, which is changed: those that
                      // are elsewhere change nothing
+    REWRITE_RANGE, // input `index` is the first of numbers that count up by one, input `index` + 1 the one behind
+                   // the last: those of the local part of `factor`
 };
 struct rule_rewrite {
     enum rewrite_kind kind;

@@ -117,6 +117,10 @@ static struct str say_rewrites(struct arena *a, const struct pattern *p, struct 
                                   STR_FMT "local node: elements of input %d that address another "
                                           "part of " STR_FMT " change nothing\n",
                                   STR_ARG(s), w->index, STR_ARG(p->letters[w->factor].name));
+        else if (w->kind == REWRITE_RANGE)
+            s = tsr__arena_printf(
+                a, STR_FMT "local node: inputs %d and %d are those of its own " STR_FMT "\n",
+                STR_ARG(s), w->index, w->index + 1, STR_ARG(p->letters[w->factor].name));
         else if (w->kind == REWRITE_ATTR)
             s = tsr__arena_printf(
                 a, STR_FMT "local node: attribute %s is that of its own " STR_FMT "\n", STR_ARG(s),

@@ -137,7 +137,7 @@ bool tsr__rule_rewrites(const struct rule *r, int f)
 {
     for (int i = 0; i < r->n_rewrites; i++)
         if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP ||
-             r->rewrites[i].kind == REWRITE_SCATTER) &&
+             r->rewrites[i].kind == REWRITE_SCATTER || r->rewrites[i].kind == REWRITE_RANGE) &&
             r->rewrites[i].factor == f)
             return true;
     for (int i = 0; i < r->n_windows; i++)

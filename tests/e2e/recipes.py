@@ -92,7 +92,7 @@ def try_case(d, name, since, c, counts, rng):
     onnx.save(whole, plain)
     rc, text, _ = run(PRINT_RULE, plain)
     rule = json.loads(text)
-    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter")}
+    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter", "range")}
     if not special:
         return None  # nothing special
     why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
@@ -108,7 +108,7 @@ def try_case(d, name, since, c, counts, rng):
     if QUICK:
         cuts = rng.sample(cuts, min(2, len(cuts)))
     constants = {i for i, v in enumerate(c["inputs"]) if isinstance(v, prove.Host)}
-    for apart in (False, True):
+    for apart in (False, True) if any(not t["host"] for t in rule["inputs"]) else (False,):
         model = os.path.join(d, "shaped.onnx")
         onnx.save(with_producers(whole, rule) if apart else whole, plain)
         rc, _, err = run(TESSERA, "shapes", plain, "-o", model)

@@ -160,6 +160,19 @@ def shapes_at_run_time():
 
 
 @case
+def places_at_run_time():
+    """Positions are counted and a mask is a triangle, both of a length that is found at run time: each device has its own."""
+    m = model([node("Shape", ["x"], ["s"], start=1, end=2), node("Squeeze", ["s", "axis"], ["n"]), node("Add", ["n", "first"], ["last"]),
+               node("Range", ["first", "last", "one"], ["r"]), node("Cast", ["r"], ["p"], to=T.FLOAT), node("Unsqueeze", ["p", "axis"], ["q"]),
+               node("Concat", ["s", "s"], ["ss"], axis=0), node("ConstantOfShape", ["ss"], ["full"], value=tensor(np.array([1], "f4"))),
+               node("Trilu", ["full", "one"], ["t"], upper=0), node("Mul", ["t", "q"], ["w"]), node("MatMul", ["w", "x"], ["y"])],
+              [info("x", T.FLOAT, ["batch", "seq", 4])], [info("y", T.FLOAT, ["batch", "seq", 4])],
+              [tensor(np.array(v, "i8"), k) for k, v in {"axis": [0], "first": 3, "one": 1}.items()])
+    columns = {"r_range:r": "{3:0,1,2}", "t_trilu:t": "{1,3:0,1,2}", "w_mul:w": "{1,3:0,1,2}", "y_matmul:x": "{1,3,1:0,1,2}"}
+    return m, 3, columns, {"x": f4(2, 7, 4)}, ["Reduce"]
+
+
+@case
 def seventeen_ranks():
     """More data files than are open at a time."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [2, 60])], [info("y", T.FLOAT, [2, 400])], [tensor(f4(60, 400), "w")])

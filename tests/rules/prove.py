@@ -169,7 +169,9 @@ CASES = {
        case(floats(3, 4), Host(np.int64(5)), Host(np.array([3, 9], np.int64)))],
     "RandomNormal": [case(shape=[3, 4], whole=True)], "RandomNormalLike": [case(floats(3, 4), whole=True)],
     "RandomUniform": [case(shape=[3, 4], whole=True)], "RandomUniformLike": [case(floats(3, 4), whole=True)],
-    "Range": [case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(2)), whole=True)],
+    "Range": [case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(1))), case(Host(np.int64(-3)), Host(np.int64(4)), Host(np.int64(1)), opset=12),
+              case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(2))), case(Host(np.float32(0)), Host(np.float32(9)), Host(np.float32(1))),
+              case(np.array(2, np.int64), np.array(5, np.int64), Host(np.int64(1)))],
     "Resize": [case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", opset=18),
                case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="nearest", nearest_mode="round_prefer_ceil", opset=13),
                case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 3, 4], np.float32)), mode="nearest", opset=19),
@@ -416,6 +418,10 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 else:
                     missing = missing.reshape(missing.shape + (1,) * r["last"])
                     elsewhere = missing if elsewhere is None else elsewhere | missing
+            elif r["kind"] == "range" and r["factor"] in cell:
+                lo, hi = cell[r["factor"]]
+                ins[r["index"]], ins[r["index"] + 1] = np.array(values[r["index"]] + lo), np.array(values[r["index"]] + hi)
+                attributes[""] = None  # another node than the whole one
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
             elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
