@@ -128,6 +128,9 @@ tsr_status cli_engine(struct cli *c, const char **found, const char **version);
 // The set of inputs that the command line asks for, with its shapes; NULL after a message: EXIT_USAGE. Says the seed of
 // random ones. Valid until the next call.
 const char *cli_inputs(struct cli *c);
+// Loads that set for the command's model or partition (folder), and the model; of a partition, the file of this rank.
+tsr_status cli_load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+                           tsr_model **m);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *c, tsr_run_options *options);
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.

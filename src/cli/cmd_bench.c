@@ -6,16 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
-                              tsr_model **m)
-{
-    char file[4096];
-    snprintf(file, sizeof file, "%s%s", c->arguments[0], folder ? "/rank0.onnx" : "");
-    tsr_status status = tsr_model_load(c->session, file, m);
-    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
-}
-
 // What `run` would do, again and again.
 static tsr_status measure(struct cli *c, const tsr_run_options *options,
                           const struct planning *plan, const char *set, double seconds,
@@ -26,7 +16,7 @@ static tsr_status measure(struct cli *c, const tsr_run_options *options,
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     tsr_model *m = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = load_inputs(c, set, folder, inputs, &m);
+    tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
     if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
         status = tsr_plan_for(m, &plan->options, inputs, &planned);
         config = planned.config;

@@ -63,16 +63,6 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Whole inputs for a partition are named and typed by its rank 0 file.
-static tsr_status load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
-                              tsr_model **m)
-{
-    char file[4096];
-    snprintf(file, sizeof file, "%s%s", c->arguments[0], folder ? "/rank0.onnx" : "");
-    tsr_status status = tsr_model_load(c->session, file, m);
-    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
-}
-
 // A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *c, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
@@ -84,7 +74,7 @@ static tsr_status execute(struct cli *c, const tsr_run_options *options,
     int rank = 0, ranks = 1;
     tsr_model *m = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = load_inputs(c, set, folder, inputs, &m);
+    tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
     if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
         status = tsr_plan_for(m, &plan->options, inputs, &planned);
         config = planned.config;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <strings.h>
 #include <string.h>
+#include <unistd.h>
 
 const struct option cli_common[] = {
     {"--json", NULL, "one JSON document on stdout"},
@@ -318,6 +319,21 @@ const char *cli_inputs(struct cli *c)
     if (random && rank == 0 && strncmp(set, "random:", 7) == 0)
         cli_say(c, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
     return set;
+}
+
+// Ranks on other hosts need not have each other's files; where the launcher's ranks are not those of the partition, rank
+// 0 stands for all, until the run refuses them.
+tsr_status cli_load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+                           tsr_model **m)
+{
+    char file[4096];
+    int rank = 0;
+    tsr_launcher(&rank, NULL, NULL);
+    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", c->arguments[0], rank);
+    if (folder && access(file, F_OK) != 0)
+        snprintf(file, sizeof file, "%s/rank0.onnx", c->arguments[0]);
+    tsr_status status = tsr_model_load(c->session, file, m);
+    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
 }
 
 // Every --map-device, in the order given.

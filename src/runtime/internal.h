@@ -241,7 +241,6 @@ tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *nam
 // ports.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a model to be freed; else NULL.
 tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
-
 // Texts lie in data as uint64_t ends of all elements, counted from the first character, then the characters and a
 // terminator: equal tensors have equal bytes. A sequence has rank -1 and no data; so has an optional without a value, whose
 // sequence is NULL.

@@ -93,6 +93,20 @@ def random_inputs(d):
     assert "[1, 16]" in good("run", parts)
 
 
+def own_files(d):
+    """A rank needs the manifest, its own files and the common one: here each has a folder with just these."""
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
+    for r in (0, 1):
+        shutil.copytree(parts, d + "/host%d" % r)
+        for f in glob.glob(d + "/host%d/rank%d.*" % (r, 1 - r)):
+            os.remove(f)
+    env = dict(os.environ, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    ranks = [subprocess.Popen([TESSERA, "run", d + "/host%d" % r, "--shape", "x:4x16"], env=dict(env, RANK=str(r), LOCAL_RANK=str(r)),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in (0, 1)]
+    said = [p.communicate(timeout=60) + (p.returncode,) for p in ranks]
+    assert all(s[2] == 0 for s in said) and "[4, 16]" in said[0][0], said
+
+
 def planned_devices(d):
     """Names of a topology's devices are those of the configuration, and choose the providers."""
     mlp(d + "/m.onnx")
@@ -228,7 +242,7 @@ def alike(d):
 
 
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, planned_devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, planned_devices, own_operators, trace):
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)
