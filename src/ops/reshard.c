@@ -291,7 +291,8 @@ static OrtStatus *moves_for(struct kernel *k, const struct tensor_view *shape, s
     if (!mul_ok(n, (int64_t)unit_of(k), &n))
         return tsr__kernel_error(k, "a tensor that is too large");
     *out = r->moves;
-    if (*out && memcmp((*out)->shape, v, (size_t)r->source->rank * sizeof *v) == 0)
+    size_t bytes = (size_t)r->source->rank * sizeof *v;
+    if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
         return NULL;
     *out = make_moves(k, v);
     return *out ? NULL
