@@ -3,7 +3,7 @@
 #ifndef TSR_BENCH_CONTEST_H
 #define TSR_BENCH_CONTEST_H
 
-#include "plan/program.h"
+#include "solver/solver.h"
 
 struct ints {
     int64_t *at;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // contest_make.c - writes a made problem in the form that contest reads:
-// contest_make [NAME=NUMBER ...] (fields of struct family, see tests/plan/family.h). The cost of the
+// contest_make [NAME=NUMBER ...] (fields of struct family, see tests/solver/family.h). The cost of the
 // planted answer goes to the standard error: a solver finds that or better.
-#include "../tests/plan/family.h"
+#include "../tests/solver/family.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // to 96 layers on a 2x4 mesh, without a limit and with one on the weights, and 10,000 nodes. Wall
 // time; CBC reads the LP file that --export-lp would write. Prints one line per figure: name, ours,
 // peer, ratio, goal, ok or short.
-#include "../tests/plan/decoder.h"
+#include "../tests/solver/decoder.h"
 
 #include <inttypes.h>
 #include <stdio.h>

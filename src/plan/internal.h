@@ -9,7 +9,7 @@
 #define TSR_PLAN_INTERNAL_H
 
 #include "plan/plan.h"
-#include "plan/program.h"
+#include "solver/solver.h"
 #include "rules/rules.h"
 #include "sharding/sharding.h"
 #include "topology/topology.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // program.c - making, checking and evaluating a 0-1 program. Knows no solver.
-#include "program.h"
+#include "solver/solver.h"
 
 void tsr__program_init(struct program *p, struct arena *a)
 {

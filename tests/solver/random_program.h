@@ -3,7 +3,7 @@
 #ifndef TESTS_PLAN_RANDOM_PROGRAM_H
 #define TESTS_PLAN_RANDOM_PROGRAM_H
 
-#include "plan/program.h"
+#include "solver/solver.h"
 
 struct shape {
     uint32_t nodes, choices; // at most

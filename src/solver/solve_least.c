@@ -3,7 +3,7 @@
 //
 // Costs count for nothing but what is forbidden. The least that the fullest time needs alone is a
 // lower bound, and often the answer; else the bound is bisected, each half proved by the solver.
-#include "program.h"
+#include "solver/solver.h"
 
 struct least {
     const struct program *p;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_front.h - exact elimination under limits: every cell holds the best pairs of cost and usage.
-#ifndef TSR_PLAN_SOLVE_FRONT_H
-#define TSR_PLAN_SOLVE_FRONT_H
+#ifndef TSR_SOLVER_SOLVE_FRONT_H
+#define TSR_SOLVER_SOLVE_FRONT_H
 
 #include "solve_wide.h"
 

@@ -4,8 +4,8 @@
 // Nodes that are left are numbered densely. Rows are those of the core; uses are spans of rows. The
 // search prices rows (lambda), conditions on some nodes so that the rest is narrow, and eliminates
 // the rest exactly: one move decides most nodes at once.
-#ifndef TSR_PLAN_SOLVE_WIDE_H
-#define TSR_PLAN_SOLVE_WIDE_H
+#ifndef TSR_SOLVER_SOLVE_WIDE_H
+#define TSR_SOLVER_SOLVE_WIDE_H
 
 #include "solve_tree.h"
 

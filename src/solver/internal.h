@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve.h - what the files of the solver share. Nothing outside of them includes this.
+// internal.h - what the files of the solver share. Nothing outside of them includes this.
 //
 // The core is the program as the solver changes it: choices leave, nodes merge into others, edges
 // add up. Costs are shifted so that none is negative (the sum of the shifts is `shift`), forbidden is
 // NEVER, and `plus` saturates there. Rows are the times of all limits that matter, one after another.
 // Every change is recorded, so that an answer of the core becomes one of the program.
-#ifndef TSR_PLAN_SOLVE_H
-#define TSR_PLAN_SOLVE_H
+#ifndef TSR_SOLVER_INTERNAL_H
+#define TSR_SOLVER_INTERNAL_H
 
-#include "program.h"
+#include "solver/solver.h"
 
 #define NEVER (INT64_MAX / 3) // two of them add without overflow
 #define NONE  UINT32_MAX

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// program.h - the 0-1 program behind the planner, and its exact solver.
+// solver.h - the 0-1 program behind the planner, and its exact solver.
 //
 // Nodes have k choices, each with a cost; pairs of nodes have a table of costs; limits bound the sum
 // of what the chosen choices use, at every time of a time line. Wanted: one choice per node, least
@@ -16,8 +16,8 @@
 //     tsr__program_use(&p, m, u, 0, 1, (int64_t[]){64, 16});
 //     struct program_result r;
 //     tsr_status st = tsr__program_solve(&p, NULL, arena, &r);
-#ifndef TSR_PLAN_PROGRAM_H
-#define TSR_PLAN_PROGRAM_H
+#ifndef TSR_SOLVER_H
+#define TSR_SOLVER_H
 
 #include "base/base.h"
 

@@ -6,10 +6,10 @@
 // tables), is the minimum over v of their sum and joins the bucket of the separator's first node. One
 // pass up gives the minimum, one pass back an assignment, one pass down the minimum through every
 // cell. The structure is made once; node costs may change from pass to pass.
-#ifndef TSR_PLAN_SOLVE_TREE_H
-#define TSR_PLAN_SOLVE_TREE_H
+#ifndef TSR_SOLVER_SOLVE_TREE_H
+#define TSR_SOLVER_SOLVE_TREE_H
 
-#include "solve.h"
+#include "internal.h"
 
 // Nodes that a tree conditions on; those that it should rather not.
 enum { TREE_FIXED = 1, TREE_FREE = 2 };

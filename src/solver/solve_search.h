@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_search.h - answers for a wide core: from the bound's messages, then by large exact moves.
-#ifndef TSR_PLAN_SOLVE_SEARCH_H
-#define TSR_PLAN_SOLVE_SEARCH_H
+#ifndef TSR_SOLVER_SOLVE_SEARCH_H
+#define TSR_SOLVER_SOLVE_SEARCH_H
 
 #include "solve_region.h"
 

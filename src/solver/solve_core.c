@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_core.c - the program as the solver changes it: making it, removing choices, going back.
-#include "solve.h"
+#include "internal.h"
 
 // ---- tables
 

@@ -3,7 +3,7 @@
 #ifndef TSR_TEST_PLAN_H
 #define TSR_TEST_PLAN_H
 
-#include "plan/program.h"
+#include "solver/solver.h"
 
 #include <setjmp.h>
 

@@ -4,7 +4,7 @@
 // Local-polytope form: sum of s over the choices of a node is 1; e of an edge has row sums equal to
 // the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have no
 // variable. Then e is integral wherever s is, and only s needs to be binary.
-#include "program.h"
+#include "solver/solver.h"
 
 #include <inttypes.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_heap.c - memory of the solver, and its effort.
-#include "solve.h"
+#include "internal.h"
 
 #include <time.h>
 

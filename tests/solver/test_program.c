@@ -2,7 +2,7 @@
 // test_program.c - the 0-1 program: checks, evaluation, small answers, refusals.
 #include "common.h"
 
-// The example of program.h.
+// The example of solver.h.
 static void two_nodes(struct program *p)
 {
     static const int64_t u_cost[] = {3, 5}, v_cost[] = {0, 1}, table[] = {0, 9, COST_FORBIDDEN, 0},

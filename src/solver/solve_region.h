@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_region.h - local moves on a large core: a few nodes are decided anew and exactly, all others
 // stay. The work of a move is that of its region and one look at the rows, not that of the whole.
-#ifndef TSR_PLAN_SOLVE_REGION_H
-#define TSR_PLAN_SOLVE_REGION_H
+#ifndef TSR_SOLVER_SOLVE_REGION_H
+#define TSR_SOLVER_SOLVE_REGION_H
 
 #include "solve_dual.h"
 

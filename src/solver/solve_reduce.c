@@ -7,7 +7,7 @@
 // nothing goes where it has at most two neighbours (R0, RI, RII). What all choices of a node use alike
 // is taken off the bounds; rows that can no longer be exceeded are dropped; choices that alone use more
 // than what is left of a row leave.
-#include "solve.h"
+#include "internal.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_dual.h - lower bounds for wide cores: sequential tree-reweighted message passing (TRW-S) for
 // the tables, prices (lambda) for the rows, raised together.
-#ifndef TSR_PLAN_SOLVE_DUAL_H
-#define TSR_PLAN_SOLVE_DUAL_H
+#ifndef TSR_SOLVER_SOLVE_DUAL_H
+#define TSR_SOLVER_SOLVE_DUAL_H
 
 #include "solve_wide.h"
 

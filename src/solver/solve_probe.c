@@ -2,7 +2,7 @@
 // solve_probe.c - choices that cannot be, by trying each: what it forbids to its neighbours is struck
 // out, and theirs, as far as it goes; where a node has nothing left, or what is used at least then
 // breaks a row, there is no answer with it.
-#include "solve.h"
+#include "internal.h"
 
 #define REACH 200 // nodes that one trial changes, at most
 
