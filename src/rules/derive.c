@@ -123,19 +123,11 @@ void tsr__derive_gemm(struct derivation *d)
                 : "[m k],[k n],[m~ n~] -> [m n]; rep k";
 }
 
-// Training draws random numbers; only the inference form is element-wise.
+// Training draws random numbers; only the inference form is element-wise. With a seed it stays whole too: the numbers
+// of a part are not a part of the numbers.
 void tsr__derive_dropout(struct derivation *d)
 {
-    const tsr_value *training =
-        tsr_node_input_count(d->node) > 2 ? tsr_node_input(d->node, 2) : NULL;
-    if (!training)
-        return;
-    const tsr_tensor *t = tsr_value_initializer(training);
-    const void *bytes;
-    size_t n;
-    if (!t || tsr_value_is_input(training) || tsr_tensor_dtype(t) != TSR_BOOL ||
-        tsr_tensor_elements(t) != 1 || tsr_tensor_data(t, &bytes, &n) != TSR_OK || n != 1 ||
-        *(const char *)bytes)
+    if (!tsr__node_input_is_off(d->node, 2))
         d->whole = "training_mode is not known to be false";
 }
 

@@ -112,7 +112,8 @@ struct op_row {
     shape_fn shape;    // shapes of the outputs where the letters of the rule do not give them
     shape_fn value;    // elements of small integer results
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
-    bool single;       // gives something else each time: one device runs it
+    bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
+    int single_switch; // ... and only if this input is not absent or false; 0: always
     bool bodies;       // control flow: its bodies are cut, not the node itself (control.c)
     expand_fn expand;  // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
@@ -122,6 +123,9 @@ extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
 const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n);
 const struct op_row *tsr__row_find(struct str op, struct str domain, int64_t opset);
+
+// Input `at` is absent, or a constant that says false (draws.c).
+bool tsr__node_input_is_off(const tsr_node *n, size_t at);
 
 void tsr__derive_matmul(struct derivation *d);
 void tsr__derive_gemm(struct derivation *d);

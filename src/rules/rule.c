@@ -682,14 +682,13 @@ static const struct rule *whole_rule(struct arena *a, const char *why)
     return r;
 }
 
-// Random numbers with a seed are the same everywhere.
-static const struct rule *single_rule(struct arena *a, const struct op_row *row, const tsr_node *n,
-                                      const char *why)
+// The same of a node that may draw random numbers; those with a seed are the same everywhere.
+static const struct rule *single_rule(struct arena *a, const tsr_node *n, const char *why)
 {
     struct rule *r = ARENA_NEW(a, struct rule);
     if (r) {
         r->whole = why;
-        r->single = row->single && !tsr_node_find_attr(n, "seed");
+        r->single = tsr__node_draws(n);
     }
     return r;
 }
@@ -746,7 +745,7 @@ static const struct rule *derived(struct arena *a, const tsr_node *n, const stru
     if (derive)
         derive(&d);
     const struct rule *r =
-        d.whole ? single_rule(a, row, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
+        d.whole ? single_rule(a, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
     tsr__arena_free(&scratch);
     return r;
 }
@@ -761,15 +760,19 @@ const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const str
 const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
 {
     const struct op_row *row = tsr__row_of(s, n);
+    struct control control;
+    static const char uncut[] = "nothing in its bodies can be cut";
+    if (tsr__control_of(n, &control)) // what draws in its bodies does so on one of its devices
+        return whole_rule(a, uncut);
     if (has_subgraphs(n) || (row && row->bodies))
-        return whole_rule(a, "nothing in its bodies can be cut");
+        return single_rule(a, n, uncut);
     const char *why = NULL;
     if (!row && tsr__is_call(n, &why))
-        return whole_rule(a, why ? why : "calls in calls are too deep");
+        return single_rule(a, n, why ? why : "calls in calls are too deep");
     if (!row)
         return whole_rule(a, "there is no rule for this operator (of this opset) yet");
     if (row->whole)
-        return single_rule(a, row, n, row->whole);
+        return single_rule(a, n, row->whole);
     return derived(a, n, s, row, row->derive);
 }
 

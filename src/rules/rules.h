@@ -179,6 +179,10 @@ const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const str
 // byte. Constants of such types can be cut: where they are stored.
 const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
 
+// The node gives something else each time it runs: it draws random numbers without a seed, or a node in its bodies or
+// in the function that it calls does (draws.c).
+bool tsr__node_draws(const tsr_node *n);
+
 // ---- control flow (control.c) ------------------------------------------------------------------
 
 // How the values of a node with bodies belong together. Inputs of the node: those that steer it, the

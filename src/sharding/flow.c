@@ -674,7 +674,9 @@ static bool follow(struct step *s)
     const char *whole = r->whole ? r->whole : tsr__rule_stays(w->f->shapes, s->node);
     bool ok;
     struct control control;
-    if (makes_kept(s)) {
+    if (makes_kept(s) && tsr__node_draws(s->node)) {
+        ok = place_whole(s, "a list of random numbers is made on one device", true);
+    } else if (makes_kept(s)) {
         ok = place_everywhere(s);
     } else if (whole && tsr__control_of(s->node, &control)) {
         ok = place_whole(s, whole, false) && place_bodies(s, whole);
