@@ -76,7 +76,8 @@ typedef enum tsr_status {
     TSR_PEER = 9,        /* a rank or the network failed */
     TSR_DIFFERENT = 10,  /* verify: cut and whole differ */
     TSR_USAGE = 11,      /* wrong use: another number of ranks than the partition has */
-    TSR_BUG = 12         /* our mistake */
+    TSR_BUG = 12,        /* our mistake */
+    TSR_CANCELLED = 13   /* tsr_session_cancel was called */
 } tsr_status;
 
 TSR_API const char *tsr_status_text(tsr_status status);
@@ -99,6 +100,11 @@ typedef struct tsr_session_options {
 /* NULL options are the defaults. NULL on lack of memory. */
 TSR_API tsr_session *tsr_session_new(const tsr_session_options *options);
 TSR_API void tsr_session_free(tsr_session *s); /* after everything made with it; NULL is fine */
+
+/* Asks the work that the session is doing, and all later work, to end soon: from another thread, or from a signal handler. A
+ * plan gives the best that it has found; all else stops between two of its steps, leaves nothing half-written and returns
+ * TSR_CANCELLED. on false takes it back. */
+TSR_API void tsr_session_cancel(tsr_session *s, bool on);
 
 /* Makes the n-th allocation (kind 0), read (1), write (2), send (3), receive (4), start (5) from now fail,
  * and with sticky all after it. n 0 turns it off. For tests of error paths. */
@@ -781,6 +787,10 @@ TSR_API int64_t tsr_tensors_find(const tsr_tensors *t, const char *name); /* -1:
 /* Copies bytes (NULL: zeros) in; replaces a tensor of that name. Not for texts. */
 TSR_API tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const void *bytes);
+/* The same without a copy: the bytes stay the caller's and must live, where they are, until the set is freed or the tensor
+ * replaced. Aligned as an array of the type is. */
+TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+                                      const int64_t *dims, const void *bytes);
 /* The same for texts; bytes NULL: they end at a zero. */
 TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *t, const char *name, int rank,
                                          const int64_t *dims, const char *const *texts,

@@ -10,6 +10,7 @@
 #include "tessera.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -384,11 +385,16 @@ struct tsr_session {
     bool fault_sticky;
     tsr_progress_fn progress_fn;
     void *progress_data;
+    atomic_bool cancelled; // set by other threads and by signal handlers
     struct arena results[RESULT_COUNT];
     void *engine;                                      // of runtime: made at first use
     void (*engine_free)(tsr_session *s, void *engine); // called by tsr_session_free
 };
 // Tells the listener, if there is one, how far a long piece of work is; done <= total.
 void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t total);
+// True once tsr_session_cancel was called: for work that has an answer before it is finished.
+bool tsr__cancelled(const tsr_session *s);
+// TSR_CANCELLED, with its finding, once tsr_session_cancel was called; long work asks between its steps.
+tsr_status tsr__cancel_check(tsr_session *s);
 
 #endif

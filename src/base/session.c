@@ -43,6 +43,24 @@ void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t tot
         s->progress_fn(s->progress_data, what, done, total);
 }
 
+void tsr_session_cancel(tsr_session *s, bool on)
+{
+    atomic_store_explicit(&s->cancelled, on, memory_order_relaxed);
+}
+
+bool tsr__cancelled(const tsr_session *s)
+{
+    return atomic_load_explicit(&s->cancelled, memory_order_relaxed);
+}
+
+tsr_status tsr__cancel_check(tsr_session *s)
+{
+    if (!tsr__cancelled(s))
+        return TSR_OK;
+    tsr__diag(s, DIAG_cancelled, NULL, NULL, "the work was cancelled before it was done");
+    return TSR_CANCELLED;
+}
+
 const char *tsr_status_text(tsr_status status)
 {
     switch (status) {
@@ -72,6 +90,8 @@ const char *tsr_status_text(tsr_status status)
         return "wrong use";
     case TSR_BUG:
         return "a mistake in the library";
+    case TSR_CANCELLED:
+        return "cancelled";
     }
     return "unknown status";
 }

@@ -82,6 +82,7 @@ static int exit_code(tsr_status status)
         [TSR_INVALID] = EXIT_NO,
         [TSR_UNSUPPORTED] = EXIT_UNSUPPORTED,
         [TSR_INFEASIBLE] = EXIT_INFEASIBLE,
+        [TSR_CANCELLED] = EXIT_INTERRUPTED,
         [TSR_ENGINE] = EXIT_ENGINE,
         [TSR_PEER] = EXIT_PEER,
         [TSR_DIFFERENT] = EXIT_NO,

@@ -316,8 +316,11 @@ static tsr_status batch_run(struct batch *b, struct outfolder *o, struct data_fi
                             bool any_common)
 {
     tsr_status st = batch_open(b, o, any_common);
-    for (struct form *f = b->plan->consts; f && st == TSR_OK; f = f->next_const)
-        st = batch_form(b, f);
+    for (struct form *f = b->plan->consts; f && st == TSR_OK; f = f->next_const) {
+        st = tsr__cancel_check(b->plan->session);
+        if (st == TSR_OK)
+            st = batch_form(b, f);
+    }
     if (st == TSR_OK)
         st = batch_digest(b);
     for (int64_t i = 0; i < BATCH_RANKS && st == TSR_OK; i++)

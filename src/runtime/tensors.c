@@ -289,3 +289,17 @@ tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int
         memset(x->data, 0, x->bytes);
     return TSR_OK;
 }
+
+tsr_status tsr_tensors_borrow(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+                              const int64_t *dims, const void *bytes)
+{
+    size_t n_bytes;
+    if (!data_bytes(type, rank, dims, &n_bytes))
+        return bad_shape(t, str_of(name), type);
+    struct tensor *borrowed = tensor_new(t->session, str_of(name), type, rank, dims, 0);
+    if (!borrowed)
+        return TSR_NOMEM;
+    borrowed->data = (void *)(uintptr_t)bytes; // only read: inputs are never written to
+    borrowed->bytes = n_bytes;
+    return insert(t, str_of(name), borrowed);
+}

@@ -137,6 +137,8 @@ tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r)
     for (size_t i = 0; i < n; i++) {
         struct diag_mark mark = tsr__diag_mark(w->session);
         tsr__progress(w->session, "random shardings", i, n);
+        if ((st = tsr__cancel_check(w->session)) != TSR_OK)
+            return st;
         list[i].recorded = -1;
         st = try_once(&t, w->options->seed + i, &list[i]);
         if (st == TSR_NOMEM)

@@ -141,12 +141,30 @@ static void faults_count(void **state)
     tsr_session_free(s);
 }
 
+static void cancelled_until_taken_back(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    assert_int_equal(tsr__cancel_check(s), TSR_OK);
+    tsr_session_cancel(s, true);
+    assert_true(tsr__cancelled(s));
+    assert_int_equal(tsr__cancel_check(s), TSR_CANCELLED);
+    assert_string_equal(tsr_finding_at(s, 0).code, "cancelled");
+    tsr_session_cancel(s, false);
+    assert_int_equal(tsr__cancel_check(s), TSR_OK);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(callers_allocator), cmocka_unit_test(older_and_newer_callers),
-        cmocka_unit_test(listener),          cmocka_unit_test(engine_goes_with_the_session),
-        cmocka_unit_test(status_texts),      cmocka_unit_test(faults_count),
+        cmocka_unit_test(callers_allocator),
+        cmocka_unit_test(older_and_newer_callers),
+        cmocka_unit_test(listener),
+        cmocka_unit_test(engine_goes_with_the_session),
+        cmocka_unit_test(status_texts),
+        cmocka_unit_test(faults_count),
+        cmocka_unit_test(cancelled_until_taken_back),
     };
     return cmocka_run_group_tests_name("base session", tests, NULL, NULL);
 }

@@ -55,6 +55,30 @@ static tsr_status put_work(tsr_session *s, void *data)
     return st;
 }
 
+static tsr_status borrow_work(tsr_session *s, void *data)
+{
+    static const float mine[3] = {1, 2, 3};
+    int64_t dims[1] = {3};
+    size_t bytes;
+    tsr_tensors *t = NULL;
+    (void)data;
+    tsr_status st = tsr_tensors_new(s, &t);
+    if (st == TSR_OK)
+        st = tsr_tensors_borrow(t, "x", TSR_FLOAT, 1, dims, mine);
+    if (st == TSR_OK) {
+        assert_ptr_equal(tsr_tensors_data(t, 0, &bytes), mine);
+        assert_int_equal(bytes, sizeof mine);
+    }
+    tsr_tensors_free(t);
+    return st;
+}
+
+static void borrowed_where_it_lies(void **state)
+{
+    (void)state;
+    torture(borrow_work, NULL);
+}
+
 static tsr_status save_work(tsr_session *s, void *data)
 {
     tsr_tensors *t = NULL;
@@ -141,8 +165,11 @@ static void test_large_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large_weights), cmocka_unit_test(test_put),
-        cmocka_unit_test(test_files),         cmocka_unit_test(test_job),
+        cmocka_unit_test(borrowed_where_it_lies),
+        cmocka_unit_test(test_large_weights),
+        cmocka_unit_test(test_put),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_job),
         cmocka_unit_test(test_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
