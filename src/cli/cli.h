@@ -122,9 +122,13 @@ const char *cli_bytes(int64_t bytes);
 const char *cli_time(int64_t picoseconds); // "0.117 ms", "29.0 s"
 const char *cli_count(int64_t n);          // 1234567 -> "1,234,567"
 
-// Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps near the
-// program or the current folder. TSR_ENGINE with one finding if there is none.
+// Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps beside the
+// program or above it; never the working directory. TSR_ENGINE with one finding if there is none.
 tsr_status cli_engine(struct cli *c, const char **found, const char **version);
+// The folder that this program lies in; false: it cannot be told.
+bool cli_program_folder(char *out, size_t cap);
+// Only root, the user or the program's owner can have put this file there.
+bool cli_is_trusted(const char *path);
 // The set of inputs that the command line asks for, with its shapes; NULL after a message: EXIT_USAGE. Says the seed of
 // random ones. Valid until the next call.
 const char *cli_inputs(struct cli *c);

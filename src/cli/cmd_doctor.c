@@ -58,19 +58,35 @@ static void look_mpi(struct item *i, const char *what, const char *program, cons
              path[0] && !plugin ? " (no plug-in)" : "");
 }
 
+#define VERSIONS                                                                                   \
+    " -I -c 'import sys, onnx, onnxruntime; print(sys.version.split()[0], \"onnx\", "              \
+    "onnx.__version__, \"onnxruntime\", onnxruntime.__version__)' 2>/dev/null"
+
+// What that Python says about the witnesses, into line; false: it has none of them.
+static bool ask_python(const char *command, char *line, int cap)
+{
+    FILE *answer = popen(command, "r");
+    if (!answer)
+        return false;
+    bool read = fgets(line, cap, answer) != NULL;
+    pclose(answer);
+    line[strcspn(line, "\n")] = 0;
+    return read && line[0];
+}
+
+// The tree's own Python if the program lies in a build folder of it, else the one on the path; both see neither the working
+// directory nor PYTHONPATH. The path reaches the shell as a variable, so no character of it means anything there.
 static void look_python(struct item *i)
 {
-    char line[400] = "";
-    FILE *p = popen("PATH=\".venv/bin:$PATH\" python3 -c 'import sys, onnx, onnxruntime; "
-                    "print(sys.version.split()[0], \"onnx\", "
-                    "onnx.__version__, \"onnxruntime\", onnxruntime.__version__)' 2>/dev/null",
-                    "r");
-    bool ok = p && fgets(line, sizeof line, p);
-    if (p)
-        pclose(p);
-    line[strcspn(line, "\n")] = 0;
-    set(i, "Python witnesses", ok && line[0],
-        "only the tests need them; tools/setup puts them into .venv");
+    char line[400] = "", folder[PATH_MAX], python[PATH_MAX + 32];
+    bool ok = false;
+    if (cli_program_folder(folder, sizeof folder)) {
+        snprintf(python, sizeof python, "%s/../.venv/bin/python", folder);
+        ok = cli_is_trusted(python) && setenv("TESSERA_PYTHON", python, 1) == 0 &&
+             ask_python("\"$TESSERA_PYTHON\"" VERSIONS, line, sizeof line);
+    }
+    ok = ok || ask_python("python3" VERSIONS, line, sizeof line);
+    set(i, "Python witnesses", ok, "only the tests need them; tools/setup puts them into .venv");
     snprintf(i->detail, sizeof i->detail, "%s", line);
 }
 

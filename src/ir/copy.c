@@ -127,9 +127,11 @@ static void clone_map(struct cloner *c, struct map *to, const struct map *from)
         tsr_value *twin = s->value;
         if (twin != &tsr__no_value)
             twin = tsr__twin(c, twin);
-        void **slot = twin ? tsr__map_at(to, tsr__keep(c->to, key)) : NULL;
+        struct str kept = twin ? tsr__keep(c->to, key) : (struct str){NULL, 0};
+        void **slot = twin ? tsr__map_at(to, kept) : NULL;
         if (slot)
             *slot = twin;
+        tsr__name_seen(c->to, kept);
     }
 }
 

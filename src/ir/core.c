@@ -46,6 +46,7 @@ tsr_model *tsr__model_make(tsr_session *s)
     tsr__map_init(&m->symbols, &m->arena, 0);
     tsr__map_init(&m->config_ids, &m->arena, 0);
     tsr__map_init(&m->fresh, &m->arena, 0);
+    tsr__map_init(&m->function_names, &m->arena, 0);
     m->store = tsr__store_new(s);
     if (!m->store || m->arena.failed) {
         tsr_model_free(m);
@@ -162,6 +163,23 @@ static bool same_name(struct str a, struct str b)
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
+void tsr__name_seen(tsr_model *m, struct str name)
+{
+    void **slot = m->seen.arena && name.n ? tsr__map_at(&m->seen, name) : NULL;
+    if (slot)
+        *slot = m;
+}
+
+// All names of all graphs, once: looking into every graph for every new name would take graphs times names.
+static void see_all_names(tsr_model *m)
+{
+    tsr__map_init(&m->seen, &m->arena, m->n_value_ids);
+    for (const tsr_graph *g = m->graphs; g; g = g->next)
+        for (size_t i = 0; i < g->names.cap; i++)
+            if (g->names.slots[i].hash)
+                tsr__name_seen(m, (struct str){g->names.slots[i].p, g->names.slots[i].n});
+}
+
 tsr_value *tsr__graph_refer(tsr_graph *g, struct str name)
 {
     if (!name.n)
@@ -177,6 +195,7 @@ tsr_value *tsr__graph_refer(tsr_graph *g, struct str name)
         return NULL;
     v->flags |= V_STANDIN;
     *slot = v;
+    tsr__name_seen(g->model, name);
     return v;
 }
 
@@ -195,6 +214,7 @@ tsr_value *tsr__value_define(tsr_graph *g, struct str name)
     v = tsr__value_make(g, name);
     if (v)
         *slot = v; // a second definition is the one that later readers see
+    tsr__name_seen(g->model, name);
     return v;
 }
 
@@ -476,6 +496,8 @@ struct str tsr__graph_fresh_name(tsr_graph *g, struct str base)
     struct str name = tsr__keep(m, base.n ? base : STR("v"));
     void **slot = tsr__map_at(&m->fresh, name);
     uintptr_t count = slot ? (uintptr_t)*slot : 0;
+    if (!m->seen.arena)
+        see_all_names(m);
     for (;; count++) {
         struct str try = name;
         if (count)
@@ -483,11 +505,9 @@ struct str tsr__graph_fresh_name(tsr_graph *g, struct str base)
                                     (unsigned long long)count);
         if (m->arena.failed)
             return STR("");
-        bool taken = false;
-        for (const tsr_graph *h = m->graphs; h && !taken; h = h->next)
-            taken = !(h->flags & G_GONE) && tsr__map_get(&h->names, try) != NULL;
-        if (taken)
+        if (tsr__map_get(&m->seen, try))
             continue;
+        tsr__name_seen(m, try);
         if (slot)
             *slot = (void *)(count + 1);
         return try;

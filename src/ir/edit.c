@@ -102,6 +102,7 @@ tsr_status tsr_value_rename(tsr_value *v, const char *name)
         *file = v;
     *slot = v;
     v->name = kept;
+    tsr__name_seen(m, kept);
     v->flags |= V_RENAMED | V_TEXT;
     m->renamed = true;
     tsr__touch_graph(g, G_RENAMED);

@@ -204,6 +204,7 @@ struct tsr_function {
     tsr_graph *graph;
     struct str whole;
     opset_list opsets;
+    struct call_memo memo;
 };
 
 struct metadata {
@@ -282,11 +283,14 @@ struct tsr_model {
     tsr_graph *graph;
     tsr_graph *graphs; // all, newest first
     VEC(tsr_function *) functions;
+    struct map function_names; // domain, name and overload -> the first function called so
+    size_t n_functions_named;  // how many of `functions` are in function_names
     VEC(tsr_config *) configs;
     bool configs_changed;
     struct map config_ids; // as loaded: id -> configuration or stand-in
     struct map symbols;
     struct map fresh; // base name -> counter
+    struct map seen;  // every name that a graph has or had; no arena: not asked for yet
     const struct symbol *last_op;
     uint32_t n_node_ids, n_value_ids;
     bool has_subgraphs;
@@ -303,6 +307,8 @@ static inline tsr_status model_status(const tsr_model *m)
 }
 tsr_model *tsr__model_make(tsr_session *s); // no graph yet
 tsr_graph *tsr__graph_make(tsr_model *m, size_t names);
+// A graph has this name now: names that are made later differ from it.
+void tsr__name_seen(tsr_model *m, struct str name);
 const struct symbol *tsr__symbol(tsr_model *m, struct str text);
 struct str tsr__keep(tsr_model *m, struct str text); // a NUL-terminated copy; never NULL text
 const char *tsr__text(tsr_model *m, struct str *view, uint32_t *flags, uint32_t bit);

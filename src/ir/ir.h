@@ -82,6 +82,17 @@ tsr_attr *tsr__function_attr(const tsr_function *fn,
 tsr_status tsr__node_inline_here(tsr_node *call) TSR_MUST_USE;
 // The function of the model that the node calls, or NULL.
 tsr_function *tsr__node_function(const tsr_node *n);
+// The function whose body the node is part of, directly or in a subgraph; NULL: the main graph.
+const tsr_function *tsr__node_home(const tsr_node *n);
+size_t tsr__function_index(const tsr_function *f); // in its model
+// What `rules` found out about calls of a function: why its body does not fit a place. It holds for calls from the
+// same body while the model imports as many operator sets.
+struct call_memo {
+    const tsr_function *home;
+    size_t n_opsets; // 1 more than there were; 0: nothing is known yet
+    const char *misfit;
+};
+struct call_memo *tsr__function_memo(tsr_function *f);
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
 // The texts of a tensor of texts, in the arena, as many as its shape says; views into the model.

@@ -171,17 +171,46 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const c
 
 // ---- inlining -------------------------------------------------------------------------------
 
+// What functions are found by: two symbols of the model and the overload's text.
+struct function_key {
+    const struct symbol *domain, *name, *overload;
+};
+
+static struct str key_bytes(const struct function_key *key)
+{
+    return (struct str){(const char *)key, sizeof(*key)};
+}
+
+// Functions that were added since the last look-up get their entries; of several alike the first counts.
+static void name_functions(tsr_model *m)
+{
+    for (; m->n_functions_named < m->functions.n; m->n_functions_named++) {
+        tsr_function *f = m->functions.at[m->n_functions_named];
+        struct function_key *key = ARENA_NEW(&m->arena, struct function_key);
+        if (!key)
+            return;
+        key->domain = tsr__symbol(m, f->domain);
+        key->name = tsr__symbol(m, f->name);
+        key->overload = tsr__symbol(m, f->overload);
+        void **slot = tsr__map_at(&m->function_names, key_bytes(key));
+        if (!slot)
+            return;
+        if (!*slot)
+            *slot = f;
+    }
+}
+
+// By a table: models with thousands of functions and calls are read too.
 static tsr_function *function_of(const tsr_node *call)
 {
     tsr_model *m = call->graph->model;
-    struct str overload = tsr__node_overload(call);
-    for (size_t i = 0; i < m->functions.n; i++) {
-        tsr_function *f = m->functions.at[i];
-        if (str_eq(f->name, call->op->text) && str_eq(f->domain, call->domain->text) &&
-            str_eq(f->overload, overload))
-            return f;
-    }
-    return NULL;
+    if (!m->functions.n)
+        return NULL;
+    name_functions(m);
+    struct function_key key = {.domain = tsr__symbol(m, call->domain->text),
+                               .name = tsr__symbol(m, call->op->text),
+                               .overload = tsr__symbol(m, tsr__node_overload(call))};
+    return tsr__map_get(&m->function_names, key_bytes(&key));
 }
 
 static const opset_list *opsets_at(const tsr_graph *g)
@@ -194,6 +223,24 @@ static const opset_list *opsets_at(const tsr_graph *g)
 tsr_function *tsr__node_function(const tsr_node *n)
 {
     return function_of(n);
+}
+
+const tsr_function *tsr__node_home(const tsr_node *n)
+{
+    const tsr_graph *g = n->graph;
+    while (g->owner)
+        g = g->owner->graph;
+    return g->function;
+}
+
+size_t tsr__function_index(const tsr_function *f)
+{
+    return f->index;
+}
+
+struct call_memo *tsr__function_memo(tsr_function *f)
+{
+    return &f->memo;
 }
 
 // The body's operator sets must be those of the place where it goes, or new there; of another version
@@ -226,18 +273,20 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool chang
     return TSR_OK;
 }
 
+// Places are told only where something is wrong: the index in one is counted anew after every change of the graph.
 static tsr_status check_call(tsr_node *call, bool any_version, const tsr_function **out)
 {
     tsr_session *s = call->graph->model->session;
-    struct place at = tsr__place_node(call);
     const tsr_function *f = call->flags & N_GONE ? NULL : function_of(call);
     if (!f) {
+        struct place at = tsr__place_node(call);
         tsr__diag(s, DIAG_inline_unknown, &at, NULL,
                   "'" STR_FMT "' is not the name of a function of this model",
                   STR_ARG(call->op->text));
         return TSR_INVALID;
     }
     if (call->n_inputs > f->graph->inputs.n || call->n_outputs > f->graph->outputs.n) {
+        struct place at = tsr__place_node(call);
         tsr__diag(s, DIAG_inline_arity, &at, NULL,
                   "function '" STR_FMT "' has %zu inputs and %zu outputs, the call %u and %u",
                   STR_ARG(f->name), f->graph->inputs.n, f->graph->outputs.n, call->n_inputs,
@@ -246,6 +295,7 @@ static tsr_status check_call(tsr_node *call, bool any_version, const tsr_functio
     }
     for (const tsr_graph *g = call->graph; g; g = g->owner ? g->owner->graph : NULL)
         if (g->function == f) {
+            struct place at = tsr__place_node(call);
             tsr__diag(s, DIAG_inline_unknown, &at, NULL,
                       "function '" STR_FMT "' cannot be put into itself", STR_ARG(f->name));
             return TSR_INVALID;

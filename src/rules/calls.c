@@ -68,9 +68,22 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
     return NULL;
 }
 
+// Looked through once for each function, not for each call: a body of a thousand nodes may be called a thousand times.
+static const char *misfit_of(tsr_function *f, const tsr_node *call)
+{
+    struct call_memo *memo = tsr__function_memo(f);
+    const tsr_function *home = tsr__node_home(call);
+    size_t n_opsets = tsr_model_opset_count(tsr_graph_model(tsr_node_graph(call))) + 1;
+    if (memo->n_opsets != n_opsets || memo->home != home) {
+        const char *why = misfit(tsr_function_graph(f), tsr_node_graph(call));
+        *memo = (struct call_memo){.home = home, .n_opsets = n_opsets, .misfit = why};
+    }
+    return memo->misfit;
+}
+
 bool tsr__is_call(const tsr_node *n, const char **whole)
 {
-    const tsr_function *f = tsr__node_function(n);
+    tsr_function *f = tsr__node_function(n);
     *whole = NULL;
     if (!f || tsr__row_find(tsr__node_op_str(n), tsr__node_domain_str(n), tsr__node_opset(n)))
         return false;
@@ -79,6 +92,6 @@ bool tsr__is_call(const tsr_node *n, const char **whole)
         tsr_node_output_count(n) > tsr_graph_output_count(g))
         *whole = "the call does not fit the function";
     else
-        *whole = misfit(g, tsr_node_graph(n));
+        *whole = misfit_of(f, n);
     return true;
 }

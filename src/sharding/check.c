@@ -463,8 +463,11 @@ static void check_flows(struct check *c)
 // where its body stands in the place of the call.
 static bool check_calls(struct check *c)
 {
-    if (tsr_model_clone(c->model, &c->inlined) != TSR_OK || tsr__inline_calls(c->inlined) != TSR_OK)
+    if (tsr_model_clone(c->model, &c->inlined) != TSR_OK)
         return false;
+    tsr_status status = tsr__inline_calls(c->inlined);
+    if (status != TSR_OK)
+        return status != TSR_NOMEM; // findings say the rest
     c->shapes = NULL;
     for (const tsr_node *n = tsr_model_next_node(c->inlined, NULL);
          n && !tsr__in_function(c->inlined, n) && !c->arena.failed;
@@ -488,6 +491,8 @@ static bool check_model(struct check *c)
     c->of_spec = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
     c->calls = tsr__has_calls(c->model);
     if (!c->of_node || !c->of_spec || !check_configs(c))
+        return false;
+    if (tsr__check_recursion(c->model) == TSR_NOMEM)
         return false;
     for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
          n = tsr_model_next_node(c->model, n))

@@ -3,8 +3,18 @@
 // there, so that what follows sees operators alone. What cannot be replaced stays and runs whole.
 #include "sharding/internal.h"
 
-#define MAX_ROUNDS 64                  // calls in calls
-#define MAX_NODES  ((uint32_t)1 << 22) // functions that call others twice grow fast
+#define MAX_ROUNDS 64 // calls in calls
+
+// Functions that call others twice grow without bound: 40 of them that double are 2 KB and 10^12 nodes. So the nodes
+// that calls become are counted: as many as this for a small model, more for a large one, never above the most.
+#define NODES_LEAST ((size_t)1 << 17)
+#define NODES_TIMES 256 // for each node in the file
+#define NODES_MOST  ((size_t)1 << 22)
+
+// The work that is left, in nodes; a node that brings the shardings of its call along counts more.
+struct budget {
+    size_t left, all;
+};
 
 bool tsr__in_function(const tsr_model *m, const tsr_node *n)
 {
@@ -40,8 +50,46 @@ static bool waits(const tsr_node *n)
     return false;
 }
 
+static struct budget budget_of(const tsr_model *m)
+{
+    size_t n = tsr__model_node_ids(m);
+    size_t all = n < NODES_MOST / NODES_TIMES ? NODES_LEAST + n * NODES_TIMES : NODES_MOST;
+    if (all > NODES_MOST)
+        all = NODES_MOST;
+    return (struct budget){.left = all, .all = all};
+}
+
+static size_t spec_count(const tsr_node *n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < tsr_node_config_count(n); i++)
+        count += tsr_node_config_spec_count(tsr_node_config_at(n, i));
+    return count;
+}
+
+static tsr_status refuse_growth(const tsr_node *call, const struct budget *budget)
+{
+    struct place at = tsr__place_node(call);
+    tsr__diag(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), DIAG_functions_grow, &at,
+              "call them less often, or replace calls by their bodies before",
+              "the calls of functions become more than %zu nodes", budget->all);
+    return TSR_INVALID;
+}
+
+// Replaces one call and takes what it became from the budget.
+static tsr_status inline_one(tsr_model *m, tsr_node *call, struct budget *budget)
+{
+    size_t before = tsr__model_node_ids(m), weight = 1 + spec_count(call) / 8;
+    tsr_status status = tsr__node_inline_here(call);
+    if (status != TSR_OK)
+        return status;
+    size_t work = (tsr__model_node_ids(m) - before + 1) * weight;
+    budget->left = work < budget->left ? budget->left - work : 0;
+    return TSR_OK;
+}
+
 // All calls that there are now.
-static tsr_status inline_round(tsr_model *m, struct arena *a, bool *any)
+static tsr_status inline_round(tsr_model *m, struct arena *a, struct budget *budget, bool *any)
 {
     VEC(tsr_node *) calls = {0};
     for (tsr_node *n = tsr_model_next_node(m, NULL); n && !tsr__in_function(m, n);
@@ -50,27 +98,37 @@ static tsr_status inline_round(tsr_model *m, struct arena *a, bool *any)
         if (slot)
             *slot = n;
     }
-    tsr_status st = a->failed ? TSR_NOMEM : TSR_OK;
-    *any = false;
-    for (size_t i = 0; i < calls.n && st == TSR_OK; i++) {
-        if (tsr__model_node_ids(m) > MAX_NODES)
-            break;
-        st = tsr__node_inline_here(calls.at[i]);
-        *any = true;
+    if (a->failed)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < calls.n; i++) {
+        if (!budget->left)
+            return refuse_growth(calls.at[i], budget);
+        tsr_status status = inline_one(m, calls.at[i], budget);
+        if (status != TSR_OK)
+            return status;
     }
-    return st;
+    *any = calls.n > 0;
+    return TSR_OK;
 }
 
 tsr_status tsr__inline_calls(tsr_model *m)
 {
-    tsr_status st = TSR_OK;
     struct arena a;
     bool any = tsr__has_calls(m);
+    if (!any)
+        return TSR_OK;
+    tsr_status status = tsr__check_recursion(m);
+    if (status != TSR_OK)
+        return status;
+    struct budget budget = budget_of(m);
     tsr__arena_init(&a, tsr_model_session(m));
-    for (int i = 0; i < MAX_ROUNDS && any && st == TSR_OK; i++)
-        st = inline_round(m, &a, &any);
+    for (int i = 0; i < MAX_ROUNDS && any; i++) {
+        status = inline_round(m, &a, &budget, &any);
+        if (status != TSR_OK)
+            break;
+    }
     tsr__arena_free(&a);
-    return st;
+    return status;
 }
 
 bool tsr__calls_left(const tsr_model *m)

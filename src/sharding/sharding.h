@@ -53,8 +53,11 @@ tsr_status tsr__check(tsr_model *m, const char *config, bool remarks) TSR_MUST_U
 
 // The model calls functions of its own that can be replaced by their bodies.
 bool tsr__has_calls(const tsr_model *m);
-// Replaces them, in place. What cannot be replaced stays; no findings but for lack of memory.
+// Replaces them, in place. What cannot be replaced stays. TSR_INVALID with a finding: a function calls itself, or the
+// calls become more nodes than are made for a model of this size.
 tsr_status tsr__inline_calls(tsr_model *m) TSR_MUST_USE;
+// TSR_INVALID with a finding if a function calls itself, directly or through others.
+tsr_status tsr__check_recursion(const tsr_model *m) TSR_MUST_USE;
 bool tsr__calls_left(const tsr_model *m); // some node calls a function
 
 // ---- flow (flow.c, placement.c) ----------------------------------------------------------------
