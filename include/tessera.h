@@ -435,11 +435,22 @@ TSR_API tsr_status tsr_spec_remove(tsr_spec *p);
 /* ---- 5 shardings ------------------------------------------------------------------------------------- */
 
 /* Puts a sharding in the compact notation on value v at node n: {2,1:0,1}, {2,1:(0,1),(2,3)}, {1:0,1},
- * {4/2*16,1:0,1}, S0,R@2x2. Replaces a spec that v has there. The whole text is validated against value and
+ * {4/2*16,1:0,1}, {2,...:0,1}; over a mesh S0,R@2x2, S0R@2x2, ({0},{})@2x2, where without @ the mesh is the grid of the
+ * configuration's topology, or all its devices in a line (SR). Replaces a spec that v has there. The whole text is validated against value and
  * configuration first. A text that does not parse: TSR_MALFORMED; one that does not fit: TSR_INVALID. */
 TSR_API tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const char *text);
-/* The spec in that notation (rank from its value; leading whole dimensions are written). */
+/* The spec in that notation; tsr_node_shard_text reads it again as the same sharding. All dimensions are written: the rank is
+ * that of its value, as declared or as the operators give it. Where neither tells, axes that are counted from the front stand
+ * before "...": {2,...:0,1}. "": the spec says nothing. */
 TSR_API tsr_status tsr_spec_text(const tsr_spec *p, const char **out);
+typedef enum tsr_notation {
+    TSR_NOTATION_TILES = 0, /* {2,1:(0,1),(2,3)} */
+    TSR_NOTATION_MESH = 1,  /* S0,R@2x2; over one axis SR@4 */
+    TSR_NOTATION_SETS = 2,  /* ({0},{})@2x2 */
+} tsr_notation;
+/* The same over a mesh: the grid of the configuration's topology if that gives it, else one of its own. What no mesh gives
+ * (factors, unlike groups, unknown ranks) is written as tiles. */
+TSR_API tsr_status tsr_spec_text_as(const tsr_spec *p, tsr_notation notation, const char **out);
 
 /* One piece of a tensor on one device: [start, stop) in each dimension. */
 typedef struct tsr_box {

@@ -163,6 +163,8 @@ struct planning {
 };
 int cli_planning(struct cli *c, struct planning *p);
 void cli_planning_end(struct planning *p);
+// --notation: how shardings are written; tiles where it is not given. False: no such notation.
+bool cli_notation(const struct cli *c, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.
 bool cli_count_of(const char *text, uint64_t *out);
 // Parses --seconds, --timeout and the like: a positive number.

@@ -149,7 +149,7 @@ static const struct option options[] = {
     {"--remove-config", "NAME", "take a configuration off the model"},
     {"--cascade", NULL, "after --remove-config: with every annotation that names it"},
     {"--shard", "NODE:VALUE=SHARDING",
-     "cut a value at a node: {2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2"},
+     "cut a value at a node: {2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2, SR, ({0},{1})@2x2"},
     {"--unshard", "NODE:VALUE", "take that away again"},
     {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
     {"--delay", "NODE", "a sum of a node that readers take in parts, if they can add them"},
@@ -167,13 +167,17 @@ const struct command cmd_annotate = {
     .name = "annotate",
     .arguments = "MODEL [edits] -o OUT",
     .summary = "write configurations, shardings and stages by hand",
-    .detail = "NODE is a name, a glob over names, one of the node's outputs, or #index; `outer > "
-              "branch > inner` in subgraphs.\n"
-              "SHARDING: cuts per dimension, then the device of each shard. {1,4:0,1,2,3} cuts "
-              "columns in 4; (0,1) is a group\n"
-              "that shares a shard; {1:0,1} duplicates; {4/2*16,1:0,1} cuts 4 heads of 16; "
-              "S0,R@2x2 cuts over a mesh axis.\n"
-              "Without edits OUT has the bytes of MODEL.",
+    .detail =
+        "NODE is a name, a glob over names, one of the node's outputs, or #index; `outer > "
+        "branch > inner` in subgraphs.\n"
+        "SHARDING: cuts per dimension, then the device of each shard. {1,4:0,1,2,3} cuts "
+        "columns in 4; (0,1) is a group\n"
+        "that shares a shard; {1:0,1} duplicates; {4/2*16,1:0,1} cuts 4 heads of 16; "
+        "S0,R@2x2 cuts over a mesh axis; ({0},{})@2x2 is the same. Without @ the mesh is that "
+        "of the configuration's topology,\n"
+        "or all its devices in a line: SR. {2,...} cuts the first dimension, whatever the "
+        "rank.\n"
+        "Without edits OUT has the bytes of MODEL.",
     .example = "tessera annotate tests/models/t5_tiny/model.onnx --config tp2:2 --shard "
                "'node_linear_4:val_140={1,2:0,1}' "
                "--shard 'node_linear_5:val_141={2,1:0,1}' -o /tmp/cut.onnx",

@@ -127,10 +127,12 @@ static const char *config_name(const tsr_node_config *nc)
     return c ? tsr_config_name(c) : "";
 }
 
-static const char *spec_label(const tsr_spec *p, const char *otherwise)
+static const char *spec_label(const struct cli *c, const tsr_spec *p, const char *otherwise)
 {
+    tsr_notation notation = TSR_NOTATION_TILES;
     const char *text = NULL;
-    return tsr_spec_text(p, &text) == TSR_OK ? text : otherwise;
+    (void)cli_notation(c, &notation);
+    return tsr_spec_text_as(p, notation, &text) == TSR_OK ? text : otherwise;
 }
 
 static void count_entry(struct cli *c, void *data, const tsr_node *n, const tsr_node_config *nc)
@@ -147,12 +149,12 @@ static void print_entry(struct cli *c, void *data, const tsr_node *n, const tsr_
     char buffer[128];
     const char *label = node_label(n, buffer, sizeof buffer);
     int64_t stage;
-    (void)c, (void)data;
+    (void)data;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *p = tsr_node_config_spec(nc, i);
         const tsr_value *v = tsr_spec_value(p);
         printf("  %-10s %s:%s %s\n", config_name(nc), label, v ? tsr_value_name(v) : "",
-               spec_label(p, "(does not describe a sharding; see tessera check)"));
+               spec_label(c, p, "(does not describe a sharding; see tessera check)"));
     }
     if (tsr_node_config_stage(nc, &stage))
         printf("  %-10s %s stage %lld\n", config_name(nc), label, (long long)stage);
@@ -242,13 +244,12 @@ static void json_entry(tsr_json *j, const tsr_node *n, const tsr_node_config *nc
 static void json_specs(struct cli *c, void *data, const tsr_node *n, const tsr_node_config *nc)
 {
     tsr_json *j = data;
-    (void)c;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *p = tsr_node_config_spec(nc, i);
         const tsr_value *v = tsr_spec_value(p);
         json_entry(j, n, nc);
         tsr_json_string(j, "value", v ? tsr_value_name(v) : NULL);
-        tsr_json_string(j, "sharding", spec_label(p, NULL));
+        tsr_json_string(j, "sharding", spec_label(c, p, NULL));
         tsr_json_end(j);
     }
 }
@@ -319,6 +320,9 @@ static int print_info_json(struct cli *c, const tsr_model *m, const struct facts
 static int run(struct cli *c)
 {
     tsr_model *m = NULL;
+    tsr_notation notation;
+    if (!cli_notation(c, &notation))
+        return cli_usage(c, "--notation is tiles, mesh or sets");
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
     if (status != TSR_OK)
         return cli_finish(c, status);
@@ -333,11 +337,18 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct option options[] = {
+    {"--notation", "NAME",
+     "of shardings: tiles ({2,1:0,1}, the default), mesh (S0,R@2x2) or sets (({0},{})@2x2)"},
+    END_OF_OPTIONS,
+};
+
 const struct command cmd_info = {
     .name = "info",
     .arguments = "MODEL",
     .summary = "what is in a model, what it weighs, how it is annotated",
     .example = "tessera info tests/models/bert_tiny/model.onnx",
+    .options = options,
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

@@ -238,6 +238,26 @@ bool cli_count_of(const char *text, uint64_t *out)
     return true;
 }
 
+bool cli_notation(const struct cli *c, tsr_notation *out)
+{
+    static const char *const names[] = {
+        [TSR_NOTATION_TILES] = "tiles",
+        [TSR_NOTATION_MESH] = "mesh",
+        [TSR_NOTATION_SETS] = "sets",
+    };
+    const char *given = cli_value(c, "--notation");
+    *out = TSR_NOTATION_TILES;
+    if (!given)
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(given, names[i]) == 0) {
+            *out = (tsr_notation)i;
+            return true;
+        }
+    }
+    return false;
+}
+
 bool cli_number(const char *text, double *out)
 {
     char *end;

@@ -43,6 +43,7 @@ tsr_model *tsr__model_make(tsr_session *s)
         return NULL;
     *m = (tsr_model){.session = s};
     tsr__arena_init(&m->arena, s);
+    tsr__arena_init(&m->kept_ranks, s);
     tsr__map_init(&m->symbols, &m->arena, 0);
     tsr__map_init(&m->config_ids, &m->arena, 0);
     tsr__map_init(&m->fresh, &m->arena, 0);
@@ -63,6 +64,7 @@ void tsr_model_free(tsr_model *m)
     for (size_t i = 0; i < m->held.n; i++)
         tsr__store_drop(m->held.at[i]);
     tsr_session *s = m->session;
+    tsr__arena_free(&m->kept_ranks);
     tsr__arena_free(&m->arena);
     tsr__free(s, m, sizeof(*m));
 }
@@ -299,15 +301,26 @@ void tsr__node_append(tsr_graph *g, tsr_node *n)
         g->flags |= G_LIST;
 }
 
+static void mark_graph(tsr_graph *g, uint32_t bits);
+
 void tsr__touch_node(tsr_node *n, uint32_t bits)
 {
+    if (bits != N_CONFIGS)
+        n->graph->model->n_edits++;
     if ((n->flags & bits) == bits)
         return;
     n->flags |= bits;
-    tsr__touch_graph(n->graph, G_NODES);
+    mark_graph(n->graph, G_NODES);
 }
 
 void tsr__touch_graph(tsr_graph *g, uint32_t bits)
+{
+    g->model->n_edits++;
+    mark_graph(g, bits);
+}
+
+// Marks the graph, and the nodes that hold it, as changed.
+static void mark_graph(tsr_graph *g, uint32_t bits)
 {
     if ((g->flags & bits) == bits && g->model->changed)
         return;
@@ -398,6 +411,24 @@ uint32_t tsr__model_node_ids(const tsr_model *m)
 uint32_t tsr__model_value_ids(const tsr_model *m)
 {
     return m->n_value_ids;
+}
+
+const int *tsr__model_ranks(const tsr_model *m)
+{
+    return m->ranks_n_edits == m->n_edits ? m->ranks : NULL;
+}
+
+tsr_status tsr__model_keep_ranks(tsr_model *m, const int *ranks)
+{
+    tsr__arena_free(&m->kept_ranks);
+    tsr__arena_init(&m->kept_ranks, m->session);
+    int *kept = ARENA_ARRAY(&m->kept_ranks, int, (size_t)m->n_value_ids + 1);
+    m->ranks = kept;
+    m->ranks_n_edits = m->n_edits;
+    if (!kept)
+        return TSR_NOMEM;
+    memcpy(kept, ranks, m->n_value_ids * sizeof *kept);
+    return TSR_OK;
 }
 struct str tsr__value_str(const tsr_value *v)
 {

@@ -294,6 +294,10 @@ struct tsr_model {
     const struct symbol *last_op;
     uint32_t n_node_ids, n_value_ids;
     bool has_subgraphs;
+    uint64_t n_edits;        // of anything but annotations
+    struct arena kept_ranks; // holds `ranks`
+    const int *ranks;        // by value id, as another room found them; NULL: nothing is kept
+    uint64_t ranks_n_edits;  // n_edits when they were found
 };
 
 extern const tsr_value tsr__no_value; // what a removed name maps to

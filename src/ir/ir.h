@@ -17,6 +17,11 @@ uint32_t tsr__value_id(const tsr_value *v);
 uint32_t tsr__model_node_ids(const tsr_model *m);
 uint32_t tsr__model_value_ids(const tsr_model *m);
 
+// Ranks by value id (-1: not known) that another room has found, kept with the model until anything but its annotations
+// changes. NULL: none are kept. Keeping copies the list, which has one rank for each value id.
+const int *tsr__model_ranks(const tsr_model *m);
+tsr_status tsr__model_keep_ranks(tsr_model *m, const int *ranks) TSR_MUST_USE;
+
 struct str tsr__value_str(const tsr_value *v);
 struct str tsr__node_str(const tsr_node *n); // name
 struct str tsr__node_op_str(const tsr_node *n);

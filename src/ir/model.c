@@ -152,6 +152,7 @@ tsr_status tsr_model_set_opset(tsr_model *m, const char *domain, int64_t version
     }
     o->version = version;
     o->changed = m->opsets_changed = m->changed = true;
+    m->n_edits++;
     return model_status(m);
 }
 

@@ -30,6 +30,8 @@ struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *
 struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
 // The same; of a sequence or an optional value, what is true of all its elements.
 struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v);
+// By value id the rank of each value, or of a list's elements; -1: not known. Room for tsr__model_value_ids.
+void tsr__shapes_ranks(const struct shapes *s, int *ranks);
 // A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
 bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap

@@ -453,6 +453,14 @@ struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v)
     return known ? s->at[id] : (struct shape){.rank = -1};
 }
 
+void tsr__shapes_ranks(const struct shapes *s, int *ranks)
+{
+    for (uint32_t id = 0; id < s->n; id++) {
+        bool known = s->at[id].rank >= 0 && s->form[id] != VALUE_OTHER;
+        ranks[id] = known ? s->at[id].rank : -1;
+    }
+}
+
 bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v)
 {
     uint32_t id = tsr__value_id(v);

@@ -14,9 +14,9 @@
 
 // ---- notation (notation.c) ---------------------------------------------------------------------
 
-// Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1} and S0,R@2x2[:devices] into a
-// layout of that rank (leading whole dimensions may be left out of {..}; rank -1: as many as
-// written). sizes (may be NULL) are the dimensions where known, for checking factor products.
+// Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1}, and over a mesh S0,R@2x2[:devices] S0R@2x2 ({0},{})@2x2,
+// into a layout of that rank (leading whole dimensions may be left out of {..}, and "..." stands for whole dimensions
+// anywhere; rank -1: as many as written). sizes (may be NULL) are the dimensions where known, for checking factor products.
 // *suppressed counts `-1` entries (they own nothing). On failure *wrong says what and at which
 // byte. TSR_MALFORMED: not the notation; TSR_INVALID: does not fit.
 struct notation_error {
@@ -26,12 +26,49 @@ struct notation_error {
 tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong) TSR_MUST_USE;
+// The same for those who know more, or ask for more.
+#define NOTATION_MAX_MESH 10 // axes are single digits
+struct notation_mesh {
+    int64_t sizes[NOTATION_MAX_MESH];
+    int n;
+};
+struct notation_ask {
+    int rank;
+    const int64_t *sizes;
+    const struct notation_mesh *mesh; // that a text without @ means; NULL: it must have one
+};
+struct notation_answer {
+    struct tile_layout *layout;
+    int suppressed;
+    bool dots; // "..." was written,
+    int front; // behind so many entries, which are the first dimensions; the others are the last ones
+};
+tsr_status tsr__notation_read(struct arena *a, struct str text, const struct notation_ask *ask,
+                              struct notation_answer *out,
+                              struct notation_error *wrong) TSR_MUST_USE;
 // The canonical text of a layout (loop order is normalised to dimension order). Out of memory: the
-// arena has failed, and the text is empty.
+// arena has failed, and the text is empty. (notation_print.c)
 struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
+// The same with "..." behind the first `front` entries: of a value whose rank is not known.
+struct str tsr__notation_print_open(struct arena *a, const struct tile_layout *l, int front);
+// The same over a mesh, if the layout is one that a mesh makes; else as tsr__notation_print. mesh: tried first; NULL: the
+// cuts themselves, and the copies of a shard, are the axes. (print_mesh.c)
+enum notation_style {
+    NOTATION_TILES, // {2,1:(0,1),(2,3)}
+    NOTATION_MESH,  // S0,R@2x2
+    NOTATION_SETS,  // ({0},{})@2x2
+};
+struct str tsr__notation_print_mesh(struct arena *a, const struct tile_layout *l,
+                                    const struct notation_mesh *mesh, enum notation_style style);
 // What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and
 // parse are inverse.
 bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
+
+// The mesh of a configuration: the grid of its topology, which stands as "2x2" in the model's metadata beside it, else all
+// devices in a line (mesh.n 0: there are none, or too many). Out of memory: the arena has failed. (config_mesh.c)
+#define META_MESH "ai.tessera.mesh." // and the name of the configuration
+void tsr__config_mesh(struct arena *a, const tsr_model *m, const tsr_config *c,
+                      struct notation_mesh *mesh);
 
 // ---- specs (spec.c) ----------------------------------------------------------------------------
 

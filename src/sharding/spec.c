@@ -151,9 +151,13 @@ static bool dim_is_cut(const struct tile_dim *d)
     return false;
 }
 
-// The axis is counted from the front, or (from_back of it dimensions) from the back.
-static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis, int from_back,
-                            const struct tile_dim *d)
+// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the back.
+struct counting {
+    int front, rank;
+};
+
+static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis,
+                            const struct counting *counting, const struct tile_dim *d)
 {
     tsr_dim sizes[TILE_MAX_FACTORS], real = {-1, ""};
     int64_t cuts[TILE_MAX_FACTORS], known[TILE_MAX_FACTORS];
@@ -167,7 +171,8 @@ static tsr_status write_dim(tsr_spec *p, const tsr_value *v, int axis, int from_
     }
     if (d->n == 1)
         sizes[0] = real;
-    return tsr_spec_add_dim(p, axis - from_back, sizes, cuts, (size_t)d->n);
+    int written = axis < counting->front ? axis : axis - counting->rank;
+    return tsr_spec_add_dim(p, written, sizes, cuts, (size_t)d->n);
 }
 
 // The device list: a device where a shard has one owner, else a group.
@@ -188,14 +193,19 @@ static tsr_status write_owners(struct arena *a, tsr_spec *p, const struct tile_l
 }
 
 static tsr_status write_spec(struct arena *a, tsr_spec *p, const tsr_value *v,
-                             const struct tile_layout *l, int from_back)
+                             const struct tile_layout *l, const struct counting *counting)
 {
     struct tile_layout *o = tsr__layout_ordered(a, l);
     tsr_status status = o ? write_owners(a, p, o) : TSR_NOMEM;
-    for (int d = 0; status == TSR_OK && d < l->rank; d++)
+    if (status != TSR_OK)
+        return status;
+    for (int d = 0; d < l->rank; d++) {
         if (dim_is_cut(&o->dims[d]))
-            status = write_dim(p, v, d, from_back, &o->dims[d]);
-    return status;
+            status = write_dim(p, v, d, counting, &o->dims[d]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
 }
 
 static tsr_spec *old_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v)
@@ -208,14 +218,14 @@ static tsr_spec *old_spec(const tsr_node *n, const tsr_config *c, const tsr_valu
 }
 
 static tsr_status replace_spec(tsr_node *n, tsr_config *c, tsr_value *v,
-                               const struct tile_layout *l, int from_back)
+                               const struct tile_layout *l, const struct counting *counting)
 {
     tsr_spec *old = old_spec(n, c, v), *p = tsr_node_add_spec(n, c, v);
     if (!p)
         return TSR_NOMEM;
     struct arena scratch;
     tsr__arena_init(&scratch, tsr_model_session(tsr_graph_model(tsr_node_graph(n))));
-    tsr_status status = write_spec(&scratch, p, v, l, from_back);
+    tsr_status status = write_spec(&scratch, p, v, l, counting);
     tsr__arena_free(&scratch);
     if (status != TSR_OK) {
         (void)tsr_spec_remove(p); // the old one stays
@@ -226,7 +236,7 @@ static tsr_status replace_spec(tsr_node *n, tsr_config *c, tsr_value *v,
 
 tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v, const struct tile_layout *l)
 {
-    return replace_spec(n, c, v, l, 0);
+    return replace_spec(n, c, v, l, &(struct counting){l->rank, l->rank});
 }
 
 // ---- as text -----------------------------------------------------------------------------------
@@ -298,16 +308,22 @@ static tsr_status shard_text(struct arena *a, tsr_node *n, tsr_value *v, tsr_con
     int64_t *sizes = shape.rank > 0 ? ARENA_ARRAY(a, int64_t, (size_t)shape.rank) : NULL;
     for (int d = 0; sizes && d < shape.rank; d++)
         sizes[d] = shape.dims[d].value;
-    struct tile_layout *l = NULL;
+    struct notation_mesh mesh = {.n = 0};
+    tsr__config_mesh(a, tsr_graph_model(tsr_node_graph(n)), c, &mesh);
+    if (a->failed)
+        return TSR_NOMEM;
+    struct notation_ask ask = {shape.rank, sizes, mesh.n ? &mesh : NULL};
+    struct notation_answer answer;
     struct notation_error wrong = {0};
-    tsr_status status = tsr__notation_parse(a, text, shape.rank, sizes, &l, NULL, &wrong);
+    tsr_status status = tsr__notation_read(a, text, &ask, &answer, &wrong);
     if (status != TSR_OK)
         return tsr__notation_wrong(s, &at, status, text, &wrong);
-    if (!owners_fit(s, a, &at, c, l))
+    if (!owners_fit(s, a, &at, c, answer.layout))
         return TSR_INVALID;
-    // Entries of a text belong to the last dimensions; where the rank is not known, that is what is
-    // written.
-    return replace_spec(n, c, v, l, shape.rank < 0 ? l->rank : 0);
+    // Entries of a text belong to the last dimensions, those before "..." to the first; where the rank is not known, that is
+    // what is written.
+    struct counting counting = {shape.rank < 0 ? answer.front : shape.rank, answer.layout->rank};
+    return replace_spec(n, c, v, answer.layout, &counting);
 }
 
 tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const char *text)
@@ -336,26 +352,123 @@ tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const c
     return status;
 }
 
+// ---- to text ------------------------------------------------------------------------------------
+
+// The rank of a value that declares none, as the operators give it; -1: not known. All ranks are found at once and kept with
+// the model, so that printing many specs costs one inference.
+static tsr_status inferred_rank(tsr_model *m, const tsr_value *v, int *out)
+{
+    uint32_t id = tsr__value_id(v), n = tsr__model_value_ids(m);
+    *out = -1;
+    if (!tsr_value_graph(v) || id >= n)
+        return TSR_OK;
+    if (!tsr__model_ranks(m)) {
+        struct arena a;
+        tsr__arena_init(&a, tsr_model_session(m));
+        struct shapes *shapes = tsr__shapes_new(&a, m);
+        int *ranks = ARENA_ARRAY(&a, int, (size_t)n + 1);
+        tsr_status status = TSR_NOMEM;
+        if (shapes && ranks) {
+            tsr__shapes_ranks(shapes, ranks);
+            status = tsr__model_keep_ranks(m, ranks);
+        }
+        tsr__arena_free(&a);
+        if (status != TSR_OK)
+            return status;
+    }
+    *out = tsr__model_ranks(m)[id];
+    return TSR_OK;
+}
+
+// The shape that a spec is printed for. Where nothing tells the rank, it is as large as the listed axes need, and *front of
+// its dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+static tsr_status printed_shape(struct arena *a, tsr_model *m, const tsr_spec *p,
+                                struct shape *shape, int *front)
+{
+    tsr_value *v = tsr_spec_value(p);
+    int64_t first = 0, last = 0;
+    *shape = (struct shape){.rank = -1};
+    *front = -1;
+    if (v)
+        *shape = tsr__declared_shape(a, v);
+    if (v && shape->rank < 0) {
+        tsr_status status = inferred_rank(m, v, &shape->rank);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < tsr_spec_dim_count(p); i++) {
+        int64_t axis = tsr_spec_dim_axis(p, i);
+        if (axis >= first)
+            first = axis < TILE_MAX_RANK ? axis + 1 : TILE_MAX_RANK + 1;
+        if (axis < -last)
+            last = axis > -TILE_MAX_RANK ? -axis : TILE_MAX_RANK + 1;
+    }
+    if (shape->rank < 0 && first + last <= TILE_MAX_RANK) {
+        shape->rank = (int)(first + last);
+        *front = first ? (int)first : -1;
+    }
+    if (shape->rank > 0 && !shape->dims) { // of sizes that are not known
+        tsr_dim *dims = ARENA_ARRAY(a, tsr_dim, (size_t)shape->rank);
+        if (!dims)
+            return TSR_NOMEM;
+        for (int d = 0; d < shape->rank; d++)
+            dims[d] = (tsr_dim){-1, ""};
+        shape->dims = dims;
+    }
+    return TSR_OK;
+}
+
+// In the arena; "": the spec says nothing.
+static tsr_status spec_text(struct arena *a, tsr_model *m, const tsr_spec *p,
+                            enum notation_style style, struct str *out)
+{
+    struct shape shape;
+    struct tile_layout *l = NULL;
+    struct notation_mesh mesh = {.n = 0};
+    int front;
+    *out = STR("");
+    tsr_status status = printed_shape(a, m, p, &shape, &front);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__spec_layout(a, p, &shape, false, &l);
+    if (status != TSR_OK || !l)
+        return status;
+    tsr_config *c = tsr__spec_config(p);
+    if (c)
+        tsr__config_mesh(a, m, c, &mesh);
+    if (front >= 0)
+        *out = tsr__notation_print_open(a, l, front);
+    else
+        *out = tsr__notation_print_mesh(a, l, mesh.n ? &mesh : NULL, style);
+    return a->failed ? TSR_NOMEM : TSR_OK;
+}
+
 tsr_status tsr_spec_text(const tsr_spec *p, const char **out)
 {
+    return tsr_spec_text_as(p, TSR_NOTATION_TILES, out);
+}
+
+tsr_status tsr_spec_text_as(const tsr_spec *p, tsr_notation notation, const char **out)
+{
+    static const enum notation_style styles[] = {
+        [TSR_NOTATION_TILES] = NOTATION_TILES,
+        [TSR_NOTATION_MESH] = NOTATION_MESH,
+        [TSR_NOTATION_SETS] = NOTATION_SETS,
+    };
     tsr_model *m = tsr_graph_model(tsr_node_graph(tsr__spec_node(p)));
-    tsr_value *v = tsr_spec_value(p);
-    struct tile_layout *l = NULL;
+    if ((size_t)notation >= TSR_COUNT(styles))
+        return TSR_INVALID;
     struct arena a;
+    struct str text;
     tsr__arena_init(&a, tsr_model_session(m));
-    struct shape shape = {.rank = -1};
-    if (v)
-        shape = tsr__declared_shape(&a, v);
-    struct str text = STR("");
-    tsr_status status = tsr__spec_layout(&a, p, &shape, false, &l);
-    if (status == TSR_OK && l)
-        text = tsr__notation_print(&a, l);
+    tsr_status status = spec_text(&a, m, p, styles[notation], &text);
     if (status == TSR_OK)
         text = tsr__arena_str(tsr__model_arena(m), text);
-    if (status == TSR_OK && (!text.p || a.failed))
-        status = TSR_NOMEM;
     tsr__arena_free(&a);
-    if (status == TSR_OK)
-        *out = text.p;
-    return status;
+    if (status != TSR_OK)
+        return status;
+    if (!text.p)
+        return TSR_NOMEM;
+    *out = text.p;
+    return TSR_OK;
 }

@@ -221,6 +221,22 @@ def test_info(d):
     check("info as text", rc == 0 and "mm:W {2,1:0,1}" in text and "2 devices: CPU, NPU" in text and "W " in text, text)
 
 
+def test_notation(d):
+    """What info prints is what annotate reads: in every notation, of values whose rank only inference knows."""
+    rc, err, out = annotate(d, "--config", "c:4", "--shard", "#1:y=SR", "--shard", "mm2:o={2,...:0,1}", "--shard", "mm:x=({},{0,1})@2x2")
+    check("mesh strings are read", rc == 0, err)
+    first = specs(out) if rc == 0 else {}
+    shown = {n: call("info", out, "--json", "--notation", n) for n in ("tiles", "mesh", "sets")}
+    check("no such notation", call("info", out, "--notation", "mash")[0] == 2)
+    for notation, want in (("tiles", "{4,1:0,1,2,3}"), ("mesh", "SR@4"), ("sets", "({0},{})@4")):
+        rc, text, err = shown[notation]
+        found = json.loads(text)["shardings"] if rc == 0 else []
+        check("info --notation " + notation, any(s["sharding"] == want for s in found), text + err)
+        rc, err, out = annotate(d, "--config", "c:4", *[w for s in found for w in ("--shard", '"#%d":"%s"=%s' % (s["index"], s["value"], s["sharding"]))])
+        plain = lambda path: {k: (v[0], [(axis % 2, n) for axis, n in v[1]]) for k, v in specs(path).items()}
+        check("read again from " + notation, rc == 0 and len(first) == 3 and plain(out) == {k: (v[0], [(axis % 2, n) for axis, n in v[1]]) for k, v in first.items()}, (err, first))
+
+
 def test_check_and_explain(d):
     m = onnx.load(os.path.join(d, "m.onnx"))
     m.ir_version = 11
@@ -607,6 +623,7 @@ with tempfile.TemporaryDirectory() as d:
     test_annotate(d)
     test_refused(d)
     test_info(d)
+    test_notation(d)
     test_check_and_explain(d)
     test_completion(d)
     test_tensor(d)

@@ -148,7 +148,7 @@ static const struct wrong WRONG[] = {
     {"{1,2*5/2:0,1}", 2, 8, TSR_INVALID, 3,
      "the factors do not make the 8 elements of dimension 1"},
     {"{6/2,1}", 2, 8, TSR_INVALID, 1, "the factors do not make the 8 elements of dimension 0"},
-    {"S", 1, -1, TSR_MALFORMED, 1, "expected the number of a mesh axis after S"},
+    {"S", 1, -1, TSR_MALFORMED, 1, "expected , or @ and the shape of the mesh"},
     {"S0", 1, -1, TSR_MALFORMED, 2, "expected , or @ and the shape of the mesh"},
     {"S0,@2", 2, -1, TSR_MALFORMED, 3, "expected R (whole) or S with the numbers of mesh axes"},
     {"S0@", 1, -1, TSR_MALFORMED, 3, "expected the size of a mesh axis"},

@@ -241,7 +241,10 @@ static void a_rank_that_is_not_known_is_told(void **state)
     assert_int_equal(tsr_spec_add_dim(p, -1, NULL, I(2), 1), TSR_OK);
     assert_string_equal(read_text(b, p), "{2:0,1}");
     assert_int_equal(tsr_spec_add_dim(p, 0, NULL, I(2), 1), TSR_OK);
-    assert_string_equal(read_text(b, p), "refused");
+    assert_string_equal(read_text(b, p), "{2,...,2:0,2,1,3}");
+    struct tile_layout *none = NULL;
+    assert_int_equal(tsr__spec_layout(&b->arena, p, &(struct shape){.rank = -1}, false, &none),
+                     TSR_INVALID);
     assert_true(found(b->session, "spec-rank-unknown"));
     set_shape(s.x, 2, I(8, 6));
     assert_string_equal(read_text(b, p), "{2,2:0,2,1,3}");

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// config_mesh.c - the mesh that shardings such as SR are meant over: what the metadata says of a configuration, else a line.
+#include "sharding/sharding.h"
+
+// "2x4" into sizes that multiply to that many devices. False: it is no such text.
+static bool read_sides(struct str text, int64_t devices, struct notation_mesh *mesh)
+{
+    int64_t all = 1;
+    size_t at = 0;
+    mesh->n = 0;
+    while (at <= text.n) {
+        size_t end = at;
+        while (end < text.n && text.p[end] != 'x')
+            end++;
+        int64_t side;
+        if (mesh->n == NOTATION_MAX_MESH ||
+            !tsr__str_int((struct str){text.p + at, end - at}, &side))
+            return false;
+        if (side < 1 || !mul_ok(all, side, &all) || all > devices)
+            return false;
+        mesh->sizes[mesh->n++] = side;
+        at = end + 1;
+    }
+    return all == devices;
+}
+
+void tsr__config_mesh(struct arena *a, const tsr_model *m, const tsr_config *c,
+                      struct notation_mesh *mesh)
+{
+    int64_t devices = tsr_config_devices(c);
+    mesh->n = 0;
+    if (devices < 1 || devices > TILE_MAX_SHARDS)
+        return;
+    struct str key = tsr__arena_printf(a, META_MESH "%s", tsr_config_name(c));
+    const char *text = key.p ? tsr_model_metadata(m, key.p) : NULL;
+    if (!text || !read_sides(str_of(text), devices, mesh))
+        *mesh = (struct notation_mesh){.sizes = {devices}, .n = 1};
+}

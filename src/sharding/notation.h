@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// notation.h - private to the notation: the parser that its two forms (tilings in notation.c, meshes in notation_mesh.c)
+// share, and the words that both are made of.
+#ifndef TSR_SHARDING_NOTATION_H
+#define TSR_SHARDING_NOTATION_H
+
+#include "sharding/sharding.h"
+
+struct parser {
+    struct arena *arena;
+    struct str text;
+    size_t at;
+    const struct notation_ask *ask;
+    int suppressed;
+    struct notation_error *wrong;
+    tsr_status status; // of the first thing that is wrong
+
+    struct tile_dim dims[TILE_MAX_RANK];
+    size_t dim_at[TILE_MAX_RANK]; // byte where the entry begins
+    int n_dims;
+    int dots; // entries before "..."; -1: it is not written
+    VEC(struct tile_owner) pairs;
+};
+
+// ---- notation.c
+
+// Notes the first thing that is wrong, at that byte; always false.
+bool tsr__parser_fail(struct parser *p, tsr_status status, size_t at, const char *what);
+bool tsr__parser_malformed(struct parser *p, const char *what); // at the place that was reached
+#define PARSER_INVALID(p, at, ...)                                                                 \
+    tsr__parser_fail(p, TSR_INVALID, at, tsr__arena_printf((p)->arena, __VA_ARGS__).p)
+
+// The next character that is no blank (0: the end), and whether it is that one, which is then passed.
+char tsr__parser_peek(struct parser *p);
+bool tsr__parser_accept(struct parser *p, char c);
+// A number without sign; what is meant by it, if there is none.
+bool tsr__parser_number(struct parser *p, const char *expected, int64_t *out);
+// A device, or -1 for none.
+bool tsr__parser_device(struct parser *p, int64_t *out);
+// Passes "..." if it stands here: *found. False: it is written wrongly or twice.
+bool tsr__parser_dots(struct parser *p, bool *found);
+bool tsr__parser_own(struct parser *p, int64_t shard, int64_t device);
+// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
+// wanted one.
+bool tsr__parser_fit_rank(struct parser *p, bool leading);
+
+// ---- notation_mesh.c
+
+bool tsr__parser_mesh(struct parser *p);
+
+#endif
