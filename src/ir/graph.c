@@ -258,3 +258,76 @@ bool tsr__value_is_other(const tsr_value *v)
     const struct vtype *t = type_of(v);
     return t && t->other.n > 0;
 }
+
+// ---- names of nodes ----------------------------------------------------------------------------
+
+// A name that no node in `taken` has: the node's own with the lowest number behind it that is free from *count on.
+static struct str free_name(tsr_model *m, struct map *taken, struct str name, uintptr_t *count)
+{
+    for (;;) {
+        struct str try = tsr__arena_printf(&m->arena, STR_FMT "_%llu", STR_ARG(name),
+                                           (unsigned long long)++*count);
+        if (m->arena.failed || !tsr__map_get(taken, try))
+            return try;
+    }
+}
+
+// The map counts, for each name, the nodes that have asked for it: the first keeps it. All names are taken before
+// any is given, so that "mm_1" is not given to the second "mm" where a later node of the model is called so.
+static tsr_status part_names(tsr_graph *g, struct arena *scratch)
+{
+    struct map taken;
+    tsr__map_init(&taken, scratch, tsr_graph_node_count(g));
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
+        void **slot = n->name.n ? tsr__map_at(&taken, n->name) : NULL;
+        if (slot && !*slot)
+            *slot = n;
+    }
+    struct map counts;
+    tsr__map_init(&counts, scratch, 0);
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
+        if (!n->name.n || !(n->flags & N_NEW) || tsr__map_get(&taken, n->name) == n)
+            continue;
+        void **slot = tsr__map_at(&counts, n->name);
+        uintptr_t count = slot ? (uintptr_t)*slot : 0;
+        struct str name = free_name(g->model, &taken, n->name, &count);
+        void **own = tsr__map_at(&taken, name);
+        if (!slot || !own || g->model->arena.failed)
+            return TSR_NOMEM;
+        *slot = (void *)count;
+        *own = n;
+        n->name = name;
+    }
+    return scratch->failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status body_names(tsr_node *n)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(n); i++) {
+        const tsr_attr *a = tsr_node_attr(n, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(a); k++) {
+            tsr_status st = tsr__graph_part_names(tsr_attr_graph(a, k));
+            if (st != TSR_OK)
+                return st;
+        }
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__graph_part_names(tsr_graph *g)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, g->model->session);
+    tsr_status st = part_names(g, &scratch);
+    tsr__arena_free(&scratch);
+    if (st != TSR_OK)
+        return st;
+    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
+        if (!(n->flags & N_GRAPHS))
+            continue;
+        st = body_names(n);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}

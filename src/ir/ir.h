@@ -100,6 +100,9 @@ struct call_memo {
 struct call_memo *tsr__function_memo(tsr_function *f);
 // Name not yet used in g, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
+// Nodes of g and of the bodies in it that share their name with an earlier node of their graph get a name of their
+// own, "mm_1" say: engines refuse graphs in which two nodes have one name. Nodes without a name stay so.
+tsr_status tsr__graph_part_names(tsr_graph *g) TSR_MUST_USE;
 // The texts of a tensor of texts, in the arena, as many as its shape says; views into the model.
 tsr_status tsr__tensor_texts(const tsr_tensor *t, struct arena *a,
                              const struct str **out) TSR_MUST_USE;

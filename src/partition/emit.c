@@ -525,5 +525,7 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts)
         st = p->microsoft ? tsr__dialect_outputs(&parts[r]) : add_token_output(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = lower_opset(&parts[r]);
+    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
+        st = tsr__graph_part_names(parts[r].graph);
     return st;
 }

@@ -260,6 +260,26 @@ def strided_pieces():
 
 
 @case
+def projection_in_slices():
+    """A fused projection, read in three windows that are made where they are needed: three nodes, of which one has its name."""
+    m = model([node("MatMul", ["x", "w"], ["v"], name="qkv"), node("Relu", ["p0"], ["r"], name="qkv_1")]
+              + [node("Slice", ["v", "b%d" % k, "e%d" % k, "a"], ["p%d" % k], name="sl%d" % k) for k in range(3)], [info("x", T.FLOAT, [4, 6])],
+              [info("r", T.FLOAT, [4, 8])] + [info("p%d" % k, T.FLOAT, [4, 8]) for k in range(3)],
+              [tensor(f4(6, 24), "w"), tensor(np.array([1]), "a")] + [tensor(np.array([8 * k]), "b%d" % k) for k in range(3)]
+              + [tensor(np.array([8 * k + 8]), "e%d" % k) for k in range(3)])
+    m.graph.node.append(m.graph.node.pop(1))
+    return m, 2, {"sl%d:p%d" % (k, k): "{1,2:0,1}" for k in range(3)}, {"x": f4(4, 6)}, None
+
+
+@case
+def named_as_an_output():
+    """A node that has the name of an output that a node of ours gives."""
+    m = model([node("Relu", ["x"], ["h"], name="y"), node("Neg", ["h"], ["y"], name="other")], [info("x", T.FLOAT, [4, 6])],
+              [info("y", T.FLOAT, [4, 6])])
+    return m, 2, {"y:h": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
+
+
+@case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])
