@@ -103,7 +103,7 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *t, tsr_value *v
     w->value = value;
     w->store = t->store ? t->store : t->model->store;
     w->data_ready = false;
-    if (t->body.n && !t->replaced) {
+    if (t->sparse.n || (t->body.n && !t->replaced)) {
         w->decoded = false;
         return w;
     }
@@ -346,6 +346,14 @@ static void clone_ports(struct cloner *c, tsr_graph *to, const tsr_graph *from)
             return;
         *slot = twin;
         twin->tensor = clone_tensor(c->to, from->initializers.at[i]->tensor, twin);
+    }
+    for (size_t i = 0; i < from->sparse.n; i++) {
+        tsr_value **slot = vec_push(&c->to->arena, &to->sparse);
+        tsr_value *twin = tsr__twin(c, from->sparse.at[i]);
+        if (!slot || !twin)
+            return;
+        *slot = twin;
+        twin->tensor = clone_tensor(c->to, from->sparse.at[i]->tensor, twin);
     }
 }
 

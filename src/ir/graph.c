@@ -40,7 +40,7 @@ size_t tsr_graph_output_count(const tsr_graph *g)
 }
 size_t tsr_graph_initializer_count(const tsr_graph *g)
 {
-    return g->initializers.n;
+    return g->initializers.n + g->sparse.n;
 }
 
 tsr_value *tsr_graph_input(const tsr_graph *g, size_t i)
@@ -55,7 +55,10 @@ tsr_value *tsr_graph_output(const tsr_graph *g, size_t i)
 
 tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i)
 {
-    return i < g->initializers.n ? g->initializers.at[i] : NULL;
+    if (i < g->initializers.n)
+        return g->initializers.at[i];
+    i -= g->initializers.n;
+    return i < g->sparse.n ? g->sparse.at[i] : NULL;
 }
 
 tsr_value *tsr_graph_value(const tsr_graph *g, const char *name)

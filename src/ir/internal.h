@@ -130,6 +130,7 @@ struct tsr_tensor {
     const tsr_node *node; // whose attribute it is, else NULL
     struct str whole;     // field it came from; empty: made by a call
     struct str body;
+    struct str sparse;   // not empty: body of a sparse tensor, and the one above is empty
     struct store *store; // that body is a view of, if it is another model's
     tsr_status status;   // of the last attempt to get its data
     bool decoded, external, has_raw, data_ready;
@@ -185,7 +186,7 @@ struct tsr_graph {
     tsr_value *values, *last_value;
     VEC(struct port) inputs;
     VEC(struct port) outputs;
-    VEC(tsr_value *) initializers;
+    VEC(tsr_value *) initializers, sparse; // of the latter, each stays in the field that it came from
     uint32_t flags;
 };
 

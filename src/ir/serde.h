@@ -15,4 +15,8 @@ static inline struct str tsr__field_body(struct str whole)
     return whole.n && tsr__wire_next(&c, &f) ? f.bytes : (struct str){"", 0};
 }
 
+// Shape and elements of a sparse tensor (serde_sparse.c); bytes: what the elements take, zeros included.
+void tsr__sparse_decode(tsr_tensor *t);
+tsr_status tsr__sparse_load(tsr_tensor *t, int64_t bytes) TSR_MUST_USE;
+
 #endif

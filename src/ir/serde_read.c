@@ -225,13 +225,24 @@ static void read_initializer(tsr_graph *g, const struct wire_field *f)
 
 static void read_sparse(tsr_graph *g, struct str body)
 {
+    tsr_model *m = g->model;
     struct str values = tsr__wire_bytes(body, F_SPARSE_TENSOR_VALUES, NULL);
     struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
     tsr_value *v = tsr__graph_own(g, name);
     if (!v || !(v->flags & V_INPUT))
         v = tsr__value_define(g, name);
-    if (v)
-        v->flags |= V_SPARSE;
+    if (!v)
+        return;
+    v->flags |= V_SPARSE;
+    if (v->tensor || !body.n) // a dense one has its name too
+        return;
+    tsr_tensor *t = ARENA_NEW(&m->arena, tsr_tensor);
+    tsr_value **slot = vec_push(&m->arena, &g->sparse);
+    if (!t || !slot)
+        return;
+    *t = (tsr_tensor){.model = m, .value = v, .sparse = body};
+    v->tensor = t;
+    *slot = v;
 }
 
 // Where the fields of one number lie: mostly one stretch of a graph.

@@ -31,6 +31,10 @@ void tsr__tensor_decode(tsr_tensor *t)
     if (t->decoded)
         return;
     t->decoded = true;
+    if (t->sparse.n) {
+        tsr__sparse_decode(t);
+        return;
+    }
     int64_t type = 0, location = 0;
     tsr__wire_int(t->body, F_TENSOR_DATA_TYPE, &type);
     tsr__wire_int(t->body, F_TENSOR_DATA_LOCATION, &location);
@@ -323,6 +327,8 @@ static tsr_status load(tsr_tensor *t)
         t->data = "";
         return TSR_OK;
     }
+    if (t->sparse.n)
+        return tsr__sparse_load(t, bytes);
     if (t->external)
         return load_external(t, bytes);
     if (!t->has_raw)

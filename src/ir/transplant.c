@@ -134,7 +134,7 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const c
     if (!from || check_outputs(g, &text, 1) != TSR_OK)
         return NULL;
     tsr__tensor_decode(from);
-    bool inside = from->external && from->type != TSR_STRING;
+    bool inside = (from->external || from->sparse.n) && from->type != TSR_STRING;
     if (inside && tsr__tensor_ready(from) != TSR_OK)
         return NULL;
     if (m != from->model)
@@ -162,6 +162,7 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const c
         t->raw = (struct str){from->data, from->bytes};
         t->has_raw = t->replaced = true;
         t->external = false;
+        t->sparse = (struct str){NULL, 0};
     }
     w->tensor = t;
     *slot = w;

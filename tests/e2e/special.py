@@ -279,6 +279,26 @@ def named_as_an_output():
     return m, 2, {"y:h": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
 
 
+def sparse(name, dense, coordinates):
+    at = np.flatnonzero(dense)
+    indices = np.stack(np.unravel_index(at, dense.shape), 1) if coordinates else at
+    return helper.make_sparse_tensor(tensor(dense.reshape(-1)[at], name), tensor(indices.astype("i8"), name + "_at"), dense.shape)
+
+
+@case
+def sparse_weights():
+    """Weights of which the zeros are not stored: cut by columns, cut by rows, whole, and one in a branch."""
+    thin = lambda *dims: (f4(*dims) * (rng.random(dims) < 0.3)).astype("f4")
+    branch = lambda name, x, w: helper.make_graph([node("MatMul", [x, w], [name], name="in_" + name)], name, [], [info(name, T.FLOAT, [3, 6])])
+    one, other = branch("one", "c", "w3"), branch("other", "a", "w1")
+    one.sparse_initializer.append(sparse("w3", thin(6, 6), True))
+    m = model([node("MatMul", ["x", "w0"], ["a"], name="up"), node("MatMul", ["a", "w1"], ["b"], name="down"), node("Add", ["b", "w2"], ["c"], name="bias"),
+               node("If", ["on"], ["y"], name="if", then_branch=one, else_branch=other)],
+              [info("x", T.FLOAT, [3, 6]), info("on", T.BOOL, [])], [info("y", T.FLOAT, [3, 6])])
+    m.graph.sparse_initializer.extend([sparse("w0", thin(6, 8), False), sparse("w1", thin(8, 6), True), sparse("w2", thin(1, 6), False)])
+    return m, 2, {"up:w0": "{1,2:0,1}", "down:w1": "{2,1:0,1}"}, {"x": f4(3, 6), "on": np.array(True)}, None, {"reader": False}
+
+
 @case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""

@@ -339,6 +339,83 @@ static void test_made_here(void **state)
     assert_int_equal(tsr_tensor_bytes(far), 24);
 }
 
+// ---- sparse tensors
+
+static struct msg int64s(int64_t first, int64_t second, const int64_t *values)
+{
+    struct msg t = {.n = 0};
+    msg_int(&t, 1, first);
+    if (second)
+        msg_int(&t, 1, second);
+    msg_int(&t, 2, TSR_INT64);
+    msg_bytes(&t, 9, values, (size_t)(first * (second ? second : 1)) * sizeof(*values));
+    return t;
+}
+
+static const tsr_tensor *sparse_of(struct bench *b, struct msg *file, const struct msg *values,
+                                   const struct msg *indices, int64_t rows, int64_t columns)
+{
+    struct msg sparse = {.n = 0}, graph = {.n = 0};
+    file->n = 0;
+    msg_msg(&sparse, 1, values);
+    msg_msg(&sparse, 2, indices);
+    msg_int(&sparse, 3, rows);
+    msg_int(&sparse, 3, columns);
+    msg_msg(&graph, 15, &sparse);
+    msg_msg(file, 7, &graph);
+    tsr_model *m = load(b, file->at, file->n);
+    assert_int_equal(tsr_graph_initializer_count(tsr_model_graph(m)), 1);
+    return tsr_value_initializer(tsr_graph_initializer(tsr_model_graph(m), 0));
+}
+
+static void test_sparse(void **state)
+{
+    struct msg values = tensor_head(TSR_INT16, 2), file;
+    msg_bytes(&values, 9, "\1\2\3\4", 4);
+    struct msg row_by_row = int64s(2, 0, (const int64_t[]){1, 5});
+    struct msg coordinates = int64s(2, 2, (const int64_t[]){0, 1, 1, 2});
+    const struct msg *forms[] = {&row_by_row, &coordinates};
+    for (int i = 0; i < 2; i++) {
+        const tsr_tensor *t = sparse_of(of(state), &file, &values, forms[i], 2, 3);
+        const void *bytes = NULL;
+        size_t n = 0;
+        assert_int_equal(tsr_tensor_dtype(t), TSR_INT16);
+        assert_int_equal(tsr_tensor_rank(t), 2);
+        assert_int_equal(tsr_tensor_dims(t)[1], 3);
+        assert_int_equal(tsr_tensor_data(t, &bytes, &n), TSR_OK);
+        assert_int_equal(n, 12);
+        assert_memory_equal(bytes, "\0\0\1\2\0\0\0\0\0\0\3\4", 12);
+    }
+}
+
+static void test_sparse_that_does_not_fit(void **state)
+{
+    struct msg values = tensor_head(TSR_INT16, 2), nibbles = tensor_head(TSR_INT4, 2), file;
+    msg_bytes(&values, 9, "\1\2\3\4", 4);
+    msg_bytes(&nibbles, 9, "\1", 1);
+    struct msg good = int64s(2, 0, (const int64_t[]){1, 5});
+    struct msg few = int64s(1, 0, (const int64_t[]){1});
+    struct msg beyond = int64s(2, 0, (const int64_t[]){1, 6});
+    struct msg negative = int64s(2, 0, (const int64_t[]){-1, 5});
+    struct msg outside = int64s(2, 2, (const int64_t[]){0, 3, 1, 0});
+    const struct {
+        const struct msg *values, *indices;
+        int64_t rows;
+    } wrong[] = {{&values, &few, 2},       {&values, &beyond, 2}, {&values, &negative, 2},
+                 {&values, &outside, 2},   {&nibbles, &good, 2},  {&values, &values, 2},
+                 {&values, &good, 1 << 30}}; // 6 GiB of zeros out of 20 bytes
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        const void *bytes = NULL;
+        size_t n = 0;
+        const tsr_tensor *t =
+            sparse_of(of(state), &file, wrong[i].values, wrong[i].indices, wrong[i].rows, 3);
+        assert_int_equal(tsr_tensor_data(t, &bytes, &n), TSR_MALFORMED);
+        assert_int_equal(findings(of(state), NULL), 1);
+        assert_string_equal(tsr_finding_at(of(state)->s, 0).code, "tensor-sparse");
+        tsr_finding_clear(of(state)->s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -354,6 +431,8 @@ int main(void)
         TEST(test_external_needs_a_folder),
         TEST(test_place_of_an_attribute),
         TEST(test_made_here),
+        TEST(test_sparse),
+        TEST(test_sparse_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_sparse.c - sparse initializers as constants like any other: their shape, and their elements written out, zeros
+// included, when somebody asks for them. In the file they stay as they are.
+//
+// Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor of which elements 1 and 7 (counted row by
+// row) are 1 and 2. Indices may also be rows of coordinates: [[0, 1], [1, 3]] says the same.
+#include "ir/serde.h"
+
+// A few bytes can stand for any number of zeros: more than this is not written out.
+#define DENSE_FREE   (64 << 20) // bytes
+#define DENSE_FACTOR 256        // times what is stored
+
+static tsr_tensor part_of(const tsr_tensor *t, uint32_t number)
+{
+    tsr_tensor part = {.model = t->model, .value = t->value, .store = t->store};
+    part.body = tsr__wire_bytes(t->sparse, number, NULL);
+    return part;
+}
+
+void tsr__sparse_decode(tsr_tensor *t)
+{
+    struct str values = tsr__wire_bytes(t->sparse, F_SPARSE_TENSOR_VALUES, NULL);
+    int64_t type = 0;
+    tsr__wire_int(values, F_TENSOR_DATA_TYPE, &type);
+    t->type = (int32_t)type;
+    size_t n = tsr__wire_ints(t->sparse, F_SPARSE_TENSOR_DIMS, NULL, 0);
+    t->dims = ARENA_ARRAY(&t->model->arena, int64_t, n);
+    if (t->dims && n <= INT32_MAX)
+        t->rank = (int)tsr__wire_ints(t->sparse, F_SPARSE_TENSOR_DIMS, t->dims, n);
+}
+
+static tsr_status wrong(const tsr_tensor *t, const char *what)
+{
+    struct place at = tsr__place_value(t->value);
+    tsr__diag(t->model->session, DIAG_tensor_sparse, &at, "export the model with a dense weight",
+              "%s", what);
+    return TSR_MALFORMED;
+}
+
+// Number of the element that entry i of the indices names, row by row; -1: there is none.
+static int64_t element_of(const tsr_tensor *t, const int64_t *indices, bool coordinates, int64_t i)
+{
+    if (!coordinates)
+        return indices[i];
+    int64_t at = 0;
+    for (int d = 0; d < t->rank; d++) {
+        int64_t index = indices[i * t->rank + d];
+        if (index < 0 || index >= t->dims[d])
+            return -1;
+        at = at * t->dims[d] + index; // within the tensor, whose size does not overflow
+    }
+    return at;
+}
+
+static tsr_status scatter(const tsr_tensor *t, const tsr_tensor *values, const tsr_tensor *indices,
+                          char *out, size_t entry)
+{
+    int64_t n = tsr_tensor_elements(values), all = tsr_tensor_elements(t);
+    bool coordinates = tsr_tensor_rank(indices) == 2;
+    int64_t each = coordinates ? t->rank : 1, needed = 0;
+    if (tsr_tensor_dtype(indices) != TSR_INT64 || !mul_ok(n, each, &needed) ||
+        tsr_tensor_elements(indices) != needed)
+        return wrong(t, "the sparse tensor has not one index for each value");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = element_of(t, indices->data, coordinates, i);
+        if (at < 0 || at >= all)
+            return wrong(t, "an index of the sparse tensor is outside of its shape");
+        memcpy(out + (size_t)at * entry, (const char *)values->data + (size_t)i * entry, entry);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__sparse_load(tsr_tensor *t, int64_t bytes)
+{
+    tsr_tensor values = part_of(t, F_SPARSE_TENSOR_VALUES);
+    tsr_tensor indices = part_of(t, F_SPARSE_TENSOR_INDICES);
+    int bits = tsr_dtype_bits(tsr_tensor_dtype(t));
+    tsr_status st = tsr__tensor_ready(&values);
+    if (st == TSR_OK)
+        st = tsr__tensor_ready(&indices);
+    if (st != TSR_OK)
+        return st;
+    if (bits < 8)
+        return wrong(t, "a sparse tensor of elements smaller than a byte");
+    if ((uint64_t)bytes > DENSE_FREE + (values.bytes + indices.bytes) * (uint64_t)DENSE_FACTOR)
+        return wrong(t, "the sparse tensor is too large to be written out");
+    char *out = arena_get(&t->model->arena, (size_t)bytes, 16); // zeros
+    if (!out)
+        return TSR_NOMEM;
+    st = scatter(t, &values, &indices, out, (size_t)bits / 8);
+    t->data = out;
+    return st;
+}
