@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loaded library, and sessions of it that Python can interrupt.
+
+A session of the library belongs to one thread at a time, and a call may take minutes. So each Session here has a thread of
+its own that makes all of its calls; the caller waits for it, and Ctrl-C reaches the caller at once, who then asks the
+library to end (tsr_session_cancel).
+"""
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+import os
+import queue
+import threading
+from typing import Any, Callable, Optional
+
+from . import _api
+from .errors import Finding, error_of
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+
+
+def _open() -> ctypes.CDLL:
+    named = os.environ.get("TESSERA_LIBRARY")
+    path = named or os.path.join(FOLDER, "libtessera.so")
+    opened = _api.declare(ctypes.CDLL(path))
+    opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text does not end at a zero
+    return opened
+
+
+library = _open()
+
+
+def engine_path() -> Optional[str]:
+    """ONNX Runtime's library: $TESSERA_ORT, or the one inside this Python's onnxruntime; None: neither is there."""
+    named = os.environ.get("TESSERA_ORT")
+    if named:
+        return named
+    spec = importlib.util.find_spec("onnxruntime")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        found = sorted(glob.glob(os.path.join(place, "capi", "libonnxruntime.so.*")))
+        if found:
+            return found[-1]
+    return None
+
+
+class _Thread(threading.Thread):
+    """Makes the calls that it is given, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="tessera")
+        self.calls: "queue.SimpleQueue" = queue.SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            call = self.calls.get()
+            if call is None:
+                return
+            work, answer, done = call
+            try:
+                answer.append(work())
+            except BaseException as error:  # given to the caller, who raises it
+                answer.append(error)
+            done.set()
+            del work, answer, done, call  # an idle thread keeps nothing alive
+
+    def do(self, work: Callable[[], Any], interrupted: Callable[[], None]) -> Any:
+        """Has the thread do it; Ctrl-C meanwhile calls interrupted, waits for the end and goes on to the caller."""
+        answer: list = []
+        done = threading.Event()
+        self.calls.put((work, answer, done))
+        try:
+            done.wait()
+        except KeyboardInterrupt as interrupt:
+            interrupted()
+            done.wait()
+            interrupt.best = None if isinstance(answer[0], BaseException) else answer[0]  # type: ignore[attr-defined]
+            raise
+        if isinstance(answer[0], BaseException):
+            raise answer[0]
+        return answer[0]
+
+
+class Session:
+    """A session of the library: findings, progress, and the thread that makes its calls."""
+
+    def __init__(self, progress: Optional[Callable[[str, int, int], None]] = None):
+        self._thread = _Thread()
+        self._thread.start()
+        options = _api.tsr_session_options()
+        options.size = ctypes.sizeof(options)
+        if progress:
+            listener = _api.tsr_progress_fn(lambda data, what, done, total: progress(what.decode(), done, total))
+            self._listener = listener  # lives as long as the session
+            options.progress = listener
+        self.handle = library.tsr_session_new(ctypes.byref(options))
+        if not self.handle:
+            raise MemoryError("no session")
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Calls work in the session's thread. Inside, status() judges what the library's functions return."""
+        if threading.current_thread() is self._thread:
+            return work()
+        return self._thread.do(work, self._interrupted)
+
+    def _interrupted(self) -> None:
+        library.tsr_session_cancel(self.handle, True)
+
+    def status(self, status: int) -> None:
+        """Raises what a function's status says, with the findings; forgets them."""
+        if status == _api.TSR_OK:
+            return
+        findings = self.findings()
+        library.tsr_finding_clear(self.handle)
+        library.tsr_session_cancel(self.handle, False)
+        raise error_of(status, library.tsr_status_text(status).decode(), findings)
+
+    def findings(self) -> list:
+        return [Finding._of(library.tsr_finding_at(self.handle, i)) for i in range(library.tsr_finding_count(self.handle))]
+
+    def clear(self) -> None:
+        library.tsr_finding_clear(self.handle)
+
+    def open_engine(self) -> None:
+        path = engine_path()
+        self.status(library.tsr_engine_open(self.handle, path.encode() if path else None, None, None))
+
+    def close(self, free: Callable[[], None] = lambda: None) -> None:
+        """Frees what the session owns, then the session, in its thread, which ends."""
+        if not self.handle:
+            return
+        handle, self.handle = self.handle, None
+
+        def end() -> None:
+            free()
+            library.tsr_session_free(handle)
+
+        self._thread.calls.put((end, [], threading.Event()))
+        self._thread.calls.put(None)
+
+
+def options_of(kind: Any, **fields: Any) -> Any:
+    """A struct of options with its size and these fields set."""
+    options = kind()
+    options.size = ctypes.sizeof(options)
+    for name, value in fields.items():
+        setattr(options, name, value)
+    return options
+
+
+def text_array(texts: Any) -> Any:
+    """const char *const * of some texts."""
+    return (ctypes.c_char_p * len(texts))(*[t.encode() for t in texts])
+
+
+def sizes_array(dims: Optional[dict]) -> Any:
+    """tsr_size[] of sizes by name."""
+    dims = dims or {}
+    kind = _api.tsr_size
+    return (kind * len(dims))(*[kind(name.encode(), size) for name, size in dims.items()])

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the library finds, and the exceptions that carry it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Optional
+
+from . import _api
+
+SEVERITIES = {_api.TSR_ERROR: "error", _api.TSR_WARNING: "warning", _api.TSR_NOTE: "note"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake or remark, with its place and its remedy. Texts are empty where there is nothing to say."""
+
+    code: str
+    severity: str
+    message: str
+    hint: str = ""
+    node: str = ""
+    value: str = ""
+    operator: str = ""
+    configuration: str = ""
+    file: str = ""
+    axis: Optional[int] = None
+    rank: Optional[int] = None
+
+    @classmethod
+    def _of(cls, f: Any) -> "Finding":
+        text = lambda value: (value or b"").decode(errors="replace")
+        return cls(text(f.code), SEVERITIES[f.severity], text(f.message), text(f.hint), text(f.node), text(f.value), text(f.op),
+                   text(f.configuration), text(f.file), None if f.axis == -2**63 else f.axis, None if f.rank < 0 else f.rank)
+
+    def __str__(self) -> str:
+        place = ", ".join(filter(None, (self.node and "node '%s'" % self.node, self.value and "value '%s'" % self.value)))
+        lines = ["%s[%s]: %s" % (self.severity, self.code, self.message), place and "  at " + place, self.hint and "  help: " + self.hint]
+        return "\n".join(filter(None, lines))
+
+
+class TesseraError(Exception):
+    """Anything that the library refused or failed to do; findings say what and where."""
+
+    def __init__(self, message: str, findings: Optional[List[Finding]] = None):
+        self.findings = findings or []
+        errors = [f for f in self.findings if f.severity == "error"] or self.findings
+        super().__init__("\n".join(map(str, errors)) if errors else message)
+
+
+class Infeasible(TesseraError):
+    """No plan fits the memory. needs_bytes on each device would do; so would fits_devices devices (0: not known)."""
+
+    needs_bytes: int = 0
+    fits_devices: int = 0
+
+
+class RankFailed(TesseraError):
+    """A rank or the network failed; rank is its number, where it is known."""
+
+    @property
+    def rank(self) -> Optional[int]:
+        return next((f.rank for f in self.findings if f.rank is not None), None)
+
+
+class EngineError(TesseraError):
+    """ONNX Runtime, a provider or a plug-in is absent, or refused the model."""
+
+
+class Different(TesseraError):
+    """The cut model computes something else than the whole one."""
+
+
+KINDS = {_api.TSR_INFEASIBLE: Infeasible, _api.TSR_PEER: RankFailed, _api.TSR_ENGINE: EngineError, _api.TSR_DIFFERENT: Different}
+
+
+def error_of(status: int, text: str, findings: List[Finding]) -> Exception:
+    if status == _api.TSR_NOMEM and not findings:
+        return MemoryError(text)
+    return KINDS.get(status, TesseraError)(text, findings)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: loaded, annotated, checked, planned, cut."""
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
+
+from . import _api
+from ._library import Session, library, options_of, sizes_array, text_array
+from .errors import Finding, Infeasible, TesseraError
+
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+OBJECTIVES = {"latency": _api.TSR_LATENCY, "throughput": _api.TSR_THROUGHPUT}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the main graph. Inputs that are left out are empty names."""
+
+    name: str
+    operator: str
+    domain: str
+    inputs: List[str]
+    outputs: List[str]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of a model, as onnxruntime's NodeArg: sizes are numbers, names, or None."""
+
+    name: str
+    type: str
+    shape: List[Union[int, str, None]]
+
+
+@dataclass
+class Plan:
+    """What was chosen, and what it is predicted to cost."""
+
+    devices: int
+    optimal: bool
+    gap: float
+    milliseconds: float
+    one_device_ms: float
+    memory: List[int]
+    configuration: str
+    nodes: int
+    cut_nodes: int
+    collectives: Dict[str, int] = field(default_factory=dict)
+    stages: int = 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What a partition came to; replicated: (node, operator, reason) of what was meant to be cut and is not."""
+
+    devices: int
+    nodes: int
+    cut_nodes: int
+    collectives: Dict[str, int]
+    weight_bytes: List[int]
+    replicated: List[tuple]
+
+
+def bytes_of(size: Union[int, str, None]) -> int:
+    """8589934592 of "8GiB"; 0 of None."""
+    if size is None or isinstance(size, int):
+        return size or 0
+    digits = size.rstrip("BKMGTi ").strip()
+    unit = size[len(digits):].strip()
+    if unit not in UNITS:
+        raise ValueError("a size such as 8GiB or a number of bytes, not %r" % size)
+    return int(float(digits) * UNITS[unit])
+
+
+def _text(value: Optional[bytes]) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+def _value(handle: Any) -> Value:
+    dims: List[Union[int, str, None]] = []
+    for axis in range(max(0, library.tsr_value_rank(handle))):
+        dim = library.tsr_value_dim(handle, axis)
+        dims.append(dim.value if dim.value >= 0 else _text(dim.symbol) or None)
+    return Value(_text(library.tsr_value_name(handle)), "tensor(%s)" % _text(library.tsr_dtype_name(library.tsr_value_dtype(handle))), dims)
+
+
+def counts_of(summary: Any) -> Dict[str, int]:
+    return {_text(summary.collectives[i].op): summary.collectives[i].count for i in range(summary.n_collectives)}
+
+
+def partition_of(summary: Any) -> Partition:
+    replicated = [(_text(r.node), _text(r.op), _text(r.reason)) for r in summary.replicated[:summary.n_replicated]]
+    return Partition(summary.devices, summary.nodes, summary.cut_nodes, counts_of(summary), summary.weight_bytes[:summary.devices], replicated)
+
+
+def topology_of(session: Session, devices: Union[int, str]) -> Any:
+    """A topology of what --devices takes: a generator, a list, a file. To be freed."""
+    handle, text = ctypes.c_void_p(), str(devices)
+    read = library.tsr_topology_read if os.path.isfile(text) else library.tsr_topology_parse
+    session.status(read(session.handle, text.encode(), ctypes.byref(handle)))
+    return handle
+
+
+class Model:
+    """An ONNX model in memory. Made by load()."""
+
+    def __init__(self, source: Any, progress: Optional[Callable[[str, int, int], None]] = None):
+        self.session = Session(progress)
+        self._handle = ctypes.c_void_p()
+        self._config: Optional[str] = None
+        self._bytes: Optional[bytes] = None
+        self._path: Optional[str] = None
+        try:
+            self.session.do(lambda: self._load(source))
+        except BaseException:
+            self.session.close()
+            raise
+
+    def _load(self, source: Any) -> None:
+        s, out = self.session, ctypes.byref(self._handle)
+        if isinstance(source, (str, os.PathLike)):
+            self._path = os.fspath(source)
+            s.status(library.tsr_model_load(s.handle, os.fsencode(self._path), out))
+            return
+        self._bytes = _serialized(source)
+        s.status(library.tsr_model_load_bytes(s.handle, self._bytes, len(self._bytes), out))
+
+    def __del__(self) -> None:
+        session = getattr(self, "session", None)
+        if session is not None:
+            handle, kept = self._handle, self._bytes
+            session.close(lambda: (library.tsr_model_free(handle), kept))  # the bytes outlive the model that is in them
+
+    # ---- what is in it
+
+    @property
+    def nodes(self) -> List[Node]:
+        """Nodes of the main graph, in their order."""
+        return self.session.do(self._nodes)
+
+    def _nodes(self) -> List[Node]:
+        names = lambda count, at, n: [_text(library.tsr_value_name(v)) if v else "" for v in (at(n, i) for i in range(count(n)))]
+        found, node = [], library.tsr_graph_first(library.tsr_model_graph(self._handle))
+        while node:
+            found.append(Node(_text(library.tsr_node_name(node)), _text(library.tsr_node_op(node)), _text(library.tsr_node_domain(node)),
+                              names(library.tsr_node_input_count, library.tsr_node_input, node),
+                              names(library.tsr_node_output_count, library.tsr_node_output, node)))
+            node = library.tsr_node_next(node)
+        return found
+
+    def inputs(self) -> List[Value]:
+        """Inputs that a run is given (those with a default are left out)."""
+        graph = library.tsr_model_graph(self._handle)
+        values = [library.tsr_graph_input(graph, i) for i in range(library.tsr_graph_input_count(graph))]
+        return [_value(v) for v in values if not library.tsr_value_initializer(v)]
+
+    def outputs(self) -> List[Value]:
+        graph = library.tsr_model_graph(self._handle)
+        return [_value(library.tsr_graph_output(graph, i)) for i in range(library.tsr_graph_output_count(graph))]
+
+    # ---- annotations
+
+    def add_config(self, name: str, devices: Union[int, Sequence[str]]) -> None:
+        """Declares a configuration of so many devices, or of devices with these names; the edits that follow are for it."""
+        names = [] if isinstance(devices, int) else list(devices)
+        count = devices if isinstance(devices, int) else len(names)
+        config = ctypes.c_void_p()
+        array = text_array(names) if names else None
+        self.session.do(lambda: self.session.status(library.tsr_model_add_config(self._handle, name.encode(), count, array, len(names), ctypes.byref(config))))
+        self._config = name
+
+    def _configuration(self) -> Any:
+        count = library.tsr_model_config_count(self._handle)
+        if self._config:
+            return library.tsr_model_find_config(self._handle, self._config.encode())
+        if count == 1:
+            return library.tsr_model_config(self._handle, 0)
+        raise TesseraError("the model has %d configurations: add one with add_config" % count)
+
+    def _find(self, node: str, value: Optional[str] = None) -> Any:
+        """The node of that name, or that makes a value of that name; with value, also its input or output of that name."""
+        at = library.tsr_graph_first(library.tsr_model_graph(self._handle))
+        while at:
+            outputs = [library.tsr_node_output(at, i) for i in range(library.tsr_node_output_count(at))]
+            if _text(library.tsr_node_name(at)) == node or any(v and _text(library.tsr_value_name(v)) == node for v in outputs):
+                break
+            at = library.tsr_node_next(at)
+        if not at:
+            raise TesseraError("", [Finding("edit-no-node", "error", "there is no node '%s'" % node, "Model.nodes lists them", node=node)])
+        if value is None:
+            return at
+        inputs = [library.tsr_node_input(at, i) for i in range(library.tsr_node_input_count(at))]
+        found = next((v for v in inputs + outputs if v and _text(library.tsr_value_name(v)) == value), None)
+        if not found:
+            raise TesseraError("", [Finding("edit-no-value", "error", "node '%s' has no value '%s'" % (node, value), node=node, value=value)])
+        return at, found
+
+    def shard(self, node: str, value: str, sharding: str) -> None:
+        """Cuts a value at a node, in the compact notation: "{1,4}"."""
+        def work() -> None:
+            at, v = self._find(node, value)
+            self.session.status(library.tsr_node_shard_text(at, v, self._configuration(), sharding.encode()))
+        self.session.do(work)
+
+    def stage(self, node: str, stage: int) -> None:
+        """Puts a node into a pipeline stage."""
+        self.session.do(lambda: self.session.status(library.tsr_node_set_stage(self._find(node), self._configuration(), stage)))
+
+    def check(self) -> List[Finding]:
+        """Everything that is wrong, wasteful or worth a note in the annotations."""
+        def work() -> List[Finding]:
+            self.session.clear()
+            self.session.status(library.tsr_check(self._handle, None))
+            found = self.session.findings()
+            self.session.clear()
+            return found
+        return self.session.do(work)
+
+    def infer(self, propagate: bool = False) -> None:
+        """Completes the configuration: what follows from the shardings becomes a sharding."""
+        name = self._config.encode() if self._config else None
+        self.session.do(lambda: self.session.status(library.tsr_infer_opts(self._handle, name, propagate)))
+
+    # ---- plan, cut, save
+
+    def plan(self, devices: Union[int, str], *, memory: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None,
+             stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None) -> Plan:
+        """Chooses a sharding for every node and writes it into the model. Ctrl-C gives the best so far as the exception's .best."""
+        def work() -> Plan:
+            topology = None if isinstance(devices, int) else topology_of(self.session, devices)
+            try:
+                return self._plan(devices if isinstance(devices, int) else 0, topology, bytes_of(memory), dims, stages, objective, time)
+            finally:
+                library.tsr_topology_free(topology)
+        return self.session.do(work)
+
+    def _plan(self, count: int, topology: Any, memory: int, dims: Optional[Dict[str, int]], stages: Union[int, str], objective: str,
+              time: Optional[float]) -> Plan:
+        sizes = sizes_array(dims)
+        fields: Dict[str, Any] = dict(devices=count, topology=topology, memory=memory, sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
+                                      stages=_api.TSR_STAGES_AUTO if stages == "auto" else int(stages))
+        if time is not None:
+            fields["seconds"] = time
+        summary = options_of(_api.tsr_plan_summary)
+        status = library.tsr_plan(self._handle, ctypes.byref(options_of(_api.tsr_plan_options, **fields)), ctypes.byref(summary))
+        library.tsr_session_cancel(self.session.handle, False)
+        try:
+            self.session.status(status)
+        except Infeasible as error:
+            error.needs_bytes, error.fits_devices = summary.needs_bytes, summary.fits_devices
+            raise
+        self.session.clear()
+        self._config = _text(summary.config)
+        return plan_of(summary)
+
+    def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = (), keep_cut: Iterable[str] = (),
+                  layout: Optional[str] = None, force: bool = False) -> Partition:
+        """Writes one ONNX file for each device into a new folder. state: "past=present" pairs that stay on their devices."""
+        if layout:
+            raise NotImplementedError("layout %r: use the command, tessera partition --layout %s" % (layout, layout))
+        return self.session.do(lambda: self._partition(folder, state, keep_cut, force))
+
+    def _partition(self, folder: Any, state: Any, keep_cut: Any, force: bool) -> Partition:
+        pairs = text_array([] if state == "auto" else list(state))
+        cut = text_array(list(keep_cut))
+        name = self._config.encode() if self._config else None
+        options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut))
+        summary = options_of(_api.tsr_partition_summary)
+        self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(summary)))
+        self.session.clear()
+        return partition_of(summary)
+
+    def save(self, path: Union[str, os.PathLike]) -> None:
+        """Writes the model; what was not changed keeps its bytes."""
+        self.session.do(lambda: self.session.status(library.tsr_model_save(self._handle, os.fsencode(path))))
+
+    def to_bytes(self) -> bytes:
+        def work() -> bytes:
+            data, n = ctypes.c_void_p(), ctypes.c_size_t()
+            self.session.status(library.tsr_model_save_bytes(self._handle, ctypes.byref(data), ctypes.byref(n)))
+            text = ctypes.string_at(data, n.value)
+            library.tsr_bytes_free(self.session.handle, data, n)
+            return text
+        return self.session.do(work)
+
+    def to_onnx(self) -> Any:
+        """The model as onnx.ModelProto."""
+        import onnx
+        return onnx.ModelProto.FromString(self.to_bytes())
+
+    def to_ir(self) -> Any:
+        """The model as onnx_ir.Model."""
+        import onnx_ir
+        return onnx_ir.serde.deserialize_model(self.to_onnx())
+
+
+def plan_of(summary: Any) -> Plan:
+    picoseconds = summary.latency if summary.n_stages else summary.cost
+    return Plan(summary.devices, summary.optimal, summary.gap, picoseconds / 1e9, summary.one_device / 1e9, list(summary.memory[:summary.devices]),
+                _text(summary.config), summary.nodes, summary.cut_nodes, counts_of(summary), summary.n_stages)
+
+
+def _serialized(source: Any) -> bytes:
+    """Bytes of a model that was given as bytes, onnx.ModelProto or onnx_ir.Model."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if hasattr(source, "SerializeToString"):
+        return source.SerializeToString()
+    if type(source).__module__.startswith("onnx_ir"):
+        import onnx_ir
+        return onnx_ir.serde.serialize_model(source).SerializeToString()
+    raise TypeError("a path, bytes, onnx.ModelProto or onnx_ir.Model, not %s" % type(source).__name__)
+
+
+def load(source: Any, *, progress: Optional[Callable[[str, int, int], None]] = None) -> Model:
+    """A model from a path, bytes, an onnx.ModelProto or an onnx_ir.Model. progress(what, done, total) is called during long work."""
+    return Model(source, progress)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""numpy arrays to and from the library's sets of tensors. Contiguous arrays go in without a copy."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Mapping
+
+import numpy as np
+
+from . import _api
+from ._library import Session, library
+
+NUMPY = {_api.TSR_FLOAT: "f4", _api.TSR_UINT8: "u1", _api.TSR_INT8: "i1", _api.TSR_UINT16: "u2", _api.TSR_INT16: "i2", _api.TSR_INT32: "i4",
+         _api.TSR_INT64: "i8", _api.TSR_BOOL: "?", _api.TSR_FLOAT16: "f2", _api.TSR_DOUBLE: "f8", _api.TSR_UINT32: "u4", _api.TSR_UINT64: "u8",
+         _api.TSR_COMPLEX64: "c8", _api.TSR_COMPLEX128: "c16"}
+# Types that numpy lacks and the package ml_dtypes has.
+OTHER = {_api.TSR_BFLOAT16: "bfloat16", _api.TSR_FLOAT8E4M3FN: "float8_e4m3fn", _api.TSR_FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+         _api.TSR_FLOAT8E5M2: "float8_e5m2", _api.TSR_FLOAT8E5M2FNUZ: "float8_e5m2fnuz"}
+TYPES = {np.dtype(code): number for number, code in NUMPY.items()}
+
+
+def array_of(value: Any) -> np.ndarray:
+    """A contiguous array of what was fed: numpy's, or anything with __dlpack__, without a copy where it is contiguous already."""
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    array = np.asarray(value)
+    return array if array.flags.c_contiguous and array.dtype.isnative else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _type_of(dtype: np.dtype) -> int:
+    number = TYPES.get(dtype)
+    if number is None:
+        number = next((n for n, name in OTHER.items() if name == dtype.name), None)
+    if number is None:
+        raise TypeError("arrays of %s cannot be given" % dtype)
+    return number
+
+
+def _dtype_of(number: int) -> np.dtype:
+    """numpy's type; of those that it lacks ml_dtypes', or the bits as unsigned integers where that package is absent."""
+    if number in NUMPY:
+        return np.dtype(NUMPY[number])
+    try:
+        import ml_dtypes
+        return np.dtype(getattr(ml_dtypes, OTHER[number]))
+    except (ImportError, KeyError):
+        return np.dtype("u%d" % max(1, library.tsr_dtype_bits(number) // 8))
+
+
+class Tensors:
+    """A set of named tensors of a session."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.handle = ctypes.c_void_p()
+        self.kept: List[np.ndarray] = []  # what the set borrows
+        session.status(library.tsr_tensors_new(session.handle, ctypes.byref(self.handle)))
+
+    def free(self) -> None:
+        library.tsr_tensors_free(self.handle)
+        self.kept = []
+
+    def put_all(self, feeds: Mapping[str, Any]) -> "Tensors":
+        for name, value in feeds.items():
+            _put(self, self.handle, name, value)
+        return self
+
+    def arrays(self) -> Dict[str, Any]:
+        return _arrays(self.handle)
+
+
+def _put(owner: Tensors, handle: Any, name: str, value: Any) -> None:
+    """Puts an array, a list of arrays (a sequence) or texts under a name."""
+    status = owner.session.status
+    if isinstance(value, (list, tuple)) and value and hasattr(value[0], "shape"):
+        elements = ctypes.c_void_p()
+        status(library.tsr_tensors_put_sequence(handle, name.encode(), _type_of(array_of(value[0]).dtype), ctypes.byref(elements)))
+        for i, element in enumerate(value):
+            _put(owner, elements, str(i), element)
+        return
+    array = array_of(value)
+    dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+    if array.dtype.kind in "OUS":
+        texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1)]
+        lengths = (ctypes.c_size_t * len(texts))(*map(len, texts))
+        status(library.tsr_tensors_put_texts(handle, name.encode(), array.ndim, dims, (ctypes.c_char_p * len(texts))(*texts), lengths))
+        return
+    owner.kept.append(array)
+    status(library.tsr_tensors_borrow(handle, name.encode(), _type_of(array.dtype), array.ndim, dims, array.ctypes.data))
+
+
+def _arrays(handle: Any) -> Dict[str, Any]:
+    return {library.tsr_tensors_name(handle, i).decode(): _array(handle, i) for i in range(library.tsr_tensors_count(handle))}
+
+
+def _array(handle: Any, i: int) -> Any:
+    """Entry i as an array of its own, a list where it is a sequence, None where it is an optional without a value."""
+    rank = library.tsr_tensors_rank(handle, i)
+    if rank < 0:
+        elements = library.tsr_tensors_sequence(handle, i)
+        return list(_arrays(elements).values()) if elements else None
+    shape = tuple(library.tsr_tensors_dims(handle, i)[d] for d in range(rank))
+    number, n = library.tsr_tensors_dtype(handle, i), ctypes.c_size_t()
+    data = library.tsr_tensors_data(handle, i, ctypes.byref(n))
+    if number == _api.TSR_STRING:
+        return np.array([_text(handle, i, k) for k in range(int(np.prod(shape)))], object).reshape(shape)
+    packed = library.tsr_dtype_bits(number) < 8  # types of 4 and 2 bits come as the bytes that hold them
+    array = np.empty(n.value, np.uint8) if packed else np.empty(shape, _dtype_of(number))
+    if n.value:
+        ctypes.memmove(array.ctypes.data, data, n.value)
+    return array
+
+
+def _text(handle: Any, i: int, k: int) -> str:
+    n = ctypes.c_size_t()
+    at = library.tsr_tensors_text(handle, i, k, ctypes.byref(n))
+    return ctypes.string_at(at, n.value).decode(errors="replace")

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof, prediction and pictures: verify, simulate, report, topology."""
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+import numpy as np
+
+from . import _api
+from ._library import Session, library, options_of, sizes_array
+from .errors import Different
+from .model import Model, Plan, counts_of, load, plan_of, topology_of
+from .session import run_options
+from .tensors import array_of
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the cut model's output is from the whole one's. max_rel is relative to the largest magnitude of the whole output."""
+
+    name: str
+    max_abs: float
+    max_rel: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class First:
+    """The first value, in the order of the nodes, that differs."""
+
+    value: str
+    node: str
+    operator: str
+    rank: int
+    max_rel: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    ok: bool
+    outputs: List[Difference]
+    collectives: Dict[str, int]
+    nodes: int
+    cut_nodes: int
+    trials: int = 0
+    failed: int = 0
+    first: Optional[First] = None
+    recorded: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Predicted: seconds until the last request is done, first until the first is, period between the last two."""
+
+    devices: int
+    seconds: float
+    first: float
+    period: float
+    requests: int
+
+
+def _text(value: Optional[bytes]) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+def _differences(result: Any) -> List[Difference]:
+    return [Difference(_text(d.name), d.max_abs, d.max_rel, d.ok) for d in result.outputs[:result.n_outputs]]
+
+
+def _first(first: Any) -> Optional[First]:
+    return First(_text(first.value), _text(first.node), _text(first.op), first.rank, first.max_rel) if first.value else None
+
+
+class _Place:
+    """A folder for files of one call; paths of models and inputs that are in memory are made there."""
+
+    def __enter__(self) -> "_Place":
+        self.folder = tempfile.mkdtemp(prefix="tessera-python-")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def model(self, model: Any) -> str:
+        if isinstance(model, (str, os.PathLike)):
+            return os.fspath(model)
+        path = os.path.join(self.folder, "model.onnx")
+        (model if isinstance(model, Model) else load(model)).save(path)
+        return path
+
+    def inputs(self, inputs: Union[str, os.PathLike, Mapping[str, Any], None]) -> Optional[str]:
+        if inputs is None or isinstance(inputs, (str, os.PathLike)):
+            return os.fspath(inputs) if inputs is not None else None
+        path = os.path.join(self.folder, "inputs.npz")
+        np.savez(path, **{name: array_of(value) for name, value in inputs.items()})  # type: ignore[arg-type]
+        return path
+
+
+def verify(model: Any, *, devices: Union[int, str, None] = None, inputs: Any = None, random: int = 0, seed: int = 0,
+           transport: str = "threads") -> Verification:
+    """Cuts a model (planned for the devices, or as annotated), runs it cut and whole, compares. random: so many random shardings instead."""
+    session = Session()
+    try:
+        with _Place() as place:
+            path, given = place.model(model), place.inputs(inputs)
+            return session.do(lambda: _verify(session, place.folder, path, given, devices, random, seed, transport))
+    finally:
+        session.close()
+
+
+def _verify(session: Session, folder: str, path: str, inputs: Optional[str], devices: Any, random: int, seed: int, transport: str) -> Verification:
+    topology = topology_of(session, devices) if isinstance(devices, str) else None
+    count = devices if isinstance(devices, int) else 0
+    session.open_engine()
+    plan = options_of(_api.tsr_plan_options, devices=count, topology=topology)
+    options = options_of(_api.tsr_verify_options, inputs=os.fsencode(inputs) if inputs else None, work=os.fsencode(folder), random=random, seed=seed,
+                         run=run_options(transport))
+    if random:
+        options.devices = count or library.tsr_topology_devices(topology)
+    elif devices is not None:
+        options.plan = ctypes.pointer(plan)
+    result = options_of(_api.tsr_verify_result)
+    try:
+        status = library.tsr_verify(session.handle, os.fsencode(path), ctypes.byref(options), ctypes.byref(result))
+        if status != _api.TSR_DIFFERENT and not result.n_trials:
+            session.status(status)
+        return _verification(result)
+    finally:
+        library.tsr_topology_free(topology)
+
+
+def _verification(result: Any) -> Verification:
+    trials = result.trials[:result.n_trials]
+    failed = [t for t in trials if not t.ok]
+    first = failed[0].first if failed else result.first
+    recorded = {1: True, 0: False}.get(result.recorded)
+    outputs = _differences(result) or [d for t in trials for d in _differences(t)]
+    return Verification(result.ok, outputs, counts_of(result.partition), result.partition.nodes, result.partition.cut_nodes, len(trials), len(failed),
+                        _first(first), recorded)
+
+
+def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[str, int]]) -> "tuple[Model, Optional[Plan]]":
+    """A model of its own that is planned for the devices, if any are named."""
+    own = load(model.to_bytes() if isinstance(model, Model) else model)
+    return own, own.plan(devices, dims=dims) if devices is not None else None
+
+
+def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int) -> Any:
+    sizes = sizes_array(dims)
+    options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, config=own._config.encode() if own._config else None)
+    found = options_of(_api.tsr_simulation)
+    own.session.status(library.tsr_simulate(own._handle, ctypes.byref(options), ctypes.byref(found)))
+    return found
+
+
+def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None, requests: int = 1) -> Simulation:
+    """What a run would take on devices that need not be there: planned for them first, or as the model is annotated."""
+    own, _ = _prepared(model, devices, dims)
+    found = own.session.do(lambda: _simulated(own, dims, requests))
+    return Simulation(found.devices, found.seconds, found.first, found.period, found.requests)
+
+
+def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None) -> None:
+    """One HTML page that needs no network: devices, memory, where time goes, shardings, the timeline."""
+    own, _ = _prepared(model, devices, dims)
+
+    def work() -> None:
+        topology = ctypes.c_void_p()
+        own.session.status(library.tsr_model_topology(own._handle, own._config.encode() if own._config else None, ctypes.byref(topology)))
+        try:
+            found = _simulated(own, dims, 1)
+            title = own._path and os.path.basename(own._path).encode()
+            options = options_of(_api.tsr_report_options, title=title, config=own._config.encode() if own._config else None, topology=topology,
+                                 simulation=ctypes.pointer(found))
+            own.session.status(library.tsr_report(own._handle, ctypes.byref(options), os.fsencode(path)))
+        finally:
+            library.tsr_topology_free(topology)
+
+    own.session.do(work)
+
+
+__all__ = ["Difference", "Different", "First", "Simulation", "Verification", "report", "simulate", "verify", "plan_of"]

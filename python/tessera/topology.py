@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices and links: described, or measured on this machine."""
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any, Dict, Optional, Union
+
+from . import _api
+from ._library import Session, library, options_of
+from .model import topology_of
+
+
+def _document(session: Session, handle: Any) -> Dict[str, Any]:
+    """The topology as the JSON document that `plan --devices FILE` takes."""
+    text = library.tsr_json_new(session.handle)
+    try:
+        library.tsr_json_begin(text, None, b"{")
+        library.tsr_topology_add_json(handle, text)
+        library.tsr_json_end(text)
+        return json.loads(library.tsr_json_text(text))
+    finally:
+        library.tsr_json_free(text)
+        library.tsr_topology_free(handle)
+
+
+def show(devices: Union[int, str]) -> Dict[str, Any]:
+    """Devices and links of what --devices takes: 4, "hosts:2x8", a file."""
+    session = Session()
+    try:
+        return session.do(lambda: _document(session, topology_of(session, devices)))
+    finally:
+        session.close()
+
+
+def measure(devices: int = 0, *, seconds: float = 5.0, path: Optional[str] = None) -> Dict[str, Any]:
+    """What ranks of this machine reach: arithmetic, memory, links. path: written there too, for plan(path)."""
+    session = Session()
+
+    def work() -> Dict[str, Any]:
+        session.open_engine()
+        found = ctypes.c_void_p()
+        options = options_of(_api.tsr_measure_options, devices=devices, seconds=seconds)
+        session.status(library.tsr_topology_measure(session.handle, ctypes.byref(options), ctypes.byref(found)))
+        return _document(session, found)
+
+    try:
+        document = session.do(work)
+    finally:
+        session.close()
+    if path:
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(document, f, indent=2)
+    return document
