@@ -70,10 +70,14 @@ install: all
 	@meson install -C $(BUILD)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
+# The Python package as a wheel, in dist/.
+wheel: setup
+	@.venv/bin/python -m pip wheel -q --no-deps -w dist . && ls dist
+
 uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: all soak setup demo test prove torture compat bench fuzz lint install uninstall clean
+.PHONY: wheel all soak setup demo test prove torture compat bench fuzz lint install uninstall clean

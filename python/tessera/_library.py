@@ -99,10 +99,17 @@ class Session:
             raise MemoryError("no session")
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """Calls work in the session's thread. Inside, status() judges what the library's functions return."""
+        """Calls work in the session's thread. Inside, status() judges what the library's functions return; findings of work
+        that succeeded are forgotten, so that an error carries its own alone."""
         if threading.current_thread() is self._thread:
             return work()
-        return self._thread.do(work, self._interrupted)
+
+        def clean() -> Any:
+            result = work()
+            library.tsr_finding_clear(self.handle)
+            return result
+
+        return self._thread.do(clean, self._interrupted)
 
     def _interrupted(self) -> None:
         library.tsr_session_cancel(self.handle, True)
@@ -118,9 +125,6 @@ class Session:
 
     def findings(self) -> list:
         return [Finding._of(library.tsr_finding_at(self.handle, i)) for i in range(library.tsr_finding_count(self.handle))]
-
-    def clear(self) -> None:
-        library.tsr_finding_clear(self.handle)
 
     def open_engine(self) -> None:
         path = engine_path()

@@ -212,11 +212,8 @@ class Model:
     def check(self) -> List[Finding]:
         """Everything that is wrong, wasteful or worth a note in the annotations."""
         def work() -> List[Finding]:
-            self.session.clear()
             self.session.status(library.tsr_check(self._handle, None))
-            found = self.session.findings()
-            self.session.clear()
-            return found
+            return self.session.findings()
         return self.session.do(work)
 
     def infer(self, propagate: bool = False) -> None:
@@ -252,7 +249,6 @@ class Model:
         except Infeasible as error:
             error.needs_bytes, error.fits_devices = summary.needs_bytes, summary.fits_devices
             raise
-        self.session.clear()
         self._config = _text(summary.config)
         return plan_of(summary)
 
@@ -270,7 +266,6 @@ class Model:
         options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut))
         summary = options_of(_api.tsr_partition_summary)
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(summary)))
-        self.session.clear()
         return partition_of(summary)
 
     def save(self, path: Union[str, os.PathLike]) -> None:

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package over the library of this build: its calls, its errors, what it does not copy, Ctrl-C.
+
+usage: test_package.py BUILD"""
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
+sys.path.insert(0, BUILD + "/python")
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import tessera
+
+MODELS = ROOT + "/tests/models"
+MODEL, DATA = MODELS + "/bert_tiny/model.onnx", MODELS + "/bert_tiny/test_data_set_0"
+proto = onnx.load(MODEL)
+FEEDS, WANT = ({v.name: onnx.numpy_helper.to_array(onnx.load_tensor("%s/%s_%d.pb" % (DATA, kind, i))) for i, v in enumerate(values)}
+               for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)))
+TMP = tempfile.TemporaryDirectory(prefix="tessera-package-")
+DIMS = {"batch": 2, "seq": 9}
+
+
+def near(got, want):
+    return np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
+
+
+def small(nodes, inputs, outputs):
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_load_and_save():
+    for source in (MODEL, proto, open(MODEL, "rb").read()):
+        model = tessera.load(source)
+        assert [n.operator for n in model.nodes] == [n.op_type for n in proto.graph.node]
+        assert [v.name for v in model.inputs()] == list(FEEDS)
+    model.save(TMP.name + "/same.onnx")
+    assert open(TMP.name + "/same.onnx", "rb").read() == open(MODEL, "rb").read()
+    assert model.to_onnx() == proto
+
+
+def test_missing_file_has_a_finding():
+    try:
+        tessera.load(TMP.name + "/none.onnx")
+    except tessera.TesseraError as error:
+        assert error.findings[0].code == "io-open", error.findings
+        return
+    raise AssertionError("no exception")
+
+
+def test_annotate_check_infer():
+    model = tessera.load(MODEL)
+    model.add_config("tp", 2)
+    model.shard("node_MatMul_105", "val_108", "{1,2}")
+    assert not [f for f in model.check() if f.severity == "error"]
+    model.infer(propagate=True)
+    try:
+        model.shard("node_MatMul_105", "val_108", "{1,2:0,9}")
+    except tessera.TesseraError as error:
+        assert error.findings[0].code == "shard-device" and error.findings[0].hint, error.findings
+    else:
+        raise AssertionError("no exception")
+
+
+def test_plan_and_infeasible():
+    model = tessera.load(MODEL)
+    plan = model.plan("ring:4", dims=DIMS)
+    assert plan.devices == 4 and plan.milliseconds > 0 and plan.cut_nodes > 0 and len(plan.memory) == 4
+    try:
+        tessera.load(MODEL).plan(2, memory="10KiB", dims=DIMS)
+    except tessera.Infeasible as error:
+        assert error.needs_bytes > 10240
+    else:
+        raise AssertionError("no exception")
+
+
+def test_runs_overlap_and_come_in_order():
+    session = tessera.InferenceSession(MODEL, devices=2)
+    feeds = [dict(FEEDS, input_ids=np.roll(FEEDS["input_ids"], k, axis=1)) for k in range(3)]
+    one_by_one = [session.run(None, f)[0] for f in feeds]
+    for f in feeds:
+        session.start(f)
+    together = [session.wait()[0] for _ in feeds]
+    assert all(np.array_equal(a, b) for a, b in zip(one_by_one, together))
+    assert near(one_by_one[0], WANT["logits"])
+    session.close()
+
+
+def test_processes():
+    model = tessera.load(MODEL)
+    model.plan(2, dims=DIMS)
+    model.partition(TMP.name + "/parts")
+    with tessera.InferenceSession(TMP.name + "/parts", transport="shm") as session:
+        assert [v.name for v in session.get_outputs()] == ["logits"]
+        assert near(session.run(["logits"], FEEDS)[0], WANT["logits"])
+
+
+def test_bad_feeds_leave_the_session_alive():
+    session = tessera.InferenceSession(MODEL, devices=2)
+    wrong = dict(FEEDS, input_ids=FEEDS["input_ids"].astype("f4"))
+    for feeds in ({"nothing": np.zeros(3)}, {}, wrong):
+        try:
+            session.run(None, feeds)
+        except tessera.TesseraError as error:
+            assert error.findings and error.findings[0].value, error.findings
+        else:
+            raise AssertionError("no exception")
+        assert near(session.run(None, FEEDS)[0], WANT["logits"])
+
+
+def test_arrays_that_are_not_contiguous_and_dlpack():
+    class Other:  # what torch and cupy have
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x = np.arange(12, dtype="f4").reshape(3, 4)
+    model = small([helper.make_node("Relu", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])],
+                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "m"])])
+    session = tessera.InferenceSession(model, devices=2)
+    assert np.array_equal(session.run(None, {"x": x.T})[0], x.T)
+    assert np.array_equal(session.run(None, {"x": Other(x)})[0], x)
+    assert np.array_equal(session.run(None, {"x": x.astype(">f4")})[0], x)
+
+
+def test_texts_and_sequences():
+    texts = small([helper.make_node("Identity", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.STRING, [3])],
+                  [helper.make_tensor_value_info("y", TensorProto.STRING, [3])])
+    given = np.array(["a", "", "\u00e9\u00e8"], object)
+    assert tessera.InferenceSession(texts, devices=2).run(None, {"x": given})[0].tolist() == given.tolist()
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    lists = small([helper.make_node("Identity", ["x"], ["y"])], [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)])
+    arrays = [np.ones(2, "f4"), np.zeros((1, 3), "f4")]
+    got = tessera.InferenceSession(lists, devices=2).run(None, {"x": arrays})[0]
+    assert all(np.array_equal(a, b) for a, b in zip(got, arrays)) and len(got) == 2
+
+
+def test_threads_beside_each_other():
+    errors = []
+
+    def work():
+        try:
+            assert near(tessera.InferenceSession(MODEL, devices=2).run(None, FEEDS)[0], WANT["logits"])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not errors, errors
+
+
+def test_verify_simulate_report_topology():
+    found = tessera.verify(MODEL, devices=3, inputs=FEEDS)
+    assert found.ok and found.outputs[0].max_rel <= 5e-5 and found.cut_nodes > 0
+    tried = tessera.verify(MODEL, devices=2, inputs=FEEDS, random=2)
+    assert tried.ok and tried.trials == 2 and tried.failed == 0
+    assert tessera.simulate(MODEL, devices="hosts:2x2", dims=DIMS).seconds > 0
+    tessera.report(MODEL, TMP.name + "/page.html", devices=2, dims=DIMS)
+    assert b"<html" in open(TMP.name + "/page.html", "rb").read(2000)
+    assert len(tessera.topology.show("ring:3")["devices"]) == 3
+
+
+def test_interrupt_ends_a_verification_soon():
+    code = "import sys; sys.path.insert(0, %r); import tessera\ntry:\n    print('go', flush=True); tessera.verify(%r, devices=2, random=100000)\nexcept KeyboardInterrupt:\n    print('stopped')\n"
+    p = subprocess.Popen([sys.executable, "-c", code % (BUILD + "/python", MODEL)], stdout=subprocess.PIPE, text=True, env=dict(os.environ, TMPDIR=TMP.name))
+    p.stdout.readline()
+    time.sleep(3)
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=60)
+    assert "stopped" in out, out
+    assert not [f for f in os.listdir(TMP.name) if f.startswith(("tessera-verify", "tessera-python"))], os.listdir(TMP.name)
+
+
+def test_nothing_is_left():
+    gc.collect()
+    deadline = time.time() + 10
+    while [t for t in threading.enumerate() if t.name == "tessera"] and time.time() < deadline:
+        time.sleep(0.1)
+    assert not [t for t in threading.enumerate() if t.name == "tessera"]
+
+
+failed = 0
+for name, test in list(globals().items()):
+    if not name.startswith("test_"):
+        continue
+    try:
+        test()
+        print("ok python %s" % name[5:], flush=True)
+    except BaseException as error:
+        failed += 1
+        import traceback
+        traceback.print_exc(file=sys.stdout)
+        print("not ok python %s" % name[5:], flush=True)
+sys.exit(1 if failed else 0)
