@@ -615,6 +615,9 @@ typedef struct tsr_plan_options {
      * Written into the metadata, where tsr_partition finds it. */
     const char *const *state;
     size_t n_state;
+    /* Stop after so many seconds with the best plan so far, its bound and its gap. 0: a budget that counts work and not seconds, so
+     * that the same model gives the same plan on every machine. */
+    double seconds;
 } tsr_plan_options;
 
 /* One way to run the explained node. */
@@ -690,6 +693,9 @@ typedef struct tsr_plan_summary {
         better_cost; /* fewer devices that would be no slower, and the time then; 0: none were found */
     int64_t
         fits_devices; /* not feasible: so many devices of the same memory would do; 0: not known */
+    double
+        milliseconds; /* predicted, of one run: of the model's own plan, without those of another */
+    bool stopped;     /* by its seconds or by tsr_session_cancel, before the budget was spent */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and

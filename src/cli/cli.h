@@ -58,7 +58,8 @@ struct option {
     {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: no limit)"},                    \
     {"--dim", "NAME=SIZE", "size of a symbolic dimension (plan: others count 128 and are not cut)"},      \
     {"--stages", "K|auto", "plan pipeline stages: so many, or as many as are best (default: none)"},      \
-    {"--objective", "NAME", "of stages: latency (of one run, the default) or throughput (of many)"}
+    {"--objective", "NAME", "of stages: latency (of one run, the default) or throughput (of many)"},      \
+    {"--time", "S", "plan for at most so many seconds, then take the best so far (default: a budget of work)"}
 // clang-format on
 
 // One option as given.

@@ -2,6 +2,7 @@
 // cmd_plan.c - chooses a sharding for every node.
 #include "cli.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,10 +151,12 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
     tsr_json_number(j, "solve_ms", p->solve_ms);
     if (p->feasible) {
         tsr_json_string(j, "configuration", p->config);
+        tsr_json_number(j, "milliseconds", p->milliseconds);
         tsr_json_int(j, "cost", p->cost);
         tsr_json_int(j, "bound", p->bound);
         tsr_json_bool(j, "optimal", p->optimal);
         tsr_json_number(j, "gap", p->gap);
+        tsr_json_bool(j, "stopped", p->stopped);
         tsr_json_begin(j, "memory", '[');
         for (size_t i = 0; i < p->devices; i++)
             tsr_json_int(j, NULL, p->memory[i]);
@@ -214,7 +217,8 @@ static void print_plan(const tsr_plan_summary *p)
     if (p->optimal)
         printf(", the least of all candidates\n");
     else
-        printf(", at most %.3f %% above the least\n", p->gap * 100);
+        printf(", at most %.3f %% above the least%s\n", p->gap * 100,
+               p->stopped ? " (the search was stopped)" : "");
     print_stages(p);
     print_parts(p);
     printf("memory: %s on the fullest device\n", cli_bytes(most));
@@ -429,6 +433,30 @@ static int check_words(struct cli *c)
     return 0;
 }
 
+// ---- Ctrl-C ------------------------------------------------------------------------------------
+
+static tsr_session *planning_session; // whose planning Ctrl-C ends
+
+static void stop_planning(int signal)
+{
+    (void)signal;
+    tsr_session_cancel(planning_session, true);
+}
+
+// Ctrl-C ends the search with the best plan so far; a second one ends the program.
+static tsr_status plan_until_stopped(struct cli *c, tsr_model *m, const tsr_plan_options *o,
+                                     tsr_plan_summary *out)
+{
+    struct sigaction stop = {.sa_handler = stop_planning, .sa_flags = SA_RESETHAND}, before;
+    planning_session = c->session;
+    sigemptyset(&stop.sa_mask);
+    sigaction(SIGINT, &stop, &before);
+    tsr_status status = tsr_plan(m, o, out);
+    sigaction(SIGINT, &before, NULL);
+    tsr_session_cancel(c->session, false); // what was found is written
+    return status;
+}
+
 static int run(struct cli *c)
 {
     struct planning g;
@@ -456,7 +484,7 @@ static int run(struct cli *c)
         if (status == TSR_OK && t->model)
             cli_tell_dims(c, t->model, g.options.with_sizes, g.options.n_with_sizes);
         if (status == TSR_OK)
-            status = tsr_plan(m, &g.options, &p);
+            status = plan_until_stopped(c, m, &g.options, &p);
         code = finish(c, status, m, &g.options, &p);
     }
     if (t) {

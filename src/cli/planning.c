@@ -50,7 +50,7 @@ static int read_stages(struct cli *c, tsr_plan_options *o)
 
 int cli_planning(struct cli *c, struct planning *p)
 {
-    const char *memory = cli_value(c, "--memory");
+    const char *memory = cli_value(c, "--memory"), *seconds = cli_value(c, "--time");
     *p = (struct planning){.options = {.size = sizeof p->options}};
     int code = cli_read_dims(c, &p->dims);
     p->options.sizes = p->dims.at;
@@ -59,6 +59,8 @@ int cli_planning(struct cli *c, struct planning *p)
         code = read_devices(c, p);
     if (!code && memory && !cli_read_bytes(memory, &p->options.memory))
         code = cli_usage(c, "--memory wants a size such as 8GiB, not '%s'", memory);
+    if (!code && seconds && !cli_number(seconds, &p->options.seconds))
+        code = cli_usage(c, "--time wants seconds, more than 0, not '%s'", seconds);
     if (!code)
         code = read_stages(c, &p->options);
     if (code)

@@ -16,6 +16,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
 {
     *out = (struct planner){.topology = root->topology, .n = (int64_t)n};
     tsr__planner_start(out, root->model);
+    out->budget = root->budget;
     out->shapes = root->shapes;
     out->told = root->told;
     out->sized = root->sized;

@@ -98,8 +98,16 @@ struct state_pair {
     const tsr_value *past, *present;
 };
 
+// What making a plan may take (budget.c).
+struct budget {
+    tsr_session *session;
+    double begin, end; // by tsr__clock; end 0: work counts, not seconds
+    uint64_t work;     // cells that solves may still visit
+};
+
 struct planner {
     tsr_session *session;
+    struct budget *budget; // of the whole plan
     struct arena arena;
     tsr_model *model;
     tsr_topology *topology;
@@ -149,6 +157,15 @@ static inline int64_t tsr__planner_device(const struct planner *p, int64_t d)
     return p->device ? p->device[d] : d;
 }
 
+// budget.c
+double tsr__clock(void);                                                  // seconds since some time
+void tsr__budget_start(struct budget *b, tsr_session *s, double seconds); // 0: no matter how many
+bool tsr__budget_over(const struct budget *b); // time is up, or somebody wants it to end
+// Options for a solve that may take that fraction of what is left, at least a little; afterwards its work is counted.
+struct program_options tsr__budget_share(struct budget *b, double fraction);
+void tsr__budget_spend(struct budget *b, uint64_t work);
+void tsr__budget_told(const struct budget *b); // the line of progress goes away
+
 // plan.c
 void tsr__planner_start(struct planner *p, tsr_model *m);
 bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if there is a list
@@ -158,7 +175,7 @@ tsr_status tsr__planner_config(struct planner *p, const char *name) TSR_MUST_USE
 tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out) TSR_MUST_USE;
 
 // The best plan without limits is the answer where it keeps them, and is found much faster.
-tsr_status tsr__planner_solve(const struct program *g, struct arena *a,
+tsr_status tsr__planner_solve(struct planner *p, const struct program *g,
                               struct program_result *r) TSR_MUST_USE;
 tsr_status tsr__planner_export(tsr_session *s, const struct program *g,
                                const char *path) TSR_MUST_USE;
@@ -167,6 +184,14 @@ const struct plan_node *tsr__planner_find(const struct planner *p, const char *n
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
                                 tsr_plan_summary *out) TSR_MUST_USE;
+
+// Gives the nodes the choices of a solution.
+void tsr__planner_take(struct planner *p, const uint32_t *choice);
+
+// refusal.c: says why there is no plan, and what would do. proved: there is none; else none was found.
+tsr_status tsr__planner_refuse(struct planner *p, const tsr_plan_options *o, bool proved,
+                               tsr_plan_summary *out) TSR_MUST_USE;
+struct str tsr__bytes_text(struct arena *a, int64_t bytes); // "1.5 GiB"
 
 // joint.c: both know their values; p's results are the session's.
 tsr_status tsr__plan_joint(struct planner *p, struct planner *with, const tsr_plan_options *o,

@@ -7,7 +7,6 @@
 #include "plan/internal.h"
 
 #include <math.h>
-#include <time.h>
 
 #define COMPARED_BYTES ((size_t)1 << 10) // weights below are the same by name alone
 
@@ -22,13 +21,6 @@ struct joint {
     const tsr_value **twin[2]; // by value id: the same weight in the other model
     size_t shared;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 // ---- weights that both have --------------------------------------------------------------------
 
@@ -417,25 +409,26 @@ static tsr_status tell(struct joint *j, const struct program_result *r, const ts
     return TSR_OK;
 }
 
-static tsr_status refuse(struct joint *j, tsr_plan_summary *out)
+static tsr_status refuse(struct joint *j, bool proved, tsr_plan_summary *out)
 {
     struct planner *p = j->p[0];
     struct program_least least = {0};
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n};
-    tsr_status st = tsr__program_least(&j->program, NULL, &p->arena, &least);
+    struct program_options share = tsr__budget_share(p->budget, 0.5);
+    tsr_status st = tsr__program_least(&j->program, &share, &p->arena, &least);
     if (st != TSR_OK)
         return st;
     out->needs_bytes = least.found ? least.least : 0;
+    struct str need = tsr__bytes_text(&p->arena, out->needs_bytes);
     struct str hint = tsr__arena_printf(
-        &p->arena, "give each device %lld bytes, or use more devices", (long long)out->needs_bytes);
-    if (!hint.p)
+        &p->arena, "give each device " STR_FMT " (--memory %lld), or use more devices",
+        STR_ARG(need), (long long)out->needs_bytes);
+    if (!need.p || !hint.p)
         return TSR_NOMEM;
-    tsr__diag(
-        p->session, DIAG_plan_infeasible, NULL, hint.p,
-        "no plan of both models fits into the memory of the devices; %lld bytes on each would "
-        "do",
-        (long long)out->needs_bytes);
-    return TSR_INFEASIBLE;
+    tsr__diag(p->session, proved ? DIAG_plan_infeasible : DIAG_plan_time, NULL, hint.p,
+              "no plan of both models %s the memory of the devices; " STR_FMT " on each would do",
+              proved ? "fits into" : "was found in time that fits into", STR_ARG(need));
+    return tsr__cancelled(p->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
 tsr_status tsr__plan_joint(struct planner *p, struct planner *with, const tsr_plan_options *o,
@@ -443,15 +436,15 @@ tsr_status tsr__plan_joint(struct planner *p, struct planner *with, const tsr_pl
 {
     struct program_result r = {0};
     struct joint j = {.p = {p, with}, .runs = {1, o->steps > 0 ? o->steps : 1}};
-    double begin = now_ms();
     if (!build(&j, o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT))
         return TSR_NOMEM;
     tsr_status st =
         o->export_lp ? tsr__planner_export(p->session, &j.program, o->export_lp) : TSR_OK;
     if (st == TSR_OK)
-        st = tsr__planner_solve(&j.program, &p->arena, &r);
+        st = tsr__planner_solve(p, &j.program, &r);
     if (st == TSR_OK)
-        st = r.feasible ? tell(&j, &r, o, out) : refuse(&j, out);
-    out->solve_ms = now_ms() - begin;
+        st = r.feasible ? tell(&j, &r, o, out) : refuse(&j, r.infeasible, out);
+    tsr__budget_told(p->budget);
+    out->solve_ms = 1e3 * (tsr__clock() - p->budget->begin);
     return st == TSR_OK && o->explain ? tsr__planner_explain(p, &j.program, o->explain, out) : st;
 }

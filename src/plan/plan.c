@@ -5,14 +5,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 // ---- start and end -----------------------------------------------------------------------------
 
@@ -209,6 +201,7 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
     out->cost = r->cost;
     out->bound = r->bound;
     out->solve_ms = ms;
+    out->stopped = tsr__budget_over(p->budget) && !r->optimal;
     out->memory = memory;
     out->peak = peak;
     return tsr__planner_tell(p, out);
@@ -262,7 +255,8 @@ tsr_status tsr__planner_explain(struct planner *p, const struct program *g, cons
     tsr_plan_choice *list = ARENA_ARRAY(a, tsr_plan_choice, k + 1);
     if (!m || !list)
         return TSR_NOMEM;
-    tsr_status st = tsr__program_marginals(g, NULL, &p->arena, n->var, m);
+    struct program_options o = tsr__budget_share(p->budget, 1.0 / (double)(k + 1));
+    tsr_status st = tsr__program_marginals(g, &o, &p->arena, n->var, m);
     for (size_t i = 0; st == TSR_OK && i < k; i++) {
         const struct candidate *c = &n->strategy->at.at[i];
         list[i] = (tsr_plan_choice){.name = tsr__arena_str(a, c->name).p,
@@ -278,84 +272,13 @@ tsr_status tsr__planner_explain(struct planner *p, const struct program *g, cons
     return a->failed ? TSR_NOMEM : st;
 }
 
-// ---- why not -----------------------------------------------------------------------------------
+// ---- the solution ------------------------------------------------------------------------------
 
-static void take_choices(struct planner *p, const uint32_t *choice)
+void tsr__planner_take(struct planner *p, const uint32_t *choice)
 {
     for (size_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].strategy)
             p->nodes[i].choice = choice[p->nodes[i].var];
-}
-
-// The values that fill the fullest device even in the plan that needs the least memory.
-static tsr_status bind(struct planner *p, const uint32_t *choice, tsr_plan_summary *out)
-{
-    struct arena *a = &p->session->results[RESULT_PLAN];
-    tsr_plan_binding *list = ARENA_ARRAY(a, tsr_plan_binding, PLAN_MAX_BINDING);
-    if (!list)
-        return TSR_NOMEM;
-    take_choices(p, choice);
-    out->n_binding = tsr__planner_binding(p, list);
-    out->binding = list;
-    for (size_t i = 0; i < out->n_binding; i++)
-        list[i].value = tsr__arena_str(a, str_of(list[i].value)).p;
-    return a->failed ? TSR_NOMEM : TSR_OK;
-}
-
-static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
-{
-    struct str t = STR("");
-    for (size_t i = 0; i < s->n_binding && t.p; i++)
-        t = tsr__arena_printf(&p->arena, STR_FMT "%s\"%s\" (%lld)", STR_ARG(t),
-                              i ? ", " : "; most of them for ", s->binding[i].value,
-                              (long long)s->binding[i].bytes);
-    return t;
-}
-
-// What would help, the cheaper first: memory for each device, or more devices.
-static struct str help_text(struct planner *p, const tsr_plan_summary *s, int64_t memory)
-{
-    const char *sizes =
-        p->sized != p->told
-            ? ", or give sizes with --dim: symbolic dimensions without one are not cut"
-            : "";
-    long long bytes = (long long)s->needs_bytes, devices = (long long)s->fits_devices;
-    double more = (double)(s->needs_bytes - memory) * (double)p->n;
-    if (!devices)
-        return tsr__arena_printf(&p->arena, "give each device %lld bytes, or use more devices%s",
-                                 bytes, sizes);
-    if (more <= (double)(devices - p->n) * (double)memory)
-        return tsr__arena_printf(&p->arena, "give each device %lld bytes, or use %lld devices%s",
-                                 bytes, devices, sizes);
-    return tsr__arena_printf(&p->arena, "use %lld devices, or give each device %lld bytes%s",
-                             devices, bytes, sizes);
-}
-
-static tsr_status refuse(struct planner *p, const tsr_plan_options *o, double ms,
-                         tsr_plan_summary *out)
-{
-    struct program_least least = {0};
-    int64_t memory = p->class_memory[0];
-    for (size_t c = 1; c < p->n_classes; c++)
-        memory = p->class_memory[c] < memory ? p->class_memory[c] : memory;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .solve_ms = ms};
-    tsr_status st = tsr__program_least(&p->program, NULL, &p->arena, &least);
-    if (st == TSR_OK && least.found)
-        st = bind(p, least.choice, out);
-    out->needs_bytes = least.found ? least.least : 0;
-    if (st == TSR_OK)
-        st = tsr__plan_fitting(p, o, out);
-    if (st != TSR_OK)
-        return st;
-    struct str what = binding_text(p, out);
-    struct str hint = help_text(p, out, memory);
-    if (!what.p || !hint.p)
-        return TSR_NOMEM;
-    tsr__diag(p->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan fits into %lld bytes on %s; %lld bytes would do" STR_FMT, (long long)memory,
-              p->n_classes > 1 ? "the smallest device" : "each device", (long long)out->needs_bytes,
-              STR_ARG(what));
-    return TSR_INFEASIBLE;
 }
 
 static bool fits(const struct program *g, const uint32_t *choice)
@@ -367,10 +290,12 @@ static bool fits(const struct program *g, const uint32_t *choice)
 }
 
 // Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
-static tsr_status take_least(const struct program *g, struct arena *a, struct program_result *r)
+static tsr_status take_least(struct planner *p, const struct program *g, struct program_result *r)
 {
     struct program_least least = {0};
-    tsr_status st = tsr__program_least(g, NULL, a, &least);
+    struct program_options o = tsr__budget_share(p->budget, 0.5);
+    tsr_status st = tsr__program_least(g, &o, &p->arena, &least);
+    tsr__budget_spend(p->budget, least.work);
     if (st != TSR_OK || !least.found || !fits(g, least.choice))
         return st;
     r->feasible = true;
@@ -382,35 +307,43 @@ static tsr_status take_least(const struct program *g, struct arena *a, struct pr
     return TSR_OK;
 }
 
-tsr_status tsr__planner_solve(const struct program *g, struct arena *a, struct program_result *r)
+tsr_status tsr__planner_solve(struct planner *p, const struct program *g, struct program_result *r)
 {
     struct program free = *g;
     free.limits.n = 0;
-    tsr_status st = tsr__program_solve(&free, NULL, a, r);
-    bool best = r->optimal || (r->feasible && r->gap < 1e-9);
-    if (st != TSR_OK || g->limits.n == 0 || (best && fits(g, r->choice)))
+    struct program_options o = tsr__budget_share(p->budget, g->limits.n ? 0.3 : 0.9);
+    tsr_status st = tsr__program_solve(&free, &o, &p->arena, r);
+    if (st != TSR_OK)
         return st;
-    st = tsr__program_solve(g, NULL, a, r);
-    return st == TSR_OK && !r->feasible && !r->infeasible ? take_least(g, a, r) : st;
+    tsr__budget_spend(p->budget, r->work);
+    bool best = r->optimal || (r->feasible && r->gap < 1e-9);
+    if (g->limits.n == 0 || (best && fits(g, r->choice)))
+        return st;
+    o = tsr__budget_share(p->budget, 0.8);
+    st = tsr__program_solve(g, &o, &p->arena, r);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(p->budget, r->work);
+    return r->feasible || r->infeasible ? TSR_OK : take_least(p, g, r);
 }
 
 static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
 {
     struct program_result r = {0};
-    double begin = now_ms();
     int64_t memory = o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT;
     if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, memory))
         return TSR_NOMEM;
     tsr_status st =
         o->export_lp ? tsr__planner_export(p->session, &p->program, o->export_lp) : TSR_OK;
     if (st == TSR_OK)
-        st = tsr__planner_solve(&p->program, &p->arena, &r);
-    double ms = now_ms() - begin;
+        st = tsr__planner_solve(p, &p->program, &r);
+    double ms = 1e3 * (tsr__clock() - p->budget->begin);
+    tsr__budget_told(p->budget);
     if (st != TSR_OK)
         return st;
     if (!r.feasible)
-        return refuse(p, o, ms, out);
-    take_choices(p, r.choice);
+        return tsr__planner_refuse(p, o, r.infeasible, out);
+    tsr__planner_take(p, r.choice);
     st = tsr__planner_config(p, o->config);
     if (st == TSR_OK)
         st = tsr__planner_write(p, p->config);
@@ -423,7 +356,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (st == TSR_OK)
         out->one_device = tsr__planner_one_device(p);
     if (st == TSR_OK)
-        st = tsr__plan_better(p, o, out);
+        st = tsr__budget_over(p->budget) ? TSR_OK : tsr__plan_better(p, o, out);
     return st == TSR_OK && o->explain ? tsr__planner_explain(p, &p->program, o->explain, out) : st;
 }
 
@@ -439,6 +372,7 @@ static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_p
         return TSR_INVALID;
     }
     tsr__planner_start(&q, o->with);
+    q.budget = p->budget;
     q.topology = p->topology;
     q.n = p->n;
     tsr_status st = tsr__planner_devices(&q) ? find_config(&q, o->config, false) : TSR_NOMEM;
@@ -456,13 +390,24 @@ static tsr_status solve_with(struct planner *p, const tsr_plan_options *o, tsr_p
     return st;
 }
 
+// Picoseconds of one run of the model itself.
+static int64_t own_time(const tsr_plan_summary *s)
+{
+    if (s->n_parts)
+        return s->parts[0].cost;
+    return s->n_stages ? s->latency : s->cost;
+}
+
 tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
     struct planner p = {0};
+    struct budget budget;
     tsr_plan_options o = {.size = sizeof o};
     tsr_plan_summary s = {.size = sizeof s};
     memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
     tsr__planner_start(&p, m);
+    tsr__budget_start(&budget, p.session, o.seconds);
+    p.budget = &budget;
     tsr__arena_free(&p.session->results[RESULT_PLAN]);
     tsr_status st = read_topology(&p, &o);
     if (st == TSR_OK)
@@ -480,6 +425,8 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
                         : solve(&p, &o, &s);
     if (st == TSR_OK)
         st = tsr__planner_keep_sizes(&p, o.sizes, o.n_sizes);
+    if (s.feasible)
+        s.milliseconds = (double)own_time(&s) / 1e9;
     if (!o.topology)
         tsr_topology_free(p.topology);
     tsr__planner_end(&p);

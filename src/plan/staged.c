@@ -3,15 +3,6 @@
 // all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
 #include "plan/stages.h"
 
-#include <time.h>
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 // ---- from the devices of a block to those of the topology --------------------------------------
 
 static uint32_t globally(struct planner *p, const struct planner *q, const struct stage *x,
@@ -265,14 +256,19 @@ static tsr_status refuse(struct staging *s, const tsr_plan_options *o, tsr_plan_
     if (st != TSR_OK)
         return st;
     out->needs_bytes = line.n ? line.most : 0;
-    struct str hint =
-        tsr__arena_printf(&s->p->arena, "give each device %lld bytes, or use more devices",
-                          (long long)out->needs_bytes);
-    if (!hint.p)
+    struct planner *p = s->p;
+    bool over = tsr__budget_over(p->budget);
+    struct str need = tsr__bytes_text(&p->arena, out->needs_bytes);
+    struct str hint = tsr__arena_printf(
+        &p->arena, "give each device " STR_FMT " (--memory %lld), or use more devices",
+        STR_ARG(need), (long long)out->needs_bytes);
+    if (!need.p || !hint.p)
         return TSR_NOMEM;
-    tsr__diag(s->p->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan in stages fits into the memory of the devices; %lld bytes on each would do",
-              (long long)out->needs_bytes);
+    tsr__diag(p->session, over ? DIAG_plan_time : DIAG_plan_infeasible, NULL, hint.p,
+              "no plan in stages %s the memory of the devices; " STR_FMT " on each would do",
+              over ? "was found in time that fits into" : "fits into", STR_ARG(need));
+    if (tsr__cancelled(p->session))
+        return TSR_CANCELLED;
     return TSR_INFEASIBLE;
 }
 
@@ -292,7 +288,6 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
 {
     struct line line;
     struct arena *a = &s->p->session->results[RESULT_PLAN];
-    double begin = now_ms();
     if (!tsr__stages_cuts(s))
         return TSR_NOMEM;
     tsr_status st = check_number(s, o->stages);
@@ -301,7 +296,7 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
     if (st != TSR_OK)
         return st;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)s->p->n};
-    out->solve_ms = now_ms() - begin;
+    out->solve_ms = 1e3 * (tsr__clock() - s->p->budget->begin);
     if (!line.n)
         return refuse(s, o, out);
     int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)s->p->n);
@@ -316,7 +311,7 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
         st = prove(s, o, out);
     if (st == TSR_OK)
         st = one_device(s, out);
-    out->solve_ms = now_ms() - begin;
+    out->solve_ms = 1e3 * (tsr__clock() - s->p->budget->begin);
     if (st == TSR_OK)
         st = tsr__planner_config(s->p, o->config);
     if (st == TSR_OK)

@@ -66,8 +66,9 @@ bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size);
 
 struct effort {
     uint64_t work, limit;
-    double start, seconds; // seconds 0: not looked at
-    uint64_t slice_work;   // of the step at hand; 0: no step
+    const tsr_session *session; // that may be cancelled; NULL: none
+    double start, seconds;      // seconds 0: not looked at
+    uint64_t slice_work;        // of the step at hand; 0: no step
     double slice_end;
 };
 bool tsr__effort_over(const struct effort *e); // all of it, or the step

@@ -67,6 +67,7 @@ static bool start(struct solving *s, const struct program *p, const struct progr
 {
     *s = (struct solving){.p = p, .cost = NEVER};
     s->effort.limit = o && o->work ? o->work : WORK;
+    s->effort.session = p->arena->session;
     s->effort.seconds = o ? o->seconds : 0;
     s->effort.start = clock_now();
     s->threads = o ? o->threads : 1;

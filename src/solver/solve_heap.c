@@ -116,6 +116,8 @@ double tsr__effort_elapsed(const struct effort *e)
 
 bool tsr__effort_over(const struct effort *e)
 {
+    if (e->session && tsr__cancelled(e->session))
+        return true;
     if (e->work >= e->limit || (e->slice_work && e->work >= e->slice_work))
         return true;
     if (e->seconds <= 0)

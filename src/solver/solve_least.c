@@ -5,9 +5,14 @@
 // lower bound, and often the answer; else the bound is bisected, each half proved by the solver.
 #include "solver/solver.h"
 
+#include <time.h>
+
+#define WORK UINT64_C(4000000000)
+
 struct least {
     const struct program *p;
-    const struct program_options *o;
+    struct program_options left; // of the effort; all questions share it
+    double end;                  // by the clock; 0: it does not matter
     struct arena *arena;
     struct program q; // p with costs 0
     struct program_least *out;
@@ -68,14 +73,36 @@ static void offer(struct least *l, uint32_t *choice)
     }
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void spend(struct least *l, uint64_t work)
+{
+    l->out->work += work;
+    l->left.work = l->left.work > work ? l->left.work - work : 1;
+    if (l->end > 0)
+        l->left.seconds = l->end > now() ? l->end - now() : 1e-9;
+}
+
+// Whether another question is worth asking; what is known so far holds in any case.
+static bool is_spent(const struct least *l)
+{
+    return l->left.work <= 1 || (l->end > 0 && now() >= l->end) ||
+           tsr__cancelled(l->arena->session);
+}
+
 static tsr_status ask(struct least *l, int64_t bound, struct program_result *r)
 {
     for (size_t i = 0; i < l->q.limits.n; i++)
         l->q.limits.at[i].bound = bound;
-    tsr_status st = tsr__program_solve(&l->q, l->o, l->arena, r);
+    tsr_status st = tsr__program_solve(&l->q, &l->left, l->arena, r);
     if (st != TSR_OK)
         return st;
-    l->out->work += r->work;
+    spend(l, r->work);
     if (r->feasible)
         offer(l, r->choice);
     return TSR_OK;
@@ -106,10 +133,10 @@ static tsr_status one_time(struct least *l, uint32_t limit, uint32_t time)
             if (cost[c] != COST_FORBIDDEN)
                 cost[c] += u->usage[c];
     }
-    tsr_status st = tsr__program_solve(&q, l->o, l->arena, &r);
+    tsr_status st = tsr__program_solve(&q, &l->left, l->arena, &r);
     if (st != TSR_OK)
         return st;
-    l->out->work += r.work;
+    spend(l, r.work);
     if (r.bound > l->out->bound)
         l->out->bound = r.bound;
     if (r.feasible)
@@ -121,7 +148,7 @@ static tsr_status bisect(struct least *l)
 {
     struct program_least *out = l->out;
     int64_t low = out->bound; // nothing was found below; proved as far as out->bound
-    while (low < out->least) {
+    while (low < out->least && !is_spent(l)) {
         int64_t middle = low + (out->least - low) / 2;
         struct program_result r;
         tsr_status st = ask(l, middle, &r);
@@ -139,8 +166,13 @@ tsr_status tsr__program_least(const struct program *p, const struct program_opti
                               struct arena *a, struct program_least *out)
 {
     struct program_result r;
-    struct least l = {.p = p, .o = o, .arena = a, .out = out};
+    struct least l = {.p = p, .arena = a, .out = out};
     memset(out, 0, sizeof(*out));
+    if (o)
+        l.left = *o;
+    l.end = l.left.seconds > 0 ? now() + l.left.seconds : 0;
+    if (!l.left.work)
+        l.left.work = l.end > 0 ? UINT64_MAX : WORK;
     tsr_status st = tsr__program_check(p);
     if (st != TSR_OK)
         return st;
@@ -149,7 +181,7 @@ tsr_status tsr__program_least(const struct program *p, const struct program_opti
     st = ask(&l, PROGRAM_MOST, &r); // any answer at all
     for (int i = 0; i < 4 && st == TSR_OK && out->found && out->bound < out->least; i++) {
         uint32_t limit = out->limit, time = out->time;
-        if (p->limits.n == 0)
+        if (p->limits.n == 0 || is_spent(&l))
             break;
         st = one_time(&l, limit, time);
         if (out->limit == limit && out->time == time)

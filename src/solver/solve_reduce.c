@@ -782,6 +782,8 @@ static void strike_full(struct core *c, struct queue *q, struct scratch *s)
 static bool enough(const struct core *c)
 {
     const struct effort *e = c->effort;
+    if (e->session && tsr__cancelled(e->session))
+        return true;
     return e->work > e->limit / 2 || (e->seconds > 0 && tsr__effort_elapsed(e) > 0.7 * e->seconds);
 }
 

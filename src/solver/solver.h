@@ -87,6 +87,7 @@ struct program_told { // what is known so far; costs without the shift are of th
 };
 struct program_options {
     uint64_t work; // cells that may be visited; 0: 4e9 (some ten seconds)
+    // (cancelling the session ends it too)
     double
         seconds; // stop after that much time all the same; 0: never. Makes results depend on luck
     int threads; // 0 or 1: one; 2: search and bound at the same time (only with seconds)
@@ -126,7 +127,8 @@ struct program_least {
     uint64_t work;
 };
 // The smallest M such that the program would have an answer if every limit had the bound M; costs do
-// not count, forbidden choices and pairs do. A program without limits has least 0.
+// not count, forbidden choices and pairs do. A program without limits has least 0. Options are of all
+// that is done for it, not of each solve.
 tsr_status tsr__program_least(const struct program *p, const struct program_options *o,
                               struct arena *a, struct program_least *out) TSR_MUST_USE;
 

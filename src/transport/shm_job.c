@@ -178,7 +178,7 @@ tsr_status tsr__shm_told(const struct shm_job *j, struct comm_trouble *why)
         return tsr__trouble(why, TSR_PEER, -1, "a rank died while it told why it failed");
     *why = h->trouble;
     why->text[sizeof why->text - 1] = 0;
-    if (why->status == TSR_OK || why->status > TSR_BUG)
+    if (why->status == TSR_OK || why->status > TSR_CANCELLED)
         why->status = TSR_PEER;
     return why->status;
 }

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 TESSERA = os.path.abspath(sys.argv[1])
 failed = 0
@@ -474,6 +476,18 @@ def make_mlp(path, rows):
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+def make_deep(path, layers):
+    """So many layers of two matrices and a sum around them."""
+    f, nodes, weights, x = TensorProto.FLOAT, [], [], "x"
+    for i in range(layers):
+        for name, shape in (("w", [64, 128]), ("v", [128, 64])):
+            weights.append(helper.make_tensor(name + str(i), f, shape, bytes(4 << 13), raw=True))
+        nodes += [helper.make_node("MatMul", [x, "w%d" % i], ["h%d" % i]), helper.make_node("Relu", ["h%d" % i], ["r%d" % i]), helper.make_node("MatMul", ["r%d" % i, "v%d" % i], ["m%d" % i]), helper.make_node("Add", [x, "m%d" % i], ["y%d" % i])]
+        x = "y%d" % i
+    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", f, [64, 64])], [helper.make_tensor_value_info(x, f, [64, 64])], weights)
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
 def test_plan(d):
     path, out = os.path.join(d, "mlp.onnx"), os.path.join(d, "planned.onnx")
     make_mlp(path, "n")
@@ -481,7 +495,7 @@ def test_plan(d):
     rc, text, err = call(*small, "--dim", "n=8", "-o", out, "--json")
     doc = json.loads(text)
     check("plan does not fit: what binds", rc == 4 and [b["value"] for b in doc["binding"]][:2] == ["w1", "w2"] and doc["binding"][0]["bytes"] == 1 << 17, (rc, text))
-    check("plan does not fit: the remedy", '"w1" (131072)' in err and "%d bytes" % doc["needs_bytes"] in err and "--dim" not in err and not os.path.exists(out), err)
+    check("plan does not fit: the remedy", '"w1" (128 KiB)' in err and "--memory %d" % doc["needs_bytes"] in err and "--dim" not in err and not os.path.exists(out), err)
     check("plan does not fit: sizes are not given", "--dim" in call(*small)[2])
     rc, text, err = call("plan", path, "--devices", 2, "--dim", "n=1", "--json")
     one = json.loads(call("plan", path, "--devices", 1, "--dim", "n=1", "--json")[1])["cost"]
@@ -539,6 +553,17 @@ def test_plan_stages(d):
     check("plan: too many stages", rc == 1 and "plan-stages" in err, (rc, err))
     rc, _, err = call("plan", out, "--devices", 2, "--stages", 2, "--config", "plan2")
     check("plan: stages are not kept", rc == 1 and "plan-config" in err, (rc, err))
+    rc, text, err = call("plan", path, "--devices", 2, "--time", "5", "--json")
+    doc = json.loads(text)
+    check("plan within seconds", rc == 0 and doc["optimal"] and not doc["stopped"] and abs(doc["milliseconds"] * 1e9 - doc["cost"]) <= 1 and len(doc["peak"]) == 2, (rc, text, err))
+    check("plan: seconds are a number above 0", all(call("plan", path, "--devices", 2, "--time", s)[0] == 2 for s in ("0", "-1", "soon")))
+    deep = os.path.join(d, "deep.onnx")
+    make_deep(deep, 40)
+    process = subprocess.Popen([TESSERA, "plan", deep, "--devices", "hosts:2x4", "--memory", "1200KiB", "-o", out + ".int"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    check("plan: Ctrl-C ends it with what there is", (process.returncode, os.path.exists(out + ".int")) in ((0, True), (130, False)), (process.returncode, err))
     for wrong in (["--stages", "0"], ["--stages", "some"], ["--stages", 2, "--objective", "luck"], ["--objective", "latency"], ["--stages", 2, "--export-lp", a]):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 

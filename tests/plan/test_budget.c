@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_budget.c - planning that is ended early: by its seconds, by an interruption, before and after there is a plan.
+#include "nets.h"
+
+#define LAYERS 12
+
+static const char *name_of(struct net *t, const char *what, int layer)
+{
+    return tsr__arena_printf(&t->arena, "%s%d", what, layer).p;
+}
+
+// Layers with a sum around each, on devices that have too little memory for all of them to be fast.
+static struct net *layers(void)
+{
+    struct net *t = net_new("4", 1e12, 1e11, 1e-6, 1e9);
+    tsr_value *x = input(t, "x", DIMS(64, 128));
+    for (int i = 0; i < LAYERS; i++) {
+        tsr_value *w = weight(t, name_of(t, "w", i), DIMS(128, 512));
+        tsr_value *h = node(t, "MatMul", x, w, name_of(t, "h", i));
+        h = node(t, "Relu", h, NULL, name_of(t, "r", i));
+        w = weight(t, name_of(t, "v", i), DIMS(512, 128));
+        x = node(t, "Add", x, node(t, "MatMul", h, w, name_of(t, "m", i)), name_of(t, "y", i));
+    }
+    assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+    return t;
+}
+
+// Bytes with which a plan is possible, but not the fastest one.
+static int64_t tight(struct net *t)
+{
+    t->o.memory = 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    return t->p.needs_bytes + 300000;
+}
+
+// Ends the work as soon as it has something to tell.
+static void interrupt(void *data, const char *what, uint64_t done, uint64_t total)
+{
+    struct net *t = data;
+    (void)what;
+    if (done < total)
+        tsr_session_cancel(t->session, true);
+}
+
+static bool said(const struct net *t, const char *code)
+{
+    for (size_t i = 0; i < tsr_finding_count(t->session); i++)
+        if (strcmp(tsr_finding_at(t->session, i).code, code) == 0)
+            return true;
+    return false;
+}
+
+static void nothing_yet_is_said(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    t->o.memory = tight(t);
+    t->session->progress_fn = interrupt;
+    t->session->progress_data = t;
+    tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+    if (st == TSR_OK) { // there was a plan before there was anything to tell
+        assert_true(t->p.feasible);
+    } else {
+        assert_int_equal(st, TSR_CANCELLED);
+        assert_true(said(t, "plan-time"));
+        assert_int_equal(tsr_model_config_count(t->m), 0);
+    }
+    t->session->progress_fn = NULL;
+    tsr_session_cancel(t->session, false);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_false(t->p.stopped);
+    net_free(t);
+}
+
+// Whatever the seconds, what is given keeps the memory and knows how far it may be from the best.
+static void seconds_end_it(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    int64_t memory = tight(t);
+    t->o.memory = memory;
+    t->o.config = "long";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    int64_t best = t->p.cost;
+    for (double seconds = 1e-6; seconds < 20; seconds *= 100) {
+        t->o.seconds = seconds;
+        t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        if (st == TSR_INFEASIBLE) {
+            assert_true(seconds < 1 && said(t, "plan-time"));
+            continue;
+        }
+        assert_int_equal(st, TSR_OK);
+        for (size_t d = 0; d < t->p.devices; d++)
+            assert_true(t->p.memory[d] <= memory);
+        assert_true(t->p.bound <= best && t->p.cost >= t->p.bound);
+        assert_true(t->p.optimal || t->p.gap > 0);
+        assert_true(t->p.milliseconds * 1e9 > 0.999 * (double)t->p.cost &&
+                    t->p.milliseconds * 1e9 < 1.001 * (double)t->p.cost);
+    }
+    assert_int_equal(t->p.cost, best);
+    net_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_yet_is_said),
+        cmocka_unit_test(seconds_end_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
