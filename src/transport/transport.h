@@ -37,9 +37,12 @@ enum comm_kind {
     COMM_HALO = 11,
     COMM_KIND_COUNT
 };
+// Where the memory of a call lies. COMM_PLAIN: on the host, and all members know it without a word. A kernel of a job
+// that has GPUs says which, because an engine may put it on either side.
+enum comm_place { COMM_PLAIN, COMM_HOST, COMM_DEVICE };
 enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
 
-// What a rank believes it is about to do with its group: the fingerprint. All but op, node and
+// What a rank believes it is about to do with its group: the fingerprint. All but op, node, place and
 // stream must be equal on all members.
 struct comm_call {
     uint64_t plan; // fingerprint of the partition
@@ -53,7 +56,8 @@ struct comm_call {
     const int64_t *group; // ranks that take part, ascending, this one among them
     int n_group;
     const char *op, *node; // for messages
-    void *stream;          // for device memory: later
+    enum comm_place place;
+    void *stream; // COMM_DEVICE: of the GPU; the call puts its work there and returns
 };
 
 // Why a call failed. rank is the one at fault, -1 where nobody can be named.
@@ -63,11 +67,10 @@ struct comm_trouble {
     char text[512];
 };
 
-// A piece of memory. device 0 is the host's; others are for transports that move device memory.
+// A piece of memory, of the host or of the GPU: the call says which.
 struct comm_buffer {
     void *p;
     size_t bytes;
-    int device;
 };
 
 // What one member sends to and gets from each member of the group, in the group's order (its own
@@ -211,6 +214,42 @@ tsr_status tsr__env_open(tsr_session *s, const struct comm_options *options, str
 // The launcher's word on this process (launcher.c): tsr_launcher of tessera.h. Families that are no
 // MPI: "torchrun", and "slurm" on one host.
 bool tsr__launcher_is_mpi(const char *family);
+
+// ---- ranks on GPUs (device*.c) -----------------------------------------------------------------
+
+// How a group communicates. Own: ranks read each other's GPU memory; host: through host memory, over the transport below.
+enum comm_way { WAY_AUTO, WAY_OWN, WAY_NCCL, WAY_HOST, WAY_COUNT };
+const char *tsr__way_name(enum comm_way way); // "own"; "auto" for what was not chosen yet
+// "nccl" -> WAY_NCCL; false: no such way.
+bool tsr__way_of(const char *name, enum comm_way *out);
+
+struct gpu;
+struct gpu_seat;
+struct device_options {
+    const struct gpu *gpu; // NULL: this rank is on the host, but others have GPUs
+    int card;
+    enum comm_way way;
+    bool deterministic; // sums fold in group order on every way
+};
+// An endpoint that also takes calls whose memory is a GPU's, over another endpoint, which must outlive it. All ranks of the
+// job have one, or none. The session is the rank's own.
+tsr_status tsr__device_open(tsr_session *s, struct endpoint *base, const struct device_options *o,
+                            struct endpoint **out, struct comm_trouble *why);
+// Tells that this rank will communicate with that group (which must live on); before the meeting.
+void tsr__device_expect(struct endpoint *e, const int64_t *group, int n);
+// All ranks tell each other where they are, and what takes long is made: communicators, imports.
+tsr_status tsr__device_meet(struct endpoint *e, uint64_t plan, struct comm_trouble *why);
+void tsr__device_close(struct endpoint *e); // NULL is fine; the base stays
+// The place on a GPU of such an endpoint; NULL: on the host, or another kind of endpoint.
+struct gpu_seat *tsr__device_seat(struct endpoint *e);
+bool tsr__device_is(const struct endpoint *e);
+// After the meeting: how this rank's i-th expected group communicates; false: there is none.
+struct device_group_info {
+    const int64_t *group;
+    int n;
+    enum comm_way way; // of calls whose memory all lies on GPUs
+};
+bool tsr__device_group_at(const struct endpoint *e, size_t i, struct device_group_info *out);
 
 // ---- cores (cores.c) ---------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ static tsr_status learn_sizes(void *data, const int64_t (*notes)[COMM_NOTES],
 {
     (void)why;
     struct comm_buffer *recv = data;
-    for (int i = 0; recv[i].device >= 0; i++) { // device -1 ends the list of this test
+    for (int i = 0; recv[i].bytes != SIZE_MAX; i++) { // which ends the list of this test
         recv[i].bytes = (size_t)notes[i][1];
         recv[i].p = malloc(recv[i].bytes + 1);
     }
@@ -140,8 +140,8 @@ static void act_gather(struct actor *a)
     char mine[16384];
     memset(mine, 'a' + a->rank, sizeof mine);
     for (int k = 0; k < n; k++)
-        send[k] = (struct comm_buffer){mine, (size_t)a->rank * 2000, 0};
-    recv[n].device = -1;
+        send[k] = (struct comm_buffer){mine, (size_t)a->rank * 2000};
+    recv[n].bytes = SIZE_MAX;
     struct comm_exchange x = {.send = send, .recv = recv, .arrived = learn_sizes, .data = recv};
     x.notes[1] = (int64_t)a->rank * 2000;
     struct comm_call c = call_of(a, COMM_ALL_GATHER, 10);
@@ -332,8 +332,7 @@ static void test_disagreement(void **state)
 static void act_sizes(struct actor *a)
 {
     char out[64] = {0}, in[64];
-    struct comm_buffer send[2] = {{out, 8, 0}, {out, 8, 0}},
-                       recv[2] = {{in, 8, 0}, {in + 32, 8, 0}};
+    struct comm_buffer send[2] = {{out, 8}, {out, 8}}, recv[2] = {{in, 8}, {in + 32, 8}};
     recv[1 - a->rank].bytes = a->rank == 0 ? 4 : 8;
     struct comm_exchange x = {.send = send, .recv = recv};
     struct comm_call c = call_of(a, COMM_RESHARD, 1);

@@ -102,8 +102,8 @@ static void act_all_to_all(struct actor *a)
     float *x = inputs_of(a->rank, count * n), *y = malloc((size_t)(count * n + 1) * sizeof *y);
     struct comm_buffer send[MAX_WORLD], recv[MAX_WORLD];
     for (int k = 0; k < n; k++) {
-        send[k] = (struct comm_buffer){x + k * count, (size_t)count * sizeof *x, 0};
-        recv[k] = (struct comm_buffer){y + k * count, (size_t)count * sizeof *x, 0};
+        send[k] = (struct comm_buffer){x + k * count, (size_t)count * sizeof *x};
+        recv[k] = (struct comm_buffer){y + k * count, (size_t)count * sizeof *x};
     }
     struct comm_call c = call_of(a, COMM_ALL_TO_ALL, "AllToAll");
     a->status = tsr__comm_all_to_all(actor_endpoint(a), &c, send, recv, &a->why);
@@ -209,7 +209,7 @@ static void act_wrong(struct actor *a)
     } else if (wrong == WAY) { // both send
         a->status = tsr__comm_send(actor_endpoint(a), &c, !odd, x, 4, NULL, &a->why);
     } else {
-        struct comm_buffer send[2] = {{x, 8, 0}, {x, 8, 0}}, recv[2] = {{NULL, odd ? 4 : 8, 0}};
+        struct comm_buffer send[2] = {{x, 8}, {x, 8}}, recv[2] = {{NULL, odd ? 4 : 8}};
         struct comm_exchange e = {.send = send, .recv = recv, .folded = y};
         recv[0].bytes = wrong == FOLDED_TYPE ? 8 : recv[0].bytes;
         c.type = wrong == FOLDED_TYPE ? TSR_STRING : c.type;

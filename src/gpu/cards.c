@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// cards.c - which GPUs there are, asked in a process of its own.
+//
+// A process that has started the driver cannot hand it on to its children, and ranks may become
+// children. So a child looks, writes what it saw into a pipe and ends.
+#include "gpu/internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SURVEY_MS 20000 // a driver that takes longer to start is as good as none
+
+enum { ATTRIBUTE_CLOCK = 13, ATTRIBUTE_UNITS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
+
+static int look_at_card(const struct gpu *g, int ordinal, struct gpu_card *c)
+{
+    int device = 0;
+    void *context = NULL;
+    size_t available = 0, all = 0;
+    int code = g->cuDeviceGet(&device, ordinal);
+    if (code != 0)
+        return code;
+    g->cuDeviceGetName(c->name, (int)sizeof c->name, device);
+    g->cuDeviceGetAttribute(&c->major, ATTRIBUTE_MAJOR, device);
+    g->cuDeviceGetAttribute(&c->minor, ATTRIBUTE_MINOR, device);
+    g->cuDeviceGetAttribute(&c->units, ATTRIBUTE_UNITS, device);
+    g->cuDeviceGetAttribute(&c->clock_khz, ATTRIBUTE_CLOCK, device);
+    code = g->cuDevicePrimaryCtxRetain(&context, device);
+    if (code != 0)
+        return code;
+    if (g->cuCtxSetCurrent(context) == 0 && g->cuMemGetInfo_v2(&available, &all) == 0) {
+        c->memory = (int64_t)all;
+        c->free = (int64_t)available;
+    }
+    g->cuDevicePrimaryCtxRelease_v2(device);
+    return 0;
+}
+
+static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
+{
+    struct gpu g;
+    char words[96];
+    memset(out, 0, sizeof *out);
+    if (!tsr__gpu_load(libraries, &g, out->why, sizeof out->why))
+        return;
+    out->driver = g.version;
+    out->stands_in = g.stands_in;
+    out->nccl_version = g.nccl_version;
+    int n = g.count < GPU_MAX_CARDS ? g.count : GPU_MAX_CARDS;
+    for (int i = 0; i < n; i++) {
+        int code = look_at_card(&g, i, &out->cards[i]);
+        if (code != 0) {
+            snprintf(out->why, sizeof out->why, "GPU %d: %.90s", i,
+                     tsr__gpu_words(&g, code, words, sizeof words));
+            break;
+        }
+        out->n++;
+    }
+    if (n == 0)
+        snprintf(out->why, sizeof out->why, "the driver knows no GPU");
+}
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno != EINTR)
+            return false;
+        p += done > 0 ? done : 0;
+        n -= done > 0 ? (size_t)done : 0;
+    }
+    return true;
+}
+
+// What the child wrote; false: it wrote less, or took too long.
+static bool read_all(int fd, char *p, size_t n)
+{
+    while (n) {
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        int got = poll(&ready, 1, SURVEY_MS);
+        if (got == 0)
+            return false;
+        ssize_t done = got > 0 ? read(fd, p, n) : -1;
+        if (done == 0 || (done < 0 && errno != EINTR))
+            return false;
+        p += done > 0 ? done : 0;
+        n -= done > 0 ? (size_t)done : 0;
+    }
+    return true;
+}
+
+void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
+{
+    int ends[2];
+    memset(out, 0, sizeof *out);
+    snprintf(out->why, sizeof out->why, "no process could be started that looks for GPUs");
+    if (pipe(ends) != 0)
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        look(libraries, out);
+        _exit(write_all(ends[1], (const char *)out, sizeof *out) ? 0 : 1);
+    }
+    close(ends[1]);
+    struct gpu_survey seen;
+    bool whole = child > 0 && read_all(ends[0], (char *)&seen, sizeof seen);
+    close(ends[0]);
+    if (whole)
+        *out = seen;
+    else if (child > 0) {
+        snprintf(out->why, sizeof out->why, "the driver failed or gave no answer");
+        kill(child, SIGKILL);
+    }
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// driver.c - finds CUDA's driver and NCCL, and says in words what their numbers mean.
+//
+// The driver must have every function of the list; NCCL may be absent, or lack one of its own: then
+// there is none.
+#include "gpu/internal.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+static const char driver_name[] = "libcuda.so.1", nccl_name[] = "libnccl.so.2";
+#define STAND_IN "tsr_stands_in_for_cuda" // a symbol that no driver has
+
+// One row for each function: its name, and where in struct gpu it goes.
+struct entry {
+    const char *name;
+    size_t at;
+};
+#define ENTRY(name, arguments) {#name, offsetof(struct gpu, name)},
+static const struct entry driver_entries[] = {GPU_FUNCTIONS(ENTRY)};
+static const struct entry nccl_entries[] = {
+    NCCL_FUNCTIONS(ENTRY){"ncclGetErrorString", offsetof(struct gpu, ncclGetErrorString)}};
+
+// The first name that the library lacks, or NULL.
+static const char *fill(struct gpu *g, void *library, const struct entry *entries, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *found = dlsym(library, entries[i].name);
+        if (!found)
+            return entries[i].name;
+        memcpy((char *)g + entries[i].at, &found, sizeof found);
+    }
+    return NULL;
+}
+
+// Both libraries have threads and handlers of their own: once open, they stay.
+static void *open_library(const char *name)
+{
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+static void load_nccl(struct gpu *g, const char *name)
+{
+    g->nccl = open_library(name ? name : nccl_name);
+    if (!g->nccl)
+        return;
+    bool whole = !fill(g, g->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
+                 g->ncclGetVersion(&g->nccl_version) == 0;
+    if (whole)
+        return;
+    dlclose(g->nccl);
+    g->nccl = NULL;
+    g->nccl_version = 0;
+}
+
+bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *g, char *why, size_t n)
+{
+    const char *name = libraries->driver ? libraries->driver : driver_name;
+    memset(g, 0, sizeof *g);
+    g->driver = open_library(name);
+    if (!g->driver) {
+        snprintf(why, n, "the driver %s is not here", name);
+        return false;
+    }
+    const char *missing = fill(g, g->driver, driver_entries, TSR_COUNT(driver_entries));
+    if (missing) {
+        snprintf(why, n, "%s has no %s: too old, or no driver", name, missing);
+        return false;
+    }
+    g->stands_in = dlsym(g->driver, STAND_IN) != NULL;
+    int code = g->cuInit(0);
+    if (code == 0)
+        code = g->cuDriverGetVersion(&g->version);
+    if (code == 0)
+        code = g->cuDeviceGetCount(&g->count);
+    if (code != 0) {
+        char words[160];
+        snprintf(why, n, "the driver does not start: %.120s",
+                 tsr__gpu_words(g, code, words, sizeof words));
+        return false;
+    }
+    load_nccl(g, libraries->nccl);
+    return true;
+}
+
+struct gpu *tsr__gpu_open(tsr_session *s, const struct gpu_libraries *libraries, char *why,
+                          size_t n)
+{
+    struct gpu *g = tsr__alloc(s, sizeof *g);
+    if (!g) {
+        snprintf(why, n, "out of memory");
+        return NULL;
+    }
+    if (tsr__gpu_load(libraries, g, why, n))
+        return g;
+    tsr__free(s, g, sizeof *g);
+    return NULL;
+}
+
+void tsr__gpu_close(tsr_session *s, struct gpu *g)
+{
+    if (g)
+        tsr__free(s, g, sizeof *g); // the libraries stay open
+}
+
+int tsr__gpu_count(const struct gpu *g)
+{
+    return g->count;
+}
+
+bool tsr__gpu_stands_in(const struct gpu *g)
+{
+    return g->stands_in;
+}
+
+const char *tsr__gpu_words(const struct gpu *g, int code, char *out, size_t n)
+{
+    const char *name = NULL, *text = NULL;
+    if (g->cuGetErrorName(code, &name) != 0 || !name)
+        name = "unknown";
+    if (g->cuGetErrorString(code, &text) != 0 || !text)
+        text = "an error without a name";
+    snprintf(out, n, "%s (%s, %d)", text, name, code);
+    return out;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// ptx.c - the text of the kernels, in the GPU's assembler, which the driver compiles.
+//
+// A fold is generated for one element type and one reduction, in two forms: "wide" takes 16 bytes of every tensor in a
+// thread, "single" one element. Both unpack what they load into lanes of the type that is added in (float16 into float32),
+// fold input after input, pack the lanes and store them to every output. Offsets of arguments are those of struct
+// fold_arguments and struct rows_arguments. sm_70 is the oldest GPU that is written for.
+#include "gpu/internal.h"
+
+#include <stdio.h>
+
+#define AT_IN  offsetof(struct fold_arguments, in)
+#define AT_OUT offsetof(struct fold_arguments, out)
+
+static const char head[] = ".version 7.0\n.target sm_70\n.address_size 64\n";
+
+// How elements of a type lie in 32-bit words (64-bit ones in words of their own) and what they are folded as.
+enum packing { WORDS, HALVES, BFLOATS, SIGNED_PARTS, PARTS, LONGS };
+struct element {
+    int bytes;
+    enum packing packing;
+    const char *as; // type of a lane: "f32", "s64"
+};
+static const struct element elements[TSR_DTYPE_COUNT] = {
+    [TSR_FLOAT] = {4, WORDS, "f32"},        [TSR_DOUBLE] = {8, LONGS, "f64"},
+    [TSR_FLOAT16] = {2, HALVES, "f32"},     [TSR_BFLOAT16] = {2, BFLOATS, "f32"},
+    [TSR_INT8] = {1, SIGNED_PARTS, "s32"},  [TSR_UINT8] = {1, PARTS, "u32"},
+    [TSR_INT16] = {2, SIGNED_PARTS, "s32"}, [TSR_UINT16] = {2, PARTS, "u32"},
+    [TSR_INT32] = {4, WORDS, "s32"},        [TSR_UINT32] = {4, WORDS, "u32"},
+    [TSR_INT64] = {8, LONGS, "s64"},        [TSR_UINT64] = {8, LONGS, "u64"},
+    [TSR_BOOL] = {1, PARTS, "u32"},
+};
+
+bool tsr__fold_has(tsr_dtype type)
+{
+    return (unsigned)type < TSR_DTYPE_COUNT && elements[type].bytes > 0;
+}
+
+// Words w0 .. (or q0 .. of 64 bits) become lanes of that letter: A is folded into, X is folded.
+static void unpack(struct text *t, const struct element *e, char to, int lanes)
+{
+    int per_word = e->bytes < 4 ? 4 / e->bytes : 1, bits = 8 * e->bytes;
+    for (int i = 0; i < lanes; i++) {
+        int word = i / per_word, part = i % per_word;
+        switch (e->packing) {
+        case WORDS:
+            tsr__text_printf(t, "mov.b32 %%%c%d,%%w%d;\n", to, i, word);
+            break;
+        case LONGS:
+            tsr__text_printf(t, "mov.b64 %%%c%d,%%q%d;\n", to, i, word);
+            break;
+        case HALVES:
+            tsr__text_printf(t, "mov.b32 {%%h0,%%h1},%%w%d;\ncvt.f32.f16 %%%c%d,%%h%d;\n", word, to,
+                             i, part);
+            break;
+        case BFLOATS:
+            if (part == 0)
+                tsr__text_printf(t, "shl.b32 %%t0,%%w%d,16;\n", word);
+            else
+                tsr__text_printf(t, "and.b32 %%t0,%%w%d,0xffff0000;\n", word);
+            tsr__text_printf(t, "mov.b32 %%%c%d,%%t0;\n", to, i);
+            break;
+        case SIGNED_PARTS:
+        case PARTS:
+            tsr__text_printf(t, "bfe.%s %%%c%d,%%w%d,%d,%d;\n", e->as, to, i, word, part * bits,
+                             bits);
+            break;
+        }
+    }
+}
+
+// float32 in lane i to bfloat16 in %t0: to nearest even, one NaN of each sign.
+static void round_bfloat(struct text *t, int lane)
+{
+    tsr__text_printf(t,
+                     "mov.b32 %%t1,%%A%d;\n"
+                     "setp.nan.f32 %%p1,%%A%d,%%A%d;\n"
+                     "shr.u32 %%t2,%%t1,16;\n"
+                     "and.b32 %%t0,%%t2,1;\n"
+                     "add.u32 %%t0,%%t0,%%t1;\n"
+                     "add.u32 %%t0,%%t0,0x7fff;\n"
+                     "shr.u32 %%t0,%%t0,16;\n"
+                     "and.b32 %%t2,%%t2,0x8000;\n"
+                     "or.b32 %%t2,%%t2,0x7fc0;\n"
+                     "selp.b32 %%t0,%%t2,%%t0,%%p1;\n",
+                     lane, lane, lane);
+}
+
+// Puts the narrow value in register `from` into part `part` of a word.
+static void insert(struct text *t, const char *from, int word, int part, int bits)
+{
+    if (part == 0)
+        tsr__text_printf(t, "mov.b32 %%w%d,%s;\n", word, from);
+    else
+        tsr__text_printf(t, "bfi.b32 %%w%d,%s,%%w%d,%d,%d;\n", word, from, word, part * bits, bits);
+}
+
+static void pack(struct text *t, const struct element *e, int lanes)
+{
+    int per_word = e->bytes < 4 ? 4 / e->bytes : 1, bits = 8 * e->bytes;
+    char lane[8];
+    for (int i = 0; i < lanes; i++) {
+        int word = i / per_word, part = i % per_word;
+        snprintf(lane, sizeof lane, "%%A%d", i);
+        switch (e->packing) {
+        case WORDS:
+            tsr__text_printf(t, "mov.b32 %%w%d,%%A%d;\n", word, i);
+            break;
+        case LONGS:
+            tsr__text_printf(t, "mov.b64 %%q%d,%%A%d;\n", word, i);
+            break;
+        case HALVES:
+            tsr__text_printf(t, "cvt.rn.f16.f32 %%h0,%%A%d;\ncvt.u32.u16 %%t0,%%h0;\n", i);
+            insert(t, "%t0", word, part, bits);
+            break;
+        case BFLOATS:
+            round_bfloat(t, i);
+            insert(t, "%t0", word, part, bits);
+            break;
+        case SIGNED_PARTS:
+        case PARTS:
+            insert(t, lane, word, part, bits);
+            break;
+        }
+    }
+}
+
+// A := A op X in one lane. The larger or smaller of two floats is X only if it is so, or if it alone is NaN.
+static void combine(struct text *t, const struct element *e, bool is_bool, enum gpu_reduce reduce,
+                    int lane)
+{
+    bool is_float = e->as[0] == 'f', product = reduce == GPU_PROD, sum = reduce == GPU_SUM;
+    if (is_bool) {
+        bool any = sum || reduce == GPU_MAX;
+        tsr__text_printf(t, "%s.b32 %%A%d,%%A%d,%%X%d;\n", any ? "or" : "and", lane, lane, lane);
+        return;
+    }
+    if (sum || product) {
+        const char *op = sum ? "add" : "mul";
+        const char *how = is_float ? ".rn" : "";
+        if (!is_float && product)
+            how = ".lo";
+        tsr__text_printf(t, "%s%s.%s %%A%d,%%A%d,%%X%d;\n", op, how, e->as, lane, lane, lane);
+        return;
+    }
+    bool largest = reduce == GPU_MAX;
+    if (!is_float) {
+        tsr__text_printf(t, "%s.%s %%A%d,%%A%d,%%X%d;\n", largest ? "max" : "min", e->as, lane,
+                         lane, lane);
+        return;
+    }
+    tsr__text_printf(t,
+                     "setp.%s.%s %%p1,%%X%d,%%A%d;\n"
+                     "setp.nan.%s %%p2,%%X%d,%%X%d;\n"
+                     "setp.num.%s %%p3,%%A%d,%%A%d;\n"
+                     "and.pred %%p2,%%p2,%%p3;\n"
+                     "or.pred %%p1,%%p1,%%p2;\n"
+                     "selp.%s %%A%d,%%X%d,%%A%d,%%p1;\n",
+                     largest ? "gt" : "lt", e->as, lane, lane, e->as, lane, lane, e->as, lane, lane,
+                     e->as, lane, lane, lane);
+}
+
+// One load or store of what a thread has of one tensor, at address %d2.
+static void access(struct text *t, const struct element *e, bool wide, bool store)
+{
+    const char *verb = store ? "st" : "ld", *what;
+    char type[16];
+    if (wide)
+        what = e->bytes == 8 ? "{%q0,%q1}" : "{%w0,%w1,%w2,%w3}";
+    else
+        what = e->bytes == 8 ? "%q0" : "%w0";
+    if (wide)
+        snprintf(type, sizeof type, e->bytes == 8 ? "v2.u64" : "v4.u32");
+    else
+        snprintf(type, sizeof type, "u%d", 8 * e->bytes);
+    if (store)
+        tsr__text_printf(t, "%s.global.%s [%%d2],%s;\n", verb, type, what);
+    else
+        tsr__text_printf(t, "%s.global.%s %s,[%%d2];\n", verb, type, what);
+}
+
+static void point_at(struct text *t, size_t argument)
+{
+    tsr__text_printf(
+        t, "ld.param.u64 %%d2,[a+%zu];\ncvta.to.global.u64 %%d2,%%d2;\nadd.u64 %%d2,%%d2,%%d1;\n",
+        argument);
+}
+
+static void write_fold(struct text *t, const char *name, const struct element *e, bool is_bool,
+                       enum gpu_reduce reduce)
+{
+    bool wide = strcmp(name, "wide") == 0;
+    int lanes = wide ? 16 / e->bytes : 1, shift = wide ? 4 : __builtin_ctz((unsigned)e->bytes);
+    tsr__text_printf(
+        t,
+        ".visible .entry %s(.param .align 8 .b8 a[%zu]){\n"
+        ".reg .pred %%p<4>;\n.reg .b16 %%h<2>;\n.reg .b32 %%t<3>,%%r<3>,%%w<4>;\n"
+        ".reg .b64 %%d<3>,%%q<2>;\n.reg .%s %%A<%d>,%%X<%d>;\n"
+        "mov.u32 %%r0,%%ctaid.x;\nmov.u32 %%r1,%%ntid.x;\nmov.u32 %%r2,%%tid.x;\n"
+        "mul.wide.u32 %%d1,%%r0,%%r1;\ncvt.u64.u32 %%d2,%%r2;\nadd.u64 %%d1,%%d1,%%d2;\n"
+        "ld.param.u64 %%d0,[a+%zu];\nsetp.ge.u64 %%p0,%%d1,%%d0;\n@%%p0 bra DONE;\n"
+        "shl.b64 %%d1,%%d1,%d;\nld.param.u32 %%r0,[a+%zu];\nld.param.u32 %%r1,[a+%zu];\n",
+        name, sizeof(struct fold_arguments), e->as, lanes, lanes,
+        offsetof(struct fold_arguments, count), shift, offsetof(struct fold_arguments, n_in),
+        offsetof(struct fold_arguments, n_out));
+    for (int i = 0; i < GPU_MAX_MEMBERS; i++) {
+        if (i)
+            tsr__text_printf(t, "setp.le.u32 %%p0,%%r0,%d;\n@%%p0 bra STORE;\n", i);
+        point_at(t, AT_IN + 8 * (size_t)i);
+        access(t, e, wide, false);
+        unpack(t, e, i ? 'X' : 'A', lanes);
+        for (int k = 0; i && k < lanes; k++)
+            combine(t, e, is_bool, reduce, k);
+    }
+    tsr__text_printf(t, "STORE:\n");
+    pack(t, e, lanes);
+    for (int i = 0; i < GPU_MAX_MEMBERS; i++) {
+        if (i)
+            tsr__text_printf(t, "setp.le.u32 %%p0,%%r1,%d;\n@%%p0 bra DONE;\n", i);
+        point_at(t, AT_OUT + 8 * (size_t)i);
+        access(t, e, wide, true);
+    }
+    tsr__text_printf(t, "DONE: ret;\n}\n");
+}
+
+void tsr__ptx_fold(struct text *t, tsr_dtype type, enum gpu_reduce reduce)
+{
+    const struct element *e = &elements[type];
+    tsr__text_printf(t, "// fold %d %d\n%s", (int)type, (int)reduce, head);
+    write_fold(t, "wide", e, type == TSR_BOOL, reduce);
+    write_fold(t, "single", e, type == TSR_BOOL, reduce);
+}
+
+// Thread i moves unit i: of row i / per_row, at place i % per_row in it.
+static void write_rows(struct text *t, int bytes)
+{
+    static const char *const types[] = {
+        [1] = "u8", [2] = "u16", [4] = "u32", [8] = "u64", [16] = "v4.u32"};
+    const char *what = "%w0";
+    if (bytes == 8)
+        what = "%q0";
+    if (bytes == 16)
+        what = "{%w0,%w1,%w2,%w3}";
+    tsr__text_printf(
+        t,
+        ".visible .entry rows%d(.param .align 8 .b8 a[%zu]){\n"
+        ".reg .pred %%p0;\n.reg .b32 %%r<6>,%%w<4>;\n.reg .b64 %%d<8>,%%q0;\n"
+        "mov.u32 %%r0,%%ctaid.x;\nmov.u32 %%r1,%%ntid.x;\nmov.u32 %%r2,%%tid.x;\n"
+        "mad.lo.u32 %%r0,%%r0,%%r1,%%r2;\n"
+        "ld.param.u32 %%r1,[a+%zu];\nld.param.u32 %%r2,[a+%zu];\n"
+        "setp.ge.u32 %%p0,%%r0,%%r2;\n@%%p0 bra DONE;\n"
+        "div.u32 %%r3,%%r0,%%r1;\nmul.lo.u32 %%r4,%%r3,%%r1;\nsub.u32 %%r4,%%r0,%%r4;\n"
+        "cvt.u64.u32 %%d0,%%r3;\nmul.wide.u32 %%d1,%%r4,%d;\n"
+        "ld.param.u64 %%d2,[a+%zu];\nld.param.u64 %%d3,[a+%zu];\n"
+        "ld.param.u64 %%d4,[a+%zu];\nld.param.u64 %%d5,[a+%zu];\n"
+        "cvta.to.global.u64 %%d2,%%d2;\ncvta.to.global.u64 %%d3,%%d3;\n"
+        "mad.lo.u64 %%d2,%%d0,%%d4,%%d2;\nadd.u64 %%d2,%%d2,%%d1;\n"
+        "mad.lo.u64 %%d3,%%d0,%%d5,%%d3;\nadd.u64 %%d3,%%d3,%%d1;\n"
+        "ld.global.%s %s,[%%d3];\nst.global.%s [%%d2],%s;\nDONE: ret;\n}\n",
+        bytes, sizeof(struct rows_arguments), offsetof(struct rows_arguments, per_row),
+        offsetof(struct rows_arguments, n), bytes, offsetof(struct rows_arguments, to),
+        offsetof(struct rows_arguments, from), offsetof(struct rows_arguments, to_pitch),
+        offsetof(struct rows_arguments, from_pitch), types[bytes], what, types[bytes], what);
+}
+
+void tsr__ptx_rows(struct text *t)
+{
+    tsr__text_printf(t, "// rows\n%s", head);
+    for (int bytes = 1; bytes <= 16; bytes *= 2)
+        write_rows(t, bytes);
+}

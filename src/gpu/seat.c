@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// seat.c - one rank's place on one GPU: its context, memory, copies, events, and what other seats
+// let it reach.
+#include "gpu/internal.h"
+
+#include <unistd.h>
+
+enum { STREAM_NON_BLOCKING = 1, EVENT_NO_TIMING = 2, EVENT_BETWEEN_PROCESSES = 4, IPC_PEERS = 1 };
+enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
+
+// ---- opening -----------------------------------------------------------------------------------
+
+// Events that other processes can wait for, where the driver lets them.
+static int make_event(const struct gpu *g, void **out)
+{
+    int code = g->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
+    return code == 0 ? 0 : g->cuEventCreate(out, EVENT_NO_TIMING);
+}
+
+static int load_rows(struct gpu_seat *seat)
+{
+    static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
+    const struct gpu *g = seat->gpu;
+    struct text t;
+    tsr__text_init(&t, seat->session);
+    tsr__ptx_rows(&t);
+    int code = t.failed ? GPU_NO_ADDRESS : g->cuModuleLoadData(&seat->rows_module, t.p);
+    tsr__text_free(&t);
+    for (size_t i = 0; i < TSR_COUNT(names); i++)
+        if (code == 0)
+            code = g->cuModuleGetFunction(&seat->rows[i], seat->rows_module, names[i]);
+    return code;
+}
+
+static int fill_seat(struct gpu_seat *seat)
+{
+    const struct gpu *g = seat->gpu;
+    int code = g->cuDevicePrimaryCtxRetain(&seat->context, seat->device);
+    if (code != 0)
+        return code;
+    code = tsr__seat_enter(seat);
+    if (code == 0)
+        code = g->cuDeviceGetUuid(seat->id, seat->device);
+    if (code == 0)
+        code = g->cuStreamCreate(&seat->stream, STREAM_NON_BLOCKING);
+    for (int i = 0; i < GPU_EVENTS; i++)
+        if (code == 0)
+            code = make_event(g, &seat->events[i]);
+    for (int i = 0; i < GPU_STEPS; i++)
+        if (code == 0)
+            code = g->cuEventCreate(&seat->steps[i], EVENT_NO_TIMING);
+    return code == 0 ? load_rows(seat) : code;
+}
+
+int tsr__seat_open(tsr_session *s, const struct gpu *g, int card, struct gpu_seat **out)
+{
+    int device = 0, code = g->cuDeviceGet(&device, card);
+    if (code != 0)
+        return code;
+    struct gpu_seat *seat = tsr__alloc(s, sizeof *seat);
+    if (!seat)
+        return 2; // CUDA_ERROR_OUT_OF_MEMORY
+    memset(seat, 0, sizeof *seat);
+    seat->session = s;
+    seat->gpu = g;
+    seat->card = card;
+    seat->device = device;
+    tsr__arena_init(&seat->arena, s);
+    code = fill_seat(seat);
+    if (code == 0)
+        *out = seat;
+    else
+        tsr__seat_close(seat);
+    return code;
+}
+
+static void unload(struct gpu_seat *seat)
+{
+    const struct gpu *g = seat->gpu;
+    for (size_t type = 0; type < TSR_DTYPE_COUNT; type++)
+        for (size_t op = 0; op < GPU_REDUCE_COUNT; op++)
+            if (seat->folds[type][op].module)
+                g->cuModuleUnload(seat->folds[type][op].module);
+    if (seat->rows_module)
+        g->cuModuleUnload(seat->rows_module);
+}
+
+void tsr__seat_close(struct gpu_seat *seat)
+{
+    if (!seat)
+        return;
+    const struct gpu *g = seat->gpu;
+    if (seat->context && tsr__seat_enter(seat) == 0) {
+        if (seat->stream) {
+            g->cuStreamSynchronize(seat->stream);
+            g->cuStreamDestroy_v2(seat->stream);
+        }
+        for (size_t i = 0; i < seat->imported.n; i++)
+            if (seat->imported.at[i].at)
+                g->cuIpcCloseMemHandle(seat->imported.at[i].at);
+        for (size_t i = 0; i < seat->imported_events.n; i++)
+            g->cuEventDestroy_v2(seat->imported_events.at[i]);
+        for (int i = 0; i < GPU_EVENTS; i++)
+            if (seat->events[i])
+                g->cuEventDestroy_v2(seat->events[i]);
+        for (int i = 0; i < GPU_STEPS; i++)
+            if (seat->steps[i])
+                g->cuEventDestroy_v2(seat->steps[i]);
+        unload(seat);
+        for (int i = 0; i < 2; i++)
+            if (seat->scratch[i].p)
+                g->cuMemFree_v2(address(seat->scratch[i].p));
+        if (seat->pinned.p)
+            g->cuMemFreeHost(seat->pinned.p);
+    }
+    if (seat->context)
+        g->cuDevicePrimaryCtxRelease_v2(seat->device);
+    tsr__arena_free(&seat->arena);
+    tsr__free(seat->session, seat, sizeof *seat);
+}
+
+int tsr__seat_enter(const struct gpu_seat *seat)
+{
+    return seat->gpu->cuCtxSetCurrent(seat->context);
+}
+
+const struct gpu *tsr__seat_gpu(const struct gpu_seat *seat)
+{
+    return seat->gpu;
+}
+
+const char *tsr__seat_id(const struct gpu_seat *seat)
+{
+    return seat->id;
+}
+
+void *tsr__seat_stream(const struct gpu_seat *seat)
+{
+    return seat->stream;
+}
+
+int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64_t *all)
+{
+    size_t some = 0, most = 0;
+    int code = seat->gpu->cuMemGetInfo_v2(&some, &most);
+    *available = (int64_t)some;
+    *all = (int64_t)most;
+    return code;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out)
+{
+    device_address p = 0;
+    int code = seat->gpu->cuMemAlloc_v2(&p, bytes ? bytes : 1);
+    if (code == 0)
+        *out = (void *)(uintptr_t)p;
+    return code;
+}
+
+void tsr__seat_free(struct gpu_seat *seat, void *p)
+{
+    if (p)
+        seat->gpu->cuMemFree_v2(address(p));
+}
+
+// Blocks grow by halves at least, so that sizes that creep up do not wait for the GPU each time.
+static size_t grown(size_t had, size_t wanted)
+{
+    size_t more = had + had / 2;
+    return more > wanted ? more : wanted;
+}
+
+int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out)
+{
+    if (bytes > seat->scratch[block].bytes || !seat->scratch[block].p) {
+        size_t size = grown(seat->scratch[block].bytes, bytes);
+        int code = tsr__seat_wait(seat, stream); // others may still read the old block
+        if (code != 0)
+            return code;
+        tsr__seat_free(seat, seat->scratch[block].p);
+        seat->scratch[block].p = NULL;
+        seat->scratch[block].bytes = 0;
+        code = tsr__seat_alloc(seat, size, &seat->scratch[block].p);
+        if (code != 0)
+            return code;
+        seat->scratch[block].bytes = size;
+    }
+    *out = seat->scratch[block].p;
+    return 0;
+}
+
+int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
+{
+    if (bytes > seat->pinned.bytes || !seat->pinned.p) {
+        size_t size = grown(seat->pinned.bytes, bytes ? bytes : 1);
+        int code = tsr__seat_wait(seat, stream);
+        if (code != 0)
+            return code;
+        if (seat->pinned.p)
+            seat->gpu->cuMemFreeHost(seat->pinned.p);
+        seat->pinned.p = NULL;
+        seat->pinned.bytes = 0;
+        code = seat->gpu->cuMemHostAlloc(&seat->pinned.p, size, HOST_PORTABLE);
+        if (code != 0)
+            return code;
+        seat->pinned.bytes = size;
+    }
+    *out = seat->pinned.p;
+    return 0;
+}
+
+// ---- work on a stream --------------------------------------------------------------------------
+
+int tsr__seat_down(const struct gpu_seat *seat, void *host, const void *device, size_t bytes,
+                   void *stream)
+{
+    return bytes ? seat->gpu->cuMemcpyDtoHAsync_v2(host, address(device), bytes, stream) : 0;
+}
+
+int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, size_t bytes,
+                 void *stream)
+{
+    return bytes ? seat->gpu->cuMemcpyHtoDAsync_v2(address(device), host, bytes, stream) : 0;
+}
+
+int tsr__seat_copy(const struct gpu_seat *seat, void *to, const void *from, size_t bytes,
+                   void *stream)
+{
+    if (bytes == 0 || to == from)
+        return 0;
+    return seat->gpu->cuMemcpyDtoDAsync_v2(address(to), address(from), bytes, stream);
+}
+
+int tsr__seat_wait(const struct gpu_seat *seat, void *stream)
+{
+    return seat->gpu->cuStreamSynchronize(stream);
+}
+
+// log2 of the widest unit that divides all addresses and lengths of the rows: 12 and 8 give 2 (units of 4 bytes).
+static int unit_of(const struct gpu_rows *r)
+{
+    uint64_t all = address(r->to) | address(r->from) | r->width;
+    if (r->rows > 1)
+        all |= r->to_pitch | r->from_pitch;
+    int log = 0;
+    while (log < 4 && !(all & 1)) {
+        all >>= 1;
+        log++;
+    }
+    return log;
+}
+
+static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *r, void *stream)
+{
+    int code = 0;
+    for (size_t i = 0; i < r->rows; i++)
+        if (code == 0)
+            code = tsr__seat_copy(seat, (char *)r->to + i * r->to_pitch,
+                                  (const char *)r->from + i * r->from_pitch, r->width, stream);
+    return code;
+}
+
+// A kernel counts units in 32 bits, so a launch takes as many rows as that allows; rows that are longer go one by one.
+#define MOST_UNITS (UINT32_MAX / 2)
+
+int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *r, void *stream)
+{
+    if (r->rows == 0 || r->width == 0)
+        return 0;
+    bool whole = r->rows == 1 || (r->to_pitch == r->width && r->from_pitch == r->width);
+    if (whole)
+        return tsr__seat_copy(seat, r->to, r->from, r->width * r->rows, stream);
+    int log = unit_of(r);
+    size_t per_row = r->width >> log;
+    if (per_row > MOST_UNITS)
+        return copy_each(seat, r, stream);
+    size_t most = MOST_UNITS / per_row;
+    for (size_t row = 0; row < r->rows; row += most) {
+        size_t n = r->rows - row < most ? r->rows - row : most;
+        struct rows_arguments a = {.to = address(r->to) + row * r->to_pitch,
+                                   .from = address(r->from) + row * r->from_pitch,
+                                   .to_pitch = r->to_pitch,
+                                   .from_pitch = r->from_pitch,
+                                   .per_row = (uint32_t)per_row,
+                                   .n = (uint32_t)(per_row * n)};
+        void *arguments[] = {&a};
+        unsigned blocks = (a.n + GPU_BLOCK - 1) / GPU_BLOCK;
+        int code = seat->gpu->cuLaunchKernel(seat->rows[log], blocks, 1, 1, GPU_BLOCK, 1, 1, 0,
+                                             stream, arguments, NULL);
+        if (code != 0)
+            return code;
+    }
+    return 0;
+}
+
+int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream)
+{
+    return seat->gpu->cuEventRecord(seat->events[event], stream);
+}
+
+void *tsr__seat_event(const struct gpu_seat *seat, int event)
+{
+    return seat->events[event];
+}
+
+int tsr__seat_await(const struct gpu_seat *seat, void *event, void *stream)
+{
+    return seat->gpu->cuStreamWaitEvent(stream, event, 0);
+}
+
+int tsr__seat_step(const struct gpu_seat *seat, int step, void *stream)
+{
+    return seat->gpu->cuEventRecord(seat->steps[step], stream);
+}
+
+int tsr__seat_step_wait(const struct gpu_seat *seat, int step)
+{
+    return seat->gpu->cuEventSynchronize(seat->steps[step]);
+}
+
+int tsr__seat_step_await(const struct gpu_seat *seat, int step, void *stream)
+{
+    return seat->gpu->cuStreamWaitEvent(stream, seat->steps[step], 0);
+}
+
+// ---- other seats -------------------------------------------------------------------------------
+
+int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
+{
+    if (memcmp(seat->id, other->id, sizeof seat->id) == 0)
+        return 0;
+    int can = 0, code = seat->gpu->cuDeviceCanAccessPeer(&can, seat->device, other->device);
+    if (code != 0 || !can)
+        return code != 0 ? code : GPU_NO_ADDRESS;
+    code = tsr__seat_enter(seat);
+    if (code == 0)
+        code = seat->gpu->cuCtxEnablePeerAccess(other->context, 0);
+    return code == PEER_ALREADY ? 0 : code;
+}
+
+int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset)
+{
+    const struct gpu *g = seat->gpu;
+    device_address base = 0;
+    size_t bytes = 0;
+    uint64_t number = 0;
+    int code = g->cuMemGetAddressRange_v2(&base, &bytes, address(p));
+    if (code == 0)
+        code = g->cuPointerGetAttribute(&number, POINTER_NUMBER, base);
+    if (code == 0)
+        code = g->cuIpcGetMemHandle(&out->handle, base);
+    if (code != 0)
+        return code;
+    out->base = base;
+    out->number = number;
+    out->process = getpid();
+    *offset = (size_t)(address(p) - base);
+    return 0;
+}
+
+// The entry for that place in that process, or a new one.
+static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *block)
+{
+    for (size_t i = 0; i < seat->imported.n; i++) {
+        const struct gpu_block *had = &seat->imported.at[i].block;
+        if (had->process == block->process && had->base == block->base)
+            return &seat->imported.at[i];
+    }
+    return vec_push(&seat->arena, &seat->imported);
+}
+
+int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
+{
+    struct imported *e = entry_of(seat, block);
+    if (!e)
+        return 2; // out of memory
+    if (!e->at || e->block.number != block->number) {
+        if (e->at)
+            seat->gpu->cuIpcCloseMemHandle(e->at);
+        *e = (struct imported){.block = *block};
+        int code = seat->gpu->cuIpcOpenMemHandle_v2(&e->at, block->handle, IPC_PEERS);
+        if (code != 0)
+            return code;
+    }
+    *out = (void *)(uintptr_t)e->at;
+    return 0;
+}
+
+int tsr__seat_export_event(const struct gpu_seat *seat, int event, struct gpu_handle *out)
+{
+    return seat->gpu->cuIpcGetEventHandle(out, seat->events[event]);
+}
+
+int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handle, void **out)
+{
+    void *event = NULL;
+    int code = seat->gpu->cuIpcOpenEventHandle(&event, *handle);
+    if (code != 0)
+        return code;
+    void **kept = vec_push(&seat->arena, &seat->imported_events);
+    if (!kept) {
+        seat->gpu->cuEventDestroy_v2(event);
+        return 2; // out of memory
+    }
+    *kept = *out = event;
+    return 0;
+}

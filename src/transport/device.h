@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// device.h - inside of the endpoints of ranks that may be on GPUs: what they know of each other, and one call.
+//
+// A call has two steps over the endpoint below. First everybody tells where its memory lies and what can be done with it
+// (struct call_card); from the cards alone all members choose the same way. Then the way does its work.
+#ifndef TSR_DEVICE_H
+#define TSR_DEVICE_H
+
+#include "gpu/gpu.h"
+#include "transport/internal.h"
+
+#include <stdatomic.h>
+
+// Which of a seat's events says what.
+enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
+
+// What every rank tells of itself at the meeting.
+struct rank_card {
+    uint64_t host;    // the same on ranks that can open each other's handles
+    int64_t process;  // the same on ranks of one process
+    uint64_t address; // of its struct device, in that process
+    int32_t on_gpu, nccl;
+    int32_t way, deterministic; // asked for
+    char gpu[GPU_ID_BYTES];
+    int32_t exports;        // its memory and events can be opened by others
+    struct gpu_block probe; // some memory of it
+    struct gpu_handle events[GPU_EVENTS];
+};
+
+// What one member tells another at the start of a call.
+struct call_card {
+    int32_t place;    // enum comm_place
+    int32_t reaches;  // all members' GPU memory, and can let all of them reach its own
+    int32_t has_nccl; // a communicator for this group
+    uint64_t in,
+        out;        // addresses in its process: what it sends to the reader, where its result goes
+    uint64_t bytes; // of what it sends to the reader
+    uint64_t most_bytes; // of what it sends to anybody
+    struct gpu_block in_block, out_block;
+    uint64_t in_offset, out_offset;
+};
+
+struct device_group {
+    const int64_t *group;
+    int n;
+    void *comm; // of NCCL, or NULL
+    enum comm_way way;
+};
+
+struct device {
+    struct endpoint endpoint; // first: an endpoint is its device
+    struct endpoint *base;
+    struct gpu_seat *seat; // NULL: on the host
+    const struct gpu *gpu;
+    struct device_options options;
+    struct arena arena;
+    struct rank_card mine, *ranks; // by rank; NULL before the meeting
+    bool *reached;                 // by rank: its GPU memory can be read from here
+    void *(*events)[GPU_EVENTS];   // by rank: as this process sees them
+    void *probe;
+    VEC(struct device_group) groups;
+    unsigned turn; // calls so far: which of the DONE events is next
+    atomic_bool aborted;
+    // Scratch of one call, one entry for each member of the largest group.
+    struct call_card *cards_out, *cards;
+    struct comm_buffer *buffers; // three lists of them
+    const void **from;
+    void **to;
+};
+
+// One call after the cards were exchanged.
+struct device_call {
+    struct device *d;
+    const struct comm_call *c;
+    struct comm_trouble *why;
+    int self;
+};
+
+static inline struct device *device_of(struct endpoint *e)
+{
+    return (struct device *)e;
+}
+static inline bool on_device(const struct device_call *k)
+{
+    return k->c->place == COMM_DEVICE;
+}
+static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
+{
+    return (enum gpu_reduce)(reduce - COMM_SUM); // both lists have one order
+}
+
+// TSR_OK for 0; else the trouble of a call to the driver, with the GPU and what it said. doing: "copying"
+tsr_status tsr__device_code(const struct device_call *k, int code, const char *doing);
+// A call to the endpoint below that is one more step of this one.
+struct comm_call tsr__device_step(const struct comm_call *c, uint64_t step);
+// Every member tells every other one word.
+tsr_status tsr__device_words(const struct device_call *k, uint64_t step, uint64_t mine,
+                             uint64_t *theirs);
+tsr_status tsr__device_other_size(const struct device_call *k, int member, size_t expected);
+
+// device_own.c
+tsr_status tsr__own_all_reduce(const struct device_call *k, const void *in, void *out);
+tsr_status tsr__own_exchange(const struct device_call *k, struct comm_exchange *x);
+// device_host.c
+tsr_status tsr__host_all_reduce(const struct device_call *k, const void *in, void *out);
+tsr_status tsr__host_exchange(const struct device_call *k, struct comm_exchange *x);
+// device_nccl.c
+tsr_status tsr__nccl_way_all_reduce(const struct device_call *k, void *comm, const void *in,
+                                    void *out);
+tsr_status tsr__nccl_way_exchange(const struct device_call *k, void *comm, struct comm_exchange *x);
+tsr_status tsr__nccl_way_open(struct device *d, struct device_group *g, uint64_t plan,
+                              struct comm_trouble *why);
+tsr_status tsr__nccl_way_reserve(const struct device_call *k, const struct comm_exchange *x);
+// Ends what NCCL does for the ranks of this process: it would wait for ever for one that has failed.
+void tsr__nccl_way_abort(struct device *d);
+
+#endif

@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_device.c - ranks on GPUs (stand-ins, or real ones: GPU=1 in the environment): every way to communicate gives the host's
+// bits, whoever is where, as threads and as processes; and what goes wrong is told to all.
+#include "gpu/gpu.h"
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define MAX_RANKS 4
+#define PLAN      77
+
+static struct gpu_libraries libraries;
+static int cards = 2;
+
+// ---- ranks -------------------------------------------------------------------------------------
+
+// Where each rank is: a card, or -1 for the host.
+struct layout {
+    int n;
+    int card[MAX_RANKS];
+    enum comm_way way;
+    bool deterministic;
+};
+struct rank {
+    const struct layout *layout;
+    struct endpoint *base, *e;
+    const struct gpu *gpu;
+    tsr_session *session;
+    void *stream;
+    struct gpu_seat *seat;
+    void (*act)(struct rank *r);
+    tsr_status status;
+    struct comm_trouble why;
+    enum comm_way seen;
+};
+
+static const int64_t everybody[MAX_RANKS] = {0, 1, 2, 3};
+
+static struct comm_call call_of(const struct rank *r, enum comm_kind kind, tsr_dtype type)
+{
+    return (struct comm_call){.plan = PLAN,
+                              .id = 5,
+                              .kind = kind,
+                              .reduce = COMM_SUM,
+                              .type = type,
+                              .group = everybody,
+                              .n_group = r->layout->n,
+                              .op = "Op",
+                              .node = "node",
+                              .place = r->seat ? COMM_DEVICE : COMM_HOST,
+                              .stream = r->stream};
+}
+
+// Memory of the rank with those bytes, on its GPU or on the host.
+static void *put(struct rank *r, const void *p, size_t bytes)
+{
+    void *at = NULL;
+    if (!r->seat) {
+        at = malloc(bytes + 1);
+        memcpy(at, p, bytes);
+        return at;
+    }
+    if (tsr__seat_alloc(r->seat, bytes, &at) != 0 ||
+        tsr__seat_up(r->seat, at, p, bytes, r->stream) != 0)
+        r->status = TSR_NOMEM;
+    tsr__seat_wait(r->seat, r->stream); // p may go
+    return at;
+}
+
+static void get(struct rank *r, void *p, void *at, size_t bytes)
+{
+    if (!r->seat) {
+        memcpy(p, at, bytes);
+        return;
+    }
+    tsr__seat_down(r->seat, p, at, bytes, r->stream);
+    tsr__seat_wait(r->seat, r->stream);
+}
+
+// When the stream is done, nobody else reads the memory either.
+static void drop(struct rank *r, void *at)
+{
+    if (!r->seat) {
+        free(at);
+        return;
+    }
+    tsr__seat_wait(r->seat, r->stream);
+    tsr__seat_free(r->seat, at);
+}
+
+static void judge(struct rank *r, bool right)
+{
+    if (r->status == TSR_OK && !right) {
+        r->status = TSR_BUG;
+        snprintf(r->why.text, sizeof r->why.text, "wrong numbers on rank %d", r->e->rank);
+    }
+}
+
+static void life_of(struct rank *r)
+{
+    const struct layout *l = r->layout;
+    int card = l->card[r->base->rank];
+    struct device_options o = {.gpu = card < 0 ? NULL : r->gpu,
+                               .card = card < 0 ? 0 : card % cards,
+                               .way = l->way,
+                               .deterministic = l->deterministic};
+    r->status = tsr__device_open(r->session, r->base, &o, &r->e, &r->why);
+    if (r->status == TSR_OK) {
+        tsr__device_expect(r->e, everybody, l->n);
+        r->status = tsr__device_meet(r->e, PLAN, &r->why);
+    }
+    if (r->status == TSR_OK) {
+        struct device_group_info info;
+        r->seat = tsr__device_seat(r->e);
+        r->stream = r->seat ? tsr__seat_stream(r->seat) : NULL;
+        r->seen = tsr__device_group_at(r->e, 0, &info) ? info.way : WAY_AUTO;
+        r->act(r);
+    } else {
+        tsr__comm_fail(r->base, r->status, r->why.text);
+    }
+}
+
+// ---- what they do ------------------------------------------------------------------------------
+
+static float input_of(int rank, int64_t i)
+{
+    return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % 1009) / 3.0F;
+}
+
+static float *inputs_of(int rank, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = input_of(rank, i);
+    return x;
+}
+
+static float sum_of(int n, int64_t i)
+{
+    float sum = input_of(0, i);
+    for (int k = 1; k < n; k++)
+        sum += input_of(k, i);
+    return sum;
+}
+
+// Sums of that many elements, again and again over the same memory: the next call must not overtake the one before.
+static void all_reduce(struct rank *r, int64_t count)
+{
+    float *x = inputs_of(r->e->rank, count), *got = malloc((size_t)(count + 1) * sizeof *got);
+    size_t bytes = (size_t)count * sizeof *x;
+    void *in = put(r, x, bytes), *out = put(r, x, bytes);
+    for (unsigned run = 0; run < 6; run++) {
+        struct comm_call c = call_of(r, COMM_ALL_REDUCE, TSR_FLOAT);
+        c.count = count;
+        c.run = run;
+        if (r->status == TSR_OK)
+            r->status = tsr__comm_all_reduce(r->e, &c, in, run % 2 ? in : out, &r->why);
+        if (r->status != TSR_OK)
+            break;
+        get(r, got, run % 2 ? in : out, bytes);
+        for (int64_t i = 0; i < count; i++)
+            judge(r, got[i] == sum_of(r->layout->n, i));
+        if (r->seat)
+            tsr__seat_up(r->seat, in, x, bytes, r->stream);
+        else if (bytes)
+            memcpy(in, x, bytes);
+    }
+    drop(r, in);
+    drop(r, out);
+    free(x);
+    free(got);
+}
+
+static void act_sums(struct rank *r)
+{
+    static const int64_t counts[] = {1, 3, 1000, 65537, 1400000, 0};
+    for (size_t i = 0; i < TSR_COUNT(counts); i++)
+        all_reduce(r, counts[i]);
+}
+
+// Rank i sends (i + 1) * (k + 1) * 100 elements to member k, nothing to itself where i is odd.
+static size_t message_bytes(int from, int to)
+{
+    if (from == to && from % 2)
+        return 0;
+    return (size_t)(from + 1) * (size_t)(to + 1) * 100 * sizeof(float);
+}
+
+static void act_messages(struct rank *r)
+{
+    int n = r->layout->n, me = r->e->rank;
+    struct comm_buffer send[MAX_RANKS], recv[MAX_RANKS];
+    float *x = inputs_of(me, 100000),
+          *got = malloc(100 * (MAX_RANKS + 1) * (MAX_RANKS + 1) * sizeof *got);
+    for (int k = 0; k < n; k++) {
+        send[k] =
+            (struct comm_buffer){put(r, x + 7 * k, message_bytes(me, k)), message_bytes(me, k)};
+        recv[k] = (struct comm_buffer){put(r, x, message_bytes(k, me)), message_bytes(k, me)};
+    }
+    for (unsigned run = 0; run < 4; run++) {
+        struct comm_call c = call_of(r, COMM_ALL_TO_ALL, TSR_FLOAT);
+        struct comm_exchange e = {.send = send, .recv = recv};
+        c.run = run;
+        if (r->status == TSR_OK)
+            r->status = tsr__comm_exchange(r->e, &c, &e, &r->why);
+    }
+    for (int k = 0; k < n && r->status == TSR_OK; k++) {
+        get(r, got, recv[k].p, recv[k].bytes);
+        for (size_t i = 0; i < recv[k].bytes / sizeof *got; i++)
+            judge(r, got[i] == input_of(k, (int64_t)i + 7 * me));
+    }
+    for (int k = 0; k < n; k++) {
+        drop(r, send[k].p);
+        drop(r, recv[k].p);
+    }
+    free(x);
+    free(got);
+}
+
+// A sum that each member gets a part of, and one that the last member gets.
+static void act_scattered_sums(struct rank *r)
+{
+    int n = r->layout->n, me = r->e->rank;
+    int64_t counts[MAX_RANKS], count = 0, first = 0;
+    for (int k = 0; k < n; k++) {
+        counts[k] = 700000 * k + 3;
+        first = k == me ? count : first;
+        count += counts[k];
+    }
+    float *x = inputs_of(me, count), *got = malloc((size_t)count * sizeof *got);
+    size_t bytes = (size_t)count * sizeof *x;
+    void *in = put(r, x, bytes), *out = put(r, x, bytes);
+    struct comm_call c = call_of(r, COMM_REDUCE_SCATTER, TSR_FLOAT);
+    c.count = count;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_reduce_scatter(r->e, &c, in, counts, out, &r->why);
+    if (r->status == TSR_OK)
+        get(r, got, out, (size_t)counts[me] * sizeof *got);
+    for (int64_t i = 0; i < counts[me] && r->status == TSR_OK; i++)
+        judge(r, got[i] == sum_of(n, first + i));
+    c = call_of(r, COMM_REDUCE, TSR_FLOAT);
+    c.count = count;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_reduce(r->e, &c, n - 1, in, me == n - 1 ? out : NULL, &r->why);
+    if (r->status == TSR_OK && me == n - 1)
+        get(r, got, out, bytes);
+    for (int64_t i = 0; i < count && me == n - 1 && r->status == TSR_OK; i++)
+        judge(r, got[i] == sum_of(n, i));
+    drop(r, in);
+    drop(r, out);
+    free(x);
+    free(got);
+}
+
+static void act_everything(struct rank *r)
+{
+    act_sums(r);
+    act_messages(r);
+    act_scattered_sums(r);
+}
+
+// ---- as threads --------------------------------------------------------------------------------
+
+static void *thread_of(void *data)
+{
+    struct rank *r = data;
+    life_of(r);
+    tsr__comm_close(r->base);
+    return NULL;
+}
+
+// All ranks as threads of one process; the verdicts stay in ranks.
+static void run_threads(const struct layout *l, void (*act)(struct rank *), struct rank *ranks)
+{
+    char why[200] = "";
+    tsr_session *s = tsr_session_new(NULL);
+    struct gpu *g = tsr__gpu_open(s, &libraries, why, sizeof why);
+    assert_string_equal(why, "");
+    struct thread_job *job = tsr__threads_new(s, l->n, NULL);
+    pthread_t threads[MAX_RANKS];
+    for (int i = 0; i < l->n; i++) {
+        ranks[i] = (struct rank){.layout = l, .gpu = g, .act = act};
+        ranks[i].base = tsr__threads_endpoint(job, i);
+        ranks[i].session = tsr_session_new(NULL);
+        pthread_create(&threads[i], NULL, thread_of, &ranks[i]);
+    }
+    for (int i = 0; i < l->n; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < l->n; i++) {
+        tsr__device_close(ranks[i].e);
+        tsr_session_free(ranks[i].session);
+    }
+    tsr__threads_free(job);
+    tsr__gpu_close(s, g);
+    tsr_session_free(s);
+}
+
+static void check_threads(struct layout l, enum comm_way seen)
+{
+    struct rank ranks[MAX_RANKS];
+    run_threads(&l, act_everything, ranks);
+    for (int i = 0; i < l.n; i++) {
+        if (ranks[i].status != TSR_OK)
+            fail_msg("rank %d: %s", i, ranks[i].why.text);
+        assert_string_equal(tsr__way_name(ranks[i].seen), tsr__way_name(seen));
+    }
+}
+
+static void test_one_gpu(void **state)
+{
+    (void)state;
+    check_threads((struct layout){2, {0, 0}, WAY_AUTO, false}, WAY_OWN);
+    check_threads((struct layout){4, {0, 0, 0, 0}, WAY_AUTO, false}, WAY_OWN);
+}
+
+static void test_several_gpus(void **state)
+{
+    (void)state;
+    if (cards < 2)
+        skip();
+    check_threads((struct layout){2, {0, 1}, WAY_OWN, false}, WAY_OWN);
+    check_threads((struct layout){2, {0, 1}, WAY_AUTO, false}, WAY_NCCL);
+    check_threads((struct layout){4, {0, 1, 1, 0}, WAY_AUTO, false}, WAY_OWN);
+}
+
+static void test_through_the_host(void **state)
+{
+    (void)state;
+    check_threads((struct layout){3, {0, 0, 0}, WAY_HOST, false}, WAY_HOST);
+}
+
+static void test_mixed(void **state)
+{
+    (void)state;
+    check_threads((struct layout){2, {0, -1}, WAY_AUTO, false}, WAY_HOST);
+    check_threads((struct layout){4, {-1, 0, -1, 0}, WAY_AUTO, false}, WAY_HOST);
+    check_threads((struct layout){2, {-1, -1}, WAY_AUTO, false}, WAY_HOST);
+}
+
+static void test_nccl(void **state)
+{
+    (void)state;
+    check_threads((struct layout){3, {0, 0, 0}, WAY_NCCL, true}, WAY_NCCL);
+    check_threads((struct layout){2, {0, 0}, WAY_NCCL, false}, WAY_NCCL);
+}
+
+// ---- as processes ------------------------------------------------------------------------------
+
+// Every rank is a child over shared memory; exit code 0 where all was right.
+static void check_processes(struct layout l, enum comm_way seen)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    struct shm_job *job = NULL;
+    struct comm_options co = {.timeout_s = 10};
+    assert_int_equal(tsr__shm_new(s, l.n, &co, &job), TSR_OK);
+    pid_t children[MAX_RANKS];
+    for (int i = 0; i < l.n; i++) {
+        children[i] = fork();
+        if (children[i] != 0)
+            continue;
+        char why[200] = "";
+        struct rank r = {.layout = &l, .session = tsr_session_new(NULL), .act = act_everything};
+        r.gpu = tsr__gpu_open(r.session, &libraries, why, sizeof why);
+        bool ok = r.gpu && tsr__shm_endpoint(r.session, job, i, &r.base) == TSR_OK;
+        if (ok)
+            life_of(&r);
+        if (r.status != TSR_OK)
+            fprintf(stderr, "# rank %d: %s\n", i, r.why.text);
+        ok = ok && r.status == TSR_OK && r.seen == seen;
+        if (r.base)
+            tsr__comm_close(r.base);
+        _exit(ok ? 0 : 1);
+    }
+    for (int i = 0; i < l.n; i++) {
+        int status = -1;
+        waitpid(children[i], &status, 0);
+        assert_int_equal(status, 0);
+    }
+    tsr__shm_free(s, job);
+    tsr_session_free(s);
+}
+
+static void test_processes(void **state)
+{
+    (void)state;
+    check_processes((struct layout){2, {0, 0}, WAY_AUTO, false}, WAY_OWN);
+    check_processes((struct layout){3, {0, 1, 0}, WAY_OWN, false}, WAY_OWN);
+    check_processes((struct layout){2, {0, -1}, WAY_AUTO, false}, WAY_HOST);
+    check_processes((struct layout){2, {0, 0}, WAY_HOST, false}, WAY_HOST);
+}
+
+// ---- what goes wrong ---------------------------------------------------------------------------
+
+// Rank 1 expects other sizes than rank 0 sends: nobody waits, and both are told, at the latest in the next call.
+static void act_other_sizes(struct rank *r)
+{
+    char text[64] = {0};
+    void *p = put(r, text, sizeof text);
+    struct comm_buffer send[2] = {{p, 16}, {p, 16}}, recv[2] = {{p, 16}, {p, 16}};
+    recv[1 - r->e->rank].bytes = r->e->rank == 1 ? 8 : 16;
+    struct comm_call c = call_of(r, COMM_ALL_TO_ALL, TSR_FLOAT);
+    struct comm_exchange x = {.send = send, .recv = recv};
+    r->status = tsr__comm_exchange(r->e, &c, &x, &r->why);
+    if (r->status == TSR_OK) {
+        c.run = 1;
+        r->status = tsr__comm_exchange(r->e, &c, &x, &r->why);
+    }
+    drop(r, p);
+}
+
+static void check_other_sizes(struct layout l)
+{
+    struct rank ranks[MAX_RANKS];
+    run_threads(&l, act_other_sizes, ranks);
+    for (int i = 0; i < l.n; i++) {
+        assert_int_equal(ranks[i].status, TSR_PEER);
+        assert_non_null(strstr(ranks[i].why.text, "rank 0 sends 16 bytes, rank 1 expects 8"));
+    }
+}
+
+static void test_sizes_are_compared(void **state)
+{
+    (void)state;
+    check_other_sizes((struct layout){2, {0, 0}, WAY_AUTO, false});
+    check_other_sizes((struct layout){2, {0, -1}, WAY_AUTO, false});
+    check_other_sizes((struct layout){2, {0, 0}, WAY_NCCL, false});
+}
+
+// Rank 1 leaves instead of communicating.
+static void act_leave(struct rank *r)
+{
+    if (r->e->rank == 1) {
+        tsr__comm_fail(r->e, TSR_PEER, "rank 1 failed: it was told to");
+        r->status = TSR_PEER;
+        return;
+    }
+    all_reduce(r, 1000);
+}
+
+static void test_a_rank_that_fails(void **state)
+{
+    (void)state;
+    static const enum comm_way ways[] = {WAY_OWN, WAY_HOST, WAY_NCCL};
+    for (size_t i = 0; i < TSR_COUNT(ways); i++) {
+        struct layout l = {3, {0, 0, 0}, ways[i], false};
+        struct rank ranks[MAX_RANKS];
+        run_threads(&l, act_leave, ranks);
+        for (int k = 0; k < l.n; k++)
+            assert_int_equal(ranks[k].status, TSR_PEER);
+        assert_non_null(strstr(ranks[0].why.text, "rank 1"));
+    }
+}
+
+// The driver refuses something on one rank: its message has rank, GPU and reason, and no rank takes its results for right.
+// (After NCCL has failed, another rank may see wrong numbers before it meets anybody.)
+static void check_driver_fails(const char *wish, enum comm_way way, const char *said)
+{
+    struct layout l = {2, {0, 0}, way, false};
+    struct rank ranks[MAX_RANKS];
+    int told = 0;
+    setenv("STANDIN_FAIL", wish, 1);
+    run_threads(&l, act_everything, ranks);
+    unsetenv("STANDIN_FAIL");
+    for (int k = 0; k < l.n; k++) {
+        assert_int_not_equal(ranks[k].status, TSR_OK);
+        told += strstr(ranks[k].why.text, said) != NULL;
+    }
+    if (told == 0)
+        fail_msg("%s: the ranks say '%s' and '%s'", wish, ranks[0].why.text, ranks[1].why.text);
+}
+
+static void test_driver_fails(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    check_driver_fails("cuLaunchKernel:3", WAY_OWN, "adding up: invalid argument");
+    check_driver_fails("cuMemHostAlloc:1", WAY_HOST, "has no memory left for memory of the host");
+    check_driver_fails("ncclAllReduce:2", WAY_NCCL, "NCCL on rank");
+    check_driver_fails("cuModuleLoadData:2", WAY_OWN, "opening it: invalid argument");
+}
+
+int main(void)
+{
+    bool real = getenv("GPU") != NULL;
+    if (!real)
+        libraries = (struct gpu_libraries){.driver = STANDIN, .nccl = STANDIN};
+    else
+        cards = 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_processes), // first: nothing has started the driver yet
+        cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_several_gpus),
+        cmocka_unit_test(test_through_the_host),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_nccl),
+        cmocka_unit_test(test_sizes_are_compared),
+        cmocka_unit_test(test_a_rank_that_fails),
+        cmocka_unit_test(test_driver_fails),
+    };
+    setenv("STANDIN_LAG", "200", 0);
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

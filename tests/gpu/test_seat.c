@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_seat.c - one seat on a GPU (the stand-in, or a real one: GPU=1 in the environment): memory, rows, folds, and what is
+// said where something is missing.
+#include "gpu/gpu.h"
+#include "transport/transport.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static struct gpu_libraries libraries;
+
+struct fixture {
+    tsr_session *session;
+    struct gpu *gpu;
+    struct gpu_seat *seat;
+    void *stream;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    char why[200] = "";
+    f->session = tsr_session_new(NULL);
+    f->gpu = tsr__gpu_open(f->session, &libraries, why, sizeof why);
+    assert_string_equal(why, "");
+    assert_int_equal(tsr__seat_open(f->session, f->gpu, 0, &f->seat), 0);
+    f->stream = tsr__seat_stream(f->seat);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    tsr__seat_close(f->seat);
+    tsr__gpu_close(f->session, f->gpu);
+    tsr_session_free(f->session);
+    free(f);
+    return 0;
+}
+
+// Device memory with these bytes.
+static void *put(struct fixture *f, const void *p, size_t bytes)
+{
+    void *device = NULL;
+    assert_int_equal(tsr__seat_alloc(f->seat, bytes, &device), 0);
+    assert_int_equal(tsr__seat_up(f->seat, device, p, bytes, f->stream), 0);
+    return device;
+}
+
+static void get(struct fixture *f, void *p, const void *device, size_t bytes)
+{
+    assert_int_equal(tsr__seat_down(f->seat, p, device, bytes, f->stream), 0);
+    assert_int_equal(tsr__seat_wait(f->seat, f->stream), 0);
+}
+
+// ---- folds -------------------------------------------------------------------------------------
+
+// Every bit pattern that is interesting in floats turns up: zeros of both signs, infinities, subnormals, the smallest
+// difference that rounds. NaN is left to a test of its own, because its bits are not the same everywhere.
+static void fill(tsr_dtype type, unsigned char *p, size_t n, unsigned seed)
+{
+    static const float odd[] = {0.0F, -0.0F, 1.0F, -1.0F, 3.4e38F, 1e-40F, 65504.0F, 0.33333334F};
+    for (size_t i = 0; i < n; i++) {
+        unsigned r = (unsigned)rand_r(&seed);
+        float v = r % 5 ? (float)(int)(r % 20001 - 10000) / 37.0F : odd[r / 5 % 8];
+        double wide = (double)v * 1.0000001;
+        uint16_t half = type == TSR_BFLOAT16 ? tsr__float_to_bfloat(v) : tsr__float_to_half(v);
+        uint64_t whole = (uint64_t)r * 0x9E3779B97F4A7C15u;
+        switch (type) {
+        case TSR_FLOAT:
+            memcpy(p + 4 * i, &v, 4);
+            break;
+        case TSR_DOUBLE:
+            memcpy(p + 8 * i, &wide, 8);
+            break;
+        case TSR_FLOAT16:
+        case TSR_BFLOAT16:
+            memcpy(p + 2 * i, &half, 2);
+            break;
+        case TSR_BOOL:
+            p[i] = r >> 3 & 1;
+            break;
+        default:
+            memcpy(p + tsr__elem_bytes(type) * i, &whole, tsr__elem_bytes(type));
+        }
+    }
+}
+
+#define MOST 4099 // elements: not a multiple of anything
+
+// in of n members folded to two outputs, the second of them the second input; the host's fold is the judge. skip: bytes
+// that the memory is off its place, so that elements are taken one by one.
+static void check_fold(struct fixture *f, tsr_dtype type, enum comm_reduce reduce, int n,
+                       size_t skip)
+{
+    size_t bytes = tsr__elem_bytes(type) * MOST;
+    unsigned char *host[GPU_MAX_MEMBERS], *want = malloc(bytes), *got = malloc(bytes);
+    const void *ins[GPU_MAX_MEMBERS];
+    struct gpu_fold fold = {.type = type,
+                            .reduce = (enum gpu_reduce)(reduce - COMM_SUM),
+                            .n_in = n,
+                            .n_out = n > 1 ? 2 : 1,
+                            .count = MOST};
+    char *device[GPU_MAX_MEMBERS + 1];
+    for (int i = 0; i < n; i++) {
+        host[i] = malloc(bytes + skip);
+        fill(type, host[i] + skip, MOST, (unsigned)(i + 1));
+        ins[i] = host[i] + skip;
+        device[i] = put(f, host[i], bytes + skip);
+        fold.in[i] = device[i] + skip;
+    }
+    device[n] = put(f, host[0], bytes + skip);
+    fold.out[0] = device[n] + skip;
+    fold.out[1] = n > 1 ? device[1] + skip : NULL;
+    assert_int_equal(tsr__seat_fold(f->seat, &fold, f->stream), 0);
+    tsr__reduce(type, reduce, ins, n, (void *const *)&want, 1, 0, MOST);
+    for (int k = 0; k < fold.n_out; k++) {
+        get(f, got, fold.out[k], bytes);
+        if (memcmp(got, want, bytes) != 0)
+            fail_msg("%s, reduction %d of %d, %zu bytes off: not the host's bits",
+                     tsr_dtype_name(type), (int)reduce, n, skip);
+    }
+    for (int i = 0; i <= n; i++)
+        tsr__seat_free(f->seat, device[i]);
+    for (int i = 0; i < n; i++)
+        free(host[i]);
+    free(want);
+    free(got);
+}
+
+static void test_folds(void **state)
+{
+    struct fixture *f = *state;
+    int folds = 0;
+    for (int type = 0; type < TSR_DTYPE_COUNT; type++) {
+        assert_int_equal(tsr__fold_has((tsr_dtype)type), tsr__reduce_ok((tsr_dtype)type, COMM_SUM));
+        for (int reduce = COMM_SUM; reduce < COMM_REDUCE_COUNT; reduce++) {
+            if (!tsr__fold_has((tsr_dtype)type))
+                continue;
+            check_fold(f, (tsr_dtype)type, (enum comm_reduce)reduce, 2, 0);
+            check_fold(f, (tsr_dtype)type, (enum comm_reduce)reduce, 5, 8);
+            folds++;
+        }
+    }
+    check_fold(f, TSR_FLOAT, COMM_SUM, 1, 0);
+    check_fold(f, TSR_FLOAT16, COMM_SUM, GPU_MAX_MEMBERS, 0);
+    assert_int_equal(folds, 13 * 4);
+}
+
+// Where one of the elements is NaN the largest and the smallest are NaN, whoever has it; so is the sum.
+static void test_nan(void **state)
+{
+    struct fixture *f = *state;
+    float a[4] = {NAN, 1, 2, 3}, b[4] = {1, NAN, 5, -4}, got[4];
+    void *x = put(f, a, sizeof a), *y = put(f, b, sizeof b);
+    for (int reduce = GPU_SUM; reduce <= GPU_MIN; reduce++) {
+        void *out = put(f, a, sizeof a);
+        struct gpu_fold fold = {.type = TSR_FLOAT,
+                                .reduce = (enum gpu_reduce)reduce,
+                                .in = {x, y},
+                                .out = {out},
+                                .n_in = 2,
+                                .n_out = 1,
+                                .count = 4};
+        assert_int_equal(tsr__seat_fold(f->seat, &fold, f->stream), 0);
+        get(f, got, out, sizeof got);
+        assert_true(isnan(got[0]) && isnan(got[1]) && !isnan(got[2]) && !isnan(got[3]));
+        tsr__seat_free(f->seat, out);
+    }
+    tsr__seat_free(f->seat, x);
+    tsr__seat_free(f->seat, y);
+}
+
+// ---- rows and memory ---------------------------------------------------------------------------
+
+static void check_rows(struct fixture *f, size_t width, size_t rows, size_t from_pitch,
+                       size_t to_pitch, size_t skip)
+{
+    size_t from_bytes = skip + rows * from_pitch, to_bytes = skip + rows * to_pitch;
+    unsigned char *host = malloc(from_bytes), *want = calloc(1, to_bytes), *got = malloc(to_bytes);
+    for (size_t i = 0; i < from_bytes; i++)
+        host[i] = (unsigned char)(i * 7 + i / 256);
+    char *from = put(f, host, from_bytes), *to = put(f, want, to_bytes);
+    for (size_t r = 0; r < rows; r++)
+        memcpy(want + skip + r * to_pitch, host + skip + r * from_pitch, width);
+    struct gpu_rows copy = {.to = to + skip,
+                            .from = from + skip,
+                            .to_pitch = to_pitch,
+                            .from_pitch = from_pitch,
+                            .width = width,
+                            .rows = rows};
+    assert_int_equal(tsr__seat_rows(f->seat, &copy, f->stream), 0);
+    get(f, got, to, to_bytes);
+    assert_memory_equal(got, want, to_bytes);
+    tsr__seat_free(f->seat, from);
+    tsr__seat_free(f->seat, to);
+    free(host);
+    free(want);
+    free(got);
+}
+
+static void test_rows(void **state)
+{
+    struct fixture *f = *state;
+    check_rows(f, 64, 5, 64, 64, 0);       // one stretch
+    check_rows(f, 48, 33, 64, 48, 0);      // units of 16 bytes
+    check_rows(f, 24, 1000, 40, 32, 0);    // of 8
+    check_rows(f, 12, 77, 20, 16, 4);      // of 4
+    check_rows(f, 6, 1025, 10, 8, 2);      // of 2
+    check_rows(f, 3, 300, 7, 5, 1);        // of 1
+    check_rows(f, 5000, 1, 9000, 7000, 3); // one row
+}
+
+static void test_scratch_grows(void **state)
+{
+    struct fixture *f = *state;
+    void *small, *large, *again;
+    assert_int_equal(tsr__seat_scratch(f->seat, 0, 100, f->stream, &small), 0);
+    assert_int_equal(tsr__seat_scratch(f->seat, 0, 1 << 20, f->stream, &large), 0);
+    assert_int_equal(tsr__seat_scratch(f->seat, 0, 500, f->stream, &again), 0);
+    assert_ptr_equal(large, again);
+    assert_int_equal(tsr__seat_pinned(f->seat, 1 << 16, f->stream, &small), 0);
+    memset(small, 1, 1 << 16);
+}
+
+static void test_survey(void **state)
+{
+    (void)state;
+    struct gpu_survey seen;
+    tsr__gpu_survey(&libraries, &seen);
+    assert_true(seen.n >= 1 && seen.driver > 0);
+    assert_true(seen.cards[0].name[0] && seen.cards[0].memory > 0 && seen.cards[0].free > 0);
+    struct gpu_libraries none = {.driver = "libthere-is-no-such-driver.so"};
+    tsr__gpu_survey(&none, &seen);
+    assert_int_equal(seen.n, 0);
+    assert_non_null(strstr(seen.why, "libthere-is-no-such-driver.so"));
+    struct gpu_libraries other = {.driver = "libz.so.1"};
+    tsr__gpu_survey(&other, &seen);
+    assert_int_equal(seen.n, 0);
+    assert_non_null(strstr(seen.why, "cuInit"));
+}
+
+static void test_words(void **state)
+{
+    struct fixture *f = *state;
+    char words[128];
+    assert_non_null(strstr(tsr__gpu_words(f->gpu, 2, words, sizeof words), "out of memory"));
+    struct gpu_seat *none = NULL;
+    assert_int_not_equal(tsr__seat_open(f->session, f->gpu, 63, &none), 0);
+    assert_null(none);
+}
+
+int main(void)
+{
+    if (!getenv("GPU"))
+        libraries = (struct gpu_libraries){.driver = STANDIN, .nccl = STANDIN};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_survey), // first: nothing has started the driver yet
+        cmocka_unit_test_setup_teardown(test_folds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_nan, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
