@@ -29,11 +29,12 @@ test: all
 	@tools/test-summary $(BUILD) $(TEST)
 	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
 
-# Long: every row of the table of rules run cut and whole; reshardings carried out on random pairs; all node tests of the
-# onnx package cut on every axis, with the list of those that never ran cut and why.
+# Long: every row of the table of rules run cut and whole, and its shapes, found from little, held against runs;
+# reshardings carried out on random pairs; all node tests of the onnx package cut on every axis, with the list of those that never ran cut and why.
 prove: all
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
 	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
+	@tests/witness tests/rules/partly.py $(BUILD)/tests/rules/print_rule all
 	@tests/witness tests/e2e/recipes.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule
 	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
 	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000

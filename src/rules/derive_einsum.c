@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; one
-// that an operand has twice (a diagonal) stays whole; the ellipsis is a pack.
+// that an operand has twice (a diagonal) stays whole; the ellipsis is a pack. A size of 1 is stretched along a letter
+// that stands more than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
 #include "rules/derive.h"
 
 #include <ctype.h>
@@ -9,7 +10,8 @@
 
 struct equation {
     struct str text;     // what is left of it
-    int seen[LETTERS];   // how often each letter stands in the operands
+    int times[LETTERS];  // how often each letter stands in all operands
+    int seen[LETTERS];   // and in those that were read
     bool twice[LETTERS]; // in one operand
     bool out[LETTERS];
     bool dots, out_dots;
@@ -45,6 +47,13 @@ static bool take(struct equation *e, const char *word)
     return true;
 }
 
+static void count_letters(struct equation *e)
+{
+    for (size_t i = 0; i < e->text.n && e->text.p[i] != '-'; i++)
+        if (isalpha((unsigned char)e->text.p[i]))
+            e->times[number_of(e->text.p[i])]++;
+}
+
 // One term: letters and at most one ellipsis.
 static bool read_term(struct derivation *d, struct equation *e, bool out)
 {
@@ -68,7 +77,7 @@ static bool read_term(struct derivation *d, struct equation *e, bool out)
             e->out[i] = true;
         else
             e->seen[i]++;
-        add_letter(d, i, " ");
+        add_letter(d, i, !out && e->times[i] > 1 ? "~ " : " ");
     }
     *(out ? &e->out_dots : &e->dots) |= dots;
     tsr__derive_add(d, "]");
@@ -93,6 +102,7 @@ static void implied_output(struct derivation *d, struct equation *e)
 static bool read_equation(struct derivation *d, struct equation *e)
 {
     size_t n = 0;
+    count_letters(e);
     do {
         if (n++)
             tsr__derive_add(d, ",");

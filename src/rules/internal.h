@@ -254,6 +254,8 @@ tsr_dim tsr__job_dim(const struct shape_job *j, struct expr e);
 struct expr tsr__job_size(const struct shape_job *j, struct shape s, int from, int to);
 // The shapes that follow from the letters of the rule (rule.c).
 void tsr__job_letters(struct shape_job *j);
+// All inputs are broadcast against each other, whatever the rule says: as ONNX Runtime does with a slope (rule.c).
+void tsr__find_stretched(struct shape_job *j);
 
 // Shapes of outputs (shape_*.c, reshape.c).
 void tsr__find_reshape(struct shape_job *j);

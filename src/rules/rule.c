@@ -19,6 +19,9 @@ struct build {
     int base[PATTERN_MAX_LETTERS];   // first factor of each letter
     struct rule_factor factors[RULE_MAX_FACTORS];
     bool doubtful[RULE_MAX_FACTORS]; // may broadcast or not, depending on sizes at run time
+    bool open[RULE_MAX_FACTORS]; // an input that is not broadcast has it, and its size is not known
+    bool fixed[RULE_MAX_FACTORS];     // an input that is not broadcast says its size
+    bool strict[PATTERN_MAX_LETTERS]; // packs: an input that is not broadcast says the length
     int n_factors;
     const char *whole;
     bool expands;     // the operator can be replaced by simpler ones
@@ -110,6 +113,18 @@ static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
     if (!open->broadcast && *known != NOT_KNOWN && *known != length)
         return refuse(b, "tensors have different numbers of dimensions");
     *known = length > *known ? length : *known;
+    b->strict[open->letters[0]] = b->strict[open->letters[0]] || !open->broadcast;
+    return true;
+}
+
+// A pack that an input of unknown rank has may be longer than the inputs that are broadcast along it.
+static bool packs_settled(struct build *b, const struct pattern_tensor *t)
+{
+    for (int i = 0; i < t->n_dims; i++) {
+        int letter = is_pack(b, &t->dims[i]) ? t->dims[i].letters[0] : NOT_KNOWN;
+        if (letter != NOT_KNOWN && b->length[letter] != NOT_KNOWN && !b->strict[letter])
+            return refuse(b, "the shape of an input is not known");
+    }
     return true;
 }
 
@@ -125,8 +140,10 @@ static bool may_stretch(const struct pattern_tensor *t)
 // for packs that no input has.
 static bool fit_ranks(struct build *b)
 {
-    for (int i = 0; i < b->p->n_letters; i++)
+    for (int i = 0; i < b->p->n_letters; i++) {
         b->length[i] = NOT_KNOWN;
+        b->strict[i] = false;
+    }
     for (int out = 0; out < (b->shapes_only ? 1 : 2); out++)
         for (int i = 0; i < count_of(b, out); i++) {
             const struct pattern_tensor *t = pattern_at(b, out, i);
@@ -150,6 +167,12 @@ static bool fit_ranks(struct build *b)
             if (!fit_rank(b, t, rank))
                 return false;
         }
+    for (int i = 0; i < count_of(b, false); i++) {
+        const struct pattern_tensor *t = pattern_at(b, false, i);
+        bool unread = value_at(b->node, false, i) && !t->host;
+        if (unread && shape_at(b, false, i).rank == NOT_KNOWN && !packs_settled(b, t))
+            return false;
+    }
     return true;
 }
 
@@ -188,6 +211,7 @@ static bool make_factors(struct build *b)
                               : l->pack
                                   ? tsr__arena_printf(b->arena, STR_FMT "%d", STR_ARG(l->name), k)
                                   : tsr__arena_str(b->arena, l->name);
+            b->open[b->n_factors] = b->fixed[b->n_factors] = false;
             b->doubtful[b->n_factors++] = false;
             *f = (struct rule_factor){.name = name.p,
                                       .kind = l->kind,
@@ -278,11 +302,32 @@ static bool strict_size(struct build *b, bool out, int i, int axis, const struct
     }
     if (n != 1 || d->broadcast || d->window)
         return true;
+    if (!out)
+        *(dim_known(here) ? &b->fixed[factors[0]] : &b->open[factors[0]]) = true;
     return join_size(b, factors[0], here);
+}
+
+// Of an input whose rank is not known no size is: what is broadcast along its factors says nothing about them.
+static void open_unread(struct build *b)
+{
+    for (int i = 0; i < count_of(b, false); i++) {
+        const struct pattern_tensor *t = pattern_at(b, false, i);
+        if (!value_at(b->node, false, i) || t->host || shape_at(b, false, i).rank != NOT_KNOWN)
+            continue;
+        for (int k = 0; k < t->n_dims; k++) {
+            const struct pattern_dim *d = &t->dims[k];
+            int length = d->n == 1 && is_pack(b, d) ? b->length[d->letters[0]] : 1;
+            for (int e = 0; e < length && d->n == 1 && !d->broadcast && !d->window; e++)
+                b->open[b->base[d->letters[0]] + e] = true;
+        }
+    }
 }
 
 // Broadcast dimensions, after the strict ones: a number above 1 is the size. A symbol is the size
 // if no other tensor disagrees; else nobody knows before the run whether it is 1.
+//
+// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, for the first input has it and the third
+// may be stretched along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and doubtful: nobody knows whether s is 1.
 static bool loose_number(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
                          const int *factors, int n, void *data)
 {
@@ -300,22 +345,30 @@ static bool loose_symbol(struct build *b, bool out, int i, int axis, const struc
     tsr_dim here = dim_at(b, out, i, axis);
     if (n != 1 || !d->broadcast || here.value >= 0)
         return true;
-    tsr_dim *size = &b->factors[factors[0]].size;
-    if (!dim_known(*size) && !b->doubtful[factors[0]]) {
-        *size = here;
-        b->doubtful[factors[0]] = !dim_known(here);
-    } else if (size->value >= 0) {
-        b->doubtful[factors[0]] = true;
-    } else {
-        struct exprs *x = b->shapes->exprs;
-        *size =
-            tsr__expr_dim(x, tsr__expr_broadcast(x, tsr__expr_of(x, *size), tsr__expr_of(x, here)));
-        b->doubtful[factors[0]] = !dim_known(*size);
+    int f = factors[0];
+    tsr_dim *size = &b->factors[f].size;
+    if (b->open[f] && !b->fixed[f]) {
+        b->doubtful[f] = true;
+        return true;
     }
+    if (!dim_known(*size) && !b->doubtful[f]) {
+        *size = here;
+        b->doubtful[f] = !dim_known(here);
+        return true;
+    }
+    if (size->value >= 0) {
+        b->doubtful[f] = true;
+        return true;
+    }
+    struct exprs *x = b->shapes->exprs;
+    struct expr both = tsr__expr_broadcast(x, tsr__expr_of(x, *size), tsr__expr_of(x, here));
+    b->doubtful[f] = b->doubtful[f] || !both.known;
+    if (!b->fixed[f])
+        *size = tsr__expr_dim(x, both);
     return true;
 }
 
-// A broadcast factor that nobody has above 1 is 1.
+// A broadcast factor that nobody has above 1 is 1, if all who have it are known.
 static bool loose_one(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
                       const int *factors, int n, void *data)
 {
@@ -323,8 +376,9 @@ static bool loose_one(struct build *b, bool out, int i, int axis, const struct p
     tsr_dim here = dim_at(b, out, i, axis);
     if (n != 1 || !d->broadcast || here.value != 1)
         return true;
-    tsr_dim *size = &b->factors[factors[0]].size;
-    if (!dim_known(*size) && !b->doubtful[factors[0]])
+    int f = factors[0];
+    tsr_dim *size = &b->factors[f].size;
+    if (!dim_known(*size) && !b->doubtful[f] && !b->open[f])
         *size = here;
     return true;
 }
@@ -376,6 +430,7 @@ static bool find_sizes(struct build *b)
         for (int k = 0; k < b->p->n_letters; k++)
             if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
                 b->factors[b->base[k]].size = b->d->sizes[i].size;
+    open_unread(b);
     bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
               sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
               (b->shapes_only || sizes_of_side(b, true, strict_size)) &&
@@ -465,7 +520,7 @@ static bool stretch_dim(struct exprs *x, tsr_dim *at, tsr_dim d)
 }
 
 // What shape_by does for the most common rule of all, in one walk.
-static void stretch(struct shape_job *j)
+void tsr__find_stretched(struct shape_job *j)
 {
     struct shape first = tsr__job_in(j, 0);
     int rank = first.rank;
@@ -514,7 +569,7 @@ void tsr__job_letters(struct shape_job *j)
     for (int i = 0; p && p->same && i < j->n_out; i++)
         tsr__job_like(j, i, 0);
     if (p && p->stretch)
-        stretch(j);
+        tsr__find_stretched(j);
     else if (p && !p->same)
         shape_by(j, p, &d);
 }

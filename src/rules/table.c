@@ -175,8 +175,8 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
      .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
      .note = "the left side is quantised by its least and greatest element"},
-    {"Einsum", .since = 12, .rule = "[i j],[j k] -> [i k]; red j:sum", .derive = tsr__derive_einsum,
-     .note = "the equation is the rule"},
+    {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
+     .derive = tsr__derive_einsum, .note = "the equation is the rule"},
     {"Elu", .since = 1, .rule = UNARY},
     {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "
@@ -430,7 +430,7 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__find_like_first, .whole = OLD},
     {"Or", .since = 7, .rule = BINARY, .type = TYPE_BOOL, .value = tsr__value_or},
     {"PRelu", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__find_like_first, .whole = OLD},
-    {"PRelu", .since = 7, .rule = "[A*],[A~] -> [A*]"},
+    {"PRelu", .since = 7, .rule = "[A*],[A~] -> [A*]", .shape = tsr__find_stretched},
     {"PackedAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t i],[i (s h d)],[(s h d)],[_ _],[_],[_ h _ _]? -> [t (h d)]; rep t i s d; attr "
              "num_heads=h",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// print_rule.c - for prove.py: the table's rows, or the rules of the nodes of models, one JSON line each.
-#include "rules/rules.h"
+// print_rule.c - for prove.py: the table's rows, or the rules of the first nodes of models, one JSON line each. For
+// partly.py, after --shapes: what is known of the outputs of all nodes of models, one JSON line for each model.
+#include "rules/internal.h"
 
 #include <stdio.h>
 
@@ -136,6 +137,68 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct rul
     printf("}\n");
 }
 
+// The elements that are known, "" for one that is not; null: nothing is known of them.
+static void print_elements(struct exprs *x, struct known_value v)
+{
+    if (!v.elements) {
+        printf("null");
+        return;
+    }
+    printf("[");
+    for (int64_t i = 0; i < v.n; i++) {
+        struct expr e = v.elements[i];
+        printf("%s", i ? ", " : "");
+        if (expr_is_number(e))
+            printf("%lld", (long long)e.number);
+        else
+            print_size(tsr__expr_dim(x, e));
+    }
+    printf("]");
+}
+
+static void print_output(const struct shapes *s, const tsr_value *v)
+{
+    struct shape of = {.rank = -1};
+    struct known_value value = {0};
+    if (v) {
+        of = tsr__shapes_of(s, v);
+        value = tsr__value_known(s, v);
+    }
+    printf("{\"absent\": %s, \"type\": %d, \"rank\": %d, \"dims\": [", v ? "false" : "true",
+           (int)of.dtype, of.rank);
+    for (int d = 0; d < of.rank; d++) {
+        printf("%s", d ? ", " : "");
+        print_size(of.dims[d]);
+    }
+    printf("], \"values\": ");
+    print_elements(s->exprs, value);
+    printf("}");
+}
+
+static int print_known(tsr_session *session, const char *path)
+{
+    tsr_model *m;
+    if (tsr_model_load(session, path, &m) != TSR_OK)
+        return 1;
+    struct arena a;
+    tsr__arena_init(&a, session);
+    const struct shapes *s = tsr__shapes_new(&a, m);
+    const tsr_node *first = s ? tsr_graph_first(tsr_model_graph(m)) : NULL;
+    printf("[");
+    for (const tsr_node *n = first; n; n = tsr_node_next(n)) {
+        printf("%s[", n == first ? "" : ", ");
+        for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+            printf("%s", i ? ", " : "");
+            print_output(s, tsr_node_output(n, i));
+        }
+        printf("]");
+    }
+    printf("]\n");
+    tsr__arena_free(&a);
+    tsr_model_free(m);
+    return s ? 0 : 1;
+}
+
 static int print_model(tsr_session *session, const char *path)
 {
     tsr_model *m;
@@ -162,9 +225,10 @@ int main(int argc, char **argv)
             row.op, row.domain, (long long)row.since, row.whole[0] ? "true" : "false",
             row.rule[0] ? "true" : "false");
     tsr_session *session = tsr_session_new(NULL);
+    bool known = argc > 1 && strcmp(argv[1], "--shapes") == 0;
     int failed = session == NULL;
-    for (int i = 1; i < argc && !failed; i++)
-        failed = print_model(session, argv[i]);
+    for (int i = known ? 2 : 1; i < argc && !failed; i++)
+        failed = known ? print_known(session, argv[i]) : print_model(session, argv[i]);
     for (size_t i = 0; session && i < tsr_finding_count(session); i++)
         fprintf(stderr, "%s", tsr_finding_text(session, i));
     tsr_session_free(session);

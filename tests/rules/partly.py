@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds what every row's shape function finds against real runs, where the sizes of the inputs are known, named, unknown or 1, and ranks
+known or not: an inferred type, rank, size or element never contradicts the run.
+
+Each case of prove.py is run by ONNX Runtime (without optimisation) on inputs of several sizes: its own; each dimension, and all of one
+size together, as 0, 1 or longer; several dimensions at once as 1. Sizes that ONNX Runtime refuses do not count. Each run is then
+described in many ways: for Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m].
+
+Usage: partly.py PRINT_RULE [all] [OPERATOR ...]     (all: many more sizes and descriptions)
+"""
+import json, os, pickle, random, resource, subprocess, sys, tempfile
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+import prove
+
+KNOWN, UNKNOWN, NAMED, SHARED, RANKLESS = "kunsr"
+# Cases of an operator, other sizes of one case, random subsets of dimensions that are 1, random descriptions of a run.
+DEPTH = {False: dict(cases=3, sizes=6, ones=2, ways=2), True: dict(cases=1000, sizes=1000, ones=12, ways=12)}
+# What this engine gives against the standard, found here and left out.
+ODD = {"ReduceL2": "an empty input is given back unreduced", "QLinearSoftmax": "an empty input gives no output",
+       "MatMulBnb4": "more scales than there are blocks are let pass"}
+CPU_SECONDS = 5  # for all runs of a case: a size of 0 keeps some kernels busy for ever
+
+
+def session(model):
+    """The engine without optimisation; None: it lacks the operator."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    try:
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return None
+
+
+# ---- sizes that are run -------------------------------------------------------------------------------
+
+def resized(value, shape):
+    """The same elements, over and over or fewer, so that indices stay valid."""
+    if not value.size:
+        return np.zeros(shape, value.dtype)
+    for axis, size in enumerate(shape):
+        if value.shape[axis] != size:
+            value = np.take(value, np.arange(size) % max(value.shape[axis], 1), axis)
+    return value
+
+
+def variants(values, depth, dice):
+    """Shapes of the inputs to be tried, the case's own first."""
+    own = [None if v is None else tuple(v.shape) for v in values]
+    dims = [(i, a) for i, s in enumerate(own) if s for a in range(len(s))]
+    groups = [[d] for d in dims]
+    groups += [[d for d in dims if own[d[0]][d[1]] == size] for size in sorted({own[i][a] for i, a in dims})]
+    groups = [g for k, g in enumerate(groups) if g not in groups[:k]]
+    tried, result = set(), []
+    # A 0 stands for all dimensions of a size: of one alone, the engine lets pass what the standard forbids.
+    changes = [({}, 0)] + [({d: None for d in g}, size) for g in groups for size in (1, -1, 2)]
+    changes += [({d: None for d in dims if own[d[0]][d[1]] == size}, 0) for size in {own[i][a] for i, a in dims}]
+    for _ in range(depth["ones"] if len(dims) > 1 else 0):
+        changes.append(({d: None for d in dice.sample(dims, dice.randint(2, len(dims)))}, 1))
+    for which, size in changes:
+        shapes = [None if s is None else list(s) for s in own]
+        for i, a in which:
+            shapes[i][a] = size if size in (0, 1) else max(own[i][a] + size, 0)
+        key = repr(shapes)
+        if key not in tried:
+            tried.add(key)
+            result.append(shapes)
+    return result[:1] + dice.sample(result[1:], min(depth["sizes"], len(result) - 1))
+
+
+# ---- ways to describe one run --------------------------------------------------------------------------
+
+def descriptions(shapes, depth, dice):
+    """For each input that is not constant a text: one letter per dimension, or RANKLESS."""
+    given = [i for i, s in enumerate(shapes) if s is not None]
+    every = lambda letter: {i: letter * len(shapes[i]) for i in given}
+    result = [every(UNKNOWN), every(NAMED), every(SHARED)]
+    for i in given:
+        result += [{**every(KNOWN), i: letter * len(shapes[i])} for letter in (UNKNOWN, NAMED)]
+        result += [{**every(KNOWN), i: RANKLESS}, {**every(NAMED), i: UNKNOWN * len(shapes[i])}]
+    for _ in range(depth["ways"]):
+        result.append({i: "".join(dice.choice(KNOWN + UNKNOWN + NAMED + SHARED) for _ in shapes[i]) for i in given})
+    return [w for k, w in enumerate(result) if w not in result[:k]]
+
+
+def declared(name, value, letters, i, names):
+    element = helper.np_dtype_to_tensor_dtype(value.dtype)
+    if letters == RANKLESS and value.ndim:
+        return helper.make_tensor_value_info(name, element, None)
+    dims = []
+    for axis, (letter, size) in enumerate(zip(letters, value.shape)):
+        text = {KNOWN: size, UNKNOWN: None, NAMED: "n%d_%d" % (i, axis), SHARED: "s%d" % size}[letter]
+        if isinstance(text, str):
+            names[text] = size
+        dims.append(text)
+    return helper.make_tensor_value_info(name, element, dims)
+
+
+def described(model, values, ways, constants):
+    """One graph with the node once for each description; names of sizes and what they are."""
+    names, inputs, nodes = {}, [], []
+    for k, way in enumerate(ways):
+        node = onnx.NodeProto.FromString(model.graph.node[0].SerializeToString())
+        node.name = "way%d" % k
+        for i, letters in way.items():
+            node.input[i] = "w%d_%d" % (k, i)
+            inputs.append(declared(node.input[i], values[i], letters, i, names))
+        node.output[:] = [y and "w%d_%s" % (k, y) for y in node.output]
+        nodes.append(node)
+    graph = helper.make_graph(nodes, "g", inputs, [], [numpy_helper.from_array(v, "x%d" % i) for i, v in constants.items()])
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=10), names
+
+
+# ---- judging -------------------------------------------------------------------------------------------
+
+def size_of(text, names):
+    return text if isinstance(text, int) else eval(text, {"min": min, "max": max}, dict(names))
+
+
+def wrong_about(found, real, names):
+    """What the shape function said that the run contradicts, or None."""
+    element = 8 if real.dtype == object else helper.np_dtype_to_tensor_dtype(real.dtype)
+    if found["type"] not in (0, element):
+        return "type %d, the run gives %d" % (found["type"], element)
+    if found["rank"] < 0:
+        return None
+    if found["rank"] != real.ndim:
+        return "rank %d, the run gives %s" % (found["rank"], list(real.shape))
+    for d, size in zip(found["dims"], real.shape):
+        if d != "" and size_of(d, names) != size:
+            return "%s, the run gives %s" % (found["dims"], list(real.shape))
+    if found["values"] is not None:
+        flat = real.reshape(-1).tolist()
+        if len(flat) != len(found["values"]) or any(e != "" and size_of(e, names) != int(x) for e, x in zip(found["values"], flat)):
+            return "elements %s, the run gives %s" % (found["values"], flat)
+    return None
+
+
+def run_from(first, model, inputs, write):
+    """In a child: runs inputs[first:], and writes what each gives (None: sizes that do not fit together)."""
+    engine = session(model)
+    for k in range(first, len(inputs) if engine else first):
+        try:
+            outputs = engine.run(None, {"x%d" % i: v for i, v in enumerate(inputs[k]) if v is not None})
+        except Exception:
+            outputs = None
+        pickle.dump((k, outputs), write)
+        write.flush()
+
+
+def run_all(model, inputs):
+    """Outputs of each set of inputs. The engine dies of some (a division by a size of 0): those count as refused."""
+    results, first = [None] * len(inputs), 0
+    while first < len(inputs):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+            with os.fdopen(writer, "wb") as write:
+                run_from(first, model, inputs, write)
+            os._exit(0)
+        os.close(writer)
+        done = first - 1
+        with os.fdopen(reader, "rb") as read:
+            while True:
+                try:
+                    done, outputs = pickle.load(read)
+                    results[done] = outputs
+                except EOFError:
+                    break
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            break
+        first = done + 2
+    return results
+
+
+def runs_of(op, since, domain, c, depth, dice):
+    """(model, inputs, constants, outputs) of every variant that the engine takes."""
+    model = prove.node_model(op, since, c, False, domain)
+    values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
+    constants = {i: v.value for i, v in enumerate(c["inputs"]) if isinstance(v, prove.Host)}
+    free = [None if i in constants or i in c["fixed"] else v for i, v in enumerate(values)]
+    inputs = [[v if s is None else resized(v, s) for v, s in zip(values, shapes)] for shapes in variants(free, depth, dice)]
+    for given, outputs in zip(inputs, run_all(model, inputs)):
+        if outputs is not None:
+            yield model, given, constants, outputs
+
+
+def jobs(printer, only, depth, dice):
+    """Cases of each operator, with the row that its opset has."""
+    rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
+    cases = prove.all_cases()
+    for name in dict.fromkeys(prove.full(r) for r in rows):
+        domain, _, op = name.rpartition(":")
+        if only and name not in only:
+            continue
+        sinces = [r["since"] for r in rows if prove.full(r) == name]
+        refused = all(r["whole"] for r in rows if prove.full(r) == name)
+        all_of_it = cases.get(name, [] if refused else prove.one()[:1])
+        for c in dice.sample(all_of_it, min(depth["cases"], len(all_of_it))):
+            yield op, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), domain, c
+
+
+def main(printer, words):
+    depth, only = DEPTH["all" in words], [w for w in words if w != "all"]
+    dice, claims, runs = random.Random(5), [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for op, since, domain, c in jobs(printer, only, depth, dice):
+            for model, inputs, constants, outputs in runs_of(op, since, domain, c, depth, dice):
+                free = [None if v is None or i in constants else v.shape for i, v in enumerate(inputs)]
+                ways = descriptions(free, depth, dice)
+                text, names = described(model, inputs, ways, constants)
+                files.append(os.path.join(folder, "%d.onnx" % len(files)))
+                onnx.save(text, files[-1])
+                claims.append((op, c["attributes"], inputs, ways, names, outputs))
+                runs += 1
+        lines = []
+        for i in range(0, len(files), 2000):
+            lines += subprocess.run([printer, "--shapes"] + files[i:i + 2000], check=True, capture_output=True, text=True).stdout.splitlines()
+    bad, checked, told = 0, 0, set()
+    for (op, attributes, inputs, ways, names, outputs), line in zip(claims, lines):
+        for way, found in zip(ways, json.loads(line)):
+            checked += 1
+            made = [f for f in found if not f["absent"]]
+            empty = any(v is not None and not v.size for v in inputs)
+            if op in ODD and (empty or op == "MatMulBnb4"):
+                continue
+            wrong = next(filter(None, (wrong_about(f, np.asarray(o), names) for f, o in zip(made, outputs))), None)
+            bad += wrong is not None
+            if wrong and (op, str(attributes)) not in told:
+                told.add((op, str(attributes)))
+                print("%s %s of %s described as %s: %s" % (op, attributes, [None if v is None else list(v.shape) for v in inputs], list(way.values()), wrong))
+    print("%s - %d descriptions of %d runs, %d contradicted" % ("not ok" if bad else "ok", checked, runs, bad))
+    return 1 if bad or len(lines) != len(files) or not runs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
