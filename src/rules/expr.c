@@ -396,6 +396,7 @@ struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b)
     return operation(x, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
 }
 
+// What is natural has no negative term; the greatest of two is also natural if one of them is: max(n - 4, 0).
 static struct expr one_of(struct exprs *x, enum atom_kind kind, struct expr a, struct expr b)
 {
     struct expr more = tsr__expr_sub(x, a, b), less = tsr__expr_sub(x, b, a);
@@ -403,9 +404,11 @@ static struct expr one_of(struct exprs *x, enum atom_kind kind, struct expr a, s
         return kind == ATOM_MAX ? a : b;
     if (tsr__expr_natural(less))
         return kind == ATOM_MAX ? b : a;
-    bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
-    if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
+    bool first = tsr__expr_natural(a), second = tsr__expr_natural(b);
+    bool natural = (first && second) || (kind == ATOM_MAX && (first || second));
+    if (!natural || !a.known || !b.known)
         return unknown;
+    bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
     return operation(x, kind, swap || !a.poly ? b : a, swap || !a.poly ? a : b);
 }
 

@@ -153,10 +153,10 @@ void tsr__find_range(struct shape_job *j)
         if (expr_is_number(run) && expr_is_number(by) && by.number > 0)
             n = expr_number(
                 run.number <= 0 ? 0 : run.number / by.number + (run.number % by.number > 0));
-        else if (expr_is(by, 1))
-            n = run;
-        else if (expr_is_number(by) && by.number > 0)
+        else if (expr_is_number(by) && by.number > 0) {
+            run = tsr__expr_max(j->x, run, expr_number(0)); // nothing, where the limit lies behind
             n = tsr__expr_floor(j->x, tsr__expr_add(j->x, run, expr_number(by.number - 1)), by);
+        }
     } else {
         n = range_floats(j);
     }

@@ -155,6 +155,13 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     return true;
 }
 
+// The greater of an expression and 0, for what ends there instead of going below. The runtime would do the same:
+// the last four of n rows are min(n, 4), all but the first are max(n - 1, 0).
+static struct expr not_below_zero(struct exprs *x, struct expr e)
+{
+    return tsr__expr_max(x, e, expr_number(0));
+}
+
 // A bound in a dimension whose size is an expression: from the end where negative, clipped.
 static struct expr clipped(struct exprs *x, struct expr at, struct expr size)
 {
@@ -163,11 +170,23 @@ static struct expr clipped(struct exprs *x, struct expr at, struct expr size)
     if (expr_is_number(at) && at.number < 0) {
         if (at.number <= -INT32_MAX)
             return expr_number(0);
-        return tsr__expr_add(x, size, at); // below zero it would be empty: then nobody asks
+        return not_below_zero(x, tsr__expr_add(x, size, at));
     }
     if (!tsr__expr_natural(at))
         return (struct expr){0};
     return tsr__expr_min(x, at, size);
+}
+
+// Elements from a to b of a dimension of that size, as far as they exist.
+static struct expr slice_run(struct exprs *x, struct expr a, struct expr b, struct expr size)
+{
+    bool to_end = expr_equal(clipped(x, b, size), size);
+    if (to_end && expr_is_number(a) && a.number < 0 && a.number > -INT32_MAX)
+        return tsr__expr_min(x, size, expr_number(-a.number));
+    if (to_end && tsr__expr_natural(a))
+        return not_below_zero(x, tsr__expr_sub(x, size, a));
+    struct expr run = tsr__expr_sub(x, clipped(x, b, size), clipped(x, a, size));
+    return not_below_zero(x, run);
 }
 
 static struct expr slice_size(struct shape_job *j, int axis, tsr_dim dim)
@@ -185,11 +204,11 @@ static struct expr slice_size(struct shape_job *j, int axis, tsr_dim dim)
     struct expr s = tsr__job_has(j, 4) ? element(tsr__job_values(j, 4), entry) : expr_number(1);
     if (entry < 0 || !size.known || !expr_is_number(s) || s.number < 1)
         return (struct expr){0};
-    struct expr gap = tsr__expr_sub(j->x, clipped(j->x, b, size), clipped(j->x, a, size));
+    struct expr run = slice_run(j->x, a, b, size);
     if (s.number == 1)
-        return gap;
-    gap = tsr__expr_add(j->x, gap, expr_number(s.number - 1));
-    return tsr__expr_floor(j->x, gap, expr_number(s.number));
+        return run;
+    run = tsr__expr_add(j->x, run, expr_number(s.number - 1));
+    return tsr__expr_floor(j->x, run, expr_number(s.number));
 }
 
 void tsr__find_slice(struct shape_job *j)
