@@ -251,9 +251,11 @@ static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_valu
             inputs[w->index] = NULL;
         const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
         if (w->kind == REWRITE_SHAPE && source && nf->outputs[w->output]) {
-            inputs[w->index] =
-                tsr__part_local_shape(t, source, inputs[w->index], nf->outputs[w->output]);
-            if (!inputs[w->index])
+            struct item *made = tsr__item_of(t->plan, tsr_node_output(nf->node, (size_t)w->output));
+            if (made)
+                inputs[w->index] = tsr__part_local_shape(t, source, inputs[w->index], made,
+                                                         nf->outputs[w->output]);
+            if (!made || !inputs[w->index])
                 return TSR_NOMEM;
         }
     }

@@ -344,6 +344,7 @@ tsr_status tsr__emit_sizes(struct part *t, struct step *st, const struct rule_re
 // ---- local sizes -------------------------------------------------------------------------------
 
 struct local_columns {
+    struct local_size size[TILE_MAX_RANK]; // and the same as lists, for nodes that compute it:
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
 };
@@ -390,35 +391,70 @@ bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct t
     return false;
 }
 
-tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
-                                 const struct tile_layout *l)
+// In a new shape 0 means "as before", and before the local node there is a part: the size that is meant is put in
+// its place. [4 0 2] of [2 4 4], cut in two along its second axis, is [2 4 2] and not [2 0 2] on each device. False: a
+// size that is meant is no number.
+static bool sizes_meant(const struct item *made, int64_t *known, int64_t n)
 {
-    int64_t known[TILE_MAX_RANK], coords[TILE_MAX_FACTORS];
-    int64_t n = tsr__shapes_ints(t->plan->flow->shapes, source, known, TILE_MAX_RANK);
-    bool constant = n >= 0 && n <= l->rank, any = false;
-    if (!constant)
-        n = host_entries(t, source, l);
-    struct local_columns c;
+    bool all = true;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t d = made->rank - n + i;
+        if (known[i] != 0 || d < 0)
+            continue;
+        if (made->dims[d].value >= 0)
+            known[i] = made->dims[d].value;
+        else
+            all = false;
+    }
+    return all;
+}
+
+// How each entry of the host value becomes the local size of its dimension; false: the device has no part of l.
+static bool columns_of(struct part *t, const struct tile_layout *l, int64_t n,
+                       struct local_columns *c, bool *any)
+{
+    int64_t coords[TILE_MAX_FACTORS];
+    *any = false;
     for (int64_t i = 0; i < n; i++) {
         int d = (int)(l->rank - n + i);
         if (!tsr__device_coords(l, t->rank, d, coords))
-            return NULL;
-        struct local_size s = tsr__local_size(&l->dims[d], coords);
-        bool cut = tsr__dim_cut(&l->dims[d]);
-        if (!cut)
-            s = (struct local_size){1, 1, 0, 1};
-        any |= cut;
-        if (constant && known[i] > 1)
-            known[i] = tsr__local_size_of(&s, known[i]);
-        c.unit[i] = s.unit;
-        c.spare[i] = s.unit - 1;
-        c.scale[i] = s.scale;
-        c.part[i] = s.part;
-        c.next[i] = s.part + 1;
-        c.parts[i] = s.parts;
-        c.last[i] = s.part == s.parts - 1;
+            return false;
+        struct local_size s = {1, 1, 0, 1};
+        if (tsr__dim_cut(&l->dims[d])) {
+            s = tsr__local_size(&l->dims[d], coords);
+            *any = true;
+        }
+        c->size[i] = s;
+        c->unit[i] = s.unit;
+        c->spare[i] = s.unit - 1;
+        c->scale[i] = s.scale;
+        c->part[i] = s.part;
+        c->next[i] = s.part + 1;
+        c->parts[i] = s.parts;
+        c->last[i] = s.part == s.parts - 1;
     }
+    return true;
+}
+
+tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
+                                 const struct item *made, const struct tile_layout *l)
+{
+    const struct shapes *shapes = t->plan->flow->shapes;
+    int64_t known[TILE_MAX_RANK];
+    int64_t n = tsr__shapes_ints(shapes, source, known, TILE_MAX_RANK);
+    bool constant = n >= 0 && n <= l->rank, any;
+    if (!constant)
+        n = host_entries(t, source, l);
+    struct local_columns c;
+    if (!columns_of(t, l, n, &c, &any))
+        return NULL;
     if (!any)
         return host;
+    bool meant = constant ? sizes_meant(made, known, n) : !tsr__shapes_may_copy(shapes, source);
+    if (!meant && n == made->rank && tsr__shape_known(t->plan, made))
+        return local_nodes(t, tsr__part_shape(t, made), &c, n);
+    for (int64_t i = 0; i < n && constant; i++)
+        if (known[i] > 1)
+            known[i] = tsr__local_size_of(&c.size[i], known[i]);
     return constant ? tsr__part_ints(t, known, n) : local_nodes(t, host, &c, n);
 }

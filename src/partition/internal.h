@@ -346,9 +346,9 @@ bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct t
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 tsr_status tsr__emit_sizes(struct part *t, struct step *st,
                            const struct rule_rewrite *w) TSR_MUST_USE;
-// A host value that holds the shape of a tensor cut as l, with local sizes on this rank.
+// A host value that holds the shape of a tensor (made) cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
-                                 const struct tile_layout *l);
+                                 const struct item *made, const struct tile_layout *l);
 // emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the
 // kind.
 tsr_status tsr__lookup_begin(struct part *t, const struct step *st, tsr_value **inputs,

@@ -37,6 +37,8 @@ bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
+// An element of the tensor is 0, or may be: in a new shape that means "as before".
+bool tsr__shapes_may_copy(const struct shapes *s, const tsr_value *v);
 
 // Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
 struct dim_sizes;

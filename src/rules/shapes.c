@@ -486,6 +486,15 @@ int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *ou
     return k.n;
 }
 
+bool tsr__shapes_may_copy(const struct shapes *s, const tsr_value *v)
+{
+    struct known_value k = tsr__value_known(s, v);
+    for (int64_t i = 0; k.elements && i < k.n; i++)
+        if (!k.elements[i].known || expr_is(k.elements[i], 0))
+            return true;
+    return !k.elements;
+}
+
 const struct pattern *tsr__pattern_of(const struct shapes *s, const char *text)
 {
     const char *wrong;

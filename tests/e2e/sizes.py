@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that are not what they look like: small models cut by hand and run, held against ONNX Runtime without optimisation.
+
+Usage: sizes.py TESSERA"""
+import os, subprocess, sys, tempfile
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto as T, helper, numpy_helper
+
+info, node = helper.make_tensor_value_info, helper.make_node
+rng = np.random.default_rng(3)
+f4 = lambda *dims: rng.standard_normal(dims).astype("f4")
+i8 = lambda *v: np.array(v, "i8")
+
+
+def model(nodes, inputs, outputs, constants=(), declared=(), opset=21):
+    """inputs: name -> dims; outputs: names, or (name, type); declared: name -> dims of values in between."""
+    ends = [info(y, T.FLOAT, None) if isinstance(y, str) else info(y[0], y[1], None) for y in outputs]
+    graph = helper.make_graph(nodes, "g", [info(x, T.FLOAT, d) for x, d in inputs.items()], ends,
+                              [numpy_helper.from_array(v, k) for k, v in dict(constants).items()],
+                              value_info=[info(x, T.FLOAT, d) for x, d in dict(declared).items()])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def whole(m, feeds):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip([y.name for y in session.get_outputs()], session.run(None, feeds)))
+
+
+def call(tessera, *words):
+    p = subprocess.run([tessera] + [str(w) for w in words], capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stdout + p.stderr
+
+
+def run(tessera, folder, m, shards, feeds, devices=2):
+    """(exit code, what was said, outputs)"""
+    path, cut, given, made = (os.path.join(folder, n) for n in ("m.onnx", "cut.onnx", "in.npz", "out.npz"))
+    onnx.save(m, path)
+    np.savez(given, **feeds)
+    if os.path.exists(made):
+        os.remove(made)
+    code, text = call(tessera, "annotate", path, "--config", "c:%d" % devices, *[w for s in shards for w in ("--shard", s)], "-o", cut)
+    if code:
+        return code, "annotate: " + text, {}
+    code, text = call(tessera, "run", cut, "--inputs", given, "--outputs", made)
+    return code, text, {} if code else dict(np.load(made))
+
+
+def same(tessera, folder, m, shards, feeds, devices=2):
+    """What is wrong with the cut run, or None."""
+    code, text, got = run(tessera, folder, m, shards, feeds, devices)
+    if code:
+        return "exit %d: %s" % (code, text)
+    for name, want in whole(m, feeds).items():
+        if got[name].shape != want.shape or not np.allclose(got[name], want, rtol=1e-4, atol=1e-5, equal_nan=True):
+            return "%s is %s %s, should be %s %s" % (name, got[name].shape, got[name].ravel()[:4], want.shape, want.ravel()[:4])
+    return None
+
+
+# ---- cases: (name, model, shards, feeds) ----------------------------------------------------------------
+
+SIZES = [node("Shape", ["y"], ["s"], name="shape")]
+SEEN = ["y", ("s", T.INT64)]
+
+
+def reshapes():
+    """0 in a new shape is the whole size, also where it is made of other factors than before."""
+    for name, target, dims, shard in (("halves of rows", (2, 0, -1), (4, 6), "{1,3*2/2:0,1}"), ("the middle", (4, 0, 2), (2, 4, 4), "{1,2,1:0,1}"),
+                                      ("kept", (0, 2, -1), (4, 6), "{2,1:0,1}")):
+        m = model([node("Reshape", ["x", "t"], ["y"], name="r")] + SIZES, {"x": dims}, SEEN, {"t": i8(*target)})
+        yield "Reshape to %s: %s" % (list(target), name), m, ["r:x=" + shard], {"x": f4(*dims)}
+    m = model([node("Reshape", ["x", "t"], ["y"], name="r")] + SIZES, {"x": ["n", 4, "k"]}, SEEN, {"t": i8(4, 0, -1)})
+    yield "Reshape of named sizes", m, ["r:x={1,2,1:0,1}"], {"x": f4(2, 4, 6)}
+
+
+def slices():
+    """The last four of three rows are three; from the fifth on there is nothing; Range counts nothing downwards."""
+    for name, start, end in (("last four", -4, 2 ** 62), ("all but four", 0, -4), ("from the fifth", 4, 2 ** 62), ("in between", 1, -1), ("the last", -1, 2 ** 62)):
+        m = model([node("Slice", ["x", "b", "e", "a"], ["y"], name="sl")] + SIZES, {"x": ["n", 6]}, SEEN, {"b": i8(start), "e": i8(end), "a": i8(0)})
+        for rows in (0, 1, 3, 9):
+            yield "Slice, %s of %d" % (name, rows), m, ["sl:x={1,2:0,1}"], {"x": f4(rows, 6)}
+    m = model([node("Shape", ["x"], ["d"], name="d", start=0, end=1), node("Squeeze", ["d"], ["q"], name="q"), node("Sub", ["q", "four"], ["l"], name="l"),
+               node("Range", ["zero", "l", "one"], ["r"], name="r"), node("Cast", ["r"], ["f"], name="f", to=T.FLOAT), node("Shape", ["f"], ["s"], name="s"), node("Relu", ["x"], ["y"], name="y")],
+              {"x": ["n", 6]}, SEEN, {"four": np.int64(4), "zero": np.int64(0), "one": np.int64(1)})
+    for rows in (3, 9):
+        yield "Range to %d - 4" % rows, m, ["y:x={1,2:0,1}"], {"x": f4(rows, 6)}
+
+
+def main(tessera):
+    bad, total = 0, 0
+    with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
+        for group in (reshapes, slices):
+            for name, m, shards, feeds in group():
+                total += 1
+                wrong = same(tessera, folder, m, shards, feeds)
+                if wrong:
+                    bad += 1
+                    print("%s: %s" % (name, wrong[:600]))
+    print("%s - %d of %d hold" % ("not ok" if bad else "ok", total - bad, total))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
