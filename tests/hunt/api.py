@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libtessera through ctypes, as far as the hunter needs it: load, annotate, check, plan, partition, run, all in one
+process. Declarations follow include/tessera.h; nothing here knows what a right result is."""
+import ctypes as c
+import glob
+import os
+
+import numpy as np
+
+P, S, I, Z = c.c_void_p, c.c_char_p, c.c_int64, c.c_size_t
+OK, INVALID, UNSUPPORTED, INFEASIBLE, ENGINE = 0, 5, 6, 7, 8
+ERROR, WARNING = 0, 1
+STRING = 8
+NUMPY = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8", 12: "u4", 13: "u8"}
+NUMBER = {np.dtype(text): number for number, text in NUMPY.items()}
+
+
+class Finding(c.Structure):
+    _fields_ = [("code", S), ("severity", c.c_int), ("message", S), ("hint", S), ("file", S), ("graph", S), ("node", S),
+                ("op", S), ("value", S), ("configuration", S), ("offset", c.c_uint64), ("node_index", I), ("axis", I),
+                ("rank", I)]
+
+
+class Size(c.Structure):
+    _fields_ = [("name", S), ("size", I)]
+
+
+class Dim(c.Structure):
+    _fields_ = [("value", I), ("symbol", S)]
+
+
+class RunOptions(c.Structure):
+    _fields_ = [("size", Z), ("transport", S), ("ort_ops", S), ("optimize", c.c_int), ("threads", c.c_int),
+                ("timeout_s", c.c_double), ("check_files", c.c_bool), ("plugins", S), ("map_devices", P),
+                ("n_map_devices", Z), ("trace", S), ("no_pin", c.c_bool)]
+
+
+class PartitionOptions(c.Structure):
+    _fields_ = [("size", Z), ("config", S), ("force", c.c_bool), ("strict", c.c_bool), ("keep_cut", P),
+                ("n_keep_cut", Z), ("state", P), ("n_state", Z), ("dry_run", c.c_bool), ("dialect", S)]
+
+
+class PartitionSummary(c.Structure):
+    _fields_ = [("size", Z), ("devices", Z), ("weight_bytes", P), ("weights", P), ("collectives", P),
+                ("n_collectives", Z), ("replicated", P), ("n_replicated", Z), ("nodes", Z), ("cut_nodes", Z),
+                ("file_bytes", P), ("common_bytes", I)]
+
+
+class PlanOptions(c.Structure):
+    _fields_ = [("size", Z), ("devices", I), ("topology", P), ("memory", I), ("sizes", c.POINTER(Size)), ("n_sizes", Z),
+                ("config", S), ("export_lp", S), ("explain", S), ("stages", I), ("objective", c.c_int), ("with_", P),
+                ("with_sizes", P), ("n_with_sizes", Z), ("steps", I), ("state", P), ("n_state", Z)]
+
+
+class Rule(c.Structure):
+    _fields_ = [("size", Z), ("op", S), ("domain", S), ("since", I), ("rule", S), ("note", S), ("whole", S),
+                ("words", S), ("bodies", c.c_bool)]
+
+
+# name: (result, arguments)
+FUNCTIONS = {
+    "tsr_session_new": (P, [P]), "tsr_session_free": (None, [P]), "tsr_status_text": (S, [c.c_int]),
+    "tsr_finding_count": (Z, [P]), "tsr_finding_at": (Finding, [P, Z]), "tsr_finding_clear": (None, [P]),
+    "tsr_model_load": (c.c_int, [P, S, c.POINTER(P)]), "tsr_model_free": (None, [P]),
+    "tsr_model_save": (c.c_int, [P, S]), "tsr_model_graph": (P, [P]), "tsr_model_next_node": (P, [P, P]),
+    "tsr_node_graph": (P, [P]), "tsr_node_output_count": (Z, [P]), "tsr_node_output": (P, [P, Z]),
+    "tsr_node_input_count": (Z, [P]), "tsr_node_input": (P, [P, Z]), "tsr_value_name": (S, [P]),
+    "tsr_graph_owner": (P, [P]), "tsr_node_op": (S, [P]), "tsr_node_name": (S, [P]),
+    "tsr_model_add_config": (c.c_int, [P, S, I, P, Z, c.POINTER(P)]), "tsr_model_find_config": (P, [P, S]),
+    "tsr_node_shard_text": (c.c_int, [P, P, P, S]), "tsr_node_unshard": (c.c_int, [P, P, P]),
+    "tsr_node_set_stage": (c.c_int, [P, P, I]), "tsr_node_unset_stage": (c.c_int, [P, P]),
+    "tsr_node_config_count": (Z, [P]), "tsr_node_config_at": (P, [P, Z]),
+    "tsr_node_config_stage": (c.c_bool, [P, c.POINTER(I)]), "tsr_node_config_spec_count": (Z, [P]),
+    "tsr_node_config_spec": (P, [P, Z]), "tsr_spec_value": (P, [P]), "tsr_spec_devices": (Z, [P, c.POINTER(c.POINTER(I))]),
+    "tsr_spec_group_count": (Z, [P]), "tsr_spec_group": (I, [P, Z, c.POINTER(c.POINTER(I)), c.POINTER(Z)]),
+    "tsr_spec_dim_count": (Z, [P]), "tsr_spec_dim_axis": (I, [P, Z]), "tsr_spec_dim_factor_count": (Z, [P, Z]),
+    "tsr_spec_dim_factor": (I, [P, Z, Z, c.POINTER(Dim)]), "tsr_node_config_config": (P, [P]),
+    "tsr_node_remove_config": (c.c_int, [P, P]), "tsr_model_config": (P, [P, Z]),
+    "tsr_config_devices": (I, [P]), "tsr_model_set_metadata": (c.c_int, [P, S, S]), "tsr_model_metadata": (S, [P, S]),
+    "tsr_model_shard_random": (c.c_int, [P, P, c.c_uint64, c.POINTER(Size), Z]),
+    "tsr_config_edits": (c.c_int, [P, P, c.POINTER(S)]), "tsr_check": (c.c_int, [P, S]),
+    "tsr_infer_opts": (c.c_int, [P, S, c.c_bool]), "tsr_rule_at": (c.c_bool, [P, Z, c.POINTER(Rule)]),
+    "tsr_partition": (c.c_int, [P, S, c.POINTER(PartitionOptions), c.POINTER(PartitionSummary)]),
+    "tsr_plan_for": (c.c_int, [P, c.POINTER(PlanOptions), P, P]),
+    "tsr_tensors_new": (c.c_int, [P, c.POINTER(P)]), "tsr_tensors_free": (None, [P]), "tsr_tensors_count": (Z, [P]),
+    "tsr_tensors_name": (S, [P, Z]), "tsr_tensors_dtype": (c.c_int, [P, Z]), "tsr_tensors_rank": (c.c_int, [P, Z]),
+    "tsr_tensors_dims": (c.POINTER(I), [P, Z]), "tsr_tensors_data": (P, [P, Z, c.POINTER(Z)]),
+    "tsr_tensors_text": (P, [P, Z, I, c.POINTER(Z)]), "tsr_tensors_sequence": (P, [P, Z]),
+    "tsr_tensors_put": (c.c_int, [P, S, c.c_int, c.c_int, c.POINTER(I), P]),
+    "tsr_tensors_put_texts": (c.c_int, [P, S, c.c_int, c.POINTER(I), c.POINTER(S), P]),
+    "tsr_tensors_save": (c.c_int, [P, S]),
+    "tsr_engine_open": (c.c_int, [P, S, P, P]),
+    "tsr_job_open": (c.c_int, [P, S, c.POINTER(RunOptions), c.POINTER(P)]), "tsr_job_close": (None, [P]),
+    "tsr_job_run": (c.c_int, [P, P, P]), "tsr_transport_available": (c.c_bool, [S]),
+}
+
+
+def engine_library():
+    """ONNX Runtime's C library: TESSERA_ORT, or the one of this Python."""
+    if os.environ.get("TESSERA_ORT"):
+        return os.environ["TESSERA_ORT"]
+    import onnxruntime
+    return sorted(glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*")))[-1]
+
+
+class Failed(Exception):
+    """A call of the library that did not return TSR_OK: what was called, the status, the findings."""
+
+    def __init__(self, what, status, findings, text):
+        Exception.__init__(self, "%s: %s; %s" % (what, text, "; ".join("%s: %s" % f[:2] for f in findings[:3])))
+        self.what, self.status, self.findings = what, status, findings
+
+
+class Library:
+    def __init__(self, path):
+        self.lib = c.CDLL(path)
+        for name, (result, arguments) in FUNCTIONS.items():
+            f = getattr(self.lib, name)
+            f.restype, f.argtypes = result, arguments
+            setattr(self, name[4:], f)
+
+    def rules(self):
+        """All rows of the table: dictionaries."""
+        session, row, out, i = self.session_new(None), Rule(), [], 0
+        row.size = c.sizeof(Rule)
+        while self.rule_at(session, i, c.byref(row)):
+            out.append(dict(op=row.op.decode(), domain=row.domain.decode(), since=row.since, whole=row.whole.decode(),
+                            bodies=row.bodies))
+            i += 1
+        self.session_free(session)
+        return out
+
+
+def sizes_array(sizes):
+    return (Size * max(1, len(sizes)))(*[Size(name.encode(), size) for name, size in sizes.items()]), len(sizes)
+
+
+def first_output(lib, node):
+    """What a node is known by here: names of values are unique in the hunter's models."""
+    for i in range(lib.node_output_count(node)):
+        v = lib.node_output(node, i)
+        if v:
+            return lib.value_name(v).decode()
+    return ""
+
+
+class Session:
+    """A session, and what was made with it; closed together."""
+
+    def __init__(self, lib):
+        self.lib, self.handle, self.models = lib, lib.session_new(None), []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for m in self.models:
+            self.lib.model_free(m)
+        self.lib.session_free(self.handle)
+
+    def findings(self):
+        out = []
+        for i in range(self.lib.finding_count(self.handle)):
+            f = self.lib.finding_at(self.handle, i)
+            text = lambda b: b.decode(errors="replace")
+            out.append((text(f.code), text(f.message), f.severity, text(f.node), text(f.value), text(f.op)))
+        return out
+
+    def must(self, what, status):
+        if status != OK:
+            text = self.lib.status_text(status).decode()
+            raise Failed(what, status, [f for f in self.findings() if f[2] == ERROR] or self.findings(), text)
+
+    def load(self, path):
+        out = P()
+        self.must("load", self.lib.model_load(self.handle, path.encode(), c.byref(out)))
+        self.models.append(out)
+        return Model(self, out)
+
+    def tensors(self, arrays=None):
+        out = P()
+        self.must("tensors", self.lib.tensors_new(self.handle, c.byref(out)))
+        for name, a in (arrays or {}).items():
+            a = np.ascontiguousarray(a).reshape(np.shape(a))
+            dims = (I * max(1, a.ndim))(*a.shape)
+            if a.dtype.kind in "OUST":
+                texts = (S * max(1, a.size))(*[str(t).encode() for t in a.ravel()])
+                self.must("put", self.lib.tensors_put_texts(out, name.encode(), a.ndim, dims, texts, None))
+            else:
+                number = NUMBER[a.dtype]
+                self.must("put", self.lib.tensors_put(out, name.encode(), number, a.ndim, dims, a.ctypes.data))
+        return out
+
+    def arrays(self, tensors):
+        """A set of tensors as arrays; a sequence is a list; None: an optional without a value."""
+        lib, out = self.lib, {}
+        for i in range(lib.tensors_count(tensors)):
+            rank, number = lib.tensors_rank(tensors, i), lib.tensors_dtype(tensors, i)
+            name, bytes_ = lib.tensors_name(tensors, i).decode(), Z()
+            if rank < 0:
+                elements = lib.tensors_sequence(tensors, i)
+                out[name] = list(self.arrays(elements).values()) if elements else None
+                continue
+            dims = [lib.tensors_dims(tensors, i)[k] for k in range(rank)]
+            if number == STRING:
+                count = int(np.prod(dims, dtype=int))
+                texts = [c.string_at(lib.tensors_text(tensors, i, k, c.byref(bytes_)), bytes_.value).decode()
+                         for k in range(count)]
+                out[name] = np.array(texts, dtype=object).reshape(dims)
+                continue
+            data = lib.tensors_data(tensors, i, c.byref(bytes_))
+            raw = c.string_at(data, bytes_.value) if bytes_.value else b""
+            out[name] = np.frombuffer(raw, dtype=NUMPY.get(number, "u1")).reshape(dims if number in NUMPY else [-1])
+        return out
+
+    def run(self, folder, sets, transport="threads", optimize=None, timeout=60.0):
+        """The results of a partition for each set of inputs, one after the other in one job."""
+        options = RunOptions(size=c.sizeof(RunOptions), transport=transport.encode(), threads=1, timeout_s=timeout,
+                             optimize=0 if optimize is None else optimize + 1, no_pin=True)
+        self.must("engine", self.lib.engine_open(self.handle, engine_library().encode(), None, None))
+        job, results = P(), []
+        self.must("open", self.lib.job_open(self.handle, folder.encode(), c.byref(options), c.byref(job)))
+        try:
+            for arrays in sets:
+                inputs, outputs = self.tensors(arrays), self.tensors()
+                status = self.lib.job_run(job, inputs, outputs)
+                if status == OK:
+                    results.append(self.arrays(outputs))
+                self.lib.tensors_free(inputs)
+                self.lib.tensors_free(outputs)
+                self.must("run", status)
+        finally:
+            self.lib.job_close(job)
+        return results
+
+
+class Model:
+    def __init__(self, session, handle):
+        self.session, self.lib, self.handle, self.config = session, session.lib, handle, None
+
+    def add_config(self, name, devices):
+        out = P()
+        status = self.lib.model_add_config(self.handle, name.encode(), devices, None, 0, c.byref(out))
+        self.session.must("config", status)
+        self.config = out
+
+    def nodes(self):
+        """Every node, of bodies too: (handle, {value name: handle} in the order of inputs, then outputs)."""
+        node, out = self.lib.model_next_node(self.handle, None), []
+        while node:
+            values = {}
+            for count, at in (("node_input_count", "node_input"), ("node_output_count", "node_output")):
+                for i in range(getattr(self.lib, count)(node)):
+                    v = getattr(self.lib, at)(node, i)
+                    if v:
+                        values[self.lib.value_name(v).decode()] = v
+            out.append((node, values))
+            node = self.lib.model_next_node(self.handle, node)
+        return out
+
+    def spec_words(self, spec):
+        """The raw fields of a spec: (axes: [(axis, [(size or symbol or None, shards)])], devices: a list for each shard)."""
+        lib, dims = self.lib, []
+        for i in range(lib.spec_dim_count(spec)):
+            factors = []
+            for k in range(lib.spec_dim_factor_count(spec, i)):
+                size = Dim()
+                shards = lib.spec_dim_factor(spec, i, k, c.byref(size))
+                factors.append((size.value if size.value >= 0 else (size.symbol or b"").decode() or None, shards))
+            dims.append((lib.spec_dim_axis(spec, i), factors))
+        groups = {}
+        for i in range(lib.spec_group_count(spec)):
+            members, n = c.POINTER(I)(), Z()
+            key = lib.spec_group(spec, i, c.byref(members), c.byref(n))
+            groups[key] = [members[k] for k in range(n.value)]
+        devices = c.POINTER(I)()
+        n = lib.spec_devices(spec, c.byref(devices))
+        return dims, [groups.get(devices[k], [devices[k]]) for k in range(n)]
+
+    def annotations(self):
+        """All specs and stages: (first output of the node, value, spec words) and (first output, None, stage)."""
+        lib, out = self.lib, []
+        for node, values in self.nodes():
+            name = first_output(lib, node)
+            for i in range(lib.node_config_count(node)):
+                entry, stage = lib.node_config_at(node, i), I()
+                if lib.node_config_stage(entry, c.byref(stage)):
+                    out.append((name, None, stage.value))
+                for k in range(lib.node_config_spec_count(entry)):
+                    spec = lib.node_config_spec(entry, k)
+                    out.append((name, lib.value_name(lib.spec_value(spec)).decode(), self.spec_words(spec)))
+        return out
+
+    def edits(self):
+        out = S()
+        self.session.must("edits", self.lib.config_edits(self.handle, self.config, c.byref(out)))
+        return out.value.decode().splitlines()
+
+    def shard_random(self, seed, sizes):
+        array, n = sizes_array(sizes)
+        status = self.lib.model_shard_random(self.handle, self.config, seed, array, n)
+        self.session.must("random", status)
+
+    def check(self):
+        """Errors of the annotations."""
+        self.lib.finding_clear(self.session.handle)
+        self.session.must("check", self.lib.check(self.handle, None))
+        out = [f for f in self.session.findings() if f[2] == ERROR]
+        self.lib.finding_clear(self.session.handle)
+        return out
+
+    def infer(self, propagate):
+        self.session.must("infer", self.lib.infer_opts(self.handle, None, propagate))
+
+    def plan(self, devices, inputs, memory=0, stages=0):
+        tensors = self.session.tensors(inputs)
+        options = PlanOptions(size=c.sizeof(PlanOptions), devices=devices, memory=memory, stages=stages)
+        status = self.lib.plan_for(self.handle, c.byref(options), tensors, None)
+        self.lib.tensors_free(tensors)
+        self.session.must("plan", status)
+        self.config = P(self.lib.model_config(self.handle, 0))
+
+    def partition(self, folder):
+        """Writes the parts; (nodes, those that are cut)."""
+        options, summary = PartitionOptions(size=c.sizeof(PartitionOptions)), PartitionSummary()
+        summary.size = c.sizeof(PartitionSummary)
+        status = self.lib.partition(self.handle, folder.encode(), c.byref(options), c.byref(summary))
+        self.session.must("partition", status)
+        return summary.nodes, summary.cut_nodes
+
+    def save(self, path):
+        self.session.must("save", self.lib.model_save(self.handle, path.encode()))

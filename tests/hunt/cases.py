@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of every operator of the table: the cases of the rules' proof (tests/rules), in other sizes, with inputs that other nodes made."""
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
+import prove  # noqa: E402
+
+CASES = [(name, c) for name, cases in sorted(prove.all_cases().items()) for c in cases]
+OPSETS = sorted({c["opset"] for _, c in CASES if c["opset"]})
+# Drawn at random, and so never equal: their cuts are tests of their own (tests/e2e/special.py).
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
+BY_NAME = {}
+for _name, _case in CASES:
+    if _name not in RANDOM:
+        BY_NAME.setdefault(_name, []).append(_case)
+NAMES = sorted(BY_NAME)
+
+
+def other_sizes(rng, arrays):
+    """Each size of the case becomes another one, the same wherever it stands: equal sizes stay equal."""
+    sizes = sorted({d for a in arrays if a is not None for d in a.shape if d > 1})
+    return {d: rng.choice([d, d, d + 1, 2 * d, 1, 2, 3, 4, 6, 8]) for d in sizes}
+
+
+def resized(s, a, sizes):
+    """The same kind of numbers in another shape."""
+    shape = tuple(sizes.get(d, d) for d in a.shape)
+    if shape == a.shape or not a.size:
+        return a
+    if a.dtype.kind == "f" and np.isfinite(a).all():
+        return s.maker.np.uniform(a.min(), a.max(), shape).astype(a.dtype)
+    return s.maker.np.choice(a.ravel(), shape).astype(a.dtype)
+
+
+def adapted(s, shape, dtype):
+    """A value of the pool brought into that shape: flat, repeated or cut, folded; None: there is none."""
+    n = int(np.prod(shape, dtype=int))
+    x = s.pick(lambda a: a.dtype == dtype and a.size)
+    if not x or not n or s.maker.opset < 13:
+        return None
+    size, ints = s.values[x].size, lambda *v: s.constant(np.array(v, "i8"))
+    flat = s.one("Reshape", [x, ints(-1)], keep=False)
+    if flat and size < n:
+        flat = s.one("Tile", [flat, ints(-(-n // size))], keep=False)
+    if flat and s.values[flat].size > n:
+        flat = s.one("Slice", [flat, ints(0), ints(n)], keep=False)
+    return flat and s.one("Reshape", [flat, ints(*shape)], keep=False)
+
+
+def inputs_of(s, arrays, hosts, own):
+    """Names for a case's inputs. own: all fresh, with the case's numbers."""
+    rng, out = s.maker.rng, []
+    for i, a in enumerate(arrays):
+        if a is None:
+            out.append("")
+        elif hosts[i]:
+            out.append(s.constant(a))
+        else:
+            name = None
+            if not own and rng.random() < 0.6:
+                name = s.pick(lambda b: b.shape == a.shape and b.dtype == a.dtype)
+                if not name and a.dtype.kind == "f":
+                    name = adapted(s, a.shape, a.dtype)
+            out.append(name or s.fresh(a))
+    return out
+
+
+def case(s):
+    rng = s.maker.rng
+    name = rng.choice(NAMES)
+    fitting = [c for c in BY_NAME[name] if c["opset"] in (None, s.maker.opset)]
+    if not fitting:
+        return None
+    c = rng.choice(fitting)
+    domain, _, op = name.rpartition(":")
+    hosts = [isinstance(v, prove.Host) for v in c["inputs"]]
+    arrays = [v.value if h else v for v, h in zip(c["inputs"], hosts)]
+    plain = [None if h else a for a, h in zip(arrays, hosts)]
+    for attempt in range(3):
+        sizes = other_sizes(rng, plain) if attempt < 2 else {}
+        here = [a if a is None or h else resized(s, a, sizes) for a, h in zip(arrays, hosts)]
+        mark = len(s.nodes), len(s.pool), dict(s.maker.inputs), dict(s.inits), dict(s.maker.operators)
+        made = s.add(op, inputs_of(s, here, hosts, attempt == 2), outputs=c["outputs"], domain=domain, **c["attributes"])
+        if made:
+            return made
+        forget(s, mark)
+    return None
+
+
+def forget(s, mark):
+    """Takes back what was made for a node that the engine then refused."""
+    count, pool, inputs, inits, operators = mark
+    s.nodes, s.pool = s.nodes[:count], s.pool[:pool]
+    s.maker.inputs, s.inits, s.maker.operators = inputs, inits, operators
+
+
+MAKERS = [(case, 30)]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to cut a model: drawn by the program (`--random`), made by hand here, planned. A cut is a dictionary that JSON can hold:
+
+    devices, kind ("random", "hand", "plan"), seed, memory, stages     how it comes about
+    edits: [[first output of the node, value or null, sharding text or stage]]   once it has come about: this alone repeats it
+    metadata: {key: text}     what a plan says besides
+    infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimisation)
+"""
+import random
+
+import numpy as np
+
+import api
+
+TRANSPORTS = ["threads"] * 12 + ["shm"]
+METADATA = ("ai.tessera.delay", "ai.tessera.keep_cut", "ai.tessera.state")
+
+
+# ---- texts of shardings ----------------------------------------------------------------------------------
+
+def text_of(words, rank):
+    """A spec in the compact notation, from its raw fields. The notation numbers shards in the order of the dimensions, so the
+    owners of a spec that lists its cuts otherwise are put into that order."""
+    dims, owners = words
+    dims = [(axis + rank if axis < 0 else axis, factors) for axis, factors in dims]
+    counts = [n for _, factors in dims for _, n in factors]
+    if dims and len(owners) == int(np.prod(counts)):
+        numbers = np.arange(len(owners)).reshape(counts)
+        places = [(axis, k) for axis, factors in dims for k in range(len(factors))]
+        order = numbers.transpose([places.index(p) for p in sorted(places)]).ravel()
+        owners = [owners[k] for k in order]
+    parts = ["1"] * max(1, rank)
+    for axis, factors in dims:
+        parts[axis] = str(factors[0][1])
+        if len(factors) > 1:
+            parts[axis] = "*".join("%s/%d" % (size, n) if n > 1 else str(size) for size, n in factors)
+    listed = ["%d" % o[0] if len(o) == 1 else "(%s)" % ",".join(map(str, o)) for o in owners]
+    return "{%s:%s}" % (",".join(parts), ",".join(listed))
+
+
+def draw_sharding(rng, shape, devices, sizes):
+    """A random sharding of a value; sizes: the least that a dimension has in any run."""
+    order = list(range(devices))
+    rng.shuffle(order)
+    rank = len(shape)
+    if rng.random() < 0.12 or not rank:
+        held = sorted(order[:rng.randint(1, devices)])
+        return "{%s:%s}" % (",".join(["1"] * max(1, rank)), ",".join(map(str, held)))
+    parts, shards = ["1"] * rank, 1
+    for axis in rng.sample(range(rank), rng.choice([1, 1, 2]) if rank > 1 else 1):
+        most = min(sizes[axis], devices // shards)
+        if most < 2:
+            continue
+        n = rng.randint(2, most)
+        shards *= n
+        parts[axis] = str(n)
+        units = [u for u in (2, 3, 4) if shape[axis] == sizes[axis] and shape[axis] % u == 0]
+        if units and rng.random() < 0.25:
+            unit = rng.choice(units)
+            outer = shape[axis] // unit
+            if n <= outer and rng.random() < 0.6:
+                parts[axis] = "%d/%d*%d" % (outer, n, unit)
+            elif n <= unit:
+                parts[axis] = "%d*%d/%d" % (outer, unit, n)
+    groups = [[order[k]] for k in range(shards)]
+    if rng.random() < 0.4:  # the other devices hold copies
+        for k, device in enumerate(order[shards:]):
+            groups[k % shards if rng.random() < 0.8 else rng.randrange(shards)].append(device)
+    if rng.random() < 0.6:
+        groups.sort()
+    listed = ["%d" % g[0] if len(g) == 1 else "(%s)" % ",".join(map(str, sorted(g))) for g in groups]
+    return "{%s:%s}" % (",".join(parts), ",".join(listed))
+
+
+# ---- drawing and applying --------------------------------------------------------------------------------------
+
+def draw(rng, mpi):
+    """What is to be tried; it comes about in `apply`."""
+    kind = rng.choice(["random", "random", "hand", "hand", "plan"])
+    cut = dict(kind=kind, devices=rng.choice([2, 2, 3, 3, 4, 4, 5, 6, 8]), seed=rng.randrange(1 << 30), level=rng.choice([0, 0, 1, 2, 3]),
+               transport=rng.choice(TRANSPORTS + ["mpi"] * mpi), infer=rng.choice([None] * 6 + ["infer", "propagate"]))
+    if kind == "plan":
+        cut.update(devices=rng.choice([2, 3, 4, 4, 8]), memory=rng.choice([0, 0, 0, 20000, 4000]), stages=rng.choice([0, 0, 0, 2, -1]))
+    if kind == "hand":
+        cut["stages"] = rng.choice([0, 0, 0, 0, 2, 3])
+    return cut
+
+
+def least_sizes(case, name):
+    """The sizes of a value in all runs, as far as they are known: the least of each."""
+    shape = case.shapes.get(name)
+    return shape and [min(d, case.least.get(d, d)) for d in shape]
+
+
+def by_hand(case, model, cut):
+    """Random shardings of values at their nodes, and stages in the order of the nodes."""
+    rng = random.Random(cut["seed"])
+    density, edits, nodes = rng.choice([0.15, 0.4, 0.8]), [], model.nodes()
+    stages = sorted(rng.choices(range(cut["stages"]), k=len(nodes))) if cut["stages"] else None
+    for k, (node, values) in enumerate(nodes):
+        first = api.first_output(model.lib, node)
+        inside = bool(model.lib.graph_owner(model.lib.node_graph(node)))
+        if stages and not inside:
+            edits.append([first, None, stages[k]])
+            continue
+        for v in values:
+            shape = case.shapes.get(v)
+            if shape is not None and rng.random() < density * 0.6:
+                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v))])
+    return edits
+
+
+def put(model, edits):
+    """Puts edits on a model that has a configuration; returns those that the program refused."""
+    nodes = {api.first_output(model.lib, node): (node, values) for node, values in model.nodes()}
+    refused = []
+    for first, value, what in edits:
+        if first not in nodes or value is not None and value not in nodes[first][1]:
+            continue
+        node, values = nodes[first]
+        if value is None:
+            status = model.lib.node_set_stage(node, model.config, what)
+        else:
+            status = model.lib.node_shard_text(node, values[value], model.config, what.encode())
+        if status != api.OK:
+            refused.append(([first, value, what], [f[:2] for f in model.session.findings()]))
+            model.lib.finding_clear(model.session.handle)
+    return refused
+
+
+def settle(session, path, cut, edits):
+    """A model with as many of the edits as `check` takes: those that it finds in error are dropped, value by value."""
+    for _ in range(12):
+        model = session.load(path)
+        model.add_config("c", cut["devices"])
+        put(model, edits)
+        errors = model.check()
+        if not errors:
+            return model, edits
+        values, before = {f[4] for f in errors if f[4]}, len(edits)
+        edits = [e for e in edits if e[1] not in values]
+        if len(edits) == before:
+            edits = edits[:before // 2]
+    return model, edits
+
+
+def apply(session, path, case, cut):
+    """The annotated model; cut["edits"] then repeats it. None: nothing fits (the planner says so)."""
+    if cut.get("edits") is not None:
+        model = session.load(path)
+        model.add_config("c", cut["devices"])
+        for key, text in cut.get("metadata", {}).items():
+            model.lib.model_set_metadata(model.handle, key.encode(), text.encode())
+        put(model, cut["edits"])
+    elif cut["kind"] == "hand":
+        probe = session.load(path)
+        model, cut["edits"] = settle(session, path, cut, by_hand(case, probe, cut))
+    elif cut["kind"] == "random":
+        model = session.load(path)
+        model.add_config("c", cut["devices"])
+        model.shard_random(cut["seed"], {k: v for k, v in case.sizes[0].items()} if len(case.sizes) == 1 else case.least_symbols)
+    else:
+        model = session.load(path)
+        try:
+            model.plan(cut["devices"], case.sets[0], cut["memory"], cut["stages"])
+        except api.Failed as why:
+            if why.status == api.INFEASIBLE:
+                return None
+            raise
+    if cut["infer"]:
+        model.infer(cut["infer"] == "propagate")
+    return model
+
+
+def remember(case, model, cut):
+    """Fills in edits and metadata of what was drawn or planned, so that they can be made smaller; False: the notation cannot say it."""
+    edits = []
+    for first, value, what in model.annotations():
+        if value is None:
+            edits.append([first, None, what])
+            continue
+        shape = case.shapes.get(value)
+        if shape is None:
+            return False
+        edits.append([first, value, text_of(what, len(shape))])
+    cut["edits"], cut["infer"] = edits, None
+    texts = {k: model.lib.model_metadata(model.handle, k.encode()) for k in METADATA}
+    cut["metadata"] = {k: t.decode() for k, t in texts.items() if t}
+    return True

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A random model under construction. Every value is known as an array, because each node is run by ONNX Runtime as soon
+as it is made: what the engine refuses, what is no number and what grows too large never gets into a model. So makers
+of nodes (nodes.py, bodies.py, cases.py) may try anything and need no shape inference of their own."""
+import random
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+MOST_ELEMENTS = 3000  # of a value
+LARGEST = 1e4         # magnitude of a float: beyond it rounding hides mistakes
+
+info = helper.make_tensor_value_info
+
+
+def engine_options(level=0):
+    levels = onnxruntime.GraphOptimizationLevel
+    o = onnxruntime.SessionOptions()
+    o.intra_op_num_threads = o.inter_op_num_threads = 1
+    o.log_severity_level = 4
+    o.graph_optimization_level = [levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED,
+                                  levels.ORT_ENABLE_ALL][level]
+    return o
+
+
+onnxruntime.set_default_logger_severity(4)
+OPTIONS = [engine_options(level) for level in range(4)]
+
+
+def run_model(model, feeds, level=0):
+    """The outputs of a whole model by Python's ONNX Runtime, by name."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), OPTIONS[level])
+    used = {i.name for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, {k: v for k, v in feeds.items() if k in used})))
+
+
+def type_number(a):
+    """ONNX's number of an array's type."""
+    if a.dtype.kind in "OUST":
+        return onnx.TensorProto.STRING
+    return helper.np_dtype_to_tensor_dtype(a.dtype)
+
+
+def free_names(node):
+    """Names that a node reads, its bodies included."""
+    out = [n for n in node.input if n]
+    for a in node.attribute:
+        for g in [a.g] * a.HasField("g") + list(a.graphs):
+            made = {i.name for i in g.input} | {t.name for t in g.initializer}
+            for inner in g.node:
+                out += [n for n in free_names(inner) if n not in made]
+                made |= set(inner.output)
+            out += [o.name for o in g.output if o.name not in made]
+    return list(dict.fromkeys(out))
+
+
+def fits(a):
+    """Whether a result may stay in a model: known numbers of moderate size."""
+    if a is None or isinstance(a, list):
+        return a is not None and len(a) < 20 and all(fits(x) for x in a)
+    if a.size > MOST_ELEMENTS:
+        return False
+    if a.dtype.kind != "f" or not a.size:
+        return True
+    return bool(np.isfinite(a).all()) and float(np.abs(a.astype("f8")).max()) <= (LARGEST if a.dtype != np.float16 else 200)
+
+
+class Scope:
+    """The main graph, or a body. `values`: name -> array, of all that may be read here, outer scopes included."""
+
+    def __init__(self, maker, outer=None):
+        self.maker, self.outer = maker, outer
+        self.nodes, self.inits = [], {}
+        self.values = dict(outer.values) if outer else {}
+        self.pool = []  # what nodes made here, and inputs: these are read again
+
+    # ---- values ---------------------------------------------------------------------------------------
+
+    def constant(self, a):
+        """A new initializer (of this scope or the main one), sometimes a Constant node."""
+        name, r = self.maker.name("w"), self.maker.rng.random()
+        a = np.asarray(a)
+        self.values[name] = a
+        self.maker.shapes[name] = a.shape
+        if r < 0.06 and a.dtype.kind != "O":
+            self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(a, name)))
+        elif self.outer and r < 0.4:
+            self.maker.main.inits[name] = a
+            self.maker.main.values[name] = a
+        else:
+            self.inits[name] = a
+        return name
+
+    def is_constant(self, name):
+        scope = self
+        while scope:
+            if name in scope.inits:
+                return True
+            scope = scope.outer
+        return name in self.maker.main.inits
+
+    def fresh(self, a, constant=0.5):
+        """A value that nothing has made: a constant or, in the main graph, a model input."""
+        if self.outer or self.maker.no_inputs or self.maker.rng.random() < constant or len(self.maker.inputs) > 9:
+            return self.constant(a)
+        return self.maker.add_input(np.asarray(a))
+
+    def pick(self, test=lambda a: True, kinds=None):
+        """A value of the pool, later ones more often; None: none fits."""
+        rng, found = self.maker.rng, []
+        for name in self.pool:
+            a = self.values[name]
+            if isinstance(a, np.ndarray) and (kinds is None or a.dtype.kind in kinds) and test(a):
+                found.append(name)
+        if not found:
+            return None
+        return found[-1 - min(len(found) - 1, int(rng.expovariate(0.35)))]
+
+    def like(self, shape, dtype="f4", make=None, reuse=0.4):
+        """A value of that shape and type: one that is there, or a fresh one."""
+        shape, dtype = tuple(shape), np.dtype(dtype)
+        if self.maker.rng.random() < reuse:
+            name = self.pick(lambda a: a.shape == shape and a.dtype == dtype)
+            if name:
+                return name
+        return self.fresh((make or self.maker.numbers)(shape, dtype))
+
+    # ---- nodes -----------------------------------------------------------------------------------------
+
+    def add(self, op, inputs, outputs=1, domain="", keep=True, **attributes):
+        """One more node; the names of its outputs, or None where the engine refuses it or its results do not fit. outputs: how many,
+        or a text such as "y.y" (the second is left out)."""
+        wanted = outputs if isinstance(outputs, str) else "y" * outputs
+        names = [self.maker.name("v") if x == "y" else "" for x in wanted]
+        named = {} if self.maker.rng.random() < 0.08 else {"name": self.maker.name(op.lower() + "_")}
+        attributes = {k: v for k, v in attributes.items() if v is not None}
+        try:
+            node = helper.make_node(op, inputs, names, domain=domain, **named, **attributes)
+            results = self.maker.evaluate(node, self.values, self.is_constant)
+        except Exception as why:
+            self.maker.refused[op] = str(why)[:200]
+            return None
+        if not all(fits(a) for a in results.values()):
+            return None
+        self.nodes.append(node)
+        self.values.update(results)
+        self.maker.shapes.update({n: a.shape for n, a in results.items() if isinstance(a, np.ndarray)})
+        self.maker.count(op, domain)
+        made = [n for n in names if n]
+        if keep:
+            self.pool += made
+        return made
+
+    def one(self, op, inputs, **attributes):
+        made = self.add(op, inputs, **attributes)
+        return made and made[0]
+
+
+class Maker:
+    """Makes one model from one seed."""
+
+    def __init__(self, seed, opset=21):
+        self.seed, self.rng, self.np = seed, random.Random(seed), np.random.default_rng(seed)
+        self.opset, self.counter, self.no_inputs = opset, 0, False
+        self.inputs = {}      # name -> array
+        self.functions = []
+        self.shapes = {}      # of all values, of bodies too
+        self.operators, self.refused = {}, {}
+        self.main = Scope(self)
+
+    def name(self, kind):
+        self.counter += 1
+        return "%s%d" % (kind, self.counter)
+
+    def count(self, op, domain):
+        key = domain + ":" + op if domain else op
+        self.operators[key] = self.operators.get(key, 0) + 1
+
+    def numbers(self, shape, dtype="f4"):
+        """Random elements of any type, small enough for products and sums."""
+        kind = np.dtype(dtype).kind
+        if kind == "f":
+            if self.rng.random() < 0.25:  # whole numbers: results are exact, ties happen
+                return self.np.integers(-3, 4, shape).astype(dtype)
+            return (self.np.standard_normal(shape) * self.rng.choice([0.5, 1, 1, 2])).astype(dtype)
+        if kind == "b":
+            return self.np.integers(0, 2, shape).astype(bool)
+        if kind == "O":
+            return self.np.choice(np.array(["a", "b", "ab", "", "c d", "\u00e9"], dtype=object), shape)
+        low = 0 if kind == "u" else -9
+        return self.np.integers(low, 10, shape).astype(dtype)
+
+    def add_input(self, a):
+        name = self.name("x")
+        self.inputs[name] = a
+        self.shapes[name] = a.shape
+        self.main.values[name] = a
+        self.main.pool.append(name)
+        return name
+
+    def imports(self):
+        out = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 3)]
+        return out + [helper.make_opsetid("hunt.local", 1)] * bool(self.functions)
+
+    def evaluate(self, node, values, is_constant):
+        """Runs one node by itself: name -> result."""
+        feeds, inits, inputs = {}, [], []
+        for name in free_names(node):
+            a = values[name]
+            if isinstance(a, list):
+                inputs.append(helper.make_tensor_sequence_value_info(name, type_number(a[0]), None))
+                feeds[name] = a
+            elif is_constant(name):
+                inits.append(numpy_helper.from_array(a, name))
+            else:
+                inputs.append(info(name, type_number(a), a.shape))
+                feeds[name] = a
+        outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
+        graph = helper.make_graph([node], "g", inputs, outputs, inits)
+        model = helper.make_model(graph, opset_imports=self.imports(), ir_version=10, functions=self.functions)
+        return run_model(model, feeds)
+
+    # ---- the model ----------------------------------------------------------------------------------------
+
+    def dims_of(self, shape, mode, names):
+        """How an input's sizes are declared: numbers, names, nothing. names: name -> size, of all inputs so far."""
+        out = []
+        for size in shape:
+            r = self.rng.random()
+            kind = {"static": "number", "named": "name" if r < 0.7 else "number", "unknown": "open" if r < 0.7 else "number",
+                    "mixed": "name" if r < 0.35 else "open" if r < 0.6 else "number"}[mode]
+            if kind == "number" or size == 0:
+                out.append(size)
+                continue
+            fitting = [n for n, s in names.items() if s == size]
+            if fitting and self.rng.random() < 0.75:
+                name = self.rng.choice(fitting)
+            else:
+                name = "%s%d" % (self.rng.choice(["batch", "seq", "n"]), len(names))
+                names[name] = size
+            out.append((name, kind))
+        return out
+
+    def model(self, outputs):
+        """(ModelProto, {input: sizes as numbers or symbols}, {symbol: size}). Symbols of open sizes are not in the file."""
+        mode = self.rng.choice(["static"] * 4 + ["named"] * 3 + ["mixed"] * 2 + ["unknown"])
+        names, sizes, infos = {}, {}, []
+        for name, a in self.inputs.items():
+            dims = self.dims_of(a.shape, mode, names)
+            sizes[name] = [d if isinstance(d, int) else d[0] for d in dims]
+            declared = [d if isinstance(d, int) else d[0] if d[1] == "name" else None for d in dims]
+            infos.append(info(name, type_number(a), declared))
+        outs = []
+        for name in outputs:
+            a = self.main.values[name]
+            r = self.rng.random()
+            if isinstance(a, list):
+                outs.append(helper.make_tensor_sequence_value_info(name, type_number(a[0]), None))
+            else:
+                shape = a.shape if mode == "static" and r < 0.6 else None if r < 0.8 else [None] * a.ndim
+                outs.append(info(name, type_number(a), shape))
+        inits = [numpy_helper.from_array(a, n) for n, a in self.main.inits.items()]
+        graph = helper.make_graph(self.main.nodes, "hunt%d" % self.seed, infos, outs, inits)
+        m = helper.make_model(graph, opset_imports=self.imports(), ir_version=10, functions=self.functions)
+        if mode == "static" and self.rng.random() < 0.3:
+            try:
+                m = onnx.shape_inference.infer_shapes(m)
+            except Exception:  # the inference of onnx knows less than the engine
+                pass
+        return m, sizes, names

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts a case, runs it, and judges it by the whole model's run in Python's ONNX Runtime without optimisation.
+
+Rounding is not a find: where results differ, the whole model is run again with a little noise behind every node whose
+rounding depends on how it is computed, and what moves as far by that is left out (`ill`)."""
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+import api
+import cuts
+from graph import run_model, type_number
+
+TOLERANCE = {"f2": 1e-2, "f4": 1e-4, "f8": 1e-4}  # a double may have been computed as a float
+NOISE = {"f2": 2e-3, "f4": 4e-6, "f8": 4e-6}
+TIMEOUT = 40.0
+# Nodes that give the same bits however they are cut: noise behind them would hide mistakes.
+EXACT = set("""Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Compress Concat
+ ConcatFromSequence Constant ConstantOfShape DepthToSpace Div Equal Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
+ GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Max MaxPool Min Mul Neg NonZero Not OneHot Or Pad PRelu Range ReduceMax ReduceMin
+ Relu Reshape ReverseSequence Round ScatterElements ScatterND SequenceAt SequenceConstruct Shape Sign Size Slice SpaceToDepth Split
+ SplitToSequence Squeeze Sub Tile TopK Transpose Trilu Unique Unsqueeze Where Xor CenterCropPad GlobalMaxPool""".split())
+
+
+class Verdict:
+    """kind: ok, ill (rounding), engine (the engine itself cannot), infeasible, or a find: different, refused, failed."""
+
+    def __init__(self, kind, text="", cut_nodes=0):
+        self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
+
+    @property
+    def find(self):
+        return self.kind in ("different", "refused", "failed", "crashed", "hung")
+
+
+def short(dtype):
+    return np.dtype(dtype).str[1:]
+
+
+def apart(got, want):
+    """How far two results are apart, relative to the largest magnitude; inf: another type, shape, or no number where one is."""
+    if isinstance(want, list):
+        if not isinstance(got, list) or len(got) != len(want):
+            return float("inf")
+        return max([apart(g, w) for g, w in zip(got, want)], default=0.0)
+    if not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype.kind != want.dtype.kind or got.dtype.itemsize != want.dtype.itemsize:
+        return float("inf")
+    if want.dtype.kind in "OUSTb":
+        return 0.0 if (got == want).all() else 1.0
+    if not want.size:
+        return 0.0
+    a, b = got.astype("f8"), want.astype("f8")
+    if (np.isnan(a) != np.isnan(b)).any():
+        return float("inf")
+    gap = np.where(a == b, 0, np.abs(a - b))
+    return float(np.nanmax(gap) / max(np.nanmax(np.where(np.isinf(b), 0, np.abs(b))), 1e-6)) if not np.isnan(b).all() else 0.0
+
+
+def tolerance(want):
+    if isinstance(want, list):
+        return max([tolerance(w) for w in want], default=0.0)
+    return TOLERANCE.get(short(want.dtype), 0.0) if want.dtype.kind == "f" else 0.0
+
+
+def noisy(model, values, rng):
+    """The model with each rounded result of a node a little changed."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    nodes, renamed = [], {}
+    outputs = {o.name for o in model.graph.output}
+    for node in out.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = renamed.get(name, name)
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            a = values.get(name)
+            if node.op_type in EXACT or not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size:
+                continue
+            eps = NOISE.get(short(a.dtype), 0)
+            factor = np.where(a == np.round(a), 1.0, 1 + eps * rng.standard_normal(a.shape)).astype(a.dtype)
+            noise, inner = name + "_noise", name + "_before"
+            out.graph.initializer.append(numpy_helper.from_array(factor, noise))
+            node.output[i] = inner
+            nodes.append(helper.make_node("Mul", [inner, noise], [name]))
+    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del out.graph.node[:]
+    out.graph.node.extend(nodes)
+    return out
+
+
+def all_values(model, feeds):
+    """Results of all nodes of the main graph, by name."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    have = {o.name for o in whole.graph.output}
+    for node in whole.graph.node:
+        for name in node.output:
+            if name and name not in have:
+                whole.graph.output.append(helper.make_empty_tensor_value_info(name))
+    return run_model(whole, feeds)
+
+
+def sensitivity(model, feeds, want):
+    """How far each output moves by noise of the size of rounding."""
+    try:
+        values = all_values(model, feeds)
+    except Exception:
+        values = run_model(model, feeds)
+    rng, moved = np.random.default_rng(1), {name: 0.0 for name in want}
+    for _ in range(6):
+        try:
+            got = run_model(noisy(model, values, rng), feeds)
+        except Exception:
+            return {name: float("inf") for name in want}
+        for name in want:
+            moved[name] = max(moved[name], apart(got[name], want[name]))
+    return moved
+
+
+def differences(case, k, got):
+    """[(output, how far apart)] of set k beyond tolerance."""
+    out = []
+    for name, want in case.wanted[k].items():
+        far = apart(got.get(name), want)
+        if not far <= tolerance(want):
+            out.append((name, far))
+    return out
+
+
+def compare(case, cut, results):
+    """The verdict on results of all sets."""
+    for k, got in enumerate(results):
+        wrong = differences(case, k, got)
+        if not wrong:
+            continue
+        moved = sensitivity(case.model, case.sets[k], case.wanted[k])
+        real = [(name, far) for name, far in wrong if not far <= 8 * moved[name]]
+        if not real:
+            return Verdict("ill", str(wrong[0]))
+        if cut["level"] and engine_differs(case, k, cut["level"], [name for name, _ in real]):
+            return Verdict("engine", "optimised, the whole model differs too")
+        name, far = max(real, key=lambda x: x[1])
+        shapes = [getattr(x, "shape", None) for x in (got.get(name), case.wanted[k][name])]
+        return Verdict("different", "set %d, %s: %.3g apart (noise moves it by %.2g), shapes %s and %s" % (k, name, far, moved[name], *shapes))
+    return Verdict("ok")
+
+
+def engine_differs(case, k, level, names):
+    """Whether the engine's own optimisation already changes the whole model's results."""
+    try:
+        got = run_model(case.model, case.sets[k], level)
+    except Exception:
+        return True
+    return any(not apart(got[n], case.wanted[k][n]) <= tolerance(case.wanted[k][n]) for n in names)
+
+
+def under_mpi(session, tessera, parts, case, cut, work):
+    """The same through mpirun and files."""
+    import glob
+    results = []
+    for k, arrays in enumerate(case.sets):
+        files = [os.path.join(work, n) for n in ("mpi_in.npz", "mpi_out.npz")]
+        np.savez(files[0], **{n: a.astype("U") if a.dtype.kind == "O" else a for n, a in arrays.items()})
+        env = dict(os.environ, TESSERA_ORT=api.engine_library(), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        words = ["mpirun", "--oversubscribe", "-n", str(cut["devices"]), tessera, "run", parts, "--inputs", files[0], "--outputs",
+                 files[1], "--optimize", str(cut["level"])]
+        p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120)
+        if p.returncode:
+            raise api.Failed("mpirun", p.returncode, [("mpi", p.stderr[-600:])], "exit %d" % p.returncode)
+        with np.load(files[1], allow_pickle=True) as z:
+            results.append({n: z[n].astype(object) if z[n].dtype.kind == "U" else z[n] for n in z.files})
+    return results
+
+
+def attempt(lib, tessera, path, case, cut, work):
+    """Cuts and runs a case in one way."""
+    parts = os.path.join(work, "parts")
+    shutil.rmtree(parts, ignore_errors=True)
+    with api.Session(lib) as session:
+        try:
+            model = cuts.apply(session, path, case, cut)
+            if not model:
+                return Verdict("infeasible")
+            if model.check():
+                if cut["kind"] != "hand":
+                    return Verdict("refused", "check finds errors in what was drawn: %s" % (model.check()[0][:2],))
+                return Verdict("ill", "edits that check refuses")
+            _, cut_nodes = model.partition(parts)
+            if cut["transport"] == "mpi":
+                results = under_mpi(session, tessera, parts, case, cut, work)
+            else:
+                results = session.run(parts, case.sets, cut["transport"], cut["level"], TIMEOUT)
+        except api.Failed as why:
+            if cut["level"] and any(engine_differs(case, k, cut["level"], []) for k in range(len(case.sets))):
+                return Verdict("engine", str(why))
+            kind = "refused" if why.what not in ("run", "open", "mpirun") else "failed"
+            return Verdict(kind, str(why))
+        finally:
+            shutil.rmtree(parts, ignore_errors=True)
+    verdict = compare(case, cut, results)
+    verdict.cut_nodes = cut_nodes
+    return verdict

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a seed to a case: a model, sets of inputs of one or several sizes, and what a whole run in Python's ONNX Runtime
+without optimisation gives for each."""
+import bodies
+import cases
+import nodes
+import shapes
+from graph import Maker, fits, free_names, run_model
+
+MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
+FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3]]
+
+
+class Case:
+    """What is cut and judged. sets: inputs; wanted: results of the whole model for each set; sizes: symbol -> size of each set.
+    shapes: of all values, bodies included, for the first set."""
+
+    def __init__(self, seed, model, sets, sizes, wanted, maker):
+        self.seed, self.model, self.sets, self.sizes, self.wanted = seed, model, sets, sizes, wanted
+        self.operators, self.shapes = maker.operators, maker.shapes
+        self.least_symbols = {n: min(s[n] for s in sizes) for n in sizes[0]}
+        self.least = {}  # size of the first set -> the least that something of that size may have in another set
+        for n, size in sizes[0].items():
+            self.least[size] = min(self.least.get(size, size), self.least_symbols[n])
+
+
+def draw_outputs(maker):
+    """Values that nobody reads, and now and then one that is read."""
+    main = maker.main
+    made = [o for n in main.nodes for o in n.output if o]
+    read = set()
+    for n in main.nodes:
+        read |= set(free_names(n))
+    good = [v for v in made if v in main.values and not isinstance(main.values[v], list)]
+    out = [v for v in good if v not in read]
+    out += [v for v in good if v in read and maker.rng.random() < 0.08]
+    return out
+
+
+def prune(model):
+    """Without the inputs and constants that nothing reads."""
+    used = {n for node in model.graph.node for n in free_names(node)} | {o.name for o in model.graph.output}
+    for field in (model.graph.input, model.graph.initializer):
+        kept = [v for v in field if v.name in used]
+        del field[:]
+        field.extend(kept)
+
+
+def other_set(maker, model, sizes, names):
+    """Inputs with other sizes of the symbols that the whole model takes; (inputs, sizes, results) or None."""
+    rng = maker.rng
+    symbols = [n for n in names if any(n in dims for dims in sizes.values())]
+    tries = [symbols] + [[n] for n in symbols] if len(symbols) > 1 else [symbols]
+    for changed in tries[:4]:
+        if not changed:
+            return None
+        now = dict(names, **{n: rng.choice([1, 2, 3, 5, 6, 9, names[n] + 1, 2 * names[n]]) for n in changed})
+        feeds = {}
+        for i in model.graph.input:
+            old = maker.inputs[i.name]
+            shape = tuple(now.get(d, d) for d in sizes[i.name])
+            if old.dtype.kind in "fb":
+                feeds[i.name] = old if shape == old.shape else maker.numbers(shape, old.dtype)
+            else:
+                feeds[i.name] = old if shape == old.shape or not old.size else maker.np.choice(old.ravel(), shape).astype(old.dtype)
+        try:
+            results = run_model(model, feeds)
+        except Exception:
+            continue
+        if all(fits(a) for a in results.values()):
+            return feeds, now, results
+    return None
+
+
+def make(seed):
+    """A case, or None where nothing came about."""
+    opset_draw = Maker(seed).rng.random()
+    opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.85 else 24
+    if opset_draw > 0.93:
+        opset = cases.OPSETS[seed % len(cases.OPSETS)]
+    maker = Maker(seed * 2 + 1, opset)
+    rng, s = maker.rng, maker.main
+    for _ in range(rng.randint(1, 3)):
+        shape = nodes.shape_of(rng, 1, 4)
+        if rng.random() < 0.04:
+            shape = tuple(0 if k == 0 else d for k, d in enumerate(shape))
+        maker.add_input(maker.numbers(shape, "f4" if rng.random() < 0.75 else rng.choice(nodes.TYPES)))
+    bodies.grow(s, min(rng.randint(5, 40), rng.randint(5, 40)), rng.choice(FAMILIES))
+    outputs = draw_outputs(maker)
+    if not outputs:
+        return None
+    model, sizes, names = maker.model(outputs)
+    prune(model)
+    feeds = {i.name: maker.inputs[i.name] for i in model.graph.input}
+    try:
+        wanted = run_model(model, feeds)
+    except Exception as why:
+        return str(why)
+    sets = [(feeds, names, wanted)]
+    if names and rng.random() < 0.7:
+        more = other_set(maker, model, sizes, names)
+        sets += [more] if more else []
+    return Case(seed, model, [x[0] for x in sets], [x[1] for x in sets], [x[2] for x in sets], maker)
