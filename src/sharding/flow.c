@@ -606,6 +606,13 @@ static void keep_list(struct flow_work *w, const tsr_value *v)
     w->kept_whole[id] = w->keeps_more = true;
 }
 
+static bool list_is_there(const struct tile_layout *have, const struct tile_layout *need)
+{
+    if (tsr__layout_equal(have, need))
+        return true;
+    return tsr__layout_is_whole(have) && tsr__layout_is_whole(need) && tsr__flow_held(have, need);
+}
+
 // One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
 static void keep_lists(struct step *s)
 {
@@ -614,10 +621,7 @@ static void keep_lists(struct step *s)
         uint32_t id = v ? tsr__value_id(v) : 0;
         if (!v || !tsr__shapes_is_list(s->w->f->shapes, v) || s->w->kept_whole[id])
             continue;
-        const struct tile_layout *have = s->w->f->values[id], *need = s->nf->inputs[i];
-        bool there = tsr__layout_equal(have, need) ||
-                     (tsr__layout_is_whole(have) && tsr__layout_is_whole(need) &&
-                      tsr__flow_held(have, need));
+        bool there = list_is_there(s->w->f->values[id], s->nf->inputs[i]);
         s->w->keeps_more = s->w->keeps_more || !there;
         s->w->kept_whole[id] = !there;
     }
@@ -638,16 +642,30 @@ static bool makes_kept(const struct step *s)
     return false;
 }
 
-static bool place_everywhere(struct step *s)
+// The node would read a part of a list that lies whole everywhere: the specs of its other tensors ask for
+// that, and specs of lists do not count. {1,2} for what joins a whole list, say.
+static bool reads_part_of_kept(struct step *s)
 {
-    static const char why[] =
-        "a list that it makes is needed in another place, and lists do not move";
+    for (size_t i = 0; s->w->kept_whole && i < s->n_in; i++) {
+        const tsr_value *v = slot(s, false, i);
+        if (!v || !s->w->kept_whole[tsr__value_id(v)])
+            continue;
+        const struct tile_layout *need = layout_of(s, false, i);
+        if (need && !list_is_there(s->w->f->values[tsr__value_id(v)], need))
+            return true;
+    }
+    return false;
+}
+
+static bool place_everywhere(struct step *s, const char *why)
+{
     for (size_t i = 0; i < s->n_in; i++)
         s->in[i] = NULL;
     for (size_t i = 0; i < s->n_out; i++)
         s->out[i] = NULL;
     if (s->explicit_cut)
         not_cut(s, why);
+    s->nf->held_whole = true;
     struct rule *r = ARENA_NEW(s->w->arena, struct rule);
     struct solve all;
     if (!r)
@@ -677,7 +695,8 @@ static bool follow(struct step *s)
     if (makes_kept(s) && tsr__node_draws(s->node)) {
         ok = place_whole(s, "a list of random numbers is made on one device", true);
     } else if (makes_kept(s)) {
-        ok = place_everywhere(s);
+        ok = place_everywhere(
+            s, "a list that it makes is needed in another place, and lists do not move");
     } else if (whole && tsr__control_of(s->node, &control)) {
         ok = place_whole(s, whole, false) && place_bodies(s, whole);
     } else if (whole) {
@@ -686,6 +705,9 @@ static bool follow(struct step *s)
         ok = place_whole(s, whole, r->single);
     } else {
         ok = place_better(s, r);
+        if (ok && reads_part_of_kept(s))
+            ok = place_everywhere(
+                s, "a list that it reads lies whole everywhere, and lists do not move");
     }
     if (ok)
         mention_twice(s);

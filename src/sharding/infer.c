@@ -26,6 +26,12 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *v,
     return true;
 }
 
+static bool has_any_spec(const tsr_node *n, const tsr_config *c)
+{
+    const tsr_node_config *nc = tsr_node_find_config(n, c);
+    return nc && tsr_node_config_spec_count(nc) > 0;
+}
+
 static tsr_status write_nodes(tsr_graph *g, tsr_config *c, const struct node_flow *nodes,
                               size_t count);
 
@@ -37,6 +43,8 @@ static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow 
         if (status != TSR_OK)
             return status;
     }
+    if (nf->held_whole && has_any_spec(n, c))
+        return TSR_OK; // whole specs beside those that it cannot follow would contradict them
     size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
     for (size_t i = 0; i < n_in + n_out; i++) {
         bool out = i >= n_in;

@@ -145,6 +145,8 @@ struct node_flow {
     bool delayed; // the groups do not combine what it gives: a reader takes the parts (delay.c)
     const bool *pending;    // by input: it takes the parts of a sum; NULL: of none
     const char *replicated; // not NULL: was meant to be cut and is not, and why
+    bool
+        held_whole; // runs whole whatever its specs say, because a list that it makes or reads does not move
     const struct control
         *control;             // with bodies that are cut: how they belong to the node; else NULL
     struct body_flow *bodies; // control->n_bodies; NULL: none, or they run as they stand

@@ -62,6 +62,23 @@ def two_that_differ():
 
 
 @case
+def asked_for_in_parts():
+    """What joins a list is asked for in parts that the list does not have: the list lies whole, and so does its reader."""
+    m = model([node("SequenceConstruct", ["x", "w", "x"], ["s"], name="list"), node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0)],
+              [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [12, 6])], [tensor(f4(4, 6), "w")])
+    return m, 3, {"list:x": "{3,1:0,1,2}", "join:y": "{1,3*2/2:0,1}"}, {"x": f4(4, 6)}, None
+
+
+@case
+def put_in_in_two_ways():
+    """Two elements of a list in other parts than each other."""
+    m = model([node("SequenceConstruct", ["x", "w"], ["s"], name="list"), node("SequenceInsert", ["s", "x"], ["t"], name="more"),
+               node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+              [info("x", T.FLOAT, [2, 6])], [info("y", T.FLOAT, [6, 6])], [tensor(f4(2, 6), "w")])
+    return m, 6, {"list:x": "{1,4:0,1,(2,4),(3,5)}", "more:x": "{1,5:5,4,1,(0,2),3}"}, {"x": f4(2, 6)}, None
+
+
+@case
 def one_device_has_it():
     """A list on device 1 alone, read on both: it is made on both."""
     m = model([node("Relu", ["x"], ["a"]), node("SequenceConstruct", ["a"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["c"]), node("Neg", ["c"], ["y"])],

@@ -38,8 +38,8 @@ def text_of(words, rank):
     return "{%s:%s}" % (",".join(parts), ",".join(listed))
 
 
-def draw_sharding(rng, shape, devices, sizes):
-    """A random sharding of a value; sizes: the least that a dimension has in any run."""
+def draw_sharding(rng, shape, devices, sizes, fixed):
+    """A random sharding of a value; sizes: the least that a dimension has in any run; fixed: they are the same in all runs."""
     order = list(range(devices))
     rng.shuffle(order)
     rank = len(shape)
@@ -54,7 +54,7 @@ def draw_sharding(rng, shape, devices, sizes):
         n = rng.randint(2, most)
         shards *= n
         parts[axis] = str(n)
-        units = [u for u in (2, 3, 4) if shape[axis] == sizes[axis] and shape[axis] % u == 0]
+        units = [u for u in (2, 3, 4) if fixed and shape[axis] % u == 0]
         if units and rng.random() < 0.25:
             unit = rng.choice(units)
             outer = shape[axis] // unit
@@ -106,7 +106,7 @@ def by_hand(case, model, cut):
         for v in values:
             shape = case.shapes.get(v)
             if shape is not None and rng.random() < density * 0.6:
-                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v))])
+                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v), not case.sizes[0])])
     return edits
 
 
@@ -173,17 +173,16 @@ def apply(session, path, case, cut):
 
 
 def remember(case, model, cut):
-    """Fills in edits and metadata of what was drawn or planned, so that they can be made smaller; False: the notation cannot say it."""
+    """Fills in edits and metadata of what was drawn or planned, so that they can be made smaller."""
     edits = []
     for first, value, what in model.annotations():
         if value is None:
             edits.append([first, None, what])
             continue
         shape = case.shapes.get(value)
-        if shape is None:
-            return False
+        if shape is None:  # a list: the axes that are told are all that is known
+            shape = [0] * (1 + max([axis for axis, _ in what[0]], default=0))
         edits.append([first, value, text_of(what, len(shape))])
     cut["edits"], cut["infer"] = edits, None
     texts = {k: model.lib.model_metadata(model.handle, k.encode()) for k in METADATA}
     cut["metadata"] = {k: t.decode() for k, t in texts.items() if t}
-    return True
