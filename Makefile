@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan),
-# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n, BODIES=n.
+# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n, BODIES=n, GRAPHS=n, SEED=n, MINUTES=n, JOBS=n.
 
 BUILD    ?= build$(if $(SANITIZE),-asan)$(if $(COVERAGE),-cov)
 PREFIX   ?= /usr/local
@@ -44,6 +44,12 @@ prove: all
 torture: all
 	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
 
+# Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
+# the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
+HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPHS MINUTES JOBS CUTS,$(if $($(v)),$(v)=$($(v))))
+hunt: all
+	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
+
 # The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.
 compat: all
 	@tools/compat $(BUILD) $(ORT)
@@ -81,4 +87,4 @@ uninstall:
 clean:
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: wheel all soak setup demo test prove torture compat bench fuzz lint install uninstall clean
+.PHONY: wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean

@@ -11,7 +11,9 @@
 
 struct versions {
     const char *op;
-    int changed[MOST]; // ascending, 0 behind the last; negative: only new element types came
+    // Ascending, 0 behind the last; negative: only new element types came. A version that brought the body by
+    // which an engine without a kernel (Relu of int64) makes the operator counts as a change.
+    int changed[MOST];
 };
 static const struct versions table[] = {
     {"Abs", {0}},
@@ -66,7 +68,7 @@ static const struct versions table[] = {
     {"Dropout", {-22}},
     {"DynamicQuantizeLinear", {0}},
     {"Einsum", {0}},
-    {"Elu", {-22}},
+    {"Elu", {18, -22}},
     {"Equal", {19}},
     {"Erf", {0}},
     {"Exp", {0}},
@@ -89,7 +91,7 @@ static const struct versions table[] = {
     {"GroupNormalization", {18, 21}},
     {"HammingWindow", {0}},
     {"HannWindow", {0}},
-    {"HardSigmoid", {-22}},
+    {"HardSigmoid", {18, -22}},
     {"HardSwish", {-22}},
     {"Hardmax", {0}},
     {"Identity", {-19, -21, -23, -24, -25}},
@@ -159,7 +161,7 @@ static const struct versions table[] = {
     {"ReduceSum", {0}},
     {"ReduceSumSquare", {18}},
     {"RegexFullMatch", {20}},
-    {"Relu", {0}},
+    {"Relu", {18}},
     {"Reshape", {-19, -21, -23, -24, -25}},
     {"Resize", {18, 19}},
     {"ReverseSequence", {0}},
@@ -171,7 +173,7 @@ static const struct versions table[] = {
     {"Scatter", {0}},
     {"ScatterElements", {18}},
     {"ScatterND", {18}},
-    {"Selu", {-22}},
+    {"Selu", {18, -22}},
     {"SequenceAt", {0}},
     {"SequenceConstruct", {0}},
     {"SequenceEmpty", {0}},
@@ -180,7 +182,7 @@ static const struct versions table[] = {
     {"SequenceLength", {0}},
     {"SequenceMap", {0}},
     {"Shape", {-19, -21, -23, -24, -25}},
-    {"Shrink", {0}},
+    {"Shrink", {18}},
     {"Sigmoid", {0}},
     {"Sign", {0}},
     {"Sin", {-22}},
@@ -189,8 +191,8 @@ static const struct versions table[] = {
     {"Slice", {0}},
     {"Softmax", {0}},
     {"SoftmaxCrossEntropyLoss", {0}},
-    {"Softplus", {-22}},
-    {"Softsign", {-22}},
+    {"Softplus", {18, -22}},
+    {"Softsign", {18, -22}},
     {"SpaceToDepth", {0}},
     {"Split", {18}},
     {"SplitToSequence", {-24}},
@@ -206,7 +208,7 @@ static const struct versions table[] = {
     {"Tanh", {0}},
     {"TensorScatter", {24}},
     {"TfIdfVectorizer", {0}},
-    {"ThresholdedRelu", {-22}},
+    {"ThresholdedRelu", {18, -22}},
     {"Tile", {0}},
     {"TopK", {-24}},
     {"Transpose", {-21, -23, -24, -25}},

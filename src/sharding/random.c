@@ -238,15 +238,20 @@ static bool begin_choice(struct dice *r, tsr_node *n, struct choice *c)
     return !r->scratch.failed;
 }
 
-// A value that the node reads twice has one sharding: if the readings differ it has none.
-static void drop_double(struct choice *c)
+// A value that the node reads twice has one sharding: if the readings differ it has none, and what is said
+// of one reading is said of the other.
+static void join_double(struct choice *c)
 {
-    for (size_t i = 0; i < c->n_in; i++)
-        for (size_t k = 0; k < c->n_in; k++)
-            if (c->in[i] && c->in[k] && i != k &&
-                tsr_node_input(c->node, i) == tsr_node_input(c->node, k) &&
-                !tsr__layout_equal(c->in[i], c->in[k]))
+    for (size_t i = 0; i < c->n_in; i++) {
+        for (size_t k = 0; k < c->n_in; k++) {
+            if (i == k || !c->in[i] || tsr_node_input(c->node, i) != tsr_node_input(c->node, k))
+                continue;
+            if (!c->in[k])
+                c->in[k] = c->in[i];
+            else if (!tsr__layout_equal(c->in[i], c->in[k]))
                 c->in[i] = c->in[k] = NULL;
+        }
+    }
 }
 
 // What the placement needs of each input: mostly all of it is said.
@@ -261,7 +266,7 @@ static bool say_inputs(struct dice *r, const struct placement *p, struct choice 
         if (!c->in[i])
             return false;
     }
-    drop_double(c);
+    join_double(c);
     return true;
 }
 

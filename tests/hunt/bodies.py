@@ -58,7 +58,7 @@ def graph_of(body, name, inputs, outputs, open_shapes):
     """inputs, outputs: names. Shapes of what is carried are told, or left open."""
     def told(n):
         a = body.values[n]
-        return info(n, type_number(a), None if open_shapes else a.shape)
+        return info(n, type_number(a), None if open_shapes or a.ndim and body.maker.mode != "static" else a.shape)
     inits = [numpy_helper.from_array(a, n) for n, a in body.inits.items()]
     return helper.make_graph(body.nodes, name, [told(n) for n in inputs], [told(n) for n in outputs], inits)
 

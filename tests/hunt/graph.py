@@ -172,6 +172,8 @@ class Maker:
     def __init__(self, seed, opset=21):
         self.seed, self.rng, self.np = seed, random.Random(seed), np.random.default_rng(seed)
         self.opset, self.counter, self.no_inputs = opset, 0, False
+        # How sizes of inputs are declared. Only in a static model may others (of bodies) be told as numbers.
+        self.mode = self.rng.choice(["static"] * 4 + ["named"] * 3 + ["mixed"] * 2 + ["unknown"])
         self.inputs = {}      # name -> array
         self.functions = []
         self.shapes = {}      # of all values, of bodies too
@@ -264,8 +266,7 @@ class Maker:
 
     def model(self, outputs):
         """(ModelProto, {input: sizes as numbers or symbols}, {symbol: size}). Symbols of open sizes are not in the file."""
-        mode = self.rng.choice(["static"] * 4 + ["named"] * 3 + ["mixed"] * 2 + ["unknown"])
-        names, sizes, infos = {}, {}, []
+        mode, names, sizes, infos = self.mode, {}, {}, []
         for name, a in self.inputs.items():
             dims = self.dims_of(a.shape, mode, names)
             sizes[name] = [d if isinstance(d, int) else d[0] for d in dims]

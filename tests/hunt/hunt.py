@@ -4,7 +4,7 @@
 usage: hunt.py TESSERA [GRAPHS=n] [SEED=s] [MINUTES=m] [JOBS=k] [CUTS=c] [OUT=folder] [SHRINK=0|1]
 
 Graph number i of a seed is the same on every machine and in every run, whatever JOBS is. A hunt that was ended goes on where it was if it is
-started again with the same OUT and SEED. Finds are written to OUT/find-SEED-CUT and made smaller by shrink.py."""
+started again with the same OUT and SEED (OUT=tmp: nothing is kept). Finds are written to OUT/find-SEED-CUT and made smaller by shrink.py."""
 import collections
 import json
 import os
@@ -263,7 +263,13 @@ def main():
         options[key] = value if key == "OUT" else float(value) if key == "MINUTES" else int(value)
     if not options["GRAPHS"] and not options["MINUTES"]:
         options["GRAPHS"] = 1000
-    options["OUT"] = os.path.abspath(options["OUT"])
+    if options["OUT"] == "tmp":
+        with tempfile.TemporaryDirectory(prefix="tessera-hunt-") as folder:
+            return run(tessera, dict(options, OUT=folder))
+    return run(tessera, dict(options, OUT=os.path.abspath(options["OUT"])))
+
+
+def run(tessera, options):
     hunt = Hunt(tessera, options)
     go(hunt)
     print(", ".join("%s %d" % x for x in sorted(hunt.counts.items())))

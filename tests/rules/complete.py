@@ -6,7 +6,7 @@ that exists. Prints how many operators may be cut.
 
 Usage: complete.py PRINT_RULE
 """
-import json, os, subprocess, sys
+import json, os, re, subprocess, sys
 import onnx.defs
 
 # ai.onnx, opset 28: one more than onnx 1.22 knows (27).
@@ -34,6 +34,19 @@ MRotaryEmbedding MatMulBnb4 MatMulIntegerToFloat MatMulNBits MatMulNBitsMlp MatM
 QLinearAdd QLinearConcat QLinearMul QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding Sampling SkipGroupNorm SkipLayerNormalization
 SkipSimplifiedLayerNormalization SparseAttention TransposeMatMul
 """.split()
+
+
+def bodies_told(root):
+    """An operator whose body (by which engines without a kernel make it) came later than itself is not lowered below that."""
+    with open(os.path.join(root, "src", "rules", "versions.c")) as f:
+        told = dict(re.findall(r'\{"(\w+)", \{([^}]*)\}', f.read()))
+    bad = []
+    for s in onnx.defs.get_all_schemas_with_history():
+        bodies = list(s.function_opset_versions) + list(s.context_dependent_function_opset_versions)
+        first = min(bodies, default=0)
+        if not s.domain and first > max(17, s.since_version) and str(first) not in told[s.name].split(", "):
+            bad.append("src/rules/versions.c: the body of %s came with opset %d" % (s.name, first))
+    return bad
 
 
 def main(printer):
@@ -64,6 +77,7 @@ def main(printer):
     with open(os.path.join(root, "src", "rules", "changes.def")) as f:
         there = set(f.read().splitlines())
     bad += ["src/rules/changes.def lacks %s: run tools/changes" % line for line in made.splitlines() if line not in there]
+    bad += bodies_told(root)
     for line in bad:
         print(line)
     for domain in sorted({d for _, d in have}):

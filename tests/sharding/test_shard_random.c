@@ -85,6 +85,39 @@ static void same_from_the_same_seed(void **state)
     tsr_model_free(k);
 }
 
+// MatMul(x, x): what is drawn for one reading holds for both, or nothing is drawn.
+static void read_twice(void **state)
+{
+    struct bench *b = *state;
+    const char *name = "y";
+    size_t cut = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        tsr_model *m;
+        tsr_config *c;
+        assert_int_equal(tsr_model_new(b->session, "g", 11, &m), TSR_OK);
+        assert_int_equal(tsr_model_set_opset(m, "", 18), TSR_OK);
+        tsr_graph *g = tsr_model_graph(m);
+        tsr_value *x = tsr_graph_add_input(g, "x");
+        assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, (tsr_dim[]){{8, ""}, {8, ""}}),
+                         TSR_OK);
+        tsr_value *both[2] = {x, x};
+        const char *op = seed % 2 ? "MatMul" : "Add";
+        tsr_node *n = tsr_graph_add_node(g, "", op, "node", both, 2, &name, 1);
+        assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
+        assert_int_equal(tsr_model_add_config(m, "r", 2 + (int64_t)(seed % 5), NULL, 0, &c),
+                         TSR_OK);
+        assert_int_equal(tsr_model_shard_random(m, c, seed, NULL, 0), TSR_OK);
+        tsr_finding_clear(b->session);
+        assert_int_equal(tsr_check(m, NULL), TSR_OK);
+        assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
+        char *edits = edits_of(m, c);
+        cut += strstr(edits, "--shard") != NULL;
+        free(edits);
+        tsr_model_free(m);
+    }
+    assert_true(cut > SEEDS / 2);
+}
+
 // What is not known to be large enough stays whole.
 static void open_sizes(void **state)
 {
@@ -144,8 +177,9 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, bench_setup, bench_teardown)
     const struct CMUnitTest tests[] = {
-        T(valid_and_cut), T(same_from_the_same_seed), T(open_sizes), T(stages_are_edits),
-        T(refused),       T(out_of_memory),
+        T(valid_and_cut), T(same_from_the_same_seed), T(read_twice),
+        T(open_sizes),    T(stages_are_edits),        T(refused),
+        T(out_of_memory),
     };
     return cmocka_run_group_tests_name("sharding shard_random", tests, NULL, NULL);
 }
