@@ -167,6 +167,16 @@ static tsr_value *affine(struct expansion *x, tsr_value *v, size_t scale, size_t
 
 #define NONE 99 // no such input
 
+// A statistic that is an output has the type that the node stashes it in, float32 by default: of doubles too.
+static void give_statistic(struct expansion *x, const struct norm *s, int out, tsr_value *v)
+{
+    if (out < 0 || (size_t)out >= tsr_node_output_count(x->node) ||
+        !tsr_node_output(x->node, (size_t)out))
+        return;
+    tsr_dtype stash = (tsr_dtype)tsr__x_int(x, "stash_type", TSR_FLOAT);
+    tsr__x_give(x, out, tsr__x_cast(x, v, s->wide, stash));
+}
+
 // Normal forms of s->v; the statistics go to outputs where given (-1: nobody wants them).
 static tsr_value *normal(struct expansion *x, const struct norm *s, bool centred, int mean_out,
                          int inverse_out)
@@ -176,13 +186,12 @@ static tsr_value *normal(struct expansion *x, const struct norm *s, bool centred
     if (centred) {
         tsr_value *mean = mean_of(x, s, "ReduceSum", s->v);
         rest = tsr__x_op(x, "Sub", 2, s->v, mean);
-        if (mean_out >= 0)
-            tsr__x_give(x, mean_out, mean);
+        give_statistic(x, s, mean_out, mean);
     }
     tsr_value *deviation = root(x, s, mean_of(x, s, "ReduceSumSquare", rest), epsilon);
     if (inverse_out >= 0 && (size_t)inverse_out < tsr_node_output_count(x->node) &&
         tsr_node_output(x->node, (size_t)inverse_out))
-        tsr__x_give(x, inverse_out, tsr__x_op(x, "Reciprocal", 1, deviation));
+        give_statistic(x, s, inverse_out, tsr__x_op(x, "Reciprocal", 1, deviation));
     return tsr__x_op(x, "Div", 2, rest, deviation);
 }
 

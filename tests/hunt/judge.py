@@ -26,6 +26,11 @@ EXACT = set("""Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseO
  SplitToSequence Squeeze Sub Tile TopK Transpose Trilu Unique Unsqueeze Where Xor CenterCropPad GlobalMaxPool""".split())
 
 
+# Nodes that divide by what is left of their input when its mean is taken off: of something constant that is rounding alone.
+STATISTICS = set("""LayerNormalization RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization
+ InstanceNormalization GroupNormalization MeanVarianceNormalization LpNormalization EmbedLayerNormalization BatchNormalization""".split())
+
+
 class Verdict:
     """kind: ok, ill (rounding), engine (the engine itself cannot), infeasible, or a find: different, refused, failed."""
 
@@ -70,11 +75,15 @@ def noisy(model, values, rng):
     """The model with each rounded result of a node a little changed."""
     out = onnx.ModelProto()
     out.CopyFrom(model)
-    nodes, renamed = [], {}
-    outputs = {o.name for o in model.graph.output}
+    nodes = []
     for node in out.graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = renamed.get(name, name)
+        a = values.get(node.input[0]) if node.input else None
+        if node.op_type in STATISTICS and isinstance(a, np.ndarray) and a.size:
+            factor = (1 + NOISE.get(short(a.dtype), 0) * rng.standard_normal(a.shape)).astype(a.dtype)
+            shaken = node.output[0] + "_shaken"
+            out.graph.initializer.append(numpy_helper.from_array(factor, shaken + "_by"))
+            nodes.append(helper.make_node("Mul", [node.input[0], shaken + "_by"], [shaken]))
+            node.input[0] = shaken
         nodes.append(node)
         for i, name in enumerate(node.output):
             a = values.get(name)
@@ -101,7 +110,8 @@ def all_values(model, feeds):
         for name in node.output:
             if name and name not in have:
                 whole.graph.output.append(helper.make_empty_tensor_value_info(name))
-    return run_model(whole, feeds)
+    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return {**known, **feeds, **run_model(whole, feeds)}
 
 
 def sensitivity(model, feeds, want):

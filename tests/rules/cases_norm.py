@@ -64,6 +64,8 @@ def cases(p):
     losses = lambda make: [case(make(6, 5), labels(5, 6), reduction="none"), case(make(3, 5, 4), labels(5, 3, 4), floats(5), reduction="none"),
                            case(make(6, 5), labels(5, 6), reduction="sum"), case(make(3, 5, 4), labels(5, 3, 4), away(5), reduction="sum"),
                            case(make(3, 5, 4), labels(5, 3, 4), reduction="sum", ignore_index=2), case(make(6, 5), labels(5, 6))]
+    double = lambda *s: floats(*s).astype(np.float64)
+    layer += [case(double(2, 3, 6), double(6), double(6), outputs=3)]  # statistics are floats
     skip = [case(floats(2, 3, 6), floats(2, 3, 6), floats(6)), case(floats(2, 3, 6), floats(2, 3, 6), floats(6), outputs="y..y")]
     tables = (2, 3, 4, 5, 6)
     embed = [case(ints(4, 3, low=0, high=9, dtype=np.int32), None, floats(9, 8), floats(6, 8), None, away(8), floats(8), outputs=2, fixed=tables),
