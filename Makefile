@@ -39,6 +39,7 @@ prove: all
 	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
 	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
 	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all
+	@tests/witness tests/e2e/check_says.py $(BUILD)/tessera tests/models all
 
 # Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
 torture: all

@@ -20,6 +20,7 @@ struct agree {
     const struct rule *rule;
     int64_t n_all;
     bool remarks;
+    bool *uncut; // set where the node is said to run whole
     struct given *given;
     size_t n;
 };
@@ -112,6 +113,7 @@ static void report_uncut(const struct agree *a, const tsr_value *v, const char *
 {
     if (!a->remarks)
         return;
+    *a->uncut = true;
     struct place at = place_of(a, v);
     tsr__diag(a->arena->session, DIAG_not_cut_here, &at,
               "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
@@ -151,10 +153,13 @@ static bool judge(const struct agree *a)
 }
 
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *n,
-                          const tsr_node_config *nc, bool remarks)
+                          const tsr_node_config *nc, bool remarks, bool *uncut)
 {
-    struct agree a = {
-        .arena = scratch, .node = n, .config = tsr_node_config_config(nc), .remarks = remarks};
+    struct agree a = {.arena = scratch,
+                      .node = n,
+                      .config = tsr_node_config_config(nc),
+                      .remarks = remarks,
+                      .uncut = uncut};
     bool cut = false;
     a.n_all = tsr_config_devices(a.config);
     if (a.n_all < 1 || a.n_all > SOLVE_MAX_DEVICES)

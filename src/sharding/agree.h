@@ -6,9 +6,9 @@
 #include "sharding/solve.h"
 
 // Adds an error where two shardings of the entry's inputs contradict each other (spec-disagree), and a warning where
-// one asks for a cut that is not done here (not-cut-here; only with remarks). The specs must have been found right one by one.
+// one asks for a cut that is not done here (not-cut-here; only with remarks), and then sets *uncut. The specs must have been found right one by one.
 // False: out of memory.
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *n,
-                          const tsr_node_config *nc, bool remarks);
+                          const tsr_node_config *nc, bool remarks, bool *uncut);
 
 #endif

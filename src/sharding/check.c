@@ -24,6 +24,12 @@ struct config_state {
     bool descends;      // some stage is below one before it
 };
 
+// Of this node it was said that it runs whole.
+struct told {
+    uint32_t node;
+    const tsr_config *config;
+};
+
 struct check {
     tsr_model *model;
     tsr_model
@@ -38,6 +44,7 @@ struct check {
     uint32_t *of_node; // by value id: mark of the node that it is an input or output of
     uint32_t *of_spec; // by value id: mark of the entry that had a spec of it last
     size_t n_ids;
+    VEC(struct told) told; // in the model to follow
     struct shapes *shapes; // made when a value that declares no shape is asked for
     uint32_t node_mark, entry_mark;
     size_t errors; // of the session before
@@ -271,8 +278,12 @@ static void check_operator(struct check *c, const tsr_node *n, const tsr_node_co
 {
     if (!c->shapes && !c->arena.failed)
         c->shapes = tsr__shapes_new(&c->arena, model_to_follow(c));
-    if (!c->shapes || !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks))
+    bool uncut = false;
+    if (!c->shapes || !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks, &uncut))
         c->scratch.failed = true;
+    struct told *told = uncut ? vec_push(&c->arena, &c->told) : NULL;
+    if (told)
+        *told = (struct told){tsr__node_id(n), tsr_node_config_config(nc)};
 }
 
 static void check_entry(struct check *c, const tsr_node *n, const tsr_node_config *nc)
@@ -423,15 +434,22 @@ static bool has_specs(const struct check *c, const tsr_config *config)
     return false;
 }
 
-// Follows the shardings of one configuration through the graph, for what moves and what is done twice. What hinders the
-// flow is no finding of the check.
+// Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
+// cut, what moves and what is done twice. What hinders the flow is no finding of the check. What the nodes' own inputs
+// have told already is not told again.
 static void remark(struct check *c, const tsr_config *config)
 {
-    struct flow_work w = {.shapes = c->shapes};
     struct arena a;
+    tsr_model *m = model_to_follow(c), *made = NULL;
     tsr__arena_init(&a, c->session);
-    bool ok = tsr__flow_start(&w, &a, model_to_follow(c), config) &&
-              tsr__flow_forward(&w, SAY_UNCUT_OUTPUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL);
+    bool *told = ARENA_ARRAY(&a, bool, tsr__model_node_ids(m) + (size_t)1);
+    for (size_t i = 0; told && i < c->told.n; i++)
+        told[c->told.at[i].node] |= c->told.at[i].config == config;
+    struct flow_work w = {.shapes = c->shapes, .told = told};
+    bool ok = told && tsr__flow_start(&w, &a, m, config) &&
+              tsr__flow_forward(&w, SAY_UNCUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL) &&
+              tsr__flow_expand(&a, w.f, &made);
+    tsr_model_free(made);
     c->arena.failed = c->arena.failed || (!ok && a.failed);
     tsr__arena_free(&a);
 }

@@ -130,11 +130,9 @@ static struct flow *next_round(struct rounds *r, struct flow *f, bool last)
     return next;
 }
 
-struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
-                                tsr_model **made)
+struct flow *tsr__flow_expand(struct arena *a, struct flow *f, tsr_model **made)
 {
     struct rounds r = {.arena = a};
-    struct flow *f = tsr__flow_new(a, m, c);
     for (int i = 0; f && any_cuts_statistics(f); i++)
         f = next_round(&r, f, i >= MAX_ROUNDS);
     if (!f) {
@@ -143,4 +141,12 @@ struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config 
     }
     *made = r.made;
     return f;
+}
+
+struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
+                                tsr_model **made)
+{
+    *made = NULL;
+    struct flow *f = tsr__flow_new(a, m, c);
+    return f ? tsr__flow_expand(a, f, made) : NULL;
 }

@@ -114,7 +114,8 @@ static void not_cut(struct step *s, const char *why)
     if (s->nf->replicated)
         return;
     s->nf->replicated = why;
-    if (!(s->w->say & (s->cut_in ? SAY_UNCUT : SAY_UNCUT | SAY_UNCUT_OUTPUT)))
+    const bool *told = s->w->told;
+    if (!(s->w->say & SAY_UNCUT) || (told && told[tsr__node_id(s->node)]))
         return;
     struct place at = place_of(s, NULL);
     tsr__diag(s->w->arena->session, DIAG_not_cut_here, &at,
@@ -592,7 +593,9 @@ static void take_lists(struct step *s)
         struct tile_layout *l = s->w->f->values[tsr__value_id(v)];
         if (s->in[i] && !tsr__layout_equal(s->in[i], l) && !tsr__layout_is_whole(s->in[i]))
             not_cut(s, "a list is not moved between devices");
-        bool everywhere = l == whole_all(s->w, l->rank);
+        // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
+        bool kept = s->w->kept_whole[tsr__value_id(v)];
+        bool everywhere = l == whole_all(s->w, l->rank) && !kept;
         s->in[i] = everywhere ? NULL : l;
         s->explicit_in = s->explicit_in || !everywhere;
     }
@@ -789,6 +792,10 @@ bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const t
 
 static bool any_list(const struct flow_work *w)
 {
+    const tsr_graph *g = tsr_model_graph(w->f->model);
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
+        if (tsr__shapes_is_list(w->f->shapes, tsr_graph_input(g, i)))
+            return true;
     for (tsr_node *n = tsr_model_next_node(w->f->model, NULL); n;
          n = tsr_model_next_node(w->f->model, n))
         for (size_t i = 0; i < tsr_node_output_count(n); i++)

@@ -7,11 +7,10 @@
 #include "sharding/internal.h"
 
 enum {
-    SAY_UNCUT = 1,        // nodes that run whole although they are annotated to be cut
-    SAY_UNCUT_OUTPUT = 2, // of these, the ones that the checker's view of the inputs does not find
-    SAY_MOVES = 4,        // values that lie otherwise than they are needed
-    SAY_TWICE = 8,        // work that several devices do
-    SAY_NO_ERROR = 16,    // whatever hinders the flow
+    SAY_UNCUT = 1,     // nodes that run whole although they are annotated to be cut
+    SAY_MOVES = 4,     // values that lie otherwise than they are needed
+    SAY_TWICE = 8,     // work that several devices do
+    SAY_NO_ERROR = 16, // whatever hinders the flow
 };
 
 // Pipeline stages of a configuration (stages.c).
@@ -53,6 +52,7 @@ struct flow_work {
     bool keep;        // the node must stay what it is
     bool trial;       // of one node: the values stay where they are
     bool *within;     // by device: those that run the body at hand; NULL: all
+    const bool *told; // by node id: somebody has said already that it runs whole; NULL: of none
     size_t body_work; // nodes of bodies that were followed
     bool *kept_whole; // by value id: lists that must lie whole everywhere; NULL: there are no lists
     bool keeps_more;  // one more was found

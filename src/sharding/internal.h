@@ -39,4 +39,10 @@ bool tsr__has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v);
 struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
                            const bool *keep);
 
+// ---- expand.c ----------------------------------------------------------------------------------
+
+// The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
+// none is left; *made is the last copy, or NULL. NULL: failed.
+struct flow *tsr__flow_expand(struct arena *a, struct flow *f, tsr_model **made);
+
 #endif

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check says beforehand all that partition --strict refuses, and nothing else: both are asked about the node tests of the onnx
+package and the small models, cut at random by valid shardings (annotate --random) and by single cuts of any value along any axis.
+
+usage: check_says.py TESSERA MODELS [all]     without all: a few cuts of a sample"""
+import glob, json, os, random, subprocess, sys, tempfile
+
+import onnx
+
+TESSERA, MODELS, ALL = sys.argv[1], sys.argv[2], "all" in sys.argv
+NODES = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/node")
+rng = random.Random(1)
+DONE = {"cases": 0, "refused": 0, "wrong": 0}
+
+
+def tessera(*args):
+    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=300)
+    return p.returncode, p.stdout, p.stderr
+
+
+def single_cuts(m):
+    """--shard words that cut one value of one node along one axis, of every rank that inference knows."""
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+              for v in list(m.graph.input) + list(m.graph.output) + list(m.graph.value_info) if v.type.HasField("tensor_type")}
+    shapes.update({t.name: list(t.dims) for t in m.graph.initializer})
+    for k, n in enumerate(m.graph.node):
+        for name in dict.fromkeys(list(n.input) + list(n.output)):
+            for axis, size in enumerate(shapes.get(name, [])):
+                if size > 1:
+                    pattern = ",".join("2" if a == axis else "1" for a in range(len(shapes[name])))
+                    yield '"#%d":"%s"={%s:0,1}' % (k, name, pattern)
+
+
+def judge(d, model, edits):
+    """Both are asked about the model with these edits; a line where they do not agree."""
+    out, parts = d + "/m.onnx", d + "/parts"
+    rc, _, err = tessera("annotate", model, "--config", "c:2", *edits, "-o", out)
+    if rc:
+        return
+    code, text, err = tessera("partition", out, "-o", parts, "--strict", "--dry-run")
+    rc, found, _ = tessera("check", out, "--json")
+    doc = json.loads(found or "{}")
+    uncut = [f for f in doc.get("findings", []) if f["code"] == "not-cut-here"]
+    said = doc.get("errors", 0) + doc.get("warnings", 0)
+    DONE["cases"] += 1
+    DONE["refused"] += code != 0
+    silent, early = code != 0 and not said, code == 0 and (uncut or doc.get("errors", 0))
+    if silent or early:
+        DONE["wrong"] += 1
+        words = " ".join(map(str, edits))[:150]
+        if DONE["wrong"] <= 40:
+            print("# %s %s: partition exit %d, check says %d: %s" % (os.path.basename(os.path.dirname(model)), words, code, said, (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
+
+
+tests = sorted(glob.glob(NODES + "/*/model.onnx"))
+if not ALL:
+    tests = rng.sample(tests, 120)
+with tempfile.TemporaryDirectory() as d:
+    for f in tests:
+        cuts = list(single_cuts(onnx.load(f, load_external_data=False)))
+        for cut in cuts if ALL else rng.sample(cuts, min(2, len(cuts))):
+            judge(d, f, ["--shard", cut])
+        judge(d, f, ["--random", rng.randrange(1000)])
+    for f in sorted(glob.glob(MODELS + "/*/model.onnx")):
+        cuts = list(single_cuts(onnx.load(f, load_external_data=False)))
+        for cut in rng.sample(cuts, min(40 if ALL else 2, len(cuts))):
+            judge(d, f, ["--shard", cut])
+        for _ in range(10 if ALL else 1):
+            judge(d, f, ["--random", rng.randrange(1000)])
+enough = DONE["cases"] > 100 and DONE["refused"] > 5
+name = "check says what partition refuses: %(cases)d models, %(refused)d refused" % DONE
+print("ok " + name if enough and not DONE["wrong"] else "not ok %s: %d differ" % (name, DONE["wrong"]))
+sys.exit(not enough or DONE["wrong"] > 0)
