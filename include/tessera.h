@@ -549,7 +549,12 @@ typedef struct tsr_rule {
         words; /* the row in words, a line for each thing; owned by the session until the next call */
     bool bodies; /* control flow: the nodes of its bodies are cut */
 } tsr_rule;
-/* The i-th row; false past the end. Rows are ordered by operator, then by domain and opset. */
+/* Adds rows for operators of one's own, for everything that the session does from now on: a line each, as `tessera rules` prints
+ * them: "Twice my.ops 1 [A*] -> [A*]"; # begins a comment. All or none are taken. An operator that has a rule keeps it.
+ * TSR_MALFORMED: a line is no row (finding rule-text). Of the clauses red, rep, blk, gen, drop, shape, once and attr are known. */
+TSR_API tsr_status tsr_rules_add(tsr_session *s, const char *rows);
+TSR_API tsr_status tsr_rules_read(tsr_session *s, const char *path); /* the same from a file */
+/* The i-th row of the table; false past the end. Rows are ordered by operator, then by domain and opset. */
 TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
 
 typedef struct tsr_shapes_summary {

@@ -367,6 +367,7 @@ enum result {
     RESULT_EDITS,
     RESULT_PLAN,
     RESULT_SIMULATION,
+    RESULT_USER_RULES, // stays until the session ends
     RESULT_COUNT
 };
 
@@ -387,6 +388,7 @@ struct tsr_session {
     void *progress_data;
     atomic_bool cancelled; // set by other threads and by signal handlers
     struct arena results[RESULT_COUNT];
+    void *user_rules;                                  // of rules: rows that a user has added
     void *engine;                                      // of runtime: made at first use
     void (*engine_free)(tsr_session *s, void *engine); // called by tsr_session_free
 };

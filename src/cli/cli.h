@@ -33,6 +33,11 @@ struct option {
     {                                                                                              \
         NULL, NULL, NULL                                                                           \
     }
+// Row of the commands that ask the rules; the file is read before the command begins.
+#define RULES_OPTION                                                                               \
+    {                                                                                              \
+        "--rules", "FILE", "rows for operators of your own, as `tessera rules` prints them"        \
+    }
 // Rows of the commands that take inputs; cli_inputs reads them. Then those of all that execute something;
 // cli_read_run_options reads them.
 // clang-format off

@@ -160,6 +160,7 @@ static const struct option options[] = {
     {"--script", "FILE",
      "one edit per line, the same words; # begins a comment; or a plan of plan --plan"},
     {"--copy-data", NULL, "bring external data along into OUT's folder"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

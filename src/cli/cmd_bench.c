@@ -147,6 +147,7 @@ static const struct option options_table[] = {
     INPUT_OPTIONS,
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

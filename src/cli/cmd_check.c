@@ -144,6 +144,7 @@ static int run(struct cli *c)
 static const struct option options[] = {
     {"--config", "NAME", "only this configuration (default: all)"},
     {"--sarif", NULL, "findings as a SARIF 2.1.0 document, for code-scanning tools"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

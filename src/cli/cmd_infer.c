@@ -22,6 +22,7 @@ static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
     {"--config", "NAME", "configuration to complete (needed if the model has several)"},
     {"--propagate", NULL, "let shardings go backwards and sideways too, to the nodes before"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

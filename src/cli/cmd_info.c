@@ -340,6 +340,7 @@ static int run(struct cli *c)
 static const struct option options[] = {
     {"--notation", "NAME",
      "of shardings: tiles ({2,1:0,1}, the default), mesh (S0,R@2x2) or sets (({0},{})@2x2)"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

@@ -80,6 +80,7 @@ static const struct option options_table[] = {
     {"--state", "PAST=PRESENT",
      "an output that is the input of the next run and stays on its devices (repeatable)"},
     {"--strict", NULL, "fail (exit 5) where a node that was meant to be cut is not"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

@@ -519,6 +519,7 @@ static const struct option options_table[] = {
     {"--steps", "N", "runs of it for each run of MODEL (default 1)"},
     {"--compare", NULL,
      "plan --compare A B: cost, memory and nodes that differ between two such files"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

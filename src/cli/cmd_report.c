@@ -133,6 +133,7 @@ static const struct option options_table[] = {
     {"--plan", "FILE", "the shardings of a plan, as plan --plan has written it"},
     {"--trace", "FILE", "what a run was seen to do, from run --trace"},
     {"-o", "FILE", "the page"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

@@ -130,6 +130,7 @@ static const struct option options_table[] = {
      "write the outputs there: .npz, .npy (one), or a folder of .pb files"},
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

@@ -53,6 +53,7 @@ static int run(struct cli *c)
 static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
     {"--dim", "NAME=SIZE", "size of a symbolic dimension; may be repeated"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

@@ -191,6 +191,7 @@ static const struct option options_table[] = {
     {"--config", "NAME", "configuration of the model (needed if it has several)"},
     {"--requests", "N", "runs that follow one another through the devices (default 1)"},
     {"--trace", "FILE", "write the timeline for Perfetto or chrome://tracing"},
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

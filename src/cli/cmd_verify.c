@@ -225,6 +225,7 @@ static const struct option options_table[] = {
     {"--seed", "S", "of the first random way (default 0); the next ones are S + 1, S + 2, ..."},
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    RULES_OPTION,
     END_OF_OPTIONS,
 };
 

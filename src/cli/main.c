@@ -122,6 +122,19 @@ static void show_progress(void *data, const char *what, uint64_t done, uint64_t 
     fflush(stderr);
 }
 
+// Files of --rules, before anything asks for a rule; 0, or the code of one that cannot be read.
+static int read_rules(struct cli *c)
+{
+    for (size_t i = 0; i < c->n_given; i++) {
+        if (strcmp(c->given[i].option->name, "--rules") != 0)
+            continue;
+        tsr_status status = tsr_rules_read(c->session, c->given[i].value);
+        if (status != TSR_OK)
+            return cli_finish(c, status);
+    }
+    return 0;
+}
+
 static int run_command(struct cli *c, int argc, char **argv)
 {
     tsr_session_options options = {.size = sizeof options, .progress_data = c};
@@ -137,6 +150,8 @@ static int run_command(struct cli *c, int argc, char **argv)
     } else {
         int parsed = parse(c, argc, argv);
         code = parsed ? parsed - 1000 : cli_guard(c);
+        if (!code && !parsed)
+            code = read_rules(c);
         if (!code && !parsed)
             code = c->command->run(c);
     }

@@ -419,6 +419,8 @@ static void list_replicated(struct arena *a, const struct manifest *m, tsr_parti
 
 static bool is_cut(const struct node_flow *nf)
 {
+    if (nf->told)
+        return true;
     for (int f = 0; nf->place.rule && f < nf->place.rule->n_factors; f++)
         if (nf->place.cuts[f] > 1)
             return true;

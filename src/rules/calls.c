@@ -54,7 +54,7 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
     for (const tsr_node *n = tsr_graph_first(body); n; n = tsr_node_next(n)) {
         struct str domain = tsr__node_domain_str(n);
         int64_t from = tsr__node_opset(n), to = tsr__graph_opset(place, domain);
-        bool row = tsr__row_find(tsr__node_op_str(n), domain, from) != NULL;
+        bool row = tsr__row_of_node(n) != NULL;
         if (to && !(tsr__node_function(n) && !row) &&
             !tsr__version_fits(tsr__node_op_str(n), domain, from, to))
             return "the function imports another version of an operator that has changed";
@@ -85,7 +85,7 @@ bool tsr__is_call(const tsr_node *n, const char **whole)
 {
     tsr_function *f = tsr__node_function(n);
     *whole = NULL;
-    if (!f || tsr__row_find(tsr__node_op_str(n), tsr__node_domain_str(n), tsr__node_opset(n)))
+    if (!f || tsr__row_of_node(n))
         return false;
     const tsr_graph *g = tsr_function_graph(f);
     if (tsr_node_input_count(n) > tsr_graph_input_count(g) ||

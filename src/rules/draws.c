@@ -31,8 +31,7 @@ static bool graph_draws(const tsr_graph *g, int *left)
 // ends them too.
 static bool draws_within(const tsr_node *n, int *left)
 {
-    const struct op_row *row =
-        tsr__row_find(tsr__node_op_str(n), tsr__node_domain_str(n), tsr__node_opset(n));
+    const struct op_row *row = tsr__row_of_node(n);
     if (row && row->single && !has_seed(n) &&
         !(row->single_switch && tsr__node_input_is_off(n, (size_t)row->single_switch)))
         return true;

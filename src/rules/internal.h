@@ -122,7 +122,11 @@ extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
 const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n);
-const struct op_row *tsr__row_find(struct str op, struct str domain, int64_t opset);
+const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset);
+// The same, rows that the user has added to the session coming first (user_rules.c).
+const struct op_row *tsr__row_find(const tsr_session *s, struct str op, struct str domain,
+                                   int64_t opset);
+const struct op_row *tsr__row_of_node(const tsr_node *n);
 
 // Input `at` is absent, or a constant that says false (draws.c).
 bool tsr__node_input_is_off(const tsr_node *n, size_t at);

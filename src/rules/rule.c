@@ -737,6 +737,17 @@ static const struct rule *whole_rule(struct arena *a, const char *why)
     return r;
 }
 
+static const struct rule *open_rule(struct arena *a)
+{
+    struct rule *r = ARENA_NEW(a, struct rule);
+    if (r) {
+        r->whole = "there is no rule for this operator (of this opset): give all its tensors "
+                   "shardings, or a rule (--rules)";
+        r->open = true;
+    }
+    return r;
+}
+
 // The same of a node that may draw random numbers; those with a seed are the same everywhere.
 static const struct rule *single_rule(struct arena *a, const tsr_node *n, const char *why)
 {
@@ -825,7 +836,7 @@ const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct
     if (!row && tsr__is_call(n, &why))
         return single_rule(a, n, why ? why : "calls in calls are too deep");
     if (!row)
-        return whole_rule(a, "there is no rule for this operator (of this opset) yet");
+        return open_rule(a);
     if (row->whole)
         return single_rule(a, n, row->whole);
     return derived(a, n, s, row, row->derive);

@@ -168,7 +168,8 @@ struct rule {
     const struct rule_trim *trims;
     int n_trims;
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
-    bool single;       // gives something else each time it runs: only one device may run it
+    bool open;   // there is no row for the operator: shardings of all its tensors are the rule
+    bool single; // gives something else each time it runs: only one device may run it
 };
 
 // The rule of a node, never NULL unless out of memory: an operator without a row, a node with

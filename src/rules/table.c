@@ -725,7 +725,7 @@ static const struct op_row *find_row(struct str op, struct str domain, int64_t o
     return found;
 }
 
-const struct op_row *tsr__row_find(struct str op, struct str domain, int64_t opset)
+const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset)
 {
     return find_row(op, domain, opset);
 }
@@ -742,7 +742,7 @@ const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n)
     struct str text = {(const char *)&key, sizeof(key)};
     const struct op_row *row = tsr__map_get(s->rows, text);
     if (!row) {
-        row = find_row(op, domain, key.opset);
+        row = tsr__row_find(tsr_model_session(s->model), op, domain, key.opset);
         text = tsr__arena_str(s->arena, text);
         void **slot = text.p ? tsr__map_at(s->rows, text) : NULL;
         if (slot)

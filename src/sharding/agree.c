@@ -176,6 +176,8 @@ bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, co
     a.rule = tsr__rule_of(scratch, n, shapes);
     if (!a.rule)
         return false;
+    if (a.rule->open)
+        return true; // whether it is cut as told, the flow sees
     if (a.rule->whole) {
         report_uncut(&a, NULL, a.rule->whole);
         return true;

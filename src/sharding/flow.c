@@ -407,6 +407,56 @@ static bool place_rule(struct step *s, const struct rule *r)
     return !s->w->scratch.failed && tsr__solve_result(&v, s->w->arena, &s->nf->place);
 }
 
+// ---- a node without a rule
+// ----------------------------------------------------------------------------
+
+// Every tensor of the node has a spec.
+static bool all_explicit(const struct step *s)
+{
+    for (size_t i = 0; i < s->n_in; i++)
+        if (slot(s, false, i) && !s->in[i])
+            return false;
+    for (size_t i = 0; i < s->n_out; i++)
+        if (slot(s, true, i) && !s->out[i])
+            return false;
+    return s->n_in + s->n_out > 0;
+}
+
+// Every device of the placement holds one shard of the tensor, and no other device holds any.
+static bool one_each(const struct step *s, const struct tile_layout *l)
+{
+    const struct placement *p = &s->nf->place;
+    if (l->first[l->n_shards] != (int64_t)p->n_devices)
+        return false;
+    for (size_t i = 0; i < p->n_devices; i++)
+        if (!tsr__layout_has_device(l, p->devices[i]))
+            return false;
+    return true;
+}
+
+// The shardings of all its tensors are the rule: each device runs the node on its shards of the inputs and has its shards of
+// the outputs. That this is right is the user's word.
+static bool place_told(struct step *s, const char *whole)
+{
+    static const char apart[] =
+        "without a rule, each of its devices must hold one shard of every tensor";
+    if (!place_whole(s, whole, false))
+        return false;
+    bool fits = true;
+    for (size_t i = 0; i < s->n_in; i++)
+        fits = fits && (!s->in[i] || one_each(s, s->in[i]));
+    for (size_t i = 0; i < s->n_out; i++)
+        fits = fits && (!s->out[i] || one_each(s, s->out[i]));
+    if (!fits) {
+        not_cut(s, apart);
+        return true;
+    }
+    s->nf->told = true;
+    memcpy(s->nf->inputs, s->in, s->n_in * sizeof(*s->in));
+    memcpy(s->nf->outputs, s->out, s->n_out * sizeof(*s->out));
+    return true;
+}
+
 // ---- a node with two rules
 // ----------------------------------------------------------------------------
 
@@ -499,7 +549,7 @@ static void mention_twice(const struct step *s)
 {
     const struct placement *p = &s->nf->place;
     int64_t parts = 1;
-    if (!(s->w->say & SAY_TWICE) || !s->explicit_cut || s->nf->replicated)
+    if (!(s->w->say & SAY_TWICE) || !s->explicit_cut || s->nf->replicated || s->nf->told)
         return;
     for (int f = 0; f < p->rule->n_factors; f++)
         parts *= p->cuts[f];
@@ -702,6 +752,8 @@ static bool follow(struct step *s)
             s, "a list that it makes is needed in another place, and lists do not move");
     } else if (whole && tsr__control_of(s->node, &control)) {
         ok = place_whole(s, whole, false) && place_bodies(s, whole);
+    } else if (r->open && s->explicit_cut && all_explicit(s)) {
+        ok = place_told(s, whole);
     } else if (whole) {
         if (s->explicit_cut)
             not_cut(s, whole);

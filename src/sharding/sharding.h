@@ -144,6 +144,7 @@ struct node_flow {
     enum combine combine;
     bool delayed; // the groups do not combine what it gives: a reader takes the parts (delay.c)
     const bool *pending;    // by input: it takes the parts of a sum; NULL: of none
+    bool told;              // no rule: it is cut as the shardings of all its tensors say
     const char *replicated; // not NULL: was meant to be cut and is not, and why
     bool
         held_whole; // runs whole whatever its specs say, because a list that it makes or reads does not move

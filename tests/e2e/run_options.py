@@ -165,6 +165,21 @@ def own_operators(d):
         good("run", parts, "--inputs", d + "/x.npy", "--ort-ops", USER_OPS, "--outputs", d + "/z.npy")
         assert np.allclose(np.load(d + "/z.npy"), want, atol=1e-4), edits
         assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy")
+    told = HALVES + ["--shard", "middle:a={1,2:0,1}", "--shard", "middle:b={1,2:0,1}"]  # all its tensors: cut as told
+    ruled = HALVES + ["--shard", "middle:a={1,2:0,1}"]  # one of them, and a rule for the rest
+    open(d + "/rules.txt", "w").write("# mine\nTwice  test.ops  1  [A*] -> [A*]\n")
+    for edits, more in ((told, []), (ruled, ["--rules", d + "/rules.txt"])):
+        parts = cut(d, m, "c:2", *edits)
+        good("partition", d + "/cut.onnx", "-o", parts, "--force", "--strict", *more)
+        assert json.loads(good("partition", d + "/cut.onnx", "-o", parts, "--force", "--json", *more))["cut_nodes"] == 3, edits
+        assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy", *more)
+        assert "not-cut-here" not in good("check", d + "/cut.onnx", "--json", *more)
+    rc, _, err = tessera("partition", d + "/cut.onnx", "-o", parts, "--force", "--strict")
+    assert rc == 5 and "--rules" in err, (rc, err)  # without the rule
+    for wrong in ("Twice test.ops 1", "Twice test.ops x [A*] -> [A*]", "Twice test.ops 1 [A* -> [A*]", "MatMul ai.onnx 1 [A*] -> [A*]", "Twice test.ops 1 [A* r] -> [A* 1]; stat r"):
+        open(d + "/wrong.txt", "w").write(wrong)
+        rc, _, err = tessera("check", m, "--rules", d + "/wrong.txt")
+        assert rc == 3 and "rule-text" in err and "line 1" in err, (rc, err)
     rc, _, err = tessera("run", parts, "--ort-ops", d + "/none.so")
     assert rc == 7 and "ort-ops" in err, (rc, err)
 

@@ -308,10 +308,14 @@ static void test_whole_with_reasons(void **state)
     struct bench *b = *state;
     tsr_value *x = input(b, "x", "3 4"), *y = input(b, "y", "5");
     tsr_value *open = tsr_graph_add_input(b->graph, "open");
-    assert_string_equal(rule_text(b, node(b, "Frob", x, NULL, "a")),
-                        "whole: there is no rule for this operator (of this opset) yet");
-    assert_string_equal(rule_text(b, node(b, "Gelu", x, NULL, "a2")),
-                        "whole: there is no rule for this operator (of this opset) yet");
+    assert_string_equal(
+        rule_text(b, node(b, "Frob", x, NULL, "a")),
+        "whole: there is no rule for this operator (of this opset): give all its tensors "
+        "shardings, or a rule (--rules)");
+    assert_string_equal(
+        rule_text(b, node(b, "Gelu", x, NULL, "a2")),
+        "whole: there is no rule for this operator (of this opset): give all its tensors "
+        "shardings, or a rule (--rules)");
     assert_string_equal(rule_text(b, node(b, "Add", x, y, "c")),
                         "whole: the sizes of the tensors do not fit together");
     assert_string_equal(rule_text(b, node(b, "Relu", open, NULL, "d")),
@@ -448,6 +452,40 @@ static void test_versions_fit(void **state)
                      (int)cases[i].to);
 }
 
+static void test_rows_of_the_user(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = tsr_graph_add_input(b->graph, "x");
+    const char *y = "y";
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, (tsr_dim[]){{8, ""}, {6, ""}}), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(b->model, "my", 3), TSR_OK);
+    tsr_node *n = tsr_graph_add_node(b->graph, "my", "Rows", "r", &x, 1, &y, 1);
+    const struct rule *r = tsr__rule_of(&b->arena, n, tsr__shapes_new(&b->arena, b->model));
+    assert_true(r->open && r->whole);
+
+    // one line is wrong: none is taken
+    assert_int_equal(tsr_rules_add(b->session, "Rows my 1 [m k] -> [m]; red k:sum\nRows my 2 [m"),
+                     TSR_MALFORMED);
+    tsr_finding f = tsr_finding_at(b->session, 0);
+    assert_string_equal(f.code, "rule-text");
+    assert_non_null(strstr(f.message, "line 2"));
+    assert_true(tsr__rule_of(&b->arena, n, tsr__shapes_new(&b->arena, b->model))->open);
+
+    assert_int_equal(tsr_rules_add(b->session, "# two versions\n\nRows my 1 whole: it is old\n"
+                                               "Rows my 2 [m k] -> [m]; red k:sum\n"
+                                               "Rows my 4 whole: it is new\n"),
+                     TSR_OK);
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    r = tsr__rule_of(&b->arena, n, s);
+    assert_null(r->whole);
+    assert_int_equal(r->n_factors, 2);
+    assert_int_equal(tsr__shapes_of(s, tsr_node_output(n, 0)).rank, 1);
+    assert_int_equal(tsr__shapes_of(s, tsr_node_output(n, 0)).dims[0].value, 8);
+    assert_int_equal(tsr_rules_add(b->session, "Add ai.onnx 1 [A*],[A*] -> [A*]"), TSR_MALFORMED);
+    assert_int_equal(tsr_rules_add(b->session, "Own my 1 [m^] -> [m]; win 0 0 m 4 2 2 0 2"),
+                     TSR_MALFORMED);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -464,6 +502,7 @@ int main(void)
         TEST(test_versions_fit),
         TEST(test_reshape_factors),
         TEST(test_values_are_followed),
+        TEST(test_rows_of_the_user),
     };
     return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
 }

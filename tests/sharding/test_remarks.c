@@ -72,8 +72,18 @@ static void test_output_that_cannot_be_cut(void **state)
     shard(&s, z, z, "{2,1:0,1}");
     check(b, s.model, "not-cut-here", 1);
     tsr_finding_clear(b->session);
-    shard(&s, z, s.y, "{2,1:0,1}"); // said once, not by both views
+    shard(&s, z, s.y, "{2,1:2,3}"); // on other devices
     check(b, s.model, "not-cut-here", 1);
+    shard(&s, z, s.y, "{2,1:0,1}"); // all its tensors have shardings: cut as told
+    tsr_finding_clear(b->session);
+    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
+    assert_int_equal(findings(b, "not-cut-here"), 0);
+    tsr_value *scan =
+        after(&s, "CumSum", z, "t"); // a rule that says no: said once, not by both views
+    shard(&s, scan, z, "{2,1:0,1}");
+    shard(&s, scan, scan, "{2,1:0,1}");
+    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
+    assert_int_equal(findings(b, "not-cut-here"), 1);
     tsr_model_free(s.model);
 }
 
