@@ -762,6 +762,9 @@ typedef struct tsr_partition_options {
      * Runtime with NCCL have them, for all ranks and parts of one size; what they cannot do is TSR_UNSUPPORTED, with a finding
      * for each such communication. tsr_run does not run such a partition. */
     const char *dialect;
+    /* NULL: rank files and manifest alone. "wrapped": beside them model.onnx, whose one node runs the partition in any ONNX Runtime
+     * that has registered libtessera_ops.so; inputs and outputs are tensors, and states are not kept (TSR_UNSUPPORTED else). */
+    const char *layout;
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */

@@ -29,6 +29,13 @@ struct manifest_device {
     size_t n_data;
     int64_t weights, weight_bytes; // elements and bytes that this rank holds
 };
+// A partition that is run by one node of a model beside it (--layout wrapped): that model, its operator, and a small file whose
+// place in memory leads the operator to the folder.
+#define WRAPPED_MODEL  "model.onnx"
+#define WRAPPED_MARK   "wrapped.id"
+#define WRAPPED_DOMAIN "ai.tessera.run"
+#define WRAPPED_OP     "Partition"
+
 // An input or output of the whole model.
 struct manifest_port {
     const char *name, *type, *sharding; // type as tsr_dtype_name; sharding in the compact notation

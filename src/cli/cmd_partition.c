@@ -34,9 +34,24 @@ static size_t values(const struct cli *c, const char *name, const char **list)
     return n;
 }
 
+// Loads the model; with --devices it is planned for them first.
+static tsr_status prepare(struct cli *c, const struct planning *plan, const char **config,
+                          tsr_model **out)
+{
+    tsr_status status = tsr_model_load(c->session, c->arguments[0], out);
+    if (status != TSR_OK || !cli_value(c, "--devices"))
+        return status;
+    tsr_plan_summary planned = {.size = sizeof planned};
+    status = tsr_plan(*out, &plan->options, &planned);
+    if (status == TSR_OK)
+        *config = planned.config;
+    return status;
+}
+
 static int run(struct cli *c)
 {
     const char *folder = cli_value(c, "-o");
+    struct planning plan;
     tsr_partition_options options = {
         .size = sizeof options,
         .config = cli_value(c, "--config"),
@@ -44,25 +59,32 @@ static int run(struct cli *c)
         .strict = cli_flag(c, "--strict"),
         .dry_run = cli_flag(c, "--dry-run"),
         .dialect = cli_value(c, "--dialect"),
+        .layout = cli_value(c, "--layout"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *m = NULL;
     if (!folder && !options.dry_run)
         return cli_usage(c, "where to? give -o FOLDER");
+    int code = cli_planning(c, &plan);
+    if (code)
+        return code;
     const char **lists = calloc(2 * c->n_given + 1, sizeof *lists);
-    if (!lists)
+    if (!lists) {
+        cli_planning_end(&plan);
         return cli_finish(c, TSR_NOMEM);
+    }
     options.keep_cut = lists;
     options.n_keep_cut = values(c, "--keep-cut", lists);
     options.state = lists + c->n_given;
     options.n_state = values(c, "--state", lists + c->n_given);
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    tsr_status status = prepare(c, &plan, &options.config, &m);
     if (status == TSR_OK)
         status = tsr_partition(m, folder, &options, &summary);
-    int code = cli_finish(c, status);
+    code = cli_finish(c, status);
     if (status == TSR_OK)
         code = report(c, options.dry_run ? NULL : folder, &summary);
     tsr_model_free(m);
+    cli_planning_end(&plan);
     free(lists);
     return code;
 }
@@ -73,6 +95,10 @@ static const struct option options_table[] = {
     {"--dialect", "DOMAIN",
      "communication as ai.tessera (ours) or com.microsoft (builds of ONNX Runtime with NCCL) has "
      "it"},
+    PLAN_OPTIONS,
+    {"--layout", "wrapped",
+     "also model.onnx, whose one node runs the partition in any ONNX Runtime that has registered "
+     "libtessera_ops.so"},
     {"--dry-run", NULL, "write nothing: only say what would be written"},
     {"--force", NULL, "replace an existing folder"},
     {"--keep-cut", "NAME",

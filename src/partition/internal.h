@@ -152,6 +152,7 @@ struct plan {
     bool undigested;                   // benchmarks: data files without digests
     const struct partition_look *look; // not NULL: the parts are shown, not written
     bool microsoft;                    // communication as com.microsoft has it
+    const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
 };
@@ -199,6 +200,10 @@ struct item *tsr__shape_item(struct plan *p, struct item *it);
 struct form *tsr__plan_count(struct plan *p, struct form *from, const struct tile_layout *on,
                              struct device_group *group);
 tsr_value *tsr__part_count(struct part *t, const struct form *from, struct str name);
+// wrapped.c: whether a wrapped model can take and give what the whole one does; that model.
+tsr_status tsr__wrapped_check(struct plan *p);
+tsr_status tsr__wrapped_model(struct plan *p, const char *folder, tsr_model **out);
+
 // ports.c: inputs and outputs that are kept cut, and states.
 tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o) TSR_MUST_USE;
 // Where an input or output of the model lies. NULL: out of memory.

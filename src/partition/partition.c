@@ -3,7 +3,9 @@
 // or not at all.
 #include "internal.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 // ---- the configuration -------------------------------------------------------------------------
 
@@ -295,7 +297,7 @@ static tsr_status make_manifest(struct plan *p, const struct part *parts, struct
     make_collectives(p, m);
     make_replicated(p, m);
     m->devices = ARENA_ARRAY(p->arena, struct manifest_device, (size_t)p->n_ranks);
-    m->files = ARENA_ARRAY(p->arena, struct manifest_file, 2 * (size_t)p->n_ranks + 1);
+    m->files = ARENA_ARRAY(p->arena, struct manifest_file, 2 * (size_t)p->n_ranks + 3);
     for (int64_t r = 0; r < p->n_ranks && m->devices; r++)
         make_device(p, &parts[r], parts[r].uses_common, &m->devices[r]);
     return plan_status(p);
@@ -303,28 +305,53 @@ static tsr_status make_manifest(struct plan *p, const struct part *parts, struct
 
 // ---- files -------------------------------------------------------------------------------------
 
-static tsr_status write_part(struct plan *p, struct part *t, struct outfolder *o,
-                             struct manifest_file *f)
+// Writes a file of that name into the folder; size and digest go into its entry.
+static tsr_status write_bytes(struct plan *p, struct outfolder *o, const void *bytes, size_t n,
+                              struct manifest_file *f)
+{
+    struct str path = tsr__outfolder_path(o, p->arena, f->name);
+    struct outfile file;
+    struct sha256 digest;
+    tsr_status st = path.p ? tsr__out_open(p->session, path.p, &file) : TSR_NOMEM;
+    if (st != TSR_OK)
+        return st;
+    tsr__sha256_init(&digest);
+    file.digest = &digest;
+    tsr__out_write(&file, bytes, n);
+    st = tsr__out_commit(&file);
+    tsr__out_abort(&file);
+    tsr__sha256_hex(&digest, f->sha256);
+    f->bytes = n;
+    return st;
+}
+
+static tsr_status write_model(struct plan *p, tsr_model *m, struct outfolder *o,
+                              struct manifest_file *f)
 {
     void *bytes;
     size_t n;
-    tsr_status st = tsr_model_save_bytes(t->model, &bytes, &n);
+    tsr_status st = tsr_model_save_bytes(m, &bytes, &n);
     if (st != TSR_OK)
         return st;
-    struct str path = tsr__outfolder_path(o, p->arena, f->name);
-    struct outfile file;
-    st = path.p ? tsr__out_open(p->session, path.p, &file) : TSR_NOMEM;
-    if (st == TSR_OK) {
-        struct sha256 d;
-        tsr__sha256_init(&d);
-        file.digest = &d;
-        tsr__out_write(&file, bytes, n);
-        st = tsr__out_commit(&file);
-        tsr__out_abort(&file);
-        tsr__sha256_hex(&d, f->sha256);
-        f->bytes = t->file_bytes = n;
-    }
+    st = write_bytes(p, o, bytes, n, f);
     tsr_bytes_free(p->session, bytes, n);
+    return st;
+}
+
+// The model that runs the partition, and the file that leads it here.
+static tsr_status write_wrapped(struct plan *p, struct outfolder *o, struct manifest *m)
+{
+    tsr_model *model = NULL;
+    struct manifest_file *mark = &m->files[m->n_files++];
+    struct manifest_file *file = &m->files[m->n_files++];
+    mark->name = WRAPPED_MARK;
+    file->name = WRAPPED_MODEL;
+    tsr_status st = write_bytes(p, o, p->fingerprint, sizeof p->fingerprint - 1, mark);
+    if (st == TSR_OK)
+        st = tsr__wrapped_model(p, p->wrapped, &model);
+    if (st == TSR_OK)
+        st = write_model(p, model, o, file);
+    tsr_model_free(model);
     return st;
 }
 
@@ -341,7 +368,8 @@ static tsr_status write_files(struct plan *p, struct part *parts, struct outfold
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++) {
         struct manifest_file *f = &m->files[m->n_files++];
         f->name = m->devices[r].file;
-        st = write_part(p, &parts[r], o, f);
+        st = write_model(p, parts[r].model, o, f);
+        parts[r].file_bytes = f->bytes;
     }
     for (int64_t r = 0; r <= p->n_ranks && st == TSR_OK; r++) {
         if (!data[r].bytes)
@@ -351,6 +379,8 @@ static tsr_status write_files(struct plan *p, struct part *parts, struct outfold
         f->bytes = data[r].bytes;
         memcpy(f->sha256, data[r].sha256, sizeof(f->sha256));
     }
+    if (st == TSR_OK && p->wrapped)
+        st = write_wrapped(p, o, m);
     if (st != TSR_OK)
         return st;
     qsort(m->files, m->n_files, sizeof(*m->files), by_name);
@@ -516,6 +546,30 @@ static tsr_status refuse_dialect(const tsr_model *m, const char *dialect)
     return TSR_UNSUPPORTED;
 }
 
+static tsr_status refuse_layout(const tsr_model *m, const char *layout)
+{
+    struct place at = PLACE_NONE;
+    tsr__diag(tsr_model_session(m), DIAG_partition_layout, &at, "wrapped is one",
+              "no layout '%s' is known", layout);
+    return TSR_UNSUPPORTED;
+}
+
+// The folder is written into the wrapped model as it will be found: from the root.
+static tsr_status choose_layout(const tsr_model *m, const char *layout, const char *folder,
+                                struct plan *plan)
+{
+    if (strcmp(layout, "wrapped") != 0)
+        return refuse_layout(m, layout);
+    char here[PATH_MAX];
+    bool relative = folder && folder[0] != '/';
+    if (relative && !getcwd(here, sizeof here))
+        here[0] = 0;
+    plan->wrapped = relative ? tsr__arena_printf(plan->arena, "%s/%s", here, folder).p : folder;
+    if (!folder)
+        plan->wrapped = "";
+    return plan->wrapped ? TSR_OK : TSR_NOMEM;
+}
+
 static tsr_status show_parts(const struct plan *p, const struct part *parts)
 {
     struct partition_part *list = ARENA_ARRAY(p->arena, struct partition_part, (size_t)p->n_ranks);
@@ -537,6 +591,8 @@ static tsr_status partition_with(struct plan *p, const char *folder,
         st = model_digest(p);
     if (st == TSR_OK)
         st = tsr__plan_ports(p, options);
+    if (st == TSR_OK && p->wrapped)
+        st = tsr__wrapped_check(p);
     if (st == TSR_OK)
         st = tsr__plan_build(p);
     if (st == TSR_OK)
@@ -579,6 +635,8 @@ static tsr_status cut(tsr_model *m, const char *folder, const tsr_partition_opti
     plan.microsoft = given.dialect && strcmp(given.dialect, COMM_DOMAIN) != 0;
     tsr_model *inlined = NULL;
     st = plan.microsoft ? refuse_dialect(m, given.dialect) : TSR_OK;
+    if (st == TSR_OK && given.layout)
+        st = choose_layout(m, given.layout, folder, &plan);
     if (st == TSR_OK)
         st = inline_calls(m, &inlined, &config);
     if (st == TSR_OK)

@@ -44,15 +44,21 @@ static void library_path(void *handle, const char *path, char *out, size_t n)
     snprintf(out, n, "%s", path ? path : loader_names[0]);
 }
 
+static const OrtApiBase *base_of(void *handle)
+{
+    void *symbol = dlsym(handle, "OrtGetApiBase");
+    const OrtApiBase *(*get_base)(void);
+    if (!symbol)
+        return NULL;
+    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function
+    return get_base();
+}
+
 // The table of functions; a finding says why there is none.
-static tsr_status open_api(tsr_session *s, void *handle, struct engine *e)
+static tsr_status open_api(tsr_session *s, const OrtApiBase *base, struct engine *e)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(e->path);
-    void *symbol = dlsym(handle, "OrtGetApiBase");
-    const OrtApiBase *(*get_base)(void);
-    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function
-    const OrtApiBase *base = symbol ? get_base() : NULL;
     if (!base) {
         tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "this library is not ONNX Runtime");
         return TSR_ENGINE;
@@ -122,11 +128,27 @@ static tsr_status engine_open(tsr_session *s, struct engine *e, const char *path
         return TSR_ENGINE;
     }
     library_path(handle, path, e->path, sizeof e->path);
-    tsr_status st = open_api(s, handle, e);
+    tsr_status st = open_api(s, base_of(handle), e);
     if (st == TSR_OK)
         st = open_env(s, e);
     if (st != TSR_OK)
         e->api = NULL; // another library may be tried
+    return st;
+}
+
+tsr_status tsr__engine_adopt(tsr_session *s, const OrtApiBase *base)
+{
+    struct engine *e = tsr__engine_state(s);
+    if (!e)
+        return TSR_NOMEM;
+    if (e->api)
+        return TSR_OK;
+    snprintf(e->path, sizeof e->path, "%s", "(that of this process)");
+    tsr_status st = open_api(s, base, e);
+    if (st == TSR_OK)
+        st = open_env(s, e);
+    if (st != TSR_OK)
+        e->api = NULL;
     return st;
 }
 

@@ -37,6 +37,8 @@ struct engine {
     bool domain_known; // under `first`
 };
 
+// Takes the ONNX Runtime that has already been loaded by somebody else, instead of opening one.
+tsr_status tsr__engine_adopt(tsr_session *s, const OrtApiBase *base);
 // The engine of the session, opened with the defaults if it is not yet.
 tsr_status tsr__engine(tsr_session *s, struct engine **out);
 // The same, perhaps not opened: for what else it holds. NULL: out of memory.
@@ -234,6 +236,9 @@ OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const stru
 // Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
 // kind that no set holds.
 tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                            OrtStatus **failed);
+// The same, but numbers are borrowed: v must live as long as the set.
+tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
                             OrtStatus **failed);
 
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------

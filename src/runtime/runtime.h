@@ -9,6 +9,14 @@
 
 #define RUN_TOKEN_OUTPUT "ai.tessera.token.out" // output of a rank's graph that is no result
 
+// ---- a partition as one operator of a stock ONNX Runtime (wrapped.c; the plug-in registers it)
+
+struct OrtApiBase;
+struct OrtStatus;
+struct OrtSessionOptions;
+struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
+                                   struct OrtSessionOptions *options);
+
 // ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
 
 #define MEASURE_POINTS 6 // sizes at which a collective is timed

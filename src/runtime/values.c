@@ -167,8 +167,12 @@ static tsr_status take_texts(const struct engine *e, const OrtValue *v, const ch
     return st;
 }
 
+// Puts a tensor of numbers into a set: a copy of its bytes, or the bytes where they lie.
+typedef tsr_status (*put_fn)(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+                             const int64_t *dims, const void *bytes);
+
 static tsr_status take_tensor(const struct engine *e, OrtValue *v, const char *name,
-                              tsr_tensors *to, OrtStatus **failed)
+                              tsr_tensors *to, put_fn put, OrtStatus **failed)
 {
     struct seen x = {0};
     void *data = NULL;
@@ -180,8 +184,9 @@ static tsr_status take_tensor(const struct engine *e, OrtValue *v, const char *n
     if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
         return TSR_ENGINE;
     *failed = e->api->GetTensorMutableData(v, &data);
-    return *failed ? TSR_ENGINE
-                   : tsr_tensors_put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
+    if (*failed)
+        return TSR_ENGINE;
+    return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
 static tsr_status take_sequence(const struct engine *e, OrtValue *v, const char *name,
@@ -200,7 +205,8 @@ static tsr_status take_sequence(const struct engine *e, OrtValue *v, const char 
         int is_tensor = 0;
         if (!*failed)
             *failed = e->api->IsTensor(one, &is_tensor);
-        st = *failed || !is_tensor ? TSR_ENGINE : take_tensor(e, one, label, list, failed);
+        st = *failed || !is_tensor ? TSR_ENGINE
+                                   : take_tensor(e, one, label, list, tsr_tensors_put, failed);
         if (one)
             e->api->ReleaseValue(one);
     }
@@ -209,8 +215,8 @@ static tsr_status take_sequence(const struct engine *e, OrtValue *v, const char 
     return st;
 }
 
-tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                            OrtStatus **failed)
+static tsr_status take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                       put_fn put, OrtStatus **failed)
 {
     int kind = 0, has = 1;
     *failed = v ? e->api->HasValue(v, &has) : NULL;
@@ -220,7 +226,19 @@ tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *nam
         *failed = e->api->GetValueType(v, &kind);
     if (*failed)
         return TSR_ENGINE;
-    return kind == ORT_SEQUENCE ? take_sequence(e, v, name, to, failed)
-           : kind == ORT_TENSOR ? take_tensor(e, v, name, to, failed)
-                                : TSR_ENGINE;
+    if (kind == ORT_SEQUENCE)
+        return take_sequence(e, v, name, to, failed);
+    return kind == ORT_TENSOR ? take_tensor(e, v, name, to, put, failed) : TSR_ENGINE;
+}
+
+tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                            OrtStatus **failed)
+{
+    return take(e, v, name, to, tsr_tensors_put, failed);
+}
+
+tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+                            OrtStatus **failed)
+{
+    return take(e, v, name, to, tsr_tensors_borrow, failed);
 }

@@ -6,6 +6,7 @@
 // and `tessera.size` for several ranks as threads of one process (`tessera.job` tells jobs apart). The process has one
 // place in an MPI job, so this file, alone of all, has state: made at the first registration, kept to the end.
 #include "ops/ops.h"
+#include "runtime/runtime.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -134,5 +135,6 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
     pthread_mutex_lock(&lock);
     struct endpoint *e = find_place(api, options, why, sizeof why);
     pthread_mutex_unlock(&lock);
-    return tsr__ops_add(api, minor, options, e, why, &o);
+    OrtStatus *st = tsr__ops_add(api, minor, options, e, why, &o);
+    return st ? st : tsr__wrapped_add(base, options);
 }

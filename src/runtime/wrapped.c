@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// wrapped.c - a whole partition as one operator of a stock ONNX Runtime: `Partition` of the domain ai.tessera.run.
+//
+// A model that was written with --layout wrapped has this one node: the inputs and outputs of the whole model, and in front
+// of them a constant whose bytes lie in a file of the partition. ONNX Runtime maps that file, so the constant's address leads
+// to the folder, wherever it was moved to; a custom operator learns the path of its model in no other way. Where the constant
+// was copied, the folder that the partition was written to is taken.
+//
+// The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node. They are opened by the first
+// run, stay for the kernel's life, and are opened anew after a run that failed.
+#include "runtime/internal.h"
+#include "runtime/runtime.h"
+#include "bundle/bundle.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#define VARIADIC   2 // of GetInputCharacteristic
+#define ERROR_TEXT 2000
+
+struct wrapped_op {
+    OrtCustomOp ort; // first
+    const OrtApiBase *base;
+    OrtCustomOpDomain *domain;
+};
+
+// One kernel: a node of one session of the host.
+struct wrapped {
+    const OrtApi *api;
+    const OrtApiBase *base;
+    char written_to[PATH_MAX]; // the folder at the time of writing; "": not told
+    pthread_mutex_t lock;      // a session of the host may be run by several threads
+    tsr_session *session;
+    tsr_job *job; // NULL: to be opened
+    struct arena arena;
+    struct bundle bundle; // open while there is a job
+};
+
+// ---- the folder --------------------------------------------------------------------------------
+
+// The folder of the mapped file that holds this address, "/a/b" of "/a/b/wrapped.id"; false: it lies in no such file.
+static bool folder_at(const void *address, char *out, size_t n)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[PATH_MAX + 200];
+    bool found = false;
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        unsigned long long start, stop;
+        if (sscanf(line, "%llx-%llx", &start, &stop) != 2)
+            continue;
+        uintptr_t at = (uintptr_t)address;
+        char *path = strchr(line, '/'), *name = path ? strrchr(path, '/') : NULL;
+        if (at < start || at >= stop || !name || strcmp(name, "/" WRAPPED_MARK "\n") != 0)
+            continue;
+        *name = 0;
+        found = (size_t)snprintf(out, n, "%s", path) < n;
+    }
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+// ---- errors ------------------------------------------------------------------------------------
+
+// What the session found, as the engine's status; the findings are forgotten.
+static OrtStatus *failed(struct wrapped *w, tsr_status status)
+{
+    char text[ERROR_TEXT];
+    size_t at = (size_t)snprintf(text, sizeof text, "Tessera: %s", tsr_status_text(status));
+    for (size_t i = 0; i < tsr_finding_count(w->session); i++) {
+        if (tsr_finding_at(w->session, i).severity != TSR_ERROR || at >= sizeof text)
+            continue;
+        int added = snprintf(text + at, sizeof text - at, "\n%s", tsr_finding_text(w->session, i));
+        at += added > 0 ? (size_t)added : 0;
+    }
+    tsr_finding_clear(w->session);
+    return w->api->CreateStatus(ORT_FAIL, text);
+}
+
+static void close_job(struct wrapped *w)
+{
+    tsr_job_close(w->job);
+    if (w->job)
+        tsr__bundle_close(&w->bundle);
+    w->job = NULL;
+    tsr__arena_free(&w->arena);
+}
+
+static tsr_status open_job(struct wrapped *w, const void *mark)
+{
+    char folder[PATH_MAX];
+    const char *path = folder_at(mark, folder, sizeof folder) ? folder : w->written_to;
+    tsr_run_options options = {.size = sizeof options, .transport = "threads"};
+    tsr_status st = tsr__engine_adopt(w->session, w->base);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__bundle_open(w->session, &w->arena, path, &w->bundle);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_job_open(w->session, path, &options, &w->job);
+    if (st != TSR_OK)
+        tsr__bundle_close(&w->bundle);
+    return st;
+}
+
+// ---- a run -------------------------------------------------------------------------------------
+
+// The inputs of the node behind the mark, under the names that the manifest has, in its order.
+static tsr_status read_inputs(struct wrapped *w, OrtKernelContext *context, tsr_tensors *to,
+                              OrtStatus **error)
+{
+    const struct manifest *m = &w->bundle.manifest;
+    struct engine *e = w->session->engine;
+    for (size_t i = 0; i < m->n_inputs; i++) {
+        const OrtValue *value = NULL;
+        *error = w->api->KernelContext_GetInput(context, i + 1, &value);
+        if (*error)
+            return TSR_ENGINE;
+        tsr_status st =
+            tsr__engine_view(e, (OrtValue *)(uintptr_t)value, m->inputs[i].name, to, error);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static OrtStatus *give_texts(struct wrapped *w, const struct tensor *t, OrtValue *to)
+{
+    for (int64_t i = 0; i < tsr__tensor_elements(t); i++) {
+        struct str text = tsr__tensor_text(t, i);
+        char *at = NULL;
+        TRY(w->api->GetResizedStringTensorElementBuffer(to, (size_t)i, text.n, &at));
+        if (text.n)
+            memcpy(at, text.p, text.n);
+    }
+    return NULL;
+}
+
+static OrtStatus *give_output(struct wrapped *w, OrtKernelContext *context, size_t i,
+                              const struct tensor *t)
+{
+    OrtValue *value = NULL;
+    void *data = NULL;
+    if (t->rank < 0)
+        return w->api->CreateStatus(ORT_FAIL, "Tessera: an output that is no tensor");
+    TRY(w->api->KernelContext_GetOutput(context, i, t->dims, (size_t)t->rank, &value));
+    if (!value)
+        return NULL; // nobody asked for it
+    if (t->type == TSR_STRING)
+        return give_texts(w, t, value);
+    TRY(w->api->GetTensorMutableData(value, &data));
+    if (t->bytes)
+        memcpy(data, t->data, t->bytes);
+    return NULL;
+}
+
+static OrtStatus *give_outputs(struct wrapped *w, OrtKernelContext *context,
+                               const tsr_tensors *outputs)
+{
+    const struct manifest *m = &w->bundle.manifest;
+    for (size_t i = 0; i < m->n_outputs; i++) {
+        int64_t at = tsr_tensors_find(outputs, m->outputs[i].name);
+        if (at < 0)
+            return w->api->CreateStatus(ORT_FAIL, "Tessera: the partition did not give an output");
+        TRY(give_output(w, context, i, outputs->at[at]));
+    }
+    return NULL;
+}
+
+// Opens the ranks if there are none, gives them the inputs, hands the outputs on.
+static OrtStatus *run_once(struct wrapped *w, OrtKernelContext *context)
+{
+    const OrtValue *mark = NULL;
+    void *address = NULL;
+    TRY(w->api->KernelContext_GetInput(context, 0, &mark));
+    TRY(w->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
+    tsr_status st = w->job ? TSR_OK : open_job(w, address);
+    if (st != TSR_OK)
+        return failed(w, st);
+    tsr_tensors *inputs = NULL, *outputs = NULL;
+    OrtStatus *error = NULL;
+    st = tsr_tensors_new(w->session, &inputs);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(w->session, &outputs);
+    if (st == TSR_OK)
+        st = read_inputs(w, context, inputs, &error);
+    if (st == TSR_OK)
+        st = tsr_job_run(w->job, inputs, outputs);
+    if (st == TSR_OK)
+        error = give_outputs(w, context, outputs);
+    else if (!error)
+        error = failed(w, st);
+    tsr_tensors_free(outputs);
+    tsr_tensors_free(inputs);
+    if (error)
+        close_job(w); // a failed run may have ended the ranks
+    tsr_finding_clear(w->session);
+    return error;
+}
+
+static OrtStatus *compute(void *kernel, OrtKernelContext *context)
+{
+    struct wrapped *w = kernel;
+    pthread_mutex_lock(&w->lock);
+    OrtStatus *st = run_once(w, context);
+    pthread_mutex_unlock(&w->lock);
+    return st;
+}
+
+// ---- the kernel --------------------------------------------------------------------------------
+
+static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
+                         void **out)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    struct wrapped *w = s ? tsr__alloc(s, sizeof *w) : NULL;
+    if (!w) {
+        tsr_session_free(s);
+        return api->CreateStatus(ORT_FAIL, "out of memory");
+    }
+    *w = (struct wrapped){
+        .api = api, .base = ((const struct wrapped_op *)op)->base, .session = s, .job = NULL};
+    pthread_mutex_init(&w->lock, NULL);
+    tsr__arena_init(&w->arena, s);
+    size_t bytes = sizeof w->written_to;
+    OrtStatus *st = api->KernelInfoGetAttribute_string(info, "folder", w->written_to, &bytes);
+    if (st) {
+        w->written_to[0] = 0;
+        api->ReleaseStatus(st);
+    }
+    *out = w;
+    return NULL;
+}
+
+static void destroy(void *kernel)
+{
+    struct wrapped *w = kernel;
+    tsr_session *s = w->session;
+    close_job(w);
+    pthread_mutex_destroy(&w->lock);
+    tsr__free(s, w, sizeof *w);
+    tsr_session_free(s);
+}
+
+// ---- what ONNX Runtime asks about the operator -------------------------------------------------
+
+static const char *get_name(const OrtCustomOp *op)
+{
+    (void)op;
+    return WRAPPED_OP;
+}
+
+static const char *get_provider(const OrtCustomOp *op)
+{
+    (void)op;
+    return NULL; // the CPU's: what the ranks run on is their own affair
+}
+
+static int get_any_type(const OrtCustomOp *op, size_t i)
+{
+    (void)op, (void)i;
+    return 0;
+}
+
+static size_t get_one(const OrtCustomOp *op)
+{
+    (void)op;
+    return 1; // variadic: one entry stands for all
+}
+
+static int get_variadic(const OrtCustomOp *op, size_t i)
+{
+    (void)op, (void)i;
+    return VARIADIC;
+}
+
+static int get_arity(const OrtCustomOp *op)
+{
+    (void)op;
+    return 1;
+}
+
+static int get_mixed(const OrtCustomOp *op)
+{
+    (void)op;
+    return 0; // types need not be alike
+}
+
+static int get_start(const OrtCustomOp *op)
+{
+    (void)op;
+    return 1;
+}
+
+static int get_end(const OrtCustomOp *op)
+{
+    (void)op;
+    return INT_MAX;
+}
+
+static size_t get_none(int **inputs, int **outputs)
+{
+    *inputs = *outputs = NULL;
+    return 0;
+}
+
+static void release_none(int *inputs, int *outputs)
+{
+    (void)inputs, (void)outputs;
+}
+
+static const OrtCustomOp questions = {
+    .GetName = get_name,
+    .GetExecutionProviderType = get_provider,
+    .GetInputType = get_any_type,
+    .GetInputTypeCount = get_one,
+    .GetOutputType = get_any_type,
+    .GetOutputTypeCount = get_one,
+    .KernelDestroy = destroy,
+    .GetInputCharacteristic = get_variadic,
+    .GetOutputCharacteristic = get_variadic,
+    .GetInputMemoryType = get_any_type,
+    .GetVariadicInputMinArity = get_arity,
+    .GetVariadicInputHomogeneity = get_mixed,
+    .GetVariadicOutputMinArity = get_arity,
+    .GetVariadicOutputHomogeneity = get_mixed,
+    .CreateKernelV2 = create,
+    .KernelComputeV2 = compute,
+    .GetStartVersion = get_start,
+    .GetEndVersion = get_end,
+    .GetMayInplace = get_none,
+    .ReleaseMayInplace = release_none,
+    .GetAliasMap = get_none,
+    .ReleaseAliasMap = release_none,
+};
+
+OrtStatus *tsr__wrapped_add(const OrtApiBase *base, OrtSessionOptions *options)
+{
+    int minor = tsr__ort_minor(base->GetVersionString());
+    const OrtApi *api = base->GetApi(ORT_API);
+    tsr_session *s = tsr_session_new(
+        NULL); // lives as long as the process: nobody says when the host's session ends
+    struct wrapped_op *op = s ? tsr__alloc(s, sizeof *op) : NULL;
+    if (!op) {
+        tsr_session_free(s);
+        return api->CreateStatus(ORT_FAIL, "out of memory");
+    }
+    *op = (struct wrapped_op){.ort = questions, .base = base};
+    op->ort.version = (uint32_t)(minor < ORT_OP_VERSION ? minor : ORT_OP_VERSION);
+    TRY(api->CreateCustomOpDomain(WRAPPED_DOMAIN, &op->domain));
+    TRY(api->CustomOpDomain_Add(op->domain, &op->ort));
+    return api->AddCustomOpDomain(options, op->domain);
+}
