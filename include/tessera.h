@@ -259,7 +259,7 @@ TSR_API size_t tsr_graph_input_count(const tsr_graph *g);
 TSR_API tsr_value *tsr_graph_input(const tsr_graph *g, size_t i);
 TSR_API size_t tsr_graph_output_count(const tsr_graph *g);
 TSR_API tsr_value *tsr_graph_output(const tsr_graph *g, size_t i);
-TSR_API size_t tsr_graph_initializer_count(const tsr_graph *g); /* dense ones */
+TSR_API size_t tsr_graph_initializer_count(const tsr_graph *g); /* dense ones, then sparse ones */
 TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i);
 /* Value of that name in this graph (not in outer scopes), or NULL. */
 TSR_API tsr_value *tsr_graph_value(const tsr_graph *g, const char *name);

@@ -186,7 +186,8 @@ struct tsr_graph {
     tsr_value *values, *last_value;
     VEC(struct port) inputs;
     VEC(struct port) outputs;
-    VEC(tsr_value *) initializers, sparse; // of the latter, each stays in the field that it came from
+    VEC(tsr_value *)
+    initializers, sparse; // of the latter, each stays in the field that it came from
     uint32_t flags;
 };
 
