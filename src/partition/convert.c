@@ -246,7 +246,7 @@ static struct form *reshard_form(struct plan *p, struct item *it, const struct t
     if (!from)
         return fail(p, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
                     "this value is read before anything makes it");
-    if (!FIXED_BITS(it->dtype) && it->dtype != TSR_STRING)
+    if (!FIXED_BITS(tsr__carried(it->dtype)) && it->dtype != TSR_STRING)
         return fail(p, DIAG_partition_no_tensor, it, reader,
                     "declare its type in the model's value_info, or keep it where it is made",
                     "this value must move between devices and is no tensor of numbers, or its type "

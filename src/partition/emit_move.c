@@ -94,6 +94,19 @@ static void add_dynamic(struct bounds *b, int axis, const struct dim_cut *cut)
     b->parts[b->n++] = cut->parts;
 }
 
+// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
+tsr_dtype tsr__carried(tsr_dtype type)
+{
+    switch (type) {
+    case TSR_INT4:
+        return TSR_INT8;
+    case TSR_UINT4:
+        return TSR_UINT8;
+    default:
+        return type;
+    }
+}
+
 // ONNX slices no 8-bit floats: they go through float16, which holds all of their values, and back as they were.
 static tsr_value *cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out)
 {
@@ -101,8 +114,9 @@ static tsr_value *cast(struct part *t, tsr_value *x, tsr_dtype to, struct str ou
     tsr_node *n = y ? tsr_value_producer(y) : NULL;
     if (!n || tsr_node_set_int(n, "to", to) != TSR_OK)
         return NULL;
+    bool narrow_float = to >= TSR_FLOAT8E4M3FN && to <= TSR_FLOAT8E5M2FNUZ;
     // Infinity stays what it is.
-    return to == TSR_FLOAT16 || tsr_node_set_int(n, "saturate", 0) == TSR_OK ? y : NULL;
+    return !narrow_float || tsr_node_set_int(n, "saturate", 0) == TSR_OK ? y : NULL;
 }
 
 tsr_status tsr__emit_slice(struct part *t, struct step *st)
@@ -300,7 +314,7 @@ static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step 
     if (status == TSR_OK)
         status = tsr_node_set_ints(n, "group", g->devices, g->n);
     if (status == TSR_OK)
-        status = tsr_node_set_int(n, "elem_type", st->outputs[0]->item->dtype);
+        status = tsr_node_set_int(n, "elem_type", tsr__carried(st->outputs[0]->item->dtype));
     return status == TSR_OK ? own_attributes(p, n, st, group) : status;
 }
 
@@ -321,8 +335,11 @@ static tsr_value *comm_input(struct part *t, const struct step *st)
 {
     bool has = tsr__layout_has_device(st->inputs[0]->layout, t->rank);
     tsr_value *x = has ? form_root(st->inputs[0])->local[t->rank] : NULL;
+    tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__carried(own);
     bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
-    return x || !may_lack ? x : tsr__part_empty(t, st->outputs[0]->item->dtype);
+    if (!x)
+        return may_lack ? tsr__part_empty(t, carried) : NULL;
+    return carried == own ? x : cast(t, x, carried, (struct str){0});
 }
 
 // Says what comes out, as far as sizes are known: no engine can infer it.
@@ -351,7 +368,7 @@ static tsr_status declare(const struct part *t, tsr_value *v, const struct form 
             size += part->at[i].stop - part->at[i].start;
         dims[f->windows->axes[k]].value = size;
     }
-    return tsr_value_set_type(v, it->dtype, it->rank, dims);
+    return tsr_value_set_type(v, tsr__carried(it->dtype), it->rank, dims);
 }
 
 static tsr_status emit_on(struct part *t, struct step *st, size_t group)
@@ -372,7 +389,9 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
     bool first = !to->local[t->rank] &&
                  (st->kind == STEP_RESHARD || tsr__layout_has_device(to->layout, t->rank));
     bool twice = to->local[t->rank];
-    struct str name = first ? tsr__form_name(t, to) : tsr__part_fresh(t);
+    struct str own_name = first ? tsr__form_name(t, to) : tsr__part_fresh(t);
+    bool narrow = first && tsr__carried(it->dtype) != it->dtype;
+    struct str name = narrow ? tsr__part_fresh(t) : own_name;
     struct str token = tsr__arena_printf(p->arena, TOKEN_NAME ".%lld", (long long)st->id);
     struct str op = tsr__arena_printf(p->arena, "%s%s", op_here(t, st, group),
                                       it->dtype == TSR_FLOAT16 ? "F16" : "");
@@ -391,7 +410,12 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
         to->local[t->rank] = tsr_node_output(node, 0);
     t->token = tsr_node_output(node, 1);
     tsr_status status = first ? declare(t, to->local[t->rank], to) : TSR_OK;
-    return status == TSR_OK ? set_attributes(p, node, st, group) : status;
+    if (status == TSR_OK)
+        status = set_attributes(p, node, st, group);
+    if (status != TSR_OK || !narrow)
+        return status;
+    to->local[t->rank] = cast(t, to->local[t->rank], it->dtype, own_name);
+    return to->local[t->rank] ? TSR_OK : TSR_NOMEM;
 }
 
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)

@@ -337,6 +337,7 @@ tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
 tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
 tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
 struct str tsr__part_fresh(struct part *t);
+tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
 tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
                            struct str out); // emit_move.c
 struct str tsr__form_name(struct part *t, struct form *f);

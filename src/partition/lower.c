@@ -377,7 +377,7 @@ static int lower_way(struct lowering *w, const struct tile_layout *from,
                      struct lowered *out)
 {
     struct reshard *r = NULL;
-    size_t bytes = (size_t)tsr_dtype_bits(w->item->dtype) / 8;
+    size_t bytes = (size_t)tsr_dtype_bits(tsr__carried(w->item->dtype)) / 8;
     if (tsr__reshard_plan(w->p->arena, from, pending, to, w->shape, bytes, &r) != TSR_OK || !r ||
         r->n_steps > MAX_LOWERED)
         return 0;
@@ -524,7 +524,7 @@ struct form *tsr__plan_lower(struct plan *p, struct form *from, const struct nod
     const struct item *it = from->item;
     bool once = tsr__owns_once(from->layout) && tsr__owns_once(want);
     if (!once || it->rank < 0 || it->rank > TILE_MAX_RANK || from->layout->rank != it->rank ||
-        want->rank != it->rank || tsr_dtype_bits(it->dtype) < 8 ||
+        want->rank != it->rank || tsr_dtype_bits(tsr__carried(it->dtype)) < 8 ||
         from->layout->n_shards > MAX_PIECES || want->n_shards > MAX_PIECES)
         return NULL;
     struct partial partial = {0};

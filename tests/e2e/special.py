@@ -93,6 +93,23 @@ def four_bits():
     return m, 2, {"c_cast:w": "{1,2:0,1}", "y_matmul:c": "{1,2:0,1}"}, {"x": f4(3, 96)}, None
 
 
+def four_bits_move(kind, steps):
+    m = model([node("QuantizeLinear", ["x", "s"], ["q"], name="q", output_dtype=kind), node("DequantizeLinear", ["q", "s"], ["y"], name="dq")],
+              [info("x", T.FLOAT, [5, 7])], [info("y", T.FLOAT, [5, 7])], [tensor(np.array(0.5, "f4"), "s")], opset=21)
+    return m, 3, {"q:q": "{1,1:0}", "dq:q": "{1,1:2}"}, {"x": 3 * f4(5, 7)}, steps, {"reader": False}
+
+
+@case
+def signed_four_bits_move():
+    """Elements smaller than a byte, from device to device."""
+    return four_bits_move(T.INT4, ["Send", "Send"])
+
+
+@case
+def unsigned_four_bits_move():
+    return four_bits_move(T.UINT4, ["Send", "Send"])
+
+
 @case
 def whole_and_cut():
     """One constant, used both ways."""

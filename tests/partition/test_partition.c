@@ -114,10 +114,19 @@ static void texts_travel(void **state)
     assert_string_equal(s.collectives[0].op, "Reshard");
 }
 
-static void half_bytes_do_not_travel(void **state)
+static void half_bytes_travel_as_bytes(void **state)
 {
     struct bench *b = *state;
+    tsr_partition_summary s = {.size = sizeof(s)};
     from_one_to_zero(b, TSR_INT4);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
+    assert_int_equal(s.n_collectives, 1);
+}
+
+static void quarter_bytes_do_not_travel(void **state)
+{
+    struct bench *b = *state;
+    from_one_to_zero(b, TSR_INT2);
     assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
     assert_true(found(b, "partition-no-tensor"));
     assert_true(nothing_left(b));
@@ -356,7 +365,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(annotations_with_errors, setup, teardown),
         cmocka_unit_test_setup_teardown(strict_wants_all_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(texts_travel, setup, teardown),
-        cmocka_unit_test_setup_teardown(half_bytes_do_not_travel, setup, teardown),
+        cmocka_unit_test_setup_teardown(half_bytes_travel_as_bytes, setup, teardown),
+        cmocka_unit_test_setup_teardown(quarter_bytes_do_not_travel, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
