@@ -89,12 +89,14 @@ static bool read_before(const struct making *m, size_t i)
 
 static double local_work(const struct making *m)
 {
-    int64_t sizes[RULE_MAX_FACTORS];
+    int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *q = &m->place;
     tsr__planner_sizes(m->p->sized, m->node, q->rule, sizes);
-    for (int f = 0; f < q->rule->n_factors; f++)
-        sizes[f] = sizes[f] < 0 ? 1 : (sizes[f] + q->cuts[f] - 1) / q->cuts[f];
-    return tsr__rule_work(q->rule, sizes);
+    for (int f = 0; f < q->rule->n_factors; f++) {
+        sizes[f] = sizes[f] < 0 ? 1 : sizes[f];
+        local[f] = (sizes[f] + q->cuts[f] - 1) / q->cuts[f];
+    }
+    return tsr__node_work(q->rule, m->s->count, sizes, local);
 }
 
 // Elements of a window that its part does not have, at worst.

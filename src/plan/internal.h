@@ -51,6 +51,7 @@ struct strategy {
     uint32_t id;
     const tsr_node *node;            // the first of them
     const struct rule *rule, *other; // other: NULL, or the same node by another rule
+    double count;                    // operations of the whole node; 0: its rule tells them
     bool delays, takes;              // its sum may stay in parts; it may be given parts
     const char *whole;               // not NULL: why nothing may be cut
     bool given;                      // the node has shardings, which are kept

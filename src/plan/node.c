@@ -71,7 +71,8 @@ int64_t tsr__price_node(struct arena *a, const tsr_node *n, const struct shapes 
     for (int f = 0; f < r->n_factors; f++)
         sizes[f] = sizes[f] < 0 ? 1 : sizes[f];
     double bytes = bytes_touched(n, s, r, sized);
-    return tsr__price_work(tsr__rule_work(r, sizes), bytes, d);
+    double work = tsr__node_work(r, tsr__node_count(n, s), sizes, sizes);
+    return tsr__price_work(work, bytes, d);
 }
 
 // What a device takes in goes through its memory, however many links bring it: read and written. (What is

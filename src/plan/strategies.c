@@ -197,6 +197,7 @@ static struct strategy *strategy_new(struct planner *p, const struct plan_node *
     s->node = n;
     s->rule = r;
     s->other = whole ? NULL : tsr__rule_other(&p->arena, n, p->shapes);
+    s->count = tsr__node_count(n, p->sized);
     s->delays = pn->delays;
     s->takes = pn->takes;
     s->whole = whole;
@@ -215,7 +216,7 @@ struct strategy *tsr__planner_strategy(struct planner *p, const struct plan_node
     const char *whole = r->whole ? r->whole : tsr__rule_stays(p->shapes, n);
     tsr__text_init(&key, p->session);
     key_of(&key, p, n, r, whole);
-    tsr__text_printf(&key, "%d%d", pn->delays, pn->takes);
+    tsr__text_printf(&key, "%d%d%a", pn->delays, pn->takes, tsr__node_count(n, p->sized));
     if (is_annotated(p, n))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(n));
     struct strategy *s = NULL;

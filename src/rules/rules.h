@@ -223,6 +223,11 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
 // Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and addition count
 // as two. An estimate: what an operator does with each element is not known here.
 double tsr__rule_work(const struct rule *r, const int64_t *sizes);
+// Operations of a whole node whose rule does not tell them (counts.c: windows, attention, packed weights); 0: it does.
+double tsr__node_count(const tsr_node *n, const struct shapes *s);
+// Operations of a part with factors of sizes `local` of a node with `whole`; count: as tsr__node_count has it.
+double tsr__node_work(const struct rule *r, double count, const int64_t *whole,
+                      const int64_t *local);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *r, int input);
 

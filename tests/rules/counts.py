@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic of nodes against an independent count: each scalar multiplication of an operator's definition is stepped through
+on small random shapes, and `tessera simulate` on a device that does one operation a second must take as long.
+
+counts.py TESSERA [ROUNDS] [SEED]. Prints ok or not ok for each operator."""
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError:
+    print("ok counts # SKIP Python's onnx is not here")
+    sys.exit(0)
+
+TESSERA = os.path.abspath(sys.argv[1])
+ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+MS = "com.microsoft"
+RATE = 1e6
+
+
+def steps(*ranges):
+    """Multiplications of a loop nest, gone through one by one."""
+    return sum(1 for _ in itertools.product(*map(range, ranges)))
+
+
+class Case:
+    """A node, its inputs (shape, or an array for weights), the shapes of its outputs, and its multiplications."""
+
+    def __init__(self, op, inputs, outputs, multiplications, domain="", opset=21, each=2, **attributes):
+        self.op, self.inputs, self.outputs, self.macs, self.domain, self.opset, self.each, self.attributes = op, inputs, outputs, multiplications, domain, opset, each, attributes
+
+
+def conv(r):
+    n, group, m, c = r(1, 3), r(1, 2), r(1, 3), r(1, 3)
+    k, out = [r(1, 3), r(1, 3)], [r(2, 6), r(2, 6)]
+    x = [n, group * c, out[0] + k[0] - 1, out[1] + k[1] - 1]
+    return Case("Conv", [x, np.zeros([group * m, c] + k, "f4")], [[n, group * m] + out], steps(n, group * m, *out, c, *k), group=group)
+
+
+def conv_transpose(r):
+    n, group, m, c, k, x, stride = r(1, 3), r(1, 2), r(1, 3), r(1, 3), [r(1, 3), r(1, 3)], [r(2, 6), r(2, 6)], r(1, 3)
+    out = [(a - 1) * stride + b for a, b in zip(x, k)]
+    return Case("ConvTranspose", [[n, group * c] + x, np.zeros([group * c, m] + k, "f4")], [[n, group * m] + out], steps(n, group * c, *x, m, *k), group=group, strides=[stride] * 2)
+
+
+def max_pool(r):
+    n, c, k, out = r(1, 3), r(1, 4), [r(1, 3), r(1, 3)], [r(2, 6), r(2, 6)]
+    return Case("MaxPool", [[n, c, out[0] + k[0] - 1, out[1] + k[1] - 1]], [[n, c] + out], steps(n, c, *out, *k), each=1, kernel_shape=k)
+
+
+def matmul(r):
+    b, m, k, n = r(1, 4), r(1, 8), r(2, 8), r(1, 8)
+    return Case("MatMul", [[b, m, k], np.zeros([k, n], "f4")], [[b, m, n]], steps(b, m, n, k))
+
+
+def gemm(r):
+    m, k, n = r(1, 8), r(2, 8), r(1, 8)
+    return Case("Gemm", [[m, k], np.zeros([n, k], "f4")], [[m, n]], steps(m, n, k), transB=1)
+
+
+def packed(r):
+    m, k, n, block = r(1, 8), 32 * r(1, 3), r(1, 8), 32
+    return Case("MatMulNBits", [[m, k], np.zeros([n, k // block, block // 2], "u1"), np.zeros([n * (k // block)], "f4")], [[m, n]], steps(m, n, k), MS, K=k, N=n, bits=4, block_size=block)
+
+
+def recurrence(op, gates):
+    def make(r):
+        steps_, batch, inputs, hidden = r(1, 4), r(1, 3), r(1, 5), r(1, 5)
+        macs = steps(steps_, batch, gates * hidden, inputs) + steps(steps_, batch, gates * hidden, hidden)
+        return Case(op, [[steps_, batch, inputs], np.zeros([1, gates * hidden, inputs], "f4"), np.zeros([1, gates * hidden, hidden], "f4")], [[steps_, 1, batch, hidden]], macs, hidden_size=hidden)
+    return make
+
+
+def attention(r):
+    b, kv, times, s, t, d, e, past = r(1, 3), r(1, 2), r(1, 3), r(1, 5), r(1, 5), r(1, 4), r(1, 4), r(0, 4)
+    h, inputs = kv * times, None
+    inputs = [[b, h, s, d], [b, kv, t, d], [b, kv, t, e]]
+    outputs = [[b, h, s, e]]
+    if past:
+        inputs += [None, [b, kv, past, d], [b, kv, past, e]]
+        outputs += [[b, kv, past + t, d], [b, kv, past + t, e]]
+    return Case("Attention", inputs, outputs, steps(b, h, s, t + past, d) + steps(b, h, s, t + past, e), opset=23)
+
+
+def heads(r):
+    b, h, s, t, d = r(1, 3), r(1, 3), r(1, 5), r(1, 5), r(1, 4)
+    return Case("MultiHeadAttention", [[b, s, h * d], [b, t, h * d], [b, t, h * d]], [[b, s, h * d]], 2 * steps(b, h, s, t, d), MS, num_heads=h)
+
+
+def group_query(r):
+    b, kv, times, s, d, past = r(1, 3), r(1, 2), r(1, 3), 1, 8 * r(1, 2), r(1, 9)
+    h = kv * times
+    inputs = [[b, s, h * d], [b, s, kv * d], [b, s, kv * d], [b, kv, past, d], [b, kv, past, d], np.full([b], past, "i4"), np.array(past + s, "i4")]
+    present = [b, kv, past + s, d]
+    return Case("GroupQueryAttention", inputs, [[b, s, h * d], present, present], 2 * steps(b, h, s, past + s, d), MS, num_heads=h, kv_num_heads=kv)
+
+
+def projected(r):
+    b, s, inputs, h, d = r(1, 3), r(1, 5), r(2, 6), r(1, 3), r(1, 4)
+    w = h * d
+    return Case("Attention", [[b, s, inputs], np.zeros([inputs, 3 * w], "f4"), np.zeros([3 * w], "f4")], [[b, s, w]], steps(b, s, inputs, 3 * w) + 2 * steps(b, h, s, s, d), MS, num_heads=h)
+
+
+def experts(r):
+    tokens, hidden, inner, n, k = r(1, 6), r(2, 5), r(2, 5), r(2, 4), r(1, 2)
+    inputs = [[tokens, hidden], [tokens, n], np.zeros([n, inner, hidden], "f4"), None, np.zeros([n, hidden, inner], "f4")]
+    return Case("MoE", inputs, [[tokens, hidden]], steps(tokens, k, hidden, inner) + steps(tokens, k, inner, hidden), MS, k=k)
+
+
+MAKERS = {"Conv": conv, "ConvTranspose": conv_transpose, "MaxPool": max_pool, "MatMul": matmul, "Gemm": gemm, "MatMulNBits": packed, "LSTM": recurrence("LSTM", 4), "GRU": recurrence("GRU", 3),
+          "RNN": recurrence("RNN", 1), "Attention": attention, "MultiHeadAttention": heads, "GroupQueryAttention": group_query, "Attention of com.microsoft": projected, "MoE": experts}
+
+
+def model_of(case, path):
+    names, inputs, weights = [], [], []
+    for i, x in enumerate(case.inputs):
+        names.append("" if x is None else "i%d" % i)
+        if isinstance(x, list):
+            inputs.append(helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, x))
+        elif x is not None:
+            weights.append(onnx.numpy_helper.from_array(x, names[-1]))
+    outputs = [helper.make_tensor_value_info("o%d" % i, TensorProto.FLOAT, s) for i, s in enumerate(case.outputs)]
+    node = helper.make_node(case.op, names, [o.name for o in outputs], name="n", domain=case.domain, **case.attributes)
+    graph = helper.make_graph([node], "g", inputs, outputs, weights)
+    sets = [helper.make_opsetid("", case.opset)] + ([helper.make_opsetid(case.domain, 1)] if case.domain else [])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=sets), path)
+
+
+def main():
+    failed = 0
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    with tempfile.TemporaryDirectory() as d:
+        machine, path = os.path.join(d, "one.json"), os.path.join(d, "m.onnx")
+        with open(machine, "w") as f:
+            json.dump({"devices": [{"memory": 1 << 34, "flops": RATE, "bandwidth": 1e24}], "links": []}, f)
+        for name, make in MAKERS.items():
+            draw = random.Random("%s %d" % (name, seed))
+            wrong = []
+            for _ in range(ROUNDS):
+                case = make(draw.randint)
+                model_of(case, path)
+                p = subprocess.run([TESSERA, "simulate", path, "--devices", machine, "--json"], capture_output=True, timeout=60)
+                got = json.loads(p.stdout)["seconds"] * RATE if p.returncode == 0 else 0
+                want = case.each * case.macs
+                if not 0.99 * want <= got <= 1.01 * want:
+                    wrong.append("%s %s: %g of %g %s" % (case.inputs and [getattr(x, "shape", x) for x in case.inputs], case.attributes, got, want, p.stderr.decode()))
+            failed += bool(wrong)
+            print("%s counted: %s%s" % ("not ok" if wrong else "ok", name, "".join("\n# " + w for w in wrong)))
+    sys.exit(failed > 0)
+
+
+main()
