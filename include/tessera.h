@@ -1016,12 +1016,25 @@ TSR_API void tsr_json_findings(tsr_json *j, const char *key);
 /* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
  * host (tessera topology show 2 prints them). */
 
+/* Element types of which a device may have a speed of its own. */
+typedef enum tsr_rate {
+    TSR_RATE_TF32 = 0, /* float32 rounded on the way into a product */
+    TSR_RATE_FLOAT16 = 1,
+    TSR_RATE_BFLOAT16 = 2,
+    TSR_RATE_FLOAT8 = 3,
+    TSR_RATE_INT8 = 4,
+    TSR_RATE_INT4 = 5,
+    TSR_RATE_FLOAT64 = 6,
+    TSR_RATE_COUNT = 7
+} tsr_rate;
+
 typedef struct tsr_topology_device {
     const char *name;
     int64_t memory;   /* bytes */
     double flops;     /* float32 operations per second */
     double bandwidth; /* bytes of its memory per second */
     double overhead;  /* seconds that the engine takes for a node besides its work; 0: nothing */
+    double rates[TSR_RATE_COUNT]; /* operations per second by type; 0: as flops */
 } tsr_topology_device;
 
 typedef enum tsr_collective {
@@ -1037,7 +1050,7 @@ typedef enum tsr_collective {
 
 /* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
  * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
- * hosts), an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
+ * hosts), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
  * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out);
 TSR_API tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out);
@@ -1047,6 +1060,10 @@ TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *t,
 /* Fields that are NULL or not positive stay as they are. */
 TSR_API void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_device *d);
 TSR_API void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth); /* all */
+/* Of the links between hosts alone, where it is known which devices share a host: hosts:2x8, boxes. False: it is not known. */
+TSR_API bool tsr_topology_set_network(tsr_topology *t, double latency, double bandwidth);
+/* Name and source of the i-th box that tsr_topology_parse knows ("h100:8"); NULL past the end. */
+TSR_API const char *tsr_topology_box(size_t i, const char **source);
 TSR_API size_t tsr_topology_links(const tsr_topology *t);
 TSR_API bool tsr_topology_link_at(const tsr_topology *t, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);

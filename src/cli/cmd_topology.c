@@ -47,11 +47,12 @@ tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 // The numbers given on the command line replace those of every device and link.
 static int set_numbers(struct cli *c, tsr_topology *t)
 {
-    static const char *const names[] = {"--flops", "--bandwidth", "--latency", "--link-bandwidth",
-                                        "--overhead"};
-    double number[5] = {0};
+    static const char *const names[] = {
+        "--flops",    "--bandwidth",       "--latency",          "--link-bandwidth",
+        "--overhead", "--network-latency", "--network-bandwidth"};
+    double number[7] = {0};
     int64_t memory = 0;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         const char *text = cli_value(c, names[i]);
         if (text && !cli_number(text, &number[i]))
             return cli_usage(c, "%s wants a positive number such as 2.5e9, not '%s'", names[i],
@@ -65,6 +66,9 @@ static int set_numbers(struct cli *c, tsr_topology *t)
     for (int i = 0; i < tsr_topology_devices(t); i++)
         tsr_topology_set_device(t, i, &d);
     tsr_topology_set_links(t, number[2], number[3]);
+    if ((number[5] > 0 || number[6] > 0) && !tsr_topology_set_network(t, number[5], number[6]))
+        return cli_usage(c, "--network-latency and --network-bandwidth are of links between hosts: "
+                            "hosts:2x8, hosts:2xh100:8");
     return 0;
 }
 
@@ -78,6 +82,17 @@ static void print_devices(const tsr_topology *t)
         const tsr_topology_device *d = tsr_topology_device_at(t, i);
         printf("%-7d %-10s %10s %14.1f %14.1f %14.2f\n", i, d->name, cli_bytes(d->memory),
                d->flops / 1e9, d->bandwidth / 1e9, d->overhead * 1e6);
+    }
+}
+
+// Where the numbers of a box come from.
+static void print_source(const char *text)
+{
+    const char *source, *name;
+    for (size_t i = 0; (name = tsr_topology_box(i, &source)); i++) {
+        const char *at = strstr(text, name);
+        if (at && at[strlen(name)] == ':')
+            printf("published numbers: %s\n", source);
     }
 }
 
@@ -145,6 +160,7 @@ static int show(struct cli *c, tsr_topology *t)
     if (c->json)
         return cli_print_json(c, as_json(c, t), code);
     print_devices(t);
+    print_source(c->arguments[1]);
     print_links(t);
     return tsr_topology_devices(t) > 1 ? print_prices(c, t) : code;
 }
@@ -235,6 +251,8 @@ static const struct option options[] = {
     {"--overhead", "S", "seconds that the engine takes for a node besides its work"},
     {"--latency", "S", "seconds of every link"},
     {"--link-bandwidth", "N", "bytes per second of every link"},
+    {"--network-latency", "S", "seconds of the links between hosts alone"},
+    {"--network-bandwidth", "N", "bytes per second of the links between hosts alone"},
     {"--devices", "cpu:N", "measure: so many ranks on this host (default: one for each core)"},
     {"--seconds", "S", "measure: about so long (default 5)"},
     {"--transport", "NAME", "measure: threads, shm (processes), mpi"},
@@ -246,14 +264,16 @@ const struct command cmd_topology = {
     .name = "topology",
     .arguments = "show|make TOPOLOGY | measure",
     .summary = "which device reaches which, how fast, and what collectives cost",
-    .detail = "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in the "
-              "centre),\n"
-              "tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, an adjacency list {4, "
-              "[[1],[2],[3],[0]]}, or a\n"
-              "JSON file, or a planned model (which keeps its topology). make writes JSON, to be "
-              "completed by hand.\n"
-              "measure times the engine and the transport with all ranks at work; plan --devices "
-              "FILE takes what it writes.",
+    .detail =
+        "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in the "
+        "centre),\n"
+        "tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, a box of published numbers (a100:8, h100:8, "
+        "h200:8, b200:8,\n"
+        "l40s:4, mi300x:8, hosts:2xh100:8), an adjacency list {4, [[1],[2],[3],[0]]}, a JSON "
+        "file, or a planned model (which keeps its topology). make writes JSON, to be "
+        "completed by hand.\n"
+        "measure times the engine and the transport with all ranks at work; plan --devices "
+        "FILE takes what it writes.",
     .example = "tessera topology show ring:4",
     .options = options,
     .min_arguments = 1,

@@ -153,7 +153,7 @@ void tsr__making_cost(struct making *m, struct candidate *c)
         bytes += steers(m, false, i) ? 0 : read;
         c->weights += v->constant ? held : 0;
     }
-    c->compute = tsr__planner_compute(m->p, local_work(m), bytes + outputs);
+    c->compute = tsr__planner_compute(m->p, local_work(m), m->s->rate, bytes + outputs);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------

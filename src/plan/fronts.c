@@ -41,14 +41,21 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     return tsr__planner_candidates(out);
 }
 
+static void key_of_device(struct text *key, const tsr_topology_device *d)
+{
+    tsr__text_printf(key, "%a %a %a", d->flops, d->bandwidth, d->overhead);
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        tsr__text_printf(key, " %a", d->rates[i]);
+    tsr__text_printf(key, ";");
+}
+
 // Speeds, and what a message takes from each device to each other.
 static bool key_of(struct staging *s, const int64_t *devices, size_t n, struct text *key)
 {
     tsr_topology *t = s->p->topology;
     key->max = KEY_BYTES * 64;
     for (size_t i = 0; i < n; i++)
-        tsr__text_printf(key, "%a %a;", t->device[devices[i]].flops,
-                         t->device[devices[i]].bandwidth);
+        key_of_device(key, &t->device[devices[i]]);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++) {
             int pair[2] = {(int)devices[i], (int)devices[k]};

@@ -52,6 +52,7 @@ struct strategy {
     const tsr_node *node;            // the first of them
     const struct rule *rule, *other; // other: NULL, or the same node by another rule
     double count;                    // operations of the whole node; 0: its rule tells them
+    int rate;                        // the type that it computes in, as devices have speeds
     bool delays, takes;              // its sum may stay in parts; it may be given parts
     const char *whole;               // not NULL: why nothing may be cut
     bool given;                      // the node has shardings, which are kept
@@ -116,11 +117,11 @@ struct planner {
     int64_t n;          // devices
     int64_t *all;
     const int64_t *device; // NULL: they are those of the topology; else the number there of each
-    double flops, bandwidth, overhead; // of the slowest of them
-    const struct shapes *shapes;       // as the model has them
-    const struct shapes *told;         // with the numbers that the caller gave for symbols
-    const struct shapes *sized;        // with numbers for all symbols
-    struct plan_value *values;         // by value id
+    tsr_topology_device slowest; // in each number the worst of them
+    const struct shapes *shapes; // as the model has them
+    const struct shapes *told;   // with the numbers that the caller gave for symbols
+    const struct shapes *sized;  // with numbers for all symbols
+    struct plan_value *values;   // by value id
     struct map layout_ids;
     VEC(bool) spread; // by layout: so few pieces that each lies on several devices (key heads)
     VEC(const struct tile_layout *) layouts;
@@ -212,12 +213,14 @@ int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
                           const struct plan_value *v, int64_t device);
 
 // node.c: arithmetic or bytes, whichever takes longer, half of the other, and what the engine takes besides.
-int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d);
+int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *d);
+// The type that the node computes in, as a rate of devices; -1: that of flops.
+int tsr__node_rate(const tsr_node *n, const struct shapes *s);
 
 // price.c
 int64_t tsr__planner_move_time(const struct planner *p, double bytes); // through memory
-// Time of a node, from its arithmetic and the bytes that it touches.
-int64_t tsr__planner_compute(const struct planner *p, double work, double bytes);
+// Time of a node, from its arithmetic (of that type) and the bytes that it touches.
+int64_t tsr__planner_compute(const struct planner *p, double work, int rate, double bytes);
 // Time of bringing a value from one layout to another.
 int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
                            const struct plan_value *v);

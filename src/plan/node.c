@@ -5,9 +5,30 @@
 // Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
 #define UNHIDDEN 0.25
 
-int64_t tsr__price_work(double work, double bytes, const tsr_topology_device *d)
+int tsr__node_rate(const tsr_node *n, const struct shapes *s)
 {
-    double seconds = work / d->flops, moving = bytes / d->bandwidth;
+    static const struct {
+        tsr_dtype type;
+        tsr_rate rate;
+    } rates[] = {
+        {TSR_FLOAT16, TSR_RATE_FLOAT16},   {TSR_BFLOAT16, TSR_RATE_BFLOAT16},
+        {TSR_DOUBLE, TSR_RATE_FLOAT64},    {TSR_INT8, TSR_RATE_INT8},
+        {TSR_UINT8, TSR_RATE_INT8},        {TSR_INT4, TSR_RATE_INT4},
+        {TSR_UINT4, TSR_RATE_INT4},        {TSR_FLOAT8E4M3FN, TSR_RATE_FLOAT8},
+        {TSR_FLOAT8E5M2, TSR_RATE_FLOAT8},
+    };
+    const tsr_value *first = tsr_node_input_count(n) ? tsr_node_input(n, 0) : NULL;
+    tsr_dtype type = first ? tsr__shapes_of(s, first).dtype : TSR_FLOAT;
+    for (size_t i = 0; i < TSR_COUNT(rates); i++)
+        if (rates[i].type == type)
+            return (int)rates[i].rate;
+    return -1;
+}
+
+int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *d)
+{
+    double flops = rate >= 0 && d->rates[rate] > 0 ? d->rates[rate] : d->flops;
+    double seconds = work / flops, moving = bytes / d->bandwidth;
     double most = seconds > moving ? seconds : moving, least = seconds + moving - most;
     double ps = (most + least * UNHIDDEN + d->overhead) * 1e12;
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
@@ -72,7 +93,7 @@ int64_t tsr__price_node(struct arena *a, const tsr_node *n, const struct shapes 
         sizes[f] = sizes[f] < 0 ? 1 : sizes[f];
     double bytes = bytes_touched(n, s, r, sized);
     double work = tsr__node_work(r, tsr__node_count(n, s), sizes, sizes);
-    return tsr__price_work(work, bytes, d);
+    return tsr__price_work(work, tsr__node_rate(n, s), bytes, d);
 }
 
 // What a device takes in goes through its memory, however many links bring it: read and written. (What is

@@ -8,15 +8,27 @@
 
 // ---- start and end -----------------------------------------------------------------------------
 
+static void keep_less(double *at, double other, bool first)
+{
+    *at = first || other < *at ? other : *at;
+}
+
+// A node that all devices share ends with the slowest: in each number the worst of both.
+static void slow_down(tsr_topology_device *at, const tsr_topology_device *d, bool first)
+{
+    keep_less(&at->flops, d->flops, first);
+    keep_less(&at->bandwidth, d->bandwidth, first);
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        keep_less(&at->rates[i], d->rates[i] > 0 ? d->rates[i] : d->flops, first);
+    at->overhead = d->overhead > at->overhead ? d->overhead : at->overhead;
+}
+
 bool tsr__planner_devices(struct planner *p)
 {
     p->all = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
     for (int64_t d = 0; p->all && d < p->n; d++) {
-        const struct tsr_topology_device *x = &p->topology->device[tsr__planner_device(p, d)];
         p->all[d] = d;
-        p->flops = d == 0 || x->flops < p->flops ? x->flops : p->flops;
-        p->bandwidth = d == 0 || x->bandwidth < p->bandwidth ? x->bandwidth : p->bandwidth;
-        p->overhead = x->overhead > p->overhead ? x->overhead : p->overhead;
+        slow_down(&p->slowest, &p->topology->device[tsr__planner_device(p, d)], d == 0);
     }
     return p->all != NULL;
 }

@@ -7,14 +7,13 @@
 
 int64_t tsr__planner_move_time(const struct planner *p, double bytes)
 {
-    double ps = bytes / p->bandwidth * 1e12;
+    double ps = bytes / p->slowest.bandwidth * 1e12;
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 
-int64_t tsr__planner_compute(const struct planner *p, double work, double bytes)
+int64_t tsr__planner_compute(const struct planner *p, double work, int rate, double bytes)
 {
-    tsr_topology_device d = {.flops = p->flops, .bandwidth = p->bandwidth, .overhead = p->overhead};
-    return tsr__price_work(work, bytes, &d);
+    return tsr__price_work(work, rate, bytes, &p->slowest);
 }
 
 int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,

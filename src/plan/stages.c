@@ -328,7 +328,8 @@ static bool find_line(struct search *q, tsr_objective objective, struct line *ou
 static bool alike(const tsr_topology *t, size_t a, size_t b)
 {
     const struct tsr_topology_device *x = &t->device[a], *y = &t->device[b];
-    return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth;
+    return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth &&
+           x->overhead == y->overhead && memcmp(x->rates, y->rates, sizeof x->rates) == 0;
 }
 
 // label: by device, the first that is like it.

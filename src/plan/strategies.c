@@ -150,7 +150,8 @@ static void key_value(struct text *t, const struct planner *p, const tsr_node *n
     for (size_t k = 0; k < i && !out && first == i; k++)
         first = slot(n, false, k) == v ? k : first;
     const struct plan_value *value = &p->values[tsr__value_id(v)];
-    tsr__text_printf(t, ";%d:%d:%zu:", value->bits, value->constant, first);
+    tsr__text_printf(t, ";%d:%d:%zu:", (int)tsr__shapes_of(p->sized, v).dtype, value->constant,
+                     first);
     for (int d = 0; d < value->rank; d++)
         tsr__text_printf(t, "%lld,", (long long)value->shape[d]);
 }
@@ -198,6 +199,7 @@ static struct strategy *strategy_new(struct planner *p, const struct plan_node *
     s->rule = r;
     s->other = whole ? NULL : tsr__rule_other(&p->arena, n, p->shapes);
     s->count = tsr__node_count(n, p->sized);
+    s->rate = tsr__node_rate(n, p->sized);
     s->delays = pn->delays;
     s->takes = pn->takes;
     s->whole = whole;

@@ -9,12 +9,47 @@
 tsr_topology *tsr__topology_new(tsr_session *s, int n);
 // Adds a link; latency and bandwidth 0 mean the default's.
 bool tsr__topology_link(tsr_topology *t, int from, int to, double latency, double bandwidth);
+// Adds a port; links name it by its number.
+bool tsr__topology_port(tsr_topology *t, int device, double bandwidth);
+// Links and then both ways of the ports are what messages share: each has a number and bytes per second.
+static inline size_t tsr__topology_shared(const tsr_topology *t)
+{
+    return t->links.n + 2 * t->ports.n;
+}
+static inline int tsr__topology_out(const tsr_topology *t, const struct topology_link *l)
+{
+    return l->out_port < 0 ? -1 : (int)t->links.n + 2 * l->out_port;
+}
+static inline int tsr__topology_in(const tsr_topology *t, const struct topology_link *l)
+{
+    return l->in_port < 0 ? -1 : (int)t->links.n + 2 * l->in_port + 1;
+}
+static inline double tsr__topology_speed(const tsr_topology *t, int shared)
+{
+    int link = (int)t->links.n;
+    return shared < link ? t->links.at[shared].bandwidth
+                         : t->ports.at[(shared - link) / 2].bandwidth;
+}
 // Sorts the links and warns about what is odd. After the last link, before anything else.
 tsr_status tsr__topology_finish(tsr_topology *t, bool listed) TSR_MUST_USE;
 
 // "ring:4", "hosts:2x8"; TSR_MALFORMED with one finding for what is none of them.
 tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
                               tsr_topology **out) TSR_MUST_USE;
+
+// rates.c: rates of devices, and ports, as JSON says them.
+void tsr__rates_add_json(const tsr_topology_device *d, tsr_json *j);
+void tsr__ports_add_json(const tsr_topology *t, tsr_json *j);
+struct json_t;
+// False: damaged; *what then says how.
+bool tsr__rates_read(const struct json_t *object, tsr_topology_device *out, const char **what);
+// After the links are there and sorted.
+bool tsr__ports_read(tsr_topology *t, const struct json_t *list, const char **what);
+
+// boxes.c: "h100:8", "hosts:2xh100:8".
+bool tsr__topology_is_box(struct str kind, struct str sizes);
+tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes,
+                             tsr_topology **out) TSR_MUST_USE;
 
 // Links on the way from a to b, last first; -1: there is none, -2: no memory.
 int tsr__topology_path(tsr_topology *t, int from, int to, int *links, int room);

@@ -113,7 +113,7 @@ static tsr_status unknown(tsr_session *s, struct str kind, struct str sizes)
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
     tsr__diag(s, DIAG_topology_text, NULL,
               "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
-              "hosts:2x8, "
+              "hosts:2x8, h100:8, hosts:2xh100:8, "
               "an adjacency list {2,[[1],[0]]}, or the name of a JSON file",
               near.n ? "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?"
                      : "'" STR_FMT ":" STR_FMT "' is no topology",
@@ -135,6 +135,7 @@ static void link_kind(tsr_topology *t, struct str kind, const int *side, int n, 
         link_hosts(t, side);
     else
         link_full(t);
+    t->host = str_is(kind, "hosts") ? side[n - 1] : 0;
     if (str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "hosts")) {
         t->n_grid = n;
         memcpy(t->grid, side, (size_t)n * sizeof *side);
@@ -153,6 +154,8 @@ tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
 {
     int side[SIDES] = {0}, all = 0, centre = 0;
     struct str count = sizes;
+    if (tsr__topology_is_box(kind, sizes))
+        return tsr__topology_box(s, kind, sizes, out);
     for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
         if (sizes.p[i] == '@') {
             int64_t at;

@@ -150,11 +150,16 @@ static tsr_status json_devices(tsr_topology *t, const json_t *list)
         tsr_status st = check_numbers(t, d, "device", i, numbers);
         if (st != TSR_OK)
             return st;
-        tsr_topology_set_device(
-            t, i,
-            &(tsr_topology_device){json_string_value(json_object_get(d, "name")),
-                                   bytes_of(json_object_get(d, "memory")), positive(d, "flops"),
-                                   positive(d, "bandwidth"), positive(d, "overhead")});
+        const char *what;
+        tsr_topology_device numbers_of = {.name = json_string_value(json_object_get(d, "name")),
+                                          .memory = bytes_of(json_object_get(d, "memory")),
+                                          .flops = positive(d, "flops"),
+                                          .bandwidth = positive(d, "bandwidth"),
+                                          .overhead = positive(d, "overhead")};
+        if (!tsr__rates_read(json_object_get(d, "rates"), &numbers_of, &what))
+            return refuse(t->session, "write \"rates\": {\"float16\": 9.9e14}", "device %d: %s", i,
+                          what);
+        tsr_topology_set_device(t, i, &numbers_of);
     }
     return TSR_OK;
 }
@@ -263,8 +268,19 @@ static tsr_status read_json(tsr_session *s, struct str text, tsr_topology **out)
         status = json_collectives(t, json_object_get(root, "collectives"));
     if (t)
         json_grid(t, json_object_get(root, "grid"));
+    const char *what = NULL;
+    if (t && status == TSR_OK)
+        status = tsr__topology_finish(t, true);
+    if (t && status == TSR_OK && !tsr__ports_read(t, json_object_get(root, "ports"), &what))
+        status = what ? refuse(s, "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
+                               "an entry of \"ports\" %s", what)
+                      : TSR_NOMEM;
     json_decref(root);
-    return t ? finish(t, true, status, out) : status;
+    if (t && status != TSR_OK)
+        tsr_topology_free(t);
+    else if (t)
+        *out = t;
+    return status;
 }
 
 // ---- which of them it is

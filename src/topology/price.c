@@ -13,7 +13,7 @@
 
 struct meter {
     tsr_topology *t;
-    double *load; // by link, in this step
+    double *load; // by link and port, in this step
     int *touched;
     size_t n_touched;
     double longest;           // latency of this step
@@ -21,6 +21,16 @@ struct meter {
     bool reduces, unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };
+
+// Bytes go through a link or a port in this step.
+static void carry(struct meter *m, int shared, double bytes)
+{
+    if (shared < 0)
+        return;
+    if (m->load[shared] == 0)
+        m->touched[m->n_touched++] = shared;
+    m->load[shared] += bytes;
+}
 
 static void hear(void *data, int from, int to, double bytes)
 {
@@ -32,9 +42,9 @@ static void hear(void *data, int from, int to, double bytes)
     for (int i = 0; i < n; i++) {
         const struct topology_link *l = &m->t->links.at[m->path[i]];
         latency += l->latency;
-        if (m->load[m->path[i]] == 0)
-            m->touched[m->n_touched++] = m->path[i];
-        m->load[m->path[i]] += bytes;
+        carry(m, m->path[i], bytes);
+        carry(m, tsr__topology_out(m->t, l), bytes);
+        carry(m, tsr__topology_in(m->t, l), bytes);
     }
     m->longest = latency > m->longest ? latency : m->longest;
 }
@@ -45,7 +55,7 @@ static void end_step(void *data)
     double fullest = 0;
     for (size_t i = 0; i < m->n_touched; i++) {
         int k = m->touched[i];
-        double time = m->load[k] / m->t->links.at[k].bandwidth;
+        double time = m->load[k] / tsr__topology_speed(m->t, k);
         fullest = time > fullest ? time : fullest;
         m->load[k] = 0;
     }
@@ -148,7 +158,7 @@ static bool all_ways(tsr_topology *t, enum tsr_collective what, const struct top
                      struct priced *p)
 {
     struct meter m = {.t = t};
-    size_t links = t->links.n + 1;
+    size_t links = tsr__topology_shared(t) + 1;
     m.load = tsr__alloc(t->session, links * sizeof *m.load);
     m.touched = tsr__alloc(t->session, links * sizeof *m.touched);
     bool ok = m.load && m.touched;
@@ -273,14 +283,27 @@ static double must_cross(enum tsr_collective what, double s, double n)
     }
 }
 
+// Bytes per second that can leave the devices marked: over the links, or over the ports of those who send, if that is less.
+static double cut_width(const tsr_topology *t, const bool *side)
+{
+    double links = 0, ports = 0;
+    for (size_t i = 0; i < t->links.n; i++) {
+        const struct topology_link *l = &t->links.at[i];
+        if (!side[l->from] || side[l->to])
+            continue;
+        links += l->bandwidth;
+        ports += l->out_port < 0 ? l->bandwidth : 0;
+    }
+    for (size_t i = 0; i < t->ports.n; i++)
+        ports += side[t->ports.at[i].device] ? t->ports.at[i].bandwidth : 0;
+    return ports < links ? ports : links;
+}
+
 // Bytes that must leave the devices marked, over what can leave them.
 static double cut_time(tsr_topology *t, enum tsr_collective what, const struct topology_groups *g,
                        const bool *side)
 {
-    double width = 0, bytes = 0;
-    for (size_t i = 0; i < t->links.n; i++)
-        if (side[t->links.at[i].from] && !side[t->links.at[i].to])
-            width += t->links.at[i].bandwidth;
+    double width = cut_width(t, side), bytes = 0;
     for (int k = 0; k < g->count; k++) {
         const int *device = g->device + (size_t)k * (size_t)g->size;
         int s = 0;

@@ -18,7 +18,7 @@ struct packet {
 struct events {
     tsr_topology *t;
     struct arena *arena;
-    double *free_at;         // by link
+    double *free_at;         // by link and port
     double *ready, *coming;  // by device: what it has so far; with what is on its way in this step
     VEC(struct packet) heap; // earliest first
     double end, scale;
@@ -78,9 +78,16 @@ static void travel(struct events *e, struct packet p)
     }
     int k = e->path[n - 1 - p.hop]; // paths are listed from their end
     const struct topology_link *l = &e->t->links.at[k];
-    double start = fmax(p.time, e->free_at[k]);
-    e->free_at[k] = start + p.bytes / l->bandwidth;
-    p.time = e->free_at[k] + l->latency;
+    int shared[3] = {tsr__topology_out(e->t, l), k, tsr__topology_in(e->t, l)};
+    double start = p.time, end = 0;
+    for (int i = 0; i < 3; i++) { // it enters each as soon as that is free and it has entered the one before
+        if (shared[i] < 0)
+            continue;
+        start = fmax(start, e->free_at[shared[i]]);
+        e->free_at[shared[i]] = start + p.bytes / tsr__topology_speed(e->t, shared[i]);
+        end = fmax(end, e->free_at[shared[i]]);
+    }
+    p.time = end + l->latency;
     p.hop++;
     push(e, p);
 }
@@ -109,7 +116,7 @@ int64_t tsr__topology_simulate(tsr_topology *t, enum tsr_collective what, const 
     struct events e = {.t = t, .arena = &a};
     int64_t time = -1;
     tsr__arena_init(&a, t->session);
-    e.free_at = ARENA_ARRAY(&a, double, t->links.n + 1);
+    e.free_at = ARENA_ARRAY(&a, double, tsr__topology_shared(t) + 1);
     e.ready = ARENA_ARRAY(&a, double, (size_t)t->n);
     e.coming = ARENA_ARRAY(&a, double, (size_t)t->n);
     for (size_t k = 0; !a.failed && k < tsr__n_algorithms; k++)

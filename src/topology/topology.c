@@ -55,9 +55,21 @@ bool tsr__topology_link(tsr_topology *t, int from, int to, double latency, doubl
 {
     struct topology_link *l = vec_push(&t->arena, &t->links);
     if (l)
-        *l = (struct topology_link){from, to, latency > 0 ? latency : usual.latency,
-                                    bandwidth > 0 ? bandwidth : usual.link_bandwidth};
+        *l = (struct topology_link){from,
+                                    to,
+                                    latency > 0 ? latency : usual.latency,
+                                    bandwidth > 0 ? bandwidth : usual.link_bandwidth,
+                                    -1,
+                                    -1};
     return l != NULL;
+}
+
+bool tsr__topology_port(tsr_topology *t, int device, double bandwidth)
+{
+    struct topology_port *p = vec_push(&t->arena, &t->ports);
+    if (p)
+        *p = (struct topology_port){device, bandwidth};
+    return p != NULL;
 }
 
 int tsr_topology_devices(const tsr_topology *t)
@@ -85,17 +97,36 @@ void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_dev
         at->bandwidth = d->bandwidth;
     if (d->overhead > 0)
         at->overhead = d->overhead;
-    if (d->name || d->memory > 0 || d->flops > 0 || d->bandwidth > 0 || d->overhead > 0)
+    bool rates = false;
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        if (d->rates[i] > 0) {
+            at->rates[i] = d->rates[i];
+            rates = true;
+        }
+    if (d->name || d->memory > 0 || d->flops > 0 || d->bandwidth > 0 || d->overhead > 0 || rates)
         t->text = STR("");
 }
 
-void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
+static bool crosses_hosts(const tsr_topology *t, const struct topology_link *l)
+{
+    return t->host > 0 && l->from / t->host != l->to / t->host;
+}
+
+// Links, and with them the ports that they go through.
+static void set_links(tsr_topology *t, bool network, double latency, double bandwidth)
 {
     for (size_t i = 0; i < t->links.n; i++) {
+        struct topology_link *l = &t->links.at[i];
+        if (network && !crosses_hosts(t, l))
+            continue;
         if (latency > 0)
-            t->links.at[i].latency = latency;
+            l->latency = latency;
         if (bandwidth > 0)
-            t->links.at[i].bandwidth = bandwidth;
+            l->bandwidth = bandwidth;
+        if (bandwidth > 0 && l->out_port >= 0)
+            t->ports.at[l->out_port].bandwidth = bandwidth;
+        if (bandwidth > 0 && l->in_port >= 0)
+            t->ports.at[l->in_port].bandwidth = bandwidth;
     }
     if (latency > 0 || bandwidth > 0) {
         t->text = STR("");
@@ -103,6 +134,19 @@ void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
     }
     memset(t->route, 0, (size_t)t->n * sizeof *t->route);
     tsr__map_init(&t->priced, &t->arena, 64);
+}
+
+void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
+{
+    set_links(t, false, latency, bandwidth);
+}
+
+bool tsr_topology_set_network(tsr_topology *t, double latency, double bandwidth)
+{
+    if (t->host <= 0)
+        return false;
+    set_links(t, true, latency, bandwidth);
+    return true;
 }
 
 size_t tsr_topology_links(const tsr_topology *t)
@@ -266,6 +310,7 @@ static void add_devices(const tsr_topology *t, tsr_json *j)
         tsr_json_number(j, "bandwidth", t->device[i].bandwidth);
         if (t->device[i].overhead > 0)
             tsr_json_number(j, "overhead", t->device[i].overhead);
+        tsr__rates_add_json(&t->device[i], j);
         tsr_json_end(j);
     }
     tsr_json_end(j);
@@ -307,6 +352,8 @@ void tsr_topology_add_json(const tsr_topology *t, tsr_json *j)
         tsr_json_end(j);
     }
     tsr_json_end(j);
+    if (t->ports.n)
+        tsr__ports_add_json(t, j);
     if (t->times.n)
         add_times(t, j);
     if (!t->n_grid)

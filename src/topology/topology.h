@@ -17,8 +17,14 @@
 
 struct topology_link {
     int from, to;
-    double latency;   // seconds
-    double bandwidth; // bytes per second, one way
+    double latency;        // seconds
+    double bandwidth;      // bytes per second, one way
+    int out_port, in_port; // of its ends, that it shares with other links; -1: none
+};
+// What all links of a device, or some of them, can carry together, each way (a switch, a network card).
+struct topology_port {
+    int device;
+    double bandwidth;
 };
 
 // How long a collective was seen to take over groups of one size, all groups at once.
@@ -36,6 +42,8 @@ struct tsr_topology {
     int n;
     struct tsr_topology_device *device;
     VEC(struct topology_link) links;
+    VEC(struct topology_port) ports;
+    int host;   // devices that share one, one after the other; 0: not known
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];
     VEC(struct topology_times) times; // collectives that were measured

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 
 static tsr_topology *read_ok(tsr_session *s, const char *text)
 {
@@ -180,7 +181,13 @@ static void test_json_again(void **state)
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *t = read_ok(s, "hosts:2x2"), *u;
-    tsr_topology_set_device(t, 1, &(tsr_topology_device){"CUDA:0", 123456789, 1e12, 2e11, 3e-6});
+    tsr_topology_set_device(t, 1,
+                            &(tsr_topology_device){.name = "CUDA:0",
+                                                   .memory = 123456789,
+                                                   .flops = 1e12,
+                                                   .bandwidth = 2e11,
+                                                   .overhead = 3e-6,
+                                                   .rates = {[TSR_RATE_FLOAT16] = 4e12}});
     tsr_json *j = tsr_json_new(s);
     tsr_json_begin(j, NULL, '{');
     tsr_topology_add_json(t, j);
@@ -190,6 +197,7 @@ static void test_json_again(void **state)
     assert_true(d->overhead == 3e-6);
     assert_string_equal(d->name, "CUDA:0");
     assert_true(d->memory == 123456789 && d->flops == 1e12 && d->bandwidth == 2e11);
+    assert_true(d->rates[TSR_RATE_FLOAT16] == 4e12 && d->rates[TSR_RATE_INT8] == 0);
     assert_int_equal(tsr_topology_links(u), tsr_topology_links(t));
     int all[] = {0, 1, 2, 3};
     for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
@@ -205,6 +213,109 @@ static void test_json_again(void **state)
     tsr_session_free(s);
 }
 
+// ---- boxes, rates, ports
+
+static int64_t price_of(tsr_topology *t, tsr_collective what, int64_t bytes)
+{
+    int all[64];
+    tsr_topology_price p;
+    for (int i = 0; i < tsr_topology_devices(t); i++)
+        all[i] = i;
+    assert_int_equal(tsr_topology_cost(t, what, all, tsr_topology_devices(t), bytes, &p), TSR_OK);
+    return p.picoseconds;
+}
+
+// Through a switch a device gathers no faster than its port takes things in; what a box says survives JSON.
+static void test_boxes(void **state)
+{
+    (void)state;
+    const char *source, *name;
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; (name = tsr_topology_box(i, &source)); i++) {
+        char text[64];
+        assert_true(strlen(source) > 20);
+        snprintf(text, sizeof text, "hosts:2x%s:4", name);
+        tsr_topology *t = read_ok(s, text), *again;
+        assert_int_equal(tsr_topology_devices(t), 8);
+        const tsr_topology_device *d = tsr_topology_device_at(t, 5);
+        assert_string_equal(d->name, "CUDA:1");
+        assert_true(d->memory > (int64_t)40e9 && d->rates[TSR_RATE_FLOAT16] > d->flops);
+        tsr_json *j = tsr_json_new(s);
+        tsr_json_begin(j, NULL, '{');
+        tsr_topology_add_json(t, j);
+        tsr_json_end(j);
+        again = read_ok(s, tsr_json_text(j));
+        for (int what = 0; what < TSR_SEND; what++)
+            assert_true(price_of(t, (tsr_collective)what, 1 << 26) ==
+                        price_of(again, (tsr_collective)what, 1 << 26));
+        tsr_json_free(j);
+        tsr_topology_free(t);
+        tsr_topology_free(again);
+    }
+    tsr_topology *h100 = read_ok(s, "h100:8"), *none = NULL;
+    double bytes = 1 << 30, least = bytes * 7 / 8 / 450e9;
+    double seconds = (double)price_of(h100, TSR_ALL_GATHER, 1 << 30) / 1e12;
+    assert_true(seconds > least && seconds < least + 30e-6);
+    assert_int_equal(tsr_topology_parse(s, "h100:9", &none), TSR_MALFORMED);
+    assert_int_equal(tsr_topology_parse(s, "hosts:2xh1000:8", &none), TSR_MALFORMED);
+    tsr_topology_free(h100);
+    tsr_session_free(s);
+}
+
+static void test_network(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "hosts:2x2"), *flat = read_ok(s, "full:4");
+    int from, to;
+    double latency, bandwidth;
+    assert_true(tsr_topology_set_network(t, 1e-3, 1e6));
+    for (size_t i = 0; tsr_topology_link_at(t, i, &from, &to, &latency, &bandwidth); i++)
+        assert_true(from / 2 == to / 2 ? bandwidth > 1e9 : latency == 1e-3 && bandwidth == 1e6);
+    assert_false(tsr_topology_set_network(flat, 1e-3, 1e6));
+    tsr_topology_free(t);
+    tsr_topology_free(flat);
+    tsr_session_free(s);
+}
+
+// Two devices behind one port each share it: a ring of four takes no longer than before, an all-to-all does.
+static void test_ports(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{\"devices\":[{\"rates\":{\"float17\":1}}]}",
+        "{\"devices\":[{\"rates\":{\"int8\":0}}]}",
+        "{\"devices\":[{\"rates\":7}]}",
+        "{\"devices\":[{}],\"ports\":[{\"device\":1,\"bandwidth\":1}]}",
+        "{\"devices\":[{}],\"ports\":[{\"device\":0}]}",
+        "{\"devices\":[{}],\"ports\":[{\"device\":0,\"bandwidth\":1,\"to\":0}]}",
+    };
+    static const char *const links =
+        "\"links\":[{\"from\":0,\"to\":1,\"both\":true},{\"from\":0,\"to\":2,\"both\":true},"
+        "{\"from\":1,\"to\":2,\"both\":true}]";
+    char text[512];
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *none = NULL;
+    for (size_t i = 0; i < TSR_COUNT(bad); i++) {
+        assert_int_equal(tsr_topology_parse(s, bad[i], &none), TSR_MALFORMED);
+        assert_null(none);
+    }
+    snprintf(text, sizeof text, "{\"devices\":[{},{},{}],%s}", links);
+    tsr_topology *open = read_ok(s, text);
+    snprintf(text, sizeof text,
+             "{\"devices\":[{},{},{}],%s,\"ports\":[{\"device\":0,\"bandwidth\":5e9}]}", links);
+    tsr_topology *narrow = read_ok(s, text);
+    assert_true(price_of(narrow, TSR_BROADCAST, 1 << 24) > price_of(open, TSR_BROADCAST, 1 << 24));
+    snprintf(text, sizeof text,
+             "{\"devices\":[{},{},{}],%s,\"ports\":[{\"device\":0,\"bandwidth\":1e10}]}", links);
+    tsr_topology *wide = read_ok(s, text);
+    assert_true(price_of(wide, TSR_BROADCAST, 1 << 24) == price_of(open, TSR_BROADCAST, 1 << 24));
+    tsr_topology_free(open);
+    tsr_topology_free(narrow);
+    tsr_topology_free(wide);
+    tsr_session_free(s);
+}
+
 // ---- prices
 
 #define ALPHA 1e-6
@@ -215,7 +326,7 @@ static tsr_topology *plain(tsr_session *s, const char *text)
     tsr_topology *t = read_ok(s, text);
     tsr_topology_set_links(t, ALPHA, 1 / BETA);
     for (int i = 0; i < tsr_topology_devices(t); i++) // folding costs nothing
-        tsr_topology_set_device(t, i, &(tsr_topology_device){NULL, 0, 0, 1e29, 0});
+        tsr_topology_set_device(t, i, &(tsr_topology_device){.bandwidth = 1e29});
     return t;
 }
 
@@ -288,9 +399,10 @@ static void test_hosts(void **state)
 static void test_simulated(void **state)
 {
     static const char *const shapes[] = {
-        "full:4",   "full:8",    "ring:8",      "{4, [[1],[2],[3],[0]]}",
-        "star:5@0", "tree:2x2",  "torus:3x3",   "torus:4x4",
-        "grid:2x4", "hosts:2x4", "torus:2x2x2", "{6, [[1,2],[0,2],[0,1,3],[2,4,5],[3,5],[3,4]]}"};
+        "full:4",   "full:8",    "ring:8",        "{4, [[1],[2],[3],[0]]}",
+        "star:5@0", "tree:2x2",  "torus:3x3",     "torus:4x4",
+        "grid:2x4", "hosts:2x4", "torus:2x2x2",   "{6, [[1,2],[0,2],[0,1,3],[2,4,5],[3,5],[3,4]]}",
+        "h100:8",   "mi300x:4",  "hosts:2xh100:4"};
     static const char *const names[] = {
         "ring",     "two rings", "doubling", "direct",   "by sides", "all sides", "whole doubling",
         "one shot", "tree",      "pieces",   "pairwise", "bruck",    "message"};
@@ -302,7 +414,7 @@ static void test_simulated(void **state)
         int all[64], n = tsr_topology_devices(t);
         for (int k = 0; k < n; k++) {
             all[k] = k;
-            tsr_topology_set_device(t, k, &(tsr_topology_device){NULL, 0, 0, 1e29, 0});
+            tsr_topology_set_device(t, k, &(tsr_topology_device){.bandwidth = 1e29});
         }
         for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++)
             for (int64_t bytes = 1 << 10; bytes <= 1 << 26; bytes <<= 8) {
@@ -354,11 +466,13 @@ static void test_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),    cmocka_unit_test(test_generators),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_unreachable),
-        cmocka_unit_test(test_measured),     cmocka_unit_test(test_json_again),
-        cmocka_unit_test(test_closed_forms), cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_simulated),    cmocka_unit_test(test_together),
+        cmocka_unit_test(test_published), cmocka_unit_test(test_generators),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_unreachable),
+        cmocka_unit_test(test_measured),  cmocka_unit_test(test_json_again),
+        cmocka_unit_test(test_boxes),     cmocka_unit_test(test_network),
+        cmocka_unit_test(test_ports),     cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_hosts),     cmocka_unit_test(test_simulated),
+        cmocka_unit_test(test_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

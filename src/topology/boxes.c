@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// boxes.c - machines that one can buy, by name: h100:8, hosts:2xh100:8.
+//
+// Memory, arithmetic (dense), memory bandwidth and links are the makers' published numbers; `source` says where. Latencies
+// and the time that an engine takes to start a kernel are not published: they are what NCCL and CUDA usually show.
+#include "topology/internal.h"
+
+#define LAUNCH  4e-6 // seconds that starting a kernel takes
+#define IN_BOX  3e-6 // seconds of a message between GPUs of one box
+#define BETWEEN 8e-6 // and between boxes
+
+struct box {
+    const char *name;
+    int most; // GPUs in one
+    double memory, bandwidth, flops;
+    double rates[TSR_RATE_COUNT];
+    double link, port; // bytes per second one way: between two GPUs, and of one GPU to all others
+    double network;    // of one GPU to other boxes
+    const char *source;
+};
+
+static const struct box boxes[] = {
+    {"a100", 8, 80e9, 2.039e12, 19.5e12,
+     .rates = {[TSR_RATE_TF32] = 156e12,
+               [TSR_RATE_FLOAT16] = 312e12,
+               [TSR_RATE_BFLOAT16] = 312e12,
+               [TSR_RATE_INT8] = 624e12,
+               [TSR_RATE_INT4] = 1248e12},
+     .link = 300e9, .port = 300e9, .network = 25e9,
+     .source = "NVIDIA A100 80GB SXM datasheet; DGX A100: 200 Gb/s for each GPU"},
+    {"h100", 8, 80e9, 3.35e12, 67e12,
+     .rates = {[TSR_RATE_TF32] = 494.5e12,
+               [TSR_RATE_FLOAT16] = 989.5e12,
+               [TSR_RATE_BFLOAT16] = 989.5e12,
+               [TSR_RATE_FLOAT8] = 1979e12,
+               [TSR_RATE_INT8] = 1979e12},
+     .link = 450e9, .port = 450e9, .network = 50e9,
+     .source = "NVIDIA H100 SXM datasheet, half of the figures with sparsity; DGX H100: 400 Gb/s "
+               "for each GPU"},
+    {"h200", 8, 141e9, 4.8e12, 67e12,
+     .rates = {[TSR_RATE_TF32] = 494.5e12,
+               [TSR_RATE_FLOAT16] = 989.5e12,
+               [TSR_RATE_BFLOAT16] = 989.5e12,
+               [TSR_RATE_FLOAT8] = 1979e12,
+               [TSR_RATE_INT8] = 1979e12},
+     .link = 450e9, .port = 450e9, .network = 50e9,
+     .source = "NVIDIA H200 SXM datasheet, half of the figures with sparsity; DGX H200: 400 Gb/s "
+               "for each GPU"},
+    {"b200", 8, 180e9, 8e12, 75e12,
+     .rates = {[TSR_RATE_TF32] = 1.1e15,
+               [TSR_RATE_FLOAT16] = 2.25e15,
+               [TSR_RATE_BFLOAT16] = 2.25e15,
+               [TSR_RATE_FLOAT8] = 4.5e15,
+               [TSR_RATE_INT8] = 4.5e15,
+               [TSR_RATE_INT4] = 9e15},
+     .link = 900e9, .port = 900e9, .network = 50e9,
+     .source = "NVIDIA HGX B200 and DGX B200 datasheets, half of the figures with sparsity; 400 "
+               "Gb/s for each GPU"},
+    {"l40s", 8, 48e9, 864e9, 91.6e12,
+     .rates = {[TSR_RATE_TF32] = 183e12,
+               [TSR_RATE_FLOAT16] = 362e12,
+               [TSR_RATE_BFLOAT16] = 362e12,
+               [TSR_RATE_FLOAT8] = 733e12,
+               [TSR_RATE_INT8] = 733e12,
+               [TSR_RATE_INT4] = 733e12},
+     .link = 32e9, .port = 32e9, .network = 25e9,
+     .source = "NVIDIA L40S datasheet, half of the figures with sparsity; PCIe 4.0 x16; 200 Gb/s "
+               "for each GPU is a guess"},
+    {"mi300x", 8, 192e9, 5.3e12, 163.4e12,
+     .rates = {[TSR_RATE_TF32] = 653.7e12,
+               [TSR_RATE_FLOAT16] = 1307.4e12,
+               [TSR_RATE_BFLOAT16] = 1307.4e12,
+               [TSR_RATE_FLOAT8] = 2614.9e12,
+               [TSR_RATE_INT8] = 2614.9e12},
+     .link = 64e9, .port = 448e9, .network = 50e9,
+     .source =
+         "AMD Instinct MI300X datasheet: 7 links of 128 GB/s both ways; 400 Gb/s for each GPU"},
+};
+
+static const struct box *find_box(struct str name)
+{
+    for (size_t i = 0; i < TSR_COUNT(boxes); i++)
+        if (str_is(name, boxes[i].name))
+            return &boxes[i];
+    return NULL;
+}
+
+const char *tsr_topology_box(size_t i, const char **source)
+{
+    if (i >= TSR_COUNT(boxes))
+        return NULL;
+    *source = boxes[i].source;
+    return boxes[i].name;
+}
+
+// ---- reading "h100:8", and "2xh100:8" after "hosts:" -------------------------------------------
+
+struct order {
+    const struct box *box;
+    int64_t hosts, devices; // boxes, and GPUs in each
+};
+
+static size_t find(struct str s, char what)
+{
+    size_t i = 0;
+    while (i < s.n && s.p[i] != what)
+        i++;
+    return i;
+}
+
+static struct str after(struct str s, size_t i)
+{
+    return i < s.n ? (struct str){s.p + i + 1, s.n - i - 1} : (struct str){s.p + s.n, 0};
+}
+
+// False: it is no box.
+static bool read_order(struct str kind, struct str sizes, struct order *out)
+{
+    *out = (struct order){.hosts = 1};
+    if (str_is(kind, "hosts")) {
+        size_t times = find(sizes, 'x'), colon = find(sizes, ':');
+        if (colon == sizes.n || times > colon ||
+            !tsr__str_int((struct str){sizes.p, times}, &out->hosts))
+            return false;
+        kind = (struct str){sizes.p + times + 1, colon - times - 1};
+        sizes = after(sizes, colon);
+    }
+    out->box = find_box(kind);
+    return out->box && tsr__str_int(sizes, &out->devices);
+}
+
+bool tsr__topology_is_box(struct str kind, struct str sizes)
+{
+    struct order order;
+    return read_order(kind, sizes, &order);
+}
+
+// ---- making ------------------------------------------------------------------------------------
+
+static void set_gpu(tsr_topology *t, const struct box *b, int device, int in_box)
+{
+    tsr_topology_device *d = &t->device[device];
+    d->name = tsr__arena_printf(&t->arena, "CUDA:%d", in_box).p;
+    d->memory = (int64_t)b->memory;
+    d->flops = b->flops;
+    d->bandwidth = b->bandwidth;
+    d->overhead = LAUNCH;
+    memcpy(d->rates, b->rates, sizeof d->rates);
+}
+
+// GPUs of a box reach each other through its switch, and those of the same place in other boxes through the network; each
+// way has a port that all messages of a GPU share.
+static bool link_gpus(tsr_topology *t, const struct order *o)
+{
+    int in_box = (int)o->devices, n = t->n;
+    for (int i = 0; i < n; i++)
+        if (!tsr__topology_port(t, i, o->box->port) || !tsr__topology_port(t, i, o->box->network))
+            return false;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            bool same = i / in_box == k / in_box;
+            if (i == k || (!same && i % in_box != k % in_box))
+                continue;
+            bool ok = same ? tsr__topology_link(t, i, k, IN_BOX, o->box->link)
+                           : tsr__topology_link(t, i, k, BETWEEN, o->box->network);
+            if (!ok)
+                return false;
+            struct topology_link *l = &t->links.at[t->links.n - 1];
+            l->out_port = 2 * i + !same;
+            l->in_port = 2 * k + !same;
+        }
+    return true;
+}
+
+static tsr_status refuse(tsr_session *s, const struct order *o)
+{
+    tsr__diag(s, DIAG_topology_text, NULL, "name more hosts: hosts:2xh100:8",
+              "a box %s has 1 to %d devices, and a topology at most %d", o->box->name, o->box->most,
+              TOPOLOGY_MAX_DEVICES);
+    return TSR_MALFORMED;
+}
+
+tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes, tsr_topology **out)
+{
+    struct order o;
+    if (!read_order(kind, sizes, &o))
+        return TSR_MALFORMED;
+    if (o.devices < 1 || o.devices > o.box->most || o.hosts < 1 ||
+        o.hosts > TOPOLOGY_MAX_DEVICES / o.devices)
+        return refuse(s, &o);
+    tsr_topology *t = tsr__topology_new(s, (int)(o.hosts * o.devices));
+    if (!t)
+        return TSR_NOMEM;
+    for (int i = 0; i < t->n; i++)
+        set_gpu(t, o.box, i, i % (int)o.devices);
+    bool ok = link_gpus(t, &o);
+    t->host = (int)o.devices;
+    if (o.hosts > 1) {
+        t->n_grid = 2;
+        t->grid[0] = (int)o.hosts;
+        t->grid[1] = (int)o.devices;
+    }
+    t->text = tsr__arena_printf(&t->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
+    tsr_status status = ok ? tsr__topology_finish(t, false) : TSR_NOMEM;
+    if (status == TSR_OK)
+        *out = t;
+    else
+        tsr_topology_free(t);
+    return status;
+}
