@@ -61,6 +61,29 @@ bool tsr__expr_rooted(const struct exprs *x, struct expr e)
     return e.known;
 }
 
+struct expr tsr__expr_hide(struct exprs *x, struct str name)
+{
+    struct expr e = tsr__expr_symbol(x, name);
+    if (e.poly) {
+        struct atom *made = &x->atoms.at[e.poly->terms[0].atoms[0]];
+        made->root = made->hidden = true;
+    }
+    return e;
+}
+
+bool tsr__expr_hidden(const struct exprs *x, struct expr e)
+{
+    for (int i = 0; e.poly && i < e.poly->n; i++)
+        for (int k = 0; k < e.poly->terms[i].n; k++) {
+            const struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
+            bool inside =
+                a->kind != ATOM_NAME && (tsr__expr_hidden(x, a->a) || tsr__expr_hidden(x, a->b));
+            if (a->hidden || inside)
+                return true;
+        }
+    return false;
+}
+
 // ---- sums --------------------------------------------------------------------------------------
 
 // Order of the atoms of two terms; a constant term comes last.

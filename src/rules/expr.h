@@ -38,8 +38,9 @@ struct atom {
     enum atom_kind kind;
     struct str name;
     struct expr a, b;
-    int depth; // of operations in operations
-    bool root; // a symbol that the model's inputs have
+    int depth;   // of operations in operations
+    bool root;   // a symbol that the model's inputs have
+    bool hidden; // one that was made up for a size of an input that has no name
 };
 
 struct bound {
@@ -64,6 +65,11 @@ bool tsr__exprs_used(const struct exprs *x, struct str symbol); // it was bound 
 // expression has no other symbols.
 void tsr__expr_root(struct exprs *x, tsr_dim d);
 bool tsr__expr_rooted(const struct exprs *x, struct expr e);
+
+// A symbol of its own for a size of an input that has no name. It is never printed: what it stands in is forgotten in
+// the end (tsr__expr_hidden).
+struct expr tsr__expr_hide(struct exprs *x, struct str name);
+bool tsr__expr_hidden(const struct exprs *x, struct expr e);
 
 struct expr tsr__expr_of(struct exprs *x, tsr_dim d);
 struct expr tsr__expr_symbol(struct exprs *x, struct str name); // one symbol, whatever its text

@@ -207,6 +207,7 @@ struct shapes {
     int depth;               // of subgraphs and calls
     int64_t work;            // nodes that may still be visited
     bool report;             // contradictions are findings
+    bool hidden;             // sizes without a name have one for now
 };
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v);
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *v); // NULL: it may change

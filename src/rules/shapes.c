@@ -12,6 +12,7 @@
 #define OUTPUTS_INLINE 8
 #define MAX_PATTERNS   4096 // rules that are kept; the shapes of later ones are not known
 #define RANK_UNREAD    (-2)
+#define HIDDEN_MARK    '\x1f' // names of sizes without a name begin with it
 
 // ---- what the model declares -------------------------------------------------------------------
 
@@ -107,15 +108,22 @@ struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v)
     return r;
 }
 
+// A size that has no name of its own (hide_unknown) is not shown by the one that it has here.
+static const char *size_name(const tsr_dim *d)
+{
+    bool named = d->symbol && d->symbol[0] && !strchr(d->symbol, HIDDEN_MARK);
+    return named ? d->symbol : "?";
+}
+
 struct str tsr__shape_text(struct arena *a, struct shape s)
 {
     struct str t = str_of(s.dtype == TSR_UNDEFINED ? "" : tsr_dtype_name(s.dtype));
     for (int i = 0; i < s.rank; i++) {
         const tsr_dim *d = &s.dims[i];
-        t = d->value >= 0 ? tsr__arena_printf(a, STR_FMT "%s%lld", STR_ARG(t), i ? ", " : "[",
-                                              (long long)d->value)
-                          : tsr__arena_printf(a, STR_FMT "%s%s", STR_ARG(t), i ? ", " : "[",
-                                              d->symbol && d->symbol[0] ? d->symbol : "?");
+        t = d->value >= 0
+                ? tsr__arena_printf(a, STR_FMT "%s%lld", STR_ARG(t), i ? ", " : "[",
+                                    (long long)d->value)
+                : tsr__arena_printf(a, STR_FMT "%s%s", STR_ARG(t), i ? ", " : "[", size_name(d));
     }
     return tsr__arena_printf(a, STR_FMT "%s", STR_ARG(t),
                              s.rank > 0    ? "]"
@@ -136,25 +144,28 @@ static void contradict(struct shapes *s, const tsr_node *n, const tsr_value *v,
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
-// Which of two spellings of a size is worth more: a number, then one made of symbols that the
-// model's inputs have, then the declared one.
+// Which of two spellings of a size is worth more. What follows from the inputs is what a run will have, whatever was
+// written down once: x [n 6] gives Relu(x) [n 6], though it be declared as [1 6]. Else the declared one, then a number.
 static tsr_dim better(struct shapes *s, tsr_dim declared, tsr_dim found)
 {
-    if (!dim_known(found) || declared.value >= 0)
+    if (!dim_known(found))
         return declared;
-    if (!dim_known(declared) || found.value >= 0)
+    if (found.value >= 0)
+        return declared.value >= 0 ? declared : found;
+    if (!dim_known(declared))
         return found;
-    if (declared.symbol == found.symbol || strcmp(declared.symbol, found.symbol) == 0)
+    struct expr f = tsr__expr_of(s->exprs, found), d = tsr__expr_of(s->exprs, declared);
+    if (expr_equal(d, f) || !tsr__expr_rooted(s->exprs, f))
         return declared;
-    struct expr d = tsr__expr_of(s->exprs, declared), f = tsr__expr_of(s->exprs, found);
-    return !tsr__expr_rooted(s->exprs, d) && tsr__expr_rooted(s->exprs, f) ? found : declared;
+    bool only_name = declared.value < 0 && !tsr__expr_rooted(s->exprs, d);
+    return only_name && tsr__expr_hidden(s->exprs, f) ? declared : found;
 }
 
 static void merge_dims(struct shapes *s, struct shape *at, const struct shape *found)
 {
     bool same = true;
     for (int i = 0; i < at->rank && same; i++)
-        same = at->dims[i].value >= 0;
+        same = at->dims[i].value >= 0 && (found->dims[i].value >= 0 || !dim_known(found->dims[i]));
     if (same)
         return; // numbers throughout: nothing to add
     tsr_dim *dims = ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank);
@@ -414,6 +425,58 @@ static void root_symbols(struct shapes *s, const tsr_graph *g)
     }
 }
 
+// ---- sizes without a name ------------------------------------------------------------------------
+
+// Each unknown size of an input is a symbol while shapes are followed, so that a declaration which contradicts it is seen.
+static void hide_unknown(struct shapes *s, const tsr_graph *g)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
+        const tsr_value *v = tsr_graph_input(g, i);
+        struct shape *at = &s->at[tsr__value_id(v)];
+        bool open = false;
+        for (int d = 0; d < at->rank && !tsr_value_initializer(v); d++)
+            open = open || !dim_known(at->dims[d]);
+        tsr_dim *dims = open ? ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank) : NULL;
+        for (int d = 0; dims && d < at->rank; d++) {
+            dims[d] = at->dims[d];
+            struct str name = tsr__arena_printf(s->arena, "%c%zu.%d", HIDDEN_MARK, i, d);
+            if (!dim_known(dims[d]) && name.p)
+                dims[d] = tsr__expr_dim(s->exprs, tsr__expr_hide(s->exprs, name));
+        }
+        if (dims)
+            at->dims = dims;
+        s->hidden = s->hidden || dims;
+    }
+}
+
+static void forget_value(struct shapes *s, uint32_t id)
+{
+    struct shape *at = &s->at[id];
+    struct known_value *value = &s->values[id];
+    tsr_dim *dims = at->rank > 0 ? ARENA_ARRAY(s->arena, tsr_dim, (size_t)at->rank) : NULL;
+    for (int d = 0; dims && d < at->rank; d++) {
+        bool hidden = at->dims[d].value < 0 &&
+                      tsr__expr_hidden(s->exprs, tsr__expr_of(s->exprs, at->dims[d]));
+        dims[d] = hidden ? DIM_UNKNOWN : at->dims[d];
+    }
+    if (dims)
+        at->dims = dims;
+    struct expr *elements =
+        value->elements && value->n ? ARENA_ARRAY(s->arena, struct expr, (size_t)value->n) : NULL;
+    for (int64_t i = 0; elements && i < value->n; i++)
+        if (!tsr__expr_hidden(s->exprs, value->elements[i]))
+            elements[i] = value->elements[i];
+    if (elements)
+        value->elements = elements;
+}
+
+// Nobody outside can read such a symbol: what it stands in is not known.
+static void forget_hidden(struct shapes *s)
+{
+    for (uint32_t i = 0; s->hidden && i < s->n; i++)
+        forget_value(s, i);
+}
+
 struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
                                  bool report)
 {
@@ -428,7 +491,9 @@ struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *
     if (g) {
         read_graph(s, g);
         root_symbols(s, g);
+        hide_unknown(s, g);
         follow_graph(s, g);
+        forget_hidden(s);
     }
     return a->failed ? NULL : s;
 }

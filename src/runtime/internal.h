@@ -161,6 +161,9 @@ tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_optio
 struct manifest;
 struct manifest_port;
 struct tile_layout;
+// named.c: whole tensors have one size wherever the model's inputs have one name.
+tsr_status tsr__named_check(const struct manifest *m, tsr_session *s,
+                            const tsr_tensors *inputs) TSR_MUST_USE;
 bool tsr__cut_any(const struct manifest_port *ports, size_t n); // of them are kept in pieces
 int64_t tsr__cut_giver(const struct tile_layout *l, int64_t shard);
 // Puts the rank's pieces of those whole tensors that ranks have in pieces into a set.

@@ -512,6 +512,8 @@ static tsr_status start(tsr_job *j, const tsr_tensors *const *inputs, bool each)
         return told;
     }
     tsr_status st = verdict(j); // a job whose rank has failed runs no more
+    if (st == TSR_OK && !each && j->has_bundle)
+        st = tsr__named_check(&j->bundle.manifest, j->session, inputs[0]);
     size_t flight = j->asked % RUN_FLIGHTS;
     for (int i = 0; i < j->n && st == TSR_OK; i++) {
         struct seat *t = &j->seats[i];

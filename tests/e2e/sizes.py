@@ -91,16 +91,36 @@ def slices():
         yield "Range to %d - 4" % rows, m, ["y:x={1,2:0,1}"], {"x": f4(rows, 6)}
 
 
+def stale():
+    """What was declared of values in between, and is not so: what follows from the inputs holds."""
+    for size in (None, "n"):
+        m = model([node("Relu", ["x"], ["h"], name="a"), node("Neg", ["h"], ["y"], name="b")] + SIZES, {"x": [size, 6]}, SEEN, declared={"h": [1, 6]})
+        yield "declared as 1, the input is %s" % (size or "open"), m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6)}
+    m = model([node("Relu", ["x"], ["h"], name="a"), node("Neg", ["h"], ["y"], name="b"), node("Abs", ["z"], ["w"], name="c")] + SIZES, {"z": ["n", 6], "x": [None, 6]}, SEEN + ["w"], declared={"h": ["n", 6]})
+    yield "declared by the name of another input", m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6), "z": f4(5, 6)}
+
+
+def two_sizes(tessera, folder):
+    """One name, two sizes at the inputs: told with place and remedy; one size: run."""
+    m = model([node("Relu", ["z"], ["y"], name="a"), node("Abs", ["x"], ["w"], name="b")] + SIZES, {"x": ["n", 6], "z": ["n", 6]}, SEEN + ["w"])
+    code, text, _ = run(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(4, 6), "z": f4(7, 6)})
+    if code != 1 or "input-mismatch" not in text or "'n' is 4" not in text or "value 'z'" not in text:
+        return "exit %d: %s" % (code, text)
+    return same(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(7, 6), "z": f4(7, 6)})
+
+
 def main(tessera):
     bad, total = 0, 0
     with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
-        for group in (reshapes, slices):
-            for name, m, shards, feeds in group():
-                total += 1
-                wrong = same(tessera, folder, m, shards, feeds)
-                if wrong:
-                    bad += 1
-                    print("%s: %s" % (name, wrong[:600]))
+        trials = [(name, lambda m=m, shards=shards, feeds=feeds: same(tessera, folder, m, shards, feeds))
+                  for group in (reshapes, slices, stale) for name, m, shards, feeds in group()]
+        trials.append(("two sizes for one name", lambda: two_sizes(tessera, folder)))
+        for name, trial in trials:
+            total += 1
+            wrong = trial()
+            if wrong:
+                bad += 1
+                print("%s: %s" % (name, wrong[:600]))
     print("%s - %d of %d hold" % ("not ok" if bad else "ok", total - bad, total))
     return 1 if bad else 0
 
