@@ -407,9 +407,12 @@ void tsr__derive_pool(struct derivation *d)
     bool indices = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
     if (!read_space(d, -1, &s))
         return;
-    // What a last window counts that reaches beyond the pads, engines do not agree about.
+    // What a last window counts that reaches beyond the pads, engines do not agree about; nor how windows with holes
+    // are padded.
     bool doubtful =
         tsr__derive_int(d, "ceil_mode", 0) != 0 && str_is(tsr__node_op_str(d->node), "AveragePool");
+    bool same = text_is(d, "auto_pad", "SAME_UPPER") || text_is(d, "auto_pad", "SAME_LOWER");
+    doubtful = doubtful || (same && !all_are(d, "dilations", 1));
     if (!indices && !doubtful)
         read_windows(d, -1, &s);
     for (int out = 0; out < 3; out++) {

@@ -335,6 +335,8 @@ static bool loose_number(struct build *b, bool out, int i, int axis, const struc
     tsr_dim here = dim_at(b, out, i, axis);
     if (n != 1 || !d->broadcast || here.value < 0 || here.value == 1)
         return true;
+    if (b->open[factors[0]] && !b->fixed[factors[0]])
+        return true; // engines take a skip that is longer than what it is added to
     return join_size(b, factors[0], here);
 }
 

@@ -10,12 +10,31 @@ struct windows {
     int n; // spatial dimensions
     struct expr size[MAX_SPATIAL], kernel[MAX_SPATIAL];
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
-    bool same, ceil; // auto_pad SAME_*; the last window may reach beyond the end
+    bool same, ceil;          // auto_pad SAME_*; the last window may reach beyond the end
+    bool padded[MAX_SPATIAL]; // its pads are numbers all the same
 };
 
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
     return (size_t)i < n ? list[i] : otherwise;
+}
+
+// ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2 with dilation 2 and
+// stride 1 is given one pad, and makes 3 results, where the standard has 4.
+static void pad_pooling(struct windows *v, int i, bool lower)
+{
+    struct expr size = v->size[i], kernel = v->kernel[i];
+    v->padded[i] = true;
+    v->size[i] = (struct expr){0};
+    if (!expr_is_number(size) || !expr_is_number(kernel) || kernel.number > INT32_MAX ||
+        size.number > INT64_MAX / 2)
+        return;
+    int64_t stride = v->stride[i], count = (size.number + stride - 1) / stride;
+    int64_t lacking = (count - 1) * stride + kernel.number - size.number;
+    lacking = lacking < 0 ? 0 : lacking;
+    v->before[i] = lower ? lacking - lacking / 2 : lacking / 2;
+    v->after[i] = lacking - v->before[i];
+    v->size[i] = size;
 }
 
 // Kernel sizes from the attribute, else from the weights.
@@ -41,6 +60,7 @@ static bool read_windows(struct shape_job *j, struct shape x, struct shape w, st
         v->dilation[i] = entry(dilations, n_dilations, i, 1);
         v->before[i] = explicit ? entry(pads, n_pads, i, 0) : 0;
         v->after[i] = explicit ? entry(pads, n_pads, i + v->n, 0) : 0;
+        v->padded[i] = false;
         if (v->stride[i] < 1 || v->stride[i] > INT32_MAX || v->dilation[i] < 1)
             return false;
     }
@@ -59,7 +79,7 @@ static struct expr window_count(struct exprs *x, const struct windows *v, int i)
 {
     struct expr stride = expr_number(v->stride[i]);
     struct expr up = expr_number(v->stride[i] - 1);
-    if (v->same)
+    if (v->same && !v->padded[i])
         return tsr__expr_floor(x, tsr__expr_add(x, v->size[i], up), stride);
     struct expr room = tsr__expr_add(x, v->size[i], expr_number(v->before[i]));
     struct expr start = room; // windows start before this place
@@ -113,20 +133,26 @@ void tsr__find_pool(struct shape_job *j)
 {
     struct shape x = tsr__job_in(j, 0);
     struct windows v;
-    if (x.rank >= 2 && read_windows(j, x, (struct shape){.rank = -1}, &v))
-        set_windows(j, &v, x.dims[0], x.dims[1]);
+    if (x.rank < 2 || !read_windows(j, x, (struct shape){.rank = -1}, &v))
+        return;
+    bool lower = tsr__job_text_is(j, "auto_pad", "SAME_LOWER", false);
+    for (int i = 0; i < v.n; i++)
+        if (v.same && v.dilation[i] > 1)
+            pad_pooling(&v, i, lower);
+    set_windows(j, &v, x.dims[0], x.dims[1]);
 }
 
-// Where a window's outputs go: the other way round.
+// Where a window's outputs go: the other way round. Windows that are shorter than the stride end before it (in ONNX
+// Runtime; the standard has them filled up): 4 elements with stride 2 and a kernel of 1 make 7, not 8.
 static struct expr window_room(struct shape_job *j, const struct windows *v, int i, int64_t extra)
 {
     struct exprs *x = j->x;
     struct expr stride = expr_number(v->stride[i]);
+    struct expr less = tsr__expr_mul(x, tsr__expr_sub(x, v->size[i], expr_number(1)), stride);
+    struct expr last = tsr__expr_add(x, span(x, v, i), expr_number(extra));
     if (v->same)
-        return tsr__expr_mul(x, v->size[i], stride);
-    struct expr less = tsr__expr_sub(x, v->size[i], expr_number(1));
-    struct expr room = tsr__expr_add(x, tsr__expr_mul(x, less, stride), span(x, v, i));
-    room = tsr__expr_add(x, room, expr_number(extra));
+        return tsr__expr_add(x, less, tsr__expr_min(x, last, stride));
+    struct expr room = tsr__expr_add(x, less, last);
     room = tsr__expr_sub(x, room, expr_number(v->before[i]));
     return tsr__expr_sub(x, room, expr_number(v->after[i]));
 }

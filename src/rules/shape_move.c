@@ -131,6 +131,16 @@ static struct expr slice_bound(struct shape_job *j, int input, const char *name,
     return (size_t)entry < n ? expr_number(ints[entry]) : (struct expr){0};
 }
 
+// A bound as a place between low and high; negative ones count from the end.
+static int64_t from_end(int64_t bound, int64_t size, int64_t low, int64_t high)
+{
+    int64_t at = bound < 0 ? bound + size : bound;
+    if (at < low)
+        return low;
+    return at > high ? high : at;
+}
+
+// The largest numbers mean "to the end", which is the front where the step is negative: so ONNX Runtime reads them.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step)
 {
@@ -146,12 +156,14 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     if (!expr_is_number(a) || !expr_is_number(b) || !expr_is_number(s) || s.number == 0 ||
         s.number == INT64_MIN)
         return false;
-    int64_t low = s.number < 0 ? -1 : 0, high = s.number < 0 ? size - 1 : size;
-    int64_t x = a.number < 0 ? a.number + size : a.number,
-            y = b.number < 0 ? b.number + size : b.number;
-    *start = x < 0 ? 0 : x > high ? high : x;
-    *end = y < low ? low : y > size ? size : y;
     *step = s.number;
+    if (size == 0)
+        return true;
+    bool down = s.number < 0;
+    *start = from_end(a.number, size, 0, down ? size - 1 : size);
+    *end = from_end(b.number, size, down ? -1 : 0, size);
+    if (down && (b.number == INT64_MAX || b.number == INT32_MAX))
+        *end = -1;
     return true;
 }
 

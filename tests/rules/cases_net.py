@@ -33,7 +33,8 @@ def cases(p):
                  case(floats(2, 4, 3), floats(4, 5, 3), output_shape=[7], strides=[2]),
                  case(floats(2, 4, 4, 5), floats(4, 3, 2, 2), floats(3), strides=[2, 2]), case(floats(2, 2, 5, 4), floats(2, 3, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
                  case(floats(1, 2, 5, 7), floats(2, 3, 3, 3), strides=[2, 2], pads=[1, 0, 1, 1], output_padding=[1, 0]), case(floats(2, 2, 6), floats(2, 3, 3), dilations=[2], strides=[3], pads=[2, 1]),
-                 case(floats(2, 2, 5), floats(2, 3, 2), strides=[3]), case(floats(2, 2, 5), floats(2, 3, 5), pads=[4, 3]), case(floats(1, 2, 6), floats(2, 2, 3), strides=[2], auto_pad="SAME_UPPER")]
+                 case(floats(2, 2, 5), floats(2, 3, 2), strides=[3]), case(floats(2, 2, 5), floats(2, 3, 5), pads=[4, 3]), case(floats(1, 2, 6), floats(2, 2, 3), strides=[2], auto_pad="SAME_UPPER"),
+                 case(floats(2, 2, 4), floats(2, 3, 1), strides=[2], auto_pad="SAME_LOWER"), case(floats(2, 2, 4), floats(2, 3, 1), strides=[3], auto_pad="SAME_UPPER", output_padding=[1])]
     integer = [case(u8(2, 4, 5, 5), u8(6, 4, 3, 3)), case(u8(2, 4, 5, 5), u8(6, 4, 3, 3), byte(7), byte(9), pads=[1, 1, 1, 1]),
                case(u8(2, 4, 5, 5), u8(6, 2, 3, 3), byte(7), byte(3), group=2), case(u8(2, 4, 5), u8(6, 4, 1), byte(3))]
 
@@ -54,7 +55,8 @@ def cases(p):
     images = floats(2, 3, 6, 5)
     pools = [case(images, kernel_shape=[2, 2]), case(images, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 0]), case(floats(3, 4, 7), kernel_shape=[3], ceil_mode=1, strides=[2]),
              case(images, kernel_shape=[2, 2], auto_pad="SAME_LOWER"), case(floats(2, 4, 3, 3, 3), kernel_shape=[2, 2, 2]), case(images, kernel_shape=[1, 2]),
-             case(images, kernel_shape=[2, 2], symbols=[("batch", 3, 6, 5)]), case(images, kernel_shape=[2, 2], opset=10)]
+             case(images, kernel_shape=[2, 2], symbols=[("batch", 3, 6, 5)]), case(images, kernel_shape=[2, 2], opset=10),
+             case(images, kernel_shape=[2, 2], dilations=[2, 1], auto_pad="SAME_UPPER"), case(images, kernel_shape=[2, 3], dilations=[3, 2], strides=[2, 1], auto_pad="SAME_LOWER", ceil_mode=1)]
 
     def recurrent(gates, cell, directions=1, lengths=False, states=False, b=4, h=3, **k):
         inputs = [floats(5, b, 2), floats(directions, gates * h, 2), floats(directions, gates * h, h), floats(directions, 2 * gates * h)]

@@ -121,6 +121,7 @@ SPLIT = [case(floats(3, 24), host(12, 6, 6), outputs=3, axis=1), case(floats(2, 
 BIG = np.iinfo(np.int64).max
 SLICE = [case(floats(4, 5, 6), host(1), host(4), host(1)), case(floats(4, 5, 6), host(0, -3), host(BIG, BIG), host(0, 2)),
          case(floats(4, 5, 6), host(1, 2), host(3, 5)), case(floats(4, 9), host(8), host(-BIG), host(1), host(-2)),
+         case(floats(4, 9), host(-1), host(BIG), host(1), host(-2)), case(floats(4, 9), host(-BIG), host(BIG), host(1), host(-1)), case(floats(4, 9), host(BIG), host(-9), host(1), host(-3)),
          case(floats(4, 5), host(0, 0), host(4, 3), host(0, 1), host(1, 2)),
          case(floats(2, 3, 4), host(1), host(BIG), host(1), symbols=[("batch", "seq", 4)]),
          case(floats(4, 5), np.array([1], np.int64), np.array([3], np.int64), Host(np.array([1], np.int64)))]
