@@ -846,6 +846,9 @@ typedef struct tsr_run_options {
     const char
         *trace;  /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
     bool no_pin; /* ranks may be moved between all cores, see tsr_run_cores */
+    bool
+        float_products; /* products with weights of 4 bits are computed in float32, where the engine would turn the other
+                            factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs

@@ -81,6 +81,7 @@ struct rank {
     const char *path;
     const char *ort_ops;
     int optimize, threads;
+    bool float_products; // see tsr_run_options
     bool spin;
     uint64_t plan;
     const char *device; // name of the rank's device, or NULL

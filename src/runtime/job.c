@@ -55,6 +55,7 @@ static void rank_for(tsr_job *j, struct rank *r, int rank, int cores, int ranks)
         .engine = j->engine,
         .ort_ops = j->options.ort_ops,
         .optimize = j->options.optimize,
+        .float_products = j->options.float_products,
         .threads = threads,
         .spin = (int64_t)threads * ranks <= cores,
         .map = j->options.map_devices,

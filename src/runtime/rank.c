@@ -61,6 +61,8 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->EnableProfiling(o, r->profile);
     if (!st && r->unpacked)
         st = api->AddSessionConfigEntry(o, "session.disable_prepacking", "1");
+    if (!st && r->float_products) // 4, the default, is 8-bit arithmetic: 0.5 % off
+        st = api->AddSessionConfigEntry(o, "session.qdq_matmulnbits_accuracy_level", "1");
     if (!st && !r->spin)
         st = api->AddSessionConfigEntry(o, "session.intra_op.allow_spinning", "0");
     if (!st && tsr__reach_share(r->engine, r->endpoint))

@@ -23,6 +23,7 @@ struct work {
     tsr_model *model;
     tsr_tensors *inputs, *recorded, *whole;
     bool ran_whole;
+    double *precision; // by value of the model (precision.c)
     struct scratch scratch;
 };
 
@@ -44,6 +45,10 @@ tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config,
 void tsr__verify_locate(struct work *w, tsr_model *m, const char *config, tsr_first *out);
 // lowered.c: the file of the whole model, or of a copy that an older engine takes.
 tsr_status tsr__verify_lowered(struct work *w, const char **path) TSR_MUST_USE;
+// precision.c: the tolerance of each value of w->model, found once; then that of the value of that name. INFINITY: it
+// follows from random numbers, and says nothing.
+tsr_status tsr__precision_find(struct work *w) TSR_MUST_USE;
+double tsr__precision_of(const struct work *w, const char *name);
 // trials.c: random shardings, one after the other.
 tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
 

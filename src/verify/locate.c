@@ -111,7 +111,8 @@ static bool find_first(const struct work *w, const tsr_model *m, const tsr_tenso
             if (at < 0)
                 continue;
             *f = (struct found){n, v, (size_t)at, tsr_tensors_find(cut, tsr_value_name(v)), {0}};
-            f->difference = tsr__compare(whole, (size_t)at, cut, f->cut, w->options->tolerance);
+            f->difference = tsr__compare(whole, (size_t)at, cut, f->cut,
+                                         tsr__precision_of(w, tsr_value_name(v)));
             if (!f->difference.ok)
                 return true;
         }

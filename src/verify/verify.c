@@ -3,6 +3,7 @@
 // goes in every case.
 #include "verify/internal.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,8 +47,9 @@ static void compare_recorded(struct work *w, const tsr_tensors *cut, struct outc
     size_t n = tsr_tensors_count(w->recorded);
     r->recorded = n ? 1 : -1;
     for (size_t i = 0; i < n; i++) {
-        int64_t k = tsr_tensors_find(cut, tsr_tensors_name(w->recorded, i));
-        tsr_difference d = tsr__compare(w->recorded, i, cut, k, w->options->tolerance);
+        const char *name = tsr_tensors_name(w->recorded, i);
+        int64_t k = tsr_tensors_find(cut, name);
+        tsr_difference d = tsr__compare(w->recorded, i, cut, k, tsr__precision_of(w, name));
         if (d.ok)
             continue;
         r->recorded = 0;
@@ -55,16 +57,31 @@ static void compare_recorded(struct work *w, const tsr_tensors *cut, struct outc
     }
 }
 
+static void mention_random(struct work *w, const char *name)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(w->path);
+    at.value = str_of(name);
+    tsr__diag(
+        w->session, DIAG_verify_random, &at, "give the node that draws a seed",
+        "this output follows from random numbers without a seed: its shape alone is compared");
+}
+
 static tsr_status compare_all(struct work *w, const tsr_tensors *cut, struct outcome *r)
 {
     struct arena *a = w->results;
+    tsr_status st = tsr__precision_find(w);
+    if (st != TSR_OK)
+        return st;
     size_t n = tsr_tensors_count(w->whole);
     tsr_difference *list = ARENA_ARRAY(a, tsr_difference, n + 1);
     r->ok = true;
     for (size_t i = 0; i < n && list; i++) {
         const char *name = tsr_tensors_name(w->whole, i);
-        list[i] =
-            tsr__compare(w->whole, i, cut, tsr_tensors_find(cut, name), w->options->tolerance);
+        double tolerance = tsr__precision_of(w, name);
+        list[i] = tsr__compare(w->whole, i, cut, tsr_tensors_find(cut, name), tolerance);
+        if (isinf(tolerance))
+            mention_random(w, name);
         list[i].name = tsr__arena_str(a, str_of(name)).p;
         if (a->failed)
             return TSR_NOMEM;
@@ -193,6 +210,8 @@ tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_option
     w.results = &s->results[RESULT_VERIFY];
     tsr__arena_free(w.results);
     w.run.size = sizeof(w.run);
+    w.run.float_products =
+        true; // cut and whole are fused differently, and 8-bit arithmetic would be all one sees
     if (!w.run.transport)
         w.run.transport = "threads"; // one process compares, whoever started it
     tsr__arena_init(&w.arena, s);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// precision.c - how far apart cut and whole may be, for each value of a model: by the coarsest type that anything it
+// follows from was computed in. A float32 product that is cast to double is still a float32 product. What follows from
+// random numbers without a seed may be anything. Constants and inputs are exact, whatever their type.
+//
+// Example: x (float32) -> MatMul -> h (float32: 5e-5) -> Cast to double -> y (own type 1e-12, but 5e-5 from h).
+#include "verify/internal.h"
+#include "rules/rules.h"
+
+#include <math.h>
+
+struct walk {
+    const struct shapes *shapes;
+    double *at; // by value
+};
+
+static double of_value(const struct walk *w, const tsr_value *v)
+{
+    return v ? w->at[tsr__value_id(v)] : 0;
+}
+
+static double walk_graph(struct walk *w, const tsr_graph *g);
+
+// The coarsest that happens inside of its bodies.
+static double walk_bodies(struct walk *w, const tsr_node *n)
+{
+    double most = 0;
+    for (size_t i = 0; i < tsr_node_attr_count(n); i++) {
+        const tsr_attr *a = tsr_node_attr(n, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(a); k++)
+            most = fmax(most, walk_graph(w, tsr_attr_graph(a, k)));
+    }
+    return most;
+}
+
+static double walk_node(struct walk *w, const tsr_node *n)
+{
+    double read = tsr__node_draws(n) ? INFINITY : walk_bodies(w, n), most = read;
+    for (size_t i = 0; i < tsr_node_input_count(n); i++)
+        read = fmax(read, of_value(w, tsr_node_input(n, i)));
+    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
+        const tsr_value *v = tsr_node_output(n, i);
+        if (!v)
+            continue;
+        double *own = &w->at[tsr__value_id(v)];
+        *own = fmax(read, tsr__tolerance(tsr__shapes_piece(w->shapes, v).dtype));
+        most = fmax(most, *own);
+    }
+    return most;
+}
+
+static double walk_graph(struct walk *w, const tsr_graph *g)
+{
+    double most = 0;
+    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n))
+        most = fmax(most, walk_node(w, n));
+    return most;
+}
+
+tsr_status tsr__precision_find(struct work *w)
+{
+    if (w->precision)
+        return TSR_OK;
+    struct walk walk = {.shapes = tsr__shapes_new(&w->arena, w->model)};
+    walk.at = ARENA_ARRAY(&w->arena, double, (size_t)tsr__model_value_ids(w->model) + 1);
+    if (!walk.shapes || !walk.at)
+        return TSR_NOMEM;
+    walk_graph(&walk, tsr_model_graph(w->model));
+    w->precision = walk.at;
+    return TSR_OK;
+}
+
+double tsr__precision_of(const struct work *w, const char *name)
+{
+    const tsr_value *v = tsr_graph_value(tsr_model_graph(w->model), name);
+    double found = v ? w->precision[tsr__value_id(v)] : 0;
+    if (isinf(found) || w->options->tolerance <= 0)
+        return found;
+    return w->options->tolerance;
+}
