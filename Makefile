@@ -8,8 +8,11 @@ ASAN     := -Db_sanitize=address,undefined -Db_lundef=false
 OPTIONS  := $(if $(SANITIZE),$(ASAN)) $(if $(COVERAGE),-Db_coverage=true)
 SETUP    := tools/setup
 
-all: $(BUILD)/build.ninja
+all: $(BUILD)/build.ninja ## builds the command, the libraries and the tests
 	@ninja -C $(BUILD)
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 # Always asked: it costs milliseconds where nothing is to be done.
 $(BUILD)/build.ninja: setup
@@ -20,18 +23,22 @@ setup:
 
 # A block cut by hand, then a real model planned, cut and compared.
 BERT := tests/models/bert_tiny
-demo: all
+demo: all ## a block and a real model cut for 4 local devices, compared with the whole ones
 	@$(BUILD)/tessera demo
 	@printf '\n$$ tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0\n'
 	@$(BUILD)/tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0
 
-test: all
+test: all ## every test; the last line is the count (TEST=name: those programs)
 	@tools/test-summary $(BUILD) $(TEST)
 	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
 
+# Programs of the build alone: no Python, no engine.
+check: all ## the tests in C, in seconds
+	@tools/test-summary $(BUILD) --compiled
+
 # Long: every row of the table of rules run cut and whole, and its shapes, found from little, held against runs;
 # reshardings carried out on random pairs; all node tests of the onnx package cut on every axis, with the list of those that never ran cut and why.
-prove: all
+prove: all ## long: every rule cut in every way, reshardings, all node tests
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
 	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
 	@tests/witness tests/rules/partly.py $(BUILD)/tests/rules/print_rule all
@@ -52,40 +59,40 @@ hunt: all
 	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
 # The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.
-compat: all
+compat: all ## the tests that need an engine, with the oldest and the newest ONNX Runtime
 	@tools/compat $(BUILD) $(ORT)
 
 bench: SETUP := tools/setup bench
-bench: $(BUILD)/build.ninja
+bench: $(BUILD)/build.ninja ## figures against peers in the same run (BENCH=group)
 	@meson configure $(BUILD) -Dbench=true
 	@ninja -C $(BUILD)
 	@tools/bench $(BUILD) $(BENCH)
 
 # Ranks killed and stopped at random moments: TURNS=200, SEED=1.
-soak: all
+soak: all ## ranks killed and stopped at random moments
 	@tools/soak $(BUILD) $(or $(TURNS),200) $(or $(SEED),1)
 
-fuzz:
+fuzz: ## the fuzzers
 	@tools/setup fuzz
 	@tools/fuzz $(FUZZ)
 
 lint: SETUP := tools/setup lint
-lint: all
+lint: all ## rooms, layout, lengths, exported names
 	@tools/lint $(BUILD)
 
-install: all
+install: all ## into PREFIX (and DESTDIR)
 	@meson configure $(BUILD) --prefix=$(PREFIX)
 	@meson install -C $(BUILD)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
 # The Python package as a wheel, in dist/.
-wheel: setup
+wheel: setup ## the Python package, in dist/
 	@.venv/bin/python -m pip wheel -q --no-deps -w dist . && ls dist
 
 uninstall:
 	@ninja -C $(BUILD) uninstall
 
-clean:
+clean: ## removes the build folders
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean
+.PHONY: help check wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean

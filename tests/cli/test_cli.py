@@ -371,8 +371,8 @@ def test_rules():
     total = [sum(int(row[k]) for row in table[:-1]) for k in range(1, 6)]
     operators = {(r["domain"], r["op"]) for r in rows}
     check("what is covered adds up", rc == 0 and [int(x) for x in table[-1][1:]] == total and total[0] == len(operators) == total[1] + total[4], out)
-    readme = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md"), encoding="utf-8").read()
-    check("the README has that table", out in readme, out)
+    readme = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "tour.md"), encoding="utf-8").read()
+    check("the tour has that table", out in readme, out)
     rc, out, _ = call("rules", "loop")
     check("control flow in words", rc == 0 and "a carried value has one sharding" in out, out)
     rc, out, err = call("rules", "Frobnicate")

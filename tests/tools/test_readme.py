@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the README say what is true? test_readme.py BUILD: types its commands and looks for the output that it shows.
+"""Do the README and the pages of docs/ say what is true? test_readme.py BUILD: types their commands and looks for the output
+that they show.
 
 In a ```console block, a line `$ ...` is a command and the lines after it are output: each must appear, in that order,
-where `...` stands for anything. Commands run in an empty folder that sees the repository's tests.
+where `...` stands for anything. The commands of a page run in an empty folder that sees the repository's tests.
 """
 import os
 import re
@@ -53,31 +54,51 @@ def left_out(command, env):
     return ""
 
 
+def try_command(page, command, expected, folder, env):
+    """Types one command; prints whether it ended well and showed what the page shows."""
+    global failed
+    name = "%s: %s" % (page, " ".join(command.split()[:3]))
+    why = left_out(command, env)
+    if why:
+        print("ok %s # SKIP %s" % (name, why))
+        return
+    if command.startswith("mpirun"):
+        env = dict(env, ASAN_OPTIONS="detect_leaks=0")  # MPI keeps things to the end
+    ended = subprocess.run(command, shell=True, cwd=folder, env=env, text=True, errors="replace",
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    want = missing(expected, ended.stdout + ended.stderr) and missing(expected, ended.stderr + ended.stdout)
+    good = ended.returncode == 0 and want is None
+    failed += not good
+    print("ok %s" % name if good else "not ok %s: exit %d, not shown: %s\n%s%s" % (
+        name, ended.returncode, want, ended.stdout, ended.stderr))
+
+
+def broken_links(page, text):
+    """Files that the page links to and that are not there."""
+    here = os.path.dirname(os.path.join(ROOT, page))
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        if not os.path.exists(os.path.join(here, link)):
+            yield link
+
+
 def main():
     global failed
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        todo = list(examples(f.read()))
     env = environment()
-    with tempfile.TemporaryDirectory(prefix="tessera-readme-") as folder:
-        os.symlink(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
-        for command, expected in todo:
-            name = " ".join(command.split()[:3])
-            why = left_out(command, env)
-            if why:
-                print("ok %s # SKIP %s" % (name, why))
-                continue
-            if command.startswith("mpirun"):
-                env["ASAN_OPTIONS"] = "detect_leaks=0"  # MPI keeps things to the end
-            ended = subprocess.run(command, shell=True, cwd=folder, env=env, text=True, errors="replace",
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
-            want = missing(expected, ended.stdout + ended.stderr) and missing(expected, ended.stderr + ended.stdout)
-            good = ended.returncode == 0 and want is None
-            failed += not good
-            print("ok %s" % name if good else "not ok %s: exit %d, not shown: %s\n%s%s" % (
-                name, ended.returncode, want, ended.stdout, ended.stderr))
-    if not todo:
-        failed = 1
-        print("not ok README has no examples")
+    pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] + sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
+    for page in pages:
+        with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+            text = f.read()
+        for link in broken_links(page, text):
+            failed += 1
+            print("not ok %s links to %s, which is not there" % (page, link))
+        todo = list(examples(text))
+        if page in ("README.md", "docs/tour.md") and not todo:
+            failed += 1
+            print("not ok %s has no examples" % page)
+        with tempfile.TemporaryDirectory(prefix="tessera-readme-") as folder:
+            os.symlink(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
+            for command, expected in todo:
+                try_command(page, command, expected, folder, env)
     sys.exit(1 if failed else 0)
 
 
