@@ -178,7 +178,7 @@ static void batch_and_heads_take_an_axis_each(void **state)
     int64_t least = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, 1, bytes);
     assert_in_range(t->p.cost, least, price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "as1")),
-                        "{4,4:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}");
+                        "{4,4,1,1:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}");
     net_free(t);
 }
 
@@ -254,7 +254,7 @@ static void experts_take_two_exchanges(void **state)
     int64_t bytes = EXPERTS * EXPERTS * PLACES * WIDE * 4, weights = EXPERTS * WIDE * INNER * 4 * 2;
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), weights / 8);
     assert_int_equal(collectives(t, "AllToAll"), 2);
-    assert_string_equal(made_as(t, tsr_graph_value(t->g, "u")), "{4:0,1,2,3}");
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "u")), "{4,1,1:0,1,2,3}");
     int64_t two = 2 * price(t, TSR_ALL_TO_ALL, bytes);
     assert_in_range(t->p.cost, two, two + price(t, TSR_ALL_REDUCE, 4) + 5000);
     agree_with_cbc(t);
@@ -274,8 +274,8 @@ static void key_heads_are_repeated(void **state)
     plan_tight(t, y, 4500);
     assert_int_equal(collectives(t, "AllToAll"), 0);
     assert_int_equal(reductions(t), 1);
-    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gs1")), "{1,8:0,1,2,3,4,5,6,7}");
-    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gk3")), "{1,2:(0,1,2,3),(4,5,6,7)}");
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gs1")), "{1,8,1,1:0,1,2,3,4,5,6,7}");
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "gk3")), "{1,2,1,1:(0,1,2,3),(4,5,6,7)}");
     agree_with_cbc(t);
     net_free(t);
 }

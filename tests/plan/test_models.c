@@ -118,7 +118,7 @@ static void attention_is_cut_by_heads(void **state)
     t->o.memory = 4 * WIDTH * WIDTH + 150000;
     plan(t, y);
     assert_int_equal(reductions(t), 1);
-    assert_string_equal(made_as(t, tsr_graph_value(t->g, "s0")), "{1,4:0,1,2,3}");
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "s0")), "{1,4,1,1:0,1,2,3}");
     const tsr_node *o = tsr_value_producer(y);
     assert_string_equal(sharding_at(t, o, tsr_node_input(o, 1)), "{4,1:0,1,2,3}");
     net_free(t);
@@ -216,7 +216,7 @@ static void the_longer_side_of_a_product_is_cut(void **state)
                             weight(t, "w", DIMS(64, n[i])), "y");
         plan(t, node(t, "ReduceSum", y, NULL, "sum"));
         assert_string_equal(made_as(t, y),
-                            m[i] > n[i] ? "{8:0,1,2,3,4,5,6,7}" : "{1,8:0,1,2,3,4,5,6,7}");
+                            m[i] > n[i] ? "{8,1:0,1,2,3,4,5,6,7}" : "{1,8:0,1,2,3,4,5,6,7}");
         net_free(t);
     }
 }
