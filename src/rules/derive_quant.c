@@ -21,8 +21,9 @@ static void per_block(struct derivation *d, int axis, int rank)
     int64_t block = tsr__derive_int(d, "block_size", 0);
     int64_t size = x.dims[axis].value, blocks = scale.dims[axis].value, whole;
     // Blocks that do not fill the dimension, or whose number is not known: it stays whole.
-    bool full =
-        block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) && whole == size;
+    // So does a vector: ONNX Runtime refuses one scale for one block of it.
+    bool full = rank > 1 && block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) &&
+                whole == size;
     if (full)
         tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
     add_around(d, axis, rank, full ? "(u z)" : "c", ",");
@@ -44,7 +45,7 @@ void tsr__derive_quantize(struct derivation *d)
     int axis = tsr__derive_axis(d, "axis", 1, rank);
     if (axis < 0)
         return;
-    if (many == rank && many > 1) {
+    if (many == rank && (many > 1 || tsr__derive_int(d, "block_size", 0) > 0)) {
         per_block(d, axis, rank);
     } else if (many == 1) {
         add_around(d, axis, rank, "c", ",[c],[c]? -> ");

@@ -641,8 +641,11 @@ static void take_lists(struct step *s)
         if (!v || !tsr__shapes_is_list(s->w->f->shapes, v))
             continue;
         struct tile_layout *l = s->w->f->values[tsr__value_id(v)];
-        if (s->in[i] && !tsr__layout_equal(s->in[i], l) && !tsr__layout_is_whole(s->in[i]))
-            not_cut(s, "a list is not moved between devices");
+        if (s->in[i] && !tsr__layout_equal(s->in[i], l)) {
+            s->nf->unheeded = true;
+            if (!tsr__layout_is_whole(s->in[i]))
+                not_cut(s, "a list is not moved between devices");
+        }
         // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
         bool kept = s->w->kept_whole[tsr__value_id(v)];
         bool everywhere = l == whole_all(s->w, l->rank) && !kept;
@@ -718,7 +721,7 @@ static bool place_everywhere(struct step *s, const char *why)
         s->out[i] = NULL;
     if (s->explicit_cut)
         not_cut(s, why);
-    s->nf->held_whole = true;
+    s->nf->unheeded = true;
     struct rule *r = ARENA_NEW(s->w->arena, struct rule);
     struct solve all;
     if (!r)

@@ -43,9 +43,9 @@ static tsr_status write_node(tsr_node *n, tsr_config *c, const struct node_flow 
         if (status != TSR_OK)
             return status;
     }
-    // Whole specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
+    // Specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
     // an operator whose tensors all have specs is cut as told.
-    if ((nf->held_whole || nf->replicated) && has_any_spec(n, c))
+    if ((nf->unheeded || nf->replicated) && has_any_spec(n, c))
         return TSR_OK;
     size_t n_in = tsr_node_input_count(n), n_out = tsr_node_output_count(n);
     for (size_t i = 0; i < n_in + n_out; i++) {

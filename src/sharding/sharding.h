@@ -147,7 +147,7 @@ struct node_flow {
     bool told;              // no rule: it is cut as the shardings of all its tensors say
     const char *replicated; // not NULL: was meant to be cut and is not, and why
     bool
-        held_whole; // runs whole whatever its specs say, because a list that it makes or reads does not move
+        unheeded; // specs that it has are not followed, because a list that it makes or reads does not move
     const struct control
         *control;             // with bodies that are cut: how they belong to the node; else NULL
     struct body_flow *bodies; // control->n_bodies; NULL: none, or they run as they stand

@@ -60,9 +60,9 @@ def inputs_of(s, arrays, hosts, own):
             out.append(s.constant(a))
         else:
             name = None
-            if not own and rng.random() < 0.6:
+            if not own and a.dtype.kind == "f" and rng.random() < 0.6:  # whole numbers are places or sizes: only the case's fit
                 name = s.pick(lambda b: b.shape == a.shape and b.dtype == a.dtype)
-                if not name and a.dtype.kind == "f":
+                if not name:
                     name = adapted(s, a.shape, a.dtype)
             out.append(name or s.fresh(a))
     return out

@@ -145,7 +145,7 @@ class Scope:
         except Exception as why:
             self.maker.refused[op] = str(why)[:200]
             return None
-        if not all(fits(a) for a in results.values()) or (op in SUMS and self.sums_nothing(node, results)):
+        if not all(fits(a) for a in results.values()) or self.sums_nothing(node, results):
             return None
         self.nodes.append(node)
         self.values.update(results)
@@ -157,9 +157,12 @@ class Scope:
         return made
 
     def sums_nothing(self, node, results):
-        """Something made of nothing: ONNX Runtime does not always fill it."""
+        """Something made of nothing: ONNX Runtime does not always fill it, and takes a negative axis for another one."""
         empty = any(self.values[n].size == 0 for n in node.input if n and isinstance(self.values[n], np.ndarray))
-        return empty and any(a.size for a in results.values())
+        if empty and any(a.name == "axis" and a.i < 0 or a.name == "axes" and min(a.ints, default=0) < 0 for a in node.attribute):
+            return True
+        sums = node.op_type in SUMS or "Pool" in node.op_type or node.op_type.startswith("Reduce") and node.op_type != "ReduceSum"
+        return empty and sums and any(a.size for a in results.values())
 
     def one(self, op, inputs, **attributes):
         made = self.add(op, inputs, **attributes)

@@ -2,7 +2,7 @@
 """Makes finds of the hunter smaller: fewer edits, nodes, outputs, sets and devices, as long as the case fails in the same way. Writes
 FOLDER/small: model.onnx, set0.npz, edits.txt and commands.txt, which repeats it without the hunter.
 
-usage: shrink.py TESSERA FOLDER ...       every candidate is judged in a process of its own kind, which may die"""
+usage: shrink.py TESSERA [again] FOLDER ...       again: only judged anew; every candidate is judged in a process of its own kind, which may die"""
 import json
 import os
 import re
@@ -352,10 +352,22 @@ def commands(case, tessera, folder):
         f.write("\n".join([how, run, judged]) + "\n")
 
 
+def again(tessera, folders):
+    """Judges finds as they are: which are left?"""
+    with tempfile.TemporaryDirectory(prefix="tessera-shrink-") as work:
+        ask = Judge(tessera, os.path.join(work, "candidate"))
+        for folder in folders:
+            kind, text, _ = ask(load(folder))
+            print("%s %s: %s" % (folder, kind, text.replace("\n", " ")[:200]), flush=True)
+        ask.close()
+
+
 def main():
     tessera = os.path.abspath(sys.argv[1])
     if sys.argv[2] == "serve":
         return serve(tessera)
+    if sys.argv[2] == "again":
+        return again(tessera, sys.argv[3:])
     for folder in sys.argv[2:]:
         case, verdict, tries = shrink(tessera, folder)
         small = os.path.join(folder, "small")

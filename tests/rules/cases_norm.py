@@ -66,6 +66,7 @@ def cases(p):
                            case(make(3, 5, 4), labels(5, 3, 4), reduction="sum", ignore_index=2), case(make(6, 5), labels(5, 6))]
     double = lambda *s: floats(*s).astype(np.float64)
     layer += [case(double(2, 3, 6), double(6), double(6), outputs=3)]  # statistics are floats
+    layer += [case(floats(3, 4, 6), floats(6), floats(6), opset=v) for v in (11, 13)]  # as ONNX Runtime's own tools write it
     skip = [case(floats(2, 3, 6), floats(2, 3, 6), floats(6)), case(floats(2, 3, 6), floats(2, 3, 6), floats(6), outputs="y..y")]
     tables = (2, 3, 4, 5, 6)
     embed = [case(ints(4, 3, low=0, high=9, dtype=np.int32), None, floats(9, 8), floats(6, 8), None, away(8), floats(8), outputs=2, fixed=tables),
@@ -111,7 +112,8 @@ def cases(p):
         "QuantizeLinear": [case(floats(3, 4), f(0.02), byte(3)), case(floats(3, 4), f(0.02)), case(floats(3, 4, 5), away(4) / 20, u8(4)), case(floats(3, 4), away(3) / 20, i8(3), axis=0),
                            case(floats(3, 8), away(3, 4) / 20, u8(3, 4), axis=1, block_size=2), case(floats(6, 4), away(2, 4) / 20, axis=0, block_size=3),
                            case(floats(3, 7), away(3, 4) / 20, axis=1, block_size=2), case(floats(3, 4), away(1), u8(1)), case(floats(3, 4), f(0.02), output_dtype=T.INT8)],
-        "DequantizeLinear": [case(u8(3, 4), f(0.02), byte(3)), case(i8(3, 4), f(0.02)), case(u8(3, 4, 5), away(4), u8(4)), case(i8(3, 4), away(3), i8(3), axis=0),
+        "DequantizeLinear": [case(i8(6), away(2), i8(2), axis=0, block_size=4), case(i8(6), away(2), i8(2), axis=0, block_size=4, symbols=[("n",), (2,), (2,)]),
+                             case(u8(3, 4), f(0.02), byte(3)), case(i8(3, 4), f(0.02)), case(u8(3, 4, 5), away(4), u8(4)), case(i8(3, 4), away(3), i8(3), axis=0),
                              case(u8(3, 8), away(3, 4), u8(3, 4), axis=1, block_size=2), case(u8(6, 4), away(2, 4), axis=0, block_size=3), case(ints(3, 4, dtype=np.int32), f(0.5)),
                              case(u8(3, 4), f(0.02), byte(3), opset=10)],
         "DynamicQuantizeLinear": [case(floats(3, 4), outputs=3)],

@@ -211,7 +211,7 @@ CASES = {
     "Cast": one(to=T.INT32), "CastLike": [case(floats(3, 4), Host(np.int64(1))), case(ints(5), Host(floats(2)))],
     "Clip": [case(floats(3, 4), Host(np.float32(-1)), Host(np.float32(1))), case(floats(5), None, Host(np.float32(0.5))), case(floats(2, 2))],
     "Div": two(floats, away), "Mod": two(ints, positive) + [case(floats(3, 4), away(4), fmod=1)],
-    "Dropout": one() + [case(floats(3, 4), Host(np.float32(0.5)), outputs=2), case(floats(6), None, Host(np.bool_(False))),
+    "Dropout": one() + [case(floats(3, 4), outputs=2, opset=9), case(floats(3, 4), Host(np.float32(0.5)), outputs=2), case(floats(6), None, Host(np.bool_(False))),
                         case(floats(3, 4), None, Host(np.bool_(True)), whole=True)],
     "Equal": two(ints), "Greater": two(floats), "GreaterOrEqual": two(ints), "Less": two(floats), "LessOrEqual": two(ints),
     "Gelu": one() + one(approximate="tanh"), "Gemm": GEMM, "MatMul": MATMUL, "IsInf": one(special), "IsNaN": one(nans),
