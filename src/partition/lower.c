@@ -345,6 +345,16 @@ static bool lower_step(struct lowering *w, const struct reshard_step *from, stru
 
 #define MAX_RESTS 1024 // sizes that are tried
 
+// The size of a dimension all of whose factors are told as numbers; 0: a factor follows from the dimension.
+static int64_t told_size(const struct tile_dim *t)
+{
+    int64_t size = t->n ? 1 : 0;
+    for (int f = 0; f < t->n; f++)
+        if (!mul_ok(size, t->factors[f].size, &size))
+            return 0;
+    return size;
+}
+
 // Sizes to plan with: symbolic ones divide in round 0 and leave a rest that is the round's number otherwise. What becomes of
 // a rest repeats with the product of the cuts; *rounds is where all have been seen. False: too many.
 static bool stand_in(const struct item *it, const struct tile_layout *from,
@@ -355,7 +365,10 @@ static bool stand_in(const struct item *it, const struct tile_layout *from,
         shape[d] = it->dims[d].value;
         if (shape[d] >= 0)
             continue;
-        int64_t size = 1;
+        int64_t size = 1, told = told_size(&from->dims[d]);
+        shape[d] = told ? told : told_size(&to->dims[d]);
+        if (shape[d])
+            continue;
         for (int side = 0; side < 2; side++) {
             const struct tile_dim *t = &(side ? to : from)->dims[d];
             for (int f = 0; f < t->n; f++)

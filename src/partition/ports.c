@@ -271,16 +271,32 @@ struct form *tsr__port_count(struct plan *p, const tsr_value *v)
 
 // ---- types -------------------------------------------------------------------------------------
 
+// A dimension as the model declares it; a number where it declares nothing and one is known: engines do not
+// see through communication, and some nodes behind it want to know the sizes of what they read.
+static tsr_dim port_dim(const struct item *it, const tsr_value *v, int d)
+{
+    tsr_dim dim = {-1, ""};
+    if (d < tsr_value_rank(v))
+        dim = tsr_value_dim(v, d);
+    bool open = dim.value < 0 && !*dim.symbol;
+    if (open && it && d < it->rank && it->dims[d].value >= 0)
+        return (tsr_dim){it->dims[d].value, ""};
+    return dim;
+}
+
 tsr_status tsr__port_type(struct part *t, tsr_value *w, const tsr_value *v,
                           const struct tile_layout *l)
 {
     tsr_dim dims[TILE_MAX_RANK];
     int64_t coords[TILE_MAX_FACTORS];
+    const struct item *it = tsr__item_of(t->plan, v);
     int rank = tsr_value_rank(v);
-    if (tsr__layout_is_whole(l) || rank != l->rank || rank > TILE_MAX_RANK)
+    if (rank < 0 && it && it->fixed)
+        rank = it->rank;
+    if (rank < 0 || rank != l->rank || rank > TILE_MAX_RANK)
         return tsr__value_copy_type(w, v);
     for (int d = 0; d < rank; d++) {
-        dims[d] = tsr_value_dim(v, d);
+        dims[d] = port_dim(it, v, d);
         if (!tsr__dim_cut(&l->dims[d]))
             continue;
         if (!tsr__device_coords(l, t->rank, d, coords))

@@ -100,8 +100,10 @@ static void read_windows(const struct derivation *d, int weights, struct space *
             continue;
         s->reach[i] = (kernel - 1) * dilation + 1;
         read_pads(d, s, i);
-        s->window[i] = s->before[i] >= 0 && s->before[i] < s->reach[i] &&
-                       s->after[i] < s->reach[i] && entry(d, "pads", s->n + i, 0) >= 0;
+        // Engines want the pads of a pooling to be smaller than its kernel, dilated or not.
+        int64_t most = weights < 0 ? kernel : s->reach[i];
+        s->window[i] = s->before[i] >= 0 && s->before[i] < most && s->after[i] < most &&
+                       entry(d, "pads", s->n + i, 0) >= 0;
     }
     // Pads that are not in the list are known as numbers for all dimensions or for none.
     bool list = !tsr__attr_of(d->shapes, d->node, "auto_pad") || text_is(d, "auto_pad", "NOTSET");

@@ -196,7 +196,7 @@ def cases(p):
         MS + "CausalConvWithState": causal + [case(floats(2, 6, 4), floats(4, 1, 3), floats(4), outputs=2, channels_last=1)],
         "Col2Im": [case(floats(2, 12, 9), host(4, 4), host(2, 2)), case(floats(2, 9, 4), host(4, 4), host(3, 3)), case(floats(3, 10, 15), host(5, 5), host(1, 5), pads=[0, 1, 0, 1]),
                    case(floats(2, 12, 9), np.array([4, 4]), np.array([2, 2]), declare=[(2, 3, 4, 4)])],
-        "AveragePool": pools + [case(images, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)], "LpPool": [c for c in pools if c["opset"] is None] + [case(images, kernel_shape=[2, 2], attributes=dict(p=1))],
+        "AveragePool": pools + [case(images, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)], "LpPool": [c for c in pools if c["opset"] is None] + [case(images, kernel_shape=[2, 2], attributes=dict(p=1)), case(floats(2, 2, 9, 5), kernel_shape=[2, 2], dilations=[2, 2], strides=[2, 3], pads=[0, 0, 1, 0], ceil_mode=1)],
         "MaxPool": pools + [case(images, kernel_shape=[2, 2], outputs=2), case(images, kernel_shape=[1, 1], dilations=[1, 1])],
         "MaxUnpool": whole(floats(1, 1, 2, 2), ints(1, 1, 2, 2), kernel_shape=[2, 2]),
         "GridSample": [case(images, floats(2, 4, 3, 2, low=-1, high=1)), case(floats(2, 3, 4, 4, 4), floats(2, 3, 2, 4, 3, low=-1, high=1), opset=20)],
