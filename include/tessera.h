@@ -1053,7 +1053,7 @@ typedef enum tsr_collective {
 
 /* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
  * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
- * hosts), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
+ * hosts), "hosts:2x2x4" (racks, hosts, devices), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
  * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out);
 TSR_API tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out);
@@ -1085,9 +1085,15 @@ typedef struct tsr_measure_options {
 TSR_API tsr_status tsr_topology_measure(tsr_session *s, const tsr_measure_options *options,
                                         tsr_topology **out);
 
-/* The topology that a model was planned for, which tsr_plan keeps with it (metadata ai.tessera.topology.NAME of configuration
- * NAME; config NULL: the only one). *out NULL: it has none. */
+/* The topology of a configuration, which tsr_plan and tsr_model_set_topology keep with the model (metadata
+ * ai.tessera.topology.NAME of configuration NAME; config NULL: the only one). *out NULL: it has none. TSR_INVALID: it has
+ * another number of devices than the configuration (finding topology-misfit). */
 TSR_API tsr_status tsr_model_topology(tsr_model *m, const char *config, tsr_topology **out);
+/* Says which topology a configuration is for; NULL takes it away. TSR_INVALID as above, and nothing is changed. */
+TSR_API tsr_status tsr_model_set_topology(tsr_model *m, const tsr_config *c, const tsr_topology *t);
+/* Sides of the grid, torus or hosts that its devices form, row by row: their number (0: none), and at most n of them. A list of
+ * devices and links is recognised as one where it is. */
+TSR_API int tsr_topology_grid(const tsr_topology *t, int *sides, int n);
 
 typedef struct tsr_topology_price {
     int64_t picoseconds;

@@ -92,7 +92,8 @@ static void run_edits(struct editor *e, const struct cli *c)
         bool cascade = i + 1 < c->n_given && !strcmp(c->given[i + 1].option->name, "--cascade");
         if (!strcmp(name, "--script"))
             edit_run_script(e, c->given[i].value);
-        else if (c->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim"))
+        else if (c->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim") &&
+                 strcmp(name, "--rules"))
             edit_apply(e, name, c->given[i].value, cascade);
     }
 }
@@ -154,6 +155,9 @@ static const struct option options[] = {
     {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
     {"--delay", "NODE", "a sum of a node that readers take in parts, if they can add them"},
     {"--tile", "VALUE=SHARDING", "cut a value at its producer and at all its consumers"},
+    {"--topology", "FILE|NAME",
+     "how the configuration's devices are linked: hosts:2x4, a JSON file ... (`none` takes it "
+     "away)"},
     {"--random", "SEED", "a random valid sharding of every node; the same seed gives the same"},
     {"--dim", "NAME=SIZE",
      "for --random: the least size that a symbolic dimension will have; without, it is not cut"},

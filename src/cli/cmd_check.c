@@ -119,12 +119,27 @@ static int print_sarif(struct cli *c, int code)
     return cli_print_json(c, j, code);
 }
 
+// A topology that cannot be read, or is of another number of devices, adds its own findings.
+static void check_topologies(tsr_model *m, const char *only)
+{
+    for (size_t i = 0; i < tsr_model_config_count(m); i++) {
+        const char *name = tsr_config_name(tsr_model_config(m, i));
+        tsr_topology *t = NULL;
+        if (!only || strcmp(only, name) == 0)
+            (void)tsr_model_topology(m, name, &t);
+        tsr_topology_free(t);
+    }
+}
+
 static int run(struct cli *c)
 {
     tsr_model *m = NULL;
+    const char *only = cli_value(c, "--config");
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
     if (status == TSR_OK)
-        status = tsr_check(m, cli_value(c, "--config"));
+        status = tsr_check(m, only);
+    if (status == TSR_OK)
+        check_topologies(m, only);
     if (status != TSR_OK) {
         int code = cli_finish(c, status);
         tsr_model_free(m);

@@ -175,7 +175,42 @@ static void print_configs(const tsr_model *m)
     }
 }
 
-static int print_text(struct cli *c, const tsr_model *m, struct facts *f)
+// The topology of each configuration that has one; what is wrong with it is the checker's word.
+static void each_topology(struct cli *c, tsr_model *m, void *data,
+                          void (*f)(void *data, const tsr_config *config, const tsr_topology *t))
+{
+    for (size_t i = 0; i < tsr_model_config_count(m); i++) {
+        tsr_topology *t = NULL;
+        const tsr_config *config = tsr_model_config(m, i);
+        if (tsr_model_topology(m, tsr_config_name(config), &t) == TSR_OK && t)
+            f(data, config, t);
+        tsr_topology_free(t);
+    }
+    tsr_finding_clear(c->session);
+}
+
+#define MAX_SIDES 8
+
+static void print_topology(void *data, const tsr_config *config, const tsr_topology *t)
+{
+    int sides[MAX_SIDES], n = tsr_topology_grid(t, sides, MAX_SIDES);
+    (void)data;
+    printf("topology\n  %-10s %d devices, %zu links", tsr_config_name(config),
+           tsr_topology_devices(t), tsr_topology_links(t));
+    for (int i = 0; i < n && i < MAX_SIDES; i++)
+        printf("%s%d", i ? "x" : ", a grid of ", sides[i]);
+    printf("\n");
+}
+
+static void json_topology(void *data, const tsr_config *config, const tsr_topology *t)
+{
+    tsr_json_begin(data, NULL, '{');
+    tsr_json_string(data, "configuration", tsr_config_name(config));
+    tsr_topology_add_json(t, data);
+    tsr_json_end(data);
+}
+
+static int print_text(struct cli *c, tsr_model *m, struct facts *f)
 {
     const tsr_graph *g = tsr_model_graph(m);
     printf("%s\n  IR version %lld", c->arguments[0], (long long)tsr_model_ir_version(m));
@@ -198,6 +233,7 @@ static int print_text(struct cli *c, const tsr_model *m, struct facts *f)
     print_values("inputs", g, false);
     print_values("outputs", g, true);
     print_configs(m);
+    each_topology(c, m, NULL, print_topology);
     each_entry(c, m, f, count_entry);
     if (f->n_specs + f->n_stages) {
         printf("shardings and stages\n");
@@ -287,7 +323,7 @@ static void json_head(tsr_json *j, const tsr_model *m, const struct facts *f)
     tsr_json_int(j, "weight_bytes", f->weight_bytes);
 }
 
-static int print_info_json(struct cli *c, const tsr_model *m, const struct facts *f)
+static int print_info_json(struct cli *c, tsr_model *m, const struct facts *f)
 {
     tsr_json *j = cli_json(c);
     if (!j)
@@ -307,6 +343,9 @@ static int print_info_json(struct cli *c, const tsr_model *m, const struct facts
         tsr_json_end(j);
         tsr_json_end(j);
     }
+    tsr_json_end(j);
+    tsr_json_begin(j, "topologies", '[');
+    each_topology(c, m, j, json_topology);
     tsr_json_end(j);
     tsr_json_begin(j, "shardings", '[');
     each_entry(c, m, j, json_specs);

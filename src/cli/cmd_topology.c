@@ -159,6 +159,7 @@ static int show(struct cli *c, tsr_topology *t)
     int code = cli_finish(c, TSR_OK);
     if (c->json)
         return cli_print_json(c, as_json(c, t), code);
+    tsr_finding_clear(c->session); // told
     print_devices(t);
     print_source(c->arguments[1]);
     print_links(t);
@@ -264,16 +265,16 @@ const struct command cmd_topology = {
     .name = "topology",
     .arguments = "show|make TOPOLOGY | measure",
     .summary = "which device reaches which, how fast, and what collectives cost",
-    .detail =
-        "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in the "
-        "centre),\n"
-        "tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, a box of published numbers (a100:8, h100:8, "
-        "h200:8, b200:8,\n"
-        "l40s:4, mi300x:8, hosts:2xh100:8), an adjacency list {4, [[1],[2],[3],[0]]}, a JSON "
-        "file, or a planned model (which keeps its topology). make writes JSON, to be "
-        "completed by hand.\n"
-        "measure times the engine and the transport with all ranks at work; plan --devices "
-        "FILE takes what it writes.",
+    .detail = "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in the "
+              "centre),\n"
+              "tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, hosts:2x2x4 (racks, hosts, devices), a "
+              "box of published numbers (a100:8, h100:8, "
+              "h200:8, b200:8,\n"
+              "l40s:4, mi300x:8, hosts:2xh100:8), an adjacency list {4, [[1],[2],[3],[0]]}, a JSON "
+              "file, or a planned model (which keeps its topology). make writes JSON, to be "
+              "completed by hand.\n"
+              "measure times the engine and the transport with all ranks at work; plan --devices "
+              "FILE takes what it writes.",
     .example = "tessera topology show ring:4",
     .options = options,
     .min_arguments = 1,

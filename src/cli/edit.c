@@ -243,6 +243,21 @@ static void edit_tile(struct editor *e, const char *text)
     free(name);
 }
 
+static void edit_topology(struct editor *e, const char *text)
+{
+    tsr_topology *t = NULL;
+    if (!need_config(e))
+        return;
+    tsr_status status = strcmp(text, "none") ? cli_topology(e->cli, text, &t) : TSR_OK;
+    if (status != TSR_OK) {
+        took(e, status);
+        e->code = status == TSR_IO ? EXIT_READ : e->code;
+        return;
+    }
+    took(e, tsr_model_set_topology(e->model, e->config, t));
+    tsr_topology_free(t);
+}
+
 static void edit_random(struct editor *e, const char *text)
 {
     uint64_t seed;
@@ -268,6 +283,8 @@ void edit_apply(struct editor *e, const char *option, const char *value, bool ca
         edit_delay(e, value);
     else if (!strcmp(option, "--tile"))
         edit_tile(e, value);
+    else if (!strcmp(option, "--topology"))
+        edit_topology(e, value);
     else if (!strcmp(option, "--random"))
         edit_random(e, value);
     else

@@ -16,26 +16,80 @@ static struct str key_of(struct arena *a, const char *config)
     return tsr__arena_printf(a, KEY "%s", config);
 }
 
-tsr_status tsr__planner_keep_topology(struct planner *p)
+// The sides of its grid, "2x4", beside the topology: rooms that know no topologies read them.
+static tsr_status keep_mesh(struct arena *a, tsr_model *m, const char *config,
+                            const tsr_topology *t)
 {
-    const tsr_topology *t = p->topology;
-    struct str key = key_of(&p->arena, tsr_config_name(p->config));
+    struct str key = tsr__arena_printf(a, META_MESH "%s", config), sides = STR("");
+    for (int i = 0; t && i < t->n_grid; i++)
+        sides = tsr__arena_printf(a, STR_FMT "%s%d", STR_ARG(sides), i ? "x" : "", t->grid[i]);
+    if (a->failed)
+        return TSR_NOMEM;
+    if (!sides.n && !tsr_model_metadata(m, key.p))
+        return TSR_OK;
+    return tsr_model_set_metadata(m, key.p, sides.n ? sides.p : NULL);
+}
+
+// The short form where it is as a generator made it, else its JSON.
+static tsr_status keep_text(struct arena *a, tsr_model *m, const char *config,
+                            const tsr_topology *t)
+{
+    struct str key = key_of(a, config);
     if (!key.p)
         return TSR_NOMEM;
+    if (!t)
+        return tsr_model_set_metadata(m, key.p, NULL);
     if (t->text.n) {
-        struct str text = tsr__arena_str(&p->arena, t->text);
-        return text.p ? tsr_model_set_metadata(p->model, key.p, text.p) : TSR_NOMEM;
+        struct str text = tsr__arena_str(a, t->text);
+        return text.p ? tsr_model_set_metadata(m, key.p, text.p) : TSR_NOMEM;
     }
-    tsr_json *j = tsr_json_new(p->session);
+    tsr_json *j = tsr_json_new(tsr_model_session(m));
     if (!j)
         return TSR_NOMEM;
     tsr_json_begin(j, NULL, '{');
     tsr_topology_add_json(t, j);
     tsr_json_end(j);
     const char *text = tsr_json_text(j);
-    tsr_status st = text ? tsr_model_set_metadata(p->model, key.p, text) : TSR_NOMEM;
+    tsr_status st = text ? tsr_model_set_metadata(m, key.p, text) : TSR_NOMEM;
     tsr_json_free(j);
     return st;
+}
+
+// TSR_OK if the topology has as many devices as the configuration; else the finding says both numbers.
+static tsr_status fits_config(const tsr_model *m, const tsr_config *c, const tsr_topology *t)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(m));
+    at.configuration = str_of(tsr_config_name(c));
+    if (t->n == tsr_config_devices(c))
+        return TSR_OK;
+    tsr__diag(tsr_model_session(m), DIAG_topology_misfit, &at,
+              "give a topology of as many devices as the configuration has",
+              "the topology has %d device%s, configuration '%s' has %lld", t->n,
+              t->n == 1 ? "" : "s", tsr_config_name(c), (long long)tsr_config_devices(c));
+    return TSR_INVALID;
+}
+
+tsr_status tsr_model_set_topology(tsr_model *m, const tsr_config *c, const tsr_topology *t)
+{
+    struct arena a;
+    tsr_status st = t ? fits_config(m, c, t) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
+    tsr__arena_init(&a, tsr_model_session(m));
+    st = keep_text(&a, m, tsr_config_name(c), t);
+    if (st == TSR_OK)
+        st = keep_mesh(&a, m, tsr_config_name(c), t);
+    tsr__arena_free(&a);
+    return st;
+}
+
+tsr_status tsr__planner_keep_topology(struct planner *p)
+{
+    tsr_status st = keep_text(&p->arena, p->model, tsr_config_name(p->config), p->topology);
+    if (st != TSR_OK)
+        return st;
+    return keep_mesh(&p->arena, p->model, tsr_config_name(p->config), p->topology);
 }
 
 // The configuration that has a topology, if exactly one has.
@@ -70,6 +124,11 @@ tsr_status tsr_model_topology(tsr_model *m, const char *config, tsr_topology **o
     if (st == TSR_OK && text)
         st = tsr_topology_parse(s, text, &t);
     tsr__arena_free(&a);
+    const tsr_config *c = st == TSR_OK && t && config ? tsr_model_find_config(m, config) : NULL;
+    if (c && fits_config(m, c, t) != TSR_OK) {
+        tsr_topology_free(t);
+        return TSR_INVALID;
+    }
     if (st == TSR_OK)
         *out = t;
     return st;

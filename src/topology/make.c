@@ -88,18 +88,27 @@ static void link_tree(tsr_topology *t, const int *side, int n)
     }
 }
 
-// Hosts with links of the usual kind inside and a network between them that is slower.
-#define NETWORK_LATENCY   20e-6  // seconds
-#define NETWORK_BANDWIDTH 1.25e9 // bytes per second: 10 Gbit/s
+// Hosts with links of the usual kind inside, and networks between them that are slower: of hosts, then of racks.
+static const struct network {
+    double latency;   // seconds
+    double bandwidth; // bytes per second
+} networks[] = {
+    {0, 0},           // inside of a host: the usual link
+    {20e-6, 1.25e9},  // between hosts: 10 Gbit/s
+    {40e-6, 0.625e9}, // between racks: half of that for each device
+};
 
-static void link_hosts(tsr_topology *t, const int *side)
+// Devices are linked that differ in one coordinate alone: hosts:2x4 has device 1 linked with 0, 2, 3 and with 5.
+static void link_hosts(tsr_topology *t, const int *side, int n)
 {
-    for (int i = 0; i < t->n; i++)
-        for (int k = 0; k < t->n; k++)
-            if (i != k && i / side[1] == k / side[1])
-                tsr__topology_link(t, i, k, 0, 0);
-            else if (i != k && i % side[1] == k % side[1])
-                tsr__topology_link(t, i, k, NETWORK_LATENCY, NETWORK_BANDWIDTH);
+    for (int i = 0; i < t->n; i++) {
+        for (int level = 0, stride = 1; level < n; stride *= side[n - 1 - level++]) {
+            int length = side[n - 1 - level], first = i - i / stride % length * stride;
+            for (int k = first; k < first + length * stride; k += stride)
+                if (k != i)
+                    tsr__topology_link(t, i, k, networks[level].latency, networks[level].bandwidth);
+        }
+    }
 }
 
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
@@ -113,7 +122,7 @@ static tsr_status unknown(tsr_session *s, struct str kind, struct str sizes)
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
     tsr__diag(s, DIAG_topology_text, NULL,
               "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
-              "hosts:2x8, h100:8, hosts:2xh100:8, "
+              "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, "
               "an adjacency list {2,[[1],[0]]}, or the name of a JSON file",
               near.n ? "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?"
                      : "'" STR_FMT ":" STR_FMT "' is no topology",
@@ -132,7 +141,7 @@ static void link_kind(tsr_topology *t, struct str kind, const int *side, int n, 
     else if (str_is(kind, "torus") || str_is(kind, "grid"))
         link_grid(t, side, n, str_is(kind, "torus"));
     else if (str_is(kind, "hosts"))
-        link_hosts(t, side);
+        link_hosts(t, side, n);
     else
         link_full(t);
     t->host = str_is(kind, "hosts") ? side[n - 1] : 0;
@@ -167,7 +176,8 @@ tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
         }
     int n = sides(count, side, &all);
     bool wide = str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "tree");
-    if (!known_kind(kind) || n < 1 || (!wide && n != (str_is(kind, "hosts") ? 2 : 1)))
+    bool hosts = str_is(kind, "hosts") && (n == 2 || n == (int)TSR_COUNT(networks));
+    if (!known_kind(kind) || n < 1 || (!wide && !hosts && (n != 1 || str_is(kind, "hosts"))))
         return unknown(s, kind, sizes);
     if (str_is(kind, "tree"))
         all = tree_size(side, n);

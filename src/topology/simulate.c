@@ -80,7 +80,8 @@ static void travel(struct events *e, struct packet p)
     const struct topology_link *l = &e->t->links.at[k];
     int shared[3] = {tsr__topology_out(e->t, l), k, tsr__topology_in(e->t, l)};
     double start = p.time, end = 0;
-    for (int i = 0; i < 3; i++) { // it enters each as soon as that is free and it has entered the one before
+    for (int i = 0; i < 3;
+         i++) { // it enters each as soon as that is free and it has entered the one before
         if (shared[i] < 0)
             continue;
         start = fmax(start, e->free_at[shared[i]]);

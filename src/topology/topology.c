@@ -72,6 +72,13 @@ bool tsr__topology_port(tsr_topology *t, int device, double bandwidth)
     return p != NULL;
 }
 
+int tsr_topology_grid(const tsr_topology *t, int *sides, int n)
+{
+    for (int i = 0; i < t->n_grid && i < n; i++)
+        sides[i] = t->grid[i];
+    return t->n_grid;
+}
+
 int tsr_topology_devices(const tsr_topology *t)
 {
     return t->n;
@@ -243,6 +250,7 @@ tsr_status tsr__topology_finish(tsr_topology *t, bool listed)
         t->first[k + 1] += t->first[k];
     if (t->n > 1)
         warn_unreachable(t);
+    tsr__topology_recognise(t);
     return t->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 

@@ -77,6 +77,8 @@ int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
                           struct topology_way *way);
 // The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
 bool tsr__topology_measured(const tsr_topology *t, enum tsr_collective what, int size);
+// Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
+void tsr__topology_recognise(tsr_topology *t);
 // Adds such times, made fit to be kept; before anything is priced.
 bool tsr__topology_add_times(tsr_topology *t, const struct topology_times *times);
 const char *tsr__topology_collective(enum tsr_collective what); // "all-reduce", ...

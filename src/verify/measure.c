@@ -48,6 +48,7 @@ static bool fill(tsr_topology *t, const struct measured *m)
                                                        .bandwidth = m->rank[i].bandwidth,
                                                        .overhead = m->rank[i].overhead});
     set_links(t, m);
+    tsr__topology_recognise(t);
     return set_times(t, m);
 }
 

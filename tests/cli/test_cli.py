@@ -239,6 +239,28 @@ def test_notation(d):
         check("read again from " + notation, rc == 0 and len(first) == 3 and plain(out) == {k: (v[0], [(axis % 2, n) for axis, n in v[1]]) for k, v in first.items()}, (err, first))
 
 
+def test_model_topology(d):
+    """A topology belongs to a configuration: set, shown, checked; a list of links is seen as what it is."""
+    rc, err, out = annotate(d, "--config", "c:4", "--topology", "hosts:2x2", "--shard", "mm:W=S0,R", "--config", "e:2")
+    doc = json.loads(call("info", out, "--json")[1]) if rc == 0 else {}
+    check("annotate --topology", rc == 0 and [(t["configuration"], len(t["devices"]), t["grid"]) for t in doc["topologies"]] == [("c", 4, [2, 2])], err)
+    check("a mesh string is meant over the topology's grid", rc == 0 and doc["shardings"][0]["sharding"] == "{2,1:(0,1),(2,3)}", doc)
+    check("info shows it as text", "a grid of 2x2" in call("info", out)[1])
+    check("a right topology passes", call("check", out)[0] == 0)
+    for name, code, what in (("ring:3", 1, "topology-misfit"), ("nonsense:3", 2, "topology-text"), (d + "/none.json", 3, "")):
+        rc, err, _ = annotate(d, "--config", "c:4", "--topology", name)
+        check("annotate --topology " + os.path.basename(name), rc == code and what in err, (rc, err))
+    rc, err, out = annotate(d, "--config", "c:4", "--topology", "ring:4", "--topology", "none")
+    check("a topology taken away", rc == 0 and json.loads(call("info", out, "--json")[1])["topologies"] == [], err)
+    m = onnx.load(out)
+    m.metadata_props.add(key="ai.tessera.topology.c", value="ring:3")
+    onnx.save(m, out)
+    rc, text, _ = call("check", out, "--json")
+    check("check reads the topology", rc == 1 and any(f["code"] == "topology-misfit" for f in json.loads(text)["findings"]), text)
+    _, _, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
+    check("odd links are told once", err.count("topology-self") == 1 and err.count("topology-one-way") == 1, err)
+
+
 def test_check_and_explain(d):
     m = onnx.load(os.path.join(d, "m.onnx"))
     m.ir_version = 11
@@ -649,6 +671,7 @@ with tempfile.TemporaryDirectory() as d:
     test_refused(d)
     test_info(d)
     test_notation(d)
+    test_model_topology(d)
     test_check_and_explain(d)
     test_completion(d)
     test_tensor(d)

@@ -463,6 +463,79 @@ static void test_together(void **state)
     tsr_session_free(s);
 }
 
+// A topology as devices and links alone, without its name and its grid.
+static tsr_topology *unnamed(tsr_session *s, const char *name, double between)
+{
+    tsr_topology *t = NULL, *out = NULL;
+    assert_int_equal(tsr_topology_parse(s, name, &t), TSR_OK);
+    for (size_t i = 0; between > 0 && i < t->links.n;
+         i++) // of all pairs, those between hosts of 4 are so fast
+        if (t->links.at[i].from / 4 != t->links.at[i].to / 4)
+            t->links.at[i].bandwidth = between;
+    t->n_grid = 0;
+    tsr_json *j = tsr_json_new(s);
+    tsr_json_begin(j, NULL, '{');
+    tsr_topology_add_json(t, j);
+    tsr_json_end(j);
+    assert_int_equal(tsr_topology_parse(s, tsr_json_text(j), &out), TSR_OK);
+    tsr_json_free(j);
+    tsr_topology_free(t);
+    return out;
+}
+
+static void grids_are_recognised(void **state)
+{
+    static const struct {
+        const char *name;
+        double between;
+        int n, side[3];
+    } cases[] = {
+        {"grid:2x4", 0, 2, {2, 4}},      {"grid:4x2", 0, 2, {4, 2}},
+        {"grid:3x2x2", 0, 3, {3, 2, 2}}, {"torus:3x3", 0, 2, {3, 3}},
+        {"torus:4x4", 0, 2, {4, 4}},     {"torus:3x3x3", 0, 3, {3, 3, 3}},
+        {"hosts:2x4", 0, 2, {2, 4}},     {"hosts:2x2x3", 0, 3, {2, 2, 3}},
+        {"full:8", 1e9, 2, {2, 4}},      {"full:8", 0, 0, {0}},
+        {"full:8", 4e9, 0, {0}}, // not clearly slower
+        {"ring:8", 0, 0, {0}},           {"star:4@1", 0, 0, {0}},
+        {"tree:2x3", 0, 0, {0}},
+    };
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        tsr_topology *t = unnamed(s, cases[i].name, cases[i].between);
+        int side[8], n = tsr_topology_grid(t, side, 8);
+        if (n != cases[i].n || memcmp(side, cases[i].side, (size_t)n * sizeof *side) != 0)
+            fail_msg("%s: %d sides, first %d", cases[i].name, n, n ? side[0] : 0);
+        tsr_topology_free(t);
+    }
+    tsr_session_free(s);
+}
+
+// Racks of hosts: a device is linked with its host, its place in the other hosts of the rack, and in the other racks.
+static void racks_of_hosts(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = NULL;
+    assert_int_equal(tsr_topology_parse(s, "hosts:2x2x2", &t), TSR_OK);
+    assert_int_equal(tsr_topology_devices(t), 8);
+    assert_int_equal(tsr_topology_links(t), 24);
+    double speed[8] = {0};
+    for (size_t i = 0; i < tsr_topology_links(t); i++) {
+        int from, to;
+        double latency, bandwidth;
+        assert_true(tsr_topology_link_at(t, i, &from, &to, &latency, &bandwidth));
+        if (from == 0)
+            speed[to] = bandwidth;
+    }
+    assert_true(speed[1] > speed[2] && speed[2] > speed[4] && speed[4] > 0);
+    assert_true(speed[3] == 0 && speed[5] == 0 && speed[6] == 0 && speed[7] == 0);
+    tsr_topology_free(t);
+    assert_int_equal(tsr_topology_parse(s, "hosts:2x2x2x2", &t), TSR_MALFORMED);
+    assert_int_equal(tsr_topology_parse(s, "hosts:8", &t), TSR_MALFORMED);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -472,7 +545,8 @@ int main(void)
         cmocka_unit_test(test_boxes),     cmocka_unit_test(test_network),
         cmocka_unit_test(test_ports),     cmocka_unit_test(test_closed_forms),
         cmocka_unit_test(test_hosts),     cmocka_unit_test(test_simulated),
-        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_together),  cmocka_unit_test(grids_are_recognised),
+        cmocka_unit_test(racks_of_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

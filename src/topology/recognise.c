@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// recognise.c - sees the grid in a map of devices and links: a grid, a torus, hosts, so that a topology which is given as a list
+// plans as well as one that is given by its name.
+//
+// The devices are numbered row by row. Every way to write their number as a product of sides is tried, few sides first:
+// 8 devices are 2x4, 4x2, 2x2x2. A link is along one side if its ends differ in that coordinate alone.
+#include "topology/internal.h"
+
+#define SIDES 4   // that are looked for
+#define CLEAR 1.5 // times as fast are links inside of a host, if all pairs are linked
+
+enum shape { SHAPE_GRID, SHAPE_TORUS, SHAPE_HOSTS, SHAPE_PAIRS, SHAPE_COUNT };
+
+struct guess {
+    const tsr_topology *t;
+    int side[SIDES], n;
+};
+
+// The coordinate in which two devices differ, and by how much; -1: in several. outermost: the first of several.
+static int differ(const struct guess *g, int a, int b, bool outermost, int *by)
+{
+    int found = -1;
+    for (int d = g->n - 1; d >= 0; d--) {
+        int x = a % g->side[d], y = b % g->side[d];
+        a /= g->side[d];
+        b /= g->side[d];
+        if (x == y)
+            continue;
+        if (found >= 0 && !outermost)
+            return -1;
+        found = d;
+        *by = x < y ? y - x : x - y;
+    }
+    return found;
+}
+
+// Links that a shape of those sides has, both ways counted.
+static size_t expected(const struct guess *g, enum shape shape)
+{
+    size_t n = (size_t)g->t->n, all = 0;
+    if (shape == SHAPE_PAIRS)
+        return n * (n - 1);
+    for (int d = 0; d < g->n; d++) {
+        size_t side = (size_t)g->side[d], lines = n / side;
+        if (shape == SHAPE_HOSTS)
+            all += lines * side * (side - 1);
+        else if (shape == SHAPE_TORUS && side > 2)
+            all += lines * side * 2;
+        else
+            all += lines * (side - 1) * 2;
+    }
+    return all;
+}
+
+// Every link is one of the shape's; there are as many as it has, so it has no others.
+static bool links_fit(const struct guess *g, enum shape shape)
+{
+    if (g->t->links.n != expected(g, shape))
+        return false;
+    for (size_t i = 0; i < g->t->links.n; i++) {
+        const struct topology_link *l = &g->t->links.at[i];
+        int by = 0, along = differ(g, l->from, l->to, shape == SHAPE_PAIRS, &by);
+        bool around = shape == SHAPE_TORUS && by == g->side[along < 0 ? 0 : along] - 1;
+        bool near = shape == SHAPE_HOSTS || shape == SHAPE_PAIRS || by == 1 || around;
+        if (along < 0 || !near)
+            return false;
+    }
+    return true;
+}
+
+// Where all pairs are linked, speeds tell hosts: links inside are clearly faster than any between, at every level.
+static bool speeds_fit(const struct guess *g)
+{
+    double least[SIDES], most[SIDES];
+    int by;
+    for (int d = 0; d < g->n; d++)
+        least[d] = 1e300, most[d] = 0;
+    for (size_t i = 0; i < g->t->links.n; i++) {
+        const struct topology_link *l = &g->t->links.at[i];
+        int d = differ(g, l->from, l->to, true, &by);
+        least[d] = l->bandwidth < least[d] ? l->bandwidth : least[d];
+        most[d] = l->bandwidth > most[d] ? l->bandwidth : most[d];
+    }
+    for (int d = 1; d < g->n; d++)
+        if (least[d] < CLEAR * most[d - 1])
+            return false;
+    return true;
+}
+
+static bool fits(const struct guess *g)
+{
+    for (int shape = 0; shape < SHAPE_COUNT; shape++) {
+        if (!links_fit(g, (enum shape)shape))
+            continue;
+        if (shape != SHAPE_PAIRS || speeds_fit(g))
+            return true;
+    }
+    return false;
+}
+
+// Tries all sides that multiply to `left` from side number `at` on.
+static bool try_sides(struct guess *g, int at, int left)
+{
+    if (at == g->n - 1) {
+        g->side[at] = left;
+        return left > 1 && fits(g);
+    }
+    for (int side = 2; side <= left / 2; side++) {
+        g->side[at] = side;
+        if (left % side == 0 && try_sides(g, at + 1, left / side))
+            return true;
+    }
+    return false;
+}
+
+void tsr__topology_recognise(tsr_topology *t)
+{
+    if (t->n_grid || t->n < 4)
+        return;
+    for (int n = 2; n <= SIDES; n++) {
+        struct guess g = {.t = t, .n = n};
+        if (!try_sides(&g, 0, t->n))
+            continue;
+        memcpy(t->grid, g.side, (size_t)n * sizeof *g.side);
+        t->n_grid = n;
+        return;
+    }
+}
