@@ -48,6 +48,11 @@ prove: all ## long: every rule cut in every way, reshardings, all node tests
 	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all
 	@tests/witness tests/e2e/check_says.py $(BUILD)/tessera tests/models all
 
+# The quantised and vector parts on emulated CPUs: CPUS="Haswell Nehalem qemu64".
+emulate: SETUP := tools/setup emulate
+emulate: all
+	@tools/emulate $(BUILD) $(CPUS)
+
 # Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
 torture: all
 	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)

@@ -858,6 +858,9 @@ TSR_API int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads);
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
 TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
                                    const char **version);
+/* *out: this engine loses digits of products of 8-bit numbers on this CPU (one of x86 without VNNI), see
+ * `tessera explain engine-saturates`. Runs a small model, which is written below the folder work (NULL: /tmp) and taken away. */
+TSR_API tsr_status tsr_engine_saturates(tsr_session *s, const char *work, bool *out);
 /* Runs a whole model on one device. */
 TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
                                  const tsr_tensors *inputs, tsr_tensors *outputs);

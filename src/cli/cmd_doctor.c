@@ -10,7 +10,7 @@
 #define CORES_SHOWN 8 // of a rank
 
 struct item {
-    const char *what, *state; // "ok" or "missing"
+    const char *what, *state; // "ok", "missing" or "inexact"
     char detail[512];
     const char *remedy;
 };
@@ -44,6 +44,24 @@ static void look_engine(struct cli *c, struct item *i)
     set(i, "ONNX Runtime", ok,
         "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path");
     snprintf(i->detail, sizeof i->detail, "%s%s%s", version, ok ? " at " : "", found);
+}
+
+// What cut and whole models with 8-bit weights may differ by; not asked where there is no engine.
+static void look_bytes(struct cli *c, struct item *i)
+{
+    bool saturates = false;
+    bool asked = tsr_engine_saturates(c->session, getenv("TMPDIR"), &saturates) == TSR_OK;
+    tsr_finding_clear(c->session);
+    set(i, "8-bit products", asked && !saturates,
+        asked ? "quantise weights to 7 bits (reduce_range) or to unsigned bytes: tessera explain "
+                "engine-saturates"
+              : "needs an ONNX Runtime");
+    if (asked && saturates)
+        i->state = "inexact";
+    const char *detail = asked ? "exact on this CPU" : "";
+    if (saturates)
+        detail = "this engine adds products of bytes in 16 bits on this CPU, and saturates";
+    snprintf(i->detail, sizeof i->detail, "%s", detail);
 }
 
 static void look_mpi(struct item *i, const char *what, const char *program, const char *family,
@@ -144,7 +162,7 @@ static int print_doctor_json(struct cli *c, const struct item *items, size_t n)
 
 static int run(struct cli *c)
 {
-    struct item items[7] = {0};
+    struct item items[8] = {0};
     set(&items[0], "tessera", true, "");
     snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
     set(&items[1], "processors", true, "");
@@ -153,12 +171,13 @@ static int run(struct cli *c)
              cli_bytes((int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
     look_ranks(&items[2]);
     look_engine(c, &items[3]);
-    look_mpi(&items[4], "Open MPI", "mpirun.openmpi", "openmpi",
+    look_bytes(c, &items[4]);
+    look_mpi(&items[5], "Open MPI", "mpirun.openmpi", "openmpi",
              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
-    look_mpi(&items[5], "MPICH", "mpirun.mpich", "mpich",
+    look_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
              "apt install mpich libmpich-dev; threads need no MPI");
-    look_python(&items[6]);
-    return c->json ? print_doctor_json(c, items, 7) : print_text(items, 7);
+    look_python(&items[7]);
+    return c->json ? print_doctor_json(c, items, 8) : print_text(items, 8);
 }
 
 const struct command cmd_doctor = {

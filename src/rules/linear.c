@@ -26,3 +26,8 @@ enum sum_way tsr__rule_sum(const tsr_node *n, size_t input)
             return table[i].inputs >> input & 1 ? table[i].way : SUM_STOPS;
     return SUM_STOPS;
 }
+
+const char *tsr__rule_byte_product(void)
+{
+    return "MatMulInteger";
+}

@@ -188,6 +188,9 @@ const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
 // in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *n);
 
+// The operator that multiplies matrices of bytes, for whoever wants to see what an engine makes of it.
+const char *tsr__rule_byte_product(void);
+
 // ---- control flow (control.c) ------------------------------------------------------------------
 
 // How the values of a node with bodies belong together. Inputs of the node: those that steer it, the

@@ -49,6 +49,8 @@ tsr_status tsr__verify_lowered(struct work *w, const char **path) TSR_MUST_USE;
 // follows from random numbers, and says nothing.
 tsr_status tsr__precision_find(struct work *w) TSR_MUST_USE;
 double tsr__precision_of(const struct work *w, const char *name);
+// saturation.c: says so where the engine's 8-bit arithmetic may be why cut and whole differ.
+void tsr__verify_saturation(struct work *w);
 // trials.c: random shardings, one after the other.
 tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
 

@@ -153,8 +153,10 @@ tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, str
     if (st == TSR_OK)
         st = compare_all(w, got, out);
     tsr_tensors_free(got);
-    if (st == TSR_DIFFERENT)
+    if (st == TSR_DIFFERENT) {
+        tsr__verify_saturation(w);
         tsr__verify_locate(w, m, config, &out->first);
+    }
     return st;
 }
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that add products of 8-bit numbers in 16 bits (ONNX Runtime on x86 without VNNI): `doctor` says so, `verify` says so where it
+may be why cut and whole differ, and numbers that cannot saturate are exact everywhere. With an emulated CPU as second word, the
+program given is one that runs on it, and must be found to saturate if it is Haswell. Without it, an emulated Haswell is tried too
+where qemu is there.
+
+usage: saturation.py TESSERA [CPU]"""
+import json, os, shutil, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper, numpy_helper
+
+CPU = "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm"  # without what qemu says that it cannot do
+rng = np.random.default_rng(2)
+
+
+def call(tessera, *words):
+    p = subprocess.run([*tessera, *words], capture_output=True, text=True, timeout=300)
+    return p.returncode, p.stdout, p.stderr
+
+
+def product(folder, tessera, largest):
+    """MatMulInteger, its sum of 66 cut in 2 of 33: the second part pairs other products than the whole does. Weights as large as that."""
+    w = rng.integers(-largest, largest + 1, (66, 16)).astype("i1")
+    g = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", T.UINT8, [8, 66])],
+                          [helper.make_tensor_value_info("y", T.INT32, [8, 16])], [numpy_helper.from_array(w, "w")])
+    onnx.save(helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder + "/m.onnx")
+    np.savez(folder + "/in.npz", x=rng.integers(200, 256, (8, 66)).astype("u1"))
+    rc, _, err = call(tessera, "annotate", folder + "/m.onnx", "--config", "c:2", "--shard", "mm:x={1,2:0,1}", "-o", folder + "/a.onnx")
+    assert rc == 0, err
+    return call(tessera, "verify", folder + "/a.onnx", "--inputs", folder + "/in.npz")
+
+
+def check(folder, tessera, must):
+    """must: True, this engine saturates; None: not known."""
+    rc, out, err = call(tessera, "doctor", "--json")
+    assert rc == 0, err
+    state = [i["state"] for i in json.loads(out)["items"] if i["what"] == "8-bit products"]
+    assert state and state[0] in ("ok", "inexact"), state
+    assert must is None or (state == ["inexact"]) == must, state
+    rc, out, err = product(folder, tessera, 60)
+    assert rc == 0, "small weights: %s" % err
+    rc, out, err = product(folder, tessera, 127)
+    if state == ["ok"]:
+        assert rc == 0 and "engine-saturates" not in err, err
+    elif rc:
+        assert "warning[engine-saturates]" in err and "reduce_range" in err, err
+    return rc
+
+
+def main():
+    tessera, cpu = [sys.argv[1]], sys.argv[2] if len(sys.argv) > 2 else None
+    cases = {"this CPU" if not cpu else cpu: (tessera, True if cpu == "Haswell" else None)}
+    if not cpu and shutil.which("qemu-x86_64") and os.uname().machine == "x86_64":
+        cases["an emulated Haswell"] = (["qemu-x86_64", "-cpu", CPU] + tessera, True)
+    failed = 0
+    for name, (words, must) in cases.items():
+        with tempfile.TemporaryDirectory(prefix="tessera-saturation-") as folder:
+            try:
+                rc = check(folder, words, must)
+                assert not must or rc == 1, "saturated products did not differ"
+                print("ok " + name)
+            except Exception as x:
+                failed = 1
+                print("not ok %s\n# %s" % (name, str(x)[:1500].replace("\n", "\n# ")))
+    if not cpu and len(cases) == 1:
+        print("ok an emulated Haswell # SKIP there is no qemu-x86_64: tools/setup emulate")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
