@@ -2,9 +2,10 @@
 // stages.c - pipeline stages: which devices each node may run on.
 //
 // The distinct numbers in use, ascending, are the stages in line. The devices of a stage are those
-// that the specs of its nodes name; of a stage without specs, device k if there are as many devices
-// as stages, else an equal run of devices. A node without a stage goes with the latest stage that it
-// depends on; one that depends on none may run anywhere. Knows no layouts beyond the devices they name.
+// that the specs of its nodes name. Where no stage has specs and the highest number is that of the
+// last device, stage k is device k, gaps included; else the devices that no stage names are dealt
+// out in equal runs. A node without a stage goes with the latest stage that it depends on; one that
+// depends on none may run anywhere. Knows no layouts beyond the devices they name.
 #include "sharding/flow.h"
 
 #include <stdlib.h>
@@ -73,15 +74,60 @@ static bool add_specs(struct stages *s, bool *on, const tsr_node_config *nc)
     return any;
 }
 
-// Equal runs; with more stages than devices some share one.
-static void default_devices(struct stages *s, size_t k)
+// The devices that no stage names by its specs, ascending; where every device is named, all of them.
+static size_t free_devices(const struct stages *s, const bool *named, int64_t *out)
 {
-    int64_t n = (int64_t)s->n;
-    int64_t first = tsr__tile_start(s->n_all, n, (int64_t)k);
-    int64_t stop = tsr__tile_start(s->n_all, n, (int64_t)k + 1);
-    s->on[k][first] = true;
-    for (int64_t d = first; d < stop; d++)
-        s->on[k][d] = true;
+    size_t n = 0;
+    for (int64_t d = 0; d < s->n_all; d++) {
+        bool taken = false;
+        for (size_t k = 0; k < s->n; k++)
+            taken |= named[k] && s->on[k][d];
+        if (!taken)
+            out[n++] = d;
+    }
+    for (int64_t d = 0; n == 0 && d < s->n_all; d++)
+        out[d] = d;
+    return n ? n : (size_t)s->n_all;
+}
+
+// Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages give
+// 2 and 3. Stages beyond the number of devices share the last one.
+static void deal_devices(struct stages *s, const bool *named, const int64_t *devices, size_t n)
+{
+    int64_t unnamed = 0, at = 0, n_free = (int64_t)n;
+    for (size_t k = 0; k < s->n; k++)
+        unnamed += !named[k];
+    for (size_t k = 0; k < s->n; k++) {
+        if (named[k])
+            continue;
+        int64_t first = tsr__tile_start(n_free, unnamed, at);
+        int64_t stop = tsr__tile_start(n_free, unnamed, at + 1);
+        if (n_free < unnamed) {
+            first = at < n_free ? at : n_free - 1;
+            stop = first + 1;
+        }
+        for (int64_t i = first; i < stop; i++)
+            s->on[k][devices[i]] = true;
+        at++;
+    }
+}
+
+// Devices of the stages that name none by specs.
+static bool default_devices(struct stages *s, struct arena *a, const bool *named)
+{
+    bool any_named = false;
+    for (size_t k = 0; k < s->n; k++)
+        any_named |= named[k];
+    if (!any_named && s->numbers[s->n - 1] == s->n_all - 1) {
+        for (size_t k = 0; k < s->n; k++)
+            s->on[k][s->numbers[k]] = true;
+        return true;
+    }
+    int64_t *devices = ARENA_ARRAY(a, int64_t, (size_t)s->n_all);
+    if (!devices)
+        return false;
+    deal_devices(s, named, devices, free_devices(s, named, devices));
+    return true;
 }
 
 // ---- nodes ---------------------------------------------------------------------------------------
@@ -106,12 +152,15 @@ static int place_in_line(const struct stages *s, int64_t number)
     return at ? (int)(at - s->numbers) : -1;
 }
 
+// Gives every node its place in line, in the order of the graph, and collects the devices that the
+// specs of each stage name.
 static bool follow_nodes(struct stages *s, struct arena *a, tsr_model *m, const tsr_config *c)
 {
     int *of_value = ARENA_ARRAY(a, int, tsr__model_value_ids(m) + 1); // plus 1
     bool *named = ARENA_ARRAY(a, bool, s->n + 1);
-    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && of_value && named;
-         n = tsr_node_next(n)) {
+    if (!of_value || !named)
+        return false;
+    for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n; n = tsr_node_next(n)) {
         int64_t own = own_stage(n, c);
         int at = own >= 0 ? place_in_line(s, own) : latest_of(n, of_value);
         s->of_node[tsr__node_id(n)] = (struct stage_of){at, own >= 0};
@@ -121,10 +170,7 @@ static bool follow_nodes(struct stages *s, struct arena *a, tsr_model *m, const 
             if (tsr_node_output(n, k))
                 of_value[tsr__value_id(tsr_node_output(n, k))] = at + 1;
     }
-    for (size_t k = 0; k < s->n && named; k++)
-        if (!named[k])
-            default_devices(s, k);
-    return !a->failed;
+    return default_devices(s, a, named);
 }
 
 static size_t distinct(struct arena *a, tsr_model *m, const tsr_config *c, int64_t **out)
