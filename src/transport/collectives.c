@@ -189,3 +189,22 @@ tsr_status tsr__comm_recv(struct endpoint *e, const struct comm_call *c, int fro
     struct comm_exchange x = {.send = send, .recv = recv, .arrived = taking_arrived, .data = &t};
     return tsr__comm_exchange(e, &d, &x, why);
 }
+
+// ---- beside the calls --------------------------------------------------------------------------
+
+tsr_status tsr__comm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                          struct comm_trouble *why)
+{
+    return e->transport->give(e, c, fd, bytes, why);
+}
+
+tsr_status tsr__comm_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why)
+{
+    return e->transport->settle(e, c, why);
+}
+
+tsr_status tsr__comm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                          size_t *bytes, struct comm_trouble *why)
+{
+    return e->transport->take(e, c, from, fd, bytes, why);
+}

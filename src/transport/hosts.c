@@ -93,6 +93,28 @@ static size_t hosts_held(struct endpoint *e)
     return tsr__shm_held(((struct hosts *)e)->shm);
 }
 
+// What is given goes by messages: they move while the giver works.
+static tsr_status hosts_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                             struct comm_trouble *why)
+{
+    struct hosts *h = (struct hosts *)e;
+    return told(h, tsr__net_give(h->net, c, fd, bytes, why), why);
+}
+
+static tsr_status hosts_settle(struct endpoint *e, const struct comm_call *c,
+                               struct comm_trouble *why)
+{
+    struct hosts *h = (struct hosts *)e;
+    return told(h, tsr__net_settle(h->net, c, why), why);
+}
+
+static tsr_status hosts_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                             size_t *bytes, struct comm_trouble *why)
+{
+    struct hosts *h = (struct hosts *)e;
+    return told(h, tsr__net_take(h->net, c, from, fd, bytes, why), why);
+}
+
 static const struct transport hosts_transport = {
     .name = "mpi",
     .all_reduce = hosts_all_reduce,
@@ -102,6 +124,9 @@ static const struct transport hosts_transport = {
     .alloc = hosts_alloc,
     .release = hosts_release,
     .held = hosts_held,
+    .give = hosts_give,
+    .settle = hosts_settle,
+    .take = hosts_take,
 };
 
 // While a rank waits in shared memory: what do the messages say?

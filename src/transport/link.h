@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINK_ABI    1
+#define LINK_ABI    2
 #define LINK_SYMBOL "tsr_link_open"
 
-enum link_channel { LINK_DATA, LINK_BEAT, LINK_CHANNELS };
+enum link_channel { LINK_DATA, LINK_BEAT, LINK_GIFT, LINK_CHANNELS };
 
 struct link {
     uint32_t abi; // LINK_ABI

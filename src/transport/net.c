@@ -417,6 +417,7 @@ void tsr__net_free(struct endpoint *e)
 {
     struct net *n = (struct net *)e;
     tsr_session *s = n->session;
+    tsr__net_drop_gifts(n);
     tsr__free(s, n->pending, n->cap_pending * sizeof *n->pending);
     tsr__free(s, n->frames, n->frame_bytes);
     tsr__free(s, n->scratch, n->scratch_bytes);
@@ -441,6 +442,9 @@ static const struct transport net_transport = {
     .exchange = net_exchange,
     .fail = net_fail,
     .close = net_close,
+    .give = tsr__net_give,
+    .settle = tsr__net_settle,
+    .take = tsr__net_take,
 };
 
 static void on_end(void *data)

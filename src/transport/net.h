@@ -13,6 +13,8 @@
 #define NET_CHUNK  (64u << 20) // larger messages are cut, so that progress can be seen
 #define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
 
+struct net_gift;
+
 // Waiting: for ranks to come to a call; moving: they have, and data is under way.
 enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED };
 
@@ -55,6 +57,9 @@ struct net {
     size_t n_pending, cap_pending;
     char *frames, *scratch;
     size_t frame_bytes, scratch_bytes;
+    // what was given to rank 0 beside the calls, and how much of it has left
+    struct net_gift *gifts[COMM_GIFTS];
+    uint64_t given, settled;
     // signs of life: guarded by the lock, but for what only the beating thread touches
     pthread_t thread;
     bool has_thread;
@@ -80,6 +85,14 @@ void tsr__beat_fail(struct net *n, tsr_status status, int rank, const char *text
 tsr_status tsr__beat_look(struct net *n, const struct comm_call *c, int peer,
                           struct comm_trouble *why);
 tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why);
+
+// ---- net_give.c: as tsr__comm_give and those behind it
+tsr_status tsr__net_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                         struct comm_trouble *why);
+tsr_status tsr__net_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
+tsr_status tsr__net_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                         size_t *bytes, struct comm_trouble *why);
+void tsr__net_drop_gifts(struct net *n); // that nobody took; nothing may be under way
 
 // ---- net.c
 // An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.

@@ -51,6 +51,11 @@ struct shm_entry {
     uint64_t staged;                              // chunks that it had staged before
     _Alignas(SHM_LINE) char data[SHM_INLINE];
 };
+// A file that a rank holds for rank 0 (shm_give.c).
+struct shm_gift {
+    int fd;
+    uint64_t bytes, run;
+};
 struct shm_slot {
     _Alignas(SHM_LINE) atomic_int state;
     atomic_int waiting_for; // rank, or -1
@@ -59,6 +64,9 @@ struct shm_slot {
     _Alignas(SHM_LINE) atomic_uint_fast64_t beat;
     _Alignas(SHM_LINE) atomic_uint_fast64_t staged; // chunks staged so far
     struct shm_entry entries[2];
+    _Alignas(SHM_LINE) atomic_uint_fast64_t given; // files so far
+    struct shm_gift gifts[COMM_GIFTS];
+    _Alignas(SHM_LINE) atomic_uint_fast64_t gifts_taken; // by rank 0
 };
 struct shm_head {
     _Alignas(SHM_LINE) uint32_t magic, n;
@@ -98,6 +106,7 @@ struct shm_peer {
     unsigned entry;                    // which it showed at the last of them that both came to
     uint64_t put, taken, copied, gave; // like in shm_pair; gave: parts given where they lie
     uint64_t turns;                    // at the desk of both
+    uint64_t gifts;                    // that rank 0 took from it
     uint64_t pieces[2];                // at either side of the bench of both
     uint64_t beat;
     double silent_s, looked_s;
@@ -122,6 +131,7 @@ struct shm {
     int gone;  // looks in a row that saw that the rank waited for has ended
     bool crowded;
     uint64_t staged;
+    uint64_t given, settled; // files left for rank 0; of those, taken
     const void **ins;
     void **outs;
     size_t *sent, *got;
@@ -216,6 +226,14 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why);
 void *tsr__shm_alloc(struct endpoint *e, size_t bytes);
 bool tsr__shm_release(struct endpoint *e, void *p);
 size_t tsr__shm_held(struct endpoint *e);
+
+// ---- shm_give.c: as tsr__comm_give and those behind it
+tsr_status tsr__shm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                         struct comm_trouble *why);
+tsr_status tsr__shm_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
+tsr_status tsr__shm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                         size_t *bytes, struct comm_trouble *why);
+void tsr__shm_drop_gifts(struct shm *me); // that nobody took
 
 // ---- shm_move.c
 tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,

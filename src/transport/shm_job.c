@@ -307,6 +307,7 @@ static bool shm_alloc(struct shm *me)
 static void shm_close(struct endpoint *e)
 {
     struct shm *me = (struct shm *)e;
+    tsr__shm_drop_gifts(me);
     atomic_store(&me->slot->state, SHM_GONE);
     atomic_store(&me->stop, true);
     if (me->has_thread)
@@ -331,6 +332,9 @@ static const struct transport shm_transport = {
     .alloc = tsr__shm_alloc,
     .release = tsr__shm_release,
     .held = tsr__shm_held,
+    .give = tsr__shm_give,
+    .settle = tsr__shm_settle,
+    .take = tsr__shm_take,
 };
 
 tsr_status tsr__shm_endpoint(tsr_session *s, struct shm_job *j, int rank, struct endpoint **out)

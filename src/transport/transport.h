@@ -18,6 +18,7 @@
 
 #define COMM_MAX_RANKS 65536
 #define COMM_NOTES     16 // words that travel with a call: enough for the shape of a tensor
+#define COMM_GIFTS     16 // files that a rank may have left for rank 0 at a time
 #define COMM_NAME      48 // bytes of a node's name that travel, terminator included
 
 #define COMM_DEAD_S    5.0  // a process that is gone is reported after this
@@ -107,6 +108,12 @@ struct transport {
     void *(*alloc)(struct endpoint *e, size_t bytes); // on a cache line; NULL: there is no more
     bool (*release)(struct endpoint *e, void *p);     // false: it is none of that memory
     size_t (*held)(struct endpoint *e);               // bytes of it that this rank keeps
+    // Of ranks that are processes: tsr__comm_give and what follows it.
+    tsr_status (*give)(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                       struct comm_trouble *why);
+    tsr_status (*settle)(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
+    tsr_status (*take)(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                       size_t *bytes, struct comm_trouble *why);
 };
 struct endpoint {
     const struct transport *transport;
@@ -158,6 +165,16 @@ struct comm_incoming {
 };
 tsr_status tsr__comm_recv(struct endpoint *e, const struct comm_call *c, int from,
                           struct comm_incoming *in, struct comm_trouble *why);
+// Results go to rank 0 beside the calls, between ranks that are processes. A rank gives the first `bytes` of a file
+// without a name, which belongs to the endpoint from then on, and goes on at once; at most COMM_GIFTS are under way.
+// Settling waits until rank 0 has the one that was given first. Rank 0 takes what a rank gave in the same order (c->run is
+// compared); the file is the caller's to close.
+tsr_status tsr__comm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                          struct comm_trouble *why);
+tsr_status tsr__comm_settle(struct endpoint *e, const struct comm_call *c,
+                            struct comm_trouble *why);
+tsr_status tsr__comm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                          size_t *bytes, struct comm_trouble *why);
 // All ranks of the job meet under this plan: the start of a run, and the proof that they run the
 // same thing.
 tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,

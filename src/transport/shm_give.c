@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_give.c - what a rank of this host leaves for rank 0 beside the calls of the group.
+//
+// The giver holds a file without a name open and shows its number; rank 0 opens that file through the giver's process.
+// So the giver copies nothing and goes on at once; it closes the file when rank 0 says that it has it.
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+tsr_status tsr__shm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
+                         struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)e;
+    if (me->given - me->settled == COMM_GIFTS) {
+        close(fd);
+        return tsr__trouble(why, TSR_BUG, e->rank, "rank %d leaves more than rank 0 is to take",
+                            e->rank);
+    }
+    struct shm_gift *gift = &me->slot->gifts[me->given % COMM_GIFTS];
+    gift->fd = fd;
+    gift->bytes = bytes;
+    gift->run = c->run;
+    me->given++;
+    atomic_store_explicit(&me->slot->given, me->given, memory_order_release);
+    return TSR_OK;
+}
+
+tsr_status tsr__shm_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)e;
+    uint64_t seen;
+    tsr_status st =
+        tsr__shm_await(me, c, 0, &me->slot->gifts_taken, 0, me->settled + 1, &seen, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    close(me->slot->gifts[me->settled % COMM_GIFTS].fd);
+    me->settled++;
+    return TSR_OK;
+}
+
+tsr_status tsr__shm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+                         size_t *bytes, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)e;
+    struct shm_slot *giver = shm_slot(me->job, from);
+    uint64_t taken = me->peers[from].gifts, seen;
+    tsr_status st = tsr__shm_await(me, c, from, &giver->given, 0, taken + 1, &seen, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    struct shm_gift gift = giver->gifts[taken % COMM_GIFTS];
+    char path[64];
+    struct stat stat;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool whole = *fd >= 0 && fstat(*fd, &stat) == 0 && (uint64_t)stat.st_size >= gift.bytes;
+    if (!whole || gift.run != c->run) {
+        tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken: %s",
+                     from, (unsigned long long)c->run,
+                     whole ? "it is of another run" : strerror(errno));
+        if (*fd >= 0)
+            close(*fd);
+        return tsr__shm_give_up(me, why);
+    }
+    *bytes = (size_t)gift.bytes;
+    me->peers[from].gifts++;
+    atomic_store_explicit(&giver->gifts_taken, me->peers[from].gifts, memory_order_release);
+    return TSR_OK;
+}
+
+void tsr__shm_drop_gifts(struct shm *me)
+{
+    for (; me->settled < me->given; me->settled++)
+        close(me->slot->gifts[me->settled % COMM_GIFTS].fd);
+}
