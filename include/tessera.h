@@ -849,6 +849,7 @@ typedef struct tsr_run_options {
     bool
         float_products; /* products with weights of 4 bits are computed in float32, where the engine would turn the other
                             factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
+    int in_flight; /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -904,13 +905,14 @@ TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 TSR_API tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
                                      const tsr_run_options *options, const tsr_tensors *inputs,
                                      tsr_tensors *outputs, tsr_partition_summary *summary);
-/* What tsr_bench found. Times are those of one run, as rank 0 (or the calling thread) sees them. */
+/* What tsr_bench found. Times are those of one run from its start to its results, as rank 0 (or the calling thread) sees them. */
 typedef struct tsr_bench_result {
     size_t size; /* to be set by the caller */
     int ranks;
     size_t runs, warmups;
-    double load_s;  /* until the first run could begin */
-    double seconds; /* of all runs that count */
+    double load_s; /* until the first run could begin */
+    double
+        seconds; /* of all runs that count; where they overlap, from the first start to the last result */
     double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
     const double *communication; /* per rank: its share of that time, 0..1, waiting for others
                                   * included; owned by the session until the next run */

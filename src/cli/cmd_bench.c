@@ -120,6 +120,11 @@ static int run(struct cli *c)
     if (text && !cli_number(text, &seconds))
         return cli_usage(c, "--seconds wants a number, not '%s'", text);
     int code = cli_read_run_options(c, &options);
+    const char *flights = cli_value(c, "--in-flight");
+    uint64_t in_flight = 1;
+    if (!code && flights && (!cli_count_of(flights, &in_flight) || in_flight < 1 || in_flight > 16))
+        return cli_usage(c, "--in-flight wants a number from 1 to 16, not '%s'", flights);
+    options.in_flight = (int)in_flight;
     const char *set = code ? NULL : cli_inputs(c);
     if (!set)
         return EXIT_USAGE;
@@ -143,6 +148,8 @@ static int run(struct cli *c)
 
 static const struct option options_table[] = {
     {"--seconds", "S", "how long to run (default 5)"},
+    {"--in-flight", "K",
+     "runs under way at a time, 1 to 16 (default 1): more let the stages of a pipeline overlap"},
     {"--config", "NAME", "configuration to cut a model for (needed if it has several)"},
     INPUT_OPTIONS,
     PLAN_OPTIONS,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ports.c - what the model takes in and gives out in pieces, instead of whole.
 //
-// A kept input lies as its readers need it, a kept output as its producer leaves it. A state is an output
+// A kept input lies as its readers need it, a kept output as its producer leaves it. With stages, an output is given by
+// the first rank of the stage that makes it, so that rank 0 is free for the next run meanwhile. A state is an output
 // that is the input of the next run: both lie as the input is needed, so that nothing moves between runs.
 // Names come from the options and from the model's metadata; one `*` stands for any text.
 #include "internal.h"
@@ -170,6 +171,35 @@ static tsr_status keep_state(struct plan *p, struct str text)
                   "the model has no such input and output");
 }
 
+// ---- outputs of stages ---------------------------------------------------------------------------
+
+// Gives an output that is not kept otherwise to the first rank of those that its maker leaves it on.
+static bool give_at_maker(struct plan *p, const tsr_value *v)
+{
+    const struct tile_layout *made = p->flow->values[tsr__value_id(v)];
+    if (!made || p->kept[tsr__value_id(v)] || !tsr_value_producer(v))
+        return true;
+    int64_t *devices;
+    size_t n = tsr__layout_devices(p->arena, made, &devices);
+    if (n == 0 || devices[0] == 0)
+        return !p->arena->failed;
+    int rank = tsr__shapes_piece(p->flow->shapes, v).rank;
+    struct tile_layout *l = tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, devices, 1);
+    keep(p, v, l);
+    return l != NULL;
+}
+
+static tsr_status give_outputs(struct plan *p)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    if (!p->flow->staged)
+        return TSR_OK;
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++)
+        if (!give_at_maker(p, tsr_graph_output(g, i)))
+            return TSR_NOMEM;
+    return TSR_OK;
+}
+
 // ---- nodes that ask for sizes alone --------------------------------------------------------------
 
 static bool sizes_named(const tsr_value *v)
@@ -221,6 +251,8 @@ tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o)
         st = each_line(p, META_STATE, keep_state);
     for (size_t i = 0; i < o->n_state && st == TSR_OK; i++)
         st = keep_state(p, str_of(o->state[i]));
+    if (st == TSR_OK)
+        st = give_outputs(p);
     for (size_t i = 0; i < p->flow->n_nodes && st == TSR_OK; i++)
         read_as_kept(p, &p->flow->nodes[i]);
     return st == TSR_OK ? plan_status(p) : st;

@@ -2,7 +2,8 @@
 // bench.c - runs the same again and again and measures: how long a run takes, how much of it is communication.
 //
 // Ranks that are processes must agree how often to run: rank 0 looks at its clock and tells the others how many runs
-// come next, a few at a time, so that telling is rare. A run's time is what rank 0, or the thread that asked, sees.
+// come next, a few at a time, so that telling is rare. A run's time is what rank 0, or the thread that asked, sees from
+// its start to its results. With several runs under way, telling makes all ranks meet, so it is rarer still.
 #include "runtime/spawn.h"
 
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #define WARM_SHARE 0.1 // of the time, at most WARM_S
 #define WARM_S     2.0
 #define BATCH_S    0.02 // runs between two looks at the clock take about that long
+#define FLIGHT_S   1.0  // the same where runs overlap and ranks are processes
 #define MAX_BATCH  1024
 #define MAX_RUNS   (100u << 20)
 
@@ -20,6 +22,10 @@ struct bench {
     tsr_job *job;
     const tsr_tensors *inputs;
     double seconds;
+    int in_flight;               // runs under way at a time
+    double started[RUN_FLIGHTS]; // when those under way began
+    uint64_t asked, taken;       // runs
+    double wall_s;               // from the first start to the last result
     double *times;
     size_t n, cap;
     uint64_t told; // messages of rank 0 so far
@@ -100,41 +106,72 @@ static bool keep_time(struct bench *b, double t)
     return true;
 }
 
-static tsr_status some_runs(struct bench *b, int64_t runs)
+static tsr_status start_run(struct bench *b)
 {
-    tsr_status st = TSR_OK;
-    double before = tsr__now_s();
-    for (int64_t i = 0; i < runs && st == TSR_OK; i++) {
-        st = tsr_job_run(b->job, b->inputs, NULL);
-        double now = tsr__now_s();
-        if (st == TSR_OK && !keep_time(b, now - before))
-            st = TSR_NOMEM;
-        before = now;
-    }
-    return st;
+    b->started[b->asked++ % RUN_FLIGHTS] = tsr__now_s();
+    return tsr_job_start(b->job, b->inputs);
 }
 
-// Runs for that long, and at least so often.
+static tsr_status take_run(struct bench *b)
+{
+    tsr_status st = tsr_job_wait(b->job, NULL);
+    double began = b->started[b->taken++ % RUN_FLIGHTS];
+    if (st != TSR_OK)
+        return st;
+    return keep_time(b, tsr__now_s() - began) ? TSR_OK : TSR_NOMEM;
+}
+
+// Takes results until so many runs are left under way.
+static tsr_status take_down_to(struct bench *b, uint64_t left)
+{
+    while (b->asked - b->taken > left) {
+        tsr_status st = take_run(b);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status some_runs(struct bench *b, int64_t runs)
+{
+    for (int64_t i = 0; i < runs; i++) {
+        tsr_status st = take_down_to(b, (uint64_t)b->in_flight - 1);
+        if (st == TSR_OK)
+            st = start_run(b);
+        if (st != TSR_OK)
+            return st;
+    }
+    bool meets = tsr__job_place(b->job) != NULL; // before rank 0 tells how many come next
+    return b->in_flight == 1 || meets ? take_down_to(b, 0) : TSR_OK;
+}
+
+// Runs for that long, and at least so often; ends with no run under way.
 static tsr_status run_for(struct bench *b, double seconds, int64_t at_least)
 {
-    double began = tsr__now_s(), last = began;
-    int64_t batch = 1, next = 1;
-    tsr_status st = TSR_OK;
-    for (int64_t runs = 0; st == TSR_OK;) {
+    bool overlaps = b->in_flight > 1 && tsr__job_place(b->job);
+    double began = tsr__now_s(), last = began, batch_s = overlaps ? FLIGHT_S : BATCH_S;
+    int64_t batch = 1, next = 1, runs = 0;
+    batch_s = batch_s < seconds / 4 ? batch_s : seconds / 4;
+    for (;;) {
         double now = tsr__now_s();
-        if (now - last < BATCH_S && runs && batch < MAX_BATCH)
+        if (now - last < batch_s && runs && batch < MAX_BATCH)
             batch *= 2;
-        else if (now - last > 2 * BATCH_S && batch > 1)
+        else if (now - last > 2 * batch_s && batch > 1)
             batch /= 2;
         last = now;
         bool more = runs < at_least || (now - began < seconds && b->n < MAX_RUNS);
-        next = more ? (runs < at_least ? 1 : batch) : 0;
-        st = agree(b, &next);
-        if (st != TSR_OK || next == 0)
+        next = more ? batch : 0;
+        tsr_status st = agree(b, &next);
+        if (st == TSR_OK && next > 0)
+            st = some_runs(b, next);
+        if (st != TSR_OK)
+            return st;
+        if (next == 0)
             break;
-        st = some_runs(b, next);
         runs += next;
     }
+    tsr_status st = take_down_to(b, 0);
+    b->wall_s = tsr__now_s() - began;
     return st;
 }
 
@@ -204,15 +241,16 @@ static tsr_status sum_up(struct bench *b, tsr_bench_result *r)
     for (size_t i = 0; i < b->n; i++)
         sum += b->times[i];
     tsr_status st = gather(b, told, r->ranks);
+    r->seconds =
+        b->in_flight > 1 ? b->wall_s : sum; // one at a time: without what is told between runs
     for (int i = 0; i < r->ranks; i++) {
-        share[i] = sum > 0 ? told[i].comm_s / sum : 0;
+        share[i] = r->seconds > 0 ? told[i].comm_s / r->seconds : 0;
         memory[i] = told[i].memory;
     }
     r->communication = share;
     r->memory = memory;
     r->process_memory = tsr__memory_since(&b->before, b->folder, tsr__job_place(b->job));
     r->runs = b->n;
-    r->seconds = sum;
     r->mean_s = b->n ? sum / (double)b->n : 0;
     qsort(b->times, b->n, sizeof *b->times, by_size);
     double *const at[] = {&r->min_s, &r->p50_s, &r->p90_s, &r->p95_s, &r->p99_s, &r->max_s};
@@ -243,6 +281,7 @@ static tsr_status bench_here(tsr_session *s, const char *path, const tsr_run_opt
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *r)
 {
     struct bench b = {.session = s, .inputs = inputs, .seconds = seconds};
+    b.in_flight = o->in_flight > 1 ? o->in_flight : 1;
     struct arena a;
     tsr__arena_init(&a, s);
     b.folder = folder_of(&a, path).p;

@@ -4,8 +4,6 @@
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
-#include <stdio.h>
-
 // ---- cutting -----------------------------------------------------------------------------------
 
 static tsr_status refuse(tsr_session *s, const char *name, const char *hint, const char *text)
@@ -151,92 +149,8 @@ tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *s
         int64_t at = set ? tsr_tensors_find(set, port->name) : -1;
         pieces[k] = at < 0 ? NULL : set->at[at];
     }
-    if (st == TSR_OK && tsr__layout_is_whole(l))
-        st = pieces[0] ? tsr_tensors_put(outputs, port->name, pieces[0]->type, pieces[0]->rank,
-                                         pieces[0]->dims, pieces[0]->data)
-                       : differ(outputs->session, port->name);
-    else if (st == TSR_OK)
+    if (st == TSR_OK)
         st = join_pieces(&a, port, pieces, outputs);
     tsr__arena_free(&a);
     return st;
-}
-
-// ---- between processes -------------------------------------------------------------------------
-
-struct arrival {
-    tsr_tensors *to;
-    struct str name;
-    tsr_dtype type;
-    tsr_status status;
-};
-
-static tsr_status arrived(void *data, const int64_t *notes, struct comm_buffer *into,
-                          struct comm_trouble *why)
-{
-    struct arrival *a = data;
-    struct tensor *t;
-    a->status = TSR_MALFORMED;
-    if (notes[0] >= 0 && notes[0] < COMM_NOTES - 1 && tsr_dtype_bits((tsr_dtype)notes[1]) >= 8)
-        a->status =
-            tsr__tensors_add(a->to, a->name, (tsr_dtype)notes[1], (int)notes[0], notes + 2, &t);
-    if (a->status != TSR_OK) {
-        why->status = a->status;
-        snprintf(why->text, sizeof why->text, "a piece of '" STR_FMT "' cannot be taken",
-                 STR_ARG(a->name));
-        return a->status;
-    }
-    into->p = t->data;
-    into->bytes = t->bytes;
-    return TSR_OK;
-}
-
-// Rank `from` sends its piece to rank 0; everybody calls it in the same order.
-static tsr_status move_piece(struct endpoint *e, const struct comm_call *c, int from,
-                             const char *name, tsr_tensors *mine, tsr_tensors *theirs,
-                             struct comm_trouble *why)
-{
-    if (e->rank == from) {
-        int64_t at = tsr_tensors_find(mine, name), notes[COMM_NOTES] = {-1};
-        const struct tensor *t = at < 0 ? NULL : mine->at[at];
-        if (t && t->rank >= 0 && t->rank <= COMM_NOTES - 2) {
-            notes[0] = t->rank;
-            notes[1] = t->type;
-            memcpy(notes + 2, t->dims, (size_t)t->rank * sizeof *notes);
-        }
-        return tsr__comm_send(e, c, 0, t ? t->data : NULL, t ? t->bytes : 0, notes, why);
-    }
-    if (e->rank != 0)
-        return TSR_OK;
-    struct arrival a = {.to = theirs, .name = str_of(name)};
-    struct comm_incoming in = {.arrived = arrived, .data = &a};
-    return tsr__comm_recv(e, c, from, &in, why);
-}
-
-tsr_status tsr__cut_bring(struct endpoint *e, const struct manifest_port *const *ports, size_t n,
-                          uint64_t plan, uint64_t run, tsr_tensors *const *sets)
-{
-    tsr_tensors *mine = sets[e->rank];
-    struct comm_trouble why = {0};
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < n && st == TSR_OK; i++) {
-        const struct tile_layout *l = ports[i]->kept;
-        for (int64_t k = 0; k < l->n_shards && st == TSR_OK; k++) {
-            int64_t from = tsr__cut_giver(l, k);
-            struct comm_call c = {.plan = plan,
-                                  .id = (int64_t)i << 20 | k,
-                                  .run = run,
-                                  .kind = COMM_SEND,
-                                  .type = TSR_UINT8,
-                                  .op = "output",
-                                  .node = ports[i]->name};
-            if (from > 0)
-                st = move_piece(e, &c, (int)from, ports[i]->name, mine, sets[from], &why);
-        }
-    }
-    if (st == TSR_OK)
-        return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.rank = why.rank;
-    tsr__diag(mine->session, DIAG_rank_failed, &at, NULL, "%s", why.text);
-    return why.status == TSR_OK ? TSR_PEER : why.status;
 }

@@ -116,7 +116,8 @@ void tsr__rank_meet(struct rank *r, const char *what); // all ranks; a whole mod
 // ran: a run was asked for before, so states have a value.
 tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *s, bool ran);
-// Copies the results of a flight into outputs (NULL: nowhere) and lets its values go.
+// Copies the results of a flight into outputs; the second lets its values go too (outputs NULL: copies nothing).
+tsr_status tsr__rank_copy(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
 tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
 void tsr__rank_drop(struct rank *r, size_t flight);
 // Makes output `present` the input `past` of the next run. False: the rank has not both of them.
@@ -152,6 +153,8 @@ struct endpoint *tsr__job_endpoint(const tsr_job *j, int i);
 uint64_t tsr__job_plan(const tsr_job *j);
 // As tsr_job_keep; false: none of the ranks here has both.
 bool tsr__job_keep(tsr_job *j, const char *past, const char *present);
+// As tsr_job_start, but the rank of this process keeps its results: they are taken by tsr_job_wait_cut.
+tsr_status tsr__job_start_own(tsr_job *j, const tsr_tensors *inputs);
 
 // As tsr_job_open; without states, what the manifest says about them is left alone.
 tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
@@ -173,9 +176,6 @@ tsr_status tsr__cut_inputs(const struct manifest *m, int64_t rank, const tsr_ten
 // The output put together from what the ranks gave (sets: by rank).
 tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,
                          tsr_tensors *outputs);
-// Ranks that are processes bring their pieces of all such outputs to rank 0, into sets.
-tsr_status tsr__cut_bring(struct endpoint *e, const struct manifest_port *const *ports, size_t n,
-                          uint64_t plan, uint64_t run, tsr_tensors *const *sets);
 
 // ---- a whole model (whole.c)
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// parcel.c - what a rank that is a child process hands to its parent: numbers, texts, tensors, findings.
+// parcel.c - what a rank that is a process hands to its parent, or to rank 0: numbers, texts, tensors, findings.
 //
-// It travels through a file without a name that the parent made before the child was started, and is
-// read when the child has ended. A child may have died while writing: every length is checked.
+// It travels through a file without a name, which is read when the rank has ended or has handed it over. A rank may
+// have died while writing: every length is checked.
 #include "runtime/spawn.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BUFFER (64u << 10)
@@ -47,6 +49,18 @@ void tsr__parcel_drop(struct parcel *p)
     free(p->buffer);
     p->buffer = NULL;
     p->n = 0;
+}
+
+struct parcel tsr__parcel_new(void)
+{
+    return (struct parcel){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
+}
+
+bool tsr__parcel_flush(struct parcel *p)
+{
+    if (p->fd >= 0)
+        tsr__parcel_put(p, NULL, 0);
+    return p->fd >= 0 && !p->failed;
 }
 
 void tsr__parcel_put_int(struct parcel *p, int64_t v)
@@ -111,6 +125,27 @@ void tsr__parcel_put_findings(struct parcel *p, const tsr_session *s)
 }
 
 // ---- reading -----------------------------------------------------------------------------------
+
+bool tsr__parcel_open(int fd, struct parcel *p)
+{
+    struct stat st;
+    *p = (struct parcel){.fd = -1};
+    bool ok = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0;
+    void *map = ok ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (fd >= 0)
+        close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    p->bytes = map;
+    p->end = (size_t)st.st_size;
+    return true;
+}
+
+void tsr__parcel_close(const struct parcel *p)
+{
+    if (p->bytes)
+        munmap((void *)p->bytes, p->end);
+}
 
 const void *tsr__parcel_get(struct parcel *p, size_t n)
 {

@@ -458,12 +458,21 @@ static bool is_result(const struct rank *r, size_t output)
     return strcmp(r->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
-tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs)
+tsr_status tsr__rank_copy(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < r->n_outputs && st == TSR_OK && outputs; i++)
+    for (size_t i = 0; i < r->n_outputs; i++) {
+        tsr_status st = TSR_OK;
         if (is_result(r, i))
             st = take_output(r, &r->flights[flight], i, s, outputs);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs)
+{
+    tsr_status st = outputs ? tsr__rank_copy(r, flight, s, outputs) : TSR_OK;
     tsr__rank_drop(r, flight);
     return st;
 }

@@ -2,9 +2,11 @@
 // remote.c - a job whose ranks are child processes that stay: each has the job of a rank under a launcher, and does what
 // this process tells it.
 //
-// A note is a word and a status, with a file without a name where there is more to say (tensors, texts). Starting a run
-// is not answered; everything else is, by every child. A child that fails ends, which ends the others; what they say then
+// A note is a word and a status, with a file without a name where there is more to say (tensors, texts). Every child
+// answers every note; a note that starts a run with the results of its rank, as soon as they are there, while this
+// process may have told it more. A child that fails ends, which ends the others; what they say then
 // is what this process says from then on.
+#include "runtime/handover.h"
 #include "runtime/spawn.h"
 
 #include <errno.h>
@@ -17,10 +19,16 @@
 
 #define LOOK_MS 20 // between two looks at the children while an answer is waited for
 
-enum word { READY, START, START_CUT, WAIT, WAIT_CUT, KEEP, BARRIER, TRACE, CLOSE };
+enum word { READY, START, START_CUT, KEEP, BARRIER, TRACE, CLOSE };
 
 struct note {
     int32_t word, status;
+};
+
+// Results of runs, in order; files.
+struct results {
+    int fds[RUN_FLIGHTS];
+    uint64_t came, taken;
 };
 
 struct remote {
@@ -30,7 +38,8 @@ struct remote {
     const char *folder;
     bool states;
     struct nursery *nursery;
-    int (*sockets)[2]; // of each child: this process's end, the child's
+    int (*sockets)[2];       // of each child: this process's end, the child's
+    struct results *results; // of each child: those that came before they were asked for
     tsr_status failed;
 };
 
@@ -75,43 +84,13 @@ static bool receive_note(int from, struct note *note, int *fd)
     return n == (ssize_t)sizeof *note;
 }
 
-// A file to write a parcel into; -1: there is none.
-static struct parcel parcel_new(void)
-{
-    return (struct parcel){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
-}
-
 static bool parcel_sent(struct parcel *p, int to, struct note note)
 {
-    if (p->fd >= 0)
-        tsr__parcel_put(p, NULL, 0); // what is buffered
-    bool ok = p->fd >= 0 && !p->failed && send_note(to, note, p->fd);
-    tsr__parcel_drop(p);
+    bool ok = tsr__parcel_flush(p) && send_note(to, note, p->fd);
     if (p->fd >= 0)
         close(p->fd);
+    tsr__parcel_drop(p);
     return ok;
-}
-
-// Opens what came along for reading; the descriptor is closed.
-static bool parcel_open(int fd, struct parcel *p)
-{
-    struct stat st;
-    *p = (struct parcel){.fd = -1};
-    bool ok = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0;
-    void *map = ok ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (fd >= 0)
-        close(fd);
-    if (map == MAP_FAILED)
-        return false;
-    p->bytes = map;
-    p->end = (size_t)st.st_size;
-    return true;
-}
-
-static void parcel_close(const struct parcel *p)
-{
-    if (p->bytes)
-        munmap((void *)p->bytes, p->end);
 }
 
 // ---- the child ---------------------------------------------------------------------------------
@@ -120,53 +99,53 @@ struct servant {
     tsr_session *session;
     tsr_job *job;
     int socket, rank;
-    tsr_tensors *inputs[RUN_FLIGHTS]; // of runs under way
-    uint64_t asked, taken;
 };
 
-static tsr_status serve_start(struct servant *v, enum word word, int fd)
-{
-    struct parcel p;
-    tsr_tensors **in = &v->inputs[v->asked % RUN_FLIGHTS];
-    tsr_status st = tsr_tensors_new(v->session, in);
-    if (st == TSR_OK)
-        st = parcel_open(fd, &p) ? tsr__parcel_tensors(&p, *in) : TSR_NOMEM;
-    else
-        close(fd);
-    if (st == TSR_OK) {
-        v->asked++;
-        st = word == START ? tsr_job_start(v->job, *in)
-                           : tsr_job_start_cut(v->job, (const tsr_tensors *const *)in);
-        if (st == TSR_OK)
-            tsr_finding_clear(v->session); // the parent has said it
-        parcel_close(&p);
-    }
-    return st;
-}
-
-static tsr_status serve_wait(struct servant *v, enum word word)
+// Hands the results of this rank to the parent.
+static tsr_status send_results(struct servant *v, enum word word)
 {
     tsr_tensors *out = NULL;
     tsr_status st = tsr_tensors_new(v->session, &out);
     if (st == TSR_OK)
-        st = word == WAIT ? tsr_job_wait(v->job, out) : tsr_job_wait_cut(v->job, &out);
+        st = tsr_job_wait_cut(v->job, &out);
     if (st == TSR_OK) {
-        tsr_tensors **in = &v->inputs[v->taken++ % RUN_FLIGHTS];
-        tsr_tensors_free(*in);
-        *in = NULL;
-        struct parcel p = parcel_new();
+        struct parcel p = tsr__parcel_new();
         if (p.fd >= 0)
             tsr__parcel_put_tensors(&p, out);
-        st = parcel_sent(&p, v->socket, (struct note){(int32_t)word, TSR_OK}) ? TSR_OK : TSR_NOMEM;
+        if (!parcel_sent(&p, v->socket, (struct note){(int32_t)word, TSR_OK}))
+            st = TSR_NOMEM;
     }
     tsr_tensors_free(out);
+    return st;
+}
+
+// One run of this rank, from the note that starts it to its results.
+static tsr_status serve_run(struct servant *v, enum word word, int fd)
+{
+    struct parcel p;
+    tsr_tensors *in = NULL;
+    if (!tsr__parcel_open(fd, &p))
+        return TSR_NOMEM;
+    tsr_status st = tsr_tensors_new(v->session, &in);
+    if (st == TSR_OK)
+        st = tsr__parcel_tensors(&p, in);
+    tsr__parcel_close(&p);
+    if (st == TSR_OK && word == START)
+        st = tsr__job_start_own(v->job, in);
+    else if (st == TSR_OK)
+        st = tsr_job_start_cut(v->job, (const tsr_tensors *const *)&in);
+    if (st == TSR_OK) {
+        tsr_finding_clear(v->session); // the parent has said it
+        st = send_results(v, word);
+    }
+    tsr_tensors_free(in);
     return st;
 }
 
 static tsr_status serve_keep(struct servant *v, int fd)
 {
     struct parcel p;
-    if (!parcel_open(fd, &p))
+    if (!tsr__parcel_open(fd, &p))
         return TSR_NOMEM;
     struct str past = tsr__parcel_text(&p), present = tsr__parcel_text(&p);
     struct arena a;
@@ -176,7 +155,7 @@ static tsr_status serve_keep(struct servant *v, int fd)
                     : tsr__job_keep(v->job, from, to) ? TSR_OK
                                                       : TSR_INVALID;
     tsr__arena_free(&a);
-    parcel_close(&p);
+    tsr__parcel_close(&p);
     return st;
 }
 
@@ -185,9 +164,7 @@ static tsr_status serve(struct servant *v, struct note note, int fd)
 {
     enum word word = (enum word)note.word;
     if (word == START || word == START_CUT)
-        return serve_start(v, word, fd);
-    if (word == WAIT || word == WAIT_CUT)
-        return serve_wait(v, word);
+        return serve_run(v, word, fd);
     tsr_status st = word == KEEP      ? serve_keep(v, fd)
                     : word == BARRIER ? tsr_job_barrier(v->job)
                     : word == TRACE   ? tsr_job_trace(v->job)
@@ -219,8 +196,6 @@ static tsr_status remote_work(struct spawn *w, tsr_session *s, int rank, struct 
     while (st == TSR_OK && receive_note(v.socket, &note, &fd) && note.word != CLOSE)
         st = serve(&v, note, fd);
     tsr_job_close(v.job);
-    for (size_t i = 0; i < RUN_FLIGHTS; i++)
-        tsr_tensors_free(v.inputs[i]);
     return st;
 }
 
@@ -246,20 +221,58 @@ static tsr_status give_up(struct remote *r)
     return r->failed = st;
 }
 
-// The answer of one child; its parcel is opened if there is one, to be closed.
-static tsr_status answer_of(struct remote *r, int rank, struct note *note, struct parcel *p)
+// The next note of one child; *fd is to be closed.
+static tsr_status next_note(struct remote *r, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = r->sockets[rank][0], .events = POLLIN};
-    int fd = -1;
-    *p = (struct parcel){.fd = -1};
     while (poll(&wait, 1, LOOK_MS) <= 0)
         if (tsr__nursery_over(r->nursery))
             return give_up(r);
-    if (!receive_note(wait.fd, note, &fd))
+    return receive_note(wait.fd, note, fd) ? TSR_OK : give_up(r);
+}
+
+static bool is_result(struct note note)
+{
+    return note.word == START || note.word == START_CUT;
+}
+
+// The answer of one child to a note that starts no run; results that come before it are kept.
+static tsr_status answer_of(struct remote *r, int rank, struct note *note)
+{
+    struct results *kept = &r->results[rank];
+    for (;;) {
+        int fd = -1;
+        tsr_status st = next_note(r, rank, note, &fd);
+        if (st != TSR_OK || !is_result(*note)) {
+            if (fd >= 0)
+                close(fd);
+            return st;
+        }
+        if (fd < 0 || kept->came - kept->taken == RUN_FLIGHTS)
+            return give_up(r);
+        kept->fds[kept->came++ % RUN_FLIGHTS] = fd;
+    }
+}
+
+// What one child has of the next run, into a set (NULL: nowhere).
+static tsr_status take_result(struct remote *r, int rank, tsr_tensors *to)
+{
+    struct results *kept = &r->results[rank];
+    struct note note = {0};
+    struct parcel p;
+    int fd = -1;
+    tsr_status st = TSR_OK;
+    if (kept->taken < kept->came)
+        fd = kept->fds[kept->taken++ % RUN_FLIGHTS];
+    else
+        st = next_note(r, rank, &note, &fd);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__parcel_open(fd, &p))
         return give_up(r);
-    if (fd >= 0 && !parcel_open(fd, p))
-        return give_up(r);
-    return TSR_OK;
+    st = to ? tsr__parcel_tensors(&p, to) : TSR_OK;
+    tsr__parcel_close(&p);
+    return st == TSR_OK ? TSR_OK : TSR_NOMEM;
 }
 
 static tsr_status tell_all(struct remote *r, enum word word)
@@ -277,9 +290,7 @@ static tsr_status all_answers(struct remote *r, tsr_status *best)
     *best = TSR_INVALID;
     for (int i = 0; i < r->work.n && st == TSR_OK; i++) {
         struct note note = {0};
-        struct parcel p;
-        st = answer_of(r, i, &note, &p);
-        parcel_close(&p);
+        st = answer_of(r, i, &note);
         if (st == TSR_OK && note.status == TSR_OK)
             *best = TSR_OK;
     }
@@ -290,7 +301,7 @@ tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs,
 {
     enum word word = each ? START_CUT : START;
     for (int i = 0; i < r->work.n && r->failed == TSR_OK; i++) {
-        struct parcel p = parcel_new();
+        struct parcel p = tsr__parcel_new();
         if (p.fd >= 0)
             tsr__parcel_put_tensors(&p, inputs[each ? i : 0]);
         if (!parcel_sent(&p, r->sockets[i][0], (struct note){(int32_t)word, TSR_OK}))
@@ -299,25 +310,44 @@ tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs,
     return r->failed;
 }
 
-tsr_status tsr__remote_wait(struct remote *r, tsr_tensors *const *outputs, bool each)
+// What all ranks have of a run, brought together as the manifest says.
+static tsr_status take_joined(struct remote *r, const struct handover *h, tsr_tensors *outputs)
 {
-    tsr_status st = tell_all(r, each ? WAIT_CUT : WAIT);
+    struct arena a;
+    tsr__arena_init(&a, r->session);
+    tsr_tensors **sets = ARENA_ARRAY(&a, tsr_tensors *, (size_t)r->work.n);
+    tsr_status st = sets ? TSR_OK : TSR_NOMEM;
     for (int i = 0; i < r->work.n && st == TSR_OK; i++) {
-        struct note note = {0};
-        struct parcel p;
-        tsr_tensors *to = each || i == 0 ? outputs[each ? i : 0] : NULL;
-        st = answer_of(r, i, &note, &p);
-        if (st == TSR_OK && to && p.bytes && tsr__parcel_tensors(&p, to) != TSR_OK)
-            st = TSR_NOMEM;
-        parcel_close(&p);
+        st = tsr_tensors_new(r->session, &sets[i]);
+        if (st == TSR_OK)
+            st = take_result(r, i, outputs ? sets[i] : NULL);
     }
+    if (st == TSR_OK && outputs)
+        st = tsr__hand_join(h, sets, outputs);
+    for (int i = 0; sets && i < r->work.n; i++)
+        tsr_tensors_free(sets[i]);
+    tsr__arena_free(&a);
     return st;
+}
+
+tsr_status tsr__remote_wait(struct remote *r, const struct handover *h, tsr_tensors *const *outputs)
+{
+    if (r->failed != TSR_OK)
+        return r->failed;
+    if (h)
+        return take_joined(r, h, outputs[0]);
+    for (int i = 0; i < r->work.n; i++) {
+        tsr_status st = take_result(r, i, outputs[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr__remote_keep(struct remote *r, const char *past, const char *present)
 {
     for (int i = 0; i < r->work.n && r->failed == TSR_OK; i++) {
-        struct parcel p = parcel_new();
+        struct parcel p = tsr__parcel_new();
         if (p.fd >= 0) {
             tsr__parcel_put_text(&p, str_of(past));
             tsr__parcel_put_text(&p, str_of(present));
@@ -365,9 +395,11 @@ tsr_status tsr__remote_open(tsr_session *s, const char *folder, int ranks, const
                              .take = remote_take,
                              .data = r};
     r->sockets = tsr__alloc(s, (size_t)ranks * sizeof *r->sockets);
+    r->results = tsr__alloc(s, (size_t)ranks * sizeof *r->results);
     *out = r;
-    if (!r->sockets)
+    if (!r->sockets || !r->results)
         return TSR_NOMEM;
+    memset(r->results, 0, (size_t)ranks * sizeof *r->results);
     if (!make_sockets(r)) {
         tsr__diag(s, DIAG_rank_start, NULL, "a higher limit of open files",
                   "the ranks' processes cannot be talked to: %s", strerror(errno));
@@ -389,10 +421,14 @@ void tsr__remote_close(struct remote *r)
         tell_all(r, CLOSE);
     if (r->nursery)
         tsr__nursery_close(r->nursery);
-    for (int i = 0; r->sockets && i < r->work.n; i++)
+    for (int i = 0; r->sockets && r->results && i < r->work.n; i++)
         for (int k = 0; k < 2; k++)
             if (r->sockets[i][k] >= 0)
                 close(r->sockets[i][k]);
+    for (int i = 0; r->results && i < r->work.n; i++)
+        for (struct results *kept = &r->results[i]; kept->taken < kept->came; kept->taken++)
+            close(kept->fds[kept->taken % RUN_FLIGHTS]);
+    tsr__free(r->session, r->results, (size_t)r->work.n * sizeof *r->results);
     tsr__free(r->session, r->sockets, (size_t)r->work.n * sizeof *r->sockets);
     tsr__free(r->session, r, sizeof *r);
 }

@@ -8,6 +8,11 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
     memset(out, 0, sizeof *out);
     if (given)
         memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
+    if (out->in_flight < 0 || out->in_flight > RUN_FLIGHTS) {
+        tsr__diag(s, DIAG_run_options, NULL, "1 to 16 runs may be under way at a time",
+                  "options of the run are out of range");
+        return TSR_USAGE;
+    }
     if (out->optimize < 0 || out->optimize > 4 || out->threads < 0 || out->timeout_s < 0) {
         tsr__diag(s, DIAG_run_options, NULL,
                   "levels are 0 to 3; threads and seconds are not negative",

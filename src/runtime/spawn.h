@@ -14,12 +14,17 @@ struct parcel {
     size_t at, end;
     bool failed;
 };
+struct parcel tsr__parcel_new(void);      // to write into; its fd is -1 where there is none
+bool tsr__parcel_flush(struct parcel *p); // false: not all of it was written
 void tsr__parcel_put(struct parcel *p, const void *bytes, size_t n);
 void tsr__parcel_drop(struct parcel *p); // its buffer
 void tsr__parcel_put_int(struct parcel *p, int64_t v);
 void tsr__parcel_put_text(struct parcel *p, struct str text);
 void tsr__parcel_put_tensors(struct parcel *p, const tsr_tensors *t);
 void tsr__parcel_put_findings(struct parcel *p, const tsr_session *s);
+// Opens a parcel that came along for reading, to be closed; the descriptor is closed.
+bool tsr__parcel_open(int fd, struct parcel *p);
+void tsr__parcel_close(const struct parcel *p);
 // Reading gives views into the parcel.
 const void *tsr__parcel_get(struct parcel *p, size_t n); // NULL: not so many are left
 int64_t tsr__parcel_int(struct parcel *p);
@@ -55,7 +60,10 @@ struct remote;
 tsr_status tsr__remote_open(tsr_session *s, const char *folder, int ranks, const tsr_run_options *o,
                             bool states, struct remote **out);
 tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs, bool each);
-tsr_status tsr__remote_wait(struct remote *r, tsr_tensors *const *outputs, bool each);
+// The results of the next run: brought together into outputs[0] (h says how; NULL: each rank's own into its set).
+struct handover;
+tsr_status tsr__remote_wait(struct remote *r, const struct handover *h,
+                            tsr_tensors *const *outputs);
 // TSR_INVALID: no rank has both, without a finding.
 tsr_status tsr__remote_keep(struct remote *r, const char *past, const char *present);
 tsr_status tsr__remote_barrier(struct remote *r);

@@ -842,7 +842,10 @@ bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const t
     w->f->values = ARENA_ARRAY(a, struct tile_layout *, ids + 1);
     w->f->shapes = w->shapes ? w->shapes : tsr__shapes_new(a, m);
     a->failed = a->failed || !w->f->shapes;
-    return !a->failed && tsr__stages_find(a, m, c, &w->stages);
+    if (a->failed || !tsr__stages_find(a, m, c, &w->stages))
+        return false;
+    w->f->staged = w->stages.n > 0;
+    return true;
 }
 
 static bool any_list(const struct flow_work *w)

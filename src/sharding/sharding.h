@@ -168,6 +168,7 @@ struct flow {
     size_t n_nodes;
     struct tile_layout **
         values; // by value id: layout in which the value lies after its producer; NULL: not in the main graph
+    bool staged;               // the configuration has pipeline stages
     size_t n_notes;            // reshards that were mentioned
     const struct flow *before; // of the model as it was given, if nodes of it were replaced
 };

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-made pipelines: which devices a stage has.
+"""Hand-made pipelines: which devices a stage has, who gives the outputs, and that stages overlap on every transport.
 
-usage: pipelines.py TESSERA"""
-import glob, json, os, subprocess, sys, tempfile, traceback
+usage: pipelines.py TESSERA SLOW_OPS"""
+import glob, json, os, shutil, subprocess, sys, tempfile, traceback
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h
 
-TESSERA = sys.argv[1]
+TESSERA, SLOW_OPS = sys.argv[1:3]
+PAUSE_S = 0.03  # of an operator in SLOW_OPS
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
 
 
-def tessera(*args):
-    p = subprocess.run([TESSERA, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=120)
+def tessera(*args, launch=()):
+    p = subprocess.run([*launch, TESSERA, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=120)
     return p.returncode, p.stdout, p.stderr
 
 
-def good(*args):
-    rc, out, err = tessera(*args)
+def good(*args, **more):
+    rc, out, err = tessera(*args, **more)
     assert rc == 0, (args, rc, out, err)
     return out
 
@@ -63,7 +65,74 @@ def devices_of_stages(d):
         assert json.loads(good("verify", d + "/s.onnx", "--json"))["ok"]
 
 
-CASES = [devices_of_stages]
+def launchers(n):
+    """Ways to start n ranks: (what, words before the program, options)"""
+    yield "threads", [], []
+    yield "shm", [], ["--transport", "shm"]
+    for mpirun, more in (("mpirun.openmpi", ["--allow-run-as-root", "--oversubscribe"]), ("mpirun.mpich", [])):
+        path = shutil.which(mpirun)
+        if path:
+            yield mpirun, [path, *more, "-n", str(n)], []
+
+
+def slow_line(d, stages, order=None):
+    """Twice (2 x + 1, 30 ms) once for each stage; order: the device of each stage."""
+    nodes = [h.make_node("Twice", ["h%d" % k], ["h%d" % (k + 1)], name="n%d" % k, domain="test.ops", bias=1) for k in range(stages)]
+    info = lambda name: h.make_tensor_value_info(name, T.FLOAT, [4, 8])
+    graph = h.make_graph(nodes, "g", [info("h0")], [info("h%d" % stages)], value_info=[info("h%d" % k) for k in range(1, stages)])
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 18), h.make_opsetid("test.ops", 1)], ir_version=10), d + "/slow.onnx")
+    words = ["--config", "c:%d" % stages]
+    for k in range(stages):
+        words += ["--stage", "n%d=%d" % (k, k)]
+        if order:
+            words += ["--shard", "n%d:h%d={1,1:%d}" % (k, k, order[k])]
+    good("annotate", d + "/slow.onnx", *words, "-o", d + "/s.onnx")
+    good("partition", d + "/s.onnx", "-o", d + "/parts", "--force")
+    return d + "/parts"
+
+
+def stages_overlap(d):
+    """4 stages that take 30 ms: a result every 30 ms where 6 runs are under way, 120 where it is one; the last stage on the
+    last device or on another."""
+    for order in (None, [2, 0, 3, 1]):
+        parts = slow_line(d, 4, order)
+        last = order[-1] if order else 3
+        outputs = {o["name"]: o["sharding"] for o in json.load(open(parts + "/manifest.json"))["outputs"]}
+        assert outputs == {"h4": "{1,1:%d}" % last}, outputs
+        for what, launch, more in launchers(4):
+            if order and launch:
+                continue
+            rates = {}
+            for flights in (1, 6):
+                text = good("bench", parts, "--ort-ops", SLOW_OPS, "--seconds", 2, "--in-flight", flights, "--json", *more, launch=launch)
+                rates[flights] = json.loads(text)["runs_per_s"] * PAUSE_S
+            assert rates[1] < 0.26 and rates[6] > 0.6, (what, order, rates)
+            print("# %s: a result every %.0f ms; one at a time %.0f" % (what, 1e3 * PAUSE_S / rates[6], 1e3 * PAUSE_S / rates[1]))
+
+
+def outputs_arrive(d):
+    """Outputs of several stages, in the order of the model, whoever makes them."""
+    nodes = [h.make_node("Relu", ["x"], ["a"], name="n0"), h.make_node("Neg", ["a"], ["b"], name="n1"), h.make_node("Shape", ["b"], ["c"], name="n2"),
+             h.make_node("Concat", ["t", "t"], ["e"], name="n3", axis=0)]
+    outs = [h.make_tensor_value_info("c", T.INT64, [2]), h.make_tensor_value_info("b", T.FLOAT, [4, 8]), h.make_tensor_value_info("a", T.FLOAT, [4, 8]),
+            h.make_tensor_value_info("e", T.STRING, [4])]
+    graph = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, [4, 8]), h.make_tensor_value_info("t", T.STRING, [2])], outs)
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=10), d + "/m.onnx")
+    stages = [w for k in range(4) for w in ("--stage", "n%d=%d" % (k, min(k, 2)))]
+    good("annotate", d + "/m.onnx", "--config", "c:3", *stages, "-o", d + "/s.onnx")
+    good("partition", d + "/s.onnx", "-o", d + "/parts", "--force")
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype("f4")
+    np.savez(d + "/in.npz", x=x, t=np.array(["one", "two"]))
+    a = np.maximum(x, 0)
+    want = {"c": np.array([4, 8]), "b": -a, "a": a, "e": np.array(["one", "two"] * 2)}
+    for what, launch, more in launchers(3):
+        good("run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *more, launch=launch)
+        got = dict(np.load(d + "/out.npz"))
+        assert list(got) == list(want) and all((got[k] == want[k]).all() for k in want), (what, got)
+        os.remove(d + "/out.npz")
+
+
+CASES = [devices_of_stages, outputs_arrive, stages_overlap]
 
 
 def main():
