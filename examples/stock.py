@@ -5,7 +5,7 @@
     tessera partition planned.onnx -o parts
     mpirun -n 4 python examples/stock.py parts libtessera_ops.so in.npz out.npz
 
-Rank 0 writes the outputs. Each rank is given the whole inputs, as `tessera run` does it."""
+The rank that has outputs writes them: rank 0, or that of a pipeline's last stage. Each rank is given the whole inputs, as `tessera run` does it."""
 import os, sys
 
 import numpy as np
@@ -22,6 +22,7 @@ session = onnxruntime.InferenceSession(os.path.join(parts, "rank%s.onnx" % rank)
 
 inputs = np.load(given)
 outputs = session.run(None, {i.name: inputs[i.name] for i in session.get_inputs()})
-if rank == "0":
-    named = zip((o.name for o in session.get_outputs()), outputs)
-    np.savez(wanted, **{name: value for name, value in named if not name.startswith("ai.tessera.")})
+named = zip((o.name for o in session.get_outputs()), outputs)
+results = {name: value for name, value in named if not name.startswith("ai.tessera.")}
+if results:
+    np.savez(wanted, **results)

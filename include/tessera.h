@@ -901,7 +901,8 @@ TSR_API tsr_status tsr_job_trace(tsr_job *j);
 TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 
 /* Cuts an annotated model for a configuration (NULL: the only one) into a temporary folder under work (NULL: /tmp), runs that,
- * and removes it. summary may be NULL. Ranks of an MPI job need a partition that all of them read: TSR_USAGE there. */
+ * and removes it. summary may be NULL. Under a launcher every rank calls it: rank 0 cuts, the others (whose model may have no
+ * annotations) read that folder, so work must be one that all hosts see. */
 TSR_API tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
                                      const tsr_run_options *options, const tsr_tensors *inputs,
                                      tsr_tensors *outputs, tsr_partition_summary *summary);

@@ -173,6 +173,8 @@ void cli_planning_end(struct planning *p);
 bool cli_notation(const struct cli *c, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.
 bool cli_count_of(const char *text, uint64_t *out);
+// This process plans: it is no rank of a launcher's job, or its first.
+bool cli_plans(const tsr_run_options *options);
 // Parses --seconds, --timeout and the like: a positive number.
 bool cli_number(const char *text, double *out);
 

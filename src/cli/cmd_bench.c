@@ -18,8 +18,8 @@ static tsr_status measure(struct cli *c, const tsr_run_options *options,
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
     if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
-        status = tsr_plan_for(m, &plan->options, inputs, &planned);
-        config = planned.config;
+        status = cli_plans(options) ? tsr_plan_for(m, &plan->options, inputs, &planned) : TSR_OK;
+        config = planned.config ? planned.config : "";
     }
     if (status == TSR_OK && !folder && (config || tsr_model_config_count(m)))
         status = tsr_bench_annotated(m, config, getenv("TMPDIR"), options, inputs, seconds, result);

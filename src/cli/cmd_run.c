@@ -76,8 +76,8 @@ static tsr_status execute(struct cli *c, const tsr_run_options *options,
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
     if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
-        status = tsr_plan_for(m, &plan->options, inputs, &planned);
-        config = planned.config;
+        status = cli_plans(options) ? tsr_plan_for(m, &plan->options, inputs, &planned) : TSR_OK;
+        config = planned.config ? planned.config : "";
     }
     if (status == TSR_OK && folder)
         status = tsr_run(c->session, path, options, inputs, outputs);
@@ -141,7 +141,9 @@ const struct command cmd_run = {
         "run a partition (ranks as threads, or under mpirun), an annotated model, or a whole one",
     .detail = "A model with a device configuration is cut for it in a temporary folder first; one "
               "without runs whole.\nWith --devices it is planned for the sizes of its inputs.\n"
-              "`mpirun -n 4 tessera run parts/` runs the same with one process per rank.",
+              "`mpirun -n 4 tessera run parts/` runs the same with one process per rank; of a "
+              "model, rank 0 "
+              "plans and cuts it in\nTMPDIR, which all hosts must see.",
     .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
                "tests/models/bert_tiny/test_data_set_0",
     .options = options_table,

@@ -74,3 +74,11 @@ void cli_planning_end(struct planning *p)
     cli_free_dims(&p->dims);
     *p = (struct planning){0};
 }
+
+bool cli_plans(const tsr_run_options *options)
+{
+    int rank = 0, ranks = 1;
+    const char *asked = options->transport;
+    bool alone = asked && strcmp(asked, "threads") == 0;
+    return alone || !tsr_launcher(&rank, &ranks, NULL) || rank == 0;
+}

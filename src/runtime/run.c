@@ -96,6 +96,48 @@ tsr_status tsr_join(tsr_session *s, const tsr_run_options *options)
     return st == TSR_OK ? tsr__run_join(s, &o, &e) : st;
 }
 
+// ---- what rank 0 has for all ----------------------------------------------------------------------
+
+bool tsr__run_launched(tsr_session *s, const tsr_run_options *given, int *rank)
+{
+    tsr_run_options o;
+    struct endpoint *e = NULL;
+    *rank = 0;
+    if (tsr__run_options(s, given, &o) != TSR_OK || tsr__run_spawns(s, &o) ||
+        tsr__run_join(s, &o, &e) != TSR_OK || !e)
+        return false;
+    *rank = e->rank;
+    return true;
+}
+
+tsr_status tsr__run_tell(tsr_session *s, char *text, size_t bytes)
+{
+    const struct engine *engine = s->engine;
+    struct endpoint *e = engine->mpi;
+    struct comm_trouble why = {0};
+    struct arena a;
+    tsr__arena_init(&a, s);
+    int64_t *group = ARENA_ARRAY(&a, int64_t, (size_t)e->size);
+    if (!group)
+        return TSR_NOMEM;
+    for (int i = 0; i < e->size; i++)
+        group[i] = i;
+    struct comm_call c = {.kind = COMM_BROADCAST,
+                          .type = TSR_UINT8,
+                          .group = group,
+                          .n_group = e->size,
+                          .op = "partition",
+                          .node = "rank 0 cuts the model"};
+    tsr_status st = tsr__comm_broadcast(e, &c, 0, text, bytes, &why);
+    tsr__arena_free(&a);
+    if (st == TSR_OK)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(s, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
+    return why.status == TSR_OK ? TSR_PEER : why.status;
+}
+
 // ---- a single run ------------------------------------------------------------------------------
 
 tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,

@@ -16,6 +16,12 @@ struct OrtStatus;
 struct OrtSessionOptions;
 struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
                                    struct OrtSessionOptions *options);
+// ---- before a run, under a launcher (run.c)
+
+// Whether a launcher started this process as one of several ranks that are to run together, and which it is.
+bool tsr__run_launched(tsr_session *s, const tsr_run_options *options, int *rank);
+// Rank 0's text of so many bytes, on all ranks; all of them call it.
+tsr_status tsr__run_tell(tsr_session *s, char *text, size_t bytes) TSR_MUST_USE;
 
 // ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
 

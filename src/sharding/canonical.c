@@ -95,9 +95,86 @@ static int parts_of(const struct tile_dim *d, tsr_dim size, struct cut_part *par
     return size.value < 0 || fits ? d->n : -1;
 }
 
-struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
+// ---- several tiles of a device -------------------------------------------------------------------
+
+// How many shards lie between two that follow one another in a loop.
+static int64_t stride_of(const struct tile_layout *l, int loop)
+{
+    int64_t stride = 1;
+    for (int i = loop + 1; i < l->n_loops; i++)
+        stride *= l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts;
+    return stride;
+}
+
+static bool same_owners(const struct tile_layout *l, int64_t a, int64_t b)
+{
+    const int64_t *of_a, *of_b;
+    size_t n = tsr__layout_owners(l, a, &of_a);
+    if (n != tsr__layout_owners(l, b, &of_b))
+        return false;
+    return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
+}
+
+// Every `run` shards that follow one another in the loop have the same owners.
+static bool runs_alike(const struct tile_layout *l, int loop, int64_t run)
+{
+    int64_t coords[TILE_MAX_LOOPS], stride = stride_of(l, loop);
+    for (int64_t shard = 0; shard < l->n_shards; shard++) {
+        tsr__layout_coords(l, shard, coords);
+        if (!same_owners(l, shard, shard - coords[loop] % run * stride))
+            return false;
+    }
+    return true;
+}
+
+// The layout with every `run` shards of a loop as one.
+static struct tile_layout *merged(struct arena *a, const struct tile_layout *l, int loop,
+                                  int64_t run)
+{
+    struct tile_layout *wide = tsr__layout_ordered(a, l);
+    struct tile_loop at = l->loops[loop];
+    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
+    if (!wide || !pairs)
+        return NULL;
+    int same = 0;
+    while (wide->loops[same].dim != at.dim || wide->loops[same].factor != at.factor)
+        same++;
+    int64_t stride = stride_of(wide, same), cuts = wide->dims[at.dim].factors[at.factor].cuts;
+    wide->dims[at.dim].factors[at.factor].cuts = cuts / run;
+    struct tile_layout *m = tsr__layout_cut(a, l->rank, wide->dims);
+    size_t n = 0;
+    for (int64_t shard = 0; m && shard < wide->n_shards; shard++) {
+        const int64_t *owners;
+        size_t count = tsr__layout_owners(wide, shard, &owners);
+        int64_t above = shard / (stride * cuts), part = shard / stride % cuts / run;
+        int64_t to = (above * (cuts / run) + part) * stride + shard % stride;
+        for (size_t i = 0; i < count; i++)
+            pairs[n++] = (struct tile_owner){to, owners[i]};
+    }
+    return m && tsr__layout_own(a, m, pairs, n) ? m : NULL;
+}
+
+// Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
+// floor(2 j D / 4) = floor(j D / 2). NULL: out of memory.
+static const struct tile_layout *merge_tiles(struct arena *a, const struct tile_layout *l)
+{
+    for (int loop = 0; loop < l->n_loops; loop++) {
+        int64_t cuts = l->dims[l->loops[loop].dim].factors[l->loops[loop].factor].cuts;
+        for (int64_t run = cuts; run > 1; run--)
+            if (cuts % run == 0 && runs_alike(l, loop, run)) {
+                const struct tile_layout *m = merged(a, l, loop, run);
+                return m ? merge_tiles(a, m) : NULL;
+            }
+    }
+    return l;
+}
+
+struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *given,
                                           const struct shape *shape)
 {
+    const struct tile_layout *l = merge_tiles(a, given);
+    if (!l)
+        return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
     struct tile_dim *dims = ARENA_ARRAY(a, struct tile_dim, rank + 1);
     struct cut_move(*moves)[TILE_MAX_FACTORS] = tsr__arena_array(

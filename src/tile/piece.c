@@ -15,7 +15,8 @@ int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
     return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
 }
 
-bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
+// As tsr__dim_sizes, but a factor may be smaller than its cuts: some shards are empty then.
+static bool factor_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
     bool inner_cut = false;
@@ -41,6 +42,13 @@ bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
         return false;
     else if (known != size && !(short_last && size < known && size > known - unit))
         return false;
+    return true;
+}
+
+bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
+{
+    if (!factor_sizes(d, size, sizes))
+        return false;
     for (int f = 0; f < d->n; f++)
         if (d->factors[f].cuts > 1 && sizes[f] < d->factors[f].cuts)
             return false;
@@ -58,7 +66,7 @@ static bool digits_of(const struct tile_dim *d, int64_t size, const int64_t *coo
                       struct digits *g)
 {
     int64_t sizes[TILE_MAX_FACTORS], unit = 1;
-    if (d->n > TILE_MAX_FACTORS || !tsr__dim_sizes(d, size, sizes))
+    if (d->n > TILE_MAX_FACTORS || !factor_sizes(d, size, sizes))
         return false;
     g->run = -1;
     g->count = 1;
@@ -124,7 +132,7 @@ struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *
         if (n < 0 || n > TILE_MAX_INTERVALS)
             return NULL;
         p->dims[d].n = n;
-        p->dims[d].at = ARENA_ARRAY(a, struct tile_interval, (size_t)n);
+        p->dims[d].at = ARENA_ARRAY(a, struct tile_interval, (size_t)n + 1);
         if (!p->dims[d].at)
             return NULL;
         tsr__dim_intervals(&l->dims[d], shape[d], coords, p->dims[d].at, n);

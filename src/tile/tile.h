@@ -89,8 +89,8 @@ struct tile_piece {
         int64_t n, size; // intervals; sum of their lengths
     } * dims;
 };
-// Piece of shard k for a shape. NULL: out of memory, or sizes that do not fit (a dimension smaller
-// than its cuts).
+// Piece of shard k for a shape; empty where a dimension has fewer elements than shards. NULL: out of memory, or factors
+// that do not make the shape's sizes.
 struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *l,
                                      const int64_t *shape, int64_t shard);
 int64_t tsr__piece_elements(const struct tile_piece *p);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // scratch.c - a temporary folder for partitions that nobody keeps, and the use of one: an annotated model, run at once.
 #include "verify/internal.h"
+#include "runtime/runtime.h"
 
 #include <errno.h>
 #include <stdlib.h>
+
+#define TOLD_BYTES 4096 // of a folder's path
 
 tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base, struct scratch *out)
 {
@@ -24,39 +27,44 @@ tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base, 
     return out->parts ? TSR_OK : TSR_NOMEM;
 }
 
+// Without a folder of its own the parts are another rank's.
 void tsr__scratch_close(struct scratch *s)
 {
-    if (s->parts)
+    if (s->parts && s->folder)
         tsr__folder_remove(s->parts);
     if (s->folder)
         tsr__folder_remove(s->folder);
 }
 
-// Ranks as threads or children of this process are fine everywhere.
-static tsr_status refuse_launcher(tsr_model *m, const tsr_run_options *options)
-{
-    const char *asked = options ? options->transport : NULL;
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(m));
-    if ((asked && strcmp(asked, "mpi") != 0) || !tsr_launcher(NULL, NULL, NULL))
-        return TSR_OK;
-    tsr__diag(tsr_model_session(m), DIAG_run_not_partitioned, &at,
-              "run `tessera partition` once, then start the ranks on its folder",
-              "ranks that a launcher started need one partition that all of them read");
-    return TSR_USAGE;
-}
-
-// The model cut into a scratch folder, which is to be closed in every case; so is the arena.
+// The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts
+// and tells the others where; they need not have the model.
 static tsr_status cut_here(tsr_model *m, const char *config, const char *work,
                            const tsr_run_options *options, tsr_partition_summary *summary,
                            struct arena *a, struct scratch *at)
 {
+    tsr_session *s = tsr_model_session(m);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
-    tsr__arena_init(a, tsr_model_session(m));
-    tsr_status st = refuse_launcher(m, options);
-    if (st == TSR_OK)
-        st = tsr__scratch_open(tsr_model_session(m), a, work, at);
-    return st == TSR_OK ? tsr_partition(m, at->parts, &cut, summary) : st;
+    int rank;
+    char path[TOLD_BYTES] = "";
+    bool launched = tsr__run_launched(s, options, &rank);
+    tsr__arena_init(a, s);
+    tsr_status st = TSR_OK;
+    if (rank == 0) {
+        st = tsr__scratch_open(s, a, work, at);
+        if (st == TSR_OK)
+            st = tsr_partition(m, at->parts, &cut, summary);
+    }
+    if (!launched || st != TSR_OK)
+        return st; // the others see rank 0 end
+    if (rank == 0 && strlen(at->parts) < sizeof path)
+        memcpy(path, at->parts, strlen(at->parts) + 1);
+    st = tsr__run_tell(s, path, sizeof path);
+    path[sizeof path - 1] = 0;
+    if (st == TSR_OK && rank > 0)
+        at->parts = (char *)tsr__arena_str(a, str_of(path)).p;
+    if (st == TSR_OK && rank > 0 && !at->parts)
+        st = TSR_NOMEM;
+    return st;
 }
 
 tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-made pipelines: which devices a stage has, who gives the outputs, and that stages overlap on every transport.
+"""Hand-made pipelines and odd cuts: which devices a stage has, who gives the outputs, that stages overlap on every transport; fewer
+rows than devices, several tiles on one device, a model that a launcher's ranks cut together.
 
 usage: pipelines.py TESSERA SLOW_OPS"""
 import glob, json, os, shutil, subprocess, sys, tempfile, traceback
@@ -132,7 +133,54 @@ def outputs_arrive(d):
         os.remove(d + "/out.npz")
 
 
-CASES = [devices_of_stages, outputs_arrive, stages_overlap]
+def a_model_under_a_launcher(d):
+    """mpirun of a model: rank 0 plans and cuts, all load; nothing is left behind."""
+    line(d + "/m.onnx", ["Relu", "Neg"])
+    x = np.random.default_rng(2).standard_normal((4, 8)).astype("f4")
+    np.savez(d + "/in.npz", h0=x)
+    os.environ["TMPDIR"] = d
+    for what, launch, more in launchers(2):
+        good("run", d + "/m.onnx", "--devices", 2, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *more, launch=launch)
+        assert (np.load(d + "/out.npz")["h2"] == -np.maximum(x, 0)).all(), what
+        os.remove(d + "/out.npz")
+        if launch:
+            rc, _, err = tessera("run", d + "/m.onnx", "--devices", 3, "--inputs", d + "/in.npz", launch=launch)
+            assert rc != 0 and "for 3 ranks started with 2" in err, (rc, err)
+        assert not glob.glob(d + "/tessera-*"), what
+    del os.environ["TMPDIR"]
+
+
+def few_rows(d):
+    """Fewer rows than devices: some have none. A product whose sum is cut, an axis that changes, a mean, and rows that are joined."""
+    w = np.random.default_rng(3).standard_normal((8, 6)).astype("f4")
+    nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="mm"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("Transpose", ["b"], ["c"], name="turn", perm=[1, 0]),
+             h.make_node("MatMul", ["c", "b"], ["y"], name="gram"), h.make_node("ReduceMax", ["b"], ["z"], name="most", axes=[0], keepdims=0),
+             h.make_node("ReduceMean", ["b"], ["u"], name="mean", axes=[0], keepdims=1), h.make_node("Sub", ["b", "u"], ["v"], name="sub")]
+    info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
+    graph = h.make_graph(nodes, "g", [info("x", ["n", 8])], [info("y", [6, 6]), info("z", [6]), info("v", ["n", 6])], [onnx.numpy_helper.from_array(w, "w")])
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:3", "--shard", "mm:x={3,1:0,1,2}", "--shard", "sub:b={3,1:0,1,2}", "-o", d + "/s.onnx")
+    for n in (7, 3, 2, 1):
+        np.savez(d + "/in.npz", x=np.random.default_rng(n).standard_normal((n, 8)).astype("f4"))
+        rc, out, err = tessera("verify", d + "/s.onnx", "--inputs", d + "/in.npz", "--json")
+        assert rc == 0 and json.loads(out)["ok"], (n, rc, out, err)
+
+
+def several_tiles(d):
+    """Tiles side by side on one device are worked on as one, whatever their number; nothing is replicated."""
+    for text, cut in (("{4,1:0,0,1,1}", "{2,1:0,1}"), ("{1,6:0,0,0,1,1,1}", "{1,2:0,1}"), ("{2,4:0,0,1,1,0,0,1,1}", "{1,2:0,1}"), ("{3,1:0,0,0}", "{1,1:0}")):
+        line(d + "/m.onnx", ["Relu", "Neg"])
+        good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "n0:h0=" + text, "-o", d + "/s.onnx")
+        good("partition", d + "/s.onnx", "-o", d + "/parts", "--force", "--strict")
+        out = json.loads(good("verify", d + "/s.onnx", "--json"))
+        assert out["ok"] and not out["replicated"], (text, out)
+        good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "n0:h0=" + cut, "-o", d + "/t.onnx")
+        good("partition", d + "/t.onnx", "-o", d + "/same", "--force")
+        shapes = lambda parts: [[(n.op_type, len(n.attribute)) for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node] for r in (0, 1)]
+        assert shapes(d + "/parts") == shapes(d + "/same"), text
+
+
+CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, a_model_under_a_launcher, stages_overlap]
 
 
 def main():
