@@ -224,7 +224,7 @@ static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
         return TSR_OK;
     tsr_value *start = inputs[w->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
     tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[w->index + 1], start);
-    count = tsr__part_node(t, "Max", any, 2, count, tsr__part_ints(t, &zero, 1));
+    count = tsr__part_extreme(t, "Max", any, count, tsr__part_ints(t, &zero, 1));
     for (int i = 0; i < 2; i++) {
         int64_t part = nf->place.coords[at * rule->n_factors + w->factor] + i;
         tsr_value *x = tsr__part_node(t, "Mul", any, 2, count, tsr__part_ints(t, &part, 1));

@@ -107,6 +107,43 @@ static const char *const arith_ops[] = {
     [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul", [ARITH_DIV] = "Div",
     [ARITH_MOD] = "Mod", [ARITH_MAX] = "Max", [ARITH_MIN] = "Min",
 };
+static tsr_value *cast_to(struct part *t, tsr_value *v, tsr_dtype type)
+{
+    tsr_value *y = tsr__part_node(t, "Cast", (struct str){0}, 1, v);
+    return y && tsr_node_set_int(tsr_value_producer(y), "to", type) == TSR_OK ? y : NULL;
+}
+
+// Before opset 12 the largest and smallest are of floats: sizes pass through doubles, which hold them exactly.
+tsr_value *tsr__part_extreme(struct part *t, const char *op, struct str name, tsr_value *a,
+                             tsr_value *b)
+{
+    if (t->plan->opset >= 12)
+        return tsr__part_node(t, op, name, 2, a, b);
+    tsr_value *y = tsr__part_node(t, op, (struct str){0}, 2, cast_to(t, a, TSR_DOUBLE),
+                                  cast_to(t, b, TSR_DOUBLE));
+    y = cast_to(t, y, TSR_INT64);
+    return name.n && y ? tsr__part_node(t, "Identity", name, 1, y) : y;
+}
+
+// Before opset 10 there is no remainder.
+static tsr_value *remainder_of(struct part *t, tsr_value *a, tsr_value *b)
+{
+    struct str any = {0};
+    if (t->plan->opset >= 10)
+        return tsr__part_node(t, "Mod", any, 2, a, b);
+    tsr_value *times = tsr__part_node(t, "Div", any, 2, a, b);
+    return tsr__part_node(t, "Sub", any, 2, a, tsr__part_node(t, "Mul", any, 2, times, b));
+}
+
+static tsr_value *arith_node(struct part *t, enum arith op, tsr_value *a, tsr_value *b)
+{
+    if (op == ARITH_MAX || op == ARITH_MIN)
+        return tsr__part_extreme(t, arith_ops[op], (struct str){0}, a, b);
+    if (op == ARITH_MOD)
+        return remainder_of(t, a, b);
+    return tsr__part_node(t, arith_ops[op], (struct str){0}, 2, a, b);
+}
+
 static struct sized combine(struct expr *e, enum arith op, struct sized a, struct sized b);
 
 // max(a, b), FloorDiv(a, b) ...: the parenthesis is open.
@@ -186,8 +223,7 @@ static struct sized combine(struct expr *e, enum arith op, struct sized a, struc
     if (!out.symbolic) {
         out.ok = compute(op, a.number, b.number, &out.number);
     } else if (e->part) {
-        out.value = tsr__part_node(e->part, arith_ops[op], (struct str){0}, 2,
-                                   as_value(e->part, &a), as_value(e->part, &b));
+        out.value = arith_node(e->part, op, as_value(e->part, &a), as_value(e->part, &b));
         out.ok = out.value != NULL;
     }
     return out;

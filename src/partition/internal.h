@@ -334,6 +334,9 @@ tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st) T
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
+// Max or Min of two sizes, in every opset.
+tsr_value *tsr__part_extreme(struct part *t, const char *op, struct str name, tsr_value *a,
+                             tsr_value *b);
 tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
 tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
 struct str tsr__part_fresh(struct part *t);

@@ -335,6 +335,15 @@ def sizes_behind_communication():
 
 
 @case
+def sizes_in_old_opsets():
+    """The size of a slice is the smaller of two, which opset 10 has for floats alone; opset 9 has no remainder either."""
+    at = lambda name, *v: tensor(np.array(v, "i8"), name)
+    m = model([node("Relu", ["x"], ["h"]), node("Slice", ["h", "b", "e", "a"], ["y"], name="part")], [info("x", T.FLOAT, ["n", 3])],
+              [info("y", T.FLOAT, [None, 3])], [at("b", 0, 0), at("e", 3, 4), at("a", 1, 0)], opset=10, ir=5)
+    return m, 2, {"part:h": "{1,2:0,1}"}, {"x": f4(5, 3)}, None
+
+
+@case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])

@@ -8,7 +8,7 @@ import shapes
 from graph import Scope, info, type_number
 
 DEEPEST = 2
-INNER = nodes.MAKERS + [m for m in shapes.MAKERS if m[0] not in (shapes.lists, shapes.found)]
+INNER = nodes.MAKERS + [m for m in shapes.MAKERS if m[0] not in (shapes.lists, shapes.optionals, shapes.found)]
 
 
 def depth(s):

@@ -62,7 +62,7 @@ def free_names(node):
 def fits(a):
     """Whether a result may stay in a model: known numbers of moderate size."""
     if a is None or isinstance(a, list):
-        return a is not None and len(a) < 20 and all(fits(x) for x in a)
+        return bool(a) and len(a) < 20 and all(fits(x) for x in a)
     if a.size > MOST_ELEMENTS:
         return False
     if a.dtype.kind != "f" or not a.size:
@@ -156,6 +156,28 @@ class Scope:
             self.pool += made
         return made
 
+    def through(self, op, x, there, move, back, last=None):
+        """op there, a move of elements, op (or last) back, run as one: what lies between has no array."""
+        a, names = self.values[x], [self.maker.name("v") for _ in range(3)]
+        extra = {"Reshape": [np.array([-1], "i8")], "Slice": [np.array([0], "i8"), np.array([max(1, a.shape[0] // 2)], "i8"), np.array([0], "i8")]}
+        consts = [self.constant(c) for c in extra.get(move, [])]
+        nodes = [helper.make_node(op, [x], names[:1], **there), helper.make_node(move or "Identity", names[:1] + consts, names[1:2]),
+                 helper.make_node(last or op, names[1:2], names[2:], **back)]
+        moved = {"Transpose": a.T.shape, "Reshape": (a.size,), "Slice": (max(1, a.shape[0] // 2),) + a.shape[1:]}.get(move, a.shape)
+        try:
+            results = self.maker.evaluate_all(nodes, [x] + consts, names[2:], self.values, self.is_constant)
+        except Exception as why:
+            self.maker.refused[op] = str(why)[:200]
+            return None
+        if not fits(results[names[2]]):
+            return None
+        self.nodes += nodes
+        self.values.update(results)
+        self.maker.shapes.update({names[0]: a.shape, names[1]: moved, names[2]: results[names[2]].shape})
+        self.pool.append(names[2])
+        self.maker.count(op, "")
+        return names[2:]
+
     def sums_nothing(self, node, results):
         """Something made of nothing: ONNX Runtime does not always fill it, and takes a negative axis for another one."""
         empty = any(self.values[n].size == 0 for n in node.input if n and isinstance(self.values[n], np.ndarray))
@@ -219,8 +241,12 @@ class Maker:
 
     def evaluate(self, node, values, is_constant):
         """Runs one node by itself: name -> result."""
+        return self.evaluate_all([node], free_names(node), [n for n in node.output if n], values, is_constant)
+
+    def evaluate_all(self, nodes, given, wanted, values, is_constant):
+        """The same of a few nodes that read what is given."""
         feeds, inits, inputs = {}, [], []
-        for name in free_names(node):
+        for name in given:
             a = values[name]
             if isinstance(a, list):
                 inputs.append(helper.make_tensor_sequence_value_info(name, type_number(a[0]), None))
@@ -230,8 +256,8 @@ class Maker:
             else:
                 inputs.append(info(name, type_number(a), a.shape))
                 feeds[name] = a
-        outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
-        graph = helper.make_graph([node], "g", inputs, outputs, inits)
+        outputs = [helper.make_empty_tensor_value_info(n) for n in wanted]
+        graph = helper.make_graph(nodes, "g", inputs, outputs, inits)
         model = helper.make_model(graph, opset_imports=self.imports(), ir_version=10, functions=self.functions)
         return run_model(model, feeds)
 

@@ -87,7 +87,11 @@ def worker(tessera, seeds, count, out):
     with tempfile.TemporaryDirectory(prefix="tessera-hunt-", dir=shm) as work:
         for seed in seeds:
             tell(seed=seed, begin=True)
-            case = make.make(seed)
+            try:
+                case = make.make(seed)
+            except Exception as why:
+                tell(seed=seed, empty="mistake of the hunter: %r" % why)
+                continue
             if case is None or isinstance(case, str):
                 tell(seed=seed, empty=case or "nothing came about")
                 continue
@@ -129,7 +133,10 @@ class Hunt:
         """One graph is done."""
         self.done.add(number)
         if "empty" in message:
-            self.counts["no model"] += 1
+            mistake = message["empty"].startswith("mistake")
+            self.counts["mistakes of the hunter" if mistake else "no model"] += 1
+            if mistake:
+                print("graph %d: %s" % (number, message["empty"]), flush=True)
             return
         self.counts["graphs"] += 1
         self.counts["nodes"] += message["nodes"]

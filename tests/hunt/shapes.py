@@ -346,6 +346,18 @@ def found(s):
     return s.add(kind, [x, s.like((s.values[x].shape[axis],), "?")], axis=axis)
 
 
+def optionals(s):
+    """An optional value, made and read at once: run together, since it has no array."""
+    x = first(s, "f", 1, 3)
+    if s.maker.opset < 18:
+        return None
+    made = s.through("Identity", x, {}, "Optional", {}, "OptionalGetElement")
+    if made:
+        s.maker.count("Optional", "")
+        s.maker.count("OptionalGetElement", "")
+    return made
+
+
 def lists(s):
     """Sequences: made, changed, read."""
     rng = s.maker.rng
@@ -372,4 +384,4 @@ def lists(s):
 
 MAKERS = [(reshape, 8), (computed_reshape, 4), (size_arithmetic, 4), (transpose, 6), (squeeze, 3), (flatten, 2), (expand, 3), (tile, 2),
           (concat, 5), (split, 4), (slice_, 6), (pad, 3), (gather, 4), (gather_elements, 3), (gather_nd, 3), (triangle, 3),
-          (one_hot, 1), (convolve, 5), (pool, 4), (resize, 3), (found, 1), (lists, 2)]
+          (one_hot, 1), (convolve, 5), (pool, 4), (resize, 3), (found, 1), (lists, 2), (optionals, 1)]
