@@ -12,9 +12,11 @@ CASES = [(name, c) for name, cases in sorted(prove.all_cases().items()) for c in
 OPSETS = sorted({c["opset"] for _, c in CASES if c["opset"]})
 # Drawn at random, and so never equal: their cuts are tests of their own (tests/e2e/special.py).
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
+# ONNX Runtime 1.31 lets its result lie where its input does and then reads that: wrong wherever other nodes are around it.
+UNSOUND = ("com.microsoft:MoE",)
 BY_NAME = {}
 for _name, _case in CASES:
-    if _name not in RANDOM:
+    if _name not in RANDOM + UNSOUND:
         BY_NAME.setdefault(_name, []).append(_case)
 NAMES = sorted(BY_NAME)
 
