@@ -161,7 +161,8 @@ static int show(struct cli *c, tsr_topology *t)
         return cli_print_json(c, as_json(c, t), code);
     tsr_finding_clear(c->session); // told
     print_devices(t);
-    print_source(c->arguments[1]);
+    if (c->n_arguments > 1) // what was measured has no name
+        print_source(c->arguments[1]);
     print_links(t);
     return tsr_topology_devices(t) > 1 ? print_prices(c, t) : code;
 }
