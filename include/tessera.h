@@ -573,6 +573,9 @@ TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_size *sizes, size_t n,
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
 TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
+/* The same, as the published formalism has it to the letter: an input without a sharding is not brought to what the others demand,
+ * but lies as its producer left it, or whole if it is an input of the model; what then does not agree is an error. */
+TSR_API tsr_status tsr_check_formalism(tsr_model *m, const char *config);
 /* Completes one configuration (NULL: the only one): every layout that follows from the explicit specs becomes a spec of
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
  * whose check has errors is refused (TSR_INVALID). */

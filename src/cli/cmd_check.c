@@ -137,7 +137,7 @@ static int run(struct cli *c)
     const char *only = cli_value(c, "--config");
     tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
     if (status == TSR_OK)
-        status = tsr_check(m, only);
+        status = cli_flag(c, "--formalism") ? tsr_check_formalism(m, only) : tsr_check(m, only);
     if (status == TSR_OK)
         check_topologies(m, only);
     if (status != TSR_OK) {
@@ -158,6 +158,9 @@ static int run(struct cli *c)
 
 static const struct option options[] = {
     {"--config", "NAME", "only this configuration (default: all)"},
+    {"--formalism", NULL,
+     "judge as the published formalism does: an input without a sharding lies as its producer "
+     "left it, or whole"},
     {"--sarif", NULL, "findings as a SARIF 2.1.0 document, for code-scanning tools"},
     RULES_OPTION,
     END_OF_OPTIONS,

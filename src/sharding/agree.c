@@ -20,7 +20,8 @@ struct agree {
     const struct rule *rule;
     int64_t n_all;
     bool remarks;
-    bool *uncut; // set where the node is said to run whole
+    bool *uncut;                // set where the node is said to run whole
+    const struct flow *assumed; // how values without a spec here lie; NULL: nothing is said of them
     struct given *given;
     size_t n;
 };
@@ -31,6 +32,19 @@ static struct place place_of(const struct agree *a, const tsr_value *v)
     at.configuration = str_of(tsr_config_name(a->config));
     at.value = v ? tsr__value_str(v) : STR("");
     return at;
+}
+
+// An input without a spec lies as its producer left it, or whole if it is an input of the model. Constants are stored as they
+// are needed.
+static void assume(struct agree *a, const struct shapes *shapes, int input, const tsr_value *v)
+{
+    struct tile_layout *lies = a->assumed->values[tsr__value_id(v)];
+    if (!lies || (tsr_value_initializer(v) && !tsr_value_is_input(v)))
+        return;
+    struct given g = {.input = input, .value = v, .shape = tsr__shapes_piece(shapes, v)};
+    g.layout = tsr__layout_canonical(a->arena, lies, &g.shape);
+    if (g.layout)
+        a->given[a->n++] = g;
 }
 
 // The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
@@ -44,6 +58,8 @@ static bool collect(struct agree *a, const struct shapes *shapes, const tsr_node
         for (size_t k = 0; v && !p && k < tsr_node_config_spec_count(nc); k++)
             if (tsr_spec_value(tsr_node_config_spec(nc, k)) == v)
                 p = tsr_node_config_spec(nc, k);
+        if (!p && v && a->assumed && !tsr__shapes_is_list(shapes, v))
+            assume(a, shapes, (int)i, v);
         if (!p)
             continue;
         struct given g = {.input = (int)i, .value = v, .shape = tsr__shapes_piece(shapes, v)};
@@ -152,6 +168,39 @@ static bool judge(const struct agree *a)
     return true;
 }
 
+// Judges the inputs that have specs, and with assumed those that have none too.
+static bool agreement(struct agree *a, const struct shapes *shapes, const tsr_node_config *nc)
+{
+    bool cut = false;
+    a->n_all = tsr_config_devices(a->config);
+    if (a->n_all < 1 || a->n_all > SOLVE_MAX_DEVICES)
+        return true;
+    if (!collect(a, shapes, nc))
+        return false;
+    for (size_t i = 0; i < a->n; i++)
+        cut = cut || !tsr__layout_is_whole(a->given[i].layout);
+    if (!cut)
+        return true;
+    struct control bodies;
+    if (tsr__control_of(a->node, &bodies))
+        return true; // the flow judges what goes into bodies
+    a->rule = tsr__rule_of(a->arena, a->node, shapes);
+    if (!a->rule)
+        return false;
+    if (a->rule->open)
+        return true; // whether it is cut as told, the flow sees
+    if (a->rule->whole) {
+        report_uncut(a, NULL, a->rule->whole);
+        return true;
+    }
+    const struct rule *first = a->rule;
+    a->rule = tsr__rule_other(a->arena, a->node, shapes);
+    if (a->rule && fits_all(a)) // quietly
+        return true;
+    a->rule = first;
+    return !a->arena->failed && judge(a);
+}
+
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *n,
                           const tsr_node_config *nc, bool remarks, bool *uncut)
 {
@@ -160,32 +209,17 @@ bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, co
                       .config = tsr_node_config_config(nc),
                       .remarks = remarks,
                       .uncut = uncut};
-    bool cut = false;
-    a.n_all = tsr_config_devices(a.config);
-    if (a.n_all < 1 || a.n_all > SOLVE_MAX_DEVICES)
-        return true;
-    if (!collect(&a, shapes, nc))
-        return false;
-    for (size_t i = 0; i < a.n; i++)
-        cut = cut || !tsr__layout_is_whole(a.given[i].layout);
-    if (!cut)
-        return true;
-    struct control bodies;
-    if (tsr__control_of(n, &bodies))
-        return true; // the flow judges what goes into bodies
-    a.rule = tsr__rule_of(scratch, n, shapes);
-    if (!a.rule)
-        return false;
-    if (a.rule->open)
-        return true; // whether it is cut as told, the flow sees
-    if (a.rule->whole) {
-        report_uncut(&a, NULL, a.rule->whole);
-        return true;
-    }
-    const struct rule *first = a.rule;
-    a.rule = tsr__rule_other(scratch, n, shapes);
-    if (a.rule && fits_all(&a)) // quietly
-        return true;
-    a.rule = first;
-    return !scratch->failed && judge(&a);
+    return agreement(&a, shapes, nc);
+}
+
+bool tsr__check_formal(struct arena *scratch, const struct flow *f, const tsr_node *n,
+                       const tsr_node_config *nc)
+{
+    bool uncut = false;
+    struct agree a = {.arena = scratch,
+                      .node = n,
+                      .config = tsr_node_config_config(nc),
+                      .uncut = &uncut,
+                      .assumed = f};
+    return agreement(&a, f->shapes, nc);
 }

@@ -50,6 +50,7 @@ struct check {
     size_t errors; // of the session before
     bool annotated;
     bool calls;   // of functions: operators are looked at once those are replaced
+    bool formal;  // inputs without shardings are judged too, as the formalism has it
     bool remarks; // tell too what is right but not cut here
 };
 
@@ -434,6 +435,20 @@ static bool has_specs(const struct check *c, const tsr_config *config)
     return false;
 }
 
+// Judges every annotated node with what its other inputs are, once the flow is done.
+static bool judge_formally(struct arena *a, const struct flow_work *w)
+{
+    for (size_t i = 0; i < w->f->n_nodes; i++) {
+        const tsr_node *n = w->f->nodes[i].node;
+        const tsr_node_config *nc = tsr_node_find_config(n, w->f->config);
+        if (!nc || !tsr_node_config_spec_count(nc))
+            continue;
+        if (!tsr__check_formal(a, w->f, n, nc))
+            return false;
+    }
+    return true;
+}
+
 // Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
 // cut, what moves and what is done twice. What hinders the flow is no finding of the check. What the nodes' own inputs
 // have told already is not told again.
@@ -449,6 +464,8 @@ static void remark(struct check *c, const tsr_config *config)
     bool ok = told && tsr__flow_start(&w, &a, m, config) &&
               tsr__flow_forward(&w, SAY_UNCUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL) &&
               tsr__flow_expand(&a, w.f, &made);
+    if (ok && c->formal)
+        ok = judge_formally(&a, &w);
     tsr_model_free(made);
     c->arena.failed = c->arena.failed || (!ok && a.failed);
     tsr__arena_free(&a);
@@ -530,15 +547,11 @@ static bool check_model(struct check *c)
     return !c->arena.failed;
 }
 
-tsr_status tsr_check(tsr_model *m, const char *config)
+static tsr_status check_as(tsr_model *m, struct check c)
 {
-    return tsr__check(m, config, true);
-}
-
-tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
-{
-    struct check c = {
-        .model = m, .session = tsr_model_session(m), .only = config, .remarks = remarks};
+    const char *config = c.only;
+    c.model = m;
+    c.session = tsr_model_session(m);
     c.errors = tsr__diag_errors(c.session);
     tsr__arena_init(&c.arena, c.session);
     tsr__arena_init(&c.scratch, c.session);
@@ -558,4 +571,19 @@ tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
     tsr__arena_free(&c.arena);
     tsr_model_free(c.inlined);
     return status;
+}
+
+tsr_status tsr_check(tsr_model *m, const char *config)
+{
+    return check_as(m, (struct check){.only = config, .remarks = true});
+}
+
+tsr_status tsr_check_formalism(tsr_model *m, const char *config)
+{
+    return check_as(m, (struct check){.only = config, .remarks = true, .formal = true});
+}
+
+tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
+{
+    return check_as(m, (struct check){.only = config, .remarks = remarks});
 }

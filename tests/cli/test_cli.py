@@ -261,6 +261,16 @@ def test_model_topology(d):
     check("odd links are told once", err.count("topology-self") == 1 and err.count("topology-one-way") == 1, err)
 
 
+def test_formalism(d):
+    """What we bring into place, the formalism calls a contradiction: a cut of k in one operand alone, rows of one summand alone."""
+    for edits, ours, formal in ((["mm:W={1,2:0,1}"], 0, 1), (["mm:W={1,2:0,1}", "mm:x={2,1:0,1}"], 0, 0), (["mm:W={2,1:0,1}"], 0, 0),
+                                (["odd:s:t={2,1:0,1}"], 0, 1), (["mm2:o={2,1:0,1}"], 0, 0), (["#1:y={2,1:0,1}", "mm:y={2,1:0,1}"], 0, 0)):
+        words = [w for e in edits for w in ("--shard", '"%s":"%s"=%s' % (e.split(":", 1)[0], *e.split(":", 1)[1].rsplit("=", 1)))]
+        rc, err, out = annotate(d, "--config", "c:2", *words)
+        got = call("check", out)[0], call("check", out, "--formalism", "--json")
+        check("formalism %s" % edits, rc == 0 and got[0] == ours and got[1][0] == formal and ("spec-disagree" in got[1][1]) == bool(formal), (err, got))
+
+
 def test_check_and_explain(d):
     m = onnx.load(os.path.join(d, "m.onnx"))
     m.ir_version = 11
@@ -671,6 +681,7 @@ with tempfile.TemporaryDirectory() as d:
     test_refused(d)
     test_info(d)
     test_notation(d)
+    test_formalism(d)
     test_model_topology(d)
     test_check_and_explain(d)
     test_completion(d)
