@@ -127,7 +127,8 @@ void tsr__expand_global_lp_pool(struct expansion *x)
 
 // ---- places ------------------------------------------------------------------------------------
 
-// Positions of the elements that equal the greatest; of those the first, or the last.
+// Positions of the elements that equal the greatest; of those the first, or the last. NaN equals nothing: a row of
+// which it is the greatest gives its last position (the first, where the last was asked for), which is one at least.
 static void arg(struct expansion *x, const char *best)
 {
     struct shape s = tsr__x_shape(x, 0);
@@ -137,8 +138,10 @@ static void arg(struct expansion *x, const char *best)
     tsr_value *v = tsr__x_cast(x, tsr__x_in(x, 0), s.dtype, wide);
     tsr_value *top = tsr__x_reduce(x, best, v, &axis, 1, true);
     tsr_value *at = tsr__x_positions(x, 0, (int)axis);
-    tsr_value *none =
-        last ? tsr__x_scalar(x, TSR_INT64, -1) : tsr__x_count(x, 0, &axis, 1, TSR_INT64);
+    tsr_value *none = tsr__x_scalar(x, TSR_INT64, 0);
+    if (!last)
+        none = tsr__x_op(x, "Sub", 2, tsr__x_count(x, 0, &axis, 1, TSR_INT64),
+                         tsr__x_scalar(x, TSR_INT64, 1));
     v = tsr__x_op(x, "Where", 3, tsr__x_op(x, "Equal", 2, v, top), at, none);
     tsr__x_give(x, 0,
                 tsr__x_reduce(x, last ? "ReduceMax" : "ReduceMin", v, &axis, 1,

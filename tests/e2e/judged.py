@@ -82,6 +82,81 @@ def outputs_of_random_numbers(p):
     assert err.count("warning[verify-random]") == 2 and "value 'z'" in err and "value 'b'" in err, err
 
 
+def cut(p, nodes, ins, outs, shard, init=(), **feeds):
+    p.annotate(model(nodes, ins, outs, init), shard)
+    return p.run(**feeds)
+
+
+AXIS = tensor(np.array([1]), "axis")
+
+
+@case
+def nan_in_sums(p):
+    """NaN stays NaN, wherever it stands; rows without one are not touched."""
+    x = rng.standard_normal((4, 6)).astype("f4")
+    x[0, 0] = x[1, 2] = x[2, 5] = np.nan
+    for op in ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"):
+        y = cut(p, [node(op, ["x", "axis"], ["y"], name="n", keepdims=0)], {"x": (T.FLOAT, [4, 6])}, {"y": (T.FLOAT, [4])}, "n:x={1,2:0,1}", [AXIS], x=x)["y"]
+        assert np.isnan(y).tolist() == [True, True, True, False], (op, y)
+    y = cut(p, [node("Softmax", ["x"], ["y"], name="n", axis=1)], {"x": (T.FLOAT, [4, 6])}, {"y": (T.FLOAT, [4, 6])}, "n:x={1,2:0,1}", x=x)["y"]
+    assert np.isnan(y[:3]).all() and not np.isnan(y[3]).any(), y
+
+
+@case
+def nan_among_the_greatest(p):
+    """Indices lie inside of the axis, and rows without a NaN are right."""
+    x = rng.standard_normal((5, 6)).astype("f4")
+    x[0, 0] = x[1, 2] = x[2, 5] = np.nan
+    x[3] = np.nan
+    for op, right in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
+        for last in (0, 1):
+            y = cut(p, [node(op, ["x"], ["y"], name="n", axis=1, keepdims=0, select_last_index=last)], {"x": (T.FLOAT, [5, 6])}, {"y": (T.INT64, [5])}, "n:x={1,2:0,1}", x=x)["y"]
+            assert (y >= 0).all() and (y < 6).all() and y[4] == right(x[4]), (op, last, y)
+    out = cut(p, [node("TopK", ["x", "k"], ["v", "i"], name="n", axis=1)], {"x": (T.FLOAT, [5, 6])}, {"v": (T.FLOAT, [5, 2]), "i": (T.INT64, [5, 2])}, "n:x={1,2:0,1}",
+              [tensor(np.array([2]), "k")], x=x)
+    assert (out["i"] >= 0).all() and (out["i"] < 6).all() and out["i"][4].tolist() == np.argsort(-x[4])[:2].tolist(), out
+    for op, right in (("ReduceMax", np.max), ("ReduceMin", np.min)):
+        y = cut(p, [node(op, ["x", "axis"], ["y"], name="n", keepdims=0)], {"x": (T.FLOAT, [5, 6])}, {"y": (T.FLOAT, [5])}, "n:x={1,2:0,1}", [AXIS], x=x)["y"]
+        assert y[4] == right(x[4]) and np.isnan(y[3]), (op, y)
+
+
+@case
+def integer_sums(p):
+    """Exact as long as the parts fit; else a number, and no failure."""
+    for kind, dtype in ((T.INT32, "i4"), (T.INT64, "i8")):
+        for large in (np.iinfo(dtype).max // 8, np.iinfo(dtype).max // 3):
+            x = np.array([[large] * 4 + [-large] * 4], dtype)
+            y = cut(p, [node("ReduceSum", ["x", "axis"], ["y"], name="n", keepdims=0)], {"x": (kind, [1, 8])}, {"y": (kind, [1])}, "n:x={1,2:0,1}", [AXIS], x=x)["y"]
+            assert y.dtype == dtype and (y[0] == 0 or large > np.iinfo(dtype).max // 8), (dtype, large, y)
+
+
+@case
+def half_precision_parts(p):
+    """Finite as long as the parts are; beyond, infinite or NaN, never a finite number that is wrong."""
+    for scale, finite in ((10, True), (200, False)):
+        x, w = np.full((2, 8), scale, "f2"), np.full((8, 2), scale, "f2")
+        w[4:] *= -1
+        y = cut(p, [node("MatMul", ["x", "w"], ["y"], name="n")], {"x": (T.FLOAT16, [2, 8])}, {"y": (T.FLOAT16, [2, 2])}, "n:x={1,2:0,1}", [tensor(w, "w")], x=x)["y"]
+        assert (y == 0).all() if finite else not np.isfinite(y).any(), (scale, y)
+        y = cut(p, [node("MatMul", ["x", "w"], ["y"], name="n")], {"x": (T.FLOAT16, [2, 8])}, {"y": (T.FLOAT16, [2, 2])}, "n:x={2,1:0,1}", [tensor(w, "w")], x=x)["y"]
+        assert (y == 0).all(), "rows: %s" % y
+
+
+@case
+def numbers_of_turns(p):
+    """A cut Loop gives the numbers of its turns; with an Identity the engine's whole answer is the same."""
+    for named in (False, True):
+        give = [node("Identity", ["turn"], ["number"], name="number")] if named else []
+        body = helper.make_graph([node("Identity", ["go"], ["on"], name="go"), node("Add", ["v", "v"], ["more"], name="add")] + give, "body",
+                                 [info("turn", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, [2, 4])],
+                                 [info("on", T.BOOL, []), info("more", T.FLOAT, [2, 4]), info("number" if named else "turn", T.INT64, [])])
+        out = cut(p, [node("Loop", ["times", "", "start"], ["y", "turns"], name="n", body=body)], {"start": (T.FLOAT, [2, 4])}, {"y": (T.FLOAT, [2, 4]), "turns": (T.INT64, [3])},
+                  "n:start={1,2:0,1}", [tensor(np.array(3), "times")], start=np.ones((2, 4), "f4"))
+        assert out["turns"].tolist() == [0, 1, 2] and (out["y"] == 8).all(), out
+        rc, doc, err = p.verify()
+        assert not named or rc == 0, err
+
+
 def main():
     failed, names = 0, sys.argv[2:] or list(CASES)
     for name in names:
