@@ -118,9 +118,24 @@ void tsr__derive_layer_norm(struct derivation *d)
     tsr__derive_letters(d, 'd', axis, rank);
 }
 
+// ONNX Runtime adds a skip of [2 3 6] to an input of [4 3 6], over and over: such a batch cannot be cut, and nobody
+// knows before the run whether an input of [n 3 6] is such a one.
+static bool skip_repeats(const struct derivation *d)
+{
+    struct shape input = tsr__derive_in(d, 0), skip = tsr__derive_in(d, 1);
+    if (skip.rank < 3 || skip.rank != input.rank)
+        return false;
+    int64_t rows = skip.dims[0].value;
+    return rows > 1 && rows != input.dims[0].value;
+}
+
 // Input and skip are added first: further outputs are two statistics and the sum.
 void tsr__derive_skip_norm(struct derivation *d)
 {
+    if (skip_repeats(d)) {
+        tsr__derive_none(d, "the batch of the skip is not known to be that of the input");
+        return;
+    }
     const char *stat = tsr__derive_stat(d, 13, EXPAND_FLOATS);
     // Statistics as outputs are of no use to inference; nobody replaces a node that gives them.
     for (size_t i = 1; i < 3 && i < tsr_node_output_count(d->node); i++)

@@ -65,3 +65,33 @@ void tsr__find_qlinear_matmul(struct shape_job *j)
     tsr__job_letters(j);
     j->out[0].dtype = tsr__job_in(j, 7).dtype;
 }
+
+// A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however long the vector is.
+void tsr__find_matmul_bnb4(struct shape_job *j)
+{
+    struct shape x = tsr__job_in(j, 0);
+    int64_t columns = tsr__job_int(j, "N", -1);
+    tsr_dim *dims = x.rank > 0 && columns >= 0 ? tsr__job_dims(j, x.rank) : NULL;
+    if (!dims)
+        return;
+    memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
+    dims[x.rank - 1] = (tsr_dim){columns, ""};
+    tsr__job_set(j, 0, x.rank, dims);
+}
+
+// Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over. Statistics have one
+// element for each row.
+void tsr__find_skip_norm(struct shape_job *j)
+{
+    struct shape x = tsr__job_in(j, 0);
+    for (int i = 0; i < j->n_out; i++)
+        tsr__job_like(j, i, 0);
+    for (int i = 1; i < 3 && i < j->n_out; i++) {
+        tsr_dim *dims = x.rank > 0 ? tsr__job_dims(j, x.rank) : NULL;
+        if (!dims)
+            return;
+        memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
+        dims[x.rank - 1] = (tsr_dim){1, ""};
+        tsr__job_set(j, i, x.rank, dims);
+    }
+}
