@@ -123,7 +123,8 @@ static int print_markdown(struct cli *c)
         "partial\n"
         "results; `stat` factors may be cut, the node is then replaced by simpler ones; `gen` "
         "factors are made;\n"
-        "`rep`, `sel`, `scan` and `halo` factors stay whole. `shape`, `once`, `attr` and `look` "
+        "`rep`, `sel`, `scan` and `halo` factors stay whole. `shape`, `once`, `attr`, `look`, "
+        "`word` and `share` "
         "say what "
         "the local node\n"
         "has rewritten. Types and shapes are found for every operator listed here.\n";

@@ -81,6 +81,8 @@ struct str tsr__attr_ref(const tsr_attr *a); // function attribute it stands for
 // Numbers of a FLOATS attribute (the count may be above cap); -1: it is none. Entries of a list attribute; -1: no list.
 int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap);
 int64_t tsr__attr_length(const tsr_attr *a);
+// A list of texts, floats or integers keeps its entries first .. last - 1 alone.
+tsr_status tsr__attr_keep(tsr_attr *a, int64_t first, int64_t last) TSR_MUST_USE;
 tsr_attr *tsr__function_attr(const tsr_function *fn,
                              struct str name); // its default in the function, or NULL
 // tsr_node_inline for callers who know that the body means the same in the operator sets of this place.

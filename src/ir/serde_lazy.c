@@ -171,6 +171,69 @@ int64_t tsr__attr_length(const tsr_attr *a)
     return a->kind == TSR_ATTR_STRINGS ? n : -1;
 }
 
+struct kept_entries {
+    char *to; // room for the new body
+    size_t n;
+    int64_t at, first, last;
+};
+
+static void keep_bytes(struct kept_entries *k, struct str bytes)
+{
+    memcpy(k->to + k->n, bytes.p, bytes.n);
+    k->n += bytes.n;
+}
+
+// Floats of one field, one after the other, become fields of their own: 5 bytes for 4.
+static void keep_packed(struct kept_entries *k, struct str list)
+{
+    const char tag = (char)(F_ATTRIBUTE_FLOATS << 3 | WIRE_I32);
+    for (size_t i = 0; i + 4 <= list.n; i += 4, k->at++) {
+        if (k->at < k->first || k->at >= k->last)
+            continue;
+        keep_bytes(k, (struct str){&tag, 1});
+        keep_bytes(k, (struct str){list.p + i, 4});
+    }
+}
+
+static tsr_status keep_ints(tsr_attr *a, int64_t first, int64_t last)
+{
+    const int64_t *all;
+    int64_t n = (int64_t)tsr_attr_ints(a, &all);
+    if (first > n || last > n)
+        return TSR_BUG;
+    return tsr_node_set_ints(a->node, tsr_attr_name(a), all + first, (size_t)(last - first));
+}
+
+tsr_status tsr__attr_keep(tsr_attr *a, int64_t first, int64_t last)
+{
+    struct arena *arena = &a->node->graph->model->arena;
+    struct str body = attr_body(a);
+    if (a->kind == TSR_ATTR_INTS)
+        return keep_ints(a, first, last);
+    struct kept_entries k = {
+        .to = ARENA_ARRAY(arena, char, 2 * body.n + 1), .first = first, .last = last};
+    if (!k.to)
+        return TSR_NOMEM;
+    struct wire_cursor c = wire_over(body);
+    struct wire_field f;
+    while (tsr__wire_next(&c, &f)) {
+        bool floats = f.number == F_ATTRIBUTE_FLOATS;
+        bool entry = floats || f.number == F_ATTRIBUTE_STRINGS;
+        if (floats && f.type == WIRE_LEN) {
+            keep_packed(&k, f.bytes);
+            continue;
+        }
+        if (!entry || (k.at >= first && k.at < last))
+            keep_bytes(&k, f.whole);
+        k.at += entry;
+    }
+    a->rest = (struct str){k.to, k.n};
+    a->whole = (struct str){0};
+    a->changed = true;
+    tsr__touch_node(a->node, N_ATTRIBUTES);
+    return TSR_OK;
+}
+
 struct str tsr__node_overload(const tsr_node *n)
 {
     return tsr__wire_bytes(tsr__field_body(n->whole), F_NODE_OVERLOAD, NULL);

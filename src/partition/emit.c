@@ -289,6 +289,34 @@ static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const 
     return tsr_node_set_ints(copy, name, local, n);
 }
 
+// Word number `at` of those that one space separates; none: there are not so many.
+static struct str word_at(struct str words, int64_t at)
+{
+    for (; at > 0 && words.n; words = (struct str){words.p + 1, words.n - 1})
+        at -= words.p[0] == ' ';
+    size_t n = 0;
+    while (n < words.n && words.p[n] != ' ')
+        n++;
+    return (struct str){words.p, n};
+}
+
+// Texts and lists that say something of each element of a factor say it of the local ones: of the directions "forward"
+// and "reverse" of a recurrent layer, the second of two devices has the second, and its activations.
+static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite *w, tsr_node *copy,
+                                tsr_attr *attr, int64_t size, const struct local_size *part)
+{
+    int64_t start = tsr__tile_start(size, part->parts, part->part);
+    int64_t stop = tsr__tile_start(size, part->parts, part->part + 1);
+    if (w->kind == REWRITE_SHARE) {
+        int64_t each = tsr__attr_length(attr) / size;
+        return tsr__attr_keep(attr, start * each, stop * each);
+    }
+    if (stop - start != 1)
+        return TSR_OK;
+    struct str text = tsr__arena_str(t->plan->arena, word_at(str_of(w->words), start));
+    return text.p ? tsr_node_set_string(copy, w->name, text.p) : TSR_NOMEM;
+}
+
 static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
 {
     const struct node_flow *nf = st->flow;
@@ -296,16 +324,21 @@ static tsr_status rewrite_attributes(const struct part *t, const struct step *st
     int64_t at = place_index(&nf->place, t->rank);
     for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
         const struct rule_rewrite *w = &rule->rewrites[i];
-        tsr_attr *attr = w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;
+        bool named = w->kind == REWRITE_WORD || w->kind == REWRITE_SHARE;
+        tsr_attr *attr =
+            named || w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;
         if (!attr || nf->place.cuts[w->factor] < 2)
             continue;
         const struct rule_factor *f = &rule->factors[w->factor];
         struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + w->factor],
                                   nf->place.cuts[w->factor]};
-        bool windows = st->made && st->made_factor == w->factor;
-        tsr_status status =
-            windows ? tsr_node_set_int(copy, w->name, tsr__windows_size(st->made, t->rank))
-                    : rewrite_attribute(copy, attr, w->name, f, &part);
+        tsr_status status;
+        if (named)
+            status = rewrite_named(t, w, copy, attr, f->size.value, &part);
+        else if (st->made && st->made_factor == w->factor)
+            status = tsr_node_set_int(copy, w->name, tsr__windows_size(st->made, t->rank));
+        else
+            status = rewrite_attribute(copy, attr, w->name, f, &part);
         if (status != TSR_OK)
             return status;
     }

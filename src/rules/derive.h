@@ -128,6 +128,7 @@ void tsr__derive_lstm(struct derivation *d);
 void tsr__derive_recurrent(struct derivation *d);
 void tsr__derive_dft_17(struct derivation *d);
 void tsr__derive_dft(struct derivation *d);
+void tsr__derive_stft(struct derivation *d);
 void tsr__derive_adagrad(struct derivation *d);
 void tsr__derive_adam(struct derivation *d);
 void tsr__derive_halves(struct derivation *d);

@@ -5,7 +5,20 @@
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-// Directions are kept whole: one of two would be another operator. Layout 1 has the batch first.
+// Forwards and backwards are layers of their own that lie side by side: a device may have one of them. Lists of
+// activations have as many entries for each; of their parameters nobody can tell which belong to which.
+static bool has_directions(const struct derivation *d)
+{
+    size_t n;
+    const char *direction = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "direction"), &n);
+    const tsr_attr *activations = tsr__attr_of(d->shapes, d->node, "activations");
+    bool both = direction && str_is((struct str){direction, n}, "bidirectional");
+    return both && (!activations || tsr__attr_length(activations) % 2 == 0) &&
+           !tsr__attr_of(d->shapes, d->node, "activation_alpha") &&
+           !tsr__attr_of(d->shapes, d->node, "activation_beta");
+}
+
+// Layout 1 has the batch first.
 static void recurrent(struct derivation *d, bool cell)
 {
     bool first = tsr__derive_int(d, "layout", 0) != 0;
@@ -16,7 +29,13 @@ static void recurrent(struct derivation *d, bool cell)
     tsr__derive_add(d, " -> %s?,%s?", first ? "[b t v h]" : "[t v b h]", state);
     if (cell)
         tsr__derive_add(d, ",%s?", state);
-    tsr__derive_add(d, "; rep t v w i h");
+    tsr__derive_add(d, "; rep t w i h");
+    if (!has_directions(d)) {
+        tsr__derive_add(d, " v");
+        return;
+    }
+    tsr__derive_size(d, STR("v"), (tsr_dim){2, ""});
+    tsr__derive_add(d, "; word direction=v forward reverse; share activations=v");
 }
 
 void tsr__derive_lstm(struct derivation *d)
@@ -67,6 +86,26 @@ void tsr__derive_dft(struct derivation *d)
         tsr__derive_none(d, "the axis is not known");
     else
         transform_axis(d, axis, 2);
+}
+
+// A frame begins every `step` elements and has `frame` of them; frames a .. b - 1 need no more than (b - 1 - a) * step +
+// frame elements of the signal.
+void tsr__derive_stft(struct derivation *d)
+{
+    struct shape signal = tsr__derive_in(d, 0), window = tsr__derive_in(d, 2);
+    const tsr_value *steps = tsr__derive_has(d, 1) ? tsr_node_input(d->node, 1) : NULL;
+    int64_t step = 0, frame = window.rank == 1 ? window.dims[0].value : -1;
+    d->text = "[b t _],·,[_]?,·? -> [b f u _]; rep t f u";
+    if (tsr__derive_has(d, 3) &&
+        tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 3), &frame, 1) != 1)
+        return;
+    int64_t length = signal.rank == 3 ? signal.dims[1].value : -1;
+    if (!d->arena || !steps || tsr__shapes_ints(d->shapes, steps, &step, 1) != 1 || step < 1 ||
+        frame < 1 || length < frame || length > INT32_MAX)
+        return;
+    tsr__derive_add(d, "[b f^ _],·,[_]?,·? -> [b f u _]; rep u; win 0 1 f %lld %lld %lld 0 %lld",
+                    (long long)length, (long long)((length - frame) / step + 1), (long long)step,
+                    (long long)frame);
 }
 
 // ---- optimizers --------------------------------------------------------------------------------

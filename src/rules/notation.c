@@ -332,6 +332,33 @@ static bool parse_range_of(struct parser *r)
            fail(r, "range needs an input with another behind it, and a factor");
 }
 
+// "word direction=v forward reverse", or "share activations=v".
+static bool parse_attribute_of(struct parser *r, enum rewrite_kind kind)
+{
+    struct rule_rewrite *more = longer(r, r->p->rewrites, r->p->n_rewrites, sizeof(*more));
+    if (!more)
+        return false;
+    r->p->rewrites = more;
+    struct rule_rewrite *w = &more[r->p->n_rewrites++];
+    *w = (struct rule_rewrite){.kind = kind, .index = -1};
+    w->name = tsr__arena_str(r->arena, word(r)).p;
+    w->factor = take(r, "=") ? find_letter(r->p, word(r)) : -1;
+    if (w->factor < 0)
+        return fail(r, "word and share need name=factor");
+    struct str words = {0};
+    skip(r);
+    while (kind == REWRITE_WORD && r->text.n && r->text.p[0] != ';') {
+        struct str next = word(r);
+        if (!next.n)
+            return fail(r, "word needs a word for each element");
+        words = tsr__arena_printf(r->arena, STR_FMT "%s" STR_FMT, STR_ARG(words),
+                                  words.n ? " " : "", STR_ARG(next));
+        skip(r);
+    }
+    w->words = words.p;
+    return kind == REWRITE_SHARE || words.n || fail(r, "word needs a word for each element");
+}
+
 static bool parse_window(struct parser *r)
 {
     struct rule_window *more = longer(r, r->p->windows, r->p->n_windows, sizeof(*more));
@@ -439,6 +466,10 @@ static bool parse_clause(struct parser *r)
         return parse_lookup(r, REWRITE_SCATTER);
     if (str_is(clause, "range"))
         return parse_range_of(r);
+    if (str_is(clause, "word"))
+        return parse_attribute_of(r, REWRITE_WORD);
+    if (str_is(clause, "share"))
+        return parse_attribute_of(r, REWRITE_SHARE);
     if (str_is(clause, "win"))
         return parse_window(r);
     if (str_is(clause, "trim"))

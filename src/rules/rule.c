@@ -630,6 +630,8 @@ static bool make_rewrites(struct build *b, struct rule *r)
         w[r->n_rewrites] = b->p->rewrites[i];
         if (w[r->n_rewrites].name)
             w[r->n_rewrites].name = tsr__arena_str(b->arena, str_of(w[r->n_rewrites].name)).p;
+        if (w[r->n_rewrites].words)
+            w[r->n_rewrites].words = tsr__arena_str(b->arena, str_of(w[r->n_rewrites].words)).p;
         if (w[r->n_rewrites].factor >= 0)
             w[r->n_rewrites].factor = b->base[w[r->n_rewrites].factor];
         if (w[r->n_rewrites].index < 0 || value_at(b->node, false, w[r->n_rewrites].index))

@@ -99,13 +99,17 @@ enum rewrite_kind {
                      // are elsewhere change nothing
     REWRITE_RANGE, // input `index` is the first of numbers that count up by one, input `index` + 1 the one behind
                    // the last: those of the local part of `factor`
+    REWRITE_WORD, // attribute `name` is a text: where the local part of `factor` is one element, it is the word of that
+                  // number in `words`
+    REWRITE_SHARE, // attribute `name` is a list with as many entries for each element of `factor`: those of its part
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
-    int64_t unit;    // REWRITE_ATTR: elements of the attribute for one of the factor
-    int first, last; // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
+    const char *words; // REWRITE_WORD: one for each element of the factor, with one space between
+    int64_t unit;      // REWRITE_ATTR: elements of the attribute for one of the factor
+    int first, last;   // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
 };
 
 // Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension

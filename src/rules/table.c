@@ -28,6 +28,8 @@
     "axis names t; cut where sizes are known: parts need windows of the input; strided parts, an " \
     "equal "                                                                                       \
     "share of every segment, need none"
+#define RECURRENT                                                                                  \
+    "layout 1 has the batch first; one direction, or parameters of activations: v stays whole"
 #define RANDOM "random numbers are drawn whole, so that all devices have the same"
 
 const struct op_row tsr__op_table[] = {
@@ -216,9 +218,9 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
      .note = "transA and transB exchange the letters"},
     {"GRU", .since = 1,
-     .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t v w i h",
-     .derive = tsr__derive_recurrent, .shape = tsr__find_recurrent,
-     .note = "layout 1 has the batch first"},
+     .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
+             "word direction=v forward reverse; share activations=v",
+     .derive = tsr__derive_recurrent, .shape = tsr__find_recurrent, .note = RECURRENT},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c"},
     {"Gather", .since = 1, .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0",
@@ -299,9 +301,8 @@ const struct op_row tsr__op_table[] = {
      .note = "parts of the channels need windows of the input, where sizes are known"},
     {"LSTM", .since = 1,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]?,[v b h]?,[v _]? -> [t v b h]?,[v b "
-             "h]?,[v b h]?; rep t v w i h",
-     .derive = tsr__derive_lstm, .shape = tsr__find_recurrent,
-     .note = "layout 1 has the batch first"},
+             "h]?,[v b h]?; rep t w i h; word direction=v forward reverse; share activations=v",
+     .derive = tsr__derive_lstm, .shape = tsr__find_recurrent, .note = RECURRENT},
     {"LabelEncoder", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__find_category_mapper,
      .whole = "this version turns texts into numbers or back, and texts are not moved"},
@@ -497,9 +498,9 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_layer_norm, .type = TYPE_AS_SECOND, .expand = tsr__expand_rms_norm,
      .note = "R: all dimensions from axis on"},
     {"RNN", .since = 1,
-     .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t v w i h",
-     .derive = tsr__derive_recurrent, .shape = tsr__find_recurrent,
-     .note = "layout 1 has the batch first"},
+     .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
+             "word direction=v forward reverse; share activations=v",
+     .derive = tsr__derive_recurrent, .shape = tsr__find_recurrent, .note = RECURRENT},
     {"RandomNormal", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_DTYPE_FLOAT,
      .shape = tsr__find_attribute, .whole = RANDOM, .single = true},
     {"RandomNormalLike", .since = 1, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM,
@@ -559,8 +560,9 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_rotary_positions, .shape = tsr__find_like_first,
      .note = "one position for all: t stays whole"},
     {"Round", .since = 11, .rule = UNARY},
-    {"STFT", .since = 17, .rule = "[b t _],·,[w]?,·? -> [b f u _]; rep t w f u",
-     .shape = tsr__find_stft},
+    {"STFT", .since = 17, .rule = "[b f^ _],·,[_]?,·? -> [b f u _]; rep u",
+     .derive = tsr__derive_stft, .shape = tsr__find_stft,
+     .note = "parts of the frames f need windows of the signal, where sizes and step are known"},
     {"SVMClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
      .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
      .shape = tsr__find_classifier},

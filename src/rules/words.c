@@ -121,7 +121,11 @@ static struct str say_rewrites(struct arena *a, const struct pattern *p, struct 
             s = tsr__arena_printf(
                 a, STR_FMT "local node: inputs %d and %d are those of its own " STR_FMT "\n",
                 STR_ARG(s), w->index, w->index + 1, STR_ARG(p->letters[w->factor].name));
-        else if (w->kind == REWRITE_ATTR)
+        else if (w->kind == REWRITE_WORD)
+            s = tsr__arena_printf(
+                a, STR_FMT "local node: attribute %s is the word for its own " STR_FMT " (%s)\n",
+                STR_ARG(s), w->name, STR_ARG(p->letters[w->factor].name), w->words);
+        else if (w->kind == REWRITE_ATTR || w->kind == REWRITE_SHARE)
             s = tsr__arena_printf(
                 a, STR_FMT "local node: attribute %s is that of its own " STR_FMT "\n", STR_ARG(s),
                 w->name, STR_ARG(p->letters[w->factor].name));

@@ -133,12 +133,21 @@ const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f
     return a->failed ? NULL : c;
 }
 
+// What is rewritten depends on which part of its factor a device has.
+static bool names_parts(enum rewrite_kind kind)
+{
+    static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
+                                              REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE};
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        if (kinds[i] == kind)
+            return true;
+    return false;
+}
+
 bool tsr__rule_rewrites(const struct rule *r, int f)
 {
     for (int i = 0; i < r->n_rewrites; i++)
-        if ((r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_LOOKUP ||
-             r->rewrites[i].kind == REWRITE_SCATTER || r->rewrites[i].kind == REWRITE_RANGE) &&
-            r->rewrites[i].factor == f)
+        if (names_parts(r->rewrites[i].kind) && r->rewrites[i].factor == f)
             return true;
     for (int i = 0; i < r->n_windows; i++)
         if (r->windows[i].factor == f)

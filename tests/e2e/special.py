@@ -344,6 +344,24 @@ def sizes_in_old_opsets():
 
 
 @case
+def directions():
+    """One device runs forwards, the other backwards, each with activations of its own; and each direction on two devices."""
+    weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]
+    names = ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]
+    m = model([node("LSTM", ["x", "w", "r", "b"], ["y", "", "c"], name="both", hidden_size=3, direction="bidirectional", activations=names)],
+              [info("x", T.FLOAT, [5, 6, 4])], [info("y", T.FLOAT, [5, 2, 6, 3]), info("c", T.FLOAT, [2, 6, 3])], weights)
+    return m, 4, {"both:y": "{1,2,2,1:0,1,2,3}"}, {"x": f4(5, 6, 4)}, None, {"reader": False}
+
+
+@case
+def frames():
+    """Each device transforms some frames, of which neighbours overlap."""
+    m = model([node("STFT", ["x", "step", "window"], ["y"], name="waves")], [info("x", T.FLOAT, [2, 40, 1])], [info("y", T.FLOAT, [2, 9, 5, 2])],
+              [tensor(np.int64(4), "step"), tensor(f4(8), "window")])
+    return m, 2, {"waves:y": "{1,2,1,1:0,1}"}, {"x": f4(2, 40, 1)}, None, {"reader": False}
+
+
+@case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])

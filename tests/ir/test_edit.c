@@ -614,6 +614,45 @@ static void test_output_is_input(void **state)
     remove(path);
 }
 
+// Lists of texts, of floats (in one field, and in fields of their own) and of integers keep some of their entries.
+static void test_lists_keep_entries(void **state)
+{
+    struct bench *b = of(state);
+    struct msg texts = {.n = 0}, floats = {.n = 0}, model = {.n = 0}, graph = {.n = 0};
+    const float packed[] = {1, 2, 3}, last = 4;
+    float kept[4];
+    msg_text(&texts, 1, "activations");
+    msg_text(&texts, 9, "Tanh");
+    msg_text(&texts, 9, "Relu");
+    msg_text(&texts, 9, "Elu");
+    msg_int(&texts, 20, TSR_ATTR_STRINGS);
+    msg_text(&floats, 1, "alpha");
+    msg_bytes(&floats, 7, packed, sizeof(packed));
+    msg_varint(&floats, 7 << 3 | 5);
+    memcpy(floats.at + floats.n, &last, sizeof(last));
+    floats.n += sizeof(last);
+    msg_int(&floats, 20, TSR_ATTR_FLOATS);
+    struct msg n = msg_node("x", "y", "RNN", NULL);
+    msg_msg(&n, 5, &texts);
+    msg_msg(&n, 5, &floats);
+    msg_msg(&graph, 1, &n);
+    msg_int(&model, 1, 8);
+    msg_msg(&model, 7, &graph);
+    tsr_model *m = load(b, model.at, model.n);
+    tsr_node *rnn = node_at(m, 0);
+    assert_int_equal(tsr_node_set_ints(rnn, "v", IDS(5, 6, 7)), TSR_OK);
+    assert_int_equal(tsr__attr_keep(tsr_node_find_attr(rnn, "activations"), 1, 2), TSR_OK);
+    assert_int_equal(tsr__attr_keep(tsr_node_find_attr(rnn, "alpha"), 2, 4), TSR_OK);
+    assert_int_equal(tsr__attr_keep(tsr_node_find_attr(rnn, "v"), 1, 3), TSR_OK);
+    const int64_t *v;
+    rnn = node_at(again(b, m), 0);
+    assert_int_equal(tsr__attr_length(tsr_node_find_attr(rnn, "activations")), 1);
+    assert_int_equal(tsr__attr_floats(tsr_node_find_attr(rnn, "alpha"), kept, 4), 2);
+    assert_true(kept[0] == 3 && kept[1] == 4);
+    assert_int_equal(tsr_attr_ints(tsr_node_find_attr(rnn, "v"), &v), 2);
+    assert_int_equal(v[0], 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +667,7 @@ int main(void)
         TEST(test_shard_is_checked_at_once),
         TEST(test_unset),
         TEST(test_attributes),
+        TEST(test_lists_keep_entries),
         TEST(test_types),
         TEST(test_rename_is_followed),
         TEST(test_rename_leaves_training_names),

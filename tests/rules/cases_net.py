@@ -67,9 +67,12 @@ def cases(p):
 
     def layers(gates, cell):
         first = recurrent(gates, cell)
+        # Each direction has activations of its own: two lists that differ.
+        names = {1: ["Tanh", "Relu"], 3: ["Sigmoid", "Tanh", "HardSigmoid", "Relu"], 4: ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]}[gates]
+        leaky = recurrent(gates, cell, 2, activations=[x.replace("Relu", "LeakyRelu") for x in names], activation_alpha=[0.3] * len(names))
         inputs = (np.moveaxis(first["inputs"][0], 0, 1),) + first["inputs"][1:4]
         return [first, recurrent(gates, cell, 2, True), recurrent(gates, cell, 1, True, True), recurrent(gates, cell, 2, False, True, b=3), dict(first, outputs=".y" + "." * cell),
-                case(*inputs, outputs=2, layout=1, hidden_size=3, opset=21)]
+                case(*inputs, outputs=2, layout=1, hidden_size=3, opset=21), recurrent(gates, cell, 2, activations=names), leaky]
 
     # ---- attention: sizes (batch, key heads, queries of each, rows, keys, head, values)
     def attention(flat, g=2, mask=None, past=0, outputs=1, h=4, b=3, q=4, k=5, d=8, v=8, length=False, boolean=False, **attributes):

@@ -7,8 +7,8 @@
 
 static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
-static const char *const rewrites[] = {"shape", "once",   "attr",    "sizes",
-                                       "size",  "lookup", "scatter", "range"};
+static const char *const rewrites[] = {"shape",  "once",    "attr",  "sizes", "size",
+                                       "lookup", "scatter", "range", "word",  "share"};
 
 static void print_size(tsr_dim d)
 {
@@ -113,11 +113,12 @@ static void print_one(const tsr_node *n, const struct rule *r, const struct shap
     for (int i = 0; i < r->n_rewrites; i++)
         printf(
             "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"unit\": %lld, "
-            "\"first\": %d, \"last\": %d, \"name\": \"%s\"}",
+            "\"first\": %d, \"last\": %d, \"name\": \"%s\", \"words\": \"%s\"}",
             i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
             r->rewrites[i].output, r->rewrites[i].factor, (long long)r->rewrites[i].unit,
             r->rewrites[i].first, r->rewrites[i].last,
-            r->rewrites[i].name ? r->rewrites[i].name : "");
+            r->rewrites[i].name ? r->rewrites[i].name : "",
+            r->rewrites[i].words ? r->rewrites[i].words : "");
     printf("]");
     print_windows(r);
     print_shapes(n, s);

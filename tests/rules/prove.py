@@ -425,6 +425,12 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 attributes[""] = None  # another node than the whole one
             elif r["kind"] == "once" and not first:
                 left_out.append(r["index"])
+            elif r["kind"] == "word" and r["factor"] in cell and cell[r["factor"]][1] - cell[r["factor"]][0] == 1:
+                attributes[r["name"]] = r["words"].split()[cell[r["factor"]][0]]
+            elif r["kind"] == "share" and r["factor"] in cell and r["name"] in c["attributes"]:
+                entries = c["attributes"][r["name"]]
+                each = len(entries) // sizes[r["factor"]]
+                attributes[r["name"]] = tuple(entries[cell[r["factor"]][0] * each:cell[r["factor"]][1] * each])
             elif r["kind"] == "attr" and r["factor"] in cell and r["name"] in c["attributes"]:
                 size = cell[r["factor"]][1] - cell[r["factor"]][0]
                 count = np.array(attributes.get(r["name"], c["attributes"][r["name"]])) // sizes[r["factor"]] * size

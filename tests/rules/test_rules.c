@@ -148,6 +148,9 @@ static void test_notation_refuses(void **state)
         {"[a] -> [a]; gen a", "a generated factor stands in an input"},
         {"[a] -> [a]; shape 1", "shape and once need the number of an input"},
         {"[a] -> [a]; frob a", "unknown clause"},
+        {"[a] -> [a]; word side a", "word and share need name=factor"},
+        {"[a] -> [a]; share list=b", "word and share need name=factor"},
+        {"[a] -> [a]; word side=a", "word needs a word for each element"},
         {"[a] -> [a] x", "text after the rule"},
         {"[a] [a]", "expected '->'"},
         {"[a -> [a]", "expected a factor"},
@@ -184,6 +187,11 @@ static void test_notation_reads_clauses(void **state)
     assert_int_equal(p->letters[1].unit, 4);
     assert_int_equal(p->n_rewrites, 2);
     assert_string_equal(p->rewrites[0].name, "num_heads");
+    p = tsr__pattern_parse(
+        &b->arena, STR("[v] -> [v]; word direction=v forward reverse; share names=v"), &wrong);
+    assert_non_null(p);
+    assert_string_equal(p->rewrites[0].words, "forward reverse");
+    assert_int_equal(p->rewrites[1].kind, REWRITE_SHARE);
     p = tsr__pattern_parse(&b->arena, STR("[A* r] -> [A* r]; stat r"), &wrong);
     assert_non_null(p);
     assert_int_equal(p->letters[1].kind, FACTOR_STAT);
