@@ -17,6 +17,7 @@
  *   9 text           JSON writer, used by the command and free to use
  *  10 topology       devices, links, and the price of moving bytes between them
  *  12 simulate       what a run would take on devices that are not there; a report as one page
+ *  13 folders        generation folders of onnxruntime-genai and Optimum
  *  11 plan           a sharding for every node: least time that fits the memory (stands before 7, which uses it)
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
@@ -768,6 +769,9 @@ typedef struct tsr_partition_options {
     /* NULL: rank files and manifest alone. "wrapped": beside them model.onnx, whose one node runs the partition in any ONNX Runtime
      * that has registered libtessera_ops.so; inputs and outputs are tensors, and states are not kept (TSR_UNSUPPORTED else). */
     const char *layout;
+    /* Outputs that every rank gives whole, not rank 0 alone: for processes that each go on by themselves. */
+    const char *const *everywhere;
+    size_t n_everywhere;
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */
@@ -1178,6 +1182,39 @@ typedef struct tsr_report_options {
 /* One HTML page that needs nothing besides itself: devices and links, memory, where time goes, shardings, communication, the
  * session's findings, the timeline. */
 TSR_API tsr_status tsr_report(tsr_model *m, const tsr_report_options *options, const char *path);
+
+/* ---- 13 generation folders ---------------------------------------------------------------------------------- */
+
+/* A language model with its caches, its tokenizer and a configuration in one folder, as onnxruntime-genai's builder
+ * (genai_config.json) or Optimum (config.json, model.onnx) write it. */
+typedef struct tsr_folder tsr_folder;
+TSR_API bool tsr_folder_is(const char *path); /* whether the path is such a folder */
+TSR_API tsr_status tsr_folder_open(tsr_session *s, const char *path, tsr_folder **out);
+TSR_API void tsr_folder_free(tsr_folder *f);               /* NULL is fine */
+TSR_API const char *tsr_folder_model(const tsr_folder *f); /* path of its model */
+/* The i-th cache: an input, and the output that is that input in the next step; false past the end. */
+TSR_API bool tsr_folder_cache(const tsr_folder *f, size_t i, const char **past,
+                              const char **present);
+/* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of one. Owned by the folder. */
+TSR_API tsr_status tsr_folder_sizes(tsr_folder *f, int64_t tokens, int64_t past,
+                                    const tsr_size **out, size_t *n);
+/* Puts inputs of these sizes that fit together into a set: tokens of the vocabulary, a mask of ones, random caches. */
+TSR_API tsr_status tsr_folder_inputs(tsr_folder *f, uint64_t seed, int64_t tokens, int64_t past,
+                                     tsr_tensors *to);
+
+typedef struct tsr_folder_options {
+    size_t size;
+    int64_t devices;
+    bool force; /* replace what is there */
+    const char
+        *plugins; /* folder of libtessera_ops.so and the MPI plug-ins; NULL: beside the library */
+} tsr_folder_options;
+/* Writes out/rank0, out/rank1 ...: a generation folder for each device, which a stock onnxruntime-genai loads in as many processes
+ * under any launcher. Heads are cut alike in all layers, each rank keeps the caches of its own, every rank gives the logits; the
+ * plug-in goes along. Needs genai_config.json, and at least as many heads of keys as devices (TSR_UNSUPPORTED else). */
+TSR_API tsr_status tsr_folder_partition(tsr_folder *f, const char *out,
+                                        const tsr_folder_options *options,
+                                        tsr_partition_summary *summary);
 
 #ifdef __cplusplus
 }

@@ -92,7 +92,17 @@ struct cli {
     size_t n_arguments;
     bool json, quiet, verbose;
     const char *program; // argv[0]
+    // A generation folder stood where a model is wanted (folder.c):
+    const char *folder; // as given, or NULL
+    char *folder_model; // now the argument
+    char **made;        // texts of options that were filled in
+    size_t n_made;
+    const char *temporary; // a file that goes when the command ends
 };
+
+// Takes the model of a generation folder and fills in what the user did not say; 0, or a code after a message.
+int cli_folder(struct cli *c);
+void cli_folder_end(struct cli *c);
 
 extern const struct command *const cli_commands[]; // ends with NULL
 extern const struct option cli_common[];           // options of every command

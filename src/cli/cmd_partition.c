@@ -48,6 +48,31 @@ static tsr_status prepare(struct cli *c, const struct planning *plan, const char
     return status;
 }
 
+// A generation folder for each device.
+static int lay_out_genai(struct cli *c, const char *out)
+{
+    tsr_folder *f = NULL;
+    int64_t devices = 0;
+    const char *count = cli_value(c, "--devices");
+    tsr_partition_summary summary = {.size = sizeof summary};
+    uint64_t number = 0;
+    if (!c->folder)
+        return cli_usage(c, "--layout genai wants a folder with genai_config.json, not a model");
+    if (!count || !cli_count_of(count, &number) || number < 1 || number > 1024)
+        return cli_usage(c, "--layout genai wants --devices N, a number");
+    devices = (int64_t)number;
+    tsr_folder_options options = {
+        .size = sizeof options, .devices = devices, .force = cli_flag(c, "--force")};
+    tsr_status status = tsr_folder_open(c->session, c->folder, &f);
+    if (status == TSR_OK)
+        status = tsr_folder_partition(f, out, &options, &summary);
+    int code = cli_finish(c, status);
+    if (status == TSR_OK)
+        code = report(c, out, &summary);
+    tsr_folder_free(f);
+    return code;
+}
+
 static int run(struct cli *c)
 {
     const char *folder = cli_value(c, "-o");
@@ -65,6 +90,8 @@ static int run(struct cli *c)
     tsr_model *m = NULL;
     if (!folder && !options.dry_run)
         return cli_usage(c, "where to? give -o FOLDER");
+    if (options.layout && strcmp(options.layout, "genai") == 0)
+        return lay_out_genai(c, folder);
     int code = cli_planning(c, &plan);
     if (code)
         return code;
@@ -96,9 +123,10 @@ static const struct option options_table[] = {
      "communication as ai.tessera (ours) or com.microsoft (builds of ONNX Runtime with NCCL) has "
      "it"},
     PLAN_OPTIONS,
-    {"--layout", "wrapped",
-     "also model.onnx, whose one node runs the partition in any ONNX Runtime that has registered "
-     "libtessera_ops.so"},
+    {"--layout", "wrapped|genai",
+     "wrapped: also model.onnx, whose one node runs the partition in any ONNX Runtime that has "
+     "registered libtessera_ops.so; genai: a generation folder for each device, for "
+     "onnxruntime-genai"},
     {"--dry-run", NULL, "write nothing: only say what would be written"},
     {"--force", NULL, "replace an existing folder"},
     {"--keep-cut", "NAME",

@@ -153,11 +153,14 @@ static int run_command(struct cli *c, int argc, char **argv)
         if (!code && !parsed)
             code = read_rules(c);
         if (!code && !parsed)
+            code = cli_folder(c);
+        if (!code && !parsed)
             code = c->command->run(c);
     }
     if (fflush(stdout) != 0 && code == EXIT_DONE)
         code = EXIT_WRITE;
     tsr_session_free(c->session);
+    cli_folder_end(c);
     free(c->arguments);
     free(c->given);
     return code;

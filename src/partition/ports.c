@@ -129,6 +129,22 @@ static tsr_status keep_cut(struct plan *p, struct str pattern)
                           "the model has no input or output of this name");
 }
 
+// An output that every rank gives: whole on all devices, instead of on the one that gives outputs.
+static tsr_status give_everywhere(struct plan *p, struct str name)
+{
+    tsr_graph *g = tsr_model_graph(p->model);
+    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
+        tsr_value *v = tsr_graph_output(g, i);
+        if (!str_eq(tsr__value_str(v), name))
+            continue;
+        int rank = tsr__shapes_piece(p->flow->shapes, v).rank;
+        keep(p, v,
+             tsr__layout_whole(p->arena, rank < 0 ? 0 : rank, p->all_devices, (size_t)p->n_ranks));
+        return TSR_OK;
+    }
+    return refuse(p, name, "name an output of the model", "the model has no output of this name");
+}
+
 static tsr_status add_state(struct plan *p, tsr_value *past, tsr_value *present)
 {
     struct shape a = tsr__shapes_of(p->flow->shapes, past),
@@ -251,6 +267,8 @@ tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o)
         st = each_line(p, META_STATE, keep_state);
     for (size_t i = 0; i < o->n_state && st == TSR_OK; i++)
         st = keep_state(p, str_of(o->state[i]));
+    for (size_t i = 0; i < o->n_everywhere && st == TSR_OK; i++)
+        st = give_everywhere(p, str_of(o->everywhere[i]));
     if (st == TSR_OK)
         st = give_outputs(p);
     for (size_t i = 0; i < p->flow->n_nodes && st == TSR_OK; i++)

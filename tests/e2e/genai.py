@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generation folders: taken wherever a model is; cut into one such folder for each device, with which a stock
+onnxruntime-genai generates the tokens of the uncut one.
+
+usage: genai.py TESSERA"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+TESSERA = os.path.abspath(sys.argv[1])
+HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = 64, 4, 2, 16, 2, 64, 128
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e genai %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-800:])
+
+
+def tessera(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+def decoder():
+    """A small decoder as onnxruntime-genai's builder writes it: packed projection, GroupQueryAttention, caches."""
+    rng = np.random.default_rng(5)
+    inits, nodes = [], []
+
+    def weight(name, *shape):
+        inits.append(numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(shape[0])).astype("f4"), name))
+        return name
+
+    def node(op, ins, outs, **attributes):
+        nodes.append(helper.make_node(op, ins, outs, name=outs[0] + "/node", **attributes))
+        return outs[0]
+
+    for name, value in (("one", np.array([1], "i8")), ("zero", np.array(1, "i8"))):
+        inits.append(numpy_helper.from_array(value, name))
+    counted = node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=1)
+    lengths = node("Cast", [node("Sub", [counted, "one"], ["less"])], ["lengths"], to=TensorProto.INT32)
+    total = node("Cast", [node("Gather", [node("Shape", ["attention_mask"], ["sizes"]), "zero"], ["picked"])], ["total"], to=TensorProto.INT32)
+    hidden = node("Gather", [weight("embedding", VOCABULARY, HIDDEN), "input_ids"], ["embedded"])
+    angles = np.arange(CONTEXT)[:, None] / 10 ** np.arange(HEAD // 2)[None]
+    inits.extend([numpy_helper.from_array(np.cos(angles).astype("f4"), "cos"), numpy_helper.from_array(np.sin(angles).astype("f4"), "sin")])
+    for k in range(LAYERS):
+        packed = node("MatMul", [hidden, weight("qkv%d" % k, HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD)], ["packed%d" % k])
+        attended = node("GroupQueryAttention", [packed, "", "", "past_key_values.%d.key" % k, "past_key_values.%d.value" % k, lengths, total, "cos", "sin"],
+                        ["attended%d" % k, "present.%d.key" % k, "present.%d.value" % k], domain="com.microsoft", num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1)
+        hidden = node("Add", [hidden, node("MatMul", [attended, weight("out%d" % k, HEADS * HEAD, HIDDEN)], ["projected%d" % k])], ["hidden%d" % k])
+    node("MatMul", [hidden, weight("head", HIDDEN, VOCABULARY)], ["logits"])
+    value = helper.make_tensor_value_info
+    cache = lambda name, length: value(name, TensorProto.FLOAT, ["batch_size", KV_HEADS, length, HEAD])
+    inputs = [value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]), value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
+    outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
+    for k in range(LAYERS):
+        for which in ("key", "value"):
+            inputs.append(cache("past_key_values.%d.%s" % (k, which), "past_sequence_length"))
+            outputs.append(cache("present.%d.%s" % (k, which), "total_sequence_length"))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, inits)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)])
+
+
+CONFIG = {
+    "model": {"bos_token_id": 1, "context_length": CONTEXT, "eos_token_id": VOCABULARY - 1, "pad_token_id": 0, "type": "llama", "vocab_size": VOCABULARY,
+              "decoder": {"session_options": {"provider_options": []}, "filename": "model.onnx", "head_size": HEAD, "hidden_size": HIDDEN,
+                          "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"},
+                          "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
+                          "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS}},
+    "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True},
+}
+GENERATE = r"""
+import os, sys, numpy as np, onnxruntime_genai as og
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+model = og.Model(sys.argv[1] if rank is None else "%s/rank%s" % (sys.argv[1], rank))
+options = og.GeneratorParams(model)
+options.set_search_options(max_length=40, do_sample=False)
+generator = og.Generator(model, options)
+generator.append_tokens(np.array([[1, 7, 11]], np.int32))
+tokens = []
+while not generator.is_done() and len(tokens) < 20:
+    generator.generate_next_token()
+    tokens.append(int(generator.get_next_tokens()[0]))
+print("tokens", rank, *tokens)
+"""
+
+
+def generated(launch, folder):
+    p = subprocess.run(launch + [sys.executable, "-c", GENERATE, folder], capture_output=True, text=True, timeout=240)
+    return sorted(line.split()[1:] for line in p.stdout.splitlines() if line.startswith("tokens ")), p.stderr
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
+    whole = d + "/whole"
+    os.makedirs(whole)
+    onnx.save(decoder(), whole + "/model.onnx")
+    for name, text in (("genai_config.json", json.dumps(CONFIG)), ("tokenizer_config.json", "{}")):
+        with open(whole + "/" + name, "w") as f:
+            f.write(text)
+    rc, out, err = tessera("info", whole)
+    case("info takes the folder", rc == 0 and "GroupQueryAttention" in out, err)
+    rc, out, err = tessera("verify", whole, "--devices", 2)
+    case("verify makes inputs that fit together", rc == 0, out + err)
+    rc, out, err = tessera("plan", whole, "--devices", 2, "-o", d + "/planned.onnx")
+    case("plan needs no sizes", rc == 0 and "assumed" not in err, out + err)
+    rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
+    files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
+    case("one folder for each device", rc == 0 and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
+    if rc == 0:
+        with open(d + "/cut/rank1/genai_config.json") as f:
+            own = json.load(f)["model"]["decoder"]
+        case("with the numbers of its heads", (own["num_attention_heads"], own["num_key_value_heads"]) == (HEADS // 2, KV_HEADS // 2), own)
+    rc, out, err = tessera("partition", whole, "--devices", 3, "--layout", "genai", "-o", d + "/three")
+    case("refuses more devices than heads of keys", rc == 5 and "folder-layout" in err and not os.path.exists(d + "/three"), "exit %d %s" % (rc, err))
+    rc, out, err = tessera("partition", whole + "/model.onnx", "--devices", 2, "--layout", "genai", "-o", d + "/no")
+    case("refuses a model without a folder", rc == 2, "exit %d %s" % (rc, err))
+    with open(whole + "/genai_config.json", "w") as f:
+        f.write("[")
+    rc, out, err = tessera("info", whole)
+    case("a broken configuration is told", rc == 3 and "folder-malformed" in err, "exit %d %s" % (rc, err))
+    with open(whole + "/genai_config.json", "w") as f:
+        f.write(json.dumps(CONFIG))
+    mpirun = next((p for p in (shutil.which("mpirun.openmpi"), shutil.which("mpirun")) if p), None)
+    try:
+        import onnxruntime_genai  # noqa: F401
+        missing = "" if mpirun else "no mpirun"
+    except ImportError:
+        missing = "this Python has no onnxruntime-genai"
+    if missing:
+        print("ok e2e genai a stock onnxruntime-genai generates with it # SKIP " + missing)
+    else:
+        want, err = generated([], whole)
+        got, said = generated([mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"], d + "/cut")
+        case("a stock onnxruntime-genai generates with it", bool(want) and len(want[0]) > 2 and [g[0] for g in got] == ["0", "1"] and all(g[1:] == want[0][1:] for g in got),
+             "%s, expected %s %s" % (got, want, err + said))
+sys.exit(1 if failed else 0)
