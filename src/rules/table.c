@@ -168,7 +168,7 @@ const struct op_row tsr__op_table[] = {
     {"Div", .since = 7, .rule = BINARY, .value = tsr__value_div},
     {"Dropout", .since = 1, .rule = "[A*] -> [A*],[A*]?", .whole = OLD, .single = true},
     {"Dropout", .since = 7, .rule = "[A*] -> [A*],[A*]?", .derive = tsr__derive_dropout,
-     .single = true, .note = "inference form only; the mask is of the type of the data"},
+     .note = "inference form only; the mask is of the type of the data"},
     {"Dropout", .since = 10, .rule = "[A*],·?,·? -> [A*],[A*]?", .derive = tsr__derive_dropout,
      .type1 = TYPE_BOOL, .single = true, .single_switch = 2,
      .note = "inference form only: training_mode absent or false"},

@@ -72,6 +72,16 @@ def weights_of_four_bits(p):
 
 
 @case
+def dropouts_that_draw_nothing(p):
+    """From opset 7 to 11 a Dropout has an inference form only: what follows from it is compared."""
+    for opset in (7, 10, 11, 13):
+        p.annotate(model([node("Dropout", ["x"], ["d"], name="drop"), node("Relu", ["d"], ["y"], name="relu")], {"x": (T.FLOAT, [4, 6])}, {"y": (T.FLOAT, [4, 6])}, opset=opset),
+                   "drop:x={1,2:0,1}")
+        rc, doc, err = p.verify()
+        assert rc == 0 and doc["ok"] and "verify-random" not in err, (opset, err)
+
+
+@case
 def outputs_of_random_numbers(p):
     """They are told, and nothing else is let off: y is compared, z is not."""
     p.annotate(model([node("RandomNormalLike", ["x"], ["r"], name="draw"), node("Add", ["r", "x"], ["z"], name="add"), node("Relu", ["x"], ["y"], name="relu"),
