@@ -341,9 +341,12 @@ tsr_status tsr__port_type(struct part *t, tsr_value *w, const tsr_value *v,
     int64_t coords[TILE_MAX_FACTORS];
     const struct item *it = tsr__item_of(t->plan, v);
     int rank = tsr_value_rank(v);
+    tsr_dtype type = tsr_value_dtype(v);
     if (rank < 0 && it && it->fixed)
         rank = it->rank;
-    if (rank < 0 || rank != l->rank || rank > TILE_MAX_RANK)
+    if (type == TSR_UNDEFINED && it) // an output may be declared by its name alone
+        type = it->dtype;
+    if (type == TSR_UNDEFINED || rank < 0 || rank != l->rank || rank > TILE_MAX_RANK)
         return tsr__value_copy_type(w, v);
     for (int d = 0; d < rank; d++) {
         dims[d] = port_dim(it, v, d);
@@ -355,5 +358,5 @@ tsr_status tsr__port_type(struct part *t, tsr_value *w, const tsr_value *v,
         int64_t local = dims[d].value < 0 ? -1 : tsr__local_size_of(&s, dims[d].value);
         dims[d] = (tsr_dim){local, ""};
     }
-    return tsr_value_set_type(w, tsr_value_dtype(v), rank, dims);
+    return tsr_value_set_type(w, type, rank, dims);
 }

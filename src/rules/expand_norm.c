@@ -11,12 +11,16 @@ struct norm {
     int rank;
     int64_t axes[DERIVE_MAX_RANK]; // that statistics are taken of
     int n;
+    float epsilon; // where the node tells none
 };
+#define EPSILON      1e-5F
+#define SKIP_EPSILON 1e-12F
 
 static bool begin(struct expansion *x, struct norm *s)
 {
     struct shape in = tsr__x_shape(x, 0);
-    *s = (struct norm){.type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank};
+    *s = (struct norm){
+        .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = EPSILON};
     s->v = tsr__x_cast(x, tsr__x_in(x, 0), s->type, s->wide);
     x->failed = x->failed || in.rank < 0 || in.rank > DERIVE_MAX_RANK;
     return !x->failed;
@@ -181,7 +185,7 @@ static void give_statistic(struct expansion *x, const struct norm *s, int out, t
 static tsr_value *normal(struct expansion *x, const struct norm *s, bool centred, int mean_out,
                          int inverse_out)
 {
-    float epsilon = tsr__x_float(x, "epsilon", 1e-5F);
+    float epsilon = tsr__x_float(x, "epsilon", s->epsilon);
     tsr_value *rest = s->v;
     if (centred) {
         tsr_value *mean = mean_of(x, s, "ReduceSum", s->v);
@@ -228,7 +232,8 @@ static void skip_norm(struct expansion *x, bool centred, size_t shift, size_t bi
 {
     struct norm s;
     struct shape in = tsr__x_shape(x, 0);
-    s = (struct norm){.type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank};
+    s = (struct norm){
+        .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = SKIP_EPSILON};
     tsr_value *sum = tsr__x_op(x, "Add", 2, tsr__x_in(x, 0), tsr__x_in(x, 1));
     if (tsr__x_has(x, bias))
         sum = tsr__x_op(x, "Add", 2, sum, tsr__x_in(x, bias));
@@ -309,6 +314,6 @@ void tsr__expand_group_norm(struct expansion *x)
     tsr_value *rest = tsr__x_op(x, "Sub", 2, s.v, mean);
     tsr_value *variance = group_mean(x, &s, "ReduceSumSquare", rest, groups, channels);
     tsr_value *v =
-        tsr__x_op(x, "Div", 2, rest, root(x, &s, variance, tsr__x_float(x, "epsilon", 1e-5F)));
+        tsr__x_op(x, "Div", 2, rest, root(x, &s, variance, tsr__x_float(x, "epsilon", EPSILON)));
     scale_channels(x, &s, v);
 }
