@@ -603,7 +603,9 @@ typedef struct tsr_plan_options {
     size_t size;
     int64_t devices;        /* so many, linked as on one host; unless there is a topology */
     tsr_topology *topology; /* NULL: none */
-    int64_t memory;         /* bytes on each device; 0: as the topology says, or no limit */
+    /* Bytes on each device. 0: as the devices have it; where that is only the table's word (a number of devices, a generator) and
+     * nothing fits, the plan may need more, with a warning. INT64_MAX: no limit. */
+    int64_t memory;
     const tsr_size
         *sizes; /* for symbolic dimensions; one that has none counts 128 and is not cut */
     size_t n_sizes;

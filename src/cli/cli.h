@@ -60,7 +60,7 @@ struct option {
 // clang-format off
 #define PLAN_OPTIONS                                                                                      \
     {"--devices", "N|TOPOLOGY", "plan for so many devices, linked as on one host, or for a topology"},    \
-    {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: no limit)"},                    \
+    {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: of the table or box)"},                    \
     {"--dim", "NAME=SIZE", "size of a symbolic dimension (plan: others count 128 and are not cut)"},      \
     {"--stages", "K|auto", "plan pipeline stages: so many, or as many as are best (default: none)"},      \
     {"--objective", "NAME", "of stages: latency (of one run, the default) or throughput (of many)"},      \

@@ -39,12 +39,11 @@ static tsr_status cost_for(const struct planner *p, const tsr_plan_options *o, i
 {
     struct planner q = {0};
     struct program_result r = {0};
-    int64_t memory = o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT;
     tsr__planner_start(&q, p->model);
     q.budget = p->budget;
     tsr_status st = take_devices(&q, p, n);
     if (st == TSR_OK && (!tsr__planner_values(&q, o->sizes, o->n_sizes) || !tsr__planner_list(&q) ||
-                         !tsr__planner_candidates(&q) || !tsr__planner_program(&q, memory)))
+                         !tsr__planner_candidates(&q) || !tsr__planner_program(&q, o->memory)))
         st = TSR_NOMEM;
     if (st == TSR_OK)
         st = tsr__planner_solve(&q, &q.program, &r);

@@ -146,7 +146,7 @@ void tsr__making_cost(struct making *m, struct candidate *c)
             continue;
         const struct plan_value *v = value_at(m, false, i);
         int64_t held = tsr__planner_bytes(m->p, c->in[i], v);
-        double read = (double)held;
+        double read = (double)held * tsr__rule_reads(m->place.rule, (int)i);
         if ((int)i < m->place.rule->n_inputs && tsr__rule_looks_up(m->place.rule, (int)i) &&
             read > outputs)
             read = outputs;

@@ -72,7 +72,7 @@ static double bytes_touched(const tsr_node *n, const struct shapes *s, const str
         const tsr_value *v = tsr_node_input(n, i);
         if (!v || read_before(n, i) || steers(r, i))
             continue;
-        double read = (double)tsr__price_bytes(s, v, sized);
+        double read = (double)tsr__price_bytes(s, v, sized) * tsr__rule_reads(r, (int)i);
         if ((int)i < r->n_inputs && tsr__rule_looks_up(r, (int)i) && read > outputs)
             read = outputs;
         bytes += read;

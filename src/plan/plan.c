@@ -331,19 +331,25 @@ tsr_status tsr__planner_solve(struct planner *p, const struct program *g, struct
     bool best = r->optimal || (r->feasible && r->gap < 1e-9);
     if (g->limits.n == 0 || (best && fits(g, r->choice)))
         return st;
+    struct program_result unlimited = *r;
     o = tsr__budget_share(p->budget, 0.8);
     st = tsr__program_solve(g, &o, &p->arena, r);
     if (st != TSR_OK)
         return st;
     tsr__budget_spend(p->budget, r->work);
-    return r->feasible || r->infeasible ? TSR_OK : take_least(p, g, r);
+    if (!r->feasible && !r->infeasible)
+        st = take_least(p, g, r);
+    if (st == TSR_OK && !r->feasible && p->may_exceed && unlimited.feasible) {
+        *r = unlimited;
+        p->exceeds = true;
+    }
+    return st;
 }
 
 static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
 {
     struct program_result r = {0};
-    int64_t memory = o->memory > 0 || o->topology ? o->memory : PLAN_NO_LIMIT;
-    if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, memory))
+    if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, o->memory))
         return TSR_NOMEM;
     tsr_status st =
         o->export_lp ? tsr__planner_export(p->session, &p->program, o->export_lp) : TSR_OK;
@@ -356,7 +362,9 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (!r.feasible)
         return tsr__planner_refuse(p, o, r.infeasible, out);
     tsr__planner_take(p, r.choice);
-    st = tsr__planner_config(p, o->config);
+    st = p->exceeds ? tsr__planner_warn_memory(p) : TSR_OK;
+    if (st == TSR_OK)
+        st = tsr__planner_config(p, o->config);
     if (st == TSR_OK)
         st = tsr__planner_write(p, p->config);
     if (st == TSR_OK)
@@ -368,7 +376,7 @@ static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_s
     if (st == TSR_OK)
         out->one_device = tsr__planner_one_device(p);
     if (st == TSR_OK)
-        st = tsr__budget_over(p->budget) ? TSR_OK : tsr__plan_better(p, o, out);
+        st = p->exceeds || tsr__budget_over(p->budget) ? TSR_OK : tsr__plan_better(p, o, out);
     return st == TSR_OK && o->explain ? tsr__planner_explain(p, &p->program, o->explain, out) : st;
 }
 
@@ -424,6 +432,8 @@ tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options, tsr_plan_summ
     tsr_status st = read_topology(&p, &o);
     if (st == TSR_OK)
         st = find_config(&p, o.config, o.stages != 0);
+    if (st == TSR_OK)
+        p.may_exceed = p.topology->memory_assumed && o.memory == 0 && !o.with;
     if (st == TSR_OK && p.config &&
         !tsr__plan_sizes(&p.arena, m, tsr_config_name(p.config), &o.sizes, &o.n_sizes))
         st = TSR_NOMEM;

@@ -102,6 +102,25 @@ static tsr_status say_stopped(struct planner *p, int64_t memory, const tsr_plan_
     return tsr__cancelled(p->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
+tsr_status tsr__planner_warn_memory(struct planner *p)
+{
+    int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n), most = 0;
+    if (!bytes || !tsr__planner_memory(p, bytes, NULL))
+        return TSR_NOMEM;
+    for (int64_t d = 0; d < p->n; d++)
+        most = bytes[d] > most ? bytes[d] : most;
+    struct str need = tsr__bytes_text(&p->arena, most);
+    struct str have = tsr__bytes_text(&p->arena, p->class_memory[0]);
+    if (!need.p || !have.p)
+        return TSR_NOMEM;
+    tsr__diag(p->session, DIAG_plan_memory, NULL,
+              "say what your devices have with --memory: a plan then keeps to it",
+              "this plan needs " STR_FMT " on the fullest device; nothing was found that fits into "
+              "the " STR_FMT " that a device is taken to have",
+              STR_ARG(need), STR_ARG(have));
+    return TSR_OK;
+}
+
 tsr_status tsr__planner_refuse(struct planner *p, const tsr_plan_options *o, bool proved,
                                tsr_plan_summary *out)
 {

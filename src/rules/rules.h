@@ -238,6 +238,9 @@ double tsr__node_work(const struct rule *r, double count, const int64_t *whole,
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *r, int input);
 
+// The share of an input that the node reads, where a window leaves some of it out: a slice reads what it gives.
+double tsr__rule_reads(const struct rule *r, int input);
+
 // ---- parts of sums (linear.c) ------------------------------------------------------------------
 
 // What a node does with an input of which its devices hold parts of a sum.

@@ -68,6 +68,20 @@ bool tsr__rule_looks_up(const struct rule *r, int input)
     return false;
 }
 
+double tsr__rule_reads(const struct rule *r, int input)
+{
+    double share = 1;
+    for (int i = 0; i < r->n_windows; i++) {
+        const struct rule_window *w = &r->windows[i];
+        if (w->input != input || w->from <= 0 || w->to <= 0)
+            continue;
+        struct window_part all = tsr__window_part(w, 1, 0);
+        double reads = (double)(all.stop - all.start) / (double)w->from;
+        share *= reads > 0 && reads < 1 ? reads : 1;
+    }
+    return share;
+}
+
 double tsr__rule_work(const struct rule *r, const int64_t *sizes)
 {
     struct factors out = of_all(r->outputs, 0, r->n_outputs), held = {{false}};

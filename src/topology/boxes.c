@@ -194,6 +194,7 @@ tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes, 
     for (int i = 0; i < t->n; i++)
         set_gpu(t, o.box, i, i % (int)o.devices);
     bool ok = link_gpus(t, &o);
+    t->memory_assumed = false;
     t->host = (int)o.devices;
     if (o.hosts > 1) {
         t->n_grid = 2;

@@ -27,6 +27,7 @@ tsr_topology *tsr__topology_new(tsr_session *s, int n)
     memset(t, 0, sizeof *t);
     t->session = s;
     t->n = n;
+    t->memory_assumed = true;
     tsr__arena_init(&t->arena, s);
     t->device = ARENA_ARRAY(&t->arena, struct tsr_topology_device, (size_t)n);
     t->route = ARENA_ARRAY(&t->arena, int *, (size_t)n);
@@ -96,8 +97,10 @@ void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_dev
     tsr_topology_device *at = &t->device[device];
     if (d->name)
         at->name = tsr__arena_str(&t->arena, str_of(d->name)).p;
-    if (d->memory > 0)
+    if (d->memory > 0) {
         at->memory = d->memory;
+        t->memory_assumed = false;
+    }
     if (d->flops > 0)
         at->flops = d->flops;
     if (d->bandwidth > 0)

@@ -43,7 +43,8 @@ struct tsr_topology {
     struct tsr_topology_device *device;
     VEC(struct topology_link) links;
     VEC(struct topology_port) ports;
-    int host;   // devices that share one, one after the other; 0: not known
+    int host;            // devices that share one, one after the other; 0: not known
+    bool memory_assumed; // nobody said how much memory the devices have: it is the table's
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];
     VEC(struct topology_times) times; // collectives that were measured
