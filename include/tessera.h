@@ -706,7 +706,9 @@ typedef struct tsr_plan_summary {
         fits_devices; /* not feasible: so many devices of the same memory would do; 0: not known */
     double
         milliseconds; /* predicted, of one run: of the model's own plan, without those of another */
-    bool stopped;     /* by its seconds or by tsr_session_cancel, before the budget was spent */
+    int64_t used_devices; /* so many work, the others are idle */
+    int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
+    bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and

@@ -157,6 +157,8 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
         tsr_json_bool(j, "optimal", p->optimal);
         tsr_json_number(j, "gap", p->gap);
         tsr_json_bool(j, "stopped", p->stopped);
+        tsr_json_int(j, "used_devices", p->used_devices);
+        tsr_json_int(j, "copies", p->copies);
         tsr_json_begin(j, "memory", '[');
         for (size_t i = 0; i < p->devices; i++)
             tsr_json_int(j, NULL, p->memory[i]);
@@ -205,6 +207,18 @@ static int print_json(struct cli *c, const tsr_plan_summary *p, int code)
     return cli_print_json(c, j, code);
 }
 
+// Of which plans it is the least: those of all devices, or of blocks of them.
+static void print_block(const tsr_plan_summary *p)
+{
+    if (p->copies > 1)
+        printf("%lld blocks of %lld devices do the same, each with a share of the batch; blocks of "
+               "1, 2, 4 ... 64 devices were looked at\n",
+               (long long)p->copies, (long long)(p->used_devices / p->copies));
+    if (p->used_devices > 0 && p->used_devices < (int64_t)p->devices)
+        printf("%lld of the %zu devices work, more would be slower; the others are idle\n",
+               (long long)p->used_devices, p->devices);
+}
+
 static void print_plan(const tsr_plan_summary *p)
 {
     int64_t most = 0;
@@ -219,6 +233,7 @@ static void print_plan(const tsr_plan_summary *p)
     else
         printf(", at most %.3f %% above the least%s\n", p->gap * 100,
                p->stopped ? " (the search was stopped)" : "");
+    print_block(p);
     print_stages(p);
     print_parts(p);
     printf("memory: %s on the fullest device\n", cli_bytes(most));

@@ -328,6 +328,19 @@ static void add_stat(struct making *m)
         m->s->at.at[before].compute *= STAT_PASSES;
 }
 
+// A sum that only the caller reads goes to the device that gives it, not to all.
+static void add_rooted(struct making *m)
+{
+    struct tile_layout **out = ARENA_ARRAY(m->a, struct tile_layout *, m->n_out + 1);
+    const struct tile_layout *whole = m->out[0];
+    if (!out || m->n_groups != 1 || !tsr__layout_is_whole(whole) ||
+        m->groups[0].devices[0] != m->p->all[0])
+        return;
+    out[0] = tsr__layout_whole(m->a, whole->rank, m->p->all, 1);
+    if (out[0] && comes_back(m, out))
+        add(m, out, TSR_REDUCE, "Reduce", "first device");
+}
+
 // All ways to combine, or not.
 static void add_all(struct making *m)
 {
@@ -339,6 +352,8 @@ static void add_all(struct making *m)
     add(m, m->out, TSR_ALL_REDUCE, "AllReduce", NULL);
     if (m->n_groups && one)
         add_scattered(m);
+    if (m->n_groups && one && m->s->gives)
+        add_rooted(m);
     if (m->n_groups && one && m->s->delays)
         add_parts(m);
 }

@@ -54,6 +54,7 @@ struct strategy {
     double count;                    // operations of the whole node; 0: its rule tells them
     int rate;                        // the type that it computes in, as devices have speeds
     bool delays, takes;              // its sum may stay in parts; it may be given parts
+    bool gives;                      // its result is an output of the model
     const char *whole;               // not NULL: why nothing may be cut
     bool given;                      // the node has shardings, which are kept
     VEC(struct candidate) at;
@@ -140,9 +141,10 @@ struct planner {
     VEC(const tsr_value *) constants;
     unsigned char *stays; // by value id: outputs and inputs that stay on their devices, or NULL
     VEC(struct state_pair) states;
-    struct arena *work; // of the program
-    tsr_model *copy;    // in which nodes are replaced to see whether they can be; or NULL
-    tsr_node **twins;   // in it, by place; NULL: it was tried
+    struct planner *block; // of which this one has its nodes' ways (blocks.c), or NULL
+    struct arena *work;    // of the program
+    tsr_model *copy;       // in which nodes are replaced to see whether they can be; or NULL
+    tsr_node **twins;      // in it, by place; NULL: it was tried
     struct program program;
     uint32_t n_times; // of the program; PLAN_TIMES for each node
     // Devices of one class have the same memory. No limit: no class.
@@ -175,8 +177,10 @@ void tsr__planner_start(struct planner *p, tsr_model *m);
 bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if there is a list
 // The configuration that the plan is written into: made if there is none.
 tsr_status tsr__planner_config(struct planner *p, const char *name) TSR_MUST_USE;
-// Communication, nodes and configuration of the chosen plan.
-tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out) TSR_MUST_USE;
+// Communication, nodes and configuration of the chosen plan. block: NULL, or what was chosen of it.
+struct block_choice;
+tsr_status tsr__planner_tell(struct planner *p, const struct block_choice *block,
+                             tsr_plan_summary *out) TSR_MUST_USE;
 
 // The best plan without limits is the answer where it keeps them, and is found much faster.
 tsr_status tsr__planner_solve(struct planner *p, const struct program *g,
@@ -342,6 +346,24 @@ struct collective_count {
 };
 #define PLAN_MAX_OPS 16
 size_t tsr__planner_collectives(struct planner *p, struct collective_count *out);
+
+// blocks.c: some of the devices, or a block of them many times.
+struct block_choice {
+    int64_t devices,
+        copies; // that are used; blocks that do the same. 0: all devices, as `all` has it
+    int64_t *memory, *peak; // by device
+    struct collective_count collectives[PLAN_MAX_OPS];
+    size_t n_collectives;
+};
+// The machine is so large that only blocks of it are planned.
+bool tsr__blocks_only(const struct planner *p, const tsr_plan_options *o);
+bool tsr__planner_alike(const struct planner *p); // all devices have the same speed and memory
+// Looks for a block that is faster than the plan of all devices, if there is one; then `all` and the nodes are its.
+tsr_status tsr__plan_blocks(struct planner *p, const tsr_plan_options *o,
+                            struct program_result *all, struct block_choice *out) TSR_MUST_USE;
+// Picoseconds of one run on the fastest device alone; 0: it does not fit.
+tsr_status tsr__plan_best_device(struct planner *p, const tsr_plan_options *o,
+                                 int64_t *time) TSR_MUST_USE;
 
 // kept.c: writes the topology of the plan into the model's metadata.
 tsr_status tsr__planner_keep_topology(struct planner *p) TSR_MUST_USE;

@@ -361,7 +361,7 @@ static tsr_status write_part(struct joint *j, int m, const uint32_t *choice, con
     if (st == TSR_OK)
         st = tsr__planner_keep_states(p);
     if (st == TSR_OK)
-        st = tsr__planner_tell(p, &told);
+        st = tsr__planner_tell(p, NULL, &told);
     *out = (tsr_plan_part){.config = told.config,
                            .cost = tsr__program_cost(&p->program, choice + j->first[m]),
                            .memory = memory,

@@ -54,6 +54,8 @@ static tsr_status read_topology(struct planner *p, const tsr_plan_options *o)
 
 void tsr__planner_end(struct planner *p)
 {
+    if (p->block)
+        tsr__planner_end(p->block);
     tsr_model_free(p->copy);
     p->copy = NULL;
     tsr__arena_free(&p->arena);
@@ -179,14 +181,20 @@ tsr_status tsr__planner_export(tsr_session *s, const struct program *g, const ch
     return st;
 }
 
-tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out)
+tsr_status tsr__planner_tell(struct planner *p, const struct block_choice *block,
+                             tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
     struct collective_count counts[PLAN_MAX_OPS];
     tsr_collective_count *list = ARENA_ARRAY(a, tsr_collective_count, PLAN_MAX_OPS);
     if (!list)
         return TSR_NOMEM;
-    out->n_collectives = tsr__planner_collectives(p, counts);
+    if (block && block->devices) {
+        memcpy(counts, block->collectives, sizeof counts);
+        out->n_collectives = block->n_collectives;
+    } else {
+        out->n_collectives = tsr__planner_collectives(p, counts);
+    }
     for (size_t i = 0; i < out->n_collectives; i++)
         list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
     out->collectives = list;
@@ -199,14 +207,17 @@ tsr_status tsr__planner_tell(struct planner *p, tsr_plan_summary *out)
     return a->failed ? TSR_NOMEM : TSR_OK;
 }
 
-static tsr_status summarize(struct planner *p, const struct program_result *r, double ms,
-                            tsr_plan_summary *out)
+static tsr_status summarize(struct planner *p, const struct program_result *r,
+                            const struct block_choice *block, double ms, tsr_plan_summary *out)
 {
     struct arena *a = &p->session->results[RESULT_PLAN];
-    int64_t *memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
-    int64_t *peak = ARENA_ARRAY(a, int64_t, (size_t)p->n);
-    if (!memory || !peak || !tsr__planner_memory(p, memory, peak))
-        return TSR_NOMEM;
+    int64_t *memory = block->memory, *peak = block->peak;
+    if (!memory) {
+        memory = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+        peak = ARENA_ARRAY(a, int64_t, (size_t)p->n);
+        if (!memory || !peak || !tsr__planner_memory(p, memory, peak))
+            return TSR_NOMEM;
+    }
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n, .feasible = true};
     out->optimal = r->optimal;
     out->gap = r->gap;
@@ -216,7 +227,9 @@ static tsr_status summarize(struct planner *p, const struct program_result *r, d
     out->stopped = tsr__budget_over(p->budget) && !r->optimal;
     out->memory = memory;
     out->peak = peak;
-    return tsr__planner_tell(p, out);
+    out->used_devices = block->devices ? block->devices : p->n;
+    out->copies = block->devices ? block->copies : 1;
+    return tsr__planner_tell(p, block, out);
 }
 
 // ---- why ---------------------------------------------------------------------------------------
@@ -346,37 +359,74 @@ tsr_status tsr__planner_solve(struct planner *p, const struct program *g, struct
     return st;
 }
 
-static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
+// Plans all devices at once.
+static tsr_status solve_flat(struct planner *p, const tsr_plan_options *o, struct program_result *r)
 {
-    struct program_result r = {0};
-    if (!tsr__planner_list(p) || !tsr__planner_candidates(p) || !tsr__planner_program(p, o->memory))
+    if (!tsr__planner_candidates(p) || !tsr__planner_program(p, o->memory))
         return TSR_NOMEM;
     tsr_status st =
         o->export_lp ? tsr__planner_export(p->session, &p->program, o->export_lp) : TSR_OK;
+    return st == TSR_OK ? tsr__planner_solve(p, &p->program, r) : st;
+}
+
+// All devices, or a block of them if that is faster; of a large machine blocks alone, if any will do.
+static tsr_status find_plan(struct planner *p, const tsr_plan_options *o, struct program_result *r,
+                            struct block_choice *block)
+{
+    bool only = tsr__blocks_only(p, o);
+    tsr_status st = only ? TSR_OK : solve_flat(p, o, r);
+    if (st == TSR_OK && r->feasible)
+        tsr__planner_take(p, r->choice);
     if (st == TSR_OK)
-        st = tsr__planner_solve(p, &p->program, &r);
+        st = tsr__plan_blocks(p, o, r, block);
+    if (st != TSR_OK || !only || r->feasible || tsr__cancelled(p->session))
+        return st;
+    st = solve_flat(p, o, r);
+    if (st == TSR_OK && r->feasible)
+        tsr__planner_take(p, r->choice);
+    return st;
+}
+
+static tsr_status write_plan(struct planner *p, const tsr_plan_options *o)
+{
+    tsr_status st = tsr__planner_config(p, o->config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_write(p, p->config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_keep_topology(p);
+    return st == TSR_OK ? tsr__planner_keep_states(p) : st;
+}
+
+static tsr_status solve(struct planner *p, const tsr_plan_options *o, tsr_plan_summary *out)
+{
+    struct program_result r = {0};
+    struct block_choice block = {0};
+    if (!tsr__planner_list(p))
+        return TSR_NOMEM;
+    tsr_status st = find_plan(p, o, &r, &block);
     double ms = 1e3 * (tsr__clock() - p->budget->begin);
     tsr__budget_told(p->budget);
     if (st != TSR_OK)
         return st;
     if (!r.feasible)
         return tsr__planner_refuse(p, o, r.infeasible, out);
-    tsr__planner_take(p, r.choice);
-    st = p->exceeds ? tsr__planner_warn_memory(p) : TSR_OK;
+    if (p->exceeds && !block.devices)
+        st = tsr__planner_warn_memory(p);
     if (st == TSR_OK)
-        st = tsr__planner_config(p, o->config);
+        st = write_plan(p, o);
     if (st == TSR_OK)
-        st = tsr__planner_write(p, p->config);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_topology(p);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_states(p);
-    if (st == TSR_OK)
-        st = summarize(p, &r, ms, out);
-    if (st == TSR_OK)
+        st = summarize(p, &r, &block, ms, out);
+    if (st != TSR_OK)
+        return st;
+    bool over = tsr__budget_over(p->budget);
+    if (!block.devices)
         out->one_device = tsr__planner_one_device(p);
-    if (st == TSR_OK)
-        st = p->exceeds || tsr__budget_over(p->budget) ? TSR_OK : tsr__plan_better(p, o, out);
+    if (!over && (block.devices || !tsr__planner_alike(p)))
+        st = tsr__plan_best_device(p, o, &out->one_device);
+    if (st == TSR_OK && !block.devices && !p->exceeds && !over)
+        st = tsr__plan_better(p, o, out);
     return st == TSR_OK && o->explain ? tsr__planner_explain(p, &p->program, o->explain, out) : st;
 }
 

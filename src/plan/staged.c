@@ -323,7 +323,7 @@ static tsr_status staged(struct staging *s, const tsr_plan_options *o, tsr_plan_
     if (st == TSR_OK)
         st = tsr__planner_keep_states(s->p);
     if (st == TSR_OK)
-        st = tsr__planner_tell(s->p, out);
+        st = tsr__planner_tell(s->p, NULL, out);
     return st == TSR_OK && o->explain ? explain(s, &line, o->explain, out) : st;
 }
 

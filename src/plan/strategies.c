@@ -186,6 +186,12 @@ static void key_of(struct text *t, const struct planner *p, const tsr_node *n, c
         key_value(t, p, n, true, i);
 }
 
+static bool gives_output(const tsr_node *n)
+{
+    const tsr_value *first = tsr_node_output_count(n) ? tsr_node_output(n, 0) : NULL;
+    return first && tsr_value_is_output(first);
+}
+
 static struct strategy *strategy_new(struct planner *p, const struct plan_node *pn,
                                      const char *whole)
 {
@@ -202,6 +208,7 @@ static struct strategy *strategy_new(struct planner *p, const struct plan_node *
     s->rate = tsr__node_rate(n, p->sized);
     s->delays = pn->delays;
     s->takes = pn->takes;
+    s->gives = gives_output(n);
     s->whole = whole;
     tsr__map_init(&s->seen, &p->arena, 0);
     if (!fill_strategy(p, s, r->single))
@@ -218,7 +225,8 @@ struct strategy *tsr__planner_strategy(struct planner *p, const struct plan_node
     const char *whole = r->whole ? r->whole : tsr__rule_stays(p->shapes, n);
     tsr__text_init(&key, p->session);
     key_of(&key, p, n, r, whole);
-    tsr__text_printf(&key, "%d%d%a", pn->delays, pn->takes, tsr__node_count(n, p->sized));
+    tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(n),
+                     tsr__node_count(n, p->sized));
     if (is_annotated(p, n))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(n));
     struct strategy *s = NULL;

@@ -102,11 +102,32 @@ static void seconds_end_it(void **state)
     net_free(t);
 }
 
+// Nobody said what the devices have: a plan that needs more than the table's 16 GiB comes with a warning; a limit that was
+// given is kept.
+static void memory_that_is_assumed(void **state)
+{
+    (void)state;
+    tsr_size size = {"rows", (int64_t)1 << 24};
+    tsr_dim dims[] = {{-1, "rows"}, {1024, ""}};
+    struct net *t = net_new("2", 1e12, 1e11, 1e-6, 1e9);
+    tsr_value *x = tsr_graph_add_input(t->g, "x");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
+    t->o = (tsr_plan_options){.size = sizeof t->o, .devices = 2, .sizes = &size, .n_sizes = 1};
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(said(t, "plan-memory") && t->p.memory[0] > (int64_t)16 << 30);
+    t->o.memory = (int64_t)16 << 30;
+    t->o.config = "kept";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_yet_is_said),
         cmocka_unit_test(seconds_end_it),
+        cmocka_unit_test(memory_that_is_assumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

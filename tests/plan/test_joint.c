@@ -106,8 +106,8 @@ static void weights_lie_where_both_are_best(void **state)
     for (size_t i = 0; i < TSR_COUNT(steps); i++) {
         struct net *t = new_net();
         int up = -1, down = -1;
-        int64_t want = try_all(512, 1, steps[i], 1 << 30, &up, &down);
-        add_layer(t, t->m, 512, NULL);
+        int64_t want = try_all(4096, 1, steps[i], 1 << 30, &up, &down);
+        add_layer(t, t->m, 4096, NULL);
         t->o.with = add_model(t);
         t->o.steps = steps[i];
         add_layer(t, t->o.with, 1, NULL);
@@ -117,7 +117,7 @@ static void weights_lie_where_both_are_best(void **state)
         assert_int_equal(t->p.n_parts, 2);
         assert_int_equal(t->p.cost, want);
         assert_int_equal(t->p.cost, t->p.parts[0].cost + steps[i] * t->p.parts[1].cost);
-        assert_true(t->p.parts[0].cost >= plan_alone(512, -1, -1, 1 << 30));
+        assert_true(t->p.parts[0].cost >= plan_alone(4096, -1, -1, 1 << 30));
         assert_true(t->p.parts[1].cost >= plan_alone(1, -1, -1, 1 << 30));
         check_same(t->m, t->o.with, "h", "up");
         check_same(t->m, t->o.with, "y", "down");

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_blocks.c - plans of some of the devices, and of blocks that do the same: never slower than fewer devices, valid,
+// and as the simulator has them.
+#include "nets.h"
+
+// Two layers; the batch is a symbol.
+static void two_layers(struct net *t, int64_t batch, tsr_size *size)
+{
+    tsr_dim dims[] = {{-1, "batch"}, {256, ""}};
+    tsr_value *x = tsr_graph_add_input(t->g, "x");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
+    tsr_value *h = node(t, "MatMul", x, weight(t, "w", DIMS(256, 512)), "h");
+    tsr_value *y =
+        node(t, "MatMul", node(t, "Relu", h, NULL, "r"), weight(t, "v", DIMS(512, 256)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    *size = (tsr_size){"batch", batch};
+    t->o.sizes = size;
+    t->o.n_sizes = 1;
+}
+
+static void valid(struct net *t)
+{
+    size_t errors = tsr_finding_total(t->session, TSR_ERROR);
+    assert_int_equal(tsr_check(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
+}
+
+// Two slow devices beside two fast ones are no harm.
+static void slow_devices_stay_idle(void **state)
+{
+    (void)state;
+    tsr_size size;
+    int64_t cost[2];
+    for (int mixed = 0; mixed < 2; mixed++) {
+        struct net *t = net_new(mixed ? "4" : "2", 1e12, 1e11, 1e-6, 1e11);
+        for (int d = 2; d < tsr_topology_devices(t->topology); d++)
+            tsr_topology_set_device(t->topology, d,
+                                    &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e10});
+        two_layers(t, 4096, &size);
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        valid(t);
+        cost[mixed] = t->p.cost;
+        assert_int_equal(t->p.used_devices, 2);
+        assert_true(t->p.one_device > t->p.cost && t->p.one_device < 3 * t->p.cost);
+        if (mixed)
+            assert_true(t->p.memory[2] == 0 && t->p.memory[3] == 0);
+        net_free(t);
+    }
+    assert_int_equal(cost[0], cost[1]);
+}
+
+// A machine of 96 hosts: every block has its share, nothing is cut twice, and all of the batch is there.
+static void blocks_do_the_same(void **state)
+{
+    (void)state;
+    tsr_size size;
+    struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
+    two_layers(t, 96 * 64, &size);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    assert_true(t->p.copies > 1 && 96 * 64 % t->p.copies == 0);
+    assert_true(t->p.used_devices % t->p.copies == 0 && t->p.used_devices <= 192);
+    assert_true(t->p.bound <= t->p.cost && t->p.one_device > 10 * t->p.cost);
+    net_free(t);
+}
+
+// With nothing to share the best block works alone.
+static void one_block_without_a_batch(void **state)
+{
+    (void)state;
+    tsr_size size;
+    struct net *t = net_new("hosts:40x2", 1e10, 1e11, 1e-6, 1e10);
+    two_layers(t, 1, &size);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    assert_int_equal(t->p.copies, 1);
+    assert_true(t->p.used_devices <= 64);
+    net_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slow_devices_stay_idle),
+        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(one_block_without_a_batch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
