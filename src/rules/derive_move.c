@@ -290,17 +290,34 @@ void tsr__derive_resize(struct derivation *d)
 // ---- sizes
 // ----------------------------------------------------------------------------------------------
 
+// A value of a loop's body, where a symbol may stand for another size in each turn.
+static bool made_in_loop(const tsr_value *v)
+{
+    const tsr_graph *g = v ? tsr_value_graph(v) : NULL;
+    struct control c;
+    while (g && tsr_graph_owner(g)) {
+        if (tsr__control_of(tsr_graph_owner(g), &c) && c.loops)
+            return true;
+        g = tsr_node_graph(tsr_graph_owner(g));
+    }
+    return false;
+}
+
 // Sizes of the whole tensor are known without it: they are numbers, or follow from the sizes of the
 // model's inputs.
 static bool sizes_follow(struct derivation *d, int rank)
 {
     struct shape s = tsr__derive_in(d, 0);
-    for (int i = 0; i < rank; i++)
-        if (s.dims[i].value < 0 &&
-            !tsr__expr_rooted(d->shapes->exprs, tsr__expr_of(d->shapes->exprs, s.dims[i]))) {
+    bool turns = made_in_loop(tsr_node_input(d->node, 0));
+    for (int i = 0; i < rank; i++) {
+        if (s.dims[i].value >= 0)
+            continue;
+        struct expr size = tsr__expr_of(d->shapes->exprs, s.dims[i]);
+        if (turns || !tsr__expr_rooted(d->shapes->exprs, size)) {
             tsr__derive_none(d, "sizes are those of the whole tensor, and not known without it");
             return false;
         }
+    }
     return true;
 }
 

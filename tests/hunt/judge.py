@@ -176,7 +176,6 @@ def engine_differs(case, k, level, names):
 
 def under_mpi(session, tessera, parts, case, cut, work):
     """The same through mpirun and files."""
-    import glob
     results = []
     for k, arrays in enumerate(case.sets):
         files = [os.path.join(work, n) for n in ("mpi_in.npz", "mpi_out.npz")]
@@ -186,7 +185,7 @@ def under_mpi(session, tessera, parts, case, cut, work):
                  files[1], "--optimize", str(cut["level"])]
         p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120)
         if p.returncode:
-            raise api.Failed("mpirun", p.returncode, [("mpi", p.stderr[-600:])], "exit %d" % p.returncode)
+            raise api.Failed("mpirun", p.returncode, [("mpi", " ".join(l for l in p.stderr.splitlines() if "error" in l or "help" in l)[:600])], "exit %d" % p.returncode)
         with np.load(files[1], allow_pickle=True) as z:
             results.append({n: z[n].astype(object) if z[n].dtype.kind == "U" else z[n] for n in z.files})
     return results
