@@ -91,6 +91,8 @@ void tsr__find_dequantize(struct shape_job *j);
 void tsr__find_qlinear_matmul(struct shape_job *j);
 void tsr__find_matmul_bnb4(struct shape_job *j);
 void tsr__find_skip_norm(struct shape_job *j);
+void tsr__find_loss(struct shape_job *j);
+void tsr__find_gather_quantized(struct shape_job *j);
 
 // Attention, convolutions, recurrent layers, experts, rows.
 void tsr__derive_heads(struct derivation *d, int64_t kv, int64_t each); // sizes of h and g

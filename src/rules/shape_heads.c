@@ -68,6 +68,7 @@ void tsr__find_masked_multi_head(struct shape_job *j)
 void tsr__find_group_query(struct shape_job *j)
 {
     tsr__job_letters(j);
+    set_size(j, 0, 1, size_at(j, 0, 1)); // whatever the positions have
     caches(j, 2, 2, tsr__job_has(j, 3) ? DIM_UNKNOWN : keys_of(j, 1), 3);
 }
 

@@ -95,3 +95,35 @@ void tsr__find_skip_norm(struct shape_job *j)
         tsr__job_set(j, i, x.rank, dims);
     }
 }
+
+// A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the scores.
+void tsr__find_loss(struct shape_job *j)
+{
+    if (tsr__job_text_is(j, "reduction", "none", false))
+        tsr__job_like(j, 0, 1);
+    else
+        tsr__job_set(j, 0, 0, tsr__job_dims(j, 0));
+    tsr__job_like(j, 1, 0);
+}
+
+// Rows of a table whose last dimension is packed: as long as what lies in it, for a last block may be short. Of
+// [v 6] bytes with two numbers each and indices of [b t], [b t 12].
+void tsr__find_gather_quantized(struct shape_job *j)
+{
+    struct shape table = tsr__job_in(j, 0), at = tsr__job_in(j, 1);
+    int64_t bits = tsr__job_int(j, "bits", 4), each = 1;
+    int rank = at.rank + table.rank - 1;
+    bool first = table.rank > 1 && tsr__axis(tsr__job_int(j, "gather_axis", 0), table.rank) == 0;
+    tsr_dim *dims = at.rank >= 0 && first ? tsr__job_dims(j, rank) : NULL;
+    if (!dims || table.dtype == TSR_UNDEFINED)
+        return;
+    if (table.dtype == TSR_UINT8 && bits > 0 && bits < 8)
+        each = 8 / bits;
+    for (int i = 0; i < at.rank; i++)
+        dims[i] = at.dims[i];
+    for (int i = 1; i < table.rank; i++)
+        dims[at.rank + i - 1] = table.dims[i];
+    struct expr packed = tsr__expr_of(j->x, table.dims[table.rank - 1]);
+    dims[rank - 1] = tsr__expr_dim(j->x, tsr__expr_mul(j->x, packed, expr_number(each)));
+    tsr__job_set(j, 0, rank, dims);
+}

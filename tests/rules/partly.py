@@ -21,7 +21,10 @@ KNOWN, UNKNOWN, NAMED, SHARED, RANKLESS = "kunsr"
 DEPTH = {False: dict(cases=3, sizes=6, ones=2, ways=2), True: dict(cases=1000, sizes=1000, ones=12, ways=12)}
 # What this engine lets pass or gives against the standard, found here and left out.
 empty = lambda shapes: any(s is not None and 0 in s for s in shapes)
-ODD = {"ReduceL2": (empty, "an empty input is given back unreduced"), "QLinearSoftmax": (empty, "an empty input gives no output")}
+REDUCTIONS = "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+ODD = {**{op: (empty, "an empty input is given back unreduced, or reduced along its first axis alone") for op in REDUCTIONS.split()},
+       "QLinearSoftmax": (empty, "an empty input gives no output"), "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
+       "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")}
 CPU_SECONDS = 5  # for all runs of a case: a size of 0 keeps some kernels busy for ever
 
 
