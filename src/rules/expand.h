@@ -95,5 +95,6 @@ void tsr__expand_experts(struct expansion *x);
 void tsr__expand_trilu(struct expansion *x);
 void tsr__expand_eye_like(struct expansion *x);
 void tsr__expand_one_hot(struct expansion *x);
+void tsr__expand_einsum(struct expansion *x);
 
 #endif

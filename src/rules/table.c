@@ -180,7 +180,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
      .note = "the left side is quantised by its least and greatest element"},
     {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
-     .derive = tsr__derive_einsum, .note = "the equation is the rule"},
+     .derive = tsr__derive_einsum, .expand = tsr__expand_einsum,
+     .note = "the equation is the rule; of a diagonal (ii), rows may be cut: stat"},
     {"Elu", .since = 1, .rule = UNARY},
     {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "

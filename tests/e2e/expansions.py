@@ -33,7 +33,8 @@ def model_of(name, since, c, rule, symbolic):
     for v in m.graph.input if symbolic else []:
         dims = rule["inputs"][int(v.name[1:])]["dims"]
         for d, factors in zip(v.type.tensor_type.shape.dim, dims):
-            if d.dim_value > 1 and len(factors) == 1:  # parts of a product need its size
+            column = op == "Einsum" and not factors  # of a diagonal: as long as its rows
+            if d.dim_value > 1 and (len(factors) == 1 or column):  # parts of a product need its size
                 d.dim_param = "size%d" % d.dim_value
     return m
 
@@ -91,8 +92,8 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         return True, "%s: not cut" % edits
     if m.graph.node[0].op_type in PLACED:
         return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
-    if rule["factors"][f]["name"] == "q":
-        return True, None  # rows of a causal query: only positions differ
+    if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type == "Einsum":
+        return True, None  # rows of a causal query, or of a diagonal: only positions differ
     if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None
