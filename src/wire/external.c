@@ -25,12 +25,12 @@ static tsr_status bad_key(tsr_session *s, const struct place *at, struct str key
 }
 
 // A plain decimal number from 0 to 2^63 - 1.
-static tsr_status take_number(tsr_session *s, const struct place *at, struct str key,
+static tsr_status take_number(tsr_session *session, const struct place *at, struct str key,
                               struct str value, uint64_t *out)
 {
     int64_t v;
     if (value.n == 0 || value.p[0] == '-' || !tsr__str_int(value, &v)) {
-        tsr__diag(s, DIAG_external_number, at, "write a decimal number of bytes, digits only",
+        tsr__diag(session, DIAG_external_number, at, "write a decimal number of bytes, digits only",
                   "external data: " STR_FMT " is \"" STR_FMT "\", which is no number of bytes",
                   STR_ARG(key), STR_ARG(value));
         return TSR_MALFORMED;
@@ -39,89 +39,94 @@ static tsr_status take_number(tsr_session *s, const struct place *at, struct str
     return TSR_OK;
 }
 
-static tsr_status check_location(tsr_session *s, const struct place *at, struct str location)
+static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
     if (location.n == 0) {
-        tsr__diag(s, DIAG_external_location, at, "save the model with its data again",
+        tsr__diag(session, DIAG_external_location, at, "save the model with its data again",
                   "external data: no location says which file it is in");
         return TSR_MALFORMED;
     }
     if (location.n >= marker.n && memcmp(location.p, marker.p, marker.n) == 0) {
-        tsr__diag(s, DIAG_external_location, at, "save the model with its data in a file",
+        tsr__diag(session, DIAG_external_location, at, "save the model with its data in a file",
                   "external data: the location is an address in the memory of another program");
         return TSR_MALFORMED;
     }
     return TSR_OK;
 }
 
-tsr_status tsr__external_parse(tsr_session *s, struct str tensor, const struct place *at,
+tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
     enum { LOCATION, OFFSET, LENGTH, CHECKSUM, KEYS };
     static const char *const names[KEYS] = {"location", "offset", "length", "checksum"};
     struct str values[KEYS] = {{0}};
     bool has[KEYS] = {false};
-    struct wire_cursor c = wire_over(tensor);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != F_TENSOR_EXTERNAL_DATA || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(tensor);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != F_TENSOR_EXTERNAL_DATA || field.type != WIRE_LEN)
             continue;
-        struct str key = tsr__wire_bytes(f.bytes, F_STRING_PAIR_KEY, NULL);
-        struct str value = tsr__wire_bytes(f.bytes, F_STRING_PAIR_VALUE, NULL);
+        struct str key = tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL);
+        struct str value = tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL);
         int k = 0;
         while (k < KEYS && !str_is(key, names[k]))
             k++;
         if (k == KEYS)
             continue; // keys of others are theirs
         if (has[k])
-            return bad_key(s, at, key, value);
+            return bad_key(session, at, key, value);
         has[k] = true;
         values[k] = value;
     }
-    struct wire_external e = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
-    tsr_status st = check_location(s, at, e.location);
+    struct wire_external external = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
+    tsr_status st = check_location(session, at, external.location);
     if (st == TSR_OK && has[OFFSET])
-        st = take_number(s, at, str_of(names[OFFSET]), values[OFFSET], &e.offset);
+        st = take_number(session, at, str_of(names[OFFSET]), values[OFFSET], &external.offset);
     if (st == TSR_OK && has[LENGTH])
-        st = take_number(s, at, str_of(names[LENGTH]), values[LENGTH], &e.length);
-    e.has_length = has[LENGTH];
+        st = take_number(session, at, str_of(names[LENGTH]), values[LENGTH], &external.length);
+    external.has_length = has[LENGTH];
     if (st == TSR_OK)
-        *out = e;
+        *out = external;
     return st;
 }
 
 // Length of the window, which lies in a file of `size` bytes; or the finding.
-static tsr_status check_window(tsr_session *s, const struct wire_external *e,
+static tsr_status check_window(tsr_session *session, const struct wire_external *external,
                                const struct place *at, uint64_t size, uint64_t *length_out)
 {
-    uint64_t length = e->has_length ? e->length : e->offset <= size ? size - e->offset : 0;
-    if (e->offset > size || length > size - e->offset) {
-        tsr__diag(s, DIAG_external_window, at, "bring the whole data file, or save the model again",
+    uint64_t length = external->has_length       ? external->length
+                      : external->offset <= size ? size - external->offset
+                                                 : 0;
+    if (external->offset > size || length > size - external->offset) {
+        tsr__diag(session, DIAG_external_window, at,
+                  "bring the whole data file, or save the model again",
                   "external data: bytes %llu to %llu of \"" STR_FMT "\" are asked for, it has %llu",
-                  (unsigned long long)e->offset,
-                  (unsigned long long)e->offset + (unsigned long long)length, STR_ARG(e->location),
-                  (unsigned long long)size);
+                  (unsigned long long)external->offset,
+                  (unsigned long long)external->offset + (unsigned long long)length,
+                  STR_ARG(external->location), (unsigned long long)size);
         return TSR_MALFORMED;
     }
     *length_out = length;
     return TSR_OK;
 }
 
-tsr_status tsr__external_open(tsr_session *s, const struct folder *f, const struct wire_external *e,
-                              const struct place *at, int *fd_out, uint64_t *length_out)
+tsr_status tsr__external_open(tsr_session *session, const struct folder *f,
+                              const struct wire_external *external, const struct place *at,
+                              int *fd_out, uint64_t *length_out)
 {
     int fd = -1;
-    tsr_status st = tsr__folder_file(s, f, e->location, at, &fd);
+    tsr_status st = tsr__folder_file(session, f, external->location, at, &fd);
     if (st != TSR_OK)
         return st;
     struct stat info;
-    if (tsr__fault(s, FAULT_READ) || fstat(fd, &info) != 0) {
-        tsr__diag(s, DIAG_io_read, at, NULL,
-                  "external data: the size of \"" STR_FMT "\" is not known", STR_ARG(e->location));
+    if (tsr__fault(session, FAULT_READ) || fstat(fd, &info) != 0) {
+        tsr__diag(session, DIAG_io_read, at, NULL,
+                  "external data: the size of \"" STR_FMT "\" is not known",
+                  STR_ARG(external->location));
         st = TSR_IO;
     } else {
-        st = check_window(s, e, at, (uint64_t)info.st_size, length_out);
+        st = check_window(session, external, at, (uint64_t)info.st_size, length_out);
     }
     if (st != TSR_OK) {
         close(fd);
@@ -131,26 +136,28 @@ tsr_status tsr__external_open(tsr_session *s, const struct folder *f, const stru
     return TSR_OK;
 }
 
-tsr_status tsr__external_map(tsr_session *s, const struct folder *f, const struct wire_external *e,
-                             const struct place *at, struct external_map *out)
+tsr_status tsr__external_map(tsr_session *session, const struct folder *f,
+                             const struct wire_external *external, const struct place *at,
+                             struct external_map *out)
 {
     int fd = -1;
     uint64_t length = 0;
-    tsr_status st = tsr__external_open(s, f, e, at, &fd, &length);
+    tsr_status st = tsr__external_open(session, f, external, at, &fd, &length);
     if (st != TSR_OK)
         return st;
     struct external_map m = {.bytes = {"", 0}};
     if (length > 0) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        uint64_t skip = e->offset % page; // a map starts at a page
+        uint64_t skip = external->offset % page; // a map starts at a page
         m.size = (size_t)(length + skip);
-        off_t start = (off_t)(e->offset - skip);
-        m.base = tsr__fault(s, FAULT_READ) ? MAP_FAILED
-                                           : mmap(NULL, m.size, PROT_READ, MAP_PRIVATE, fd, start);
+        off_t start = (off_t)(external->offset - skip);
+        m.base = tsr__fault(session, FAULT_READ)
+                     ? MAP_FAILED
+                     : mmap(NULL, m.size, PROT_READ, MAP_PRIVATE, fd, start);
         if (m.base == MAP_FAILED) {
-            tsr__diag(s, DIAG_io_read, at, NULL,
-                      "external data: \"" STR_FMT "\" cannot be mapped: %s", STR_ARG(e->location),
-                      strerror(errno));
+            tsr__diag(session, DIAG_io_read, at, NULL,
+                      "external data: \"" STR_FMT "\" cannot be mapped: %s",
+                      STR_ARG(external->location), strerror(errno));
             st = TSR_IO;
         } else {
             m.bytes = (struct str){(const char *)m.base + skip, (size_t)length};

@@ -30,13 +30,13 @@ struct scan {
     const unsigned char *p, *end;
 };
 
-static enum wrong take_varint(struct scan *s, uint64_t *out)
+static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
     for (int i = 0; i < VARINT_MAX; i++) {
-        if (s->p == s->end)
+        if (scan->p == scan->end)
             return TRUNCATED;
-        unsigned char b = *s->p++;
+        unsigned char b = *scan->p++;
         v |= (uint64_t)(b & 127) << (7 * i); // bits above 64 fall away, as in every implementation
         if (b < 128) {
             *out = v;
@@ -60,17 +60,17 @@ static enum wrong take_tag(struct scan *s, uint32_t *number, uint32_t *type)
 
 // A length and as many bytes. Lengths below 32 GiB fit in 5 bytes; longer ones of these are
 // refused, as protobuf does, which knows no lengths above 2 GiB at all.
-static enum wrong take_bytes(struct scan *s, struct str *out)
+static enum wrong take_bytes(struct scan *scan, struct str *out)
 {
-    const unsigned char *start = s->p;
+    const unsigned char *start = scan->p;
     uint64_t n = 0;
-    enum wrong wrong = take_varint(s, &n);
+    enum wrong wrong = take_varint(scan, &n);
     if (wrong != FINE)
         return wrong == VARINT ? LENGTH : wrong;
-    if ((s->p - start > TAG_MAX && n >> 35 == 0) || n > (uint64_t)(s->end - s->p))
+    if ((scan->p - start > TAG_MAX && n >> 35 == 0) || n > (uint64_t)(scan->end - scan->p))
         return LENGTH;
-    *out = (struct str){(const char *)s->p, (size_t)n};
-    s->p += n;
+    *out = (struct str){(const char *)scan->p, (size_t)n};
+    scan->p += n;
     return FINE;
 }
 
@@ -87,17 +87,17 @@ static enum wrong take_fixed(struct scan *s, int bytes, uint64_t *out)
 }
 
 // Any value but a group.
-static enum wrong take_plain(struct scan *s, uint32_t type, uint64_t *integer, struct str *bytes)
+static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer, struct str *bytes)
 {
     switch (type) {
     case WIRE_VARINT:
-        return take_varint(s, integer);
+        return take_varint(scan, integer);
     case WIRE_I64:
-        return take_fixed(s, 8, integer);
+        return take_fixed(scan, 8, integer);
     case WIRE_I32:
-        return take_fixed(s, 4, integer);
+        return take_fixed(scan, 4, integer);
     case WIRE_LEN:
-        return take_bytes(s, bytes);
+        return take_bytes(scan, bytes);
     default:
         return TYPE;
     }
@@ -107,20 +107,20 @@ static enum wrong take_plain(struct scan *s, uint32_t type, uint64_t *integer, s
 // the ONNX schema, so their fields have no meaning here: nesting is tracked by number alone,
 // without recursion. (A field number 0 passes inside a group, as it does in the library that we
 // follow.)
-static enum wrong take_group(struct scan *s, uint32_t number, int levels, struct str *inside)
+static enum wrong take_group(struct scan *scan, uint32_t number, int levels, struct str *inside)
 {
     uint32_t open[WIRE_MAX_DEPTH];
     int n = 0;
     if (levels < 1)
         return DEPTH;
-    const char *start = (const char *)s->p;
+    const char *start = (const char *)scan->p;
     open[n++] = number;
     while (n > 0) {
-        const unsigned char *at = s->p;
+        const unsigned char *at = scan->p;
         uint32_t type = 0;
-        if (at == s->end)
+        if (at == scan->end)
             return GROUP;
-        enum wrong wrong = take_tag(s, &number, &type);
+        enum wrong wrong = take_tag(scan, &number, &type);
         if (wrong != FINE)
             return wrong;
         uint64_t integer;
@@ -133,7 +133,7 @@ static enum wrong take_group(struct scan *s, uint32_t number, int levels, struct
             if (open[--n] != number)
                 return GROUP;
             *inside = (struct str){start, (size_t)((const char *)at - start)};
-        } else if ((wrong = take_plain(s, type, &integer, &bytes)) != FINE) {
+        } else if ((wrong = take_plain(scan, type, &integer, &bytes)) != FINE) {
             return wrong;
         }
     }
@@ -141,11 +141,11 @@ static enum wrong take_group(struct scan *s, uint32_t number, int levels, struct
 }
 
 // One field of a message below which `levels` more may nest.
-static enum wrong take_field(struct scan *s, int levels, struct wire_field *out)
+static enum wrong take_field(struct scan *scan, int levels, struct wire_field *out)
 {
-    const char *start = (const char *)s->p;
+    const char *start = (const char *)scan->p;
     *out = (struct wire_field){0};
-    enum wrong wrong = take_tag(s, &out->number, &out->type);
+    enum wrong wrong = take_tag(scan, &out->number, &out->type);
     if (wrong != FINE)
         return wrong;
     if (out->number == 0)
@@ -153,12 +153,12 @@ static enum wrong take_field(struct scan *s, int levels, struct wire_field *out)
     if (out->type == WIRE_GROUP_END)
         return GROUP;
     if (out->type == WIRE_GROUP_BEGIN)
-        wrong = take_group(s, out->number, levels, &out->bytes);
+        wrong = take_group(scan, out->number, levels, &out->bytes);
     else
-        wrong = take_plain(s, out->type, &out->integer, &out->bytes);
+        wrong = take_plain(scan, out->type, &out->integer, &out->bytes);
     if (out->type == WIRE_LEN)
         out->integer = out->bytes.n;
-    out->whole = (struct str){start, (size_t)((const char *)s->p - start)};
+    out->whole = (struct str){start, (size_t)((const char *)scan->p - start)};
     return wrong;
 }
 
@@ -178,23 +178,23 @@ static inline size_t usual_head(const unsigned char *p, size_t left, size_t *len
     return n <= left - 3 ? 3 : 0;
 }
 
-bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out)
+bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 {
-    const unsigned char *p = c->p;
-    size_t left = (size_t)(c->end - p), n, head;
+    const unsigned char *p = cursor->p;
+    size_t left = (size_t)(cursor->end - p), n, head;
     if (left >= 2 && (p[0] & 7) == WIRE_LEN && (head = usual_head(p, left, &n)) != 0) {
         struct str bytes = {(const char *)p + head, n}, whole = {(const char *)p, head + n};
         *out = (struct wire_field){p[0] >> 3, WIRE_LEN, n, bytes, whole};
-        c->p = p + head + n;
+        cursor->p = p + head + n;
         return true;
     }
-    struct scan s = {c->p, c->end};
+    struct scan s = {cursor->p, cursor->end};
     enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH, out);
     if (wrong != FINE) {
-        c->wrong = wrongs[wrong].text;
+        cursor->wrong = wrongs[wrong].text;
         return false;
     }
-    c->p = s.p;
+    cursor->p = s.p;
     return true;
 }
 
@@ -256,15 +256,17 @@ static bool walk_inside(struct damage *d, const struct wire_row *row, struct str
 
 // A field of any form at p; gives the end of it, or NULL.
 static const unsigned char *walk_slow(struct damage *d, const unsigned char *p,
-                                      const unsigned char *end, enum wire_message m, int depth)
+                                      const unsigned char *end, enum wire_message message,
+                                      int depth)
 {
     struct scan s = {p, end};
-    struct wire_field f;
-    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &f);
-    const struct wire_row *row = wrong == FINE ? tsr__wire_row(m, f.number) : NULL;
+    struct wire_field field;
+    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &field);
+    const struct wire_row *row = wrong == FINE ? tsr__wire_row(message, field.number) : NULL;
     if (wrong != FINE)
-        damaged(d, wrong, p, m);
-    else if (!row || !row->check || f.type != WIRE_LEN || walk_inside(d, row, f.bytes, p, m, depth))
+        damaged(d, wrong, p, message);
+    else if (!row || !row->check || field.type != WIRE_LEN ||
+             walk_inside(d, row, field.bytes, p, message, depth))
         return s.p;
     return NULL;
 }
@@ -272,9 +274,9 @@ static const unsigned char *walk_slow(struct damage *d, const unsigned char *p,
 // Walks a message and, by recursion, all known nested ones; depth is its own level, at most
 // WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the usual fields
 // are told apart by their first two bytes.
-static bool walk(struct damage *d, struct str body, enum wire_message m, int depth)
+static bool walk(struct damage *d, struct str body, enum wire_message message, int depth)
 {
-    const struct wire_row *rows = tsr__wire_rows[m];
+    const struct wire_row *rows = tsr__wire_rows[message];
     const unsigned char *p = (const unsigned char *)body.p, *end = p + body.n;
     while (p < end) {
         size_t left = (size_t)(end - p), n = 0, head = 0;
@@ -287,13 +289,13 @@ static bool walk(struct damage *d, struct str body, enum wire_message m, int dep
                 head = usual_head(p, left, &n);
         }
         if (TSR_UNLIKELY(head == 0)) {
-            if (!(p = walk_slow(d, p, end, m, depth)))
+            if (!(p = walk_slow(d, p, end, message, depth)))
                 return false;
             continue;
         }
         const struct wire_row *row = &rows[p[0] >> 3];
         if (row->check != INSIDE_ANY &&
-            !walk_inside(d, row, (struct str){(const char *)p + head, n}, p, m, depth))
+            !walk_inside(d, row, (struct str){(const char *)p + head, n}, p, message, depth))
             return false;
         p += head + n;
     }
@@ -306,18 +308,18 @@ bool tsr__wire_sound(struct str body, enum wire_message m, int depth)
     return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, m, depth));
 }
 
-tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,
-                           enum wire_message m, int depth)
+tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
+                           struct str body, enum wire_message message, int depth)
 {
     struct damage d = {0};
-    if (body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, m, depth)))
+    if (body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, message, depth)))
         return TSR_OK;
     if (d.wrong == FINE)
-        damaged(&d, DEPTH, (const unsigned char *)body.p, m);
+        damaged(&d, DEPTH, (const unsigned char *)body.p, message);
     struct place at = PLACE_NONE;
     at.file = file;
     at.offset = (uint64_t)((const char *)d.at - start);
-    tsr__diag(s, wrongs[d.wrong].code, &at,
+    tsr__diag(session, wrongs[d.wrong].code, &at,
               "export the model again, or fetch a fresh copy of the file", "%s (in a %s)",
               wrongs[d.wrong].text, tsr__wire_message_name(d.message));
     return TSR_MALFORMED;
@@ -327,14 +329,14 @@ tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, s
 
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     struct str last = {0};
     bool found = false;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
-        last = f.bytes;
+        last = field.bytes;
         found = true;
     }
     if (present)
@@ -344,13 +346,13 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     bool found = false;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_VARINT)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_VARINT)
             continue;
-        *out = (int64_t)f.integer;
+        *out = (int64_t)field.integer;
         found = true;
     }
     return found;
@@ -370,50 +372,50 @@ static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     size_t n = 0;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number)
             continue;
-        if (f.type == WIRE_LEN) {
-            n = unpack(f.bytes, out, n, cap);
-        } else if (f.type == WIRE_VARINT) {
+        if (field.type == WIRE_LEN) {
+            n = unpack(field.bytes, out, n, cap);
+        } else if (field.type == WIRE_VARINT) {
             if (n < cap)
-                out[n] = (int64_t)f.integer;
+                out[n] = (int64_t)field.integer;
             n++;
         }
     }
     return n;
 }
 
-struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, bool *present)
+struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     struct str only = {0};
     size_t count = 0, total = 0;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
-        only = f.bytes;
-        total += f.bytes.n;
+        only = field.bytes;
+        total += field.bytes.n;
         count++;
     }
     if (present)
         *present = count > 0;
     if (count < 2)
         return only;
-    char *joined = arena_get(a, total + 1, 1);
+    char *joined = arena_get(arena, total + 1, 1);
     if (!joined)
         return (struct str){0};
     size_t at = 0;
-    c = wire_over(body);
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    cursor = wire_over(body);
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
-        memcpy(joined + at, f.bytes.p, f.bytes.n);
-        at += f.bytes.n;
+        memcpy(joined + at, field.bytes.p, field.bytes.n);
+        at += field.bytes.n;
     }
     return (struct str){joined, total};
 }

@@ -22,18 +22,18 @@ void tsr__rope_init(struct rope *r, struct arena *a)
 }
 
 // Makes span the end of the pieces; the open run is closed before.
-static void append(struct rope *r, const char *p, size_t n)
+static void append(struct rope *rope, const char *p, size_t n)
 {
-    struct str *last = r->pieces.n ? &r->pieces.at[r->pieces.n - 1] : NULL;
+    struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;
     if (last && last->p + last->n == p) {
         last->n += n;
     } else {
-        struct str *piece = vec_push(r->arena, &r->pieces);
+        struct str *piece = vec_push(rope->arena, &rope->pieces);
         if (!piece)
             return;
         *piece = (struct str){p, n};
     }
-    r->bytes += n;
+    rope->bytes += n;
 }
 
 // Makes the open run a piece; the messages that were begun in it have their length there.
@@ -47,18 +47,18 @@ static void close_run(struct rope *r)
         r->open.at[i].piece = r->pieces.n - 1;
 }
 
-static bool new_chunk(struct rope *r, size_t n)
+static bool new_chunk(struct rope *rope, size_t n)
 {
-    uint64_t bytes = rope_size(r);
+    uint64_t bytes = rope_size(rope);
     bytes = bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
     bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
     bytes = bytes > n ? bytes : n;
-    close_run(r);
-    char *chunk = tsr__arena_raw(r->arena, (size_t)bytes);
+    close_run(rope);
+    char *chunk = tsr__arena_raw(rope->arena, (size_t)bytes);
     if (!chunk)
         return false;
-    r->run = r->at = chunk;
-    r->end = chunk + bytes;
+    rope->run = rope->at = chunk;
+    rope->end = chunk + bytes;
     return true;
 }
 
@@ -111,19 +111,19 @@ void tsr__rope_float(struct rope *r, uint32_t number, float value)
     r->at = p;
 }
 
-void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value)
+void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
 {
     bool copy = value.n < VIEW_BYTES;
-    if (!room(r, TAG_MAX + VARINT_MAX + (copy ? value.n : 0)))
+    if (!room(rope, TAG_MAX + VARINT_MAX + (copy ? value.n : 0)))
         return;
-    char *p = varint_put(put_tag(r->at, number, WIRE_LEN), value.n);
+    char *p = varint_put(put_tag(rope->at, number, WIRE_LEN), value.n);
     if (copy && value.n) {
         memcpy(p, value.p, value.n);
         p += value.n;
     }
-    r->at = p;
+    rope->at = p;
     if (!copy)
-        tsr__rope_view(r, value);
+        tsr__rope_view(rope, value);
 }
 
 void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n)
@@ -146,63 +146,63 @@ void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t 
 
 // ---- nested messages ---------------------------------------------------------------------------
 
-size_t tsr__rope_begin(struct rope *r, uint32_t number)
+size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
-    size_t mark = r->open.n;
-    struct rope_mark *m = room(r, TAG_MAX + 1) ? vec_push(r->arena, &r->open) : NULL;
+    size_t mark = rope->open.n;
+    struct rope_mark *m = room(rope, TAG_MAX + 1) ? vec_push(rope->arena, &rope->open) : NULL;
     if (!m)
         return mark;
-    char *slot = put_tag(r->at, number, WIRE_LEN);
+    char *slot = put_tag(rope->at, number, WIRE_LEN);
     *slot = 0;
-    r->at = slot + 1;
-    *m = (struct rope_mark){SIZE_MAX, slot, rope_size(r)};
+    rope->at = slot + 1;
+    *m = (struct rope_mark){SIZE_MAX, slot, rope_size(rope)};
     return mark;
 }
 
 // Puts the length between the piece that ends before the slot and the rest, which becomes its own piece.
-static void insert_length(struct rope *r, const struct rope_mark *m, uint64_t length)
+static void insert_length(struct rope *rope, const struct rope_mark *mark, uint64_t length)
 {
-    char *start = arena_get(r->arena, VARINT_MAX, 1);
-    struct str *spare = start ? vec_push(r->arena, &r->pieces) : NULL;
-    spare = spare ? vec_push(r->arena, &r->pieces) : NULL;
+    char *start = arena_get(rope->arena, VARINT_MAX, 1);
+    struct str *spare = start ? vec_push(rope->arena, &rope->pieces) : NULL;
+    spare = spare ? vec_push(rope->arena, &rope->pieces) : NULL;
     if (!spare)
         return;
-    struct str *head = &r->pieces.at[m->piece];
-    struct str rest = {m->slot + 1, (size_t)(head->p + head->n - (m->slot + 1))};
-    size_t behind = r->pieces.n - 2 - (m->piece + 1);
+    struct str *head = &rope->pieces.at[mark->piece];
+    struct str rest = {mark->slot + 1, (size_t)(head->p + head->n - (mark->slot + 1))};
+    size_t behind = rope->pieces.n - 2 - (mark->piece + 1);
     size_t gap = rest.n ? 2 : 1;
     memmove(head + 1 + gap, head + 1, behind * sizeof *head);
-    head->n = (size_t)(m->slot - head->p);
+    head->n = (size_t)(mark->slot - head->p);
     head[1] = (struct str){start, (size_t)(varint_put(start, length) - start)};
     if (rest.n)
         head[2] = rest;
     else
-        r->pieces.n--;
-    r->bytes += head[1].n - 1;
+        rope->pieces.n--;
+    rope->bytes += head[1].n - 1;
 }
 
-void tsr__rope_end(struct rope *r, size_t mark)
+void tsr__rope_end(struct rope *rope, size_t mark)
 {
-    if (r->arena->failed || mark >= r->open.n)
+    if (rope->arena->failed || mark >= rope->open.n)
         return;
-    const struct rope_mark *m = &r->open.at[mark];
-    uint64_t length = rope_size(r) - m->bytes;
+    const struct rope_mark *m = &rope->open.at[mark];
+    uint64_t length = rope_size(rope) - m->bytes;
     size_t extra = varint_size(length) - 1;
     if (extra == 0) {
         *m->slot = (char)length;
     } else {
-        if (m->piece == SIZE_MAX && (size_t)(r->end - r->at) < extra)
-            close_run(r);
+        if (m->piece == SIZE_MAX && (size_t)(rope->end - rope->at) < extra)
+            close_run(rope);
         if (m->piece == SIZE_MAX) {
             memmove(m->slot + 1 + extra, m->slot + 1, (size_t)length);
             varint_put(m->slot, length);
-            r->at += extra;
+            rope->at += extra;
         } else {
-            close_run(r);
-            insert_length(r, m, length);
+            close_run(rope);
+            insert_length(rope, m, length);
         }
     }
-    r->open.n = mark;
+    rope->open.n = mark;
 }
 
 // ---- rewriting ---------------------------------------------------------------------------------
@@ -265,85 +265,85 @@ static void keep(struct rewrite *w, struct str span)
     w->same = span;
 }
 
-// Writes the parts of l before `end` that are not written yet.
-static void write_until(struct rewrite *w, struct lane *l, uint32_t end)
+// Writes the parts of the lane before `end` that are not written yet.
+static void write_until(struct rewrite *rewrite, struct lane *lane, uint32_t end)
 {
-    while (l->next < end) {
-        const struct wire_part *part = part_at(w, l, l->next++);
-        if (is_kept(w, part)) {
-            keep(w, part->span);
+    while (lane->next < end) {
+        const struct wire_part *part = part_at(rewrite, lane, lane->next++);
+        if (is_kept(rewrite, part)) {
+            keep(rewrite, part->span);
             continue;
         }
-        write_same(w);
+        write_same(rewrite);
         if (part->emit)
-            part->emit(w->rope, part->data);
+            part->emit(rewrite->rope, part->data);
         else if (part->text)
-            tsr__rope_bytes(w->rope, part->number, part->span);
+            tsr__rope_bytes(rewrite->rope, part->number, part->span);
         else
-            tsr__rope_view(w->rope, part->span);
+            tsr__rope_view(rewrite->rope, part->span);
     }
 }
 
 // Sorts the parts into lanes and finds the lanes whose kept parts are out of order.
-static void sort_parts(struct rewrite *w, size_t n_parts)
+static void sort_parts(struct rewrite *rewrite, size_t n_parts)
 {
     for (size_t i = 0; i < n_parts; i++)
-        w->lanes[w->parts[i].number].n++;
+        rewrite->lanes[rewrite->parts[i].number].n++;
     uint32_t first = 0;
-    for (uint32_t bits = w->managed; bits; bits &= bits - 1) {
-        struct lane *l = &w->lanes[__builtin_ctz(bits)];
-        l->first = first;
-        first += l->n;
-        l->n = 0;
+    for (uint32_t bits = rewrite->managed; bits; bits &= bits - 1) {
+        struct lane *lane = &rewrite->lanes[__builtin_ctz(bits)];
+        lane->first = first;
+        first += lane->n;
+        lane->n = 0;
     }
     for (size_t i = 0; i < n_parts; i++) {
-        struct lane *l = &w->lanes[w->parts[i].number];
-        w->order[l->first + l->n++] = (uint32_t)i;
+        struct lane *lane = &rewrite->lanes[rewrite->parts[i].number];
+        rewrite->order[lane->first + lane->n++] = (uint32_t)i;
     }
-    for (uint32_t bits = w->managed; bits; bits &= bits - 1) {
-        struct lane *l = &w->lanes[__builtin_ctz(bits)];
+    for (uint32_t bits = rewrite->managed; bits; bits &= bits - 1) {
+        struct lane *lane = &rewrite->lanes[__builtin_ctz(bits)];
         const char *before = NULL;
-        for (uint32_t k = 0; k < l->n; k++) {
-            const struct wire_part *part = part_at(w, l, k);
-            if (!is_kept(w, part))
+        for (uint32_t k = 0; k < lane->n; k++) {
+            const struct wire_part *part = part_at(rewrite, lane, k);
+            if (!is_kept(rewrite, part))
                 continue;
-            l->moved |= before && part->span.p <= before;
+            lane->moved |= before && part->span.p <= before;
             before = part->span.p;
         }
     }
 }
 
-static void count_members(struct rewrite *w)
+static void count_members(struct rewrite *rewrite)
 {
-    struct wire_cursor c = wire_over(w->origin);
-    struct wire_field f;
-    w->absent = w->managed;
-    while (tsr__wire_next(&c, &f)) {
-        struct lane *l = lane_of(w, f.number);
-        if (!l)
+    struct wire_cursor cursor = wire_over(rewrite->origin);
+    struct wire_field field;
+    rewrite->absent = rewrite->managed;
+    while (tsr__wire_next(&cursor, &field)) {
+        struct lane *lane = lane_of(rewrite, field.number);
+        if (!lane)
             continue;
-        l->left++;
-        w->absent &= ~((uint32_t)1 << f.number);
+        lane->left++;
+        rewrite->absent &= ~((uint32_t)1 << field.number);
     }
 }
 
 // A member of a managed number, as it stands in origin.
-static void rewrite_member(struct rewrite *w, struct lane *l, struct str whole)
+static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct str whole)
 {
-    l->left--;
-    if (l->moved || l->left == 0) {
-        write_until(w, l, l->n);
+    lane->left--;
+    if (lane->moved || lane->left == 0) {
+        write_until(rewrite, lane, lane->n);
         return;
     }
-    if (l->kept < l->next)
-        l->kept = l->next;
-    while (l->kept < l->n && !is_kept(w, part_at(w, l, l->kept)))
-        l->kept++;
-    if (l->kept < l->n && part_at(w, l, l->kept)->span.p == whole.p)
-        write_until(w, l, l->kept + 1);
-    else if (l->next < l->kept)
-        write_until(w, l,
-                    l->next + 1); // gone from here, and something new waits: it takes the place
+    if (lane->kept < lane->next)
+        lane->kept = lane->next;
+    while (lane->kept < lane->n && !is_kept(rewrite, part_at(rewrite, lane, lane->kept)))
+        lane->kept++;
+    if (lane->kept < lane->n && part_at(rewrite, lane, lane->kept)->span.p == whole.p)
+        write_until(rewrite, lane, lane->kept + 1);
+    else if (lane->next < lane->kept)
+        write_until(rewrite, lane,
+                    lane->next + 1); // gone from here, and something new waits: it takes the place
 }
 
 // Writes the numbers below `below` that origin has no member of.
@@ -356,36 +356,37 @@ static void write_absent(struct rewrite *w, uint32_t below)
     }
 }
 
-void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
-                       const struct wire_part *parts, size_t n_parts)
+void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
+                       size_t n_managed, const struct wire_part *parts, size_t n_parts)
 {
-    struct rewrite w; // not initialised as a whole: this runs once for each changed node
-    w.rope = r;
-    w.origin = origin;
-    w.parts = parts;
-    w.managed = 0;
-    w.same = (struct str){"", 0};
-    w.order = n_parts <= FEW_PARTS ? w.few : ARENA_ARRAY(r->arena, uint32_t, n_parts);
-    if (!w.order)
+    struct rewrite rewrite; // not initialised as a whole: this runs once for each changed node
+    rewrite.rope = rope;
+    rewrite.origin = origin;
+    rewrite.parts = parts;
+    rewrite.managed = 0;
+    rewrite.same = (struct str){"", 0};
+    rewrite.order =
+        n_parts <= FEW_PARTS ? rewrite.few : ARENA_ARRAY(rope->arena, uint32_t, n_parts);
+    if (!rewrite.order)
         return;
     for (size_t i = 0; i < n_managed; i++) {
-        w.managed |= (uint32_t)1 << managed[i];
-        w.lanes[managed[i]] = (struct lane){0};
+        rewrite.managed |= (uint32_t)1 << managed[i];
+        rewrite.lanes[managed[i]] = (struct lane){0};
     }
-    sort_parts(&w, n_parts);
-    count_members(&w);
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        write_absent(&w, f.number);
-        struct lane *l = lane_of(&w, f.number);
-        if (l)
-            rewrite_member(&w, l, f.whole);
+    sort_parts(&rewrite, n_parts);
+    count_members(&rewrite);
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        write_absent(&rewrite, field.number);
+        struct lane *lane = lane_of(&rewrite, field.number);
+        if (lane)
+            rewrite_member(&rewrite, lane, field.whole);
         else
-            keep(&w, f.whole);
+            keep(&rewrite, field.whole);
     }
-    write_absent(&w, UINT32_MAX);
-    write_same(&w);
+    write_absent(&rewrite, UINT32_MAX);
+    write_same(&rewrite);
 }
 
 // ---- exchanging texts --------------------------------------------------------------------------
@@ -415,35 +416,36 @@ static inline char *put_bytes(char *p, const char *from, size_t n)
     return p + n;
 }
 
-void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
-                      const struct wire_splice *s, size_t n)
+void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
+                      const struct wire_splice *splice, size_t n)
 {
     uint64_t length = origin.n;
     for (size_t i = 0; i < n; i++)
-        length += head_size(s[i].number, s[i].text.n) + s[i].text.n - s[i].old.n;
+        length +=
+            head_size(splice[i].number, splice[i].text.n) + splice[i].text.n - splice[i].old.n;
     if (length >= SPLICE_BYTES) { // rare, and too much to copy
-        size_t mark = tsr__rope_begin(r, number);
+        size_t mark = tsr__rope_begin(rope, number);
         for (size_t i = 0; i <= n; i++) {
-            const char *from = i ? s[i - 1].old.p + s[i - 1].old.n : origin.p;
-            const char *to = i < n ? s[i].old.p : origin.p + origin.n;
-            tsr__rope_view(r, (struct str){from, (size_t)(to - from)});
+            const char *from = i ? splice[i - 1].old.p + splice[i - 1].old.n : origin.p;
+            const char *to = i < n ? splice[i].old.p : origin.p + origin.n;
+            tsr__rope_view(rope, (struct str){from, (size_t)(to - from)});
             if (i < n)
-                tsr__rope_bytes(r, s[i].number, s[i].text);
+                tsr__rope_bytes(rope, splice[i].number, splice[i].text);
         }
-        tsr__rope_end(r, mark);
+        tsr__rope_end(rope, mark);
         return;
     }
-    if (!room(r, TAG_MAX + VARINT_MAX + (size_t)length))
+    if (!room(rope, TAG_MAX + VARINT_MAX + (size_t)length))
         return;
-    char *p = varint_put(put_tag(r->at, number, WIRE_LEN), length);
+    char *p = varint_put(put_tag(rope->at, number, WIRE_LEN), length);
     const char *from = origin.p;
     for (size_t i = 0; i < n; i++) {
-        p = put_bytes(p, from, (size_t)(s[i].old.p - from));
-        p = put_head(p, s[i].number, s[i].text.n);
-        p = put_bytes(p, s[i].text.p, s[i].text.n);
-        from = s[i].old.p + s[i].old.n;
+        p = put_bytes(p, from, (size_t)(splice[i].old.p - from));
+        p = put_head(p, splice[i].number, splice[i].text.n);
+        p = put_bytes(p, splice[i].text.p, splice[i].text.n);
+        from = splice[i].old.p + splice[i].old.n;
     }
-    r->at = put_bytes(p, from, (size_t)(origin.p + origin.n - from));
+    rope->at = put_bytes(p, from, (size_t)(origin.p + origin.n - from));
 }
 
 // ---- giving out --------------------------------------------------------------------------------
@@ -453,17 +455,17 @@ static struct str last_run(const struct rope *r)
     return (struct str){r->run, (size_t)(r->at - r->run)};
 }
 
-void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd)
+void tsr__rope_write(const struct rope *rope, struct outfile *o, struct str map, int fd)
 {
-    for (size_t i = 0; i < r->pieces.n; i++) {
-        struct str piece = r->pieces.at[i];
+    for (size_t i = 0; i < rope->pieces.n; i++) {
+        struct str piece = rope->pieces.at[i];
         uintptr_t offset = (uintptr_t)piece.p - (uintptr_t)map.p;
         if (fd >= 0 && piece.n >= COPY_BYTES && offset < map.n && piece.n <= map.n - offset)
             tsr__out_copy(o, fd, offset, piece.n);
         else
             tsr__out_write(o, piece.p, piece.n);
     }
-    struct str run = last_run(r);
+    struct str run = last_run(rope);
     if (run.n)
         tsr__out_write(o, run.p, run.n);
 }
@@ -479,19 +481,19 @@ void tsr__rope_read(const struct rope *r, char *out)
         memcpy(out, run.p, run.n);
 }
 
-struct str tsr__rope_flat(const struct rope *r, struct arena *a)
+struct str tsr__rope_flat(const struct rope *rope, struct arena *arena)
 {
-    struct str run = last_run(r);
-    if (r->arena->failed)
+    struct str run = last_run(rope);
+    if (rope->arena->failed)
         return (struct str){0};
-    if (r->pieces.n == 0)
+    if (rope->pieces.n == 0)
         return run;
-    if (r->pieces.n == 1 && run.n == 0)
-        return r->pieces.at[0];
-    size_t n = (size_t)rope_size(r);
-    char *p = arena_get(a, n + 1, 1);
+    if (rope->pieces.n == 1 && run.n == 0)
+        return rope->pieces.at[0];
+    size_t n = (size_t)rope_size(rope);
+    char *p = arena_get(arena, n + 1, 1);
     if (!p)
         return (struct str){0};
-    tsr__rope_read(r, p);
+    tsr__rope_read(rope, p);
     return (struct str){p, n};
 }
