@@ -19,51 +19,51 @@ struct walk {
 };
 
 // Moves n neighbouring units.
-static inline void move(struct walk *w, const char *src, char *dst, int64_t n)
+static inline void move(struct walk *walk, const char *src, char *dst, int64_t n)
 {
-    size_t bytes = (size_t)n * w->unit;
-    if (w->pack)
-        dst = w->message;
-    else if (w->unpack)
-        src = w->message;
+    size_t bytes = (size_t)n * walk->unit;
+    if (walk->pack)
+        dst = walk->message;
+    else if (walk->unpack)
+        src = walk->message;
     memcpy(dst, src, bytes);
-    if (w->message)
-        w->message += bytes;
-    w->units += n;
+    if (walk->message)
+        walk->message += bytes;
+    walk->units += n;
 }
 
 static void walk(struct walk *w, int d, const char *src, char *dst);
 
-static void walk_run(struct walk *w, int d, const char *src, char *dst, int64_t n)
+static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
-    if (d == w->rank - 1) {
+    if (dim == w->rank - 1) {
         move(w, src, dst, n);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
-        walk(w, d + 1, src, dst);
-        src += w->from_step[d];
-        dst += w->to_step[d];
+        walk(w, dim + 1, src, dst);
+        src += w->from_step[dim];
+        dst += w->to_step[dim];
     }
 }
 
-// Merges the two ascending interval lists of dimension d; before_* are the elements already passed,
+// Merges the two ascending interval lists of dimension dim; before_* are the elements already passed,
 // which is where the next interval is stored.
-static void walk(struct walk *w, int d, const char *src, char *dst)
+static void walk(struct walk *w, int dim, const char *src, char *dst)
 {
-    if (d == w->rank) {
+    if (dim == w->rank) {
         move(w, src, dst, 1);
         return;
     }
-    const struct tile_interval *x = w->from->dims[d].at, *x_end = x + w->from->dims[d].n;
-    const struct tile_interval *y = w->to->dims[d].at, *y_end = y + w->to->dims[d].n;
+    const struct tile_interval *x = w->from->dims[dim].at, *x_end = x + w->from->dims[dim].n;
+    const struct tile_interval *y = w->to->dims[dim].at, *y_end = y + w->to->dims[dim].n;
     int64_t before_x = 0, before_y = 0;
     while (x < x_end && y < y_end) {
         int64_t start = x->start > y->start ? x->start : y->start;
         int64_t stop = x->stop < y->stop ? x->stop : y->stop;
         if (start < stop)
-            walk_run(w, d, src + (size_t)(before_x + start - x->start) * w->from_step[d],
-                     dst + (size_t)(before_y + start - y->start) * w->to_step[d], stop - start);
+            walk_run(w, dim, src + (size_t)(before_x + start - x->start) * w->from_step[dim],
+                     dst + (size_t)(before_y + start - y->start) * w->to_step[dim], stop - start);
         bool x_done = x->stop <= y->stop, y_done = y->stop <= x->stop;
         if (x_done) {
             before_x += x->stop - x->start;
@@ -95,11 +95,12 @@ static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_
     if (w->unit == 0)
         return 0; // a dimension without elements
     size_t from = w->unit, to = w->unit;
-    for (int d = w->rank - 1; d >= 0; d--) {
-        w->from_step[d] = w->unpack ? 0 : from; // the packed side is not addressed, it just goes on
-        w->to_step[d] = w->pack ? 0 : to;
-        from *= (size_t)w->from->dims[d].size;
-        to *= (size_t)w->to->dims[d].size;
+    for (int dim = w->rank - 1; dim >= 0; dim--) {
+        w->from_step[dim] =
+            w->unpack ? 0 : from; // the packed side is not addressed, it just goes on
+        w->to_step[dim] = w->pack ? 0 : to;
+        from *= (size_t)w->from->dims[dim].size;
+        to *= (size_t)w->to->dims[dim].size;
     }
     walk(w, 0, src, dst);
     return w->units * per_unit;

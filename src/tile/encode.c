@@ -18,31 +18,31 @@ static void put(struct sink *s, int64_t v)
     s->n++;
 }
 
-size_t tsr__layout_encode(const struct tile_layout *l, int64_t *out, size_t cap)
+size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
-    struct sink s = {out, 0, out ? cap : 0};
-    put(&s, l->rank);
-    for (int d = 0; d < l->rank; d++) {
-        put(&s, l->dims[d].n);
-        for (int f = 0; f < l->dims[d].n; f++) {
-            put(&s, l->dims[d].factors[f].size);
-            put(&s, l->dims[d].factors[f].cuts);
+    struct sink sink = {out, 0, out ? cap : 0};
+    put(&sink, layout->rank);
+    for (int dim = 0; dim < layout->rank; dim++) {
+        put(&sink, layout->dims[dim].n);
+        for (int factor = 0; factor < layout->dims[dim].n; factor++) {
+            put(&sink, layout->dims[dim].factors[factor].size);
+            put(&sink, layout->dims[dim].factors[factor].cuts);
         }
     }
-    put(&s, l->n_loops);
-    for (int i = 0; i < l->n_loops; i++) {
-        put(&s, l->loops[i].dim);
-        put(&s, l->loops[i].factor);
+    put(&sink, layout->n_loops);
+    for (int i = 0; i < layout->n_loops; i++) {
+        put(&sink, layout->loops[i].dim);
+        put(&sink, layout->loops[i].factor);
     }
-    put(&s, l->n_shards);
-    for (int64_t k = 0; k < l->n_shards; k++) {
+    put(&sink, layout->n_shards);
+    for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
-        size_t n = tsr__layout_owners(l, k, &owners);
-        put(&s, (int64_t)n);
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        put(&sink, (int64_t)n);
         for (size_t i = 0; i < n; i++)
-            put(&s, owners[i]);
+            put(&sink, owners[i]);
     }
-    return s.n;
+    return sink.n;
 }
 
 struct source {
@@ -58,83 +58,84 @@ static bool take(struct source *s, int64_t least, int64_t most, int64_t *out)
     return true;
 }
 
-static bool take_dim(struct arena *a, struct source *s, struct tile_dim *d)
+static bool take_dim(struct arena *arena, struct source *source, struct tile_dim *dim)
 {
     int64_t n;
     int open = 0;
-    if (!take(s, 0, TILE_MAX_FACTORS, &n))
+    if (!take(source, 0, TILE_MAX_FACTORS, &n))
         return false;
-    d->n = (int)n;
-    d->factors = ARENA_ARRAY(a, struct tile_factor, (size_t)n + 1);
-    if (!d->factors)
+    dim->n = (int)n;
+    dim->factors = ARENA_ARRAY(arena, struct tile_factor, (size_t)n + 1);
+    if (!dim->factors)
         return false;
-    for (int f = 0; f < d->n; f++) {
-        if (!take(s, 0, INT64_MAX, &d->factors[f].size) ||
-            !take(s, 1, TILE_MAX_SHARDS, &d->factors[f].cuts))
+    for (int factor = 0; factor < dim->n; factor++) {
+        if (!take(source, 0, INT64_MAX, &dim->factors[factor].size) ||
+            !take(source, 1, TILE_MAX_SHARDS, &dim->factors[factor].cuts))
             return false;
-        open += d->factors[f].size == 0;
+        open += dim->factors[factor].size == 0;
     }
     return open <= 1;
 }
 
 // The loops must be the cut factors, each once, in any order.
-static bool take_loops(struct source *s, struct tile_layout *l)
+static bool take_loops(struct source *source, struct tile_layout *layout)
 {
     int64_t n;
-    if (!take(s, l->n_loops, l->n_loops, &n))
+    if (!take(source, layout->n_loops, layout->n_loops, &n))
         return false;
-    for (int i = 0; i < l->n_loops; i++) {
+    for (int i = 0; i < layout->n_loops; i++) {
         int64_t dim, factor;
-        if (!take(s, 0, l->rank - 1, &dim) || !take(s, 0, l->dims[dim].n - 1, &factor) ||
-            l->dims[dim].factors[factor].cuts == 1)
+        if (!take(source, 0, layout->rank - 1, &dim) ||
+            !take(source, 0, layout->dims[dim].n - 1, &factor) ||
+            layout->dims[dim].factors[factor].cuts == 1)
             return false;
-        l->loops[i] = (struct tile_loop){(int)dim, (int)factor};
+        layout->loops[i] = (struct tile_loop){(int)dim, (int)factor};
         for (int j = 0; j < i; j++)
-            if (l->loops[j].dim == dim && l->loops[j].factor == factor)
+            if (layout->loops[j].dim == dim && layout->loops[j].factor == factor)
                 return false;
     }
     return true;
 }
 
-static bool take_owners(struct arena *a, struct source *s, struct tile_layout *l)
+static bool take_owners(struct arena *arena, struct source *source, struct tile_layout *layout)
 {
     int64_t n_shards, kept = 0;
-    if (!take(s, l->n_shards, l->n_shards, &n_shards))
+    if (!take(source, layout->n_shards, layout->n_shards, &n_shards))
         return false;
-    l->owners = ARENA_ARRAY(a, int64_t, s->n - s->at + 1);
-    if (!l->owners)
+    layout->owners = ARENA_ARRAY(arena, int64_t, source->n - source->at + 1);
+    if (!layout->owners)
         return false;
     for (int64_t k = 0; k < n_shards; k++) {
         int64_t n, last = -1;
-        if (!take(s, 0, (int64_t)(s->n - s->at), &n))
+        if (!take(source, 0, (int64_t)(source->n - source->at), &n))
             return false;
-        l->first[k] = kept;
+        layout->first[k] = kept;
         for (int64_t i = 0; i < n; i++, kept++) {
-            if (last == INT64_MAX || !take(s, last + 1, INT64_MAX, &last))
+            if (last == INT64_MAX || !take(source, last + 1, INT64_MAX, &last))
                 return false;
-            l->owners[kept] = last;
+            layout->owners[kept] = last;
         }
     }
-    l->first[n_shards] = kept;
+    layout->first[n_shards] = kept;
     return true;
 }
 
-struct tile_layout *tsr__layout_decode(struct arena *a, const int64_t *v, size_t n)
+struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n)
 {
     struct source s = {v, n, 0};
     struct tile_dim dims[TILE_MAX_RANK];
     int64_t rank, shards = 1;
     if (!take(&s, 0, TILE_MAX_RANK, &rank))
         return NULL;
-    for (int d = 0; d < rank; d++) {
-        if (!take_dim(a, &s, &dims[d]))
+    for (int dim = 0; dim < rank; dim++) {
+        if (!take_dim(arena, &s, &dims[dim]))
             return NULL;
-        for (int f = 0; f < dims[d].n; f++)
-            if (!mul_ok(shards, dims[d].factors[f].cuts, &shards) || shards > (int64_t)n)
+        for (int factor = 0; factor < dims[dim].n; factor++)
+            if (!mul_ok(shards, dims[dim].factors[factor].cuts, &shards) || shards > (int64_t)n)
                 return NULL; // each shard has at least its count in the list
     }
-    struct tile_layout *l = tsr__layout_cut(a, (int)rank, dims);
-    if (!l || !take_loops(&s, l) || !take_owners(a, &s, l) || s.at != s.n)
+    struct tile_layout *layout = tsr__layout_cut(arena, (int)rank, dims);
+    if (!layout || !take_loops(&s, layout) || !take_owners(arena, &s, layout) || s.at != s.n)
         return NULL;
-    return l;
+    return layout;
 }

@@ -8,59 +8,59 @@
 
 #include <stdlib.h>
 
-static struct tile_layout *layout_alloc(struct arena *a, int rank, int n_loops, int64_t n_shards,
-                                        size_t n_owners)
+static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loops,
+                                        int64_t n_shards, size_t n_owners)
 {
-    struct tile_layout *l = ARENA_NEW(a, struct tile_layout);
-    if (!l)
+    struct tile_layout *layout = ARENA_NEW(arena, struct tile_layout);
+    if (!layout)
         return NULL;
-    l->rank = rank;
-    l->n_loops = n_loops;
-    l->n_shards = n_shards;
-    l->dims = ARENA_ARRAY(a, struct tile_dim, (size_t)rank + 1);
-    l->loops = ARENA_ARRAY(a, struct tile_loop, (size_t)n_loops + 1);
-    l->first = ARENA_ARRAY(a, int64_t, (size_t)n_shards + 1);
-    l->owners = ARENA_ARRAY(a, int64_t, n_owners + 1);
-    return a->failed ? NULL : l;
+    layout->rank = rank;
+    layout->n_loops = n_loops;
+    layout->n_shards = n_shards;
+    layout->dims = ARENA_ARRAY(arena, struct tile_dim, (size_t)rank + 1);
+    layout->loops = ARENA_ARRAY(arena, struct tile_loop, (size_t)n_loops + 1);
+    layout->first = ARENA_ARRAY(arena, int64_t, (size_t)n_shards + 1);
+    layout->owners = ARENA_ARRAY(arena, int64_t, n_owners + 1);
+    return arena->failed ? NULL : layout;
 }
 
-static bool dims_copy(struct arena *a, struct tile_layout *l, const struct tile_dim *dims)
+static bool dims_copy(struct arena *arena, struct tile_layout *layout, const struct tile_dim *dims)
 {
-    for (int d = 0; d < l->rank; d++) {
-        size_t n = (size_t)dims[d].n;
-        l->dims[d].n = dims[d].n;
-        l->dims[d].factors = ARENA_ARRAY(a, struct tile_factor, n + 1);
-        if (!l->dims[d].factors)
+    for (int dim = 0; dim < layout->rank; dim++) {
+        size_t n = (size_t)dims[dim].n;
+        layout->dims[dim].n = dims[dim].n;
+        layout->dims[dim].factors = ARENA_ARRAY(arena, struct tile_factor, n + 1);
+        if (!layout->dims[dim].factors)
             return false;
         if (n)
-            memcpy(l->dims[d].factors, dims[d].factors, n * sizeof(struct tile_factor));
+            memcpy(layout->dims[dim].factors, dims[dim].factors, n * sizeof(struct tile_factor));
     }
     return true;
 }
 
-struct tile_layout *tsr__layout_cut(struct arena *a, int rank, const struct tile_dim *dims)
+struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims)
 {
     int n_loops = 0;
     int64_t n_shards = 1;
     if (rank < 0 || rank > TILE_MAX_RANK)
         return NULL;
-    for (int d = 0; d < rank; d++)
-        for (int f = 0; f < dims[d].n; f++) {
-            int64_t cuts = dims[d].factors[f].cuts;
+    for (int dim = 0; dim < rank; dim++)
+        for (int factor = 0; factor < dims[dim].n; factor++) {
+            int64_t cuts = dims[dim].factors[factor].cuts;
             if (cuts < 1 || cuts > TILE_MAX_SHARDS / n_shards)
                 return NULL;
             n_shards *= cuts;
             n_loops += cuts > 1;
         }
-    struct tile_layout *l = layout_alloc(a, rank, n_loops, n_shards, 0);
-    if (!l || !dims_copy(a, l, dims))
+    struct tile_layout *layout = layout_alloc(arena, rank, n_loops, n_shards, 0);
+    if (!layout || !dims_copy(arena, layout, dims))
         return NULL;
     int at = 0;
-    for (int d = 0; d < rank; d++)
-        for (int f = 0; f < dims[d].n; f++)
-            if (dims[d].factors[f].cuts > 1)
-                l->loops[at++] = (struct tile_loop){d, f};
-    return l;
+    for (int dim = 0; dim < rank; dim++)
+        for (int factor = 0; factor < dims[dim].n; factor++)
+            if (dims[dim].factors[factor].cuts > 1)
+                layout->loops[at++] = (struct tile_loop){dim, factor};
+    return layout;
 }
 
 static int owner_order(const void *a, const void *b)
@@ -71,9 +71,10 @@ static int owner_order(const void *a, const void *b)
     return (x->device > y->device) - (x->device < y->device);
 }
 
-bool tsr__layout_own(struct arena *a, struct tile_layout *l, struct tile_owner *pairs, size_t n)
+bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
+                     size_t n)
 {
-    int64_t *owners = ARENA_ARRAY(a, int64_t, n + 1);
+    int64_t *owners = ARENA_ARRAY(arena, int64_t, n + 1);
     if (!owners)
         return false;
     bool sorted = true;
@@ -83,14 +84,14 @@ bool tsr__layout_own(struct arena *a, struct tile_layout *l, struct tile_owner *
         qsort(pairs, n, sizeof(*pairs), owner_order);
     size_t at = 0;
     int64_t kept = 0;
-    for (int64_t k = 0; k < l->n_shards; k++) {
-        l->first[k] = kept;
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        layout->first[k] = kept;
         for (; at < n && pairs[at].shard <= k; at++)
             if (at == 0 || owner_order(&pairs[at - 1], &pairs[at]) != 0)
                 owners[kept++] = pairs[at].device;
     }
-    l->first[l->n_shards] = kept;
-    l->owners = owners;
+    layout->first[layout->n_shards] = kept;
+    layout->owners = owners;
     return true;
 }
 
@@ -164,23 +165,23 @@ static int64_t same_shard(const struct tile_layout *a, const struct tile_layout 
     return at;
 }
 
-struct tile_layout *tsr__layout_ordered(struct arena *a, const struct tile_layout *l)
+struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
-    struct tile_layout *o = tsr__layout_cut(a, l->rank, l->dims);
-    size_t n = (size_t)l->first[l->n_shards];
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+    struct tile_layout *o = tsr__layout_cut(arena, layout->rank, layout->dims);
+    size_t n = (size_t)layout->first[layout->n_shards];
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
     if (!o || !pairs)
         return NULL;
     int in_l[TILE_MAX_LOOPS] = {0};
-    match_loops(l, o, in_l);
+    match_loops(layout, o, in_l);
     size_t at = 0;
     for (int64_t k = 0; k < o->n_shards; k++) {
         const int64_t *owners;
-        size_t count = tsr__layout_owners(l, same_shard(l, o, in_l, k), &owners);
+        size_t count = tsr__layout_owners(layout, same_shard(layout, o, in_l, k), &owners);
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return tsr__layout_own(a, o, pairs, n) ? o : NULL;
+    return tsr__layout_own(arena, o, pairs, n) ? o : NULL;
 }
 
 bool tsr__layout_is_whole(const struct tile_layout *l)
@@ -232,8 +233,8 @@ bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)
         return false;
-    for (int d = 0; d < a->rank; d++)
-        if (!dims_equal(&a->dims[d], &b->dims[d]))
+    for (int dim = 0; dim < a->rank; dim++)
+        if (!dims_equal(&a->dims[dim], &b->dims[dim]))
             return false;
     int in_a[TILE_MAX_LOOPS] = {0};
     match_loops(a, b, in_a);

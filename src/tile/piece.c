@@ -16,21 +16,21 @@ int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
 }
 
 // As tsr__dim_sizes, but a factor may be smaller than its cuts: some shards are empty then.
-static bool factor_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
+static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
     bool inner_cut = false;
-    for (int f = 0; f < d->n; f++) {
-        sizes[f] = d->factors[f].size;
-        inner_cut |= f > 0 && d->factors[f].cuts > 1;
-        if (sizes[f] == 0 && rest >= 0)
+    for (int factor = 0; factor < dim->n; factor++) {
+        sizes[factor] = dim->factors[factor].size;
+        inner_cut |= factor > 0 && dim->factors[factor].cuts > 1;
+        if (sizes[factor] == 0 && rest >= 0)
             return false;
-        if (sizes[f] == 0)
-            rest = f;
-        else if (!mul_ok(known, sizes[f], &known))
+        if (sizes[factor] == 0)
+            rest = factor;
+        else if (!mul_ok(known, sizes[factor], &known))
             return false;
     }
-    if (d->n == 0)
+    if (dim->n == 0)
         return size >= 0;
     int64_t unit = rest < 0 ? known / sizes[0] : known; // of the first factor
     bool short_last = !inner_cut && rest <= 0 && unit > 0 && size > 0;
@@ -62,84 +62,89 @@ struct digits {
     int64_t count;
 };
 
-static bool digits_of(const struct tile_dim *d, int64_t size, const int64_t *coords,
-                      struct digits *g)
+static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *coords,
+                      struct digits *digits)
 {
     int64_t sizes[TILE_MAX_FACTORS], unit = 1;
-    if (d->n > TILE_MAX_FACTORS || !factor_sizes(d, size, sizes))
+    if (dim->n > TILE_MAX_FACTORS || !factor_sizes(dim, size, sizes))
         return false;
-    g->run = -1;
-    g->count = 1;
-    for (int f = d->n - 1; f >= 0; f--) {
-        int64_t cuts = d->factors[f].cuts;
-        g->start[f] = tsr__tile_start(sizes[f], cuts, coords[f]);
-        g->stop[f] = tsr__tile_start(sizes[f], cuts, coords[f] + 1);
-        g->unit[f] = unit;
-        if (!mul_ok(unit, sizes[f], &unit))
+    digits->run = -1;
+    digits->count = 1;
+    for (int factor = dim->n - 1; factor >= 0; factor--) {
+        int64_t cuts = dim->factors[factor].cuts;
+        digits->start[factor] = tsr__tile_start(sizes[factor], cuts, coords[factor]);
+        digits->stop[factor] = tsr__tile_start(sizes[factor], cuts, coords[factor] + 1);
+        digits->unit[factor] = unit;
+        if (!mul_ok(unit, sizes[factor], &unit))
             return false;
-        if (g->run < 0 && (g->start[f] != 0 || g->stop[f] != sizes[f]))
-            g->run = f;
-        else if (g->run >= 0 && !mul_ok(g->count, g->stop[f] - g->start[f], &g->count))
+        if (digits->run < 0 &&
+            (digits->start[factor] != 0 || digits->stop[factor] != sizes[factor]))
+            digits->run = factor;
+        else if (digits->run >= 0 &&
+                 !mul_ok(digits->count, digits->stop[factor] - digits->start[factor],
+                         &digits->count))
             return false;
     }
     return true;
 }
 
-int64_t tsr__dim_intervals(const struct tile_dim *d, int64_t size, const int64_t *coords,
+int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap)
 {
-    struct digits g;
-    if (!digits_of(d, size, coords, &g))
+    struct digits digits;
+    if (!digits_of(dim, size, coords, &digits))
         return -1;
-    if (g.run < 0 && out && cap > 0)
+    if (digits.run < 0 && out && cap > 0)
         out[0] = (struct tile_interval){0, size};
-    if (g.run < 0 || !out)
-        return g.count;
+    if (digits.run < 0 || !out)
+        return digits.count;
     int64_t digit[TILE_MAX_FACTORS];
-    memcpy(digit, g.start, sizeof(digit));
-    for (int64_t i = 0; i < g.count && i < cap; i++) {
+    memcpy(digit, digits.start, sizeof(digit));
+    for (int64_t i = 0; i < digits.count && i < cap; i++) {
         int64_t base = 0;
-        for (int f = 0; f < g.run; f++)
-            base += digit[f] * g.unit[f];
-        out[i].start = base + g.start[g.run] * g.unit[g.run];
-        out[i].stop = base + g.stop[g.run] * g.unit[g.run];
+        for (int factor = 0; factor < digits.run; factor++)
+            base += digit[factor] * digits.unit[factor];
+        out[i].start = base + digits.start[digits.run] * digits.unit[digits.run];
+        out[i].stop = base + digits.stop[digits.run] * digits.unit[digits.run];
         if (out[i].stop > size)
             out[i].stop = size; // the short last unit
-        for (int f = g.run - 1; f >= 0 && ++digit[f] == g.stop[f]; f--)
-            digit[f] = g.start[f];
+        for (int factor = digits.run - 1; factor >= 0 && ++digit[factor] == digits.stop[factor];
+             factor--)
+            digit[factor] = digits.start[factor];
     }
-    return g.count;
+    return digits.count;
 }
 
-struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *l,
+struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {
     int64_t loop_coords[TILE_MAX_LOOPS];
-    struct tile_piece *p = ARENA_NEW(a, struct tile_piece);
-    if (!p || shard < 0 || shard >= l->n_shards)
+    struct tile_piece *piece = ARENA_NEW(arena, struct tile_piece);
+    if (!piece || shard < 0 || shard >= layout->n_shards)
         return NULL;
-    p->rank = l->rank;
-    p->dims = tsr__arena_array(a, (size_t)l->rank + 1, sizeof(*p->dims), _Alignof(int64_t));
-    if (!p->dims)
+    piece->rank = layout->rank;
+    piece->dims =
+        tsr__arena_array(arena, (size_t)layout->rank + 1, sizeof(*piece->dims), _Alignof(int64_t));
+    if (!piece->dims)
         return NULL;
-    tsr__layout_coords(l, shard, loop_coords);
-    for (int d = 0; d < l->rank; d++) {
+    tsr__layout_coords(layout, shard, loop_coords);
+    for (int dim = 0; dim < layout->rank; dim++) {
         int64_t coords[TILE_MAX_FACTORS] = {0};
-        for (int i = 0; i < l->n_loops; i++)
-            if (l->loops[i].dim == d)
-                coords[l->loops[i].factor] = loop_coords[i];
-        int64_t n = tsr__dim_intervals(&l->dims[d], shape[d], coords, NULL, 0);
+        for (int i = 0; i < layout->n_loops; i++)
+            if (layout->loops[i].dim == dim)
+                coords[layout->loops[i].factor] = loop_coords[i];
+        int64_t n = tsr__dim_intervals(&layout->dims[dim], shape[dim], coords, NULL, 0);
         if (n < 0 || n > TILE_MAX_INTERVALS)
             return NULL;
-        p->dims[d].n = n;
-        p->dims[d].at = ARENA_ARRAY(a, struct tile_interval, (size_t)n + 1);
-        if (!p->dims[d].at)
+        piece->dims[dim].n = n;
+        piece->dims[dim].at = ARENA_ARRAY(arena, struct tile_interval, (size_t)n + 1);
+        if (!piece->dims[dim].at)
             return NULL;
-        tsr__dim_intervals(&l->dims[d], shape[d], coords, p->dims[d].at, n);
+        tsr__dim_intervals(&layout->dims[dim], shape[dim], coords, piece->dims[dim].at, n);
         for (int64_t i = 0; i < n; i++)
-            p->dims[d].size += p->dims[d].at[i].stop - p->dims[d].at[i].start;
+            piece->dims[dim].size += piece->dims[dim].at[i].stop - piece->dims[dim].at[i].start;
     }
-    return p;
+    return piece;
 }
 
 int64_t tsr__piece_elements(const struct tile_piece *p)
