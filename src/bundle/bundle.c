@@ -21,14 +21,14 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-const struct manifest_file *tsr__manifest_find(const struct manifest *m, struct str name)
+const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
-    size_t low = 0, high = m->n_files;
+    size_t low = 0, high = manifest->n_files;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int order = tsr__str_cmp(str_of(m->files[middle].name), name);
+        int order = tsr__str_cmp(str_of(manifest->files[middle].name), name);
         if (order == 0)
-            return &m->files[middle];
+            return &manifest->files[middle];
         if (order < 0)
             low = middle + 1;
         else
@@ -44,22 +44,23 @@ struct str tsr__bundle_file_path(const struct bundle *b, struct arena *a, const 
     return tsr__arena_printf(a, "%s%s%s", b->path, slash, name);
 }
 
-tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path, struct bundle *out)
+tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
+                            struct bundle *out)
 {
-    struct bundle b = {.session = s, .path = tsr__arena_str(a, str_of(path)).p};
-    if (!b.path)
+    struct bundle bundle = {.session = session, .path = tsr__arena_str(arena, str_of(path)).p};
+    if (!bundle.path)
         return TSR_NOMEM;
-    tsr_status st = tsr__folder_open(s, path, &b.folder);
+    tsr_status st = tsr__folder_open(session, path, &bundle.folder);
     if (st != TSR_OK)
         return st;
-    struct str file = tsr__bundle_file_path(&b, a, MANIFEST_NAME), text;
-    st = file.p ? tsr__file_read(s, a, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
+    struct str file = tsr__bundle_file_path(&bundle, arena, MANIFEST_NAME), text;
+    st = file.p ? tsr__file_read(session, arena, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
     if (st == TSR_OK)
-        st = tsr__manifest_parse(s, a, file, text, &b.manifest);
+        st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
     if (st != TSR_OK)
-        tsr__folder_close(&b.folder);
+        tsr__folder_close(&bundle.folder);
     else
-        *out = b;
+        *out = bundle;
     return st;
 }
 
@@ -70,10 +71,10 @@ void tsr__bundle_close(struct bundle *b)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, const struct place *at,
-                            char out[65])
+static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
+                            const struct place *at, char out[65])
 {
-    char *buffer = tsr__alloc(b->session, READ_BYTES);
+    char *buffer = tsr__alloc(bundle->session, READ_BYTES);
     if (!buffer)
         return TSR_NOMEM;
     struct sha256 digest;
@@ -81,12 +82,13 @@ static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, cons
     tsr_status st = TSR_OK;
     for (uint64_t done = 0; done < bytes && st == TSR_OK;) {
         size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
-        ssize_t got = tsr__fault(b->session, FAULT_READ) ? (errno = EIO, -1)
-                                                         : pread(fd, buffer, want, (off_t)done);
+        ssize_t got = tsr__fault(bundle->session, FAULT_READ)
+                          ? (errno = EIO, -1)
+                          : pread(fd, buffer, want, (off_t)done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            tsr__diag(b->session, DIAG_io_read, at, NULL, "cannot read: %s",
+            tsr__diag(bundle->session, DIAG_io_read, at, NULL, "cannot read: %s",
                       got < 0 ? strerror(errno) : "it became shorter while it was read");
             st = TSR_IO;
             break;
@@ -95,68 +97,69 @@ static tsr_status digest_of(const struct bundle *b, int fd, uint64_t bytes, cons
         done += (uint64_t)got;
     }
     tsr__sha256_hex(&digest, out);
-    tsr__free(b->session, buffer, READ_BYTES);
+    tsr__free(bundle->session, buffer, READ_BYTES);
     return st;
 }
 
-static tsr_status check_open_file(const struct bundle *b, const struct manifest_file *f, int fd,
-                                  bool check_files, const struct place *at)
+static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
+                                  int fd, bool check_files, const struct place *at)
 {
     struct stat info;
-    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != f->bytes) {
-        tsr__diag(b->session, DIAG_partition_file_size, at,
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
+        tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the partition again, or make it again",
-                  "%s has %lld bytes; %llu were written", f->name, (long long)info.st_size,
-                  (unsigned long long)f->bytes);
+                  "%s has %lld bytes; %llu were written", file->name, (long long)info.st_size,
+                  (unsigned long long)file->bytes);
         return TSR_MALFORMED;
     }
-    if (!check_files && f->bytes > MANIFEST_SMALL_BYTES)
+    if (!check_files && file->bytes > MANIFEST_SMALL_BYTES)
         return TSR_OK;
     char digest[65];
-    tsr_status st = digest_of(b, fd, f->bytes, at, digest);
-    if (st == TSR_OK && strcmp(digest, f->sha256) != 0) {
-        tsr__diag(b->session, DIAG_partition_file_changed, at,
+    tsr_status st = digest_of(bundle, fd, file->bytes, at, digest);
+    if (st == TSR_OK && strcmp(digest, file->sha256) != 0) {
+        tsr__diag(bundle->session, DIAG_partition_file_changed, at,
                   "copy the partition again, or make it again",
                   "%s is not the file that was written: its SHA-256 differs from the manifest's",
-                  f->name);
+                  file->name);
         st = TSR_MALFORMED;
     }
     return st;
 }
 
-static tsr_status check_file(const struct bundle *b, const char *name, bool check_files)
+static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(name);
     int fd;
-    tsr_status st = tsr__folder_file(b->session, &b->folder, str_of(name), &at, &fd);
+    tsr_status st = tsr__folder_file(bundle->session, &bundle->folder, str_of(name), &at, &fd);
     if (st != TSR_OK)
         return st;
-    st = check_open_file(b, tsr__manifest_find(&b->manifest, str_of(name)), fd, check_files, &at);
+    st = check_open_file(bundle, tsr__manifest_find(&bundle->manifest, str_of(name)), fd,
+                         check_files, &at);
     close(fd);
     return st;
 }
 
-tsr_status tsr__bundle_verify(const struct bundle *b, const int64_t *ranks, size_t n_ranks,
+tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {
-    const struct manifest *m = &b->manifest;
-    size_t n = ranks ? n_ranks : (size_t)m->n_ranks;
+    const struct manifest *manifest = &bundle->manifest;
+    size_t n = ranks ? n_ranks : (size_t)manifest->n_ranks;
     tsr_status st = TSR_OK, got;
     bool common_seen = false;
     for (size_t i = 0; i < n; i++) {
         int64_t rank = ranks ? ranks[i] : (int64_t)i;
-        if (rank < 0 || rank >= m->n_ranks)
+        if (rank < 0 || rank >= manifest->n_ranks)
             return TSR_USAGE; // the caller has said how many ranks there are
-        const struct manifest_device *d = &m->devices[rank];
-        got = check_file(b, d->file, check_files);
+        const struct manifest_device *device = &manifest->devices[rank];
+        got = check_file(bundle, device->file, check_files);
         st = st == TSR_OK ? got : st;
-        for (size_t k = 0; k < d->n_data; k++) {
-            bool common = strcmp(d->data[k], MANIFEST_COMMON) == 0;
+        for (size_t k = 0; k < device->n_data; k++) {
+            bool common = strcmp(device->data[k], MANIFEST_COMMON) == 0;
             if (common && common_seen)
                 continue; // shared by all ranks: once is enough
             common_seen |= common;
-            got = check_file(b, d->data[k], check_files);
+            got = check_file(bundle, device->data[k], check_files);
             st = st == TSR_OK ? got : st;
         }
     }
