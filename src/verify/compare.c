@@ -50,10 +50,10 @@ static double bfloat_value(uint16_t bits)
 }
 
 // 8-bit floats: exponent bits, bias, whether the type has infinities, whether NaN is 0x80 alone.
-static double eighth_value(tsr_dtype t, uint8_t bits)
+static double eighth_value(tsr_dtype dtype, uint8_t bits)
 {
-    bool e4 = t == TSR_FLOAT8E4M3FN || t == TSR_FLOAT8E4M3FNUZ;
-    bool uz = t == TSR_FLOAT8E4M3FNUZ || t == TSR_FLOAT8E5M2FNUZ;
+    bool e4 = dtype == TSR_FLOAT8E4M3FN || dtype == TSR_FLOAT8E4M3FNUZ;
+    bool uz = dtype == TSR_FLOAT8E4M3FNUZ || dtype == TSR_FLOAT8E5M2FNUZ;
     int width = e4 ? 3 : 2, bias = (e4 ? 7 : 15) + uz;
     int exponent = (bits & 127) >> width, fraction = bits & ((1 << width) - 1);
     if (uz ? bits == 0x80 : e4 ? (bits & 127) == 127 : (bits & 127) > 124)
@@ -71,10 +71,10 @@ static double eighth_value(tsr_dtype t, uint8_t bits)
         return (double)v;                                                                          \
     } while (0)
 
-static double element(tsr_dtype t, const void *data, size_t i)
+static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
-    switch (t) {
+    switch (dtype) {
     case TSR_FLOAT:
     case TSR_COMPLEX64:
         READ(float);
@@ -84,7 +84,7 @@ static double element(tsr_dtype t, const void *data, size_t i)
     case TSR_FLOAT16:
     case TSR_BFLOAT16:
         memcpy(&half, (const char *)data + 2 * i, 2);
-        return t == TSR_FLOAT16 ? half_value(half) : bfloat_value(half);
+        return dtype == TSR_FLOAT16 ? half_value(half) : bfloat_value(half);
     case TSR_INT8:
         READ(int8_t);
     case TSR_UINT8:
@@ -102,7 +102,7 @@ static double element(tsr_dtype t, const void *data, size_t i)
     case TSR_UINT64:
         READ(uint64_t);
     default:
-        return eighth_value(t, ((const uint8_t *)data)[i]);
+        return eighth_value(dtype, ((const uint8_t *)data)[i]);
     }
 }
 
@@ -136,11 +136,12 @@ static double gap(double a, double b)
     return isnan(d) ? INFINITY : d;
 }
 
-static void measure(tsr_dtype t, const void *want, const void *got, size_t n, tsr_difference *out)
+static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n,
+                    tsr_difference *out)
 {
     double largest = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
-        double a = element(t, want, i), d = gap(a, element(t, got, i));
+        double a = element(dtype, want, i), d = gap(a, element(dtype, got, i));
         most = d > most ? d : most;
         if (isfinite(a) && fabs(a) > largest)
             largest = fabs(a);
@@ -186,8 +187,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     }
     if (k < 0 || a_list || b_list || !same_kind(want, i, got, (size_t)k))
         return out;
-    tsr_dtype t = tsr_tensors_dtype(want, i);
-    size_t bytes, other, per = numbers_of(t);
+    tsr_dtype dtype = tsr_tensors_dtype(want, i);
+    size_t bytes, other, per = numbers_of(dtype);
     const void *a = tsr_tensors_data(want, i, &bytes),
                *b = tsr_tensors_data(got, (size_t)k, &other);
     if (bytes == other && (bytes == 0 || memcmp(a, b, bytes) == 0)) {
@@ -199,9 +200,9 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
         out.ok = true;
     if (bytes != other || per == 0)
         return out;
-    size_t n = bytes / ((size_t)tsr_dtype_bits(t) / 8) * per;
-    measure(t, a, b, n, &out);
-    double allowed = tsr__tolerance(t);
+    size_t n = bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per;
+    measure(dtype, a, b, n, &out);
+    double allowed = tsr__tolerance(dtype);
     if (tolerance > 0 && allowed > 0)
         allowed = tolerance;
     out.ok = out.ok || out.max_abs == 0 || out.max_rel <= allowed;
@@ -212,14 +213,14 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))
         return -1;
-    tsr_dtype t = tsr_tensors_dtype(want, i);
-    size_t bytes, other, per = numbers_of(t), at = 0;
+    tsr_dtype dtype = tsr_tensors_dtype(want, i);
+    size_t bytes, other, per = numbers_of(dtype), at = 0;
     const void *a = tsr_tensors_data(want, i, &bytes),
                *b = tsr_tensors_data(got, (size_t)k, &other);
-    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(t) / 8) * per : 0;
+    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per : 0;
     double most = 0;
     for (size_t e = 0; e < n; e++) {
-        double d = gap(element(t, a, e), element(t, b, e));
+        double d = gap(element(dtype, a, e), element(dtype, b, e));
         if (d > most) {
             most = d;
             at = e;

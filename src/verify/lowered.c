@@ -39,29 +39,29 @@ static int64_t lowest(tsr_model *m, int64_t opset, bool types)
     return least;
 }
 
-tsr_status tsr__verify_lowered(struct work *w, const char **path)
+tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;
-    int64_t opset = opset_of(w->model), least;
-    *path = w->path;
-    tsr_status st = tsr_engine_open(w->session, NULL, &found, &version);
-    if (st != TSR_OK || opset <= ALL_KNOW || tsr_model_function_count(w->model) ||
+    int64_t opset = opset_of(work->model), least;
+    *path = work->path;
+    tsr_status st = tsr_engine_open(work->session, NULL, &found, &version);
+    if (st != TSR_OK || opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
         strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
         return st;
-    least = lowest(w->model, opset, plain(&w->arena, w->model));
+    least = lowest(work->model, opset, plain(&work->arena, work->model));
     if (least >= opset || !least)
         return TSR_OK;
-    tsr_model *m;
-    struct str copy = tsr__arena_printf(&w->arena, "%s/whole.onnx", w->scratch.folder);
-    st = copy.p ? tsr_model_load(w->session, w->path, &m) : TSR_NOMEM;
+    tsr_model *model;
+    struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
+    st = copy.p ? tsr_model_load(work->session, work->path, &model) : TSR_NOMEM;
     if (st != TSR_OK)
         return st;
-    st = tsr_model_set_opset(m, "", least);
+    st = tsr_model_set_opset(model, "", least);
     if (st == TSR_OK)
-        st = tsr_model_copy_data(m, copy.p);
+        st = tsr_model_copy_data(model, copy.p);
     if (st == TSR_OK)
-        st = tsr_model_save(m, copy.p);
-    tsr_model_free(m);
+        st = tsr_model_save(model, copy.p);
+    tsr_model_free(model);
     *path = copy.p;
     return st;
 }

@@ -23,51 +23,52 @@ static void set_links(tsr_topology *t, const struct measured *m)
     }
 }
 
-static bool set_times(tsr_topology *t, const struct measured *m)
+static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
-    for (int what = 0; what < MEASURE_KINDS && m->one_host; what++)
-        for (int k = 0; k < m->n_groups; k++) {
-            struct topology_times x = {.what = (enum tsr_collective)what, .size = m->group[k]};
+    for (int what = 0; what < MEASURE_KINDS && measured->one_host; what++)
+        for (int k = 0; k < measured->n_groups; k++) {
+            struct topology_times x = {.what = (enum tsr_collective)what,
+                                       .size = measured->group[k]};
             for (int i = 0; i < MEASURE_POINTS; i++)
-                if (m->seconds[what][k][i] > 0) {
-                    x.bytes[x.n] = m->bytes[i];
-                    x.seconds[x.n++] = m->seconds[what][k][i];
+                if (measured->seconds[what][k][i] > 0) {
+                    x.bytes[x.n] = measured->bytes[i];
+                    x.seconds[x.n++] = measured->seconds[what][k][i];
                 }
-            if (x.n > 1 && !tsr__topology_add_times(t, &x))
+            if (x.n > 1 && !tsr__topology_add_times(topology, &x))
                 return false;
         }
     return true;
 }
 
-static bool fill(tsr_topology *t, const struct measured *m)
+static bool fill(tsr_topology *topology, const struct measured *measured)
 {
-    for (int i = 0; i < m->ranks; i++)
-        tsr_topology_set_device(t, i,
-                                &(tsr_topology_device){.memory = m->rank[i].memory,
-                                                       .flops = m->rank[i].flops,
-                                                       .bandwidth = m->rank[i].bandwidth,
-                                                       .overhead = m->rank[i].overhead});
-    set_links(t, m);
-    tsr__topology_recognise(t);
-    return set_times(t, m);
+    for (int i = 0; i < measured->ranks; i++)
+        tsr_topology_set_device(topology, i,
+                                &(tsr_topology_device){.memory = measured->rank[i].memory,
+                                                       .flops = measured->rank[i].flops,
+                                                       .bandwidth = measured->rank[i].bandwidth,
+                                                       .overhead = measured->rank[i].overhead});
+    set_links(topology, measured);
+    tsr__topology_recognise(topology);
+    return set_times(topology, measured);
 }
 
-tsr_status tsr_topology_measure(tsr_session *s, const tsr_measure_options *options,
+tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
 {
-    tsr_topology *t = NULL;
-    struct measured *m = tsr__alloc(s, sizeof *m);
-    if (!m)
+    tsr_topology *topology = NULL;
+    struct measured *measured = tsr__alloc(session, sizeof *measured);
+    if (!measured)
         return TSR_NOMEM;
-    tsr_status st = tsr__measure(s, options, m);
-    if (st == TSR_OK && m->ranks > 0)
-        st = begin(s, m->ranks, &t);
-    if (st == TSR_OK && t && !fill(t, m)) {
-        tsr_topology_free(t);
+    tsr_status st = tsr__measure(session, options, measured);
+    if (st == TSR_OK && measured->ranks > 0)
+        st = begin(session, measured->ranks, &topology);
+    if (st == TSR_OK && topology && !fill(topology, measured)) {
+        tsr_topology_free(topology);
         st = TSR_NOMEM;
     }
-    tsr__free(s, m, sizeof *m);
+    tsr__free(session, measured, sizeof *measured);
     if (st == TSR_OK)
-        *out = t;
+        *out = topology;
     return st;
 }

@@ -17,36 +17,36 @@ static void add_size(struct sizes *s, const char *name, int64_t size)
         *at = (tsr_size){name, size};
 }
 
-static void add_sizes(struct sizes *s, const tsr_model *m, const tsr_tensors *inputs)
+static void add_sizes(struct sizes *s, const tsr_model *model, const tsr_tensors *inputs)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        int64_t k = tsr_tensors_find(inputs, tsr_value_name(v));
-        if (k < 0 || tsr_tensors_rank(inputs, (size_t)k) != tsr_value_rank(v))
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        int64_t k = tsr_tensors_find(inputs, tsr_value_name(value));
+        if (k < 0 || tsr_tensors_rank(inputs, (size_t)k) != tsr_value_rank(value))
             continue;
-        for (int d = 0; d < tsr_value_rank(v); d++) {
-            tsr_dim dim = tsr_value_dim(v, d);
+        for (int axis = 0; axis < tsr_value_rank(value); axis++) {
+            tsr_dim dim = tsr_value_dim(value, axis);
             if (dim.value < 0 && dim.symbol && dim.symbol[0])
-                add_size(s, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[d]);
+                add_size(s, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[axis]);
         }
     }
 }
 
-tsr_status tsr_plan_for(tsr_model *m, const tsr_plan_options *options, const tsr_tensors *inputs,
-                        tsr_plan_summary *summary)
+tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
+                        const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
-    struct arena a;
+    struct arena arena;
     tsr_plan_options o = {.size = sizeof o};
     memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    tsr__arena_init(&a, tsr_model_session(m));
-    struct sizes s = {.a = &a};
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct sizes s = {.a = &arena};
     for (size_t i = 0; i < o.n_sizes; i++)
         add_size(&s, o.sizes[i].name, o.sizes[i].size);
-    add_sizes(&s, m, inputs);
+    add_sizes(&s, model, inputs);
     o.sizes = s.at.at;
     o.n_sizes = s.at.n;
-    tsr_status st = a.failed ? TSR_NOMEM : tsr_plan(m, &o, summary);
-    tsr__arena_free(&a);
+    tsr_status st = arena.failed ? TSR_NOMEM : tsr_plan(model, &o, summary);
+    tsr__arena_free(&arena);
     return st;
 }

@@ -33,17 +33,17 @@ static double walk_bodies(struct walk *w, const tsr_node *n)
     return most;
 }
 
-static double walk_node(struct walk *w, const tsr_node *n)
+static double walk_node(struct walk *walk, const tsr_node *node)
 {
-    double read = tsr__node_draws(n) ? INFINITY : walk_bodies(w, n), most = read;
-    for (size_t i = 0; i < tsr_node_input_count(n); i++)
-        read = fmax(read, of_value(w, tsr_node_input(n, i)));
-    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
-        const tsr_value *v = tsr_node_output(n, i);
-        if (!v)
+    double read = tsr__node_draws(node) ? INFINITY : walk_bodies(walk, node), most = read;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        read = fmax(read, of_value(walk, tsr_node_input(node, i)));
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!value)
             continue;
-        double *own = &w->at[tsr__value_id(v)];
-        *own = fmax(read, tsr__tolerance(tsr__shapes_piece(w->shapes, v).dtype));
+        double *own = &walk->at[tsr__value_id(value)];
+        *own = fmax(read, tsr__tolerance(tsr__shapes_piece(walk->shapes, value).dtype));
         most = fmax(most, *own);
     }
     return most;
@@ -57,16 +57,16 @@ static double walk_graph(struct walk *w, const tsr_graph *g)
     return most;
 }
 
-tsr_status tsr__precision_find(struct work *w)
+tsr_status tsr__precision_find(struct work *work)
 {
-    if (w->precision)
+    if (work->precision)
         return TSR_OK;
-    struct walk walk = {.shapes = tsr__shapes_new(&w->arena, w->model)};
-    walk.at = ARENA_ARRAY(&w->arena, double, (size_t)tsr__model_value_ids(w->model) + 1);
+    struct walk walk = {.shapes = tsr__shapes_new(&work->arena, work->model)};
+    walk.at = ARENA_ARRAY(&work->arena, double, (size_t)tsr__model_value_ids(work->model) + 1);
     if (!walk.shapes || !walk.at)
         return TSR_NOMEM;
-    walk_graph(&walk, tsr_model_graph(w->model));
-    w->precision = walk.at;
+    walk_graph(&walk, tsr_model_graph(work->model));
+    work->precision = walk.at;
     return TSR_OK;
 }
 

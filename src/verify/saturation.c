@@ -11,49 +11,49 @@
 #define COLS  16
 
 // y = x w, bytes by signed bytes.
-static tsr_status save_probe(tsr_session *s, const char *path)
+static tsr_status save_probe(tsr_session *session, const char *path)
 {
     static const int64_t w_dims[2] = {INNER, COLS};
     static const tsr_dim x_dims[2] = {{ROWS, ""}, {INNER, ""}},
                          y_dims[2] = {{ROWS, ""}, {COLS, ""}};
     int8_t largest[INNER * COLS];
     memset(largest, 127, sizeof(largest));
-    tsr_model *m = NULL;
-    tsr_status st = tsr_model_new(s, "probe", 8, &m);
+    tsr_model *model = NULL;
+    tsr_status st = tsr_model_new(session, "probe", 8, &model);
     if (st != TSR_OK)
         return st;
     const char *y = "y";
-    tsr_graph *g = tsr_model_graph(m);
-    st = tsr_model_set_opset(m, "", 17);
+    tsr_graph *graph = tsr_model_graph(model);
+    st = tsr_model_set_opset(model, "", 17);
     tsr_value *reads[2] = {
-        tsr_graph_add_input(g, "x"),
-        tsr_graph_add_initializer(g, "w", TSR_INT8, 2, w_dims, largest, sizeof(largest))};
-    tsr_node *n = NULL;
+        tsr_graph_add_input(graph, "x"),
+        tsr_graph_add_initializer(graph, "w", TSR_INT8, 2, w_dims, largest, sizeof(largest))};
+    tsr_node *node = NULL;
     if (st == TSR_OK && reads[0] && reads[1])
-        n = tsr_graph_add_node(g, "", tsr__rule_byte_product(), "product", reads, 2, &y, 1);
-    bool made = n && tsr_value_set_type(reads[0], TSR_UINT8, 2, x_dims) == TSR_OK &&
-                tsr_value_set_type(tsr_node_output(n, 0), TSR_INT32, 2, y_dims) == TSR_OK &&
-                tsr_graph_add_output(g, tsr_node_output(n, 0)) == TSR_OK;
+        node = tsr_graph_add_node(graph, "", tsr__rule_byte_product(), "product", reads, 2, &y, 1);
+    bool made = node && tsr_value_set_type(reads[0], TSR_UINT8, 2, x_dims) == TSR_OK &&
+                tsr_value_set_type(tsr_node_output(node, 0), TSR_INT32, 2, y_dims) == TSR_OK &&
+                tsr_graph_add_output(graph, tsr_node_output(node, 0)) == TSR_OK;
     if (st == TSR_OK)
-        st = made ? tsr_model_save(m, path) : TSR_NOMEM;
-    tsr_model_free(m);
+        st = made ? tsr_model_save(model, path) : TSR_NOMEM;
+    tsr_model_free(model);
     return st;
 }
 
-static tsr_status run_probe(tsr_session *s, const char *path, bool *out)
+static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};
     uint8_t largest[ROWS * INNER];
     memset(largest, 255, sizeof(largest));
     tsr_run_options options = {.size = sizeof(options), .transport = "threads"};
     tsr_tensors *in = NULL, *got = NULL;
-    tsr_status st = tsr_tensors_new(s, &in);
+    tsr_status st = tsr_tensors_new(session, &in);
     if (st == TSR_OK)
-        st = tsr_tensors_new(s, &got);
+        st = tsr_tensors_new(session, &got);
     if (st == TSR_OK)
         st = tsr_tensors_put(in, "x", TSR_UINT8, 2, dims, largest);
     if (st == TSR_OK)
-        st = tsr_run_model(s, path, &options, in, got);
+        st = tsr_run_model(session, path, &options, in, got);
     if (st == TSR_OK) {
         size_t bytes = 0;
         const int32_t *y = tsr_tensors_data(got, 0, &bytes);
@@ -64,53 +64,53 @@ static tsr_status run_probe(tsr_session *s, const char *path, bool *out)
     return st;
 }
 
-tsr_status tsr_engine_saturates(tsr_session *s, const char *work, bool *out)
+tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
-    struct arena a;
+    struct arena arena;
     struct scratch at = {0};
-    tsr__arena_init(&a, s);
-    tsr_status st = tsr__scratch_open(s, &a, work, &at);
+    tsr__arena_init(&arena, session);
+    tsr_status st = tsr__scratch_open(session, &arena, work, &at);
     struct str path = {0};
     if (st == TSR_OK) {
-        path = tsr__arena_printf(&a, "%s/probe.onnx", at.folder);
-        st = path.p ? save_probe(s, path.p) : TSR_NOMEM;
+        path = tsr__arena_printf(&arena, "%s/probe.onnx", at.folder);
+        st = path.p ? save_probe(session, path.p) : TSR_NOMEM;
     }
     if (st == TSR_OK)
-        st = run_probe(s, path.p, out);
+        st = run_probe(session, path.p, out);
     tsr__scratch_close(&at);
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return st;
 }
 
 // A node that reads signed bytes may multiply by them.
-static const tsr_node *reads_signed_bytes(const struct work *w, const struct shapes *shapes)
+static const tsr_node *reads_signed_bytes(const struct work *work, const struct shapes *shapes)
 {
-    const tsr_graph *g = tsr_model_graph(w->model);
-    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
-        for (size_t i = 0; i < tsr_node_input_count(n); i++) {
-            const tsr_value *v = tsr_node_input(n, i);
-            if (v && tsr__shapes_piece(shapes, v).dtype == TSR_INT8)
-                return n;
+    const tsr_graph *graph = tsr_model_graph(work->model);
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+            const tsr_value *value = tsr_node_input(node, i);
+            if (value && tsr__shapes_piece(shapes, value).dtype == TSR_INT8)
+                return node;
         }
     }
     return NULL;
 }
 
-void tsr__verify_saturation(struct work *w)
+void tsr__verify_saturation(struct work *work)
 {
-    const struct shapes *shapes = tsr__shapes_new(&w->arena, w->model);
-    const tsr_node *n = shapes ? reads_signed_bytes(w, shapes) : NULL;
+    const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    const tsr_node *node = shapes ? reads_signed_bytes(work, shapes) : NULL;
     bool saturates = false;
-    struct diag_mark mark = tsr__diag_mark(w->session);
-    if (!n || tsr_engine_saturates(w->session, w->options->work, &saturates) != TSR_OK) {
-        tsr__diag_back(w->session, &mark, false); // the difference itself has been told
+    struct diag_mark mark = tsr__diag_mark(work->session);
+    if (!node || tsr_engine_saturates(work->session, work->options->work, &saturates) != TSR_OK) {
+        tsr__diag_back(work->session, &mark, false); // the difference itself has been told
         return;
     }
     if (!saturates)
         return;
-    struct place at = tsr__place_node(n);
+    struct place at = tsr__place_node(node);
     tsr__diag(
-        w->session, DIAG_engine_saturates, &at,
+        work->session, DIAG_engine_saturates, &at,
         "quantise weights to 7 bits (reduce_range) or to unsigned bytes, or run on a CPU with VNNI",
         "this engine adds products of 8-bit numbers in 16 bits on this CPU, which may be why "
         "cut and whole differ");

@@ -8,22 +8,23 @@
 
 #define TOLD_BYTES 4096 // of a folder's path
 
-tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base, struct scratch *out)
+tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
+                             struct scratch *out)
 {
     base = base ? base : "/tmp";
-    struct str name = tsr__arena_printf(a, "%s/tessera-verify-XXXXXX", base);
+    struct str name = tsr__arena_printf(arena, "%s/tessera-verify-XXXXXX", base);
     if (!name.p)
         return TSR_NOMEM;
     char *path = (char *)name.p; // in that arena
-    if (tsr__fault(s, FAULT_WRITE) || !mkdtemp(path)) {
+    if (tsr__fault(session, FAULT_WRITE) || !mkdtemp(path)) {
         struct place at = PLACE_NONE;
         at.file = str_of(base);
-        tsr__diag(s, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
+        tsr__diag(session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
                   "cannot make a temporary folder: %s", strerror(errno));
         return TSR_WRITE;
     }
     out->folder = path;
-    out->parts = (char *)tsr__arena_printf(a, "%s/parts", path).p;
+    out->parts = (char *)tsr__arena_printf(arena, "%s/parts", path).p;
     return out->parts ? TSR_OK : TSR_NOMEM;
 }
 
@@ -38,59 +39,59 @@ void tsr__scratch_close(struct scratch *s)
 
 // The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts
 // and tells the others where; they need not have the model.
-static tsr_status cut_here(tsr_model *m, const char *config, const char *work,
+static tsr_status cut_here(tsr_model *model, const char *config, const char *work,
                            const tsr_run_options *options, tsr_partition_summary *summary,
-                           struct arena *a, struct scratch *at)
+                           struct arena *arena, struct scratch *at)
 {
-    tsr_session *s = tsr_model_session(m);
+    tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
     int rank;
     char path[TOLD_BYTES] = "";
-    bool launched = tsr__run_launched(s, options, &rank);
-    tsr__arena_init(a, s);
+    bool launched = tsr__run_launched(session, options, &rank);
+    tsr__arena_init(arena, session);
     tsr_status st = TSR_OK;
     if (rank == 0) {
-        st = tsr__scratch_open(s, a, work, at);
+        st = tsr__scratch_open(session, arena, work, at);
         if (st == TSR_OK)
-            st = tsr_partition(m, at->parts, &cut, summary);
+            st = tsr_partition(model, at->parts, &cut, summary);
     }
     if (!launched || st != TSR_OK)
         return st; // the others see rank 0 end
     if (rank == 0 && strlen(at->parts) < sizeof path)
         memcpy(path, at->parts, strlen(at->parts) + 1);
-    st = tsr__run_tell(s, path, sizeof path);
+    st = tsr__run_tell(session, path, sizeof path);
     path[sizeof path - 1] = 0;
     if (st == TSR_OK && rank > 0)
-        at->parts = (char *)tsr__arena_str(a, str_of(path)).p;
+        at->parts = (char *)tsr__arena_str(arena, str_of(path)).p;
     if (st == TSR_OK && rank > 0 && !at->parts)
         st = TSR_NOMEM;
     return st;
 }
 
-tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
+tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
                              tsr_tensors *outputs, tsr_partition_summary *summary)
 {
     struct scratch at = {0};
-    struct arena a;
-    tsr_status st = cut_here(m, config, work, options, summary, &a, &at);
+    struct arena arena;
+    tsr_status st = cut_here(model, config, work, options, summary, &arena, &at);
     if (st == TSR_OK)
-        st = tsr_run(tsr_model_session(m), at.parts, options, inputs, outputs);
+        st = tsr_run(tsr_model_session(model), at.parts, options, inputs, outputs);
     tsr__scratch_close(&at);
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return st;
 }
 
-tsr_status tsr_bench_annotated(tsr_model *m, const char *config, const char *work,
+tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
                                double seconds, tsr_bench_result *result)
 {
     struct scratch at = {0};
-    struct arena a;
-    tsr_status st = cut_here(m, config, work, options, NULL, &a, &at);
+    struct arena arena;
+    tsr_status st = cut_here(model, config, work, options, NULL, &arena, &at);
     if (st == TSR_OK)
-        st = tsr_bench(tsr_model_session(m), at.parts, options, inputs, seconds, result);
+        st = tsr_bench(tsr_model_session(model), at.parts, options, inputs, seconds, result);
     tsr__scratch_close(&at);
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return st;
 }

@@ -25,19 +25,20 @@ struct run {
 
 // ---- time --------------------------------------------------------------------------------------
 
-static void span(struct run *r, int64_t device, const struct sim_task *t, tsr_span_kind kind,
+static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
                  double begin, double end)
 {
-    struct sim_device *d = &r->sim.devices[device];
+    struct sim_device *d = &run->sim.devices[device];
     *(kind == TSR_SPAN_COMPUTE         ? &d->compute
       : kind == TSR_SPAN_COMMUNICATION ? &d->communication
                                        : &d->waiting) += end - begin;
-    if (end <= begin || r->spans.n >= SIM_MAX_SPANS)
+    if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
         return;
-    tsr_span *s = vec_push(r->kept, &r->spans);
+    tsr_span *s = vec_push(run->kept, &run->spans);
     if (s)
-        *s = (tsr_span){kind,  (int)device, d->request, t->op, t->node, t->comm ? t->comm->id : -1,
-                        begin, end};
+        *s = (tsr_span){kind,     (int)device, d->request,
+                        task->op, task->node,  task->comm ? task->comm->id : -1,
+                        begin,    end};
 }
 
 static void next_task(struct run *r, struct sim_device *d)
@@ -50,43 +51,43 @@ static void next_task(struct run *r, struct sim_device *d)
 }
 
 // All members are there: it happens.
-static void happen(struct run *r, const struct sim_comm *c, struct sim_group *g)
+static void happen(struct run *run, const struct sim_comm *comm, struct sim_group *group)
 {
-    double end = g->latest + (double)c->ps / 1e12;
-    for (int i = 0; i < g->n; i++) {
-        struct sim_device *d = &r->sim.devices[g->members[i]];
-        const struct sim_task *t = &d->tasks.at[d->at];
-        span(r, g->members[i], t, TSR_SPAN_WAITING, d->arrived, g->latest);
-        span(r, g->members[i], t, TSR_SPAN_COMMUNICATION, g->latest, end);
-        d->now = end;
-        d->waits = false;
-        next_task(r, d);
+    double end = group->latest + (double)comm->ps / 1e12;
+    for (int i = 0; i < group->n; i++) {
+        struct sim_device *device = &run->sim.devices[group->members[i]];
+        const struct sim_task *task = &device->tasks.at[device->at];
+        span(run, group->members[i], task, TSR_SPAN_WAITING, device->arrived, group->latest);
+        span(run, group->members[i], task, TSR_SPAN_COMMUNICATION, group->latest, end);
+        device->now = end;
+        device->waits = false;
+        next_task(run, device);
     }
-    g->arrived = 0;
-    g->latest = 0;
+    group->arrived = 0;
+    group->latest = 0;
 }
 
 // Works until the device has to wait, or is done. False: it could do nothing.
-static bool work(struct run *r, int64_t device)
+static bool work(struct run *run, int64_t device)
 {
-    struct sim_device *d = &r->sim.devices[device];
+    struct sim_device *d = &run->sim.devices[device];
     bool did = false;
-    while (!d->waits && d->request < r->out->requests && d->tasks.n) {
-        const struct sim_task *t = &d->tasks.at[d->at];
+    while (!d->waits && d->request < run->out->requests && d->tasks.n) {
+        const struct sim_task *task = &d->tasks.at[d->at];
         did = true;
-        if (!t->comm) {
-            double end = d->now + (double)t->ps / 1e12;
-            span(r, device, t, TSR_SPAN_COMPUTE, d->now, end);
+        if (!task->comm) {
+            double end = d->now + (double)task->ps / 1e12;
+            span(run, device, task, TSR_SPAN_COMPUTE, d->now, end);
             d->now = end;
-            next_task(r, d);
+            next_task(run, d);
             continue;
         }
-        struct sim_group *g = &t->comm->groups.at[t->group];
+        struct sim_group *group = &task->comm->groups.at[task->group];
         d->waits = true;
         d->arrived = d->now;
-        g->latest = d->now > g->latest ? d->now : g->latest;
-        if (++g->arrived == g->n)
-            happen(r, t->comm, g);
+        group->latest = d->now > group->latest ? d->now : group->latest;
+        if (++group->arrived == group->n)
+            happen(run, task->comm, group);
     }
     return did;
 }
@@ -99,17 +100,17 @@ static bool is_done(const struct run *r)
     return true;
 }
 
-static tsr_status play(struct run *r)
+static tsr_status play(struct run *run)
 {
     bool more = true;
     while (more) {
         more = false;
-        for (int64_t i = 0; i < r->sim.n; i++)
-            more |= work(r, i);
+        for (int64_t i = 0; i < run->sim.n; i++)
+            more |= work(run, i);
     }
-    if (is_done(r))
+    if (is_done(run))
         return TSR_OK;
-    tsr__diag(r->sim.session, DIAG_partition_disagrees, NULL, "cut the model again",
+    tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "cut the model again",
               "devices wait for communications that others never come to");
     return TSR_INVALID;
 }
@@ -126,87 +127,91 @@ static int by_time(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
-static tsr_status sum_up(struct run *r)
+static tsr_status sum_up(struct run *run)
 {
-    tsr_simulation *o = r->out;
-    size_t n = (size_t)r->sim.n;
-    tsr_simulated_device *list = ARENA_ARRAY(r->kept, tsr_simulated_device, n + 1);
+    tsr_simulation *simulation = run->out;
+    size_t n = (size_t)run->sim.n;
+    tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
     if (!list)
         return TSR_NOMEM;
-    for (int i = 0; i < o->requests; i++)
-        o->seconds = r->ends[i] > o->seconds ? r->ends[i] : o->seconds;
-    o->first = r->ends[0];
-    o->period = o->requests > 1 ? r->ends[o->requests - 1] - r->ends[o->requests - 2] : o->seconds;
+    for (int i = 0; i < simulation->requests; i++)
+        simulation->seconds =
+            run->ends[i] > simulation->seconds ? run->ends[i] : simulation->seconds;
+    simulation->first = run->ends[0];
+    simulation->period = simulation->requests > 1 ? run->ends[simulation->requests - 1] -
+                                                        run->ends[simulation->requests - 2]
+                                                  : simulation->seconds;
     for (size_t i = 0; i < n; i++) {
-        const struct sim_device *d = &r->sim.devices[i];
-        double busy = d->compute + d->communication + d->waiting;
-        list[i] = (tsr_simulated_device){.compute = d->compute,
-                                         .communication = d->communication,
-                                         .waiting = d->waiting,
-                                         .idle = o->seconds > busy ? o->seconds - busy : 0,
-                                         .weights = d->weights,
-                                         .memory = d->memory,
-                                         .peak = d->peak};
+        const struct sim_device *device = &run->sim.devices[i];
+        double busy = device->compute + device->communication + device->waiting;
+        list[i] = (tsr_simulated_device){
+            .compute = device->compute,
+            .communication = device->communication,
+            .waiting = device->waiting,
+            .idle = simulation->seconds > busy ? simulation->seconds - busy : 0,
+            .weights = device->weights,
+            .memory = device->memory,
+            .peak = device->peak};
     }
-    if (r->spans.n)
-        qsort(r->spans.at, r->spans.n, sizeof *r->spans.at, by_time);
-    o->devices = n;
-    o->device = list;
-    o->spans = r->spans.at;
-    o->n_spans = r->spans.n;
-    o->unsized = r->sim.unsized;
-    return r->kept->failed ? TSR_NOMEM : TSR_OK;
+    if (run->spans.n)
+        qsort(run->spans.at, run->spans.n, sizeof *run->spans.at, by_time);
+    simulation->devices = n;
+    simulation->device = list;
+    simulation->spans = run->spans.at;
+    simulation->n_spans = run->spans.n;
+    simulation->unsized = run->sim.unsized;
+    return run->kept->failed ? TSR_NOMEM : TSR_OK;
 }
 
-static tsr_status choose_topology(struct run *r, int64_t n)
+static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
     tsr_status st = TSR_OK;
     snprintf(text, sizeof text, "cpu:%lld", (long long)n);
-    r->sim.topology = r->options.topology ? r->options.topology : r->own;
-    if (!r->sim.topology) {
-        st = tsr_topology_parse(r->sim.session, text, &r->own);
-        r->sim.topology = r->own;
+    run->sim.topology = run->options.topology ? run->options.topology : run->own;
+    if (!run->sim.topology) {
+        st = tsr_topology_parse(run->sim.session, text, &run->own);
+        run->sim.topology = run->own;
     }
-    if (st != TSR_OK || tsr_topology_devices(r->sim.topology) >= n)
+    if (st != TSR_OK || tsr_topology_devices(run->sim.topology) >= n)
         return st;
-    tsr__diag(r->sim.session, DIAG_topology_device, NULL, "give a topology of as many devices",
+    tsr__diag(run->sim.session, DIAG_topology_device, NULL, "give a topology of as many devices",
               "device %lld is not one of the %d of this topology", (long long)n - 1,
-              tsr_topology_devices(r->sim.topology));
+              tsr_topology_devices(run->sim.topology));
     return TSR_INVALID;
 }
 
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
-    struct run *r = data;
-    tsr_status st = choose_topology(r, n);
+    struct run *run = data;
+    tsr_status st = choose_topology(run, n);
     if (st == TSR_OK)
-        st = tsr__sim_read(&r->sim, parts, n, r->options.sizes, r->options.n_sizes);
-    r->ends = ARENA_ARRAY(r->kept, double, (size_t)r->out->requests + 1);
-    if (st == TSR_OK && !r->ends)
+        st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
+    run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
+    if (st == TSR_OK && !run->ends)
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = play(r);
-    return st == TSR_OK ? sum_up(r) : st;
+        st = play(run);
+    return st == TSR_OK ? sum_up(run) : st;
 }
 
 // ---- start and end -----------------------------------------------------------------------------
 
-static tsr_status begin(struct run *r, tsr_session *s, const tsr_simulate_options *given,
+static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
                         tsr_simulation *out)
 {
-    *r = (struct run){.options = {.size = sizeof r->options}, .out = out};
+    *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
     if (given)
-        memcpy(&r->options, given,
-               given->size < sizeof r->options ? given->size : sizeof r->options);
-    r->kept = &s->results[RESULT_SIMULATION];
-    tsr__arena_free(r->kept);
-    r->sim = (struct sim){.session = s, .arena = r->kept};
+        memcpy(&run->options, given,
+               given->size < sizeof run->options ? given->size : sizeof run->options);
+    run->kept = &session->results[RESULT_SIMULATION];
+    tsr__arena_free(run->kept);
+    run->sim = (struct sim){.session = session, .arena = run->kept};
     *out = (tsr_simulation){.size = sizeof *out,
-                            .requests = r->options.requests > 0 ? r->options.requests : 1};
+                            .requests = run->options.requests > 0 ? run->options.requests : 1};
     if (out->requests <= SIM_MAX_REQUESTS)
         return TSR_OK;
-    tsr__diag(s, DIAG_run_options, NULL, "at most 100000", "too many requests to simulate");
+    tsr__diag(session, DIAG_run_options, NULL, "at most 100000", "too many requests to simulate");
     return TSR_USAGE;
 }
 
@@ -232,56 +237,56 @@ static tsr_status with_sizes(struct run *r, tsr_model *m, tsr_model **out)
     return st == TSR_OK ? tsr_shapes(*out, all, n, NULL) : st;
 }
 
-tsr_status tsr_simulate(tsr_model *m, const tsr_simulate_options *options, tsr_simulation *out)
+tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
 {
-    struct run r;
+    struct run run;
     tsr_simulation result;
     tsr_model *copy = NULL;
-    tsr_session *s = tsr_model_session(m);
-    struct diag_mark before = tsr__diag_mark(s);
-    tsr_status st = begin(&r, s, options, &result);
-    if (st == TSR_OK && !r.options.topology)
-        st = tsr_model_topology(m, r.options.config, &r.own);
-    if (st == TSR_OK &&
-        !tsr__plan_sizes(r.kept, m, r.options.config, &r.options.sizes, &r.options.n_sizes))
+    tsr_session *session = tsr_model_session(model);
+    struct diag_mark before = tsr__diag_mark(session);
+    tsr_status st = begin(&run, session, options, &result);
+    if (st == TSR_OK && !run.options.topology)
+        st = tsr_model_topology(model, run.options.config, &run.own);
+    if (st == TSR_OK && !tsr__plan_sizes(run.kept, model, run.options.config, &run.options.sizes,
+                                         &run.options.n_sizes))
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = with_sizes(&r, m, &copy);
+        st = with_sizes(&run, model, &copy);
     if (st == TSR_OK)
-        st = tsr__partition_look(copy, r.options.config, &(struct partition_look){look, &r});
+        st = tsr__partition_look(copy, run.options.config, &(struct partition_look){look, &run});
     tsr_model_free(copy);
-    tsr__diag_back(s, &before, true); // the copy is not the caller's to correct
-    return end(&r, st, out);
+    tsr__diag_back(session, &before, true); // the copy is not the caller's to correct
+    return end(&run, st, out);
 }
 
-tsr_status tsr_simulate_folder(tsr_session *s, const char *folder,
+tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation *out)
 {
-    struct run r;
-    struct bundle b;
-    struct arena a;
+    struct run run;
+    struct bundle bundle;
+    struct arena arena;
     tsr_simulation result;
-    tsr_status st = begin(&r, s, options, &result);
-    tsr__arena_init(&a, s);
+    tsr_status st = begin(&run, session, options, &result);
+    tsr__arena_init(&arena, session);
     if (st == TSR_OK)
-        st = tsr__bundle_open(s, &a, folder, &b);
+        st = tsr__bundle_open(session, &arena, folder, &bundle);
     if (st != TSR_OK) {
-        tsr__arena_free(&a);
-        return end(&r, st, out);
+        tsr__arena_free(&arena);
+        return end(&run, st, out);
     }
-    int64_t n = b.manifest.n_ranks;
-    struct partition_part *parts = ARENA_ARRAY(&a, struct partition_part, (size_t)n + 1);
+    int64_t n = bundle.manifest.n_ranks;
+    struct partition_part *parts = ARENA_ARRAY(&arena, struct partition_part, (size_t)n + 1);
     st = parts ? TSR_OK : TSR_NOMEM;
     for (int64_t i = 0; i < n && st == TSR_OK; i++) {
-        struct str path = tsr__bundle_file_path(&b, &a, b.manifest.devices[i].file);
-        st = path.p ? tsr_model_load(s, path.p, &parts[i].model) : TSR_NOMEM;
-        parts[i].weight_bytes = b.manifest.devices[i].weight_bytes;
+        struct str path = tsr__bundle_file_path(&bundle, &arena, bundle.manifest.devices[i].file);
+        st = path.p ? tsr_model_load(session, path.p, &parts[i].model) : TSR_NOMEM;
+        parts[i].weight_bytes = bundle.manifest.devices[i].weight_bytes;
     }
     if (st == TSR_OK)
-        st = look(&r, parts, n);
+        st = look(&run, parts, n);
     for (int64_t i = 0; i < n && parts; i++)
         tsr_model_free(parts[i].model);
-    tsr__bundle_close(&b);
-    tsr__arena_free(&a);
-    return end(&r, st, out);
+    tsr__bundle_close(&bundle);
+    tsr__arena_free(&arena);
+    return end(&run, st, out);
 }

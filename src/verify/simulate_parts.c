@@ -16,34 +16,34 @@
 
 // ---- communications ----------------------------------------------------------------------------
 
-static struct sim_comm *comm_of(struct sim *x, int64_t id, const char *op)
+static struct sim_comm *comm_of(struct sim *sim, int64_t id, const char *op)
 {
-    struct str key = tsr__arena_printf(x->arena, "%lld", (long long)id);
-    void **at = key.p ? tsr__map_at(&x->by_id, key) : NULL;
+    struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
+    void **at = key.p ? tsr__map_at(&sim->by_id, key) : NULL;
     if (at && !*at) {
-        struct sim_comm *c = ARENA_NEW(x->arena, struct sim_comm);
-        struct sim_comm **listed = vec_push(x->arena, &x->comms);
-        if (c && listed) {
-            *c = (struct sim_comm){.id = id, .op = op, .from = -1};
-            *listed = *at = c;
+        struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
+        struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
+        if (comm && listed) {
+            *comm = (struct sim_comm){.id = id, .op = op, .from = -1};
+            *listed = *at = comm;
         }
     }
     return at ? *at : NULL;
 }
 
-static int group_of(struct sim *x, struct sim_comm *c, const int64_t *members, size_t n)
+static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *members, size_t n)
 {
-    for (size_t i = 0; i < c->groups.n; i++)
-        if ((size_t)c->groups.at[i].n == n &&
-            memcmp(c->groups.at[i].members, members, n * sizeof *members) == 0)
+    for (size_t i = 0; i < comm->groups.n; i++)
+        if ((size_t)comm->groups.at[i].n == n &&
+            memcmp(comm->groups.at[i].members, members, n * sizeof *members) == 0)
             return (int)i;
-    struct sim_group *g = vec_push(x->arena, &c->groups);
-    int64_t *copy = ARENA_ARRAY(x->arena, int64_t, n + 1);
-    if (!g || !copy)
+    struct sim_group *group = vec_push(sim->arena, &comm->groups);
+    int64_t *copy = ARENA_ARRAY(sim->arena, int64_t, n + 1);
+    if (!group || !copy)
         return -1;
     memcpy(copy, members, n * sizeof *copy);
-    *g = (struct sim_group){.members = copy, .n = (int)n};
-    return (int)c->groups.n - 1;
+    *group = (struct sim_group){.members = copy, .n = (int)n};
+    return (int)comm->groups.n - 1;
 }
 
 // "AllReduceF16" is an AllReduce; a Recv is the other end of a Send.
@@ -58,24 +58,25 @@ static const char *plain_name(struct sim *x, const char *op)
 }
 
 // What the busiest device takes in or gives out, from the layouts that a Reshard carries.
-static int64_t moved(struct sim *x, const tsr_node *n, const struct shapes *s, size_t elem)
+static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
+                     size_t elem)
 {
     const int64_t *code[2];
-    size_t count[2] = {tsr_attr_ints(tsr_node_find_attr(n, "source"), &code[0]),
-                       tsr_attr_ints(tsr_node_find_attr(n, "target"), &code[1])};
+    size_t count[2] = {tsr_attr_ints(tsr_node_find_attr(node, "source"), &code[0]),
+                       tsr_attr_ints(tsr_node_find_attr(node, "target"), &code[1])};
     int64_t shape[TILE_MAX_RANK], most = 0;
-    struct arena a;
+    struct arena arena;
     struct reshard *r = NULL;
-    tsr__arena_init(&a, x->session);
-    struct tile_layout *from = count[0] ? tsr__layout_decode(&a, code[0], count[0]) : NULL;
-    struct tile_layout *to = count[1] ? tsr__layout_decode(&a, code[1], count[1]) : NULL;
-    int64_t rank = tsr__shapes_ints(s, tsr_node_input(n, 1), shape, TILE_MAX_RANK);
+    tsr__arena_init(&arena, sim->session);
+    struct tile_layout *from = count[0] ? tsr__layout_decode(&arena, code[0], count[0]) : NULL;
+    struct tile_layout *to = count[1] ? tsr__layout_decode(&arena, code[1], count[1]) : NULL;
+    int64_t rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), shape, TILE_MAX_RANK);
     if (from && to && rank == from->rank && rank == to->rank &&
-        tsr__reshard_plan(&a, from, NULL, to, shape, elem, &r) == TSR_OK)
+        tsr__reshard_plan(&arena, from, NULL, to, shape, elem, &r) == TSR_OK)
         for (int i = 0; i < r->n_steps; i++)
             most +=
                 r->steps[i].received > r->steps[i].sent ? r->steps[i].received : r->steps[i].sent;
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return most;
 }
 
@@ -85,80 +86,82 @@ static void larger(int64_t *at, int64_t than)
 }
 
 // Pieces that do not lie on end are put together beside the tensor.
-static int64_t scratch_of(const struct sim_comm *c, const tsr_node *n, const struct shapes *s,
-                          int64_t given, int64_t got)
+static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
+                          const struct shapes *shapes, int64_t given, int64_t got)
 {
-    int64_t axis = tsr_attr_int(tsr_node_find_attr(n, "axis"), 0), outer = 1;
-    bool gathers = strcmp(c->op, TSR_OP_ALLGATHER) == 0;
-    struct shape shape = tsr__shapes_of(s, tsr_node_input(n, 0));
-    for (int d = 0; d < shape.rank && d < axis; d++)
-        outer = shape.dims[d].value == 1 ? outer : 2;
-    if (strcmp(c->op, TSR_OP_TURN) == 0)
+    int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0), outer = 1;
+    bool gathers = strcmp(comm->op, TSR_OP_ALLGATHER) == 0;
+    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    for (int dim = 0; dim < shape.rank && dim < axis; dim++)
+        outer = shape.dims[dim].value == 1 ? outer : 2;
+    if (strcmp(comm->op, TSR_OP_TURN) == 0)
         return given;
-    if (gathers || strcmp(c->op, TSR_OP_SCATTER) == 0)
+    if (gathers || strcmp(comm->op, TSR_OP_SCATTER) == 0)
         return outer > 1 ? (gathers ? got : given) : 0;
-    return strcmp(c->op, TSR_OP_RESHARD) == 0 ? given + got : 0;
+    return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? given + got : 0;
 }
 
-static tsr_status add_comm(struct sim *x, struct sim_device *d, const tsr_node *n,
-                           const struct shapes *s)
+static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
+                           const struct shapes *shapes)
 {
     const int64_t *members;
-    size_t count = tsr_attr_ints(tsr_node_find_attr(n, "group"), &members);
-    int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
+    size_t count = tsr_attr_ints(tsr_node_find_attr(node, "group"), &members);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
-    struct sim_comm *c = comm_of(x, id, plain_name(x, tsr_node_op(n)));
-    int g = c && count ? group_of(x, c, members, count) : -1;
-    struct sim_task *t = vec_push(x->arena, &d->tasks);
+    struct sim_comm *comm = comm_of(sim, id, plain_name(sim, tsr_node_op(node)));
+    int g = comm && count ? group_of(sim, comm, members, count) : -1;
+    struct sim_task *task = vec_push(sim->arena, &device->tasks);
     for (size_t i = 0; i < count; i++)
-        if (members[i] < 0 || members[i] >= x->n)
+        if (members[i] < 0 || members[i] >= sim->n)
             g = -1;
-    if (g < 0 || !t)
-        return x->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
-    *t = (struct sim_task){.op = c->op, .node = tsr_node_name(n), .comm = c, .group = g};
-    const tsr_value *in = tsr_node_input(n, 0), *out = tsr_node_output(n, 0);
-    int64_t given = in ? tsr__price_bytes(s, in, &sized) : 0;
-    int64_t got = out ? tsr__price_bytes(s, out, &ignored) : 0; // some get nothing
-    larger(&d->scratch, in && out ? scratch_of(c, n, s, given, got) : 0);
-    larger(&c->most_in, given);
-    larger(&c->most_out, got);
-    if (strcmp(c->op, TSR_OP_SEND) == 0)
-        c->from = tsr_attr_int(tsr_node_find_attr(n, "from"), -1);
-    if (strcmp(c->op, TSR_OP_RESHARD) == 0) {
-        int bits = tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(n, "elem_type"), 0));
-        larger(&c->moved, moved(x, n, s, (size_t)(bits ? bits + 7 : 8) / 8));
-        larger(&c->moved, c->moved ? 0 : got);
+    if (g < 0 || !task)
+        return sim->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
+    *task =
+        (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
+    const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
+    int64_t given = in ? tsr__price_bytes(shapes, in, &sized) : 0;
+    int64_t got = out ? tsr__price_bytes(shapes, out, &ignored) : 0; // some get nothing
+    larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
+    larger(&comm->most_in, given);
+    larger(&comm->most_out, got);
+    if (strcmp(comm->op, TSR_OP_SEND) == 0)
+        comm->from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
+    if (strcmp(comm->op, TSR_OP_RESHARD) == 0) {
+        int bits =
+            tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
+        larger(&comm->moved, moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8));
+        larger(&comm->moved, comm->moved ? 0 : got);
     }
-    x->unsized += !sized;
+    sim->unsized += !sized;
     return TSR_OK;
 }
 
 // All groups of one size at once; the price is that of the largest groups.
-static bool flat_groups(struct sim *x, const struct sim_comm *c, struct topology_groups *out)
+static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
 {
     int size = 0, count = 0;
-    for (size_t i = 0; i < c->groups.n; i++)
-        size = c->groups.at[i].n > size ? c->groups.at[i].n : size;
-    int *device = ARENA_ARRAY(x->arena, int, c->groups.n *(size_t)size + 1);
+    for (size_t i = 0; i < comm->groups.n; i++)
+        size = comm->groups.at[i].n > size ? comm->groups.at[i].n : size;
+    int *device = ARENA_ARRAY(sim->arena, int, comm->groups.n *(size_t)size + 1);
     if (!device)
         return false;
-    for (size_t i = 0; i < c->groups.n; i++) {
-        const struct sim_group *g = &c->groups.at[i];
-        for (int k = 0; g->n == size && k < size; k++)
-            device[count * size + k] = (int)g->members[k];
-        count += g->n == size;
+    for (size_t i = 0; i < comm->groups.n; i++) {
+        const struct sim_group *group = &comm->groups.at[i];
+        for (int k = 0; group->n == size && k < size; k++)
+            device[count * size + k] = (int)group->members[k];
+        count += group->n == size;
     }
-    if (c->from >= 0 && size == 2)
+    if (comm->from >= 0 && size == 2)
         for (int i = 0; i < count; i++)
-            if (device[2 * i] != c->from) {
+            if (device[2 * i] != comm->from) {
                 device[2 * i + 1] = device[2 * i];
-                device[2 * i] = (int)c->from;
+                device[2 * i] = (int)comm->from;
             }
     *out = (struct topology_groups){count, size, device};
     return true;
 }
 
-static int64_t price_comm(struct sim *x, const struct sim_comm *c)
+static int64_t price_comm(struct sim *sim, const struct sim_comm *comm)
 {
     static const struct {
         const char *op;
@@ -173,20 +176,20 @@ static int64_t price_comm(struct sim *x, const struct sim_comm *c)
         {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
         {TSR_OP_SEND, TSR_SEND, false, false},
     };
-    struct topology_groups g;
-    if (!flat_groups(x, c, &g) || g.size < 2)
+    struct topology_groups groups;
+    if (!flat_groups(sim, comm, &groups) || groups.size < 2)
         return 0;
     for (size_t i = 0; i < TSR_COUNT(ways); i++)
-        if (strcmp(ways[i].op, c->op) == 0)
-            return tsr__price_collective(x->topology, ways[i].what, &g,
-                                         (ways[i].out ? c->most_out : c->most_in) *
-                                             (ways[i].times ? g.size : 1));
-    if (strcmp(c->op, TSR_OP_HALO) != 0)
-        return tsr__price_exchange(x->topology, &g, c->moved);
-    int64_t more = c->most_out > c->most_in ? c->most_out - c->most_in : 1;
-    struct topology_groups two = {1, 2, g.device};
-    double copied = 2 * (double)c->most_out / x->topology->device[g.device[0]].bandwidth;
-    return tsr__price_collective(x->topology, TSR_SEND, &two, more) + (int64_t)(copied * 1e12);
+        if (strcmp(ways[i].op, comm->op) == 0)
+            return tsr__price_collective(sim->topology, ways[i].what, &groups,
+                                         (ways[i].out ? comm->most_out : comm->most_in) *
+                                             (ways[i].times ? groups.size : 1));
+    if (strcmp(comm->op, TSR_OP_HALO) != 0)
+        return tsr__price_exchange(sim->topology, &groups, comm->moved);
+    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
+    struct topology_groups two = {1, 2, groups.device};
+    double copied = 2 * (double)comm->most_out / sim->topology->device[groups.device[0]].bandwidth;
+    return tsr__price_collective(sim->topology, TSR_SEND, &two, more) + (int64_t)(copied * 1e12);
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -211,33 +214,35 @@ static const char *name_of(const tsr_node *n)
     return "";
 }
 
-static tsr_status add_node(struct sim *x, struct sim_device *d, int64_t device, const tsr_node *n,
-                           const struct shapes *s, struct arena *scratch)
+static tsr_status add_node(struct sim *sim, struct sim_device *d, int64_t device,
+                           const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
     bool sized;
-    if (strcmp(tsr_node_domain(n), DOMAIN) == 0)
-        return add_comm(x, d, n, s);
-    if (all_constant(n))
+    if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
+        return add_comm(sim, d, node, shapes);
+    if (all_constant(node))
         return TSR_OK; // folded when the model is loaded
-    struct sim_task *t = vec_push(x->arena, &d->tasks);
-    if (!t)
+    struct sim_task *task = vec_push(sim->arena, &d->tasks);
+    if (!task)
         return TSR_NOMEM;
-    *t = (struct sim_task){.op = tsr_node_op(n), .node = name_of(n)};
-    t->ps = tsr__price_node(scratch, n, s, &x->topology->device[device], &sized);
-    x->unsized += !sized;
+    *task = (struct sim_task){.op = tsr_node_op(node), .node = name_of(node)};
+    task->ps = tsr__price_node(scratch, node, shapes, &sim->topology->device[device], &sized);
+    sim->unsized += !sized;
     return TSR_OK;
 }
 
-static tsr_status add_graph(struct sim *x, struct sim_device *d, int64_t device, const tsr_graph *g,
-                            const struct shapes *s, struct arena *scratch)
+static tsr_status add_graph(struct sim *sim, struct sim_device *d, int64_t device,
+                            const tsr_graph *graph, const struct shapes *shapes,
+                            struct arena *scratch)
 {
     tsr_status st = TSR_OK;
-    for (const tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n)) {
-        st = add_node(x, d, device, n, s, scratch);
-        for (size_t i = 0; i < tsr_node_attr_count(n) && st == TSR_OK; i++) {
-            const tsr_attr *a = tsr_node_attr(n, i);
-            for (size_t k = 0; k < tsr_attr_graph_count(a) && st == TSR_OK; k++)
-                st = add_graph(x, d, device, tsr_attr_graph(a, k), s, scratch);
+    for (const tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
+         node = tsr_node_next(node)) {
+        st = add_node(sim, d, device, node, shapes, scratch);
+        for (size_t i = 0; i < tsr_node_attr_count(node) && st == TSR_OK; i++) {
+            const tsr_attr *attr = tsr_node_attr(node, i);
+            for (size_t k = 0; k < tsr_attr_graph_count(attr) && st == TSR_OK; k++)
+                st = add_graph(sim, d, device, tsr_attr_graph(attr, k), shapes, scratch);
         }
     }
     return st;
@@ -306,46 +311,49 @@ static bool same_shape(const struct rule *r, size_t input)
 }
 
 // The store that the first output of the node takes over; 0: none.
-static size_t taken_over(struct stores *s, const tsr_node *n, int64_t bytes, int64_t at)
+static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t bytes, int64_t at)
 {
-    const struct rule *r = tsr__rule_of(s->arena, n, s->shapes);
+    const struct rule *r = tsr__rule_of(stores->arena, node, stores->shapes);
     bool sized = true;
-    for (size_t i = 0; r && i < tsr_node_input_count(n); i++) {
-        const tsr_value *v = tsr_node_input(n, i);
-        size_t store = v ? s->of[tsr__value_id(v)] : 0;
-        if (store && in_place(s, n, r, i) && tsr__price_bytes(s->shapes, v, &sized) == bytes &&
-            (!same_shape(r, i) || end_of(s, v, at) <= at))
+    for (size_t i = 0; r && i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        size_t store = value ? stores->of[tsr__value_id(value)] : 0;
+        if (store && in_place(stores, node, r, i) &&
+            tsr__price_bytes(stores->shapes, value, &sized) == bytes &&
+            (!same_shape(r, i) || end_of(stores, value, at) <= at))
             return store;
     }
     return 0;
 }
 
-static void add_output(struct stores *s, const tsr_node *n, size_t i, int64_t at)
+static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
-    const tsr_value *v = tsr_node_output(n, i);
+    const tsr_value *value = tsr_node_output(node, i);
     bool sized = true;
-    int64_t bytes = tsr__price_bytes(s->shapes, v, &sized), end = end_of(s, v, at);
-    size_t store =
-        i == 0 && strcmp(tsr_node_domain(n), DOMAIN) != 0 ? taken_over(s, n, bytes, at) : 0;
-    struct store *fresh = store ? NULL : vec_push(s->arena, &s->list);
+    int64_t bytes = tsr__price_bytes(stores->shapes, value, &sized),
+            end = end_of(stores, value, at);
+    size_t store = i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0
+                       ? taken_over(stores, node, bytes, at)
+                       : 0;
+    struct store *fresh = store ? NULL : vec_push(stores->arena, &stores->list);
     if (fresh) {
         *fresh = (struct store){bytes, at, end};
-        store = s->list.n;
-    } else if (store && end > s->list.at[store - 1].end) {
-        s->list.at[store - 1].end = end;
+        store = stores->list.n;
+    } else if (store && end > stores->list.at[store - 1].end) {
+        stores->list.at[store - 1].end = end;
     }
-    s->of[tsr__value_id(v)] = store;
+    stores->of[tsr__value_id(value)] = store;
 }
 
-static int64_t most_at_once(struct stores *s)
+static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
-    int64_t *change = ARENA_ARRAY(s->arena, int64_t, (size_t)s->nodes + 2);
-    for (size_t i = 0; change && i < s->list.n; i++) {
-        change[s->list.at[i].from] += s->list.at[i].bytes;
-        change[s->list.at[i].end + 1] -= s->list.at[i].bytes;
+    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, (size_t)stores->nodes + 2);
+    for (size_t i = 0; change && i < stores->list.n; i++) {
+        change[stores->list.at[i].from] += stores->list.at[i].bytes;
+        change[stores->list.at[i].end + 1] -= stores->list.at[i].bytes;
     }
-    for (int64_t i = 0; change && i <= s->nodes; i++) {
+    for (int64_t i = 0; change && i <= stores->nodes; i++) {
         now += change[i];
         most = now > most ? now : most;
     }
@@ -354,115 +362,116 @@ static int64_t most_at_once(struct stores *s)
 
 // Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
 // with what an engine puts in the same place.
-static int64_t live_bytes(struct stores *s, bool own)
+static int64_t live_bytes(struct stores *stores, bool own)
 {
-    s->list.n = 0;
+    stores->list.n = 0;
     int64_t at = 0;
-    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(s->model)); n;
-         n = tsr_node_next(n), at++)
-        for (size_t i = 0; i < tsr_node_output_count(n) && !all_constant(n); i++) {
-            if (!tsr_node_output(n, i))
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
+         node = tsr_node_next(node), at++)
+        for (size_t i = 0; i < tsr_node_output_count(node) && !all_constant(node); i++) {
+            if (!tsr_node_output(node, i))
                 continue;
-            add_output(s, n, i, at);
+            add_output(stores, node, i, at);
             if (own)
-                s->of[tsr__value_id(tsr_node_output(n, i))] = 0;
+                stores->of[tsr__value_id(tsr_node_output(node, i))] = 0;
         }
-    return most_at_once(s);
+    return most_at_once(stores);
 }
 
-static tsr_status find_memory(struct sim_device *d, const tsr_model *m, const struct shapes *shapes,
-                              struct arena *scratch)
+static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
+                              const struct shapes *shapes, struct arena *scratch)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    struct stores s = {m, shapes, scratch, (int64_t)tsr_graph_node_count(g), NULL, {0}};
+    const tsr_graph *graph = tsr_model_graph(model);
+    struct stores s = {model, shapes, scratch, (int64_t)tsr_graph_node_count(graph), NULL, {0}};
     int64_t inputs = 0;
     bool sized = true;
-    s.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(m) + 1);
+    s.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(model) + 1);
     if (!s.of)
         return TSR_NOMEM;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
-        inputs += tsr__price_bytes(shapes, tsr_graph_input(g, i), &sized);
-    d->memory = d->weights + inputs + live_bytes(&s, true);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        inputs += tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized);
+    device->memory = device->weights + inputs + live_bytes(&s, true);
     int64_t live = live_bytes(&s, false);
-    d->peak = d->weights + inputs + d->scratch + live + live / GAPS + PLAN_ENGINE_BYTES;
+    device->peak =
+        device->weights + inputs + device->scratch + live + live / GAPS + PLAN_ENGINE_BYTES;
     return scratch->failed ? TSR_NOMEM : TSR_OK;
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-bool tsr__sim_sizes(struct arena *a, const tsr_model *m, const tsr_size *sizes, size_t n,
+bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size *sizes, size_t n,
                     tsr_size **out, size_t *n_out)
 {
-    const tsr_graph *g = tsr_model_graph(m);
+    const tsr_graph *graph = tsr_model_graph(model);
     VEC(tsr_size) all = {0};
     for (size_t i = 0; i < n; i++) {
-        tsr_size *at = vec_push(a, &all);
+        tsr_size *at = vec_push(arena, &all);
         if (at)
             *at = sizes[i];
     }
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        for (int d = 0; d < tsr_value_rank(v); d++) {
-            tsr_dim dim = tsr_value_dim(v, d);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        for (int axis = 0; axis < tsr_value_rank(value); axis++) {
+            tsr_dim dim = tsr_value_dim(value, axis);
             bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
             for (size_t k = 0; k < all.n && !known; k++)
                 known = strcmp(all.at[k].name, dim.symbol) == 0;
-            tsr_size *at = known ? NULL : vec_push(a, &all);
+            tsr_size *at = known ? NULL : vec_push(arena, &all);
             if (at)
                 *at = (tsr_size){dim.symbol, PLAN_USUAL_SIZE};
         }
     }
     *out = all.at;
     *n_out = all.n;
-    return !a->failed;
+    return !arena->failed;
 }
 
-static tsr_status read_part(struct sim *x, int64_t device, const struct partition_part *part,
+static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
                             const tsr_size *sizes, size_t n_sizes)
 {
     struct arena scratch;
-    struct sim_device *d = &x->devices[device];
+    struct sim_device *d = &sim->devices[device];
     tsr_size *all;
     size_t n;
-    tsr__arena_init(&scratch, x->session);
+    tsr__arena_init(&scratch, sim->session);
     d->weights = part->weight_bytes;
-    struct shapes *s = tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n)
-                           ? tsr__shapes_bound(&scratch, part->model, all, n, false)
-                           : NULL;
-    tsr_status st = s ? TSR_OK : TSR_NOMEM;
+    struct shapes *shapes = tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n)
+                                ? tsr__shapes_bound(&scratch, part->model, all, n, false)
+                                : NULL;
+    tsr_status st = shapes ? TSR_OK : TSR_NOMEM;
     if (st == TSR_OK)
-        st = add_graph(x, d, device, tsr_model_graph(part->model), s, &scratch);
+        st = add_graph(sim, d, device, tsr_model_graph(part->model), shapes, &scratch);
     if (st == TSR_OK)
-        st = find_memory(d, part->model, s, &scratch);
+        st = find_memory(d, part->model, shapes, &scratch);
     // Names outlive the models.
     for (size_t i = 0; i < d->tasks.n && st == TSR_OK; i++) {
-        struct sim_task *t = &d->tasks.at[i];
-        t->op = tsr__arena_str(x->arena, str_of(t->op)).p;
-        t->node = tsr__arena_str(x->arena, str_of(t->node)).p;
+        struct sim_task *task = &d->tasks.at[i];
+        task->op = tsr__arena_str(sim->arena, str_of(task->op)).p;
+        task->node = tsr__arena_str(sim->arena, str_of(task->node)).p;
     }
     st = st == TSR_OK && scratch.failed ? TSR_NOMEM : st;
     tsr__arena_free(&scratch);
     return st;
 }
 
-tsr_status tsr__sim_read(struct sim *x, const struct partition_part *parts, int64_t n,
+tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_size *sizes, size_t n_sizes)
 {
     tsr_status st = TSR_OK;
-    x->n = n;
-    x->devices = ARENA_ARRAY(x->arena, struct sim_device, (size_t)n);
-    tsr__map_init(&x->by_id, x->arena, 64);
-    if (!x->devices)
+    sim->n = n;
+    sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
+    tsr__map_init(&sim->by_id, sim->arena, 64);
+    if (!sim->devices)
         return TSR_NOMEM;
     for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        st = read_part(x, i, &parts[i], sizes, n_sizes);
-    for (size_t i = 0; i < x->comms.n && st == TSR_OK; i++) {
-        struct sim_comm *c = x->comms.at[i];
-        c->op = tsr__arena_str(x->arena, str_of(c->op)).p;
-        c->ps = price_comm(x, c);
+        st = read_part(sim, i, &parts[i], sizes, n_sizes);
+    for (size_t i = 0; i < sim->comms.n && st == TSR_OK; i++) {
+        struct sim_comm *comm = sim->comms.at[i];
+        comm->op = tsr__arena_str(sim->arena, str_of(comm->op)).p;
+        comm->ps = price_comm(sim, comm);
     }
     if (st == TSR_MALFORMED)
-        tsr__diag(x->session, DIAG_partition_disagrees, NULL, "cut the model again",
+        tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "cut the model again",
                   "a communication names no group, or devices that are not there");
-    return st == TSR_MALFORMED ? TSR_INVALID : x->arena->failed ? TSR_NOMEM : st;
+    return st == TSR_MALFORMED ? TSR_INVALID : sim->arena->failed ? TSR_NOMEM : st;
 }

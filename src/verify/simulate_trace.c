@@ -5,35 +5,35 @@
 #define MAX_TRACE ((size_t)1 << 30)
 
 // A JSON text: names come from models, which are not trusted.
-static void put_text(struct text *t, const char *s)
+static void put_text(struct text *text, const char *s)
 {
-    tsr__text_add(t, STR("\""));
+    tsr__text_add(text, STR("\""));
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
         if (c == '"' || c == '\\')
-            tsr__text_printf(t, "\\%c", c);
+            tsr__text_printf(text, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            tsr__text_printf(t, "\\u%04x", c);
+            tsr__text_printf(text, "\\u%04x", c);
         else
-            tsr__text_add(t, (struct str){s, 1});
+            tsr__text_add(text, (struct str){s, 1});
     }
-    tsr__text_add(t, STR("\""));
+    tsr__text_add(text, STR("\""));
 }
 
 static const char *const kinds[] = {"compute", "communication", "waiting"};
 
-static void put_span(struct text *t, const tsr_span *s)
+static void put_span(struct text *text, const tsr_span *span)
 {
-    double start = s->begin * 1e6;
-    tsr__text_printf(t, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"name\":", kinds[s->kind]);
-    put_text(t, s->kind == TSR_SPAN_WAITING ? "waiting" : s->op);
-    tsr__text_printf(t, ",\"pid\":%d,\"tid\":0,\"ts\":%.6f,\"dur\":%.6f,\"args\":{\"node\":",
-                     s->device, start, s->end * 1e6 - start);
-    put_text(t, s->node);
-    tsr__text_printf(t, ",\"request\":%d", s->request);
-    if (s->id >= 0)
-        tsr__text_printf(t, ",\"id\":%lld", (long long)s->id);
-    tsr__text_add(t, STR("}}"));
+    double start = span->begin * 1e6;
+    tsr__text_printf(text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"name\":", kinds[span->kind]);
+    put_text(text, span->kind == TSR_SPAN_WAITING ? "waiting" : span->op);
+    tsr__text_printf(text, ",\"pid\":%d,\"tid\":0,\"ts\":%.6f,\"dur\":%.6f,\"args\":{\"node\":",
+                     span->device, start, span->end * 1e6 - start);
+    put_text(text, span->node);
+    tsr__text_printf(text, ",\"request\":%d", span->request);
+    if (span->id >= 0)
+        tsr__text_printf(text, ",\"id\":%lld", (long long)span->id);
+    tsr__text_add(text, STR("}}"));
 }
 
 // Ties the pieces of a communication together: from the device where it is first listed to the others.
@@ -48,49 +48,51 @@ static void put_flow(struct text *t, const tsr_span *s, bool first)
                      first ? "" : ",\"bp\":\"e\"");
 }
 
-static void put_all(struct text *t, const tsr_simulation *x, struct map *seen, struct arena *a)
+static void put_all(struct text *text, const tsr_simulation *simulation, struct map *seen,
+                    struct arena *arena)
 {
-    for (size_t i = 0; i < x->devices; i++)
-        tsr__text_printf(t,
+    for (size_t i = 0; i < simulation->devices; i++)
+        tsr__text_printf(text,
                          "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%zu,\"args\":{\"name\":"
                          "\"device %zu\"}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\","
                          "\"pid\":%zu,\"args\":{\"sort_index\":%zu}}",
                          i ? ",\n" : "", i, i, i, i);
-    for (size_t i = 0; i < x->n_spans && !t->failed; i++) {
-        const tsr_span *s = &x->spans[i];
-        put_span(t, s);
-        if (s->kind != TSR_SPAN_COMMUNICATION)
+    for (size_t i = 0; i < simulation->n_spans && !text->failed; i++) {
+        const tsr_span *span = &simulation->spans[i];
+        put_span(text, span);
+        if (span->kind != TSR_SPAN_COMMUNICATION)
             continue;
-        struct str key =
-            tsr__arena_printf(a, "%lld %d %.12e", (long long)s->id, s->request, s->begin);
+        struct str key = tsr__arena_printf(arena, "%lld %d %.12e", (long long)span->id,
+                                           span->request, span->begin);
         void **at = key.p ? tsr__map_at(seen, key) : NULL;
         if (!at)
             return;
-        put_flow(t, s, !*at);
-        *at = (void *)x;
+        put_flow(text, span, !*at);
+        *at = (void *)simulation;
     }
 }
 
-tsr_status tsr_simulation_trace(tsr_session *s, const tsr_simulation *x, const char *path)
+tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
+                                const char *path)
 {
-    struct text t;
-    struct arena a;
+    struct text text;
+    struct arena arena;
     struct map seen;
-    struct outfile o = {0};
-    tsr__arena_init(&a, s);
-    tsr__map_init(&seen, &a, 256);
-    tsr__text_init(&t, s);
-    t.max = MAX_TRACE;
-    tsr__text_add(&t, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
-    put_all(&t, x, &seen, &a);
-    tsr__text_add(&t, STR("\n]}\n"));
-    tsr_status st = t.failed || a.failed ? TSR_NOMEM : tsr__out_open(s, path, &o);
+    struct outfile file = {0};
+    tsr__arena_init(&arena, session);
+    tsr__map_init(&seen, &arena, 256);
+    tsr__text_init(&text, session);
+    text.max = MAX_TRACE;
+    tsr__text_add(&text, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
+    put_all(&text, simulation, &seen, &arena);
+    tsr__text_add(&text, STR("\n]}\n"));
+    tsr_status st = text.failed || arena.failed ? TSR_NOMEM : tsr__out_open(session, path, &file);
     if (st == TSR_OK) {
-        tsr__out_write(&o, t.p, t.n);
-        st = tsr__out_commit(&o);
+        tsr__out_write(&file, text.p, text.n);
+        st = tsr__out_commit(&file);
     }
-    tsr__out_abort(&o);
-    tsr__text_free(&t);
-    tsr__arena_free(&a);
+    tsr__out_abort(&file);
+    tsr__text_free(&text);
+    tsr__arena_free(&arena);
     return st;
 }

@@ -23,51 +23,53 @@ static bool add_size(struct trials *t, const char *name, int64_t size)
 }
 
 // A symbol is as large as the input that has it.
-static tsr_status find_sizes(struct trials *t)
+static tsr_status find_sizes(struct trials *trials)
 {
-    struct work *w = t->work;
-    tsr_graph *g = tsr_model_graph(w->model);
+    struct work *work = trials->work;
+    tsr_graph *graph = tsr_model_graph(work->model);
     size_t room = 1;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
-        room += (size_t)(tsr_value_rank(tsr_graph_input(g, i)) + 1);
-    t->sizes = ARENA_ARRAY(&w->arena, tsr_size, room);
-    for (size_t i = 0; t->sizes && i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        int64_t k = tsr_tensors_find(w->inputs, tsr_value_name(v));
-        int rank = tsr_value_rank(v);
-        for (int d = 0; k >= 0 && rank == tsr_tensors_rank(w->inputs, (size_t)k) && d < rank; d++)
-            if (tsr_value_dim(v, d).value < 0 && tsr_value_dim(v, d).symbol[0])
-                add_size(t, tsr_value_dim(v, d).symbol, tsr_tensors_dims(w->inputs, (size_t)k)[d]);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        room += (size_t)(tsr_value_rank(tsr_graph_input(graph, i)) + 1);
+    trials->sizes = ARENA_ARRAY(&work->arena, tsr_size, room);
+    for (size_t i = 0; trials->sizes && i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        int64_t k = tsr_tensors_find(work->inputs, tsr_value_name(value));
+        int rank = tsr_value_rank(value);
+        for (int dim = 0; k >= 0 && rank == tsr_tensors_rank(work->inputs, (size_t)k) && dim < rank;
+             dim++)
+            if (tsr_value_dim(value, dim).value < 0 && tsr_value_dim(value, dim).symbol[0])
+                add_size(trials, tsr_value_dim(value, dim).symbol,
+                         tsr_tensors_dims(work->inputs, (size_t)k)[dim]);
     }
-    return t->sizes ? TSR_OK : TSR_NOMEM;
+    return trials->sizes ? TSR_OK : TSR_NOMEM;
 }
 
 // The configuration: the model's own, or a new one of so many devices.
-static tsr_status choose_config(struct trials *t)
+static tsr_status choose_config(struct trials *trials)
 {
-    struct work *w = t->work;
-    const char *own = w->options->config;
-    t->devices = w->options->devices;
-    t->config = own;
-    if (t->devices > 0) {
+    struct work *work = trials->work;
+    const char *own = work->options->config;
+    trials->devices = work->options->devices;
+    trials->config = own;
+    if (trials->devices > 0) {
         struct str name = STR("random");
-        for (int i = 2; name.p && tsr_model_find_config(w->model, name.p); i++)
-            name = tsr__arena_printf(&w->arena, "random%d", i);
-        t->config = name.p;
+        for (int i = 2; name.p && tsr_model_find_config(work->model, name.p); i++)
+            name = tsr__arena_printf(&work->arena, "random%d", i);
+        trials->config = name.p;
         return name.p ? TSR_OK : TSR_NOMEM;
     }
-    size_t n = tsr_model_config_count(w->model);
-    const tsr_config *c = own      ? tsr_model_find_config(w->model, own)
-                          : n == 1 ? tsr_model_config(w->model, 0)
-                                   : NULL;
-    if (c) {
-        t->config = tsr_config_name(c);
+    size_t n = tsr_model_config_count(work->model);
+    const tsr_config *config = own      ? tsr_model_find_config(work->model, own)
+                               : n == 1 ? tsr_model_config(work->model, 0)
+                                        : NULL;
+    if (config) {
+        trials->config = tsr_config_name(config);
         return TSR_OK;
     }
     struct place at = PLACE_NONE;
-    at.file = str_of(w->path);
+    at.file = str_of(work->path);
     at.configuration = str_of(own ? own : "");
-    tsr__diag(w->session, DIAG_config_choice, &at,
+    tsr__diag(work->session, DIAG_config_choice, &at,
               "say for how many devices, or name a configuration of the model",
               "there is no one configuration to shard the model for: it declares %zu", n);
     return TSR_USAGE;
@@ -75,34 +77,35 @@ static tsr_status choose_config(struct trials *t)
 
 // ---- one trial ---------------------------------------------------------------------------------
 
-static tsr_status annotate(struct trials *t, tsr_model *m, uint64_t seed, const char **edits)
+static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
+                           const char **edits)
 {
-    tsr_config *c = NULL;
+    tsr_config *config = NULL;
     const char *text;
     tsr_status st = TSR_OK;
-    if (t->devices > 0)
-        st = tsr_model_add_config(m, t->config, t->devices, NULL, 0, &c);
+    if (trials->devices > 0)
+        st = tsr_model_add_config(model, trials->config, trials->devices, NULL, 0, &config);
     else
-        c = tsr_model_find_config(m, t->config);
+        config = tsr_model_find_config(model, trials->config);
     if (st == TSR_OK)
-        st = tsr_model_shard_random(m, c, seed, t->sizes, t->n_sizes);
+        st = tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes);
     if (st == TSR_OK)
-        st = tsr_config_edits(m, c, &text);
+        st = tsr_config_edits(model, config, &text);
     if (st != TSR_OK)
         return st;
-    *edits = tsr__arena_str(t->work->results, str_of(text)).p;
+    *edits = tsr__arena_str(trials->work->results, str_of(text)).p;
     return *edits ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status try_once(struct trials *t, uint64_t seed, tsr_trial *out)
+static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome o = {.recorded = -1};
     tsr_model *copy = NULL;
-    tsr_status st = tsr_model_clone(t->work->model, &copy);
+    tsr_status st = tsr_model_clone(trials->work->model, &copy);
     if (st == TSR_OK)
-        st = annotate(t, copy, seed, &out->sharding);
+        st = annotate(trials, copy, seed, &out->sharding);
     if (st == TSR_OK)
-        st = tsr__verify_cut(t->work, copy, t->config, &o);
+        st = tsr__verify_cut(trials->work, copy, trials->config, &o);
     tsr_model_free(copy);
     out->status = st;
     out->ok = o.ok;
@@ -113,7 +116,7 @@ static tsr_status try_once(struct trials *t, uint64_t seed, tsr_trial *out)
     out->partition = o.partition;
     out->outputs = o.outputs;
     out->n_outputs = o.n_outputs;
-    return t->work->results->failed ? TSR_NOMEM : st;
+    return trials->work->results->failed ? TSR_NOMEM : st;
 }
 
 static void sum_up(tsr_verify_result *r, const tsr_trial *t)
@@ -123,31 +126,31 @@ static void sum_up(tsr_verify_result *r, const tsr_trial *t)
         r->recorded = r->recorded == 0 ? 0 : t->recorded;
 }
 
-tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r)
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
 {
-    struct trials t = {.work = w};
-    tsr_status st = choose_config(&t), first = TSR_OK;
+    struct trials trials = {.work = work};
+    tsr_status st = choose_config(&trials), first = TSR_OK;
     if (st == TSR_OK)
-        st = find_sizes(&t);
-    size_t n = w->options->random;
-    tsr_trial *list = st == TSR_OK ? ARENA_ARRAY(w->results, tsr_trial, n) : NULL;
+        st = find_sizes(&trials);
+    size_t n = work->options->random;
+    tsr_trial *list = st == TSR_OK ? ARENA_ARRAY(work->results, tsr_trial, n) : NULL;
     if (!list)
         return st == TSR_OK ? TSR_NOMEM : st;
-    r->ok = true;
+    result->ok = true;
     for (size_t i = 0; i < n; i++) {
-        struct diag_mark mark = tsr__diag_mark(w->session);
-        tsr__progress(w->session, "random shardings", i, n);
-        if ((st = tsr__cancel_check(w->session)) != TSR_OK)
+        struct diag_mark mark = tsr__diag_mark(work->session);
+        tsr__progress(work->session, "random shardings", i, n);
+        if ((st = tsr__cancel_check(work->session)) != TSR_OK)
             return st;
         list[i].recorded = -1;
-        st = try_once(&t, w->options->seed + i, &list[i]);
+        st = try_once(&trials, work->options->seed + i, &list[i]);
         if (st == TSR_NOMEM)
             return st;
-        tsr__diag_back(w->session, &mark, st != TSR_OK);
-        sum_up(r, &list[i]);
+        tsr__diag_back(work->session, &mark, st != TSR_OK);
+        sum_up(result, &list[i]);
         first = first == TSR_OK ? st : first;
     }
-    r->trials = list;
-    r->n_trials = n;
+    result->trials = list;
+    result->n_trials = n;
     return first;
 }

@@ -27,33 +27,33 @@ static tsr_status load_inputs(struct work *w)
 
 // ---- comparing ---------------------------------------------------------------------------------
 
-static void report(struct work *w, const tsr_difference *d, enum diag_code code,
+static void report(struct work *work, const tsr_difference *d, enum diag_code code,
                    const char *against)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(w->path);
+    at.file = str_of(work->path);
     at.value = str_of(d->name);
     if (d->max_abs != d->max_abs)
-        tsr__diag(w->session, code, &at, NULL, "cut and %s differ in kind, shape or content",
+        tsr__diag(work->session, code, &at, NULL, "cut and %s differ in kind, shape or content",
                   against);
     else
-        tsr__diag(w->session, code, &at, NULL,
+        tsr__diag(work->session, code, &at, NULL,
                   "cut and %s differ by %.3g (%.3g of the largest magnitude)", against, d->max_abs,
                   d->max_rel);
 }
 
-static void compare_recorded(struct work *w, const tsr_tensors *cut, struct outcome *r)
+static void compare_recorded(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
 {
-    size_t n = tsr_tensors_count(w->recorded);
-    r->recorded = n ? 1 : -1;
+    size_t n = tsr_tensors_count(work->recorded);
+    outcome->recorded = n ? 1 : -1;
     for (size_t i = 0; i < n; i++) {
-        const char *name = tsr_tensors_name(w->recorded, i);
+        const char *name = tsr_tensors_name(work->recorded, i);
         int64_t k = tsr_tensors_find(cut, name);
-        tsr_difference d = tsr__compare(w->recorded, i, cut, k, tsr__precision_of(w, name));
+        tsr_difference d = tsr__compare(work->recorded, i, cut, k, tsr__precision_of(work, name));
         if (d.ok)
             continue;
-        r->recorded = 0;
-        report(w, &d, DIAG_verify_recorded, "recorded outputs");
+        outcome->recorded = 0;
+        report(work, &d, DIAG_verify_recorded, "recorded outputs");
     }
 }
 
@@ -67,32 +67,32 @@ static void mention_random(struct work *w, const char *name)
         "this output follows from random numbers without a seed: its shape alone is compared");
 }
 
-static tsr_status compare_all(struct work *w, const tsr_tensors *cut, struct outcome *r)
+static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
 {
-    struct arena *a = w->results;
-    tsr_status st = tsr__precision_find(w);
+    struct arena *arena = work->results;
+    tsr_status st = tsr__precision_find(work);
     if (st != TSR_OK)
         return st;
-    size_t n = tsr_tensors_count(w->whole);
-    tsr_difference *list = ARENA_ARRAY(a, tsr_difference, n + 1);
-    r->ok = true;
+    size_t n = tsr_tensors_count(work->whole);
+    tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
+    outcome->ok = true;
     for (size_t i = 0; i < n && list; i++) {
-        const char *name = tsr_tensors_name(w->whole, i);
-        double tolerance = tsr__precision_of(w, name);
-        list[i] = tsr__compare(w->whole, i, cut, tsr_tensors_find(cut, name), tolerance);
+        const char *name = tsr_tensors_name(work->whole, i);
+        double tolerance = tsr__precision_of(work, name);
+        list[i] = tsr__compare(work->whole, i, cut, tsr_tensors_find(cut, name), tolerance);
         if (isinf(tolerance))
-            mention_random(w, name);
-        list[i].name = tsr__arena_str(a, str_of(name)).p;
-        if (a->failed)
+            mention_random(work, name);
+        list[i].name = tsr__arena_str(arena, str_of(name)).p;
+        if (arena->failed)
             return TSR_NOMEM;
-        r->ok &= list[i].ok;
+        outcome->ok &= list[i].ok;
         if (!list[i].ok)
-            report(w, &list[i], DIAG_verify_different, "whole");
+            report(work, &list[i], DIAG_verify_different, "whole");
     }
-    r->outputs = list;
-    r->n_outputs = n;
-    compare_recorded(w, cut, r);
-    return a->failed ? TSR_NOMEM : r->ok ? TSR_OK : TSR_DIFFERENT;
+    outcome->outputs = list;
+    outcome->n_outputs = n;
+    compare_recorded(work, cut, outcome);
+    return arena->failed ? TSR_NOMEM : outcome->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
 static const void *keep(struct arena *a, const void *from, size_t n, size_t bytes)
@@ -104,22 +104,26 @@ static const void *keep(struct arena *a, const void *from, size_t n, size_t byte
 }
 
 // The session's summary is of the last partition alone; there may be more.
-static void keep_summary(struct arena *a, tsr_partition_summary *p)
+static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 {
-    p->weight_bytes = keep(a, p->weight_bytes, p->devices, sizeof(*p->weight_bytes));
-    p->weights = keep(a, p->weights, p->devices, sizeof(*p->weights));
-    p->file_bytes = keep(a, p->file_bytes, p->devices, sizeof(*p->file_bytes));
-    tsr_collective_count *counts = ARENA_ARRAY(a, tsr_collective_count, p->n_collectives + 1);
-    for (size_t i = 0; i < p->n_collectives && counts; i++)
-        counts[i] = (tsr_collective_count){tsr__arena_str(a, str_of(p->collectives[i].op)).p,
-                                           p->collectives[i].count};
-    p->collectives = counts;
-    tsr_replicated *list = ARENA_ARRAY(a, tsr_replicated, p->n_replicated + 1);
-    for (size_t i = 0; i < p->n_replicated && list; i++)
-        list[i] = (tsr_replicated){tsr__arena_str(a, str_of(p->replicated[i].node)).p,
-                                   tsr__arena_str(a, str_of(p->replicated[i].op)).p,
-                                   tsr__arena_str(a, str_of(p->replicated[i].reason)).p};
-    p->replicated = list;
+    summary->weight_bytes =
+        keep(arena, summary->weight_bytes, summary->devices, sizeof(*summary->weight_bytes));
+    summary->weights = keep(arena, summary->weights, summary->devices, sizeof(*summary->weights));
+    summary->file_bytes =
+        keep(arena, summary->file_bytes, summary->devices, sizeof(*summary->file_bytes));
+    tsr_collective_count *counts =
+        ARENA_ARRAY(arena, tsr_collective_count, summary->n_collectives + 1);
+    for (size_t i = 0; i < summary->n_collectives && counts; i++)
+        counts[i] =
+            (tsr_collective_count){tsr__arena_str(arena, str_of(summary->collectives[i].op)).p,
+                                   summary->collectives[i].count};
+    summary->collectives = counts;
+    tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, summary->n_replicated + 1);
+    for (size_t i = 0; i < summary->n_replicated && list; i++)
+        list[i] = (tsr_replicated){tsr__arena_str(arena, str_of(summary->replicated[i].node)).p,
+                                   tsr__arena_str(arena, str_of(summary->replicated[i].op)).p,
+                                   tsr__arena_str(arena, str_of(summary->replicated[i].reason)).p};
+    summary->replicated = list;
 }
 
 // The whole run is one for all ways to cut.
@@ -135,27 +139,28 @@ static tsr_status run_whole(struct work *w)
     return st == TSR_OK ? tsr_run_model(w->session, path, &whole, w->inputs, w->whole) : st;
 }
 
-tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config, struct outcome *out)
+tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
+                           struct outcome *out)
 {
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
     tsr_tensors *got = NULL;
     out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr_partition(m, w->scratch.parts, &cut, &out->partition);
+    tsr_status st = tsr_partition(model, work->scratch.parts, &cut, &out->partition);
     if (st == TSR_OK)
-        keep_summary(w->results, &out->partition);
+        keep_summary(work->results, &out->partition);
     if (st == TSR_OK)
-        st = run_whole(w);
+        st = run_whole(work);
     if (st == TSR_OK)
-        st = tsr_tensors_new(w->session, &got);
+        st = tsr_tensors_new(work->session, &got);
     if (st == TSR_OK)
-        st = tsr_run(w->session, w->scratch.parts, &w->run, w->inputs, got);
-    tsr__folder_remove(w->scratch.parts);
+        st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
+    tsr__folder_remove(work->scratch.parts);
     if (st == TSR_OK)
-        st = compare_all(w, got, out);
+        st = compare_all(work, got, out);
     tsr_tensors_free(got);
     if (st == TSR_DIFFERENT) {
-        tsr__verify_saturation(w);
-        tsr__verify_locate(w, m, config, &out->first);
+        tsr__verify_saturation(work);
+        tsr__verify_locate(work, model, config, &out->first);
     }
     return st;
 }
@@ -174,21 +179,21 @@ static tsr_status open_all(struct work *w)
                         : st;
 }
 
-static tsr_status verify_own(struct work *w, tsr_verify_result *r)
+static tsr_status verify_own(struct work *work, tsr_verify_result *result)
 {
     struct outcome out = {.recorded = -1};
-    tsr_plan_summary plan = {.size = sizeof(plan), .config = w->options->config};
+    tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
     tsr_status st = TSR_OK;
-    if (w->options->plan)
-        st = tsr_plan_for(w->model, w->options->plan, w->inputs, &plan);
+    if (work->options->plan)
+        st = tsr_plan_for(work->model, work->options->plan, work->inputs, &plan);
     if (st == TSR_OK)
-        st = tsr__verify_cut(w, w->model, plan.config, &out);
-    r->ok = out.ok;
-    r->recorded = out.recorded;
-    r->partition = out.partition;
-    r->outputs = out.outputs;
-    r->n_outputs = out.n_outputs;
-    r->first = out.first;
+        st = tsr__verify_cut(work, work->model, plan.config, &out);
+    result->ok = out.ok;
+    result->recorded = out.recorded;
+    result->partition = out.partition;
+    result->outputs = out.outputs;
+    result->n_outputs = out.n_outputs;
+    result->first = out.first;
     return st;
 }
 
@@ -202,26 +207,26 @@ static void close_all(struct work *w)
     tsr__arena_free(&w->arena);
 }
 
-tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_options *options,
+tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_options *options,
                       tsr_verify_result *result)
 {
     tsr_verify_options given = {.size = sizeof(given)};
     if (options)
         memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
-    struct work w = {.session = s, .path = model, .options = &given, .run = given.run};
-    w.results = &s->results[RESULT_VERIFY];
-    tsr__arena_free(w.results);
-    w.run.size = sizeof(w.run);
-    w.run.float_products =
+    struct work work = {.session = session, .path = model, .options = &given, .run = given.run};
+    work.results = &session->results[RESULT_VERIFY];
+    tsr__arena_free(work.results);
+    work.run.size = sizeof(work.run);
+    work.run.float_products =
         true; // cut and whole are fused differently, and 8-bit arithmetic would be all one sees
-    if (!w.run.transport)
-        w.run.transport = "threads"; // one process compares, whoever started it
-    tsr__arena_init(&w.arena, s);
+    if (!work.run.transport)
+        work.run.transport = "threads"; // one process compares, whoever started it
+    tsr__arena_init(&work.arena, session);
     tsr_verify_result r = {.size = sizeof(r), .recorded = -1};
-    tsr_status st = open_all(&w);
+    tsr_status st = open_all(&work);
     if (st == TSR_OK)
-        st = given.random ? tsr__verify_trials(&w, &r) : verify_own(&w, &r);
-    close_all(&w);
+        st = given.random ? tsr__verify_trials(&work, &r) : verify_own(&work, &r);
+    close_all(&work);
     if ((st == TSR_OK || st == TSR_DIFFERENT || r.n_trials) && result) {
         size_t n = result->size && result->size < sizeof(r) ? result->size : sizeof(r);
         r.size = n;
