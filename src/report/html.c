@@ -34,15 +34,15 @@ static size_t sequence(const unsigned char *s)
     return n;
 }
 
-void tsr__html_text(struct text *t, const char *s)
+void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
         const char *safe = entity((unsigned char)*s);
         size_t n = safe ? 1 : sequence((const unsigned char *)s);
         if (safe || !n)
-            tsr__text_add(t, str_of(safe ? safe : "&#65533;"));
+            tsr__text_add(text, str_of(safe ? safe : "&#65533;"));
         else
-            tsr__text_add(t, (struct str){s, n});
+            tsr__text_add(text, (struct str){s, n});
         s += n ? n : 1;
     }
 }
@@ -166,17 +166,17 @@ static const char script[] =
     "function(){"
     "document.getElementById(i.dataset.zoom).style.width=(100*i.value)+'%'})});";
 
-void tsr__html_begin(struct text *t, const char *title)
+void tsr__html_begin(struct text *text, const char *title)
 {
-    tsr__text_add(t,
+    tsr__text_add(text,
                   STR("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                       "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n<title>"));
-    tsr__html_text(t, title);
-    tsr__text_add(t, STR("</title>\n<style>"));
-    tsr__text_add(t, str_of(style));
-    tsr__text_add(t, STR("</style>\n</head>\n<body>\n<main>\n"));
+    tsr__html_text(text, title);
+    tsr__text_add(text, STR("</title>\n<style>"));
+    tsr__text_add(text, str_of(style));
+    tsr__text_add(text, STR("</style>\n</head>\n<body>\n<main>\n"));
 }
 
 void tsr__html_end(struct text *t)

@@ -14,125 +14,125 @@ static const char *title_of(const tsr_model *m, const char *given)
 }
 
 // The one that is named, or the only one.
-static tsr_status find_config(struct page *p, const char *name)
+static tsr_status find_config(struct page *page, const char *name)
 {
-    if (!name && tsr_model_config_count(p->model) == 1)
-        p->config = tsr_model_config(p->model, 0);
+    if (!name && tsr_model_config_count(page->model) == 1)
+        page->config = tsr_model_config(page->model, 0);
     if (!name)
         return TSR_OK;
-    p->config = tsr_model_find_config(p->model, name);
-    if (p->config)
+    page->config = tsr_model_find_config(page->model, name);
+    if (page->config)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.configuration = str_of(name);
-    tsr__diag(p->session, DIAG_config_unknown, &at, "name one that the model has",
+    tsr__diag(page->session, DIAG_config_unknown, &at, "name one that the model has",
               "the model has no configuration of that name");
     return TSR_INVALID;
 }
 
-static void add_plan(tsr_json *j, const tsr_plan_summary *s)
+static void add_plan(tsr_json *json, const tsr_plan_summary *s)
 {
-    tsr_json_begin(j, "plan", '{');
-    tsr_json_int(j, "cost", s->cost);
-    tsr_json_int(j, "bound", s->bound);
-    tsr_json_bool(j, "optimal", s->optimal);
-    tsr_json_begin(j, "memory", '[');
+    tsr_json_begin(json, "plan", '{');
+    tsr_json_int(json, "cost", s->cost);
+    tsr_json_int(json, "bound", s->bound);
+    tsr_json_bool(json, "optimal", s->optimal);
+    tsr_json_begin(json, "memory", '[');
     for (size_t i = 0; i < s->devices; i++)
-        tsr_json_int(j, NULL, s->memory[i]);
-    tsr_json_end(j);
-    tsr_json_begin(j, "collectives", '{');
+        tsr_json_int(json, NULL, s->memory[i]);
+    tsr_json_end(json);
+    tsr_json_begin(json, "collectives", '{');
     for (size_t i = 0; i < s->n_collectives; i++)
-        tsr_json_int(j, s->collectives[i].op, (int64_t)s->collectives[i].count);
-    tsr_json_end(j);
-    tsr_json_int(j, "nodes", (int64_t)s->nodes);
-    tsr_json_int(j, "cut_nodes", (int64_t)s->cut_nodes);
-    tsr_json_end(j);
+        tsr_json_int(json, s->collectives[i].op, (int64_t)s->collectives[i].count);
+    tsr_json_end(json);
+    tsr_json_int(json, "nodes", (int64_t)s->nodes);
+    tsr_json_int(json, "cut_nodes", (int64_t)s->cut_nodes);
+    tsr_json_end(json);
 }
 
-static void add_simulation(tsr_json *j, const tsr_simulation *x)
+static void add_simulation(tsr_json *json, const tsr_simulation *simulation)
 {
-    tsr_json_begin(j, "simulation", '{');
-    tsr_json_int(j, "requests", x->requests);
-    tsr_json_number(j, "seconds", x->seconds);
-    tsr_json_number(j, "first_s", x->first);
-    tsr_json_number(j, "period_s", x->period);
-    tsr_json_begin(j, "timeline", '[');
-    for (size_t i = 0; i < x->devices; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_number(j, "compute_s", x->device[i].compute);
-        tsr_json_number(j, "communication_s", x->device[i].communication);
-        tsr_json_number(j, "waiting_s", x->device[i].waiting);
-        tsr_json_number(j, "idle_s", x->device[i].idle);
-        tsr_json_int(j, "weights", x->device[i].weights);
-        tsr_json_int(j, "memory", x->device[i].memory);
-        tsr_json_end(j);
+    tsr_json_begin(json, "simulation", '{');
+    tsr_json_int(json, "requests", simulation->requests);
+    tsr_json_number(json, "seconds", simulation->seconds);
+    tsr_json_number(json, "first_s", simulation->first);
+    tsr_json_number(json, "period_s", simulation->period);
+    tsr_json_begin(json, "timeline", '[');
+    for (size_t i = 0; i < simulation->devices; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_number(json, "compute_s", simulation->device[i].compute);
+        tsr_json_number(json, "communication_s", simulation->device[i].communication);
+        tsr_json_number(json, "waiting_s", simulation->device[i].waiting);
+        tsr_json_number(json, "idle_s", simulation->device[i].idle);
+        tsr_json_int(json, "weights", simulation->device[i].weights);
+        tsr_json_int(json, "memory", simulation->device[i].memory);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
-    tsr_json_end(j);
+    tsr_json_end(json);
+    tsr_json_end(json);
 }
 
 // The numbers of the page, exactly, for programs.
-static tsr_json *data_of(const struct page *p)
+static tsr_json *data_of(const struct page *page)
 {
-    tsr_json *j = tsr_json_new(p->session);
-    if (!j)
+    tsr_json *json = tsr_json_new(page->session);
+    if (!json)
         return NULL;
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_int(j, "version", 1);
-    tsr_json_string(j, "model", p->title);
-    tsr_json_string(j, "configuration", p->config ? tsr_config_name(p->config) : NULL);
-    if (p->plan)
-        add_plan(j, p->plan);
-    if (p->simulation)
-        add_simulation(j, p->simulation);
-    tsr_json_end(j);
-    return j;
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_int(json, "version", 1);
+    tsr_json_string(json, "model", page->title);
+    tsr_json_string(json, "configuration", page->config ? tsr_config_name(page->config) : NULL);
+    if (page->plan)
+        add_plan(json, page->plan);
+    if (page->simulation)
+        add_simulation(json, page->simulation);
+    tsr_json_end(json);
+    return json;
 }
 
-static tsr_status write_page(struct page *p, const char *path)
+static tsr_status write_page(struct page *page, const char *path)
 {
-    struct outfile o = {0};
-    tsr_json *data = data_of(p);
+    struct outfile file = {0};
+    tsr_json *data = data_of(page);
     const char *text = data ? tsr_json_text(data) : NULL;
     if (text)
-        tsr__page_write(p, text);
-    tsr_status st = !text || p->out->failed || p->arena->failed
+        tsr__page_write(page, text);
+    tsr_status st = !text || page->out->failed || page->arena->failed
                         ? TSR_NOMEM
-                        : tsr__out_open(p->session, path, &o);
+                        : tsr__out_open(page->session, path, &file);
     if (st == TSR_OK) {
-        tsr__out_write(&o, p->out->p, p->out->n);
-        st = tsr__out_commit(&o);
+        tsr__out_write(&file, page->out->p, page->out->n);
+        st = tsr__out_commit(&file);
     }
-    tsr__out_abort(&o);
+    tsr__out_abort(&file);
     tsr_json_free(data);
     return st;
 }
 
-tsr_status tsr_report(tsr_model *m, const tsr_report_options *options, const char *path)
+tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
-    tsr_report_options o = {.size = sizeof o};
-    struct arena a;
-    struct text t;
-    tsr_session *s = tsr_model_session(m);
+    tsr_report_options given = {.size = sizeof given};
+    struct arena arena;
+    struct text text;
+    tsr_session *session = tsr_model_session(model);
     if (options)
-        memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    tsr__arena_init(&a, s);
-    tsr__text_init(&t, s);
-    t.max = MAX_PAGE;
-    struct page p = {.session = s,
-                     .arena = &a,
-                     .out = &t,
-                     .model = m,
-                     .title = title_of(m, o.title),
-                     .topology = o.topology,
-                     .plan = o.plan && o.plan->feasible ? o.plan : NULL,
-                     .simulation = o.simulation};
-    tsr_status st = find_config(&p, o.config);
-    if (st == TSR_OK && o.trace)
-        st = tsr__report_trace(&p, o.trace);
+        memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    tsr__arena_init(&arena, session);
+    tsr__text_init(&text, session);
+    text.max = MAX_PAGE;
+    struct page p = {.session = session,
+                     .arena = &arena,
+                     .out = &text,
+                     .model = model,
+                     .title = title_of(model, given.title),
+                     .topology = given.topology,
+                     .plan = given.plan && given.plan->feasible ? given.plan : NULL,
+                     .simulation = given.simulation};
+    tsr_status st = find_config(&p, given.config);
+    if (st == TSR_OK && given.trace)
+        st = tsr__report_trace(&p, given.trace);
     if (st == TSR_OK)
         st = write_page(&p, path);
-    tsr__text_free(&t);
-    tsr__arena_free(&a);
+    tsr__text_free(&text);
+    tsr__arena_free(&arena);
     return st;
 }
