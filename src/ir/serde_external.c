@@ -16,41 +16,41 @@ struct walk {
     tsr_status status;
 };
 
-static void found_tensor(struct walk *w, struct str body)
+static void found_tensor(struct walk *walk, struct str body)
 {
-    struct wire_external e;
+    struct wire_external external;
     struct place at = PLACE_NONE;
     int64_t location = 0;
     if (!tsr__wire_int(body, F_TENSOR_DATA_LOCATION, &location) || location != 1)
         return;
     bool named;
-    at.file = str_of(w->model->path ? w->model->path : "");
+    at.file = str_of(walk->model->path ? walk->model->path : "");
     at.value = tsr__wire_bytes(body, F_TENSOR_NAME, &named);
-    tsr_status status = tsr__external_parse(w->model->session, body, &at, &e);
+    tsr_status status = tsr__external_parse(walk->model->session, body, &at, &external);
     if (status != TSR_OK) {
-        w->status = status;
+        walk->status = status;
         return;
     }
-    void **slot = tsr__map_at(&w->seen, e.location);
+    void **slot = tsr__map_at(&walk->seen, external.location);
     if (!slot || *slot)
         return;
-    *slot = w;
-    struct str *out = vec_push(&w->model->arena, &w->locations);
+    *slot = walk;
+    struct str *out = vec_push(&walk->model->arena, &walk->locations);
     if (out)
-        *out = tsr__arena_str(&w->model->arena, e.location);
+        *out = tsr__arena_str(&walk->model->arena, external.location);
 }
 
 // The file was checked when it was loaded: depth is bounded, fields are whole.
-static void walk_message(struct walk *w, struct str body, enum wire_message m)
+static void walk_message(struct walk *walk, struct str body, enum wire_message message)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    if (m == WIRE_TENSOR)
-        found_tensor(w, body);
-    while (tsr__wire_next(&c, &f)) {
-        const struct wire_row *row = tsr__wire_row(m, f.number);
-        if (row && row->kind == KIND_MESSAGE && f.type == WIRE_LEN)
-            walk_message(w, f.bytes, (enum wire_message)row->message);
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    if (message == WIRE_TENSOR)
+        found_tensor(walk, body);
+    while (tsr__wire_next(&cursor, &field)) {
+        const struct wire_row *row = tsr__wire_row(message, field.number);
+        if (row && row->kind == KIND_MESSAGE && field.type == WIRE_LEN)
+            walk_message(walk, field.bytes, (enum wire_message)row->message);
     }
 }
 
@@ -80,7 +80,7 @@ static struct str folder_of(const char *path)
 }
 
 // Makes the folders between base and the file. Links are not followed: they might lead out.
-static tsr_status make_folders(tsr_model *m, struct str location, char *full, size_t base)
+static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
         struct stat st;
@@ -89,7 +89,7 @@ static tsr_status make_folders(tsr_model *m, struct str location, char *full, si
                   S_ISDIR(st.st_mode);
         *p = '/';
         if (!ok)
-            return refuse(m, location, "a folder on its way cannot be made");
+            return refuse(model, location, "a folder on its way cannot be made");
     }
     return TSR_OK;
 }
@@ -106,38 +106,39 @@ static bool leads_out(struct str location)
     return memchr(location.p, 0, location.n) != NULL;
 }
 
-static tsr_status copy_file(tsr_model *m, int fd, const char *full)
+static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
-    struct outfile o;
+    struct outfile file;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return TSR_IO;
-    tsr_status status = tsr__out_open(m->session, full, &o);
+    tsr_status status = tsr__out_open(model->session, full, &file);
     if (status != TSR_OK)
         return status;
-    tsr__out_copy(&o, fd, 0, (uint64_t)st.st_size);
-    status = tsr__out_commit(&o);
-    tsr__out_abort(&o);
+    tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
+    status = tsr__out_commit(&file);
+    tsr__out_abort(&file);
     return status;
 }
 
-static tsr_status copy_one(tsr_model *m, const struct folder *from, struct str location,
+static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
     struct place at = PLACE_NONE;
     int fd;
     if (leads_out(location))
-        return refuse(m, location, "its name leads out of the folder");
-    struct str full = tsr__arena_printf(&m->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
+        return refuse(model, location, "its name leads out of the folder");
+    struct str full =
+        tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
     if (!full.p)
         return TSR_NOMEM;
-    at.file = str_of(m->path);
-    tsr_status status = tsr__folder_file(m->session, from, location, &at, &fd);
+    at.file = str_of(model->path);
+    tsr_status status = tsr__folder_file(model->session, from, location, &at, &fd);
     if (status != TSR_OK)
         return status;
-    status = make_folders(m, location, (char *)full.p, to.n);
+    status = make_folders(model, location, (char *)full.p, to.n);
     if (status == TSR_OK)
-        status = copy_file(m, fd, full.p);
+        status = copy_file(model, fd, full.p);
     close(fd);
     return status;
 }
@@ -150,40 +151,41 @@ static bool same_folder(tsr_model *m, const char *path)
     return a.p && b.p && tsr__same_file(a.p, b.p);
 }
 
-tsr_status tsr_model_copy_data(tsr_model *m, const char *path)
+tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
-    struct walk w;
+    struct walk walk;
     struct folder from;
-    if (!m->path || !m->path[0] || same_folder(m, path))
+    if (!model->path || !model->path[0] || same_folder(model, path))
         return TSR_OK;
-    tsr_status status = find_locations(m, &w);
-    if (status != TSR_OK || !w.locations.n)
+    tsr_status status = find_locations(model, &walk);
+    if (status != TSR_OK || !walk.locations.n)
         return status;
-    status = tsr__folder_of_file(m->session, m->path, &from);
+    status = tsr__folder_of_file(model->session, model->path, &from);
     if (status != TSR_OK)
         return status;
-    for (size_t i = 0; i < w.locations.n && status == TSR_OK; i++)
-        status = copy_one(m, &from, w.locations.at[i], folder_of(path));
+    for (size_t i = 0; i < walk.locations.n && status == TSR_OK; i++)
+        status = copy_one(model, &from, walk.locations.at[i], folder_of(path));
     tsr__folder_close(&from);
     return status;
 }
 
 // Warns where a model is saved away from the data it names and the data is not there either.
-void tsr__external_warn(tsr_model *m, const char *path)
+void tsr__external_warn(tsr_model *model, const char *path)
 {
-    struct walk w;
+    struct walk walk;
     struct stat st;
-    if (!m->path || !m->path[0] || same_folder(m, path) || find_locations(m, &w) != TSR_OK)
+    if (!model->path || !model->path[0] || same_folder(model, path) ||
+        find_locations(model, &walk) != TSR_OK)
         return;
-    for (size_t i = 0; i < w.locations.n; i++) {
-        struct str to = folder_of(path), location = w.locations.at[i];
+    for (size_t i = 0; i < walk.locations.n; i++) {
+        struct str to = folder_of(path), location = walk.locations.at[i];
         struct str full =
-            tsr__arena_printf(&m->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
+            tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
         if (!full.p || leads_out(location) || stat(full.p, &st) == 0)
             continue;
         struct place at = PLACE_NONE;
         at.file = str_of(path);
-        tsr__diag(m->session, DIAG_external_elsewhere, &at,
+        tsr__diag(model->session, DIAG_external_elsewhere, &at,
                   "copy the file beside the model, or let `annotate --copy-data` bring it along",
                   "the model's data file \"" STR_FMT "\" is not beside it", STR_ARG(location));
     }

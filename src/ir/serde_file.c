@@ -32,27 +32,27 @@ static tsr_status damaged(tsr_session *s, const char *path, const char *what)
 }
 
 // A model around the bytes of one tensor.
-static tsr_status hold(tsr_session *s, struct arena *a, const char *path, struct str tensor,
-                       tsr_model **holder, const tsr_tensor **out)
+static tsr_status hold(tsr_session *session, struct arena *arena, const char *path,
+                       struct str tensor, tsr_model **holder, const tsr_tensor **out)
 {
     unsigned char inner[16], outer[16];
     size_t n_inner = put_head(inner, FIELD_TENSOR, tensor.n);
     size_t n_outer = put_head(outer, FIELD_GRAPH, n_inner + tensor.n);
     size_t total = n_outer + n_inner + tensor.n;
-    char *bytes = tensor.n < MAX_TENSOR_FILE ? arena_get(a, total, 8) : NULL;
+    char *bytes = tensor.n < MAX_TENSOR_FILE ? arena_get(arena, total, 8) : NULL;
     if (!bytes)
         return TSR_NOMEM;
     memcpy(bytes, outer, n_outer);
     memcpy(bytes + n_outer, inner, n_inner);
     if (tensor.n)
         memcpy(bytes + n_outer + n_inner, tensor.p, tensor.n);
-    tsr_status st = tsr_model_load_bytes(s, bytes, total, holder);
+    tsr_status st = tsr_model_load_bytes(session, bytes, total, holder);
     if (st != TSR_OK)
         return st;
-    const tsr_graph *g = tsr_model_graph(*holder);
-    if (!g || tsr_graph_initializer_count(g) != 1)
-        return damaged(s, path, "this file does not hold one tensor");
-    *out = tsr_value_initializer(tsr_graph_initializer(g, 0));
+    const tsr_graph *graph = tsr_model_graph(*holder);
+    if (!graph || tsr_graph_initializer_count(graph) != 1)
+        return damaged(session, path, "this file does not hold one tensor");
+    *out = tsr_value_initializer(tsr_graph_initializer(graph, 0));
     return TSR_OK;
 }
 
@@ -60,57 +60,57 @@ static tsr_status hold(tsr_session *s, struct arena *a, const char *path, struct
 static int64_t fields_of(struct str body, uint32_t number, struct str *out, size_t cap)
 {
     int64_t n = 0;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
         if ((size_t)n < cap)
-            out[n] = f.bytes;
+            out[n] = field.bytes;
         n++;
     }
-    return c.wrong ? -1 : n;
+    return cursor.wrong ? -1 : n;
 }
 
 // The bodies of the tensors in the file.
-static tsr_status bodies(tsr_session *s, struct arena *a, const char *path, struct str body,
-                         int wrapped, struct tensor_file *f, struct str **out)
+static tsr_status bodies(tsr_session *session, struct arena *arena, const char *path,
+                         struct str body, int wrapped, struct tensor_file *file, struct str **out)
 {
     int64_t n = 1;
-    f->sequence = wrapped == 1 || wrapped == 3;
+    file->sequence = wrapped == 1 || wrapped == 3;
     if (wrapped == 3) { // an optional sequence: perhaps there is none
         n = fields_of(body, F_OF_SEQUENCE, &body, 1);
-        f->sequence = n == 1;
+        file->sequence = n == 1;
     }
     if (wrapped > 0 && n == 1)
         n = fields_of(body, F_OF_TENSOR, NULL, 0);
-    if (n < 0 || (n > 1 && !f->sequence))
-        return damaged(s, path, "this file holds no sequence or optional of tensors");
-    f->n = (size_t)n;
-    *out = ARENA_ARRAY(a, struct str, f->n + 1);
-    f->at = ARENA_ARRAY(a, const tsr_tensor *, f->n + 1);
-    f->holders = ARENA_ARRAY(a, tsr_model *, f->n + 1);
-    if (a->failed)
+    if (n < 0 || (n > 1 && !file->sequence))
+        return damaged(session, path, "this file holds no sequence or optional of tensors");
+    file->n = (size_t)n;
+    *out = ARENA_ARRAY(arena, struct str, file->n + 1);
+    file->at = ARENA_ARRAY(arena, const tsr_tensor *, file->n + 1);
+    file->holders = ARENA_ARRAY(arena, tsr_model *, file->n + 1);
+    if (arena->failed)
         return TSR_NOMEM;
     if (wrapped > 0)
-        fields_of(body, F_OF_TENSOR, *out, f->n);
+        fields_of(body, F_OF_TENSOR, *out, file->n);
     else
         (*out)[0] = body;
     return TSR_OK;
 }
 
-tsr_status tsr__tensor_file_open(tsr_session *s, struct arena *a, const char *path, int wrapped,
-                                 struct tensor_file *out)
+tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, const char *path,
+                                 int wrapped, struct tensor_file *out)
 {
     struct mapped map;
     struct str *list = NULL;
     *out = (struct tensor_file){0};
-    tsr_status st = tsr__file_map(s, path, &map);
+    tsr_status st = tsr__file_map(session, path, &map);
     if (st != TSR_OK)
         return st;
-    st = bodies(s, a, path, map.bytes, wrapped, out, &list);
+    st = bodies(session, arena, path, map.bytes, wrapped, out, &list);
     for (size_t i = 0; i < out->n && st == TSR_OK; i++)
-        st = hold(s, a, path, list[i], &out->holders[i], &out->at[i]);
+        st = hold(session, arena, path, list[i], &out->holders[i], &out->at[i]);
     tsr__file_unmap(&map);
     return st;
 }

@@ -30,49 +30,49 @@ static tsr_attr_kind kind_of_field(uint32_t number)
     return number < TSR_COUNT(kinds) ? (tsr_attr_kind)kinds[number] : TSR_ATTR_UNDEFINED;
 }
 
-static void decode_head(tsr_attr *a, struct str body)
+static void decode_head(tsr_attr *attr, struct str body)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     tsr_attr_kind seen = TSR_ATTR_UNDEFINED;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number == F_ATTRIBUTE_NAME && f.type == WIRE_LEN)
-            a->name = f.bytes;
-        else if (f.number == F_ATTRIBUTE_REF_ATTR_NAME && f.type == WIRE_LEN)
-            a->ref = f.bytes;
-        else if (f.number == F_ATTRIBUTE_TYPE && f.type == WIRE_VARINT &&
-                 f.integer <= TSR_ATTR_TYPES)
-            a->kind = (tsr_attr_kind)f.integer;
-        else if (kind_of_field(f.number) != TSR_ATTR_UNDEFINED)
-            seen = kind_of_field(f.number);
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number == F_ATTRIBUTE_NAME && field.type == WIRE_LEN)
+            attr->name = field.bytes;
+        else if (field.number == F_ATTRIBUTE_REF_ATTR_NAME && field.type == WIRE_LEN)
+            attr->ref = field.bytes;
+        else if (field.number == F_ATTRIBUTE_TYPE && field.type == WIRE_VARINT &&
+                 field.integer <= TSR_ATTR_TYPES)
+            attr->kind = (tsr_attr_kind)field.integer;
+        else if (kind_of_field(field.number) != TSR_ATTR_UNDEFINED)
+            seen = kind_of_field(field.number);
     }
-    if (a->kind == TSR_ATTR_UNDEFINED)
-        a->kind = seen;
+    if (attr->kind == TSR_ATTR_UNDEFINED)
+        attr->kind = seen;
 }
 
-void tsr__attrs_decode(tsr_node *n)
+void tsr__attrs_decode(tsr_node *node)
 {
-    struct arena *ar = &n->graph->model->arena;
-    if (n->flags & N_ATTRS)
+    struct arena *ar = &node->graph->model->arena;
+    if (node->flags & N_ATTRS)
         return;
-    n->flags |= N_ATTRS;
-    size_t expected = n->n_attrs;
-    n->n_attrs = 0;
+    node->flags |= N_ATTRS;
+    size_t expected = node->n_attrs;
+    node->n_attrs = 0;
     tsr_attr *all = ARENA_ARRAY(ar, tsr_attr, expected);
-    n->attrs = ARENA_ARRAY(ar, tsr_attr *, tsr__room_for(expected));
-    if (!all || !n->attrs)
+    node->attrs = ARENA_ARRAY(ar, tsr_attr *, tsr__room_for(expected));
+    if (!all || !node->attrs)
         return;
-    struct wire_cursor c = wire_over(tsr__field_body(n->whole));
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f) && n->n_attrs < expected) {
-        if (f.number != F_NODE_ATTRIBUTE || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field) && node->n_attrs < expected) {
+        if (field.number != F_NODE_ATTRIBUTE || field.type != WIRE_LEN)
             continue;
-        tsr_attr *a = &all[n->n_attrs];
-        a->node = n;
-        a->whole = f.whole;
-        decode_head(a, f.bytes);
-        a->name = tsr__keep(n->graph->model, a->name);
-        n->attrs[n->n_attrs++] = a;
+        tsr_attr *attr = &all[node->n_attrs];
+        attr->node = node;
+        attr->whole = field.whole;
+        decode_head(attr, field.bytes);
+        attr->name = tsr__keep(node->graph->model, attr->name);
+        node->attrs[node->n_attrs++] = attr;
     }
 }
 
@@ -99,76 +99,77 @@ static struct str attr_body(const tsr_attr *a)
     return a->whole.n ? tsr__field_body(a->whole) : a->rest;
 }
 
-void tsr__attr_decode(tsr_attr *a)
+void tsr__attr_decode(tsr_attr *attr)
 {
-    if (a->decoded)
+    if (attr->decoded)
         return;
-    a->decoded = true;
-    struct str body = attr_body(a);
-    struct wire_cursor c;
-    struct wire_field f;
-    switch (a->kind) {
+    attr->decoded = true;
+    struct str body = attr_body(attr);
+    struct wire_cursor cursor;
+    struct wire_field field;
+    switch (attr->kind) {
     case TSR_ATTR_INT:
-        a->has_value = tsr__wire_int(body, F_ATTRIBUTE_I, &a->integer);
+        attr->has_value = tsr__wire_int(body, F_ATTRIBUTE_I, &attr->integer);
         break;
     case TSR_ATTR_FLOAT:
-        c = wire_over(body);
-        while (tsr__wire_next(&c, &f)) {
-            if (f.number != F_ATTRIBUTE_F || f.type != WIRE_I32)
+        cursor = wire_over(body);
+        while (tsr__wire_next(&cursor, &field)) {
+            if (field.number != F_ATTRIBUTE_F || field.type != WIRE_I32)
                 continue;
-            uint32_t bits = (uint32_t)f.integer;
-            memcpy(&a->real, &bits, sizeof(bits));
-            a->has_value = true;
+            uint32_t bits = (uint32_t)field.integer;
+            memcpy(&attr->real, &bits, sizeof(bits));
+            attr->has_value = true;
         }
         break;
     case TSR_ATTR_STRING:
-        a->text = tsr__wire_bytes(body, F_ATTRIBUTE_S, &a->has_value);
+        attr->text = tsr__wire_bytes(body, F_ATTRIBUTE_S, &attr->has_value);
         break;
     case TSR_ATTR_INTS:
-        decode_ints(a, body);
+        decode_ints(attr, body);
         break;
     case TSR_ATTR_TENSOR:
-        decode_tensor(a, body);
+        decode_tensor(attr, body);
         break;
     default:
         break;
     }
     // A default value may be left out on the wire where the type is stated.
-    if (!a->ref.n &&
-        (a->kind == TSR_ATTR_INT || a->kind == TSR_ATTR_FLOAT || a->kind == TSR_ATTR_STRING))
-        a->has_value = true;
+    if (!attr->ref.n && (attr->kind == TSR_ATTR_INT || attr->kind == TSR_ATTR_FLOAT ||
+                         attr->kind == TSR_ATTR_STRING))
+        attr->has_value = true;
 }
 
-int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap)
+int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
 {
     int64_t n = 0;
-    if (!a || a->kind != TSR_ATTR_FLOATS)
+    if (!attr || attr->kind != TSR_ATTR_FLOATS)
         return -1;
-    struct wire_cursor c = wire_over(attr_body(a));
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        uint32_t bits = (uint32_t)f.integer;
-        struct str list = f.type == WIRE_LEN ? f.bytes : (struct str){(const char *)&bits, 4};
-        for (size_t i = 0; f.number == F_ATTRIBUTE_FLOATS && i + 4 <= list.n; i += 4, n++)
+    struct wire_cursor cursor = wire_over(attr_body(attr));
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        uint32_t bits = (uint32_t)field.integer;
+        struct str list =
+            field.type == WIRE_LEN ? field.bytes : (struct str){(const char *)&bits, 4};
+        for (size_t i = 0; field.number == F_ATTRIBUTE_FLOATS && i + 4 <= list.n; i += 4, n++)
             if (n < cap)
                 memcpy(&out[n], list.p + i, 4);
     }
     return n;
 }
 
-int64_t tsr__attr_length(const tsr_attr *a)
+int64_t tsr__attr_length(const tsr_attr *attr)
 {
     const int64_t *ints;
     int64_t n = 0;
-    if (a->kind == TSR_ATTR_INTS)
-        return (int64_t)tsr_attr_ints(a, &ints);
-    if (a->kind == TSR_ATTR_FLOATS)
-        return tsr__attr_floats(a, NULL, 0);
-    struct wire_cursor c = wire_over(attr_body(a));
-    struct wire_field f;
-    while (a->kind == TSR_ATTR_STRINGS && tsr__wire_next(&c, &f))
-        n += f.number == F_ATTRIBUTE_STRINGS;
-    return a->kind == TSR_ATTR_STRINGS ? n : -1;
+    if (attr->kind == TSR_ATTR_INTS)
+        return (int64_t)tsr_attr_ints(attr, &ints);
+    if (attr->kind == TSR_ATTR_FLOATS)
+        return tsr__attr_floats(attr, NULL, 0);
+    struct wire_cursor cursor = wire_over(attr_body(attr));
+    struct wire_field field;
+    while (attr->kind == TSR_ATTR_STRINGS && tsr__wire_next(&cursor, &field))
+        n += field.number == F_ATTRIBUTE_STRINGS;
+    return attr->kind == TSR_ATTR_STRINGS ? n : -1;
 }
 
 struct kept_entries {
@@ -204,33 +205,33 @@ static tsr_status keep_ints(tsr_attr *a, int64_t first, int64_t last)
     return tsr_node_set_ints(a->node, tsr_attr_name(a), all + first, (size_t)(last - first));
 }
 
-tsr_status tsr__attr_keep(tsr_attr *a, int64_t first, int64_t last)
+tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {
-    struct arena *arena = &a->node->graph->model->arena;
-    struct str body = attr_body(a);
-    if (a->kind == TSR_ATTR_INTS)
-        return keep_ints(a, first, last);
-    struct kept_entries k = {
+    struct arena *arena = &attr->node->graph->model->arena;
+    struct str body = attr_body(attr);
+    if (attr->kind == TSR_ATTR_INTS)
+        return keep_ints(attr, first, last);
+    struct kept_entries kept = {
         .to = ARENA_ARRAY(arena, char, 2 * body.n + 1), .first = first, .last = last};
-    if (!k.to)
+    if (!kept.to)
         return TSR_NOMEM;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        bool floats = f.number == F_ATTRIBUTE_FLOATS;
-        bool entry = floats || f.number == F_ATTRIBUTE_STRINGS;
-        if (floats && f.type == WIRE_LEN) {
-            keep_packed(&k, f.bytes);
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        bool floats = field.number == F_ATTRIBUTE_FLOATS;
+        bool entry = floats || field.number == F_ATTRIBUTE_STRINGS;
+        if (floats && field.type == WIRE_LEN) {
+            keep_packed(&kept, field.bytes);
             continue;
         }
-        if (!entry || (k.at >= first && k.at < last))
-            keep_bytes(&k, f.whole);
-        k.at += entry;
+        if (!entry || (kept.at >= first && kept.at < last))
+            keep_bytes(&kept, field.whole);
+        kept.at += entry;
     }
-    a->rest = (struct str){k.to, k.n};
-    a->whole = (struct str){0};
-    a->changed = true;
-    tsr__touch_node(a->node, N_ATTRIBUTES);
+    attr->rest = (struct str){kept.to, kept.n};
+    attr->whole = (struct str){0};
+    attr->changed = true;
+    tsr__touch_node(attr->node, N_ATTRIBUTES);
     return TSR_OK;
 }
 
@@ -264,48 +265,48 @@ tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 
 // ---- types ----------------------------------------------------------------------------------
 
-static tsr_dim decode_dim(tsr_model *m, struct str body)
+static tsr_dim decode_dim(tsr_model *model, struct str body)
 {
     tsr_dim d = {-1, ""};
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) { // a oneof: the last member wins
-        if (f.number == F_DIMENSION_DIM_VALUE && f.type == WIRE_VARINT)
-            d = (tsr_dim){(int64_t)f.integer < 0 ? -1 : (int64_t)f.integer, ""};
-        else if (f.number == F_DIMENSION_DIM_PARAM && f.type == WIRE_LEN)
-            d = (tsr_dim){-1, f.bytes.n ? tsr__keep(m, f.bytes).p : ""};
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) { // a oneof: the last member wins
+        if (field.number == F_DIMENSION_DIM_VALUE && field.type == WIRE_VARINT)
+            d = (tsr_dim){(int64_t)field.integer < 0 ? -1 : (int64_t)field.integer, ""};
+        else if (field.number == F_DIMENSION_DIM_PARAM && field.type == WIRE_LEN)
+            d = (tsr_dim){-1, field.bytes.n ? tsr__keep(model, field.bytes).p : ""};
     }
     return d;
 }
 
-static void decode_shape(tsr_model *m, struct str shape, struct vtype *t)
+static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
-    struct wire_cursor c = wire_over(shape);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(shape);
+    struct wire_field field;
     size_t n = 0;
-    while (tsr__wire_next(&c, &f))
-        n += f.number == F_SHAPE_DIM && f.type == WIRE_LEN;
-    t->dims = ARENA_ARRAY(&m->arena, tsr_dim, n);
-    if (!t->dims || n > INT32_MAX)
+    while (tsr__wire_next(&cursor, &field))
+        n += field.number == F_SHAPE_DIM && field.type == WIRE_LEN;
+    type->dims = ARENA_ARRAY(&model->arena, tsr_dim, n);
+    if (!type->dims || n > INT32_MAX)
         return;
-    t->rank = 0;
-    c = wire_over(shape);
-    while (tsr__wire_next(&c, &f))
-        if (f.number == F_SHAPE_DIM && f.type == WIRE_LEN)
-            t->dims[t->rank++] = decode_dim(m, f.bytes);
+    type->rank = 0;
+    cursor = wire_over(shape);
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == F_SHAPE_DIM && field.type == WIRE_LEN)
+            type->dims[type->rank++] = decode_dim(model, field.bytes);
 }
 
 // Which alternative of TypeProto holds (a oneof: the last one), and its body.
 static uint32_t type_member(struct str type, struct str *body)
 {
     uint32_t number = 0;
-    struct wire_cursor c = wire_over(type);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.type == WIRE_LEN && f.number != F_TYPE_DENOTATION &&
-            f.number <= F_TYPE_OPTIONAL_TYPE && tsr__wire_row(WIRE_TYPE, f.number)) {
-            number = f.number;
-            *body = f.bytes;
+    struct wire_cursor cursor = wire_over(type);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.type == WIRE_LEN && field.number != F_TYPE_DENOTATION &&
+            field.number <= F_TYPE_OPTIONAL_TYPE && tsr__wire_row(WIRE_TYPE, field.number)) {
+            number = field.number;
+            *body = field.bytes;
         }
     }
     return number;
@@ -333,11 +334,11 @@ static void decode_type(tsr_value *v, struct vtype *t, struct str type)
 }
 
 // Bit 0 of the result: a sequence, bit 1: an optional one; -1: anything else.
-int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
+int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
 {
-    tsr_model *m = tsr__value_model(v);
-    tsr__type_decode((tsr_value *)v);
-    struct str body = {"", 0}, type = v->type ? v->type->other : (struct str){"", 0};
+    tsr_model *model = tsr__value_model(value);
+    tsr__type_decode((tsr_value *)value);
+    struct str body = {"", 0}, type = value->type ? value->type->other : (struct str){"", 0};
     int form = 0;
     uint32_t member = type_member(type, &body);
     if (member == F_TYPE_OPTIONAL_TYPE) {
@@ -353,7 +354,7 @@ int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const ts
     struct vtype t = {.rank = -1};
     if (!form || member != F_TYPE_TENSOR_TYPE)
         return -1;
-    decode_tensor_type(m, &t, type);
+    decode_tensor_type(model, &t, type);
     *dtype = t.dtype;
     *rank = t.rank;
     *dims = t.dims;
@@ -372,165 +373,166 @@ static void type_of_tensor(tsr_value *v, struct vtype *t)
         t->dims[i] = (tsr_dim){v->tensor->dims[i] < 0 ? -1 : v->tensor->dims[i], ""};
 }
 
-void tsr__type_decode(tsr_value *v)
+void tsr__type_decode(tsr_value *value)
 {
-    if (v->flags & V_DECODED)
+    if (value->flags & V_DECODED)
         return;
-    tsr_model *m = tsr__value_model(v);
-    v->flags |= V_DECODED;
-    if (!v->info.n && !v->tensor)
+    tsr_model *model = tsr__value_model(value);
+    value->flags |= V_DECODED;
+    if (!value->info.n && !value->tensor)
         return;
-    struct vtype *t = ARENA_NEW(&m->arena, struct vtype);
-    if (!t)
+    struct vtype *decoded = ARENA_NEW(&model->arena, struct vtype);
+    if (!decoded)
         return;
-    t->rank = -1;
-    v->type = t;
+    decoded->rank = -1;
+    value->type = decoded;
     bool present = false;
     struct str type = {"", 0};
-    if (v->info.n)
-        type = tsr__wire_merged(&m->store->arena, tsr__field_body(v->info), F_VALUE_INFO_TYPE,
-                                &present);
+    if (value->info.n)
+        type = tsr__wire_merged(&model->store->arena, tsr__field_body(value->info),
+                                F_VALUE_INFO_TYPE, &present);
     if (present)
-        decode_type(v, t, type);
-    if (v->tensor && t->rank < 0 && !t->other.n)
-        type_of_tensor(v, t);
+        decode_type(value, decoded, type);
+    if (value->tensor && decoded->rank < 0 && !decoded->other.n)
+        type_of_tensor(value, decoded);
 }
 
 // ---- annotations ----------------------------------------------------------------------------
 
-void tsr__config_decode(tsr_config *c, struct str body)
+void tsr__config_decode(tsr_config *config, struct str body)
 {
-    tsr_model *m = c->model;
-    c->name = tsr__keep(m, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
-    c->has_count = tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &c->devices);
-    c->devices = (int32_t)c->devices;
+    tsr_model *model = config->model;
+    config->name = tsr__keep(model, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
+    config->has_count = tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &config->devices);
+    config->devices = (int32_t)config->devices;
     struct wire_cursor cur = wire_over(body);
-    struct wire_field f;
+    struct wire_field field;
     size_t n = 0;
-    while (tsr__wire_next(&cur, &f))
-        n += f.number == F_CONFIG_DEVICE && f.type == WIRE_LEN;
-    c->names = ARENA_ARRAY(&m->arena, struct str, n);
-    if (!c->names)
+    while (tsr__wire_next(&cur, &field))
+        n += field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN;
+    config->names = ARENA_ARRAY(&model->arena, struct str, n);
+    if (!config->names)
         return;
     cur = wire_over(body);
-    while (tsr__wire_next(&cur, &f))
-        if (f.number == F_CONFIG_DEVICE && f.type == WIRE_LEN)
-            c->names[c->n_names++] = tsr__keep(m, f.bytes);
+    while (tsr__wire_next(&cur, &field))
+        if (field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN)
+            config->names[config->n_names++] = tsr__keep(model, field.bytes);
 }
 
-static void decode_group(tsr_model *m, tsr_spec *p, const struct wire_field *f)
+static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
-    struct spec_group *g = vec_push(&m->arena, &p->groups);
-    if (!g)
+    struct spec_group *group = vec_push(&model->arena, &spec->groups);
+    if (!group)
         return;
-    g->whole = f->whole;
-    g->has_key = tsr__wire_int(f->bytes, F_GROUP_KEY, &g->key);
-    size_t n = tsr__wire_ints(f->bytes, F_GROUP_VALUE, NULL, 0);
-    g->members = ARENA_ARRAY(&m->arena, int64_t, n);
-    if (g->members)
-        g->n = tsr__wire_ints(f->bytes, F_GROUP_VALUE, g->members, n);
+    group->whole = field->whole;
+    group->has_key = tsr__wire_int(field->bytes, F_GROUP_KEY, &group->key);
+    size_t n = tsr__wire_ints(field->bytes, F_GROUP_VALUE, NULL, 0);
+    group->members = ARENA_ARRAY(&model->arena, int64_t, n);
+    if (group->members)
+        group->n = tsr__wire_ints(field->bytes, F_GROUP_VALUE, group->members, n);
 }
 
-static struct spec_factor decode_factor(tsr_model *m, struct str body)
+static struct spec_factor decode_factor(tsr_model *model, struct str body)
 {
     struct spec_factor out = {.size = {-1, ""}};
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number == F_SIMPLE_DIM_DIM_VALUE && f.type == WIRE_VARINT)
-            out.size = (tsr_dim){(int64_t)f.integer, ""};
-        else if (f.number == F_SIMPLE_DIM_DIM_PARAM && f.type == WIRE_LEN)
-            out.size = (tsr_dim){-1, tsr__keep(m, f.bytes).p};
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number == F_SIMPLE_DIM_DIM_VALUE && field.type == WIRE_VARINT)
+            out.size = (tsr_dim){(int64_t)field.integer, ""};
+        else if (field.number == F_SIMPLE_DIM_DIM_PARAM && field.type == WIRE_LEN)
+            out.size = (tsr_dim){-1, tsr__keep(model, field.bytes).p};
     }
     out.has_shards = tsr__wire_int(body, F_SIMPLE_DIM_NUM_SHARDS, &out.shards);
     return out;
 }
 
-static void decode_spec_dim(tsr_model *m, tsr_spec *p, const struct wire_field *field)
+static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
-    struct spec_dim *d = vec_push(&m->arena, &p->dims);
-    if (!d)
+    struct spec_dim *dim = vec_push(&model->arena, &spec->dims);
+    if (!dim)
         return;
-    d->whole = field->whole;
-    d->has_axis = tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &d->axis);
-    struct wire_cursor c = wire_over(field->bytes);
+    dim->whole = field->whole;
+    dim->has_axis = tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &dim->axis);
+    struct wire_cursor cursor = wire_over(field->bytes);
     struct wire_field f;
     size_t n = 0;
-    while (tsr__wire_next(&c, &f))
+    while (tsr__wire_next(&cursor, &f))
         n += f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN;
-    d->factors = ARENA_ARRAY(&m->arena, struct spec_factor, n);
-    if (!d->factors)
+    dim->factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
+    if (!dim->factors)
         return;
-    c = wire_over(field->bytes);
-    while (tsr__wire_next(&c, &f))
+    cursor = wire_over(field->bytes);
+    while (tsr__wire_next(&cursor, &f))
         if (f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN)
-            d->factors[d->n++] = decode_factor(m, f.bytes);
+            dim->factors[dim->n++] = decode_factor(model, f.bytes);
 }
 
 #define OWN_MAX 64
 
-// The value that a spec's name means at n: one of the node's own, else whatever is in scope, else a
+// The value that a spec's name means at a node: one of the node's own, else whatever is in scope, else a
 // stand-in.
-static tsr_value *spec_value(tsr_node *n, struct str name)
+static tsr_value *spec_value(tsr_node *node, struct str name)
 {
-    if (n->n_inputs <= OWN_MAX && n->n_outputs <= OWN_MAX) { // else the table of names is quicker
-        for (size_t i = 0; i < n->n_inputs; i++)
-            if (n->inputs[i].value && str_eq(n->inputs[i].value->name, name))
-                return n->inputs[i].value;
-        for (size_t i = 0; i < n->n_outputs; i++)
-            if (n->outputs[i] && str_eq(n->outputs[i]->name, name))
-                return n->outputs[i];
+    if (node->n_inputs <= OWN_MAX &&
+        node->n_outputs <= OWN_MAX) { // else the table of names is quicker
+        for (size_t i = 0; i < node->n_inputs; i++)
+            if (node->inputs[i].value && str_eq(node->inputs[i].value->name, name))
+                return node->inputs[i].value;
+        for (size_t i = 0; i < node->n_outputs; i++)
+            if (node->outputs[i] && str_eq(node->outputs[i]->name, name))
+                return node->outputs[i];
     }
-    return tsr__graph_refer(n->graph, name);
+    return tsr__graph_refer(node->graph, name);
 }
 
 static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 {
-    tsr_model *m = nc->node->graph->model;
+    tsr_model *model = nc->node->graph->model;
     struct str name = tsr__wire_bytes(field->bytes, F_SPEC_TENSOR_NAME, NULL);
-    tsr_spec *p = tsr__spec_make(nc, name.n ? spec_value(nc->node, name) : NULL);
-    if (!p)
+    tsr_spec *spec = tsr__spec_make(nc, name.n ? spec_value(nc->node, name) : NULL);
+    if (!spec)
         return;
-    p->whole = field->whole;
+    spec->whole = field->whole;
     size_t n = tsr__wire_ints(field->bytes, F_SPEC_DEVICE, NULL, 0);
-    p->devices.at = ARENA_ARRAY(&m->arena, int64_t, n);
-    if (p->devices.at)
-        p->devices.n = p->devices.cap =
-            tsr__wire_ints(field->bytes, F_SPEC_DEVICE, p->devices.at, n);
-    struct wire_cursor c = wire_over(field->bytes);
+    spec->devices.at = ARENA_ARRAY(&model->arena, int64_t, n);
+    if (spec->devices.at)
+        spec->devices.n = spec->devices.cap =
+            tsr__wire_ints(field->bytes, F_SPEC_DEVICE, spec->devices.at, n);
+    struct wire_cursor cursor = wire_over(field->bytes);
     struct wire_field f;
     size_t groups = 0, dims = 0; // exact room: there may be many specs
-    while (tsr__wire_next(&c, &f)) {
+    while (tsr__wire_next(&cursor, &f)) {
         groups += f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN;
         dims += f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN;
     }
-    if (groups && (p->groups.at = ARENA_ARRAY(&m->arena, struct spec_group, groups)))
-        p->groups.cap = groups;
-    if (dims && (p->dims.at = ARENA_ARRAY(&m->arena, struct spec_dim, dims)))
-        p->dims.cap = dims;
-    c = wire_over(field->bytes);
-    while (tsr__wire_next(&c, &f)) {
+    if (groups && (spec->groups.at = ARENA_ARRAY(&model->arena, struct spec_group, groups)))
+        spec->groups.cap = groups;
+    if (dims && (spec->dims.at = ARENA_ARRAY(&model->arena, struct spec_dim, dims)))
+        spec->dims.cap = dims;
+    cursor = wire_over(field->bytes);
+    while (tsr__wire_next(&cursor, &f)) {
         if (f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN)
-            decode_group(m, p, &f);
+            decode_group(model, spec, &f);
         else if (f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN)
-            decode_spec_dim(m, p, &f);
+            decode_spec_dim(model, spec, &f);
     }
 }
 
 // The configuration of that name, or a stand-in that all who name it share.
-static tsr_config *config_named(tsr_model *m, struct str id)
+static tsr_config *config_named(tsr_model *model, struct str id)
 {
-    void **slot = tsr__map_at(&m->config_ids, id);
+    void **slot = tsr__map_at(&model->config_ids, id);
     if (!slot || *slot)
         return slot ? *slot : NULL;
-    tsr_config *c = ARENA_NEW(&m->arena, tsr_config);
-    if (!c)
+    tsr_config *config = ARENA_NEW(&model->arena, tsr_config);
+    if (!config)
         return NULL;
-    c->model = m;
-    c->name = tsr__keep(m, id);
-    c->standin = true;
-    *slot = c;
-    return c;
+    config->model = model;
+    config->name = tsr__keep(model, id);
+    config->standin = true;
+    *slot = config;
+    return config;
 }
 
 void tsr__node_config_decode(tsr_node_config *nc, struct str body)
@@ -541,9 +543,9 @@ void tsr__node_config_decode(tsr_node_config *nc, struct str body)
         nc->config = config_named(nc->node->graph->model, id);
     nc->has_stage = tsr__wire_int(body, F_NODE_CONFIG_PIPELINE_STAGE, &nc->stage);
     nc->stage = (int32_t)nc->stage;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        if (f.number == F_NODE_CONFIG_SHARDING_SPEC && f.type == WIRE_LEN)
-            decode_spec(nc, &f);
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == F_NODE_CONFIG_SHARDING_SPEC && field.type == WIRE_LEN)
+            decode_spec(nc, &field);
 }

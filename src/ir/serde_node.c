@@ -13,22 +13,22 @@ static void emit_group(struct rope *r, void *data)
     tsr__rope_end(r, mark);
 }
 
-static void emit_sharded_dim(struct rope *r, void *data)
+static void emit_sharded_dim(struct rope *rope, void *data)
 {
-    const struct spec_dim *d = data;
-    size_t mark = tsr__rope_begin(r, F_SPEC_SHARDED_DIM);
-    tsr__rope_int(r, F_SHARDED_DIM_AXIS, d->axis);
-    for (size_t i = 0; i < d->n; i++) {
-        const struct spec_factor *f = &d->factors[i];
-        size_t inner = tsr__rope_begin(r, F_SHARDED_DIM_SIMPLE_SHARDING);
+    const struct spec_dim *dim = data;
+    size_t mark = tsr__rope_begin(rope, F_SPEC_SHARDED_DIM);
+    tsr__rope_int(rope, F_SHARDED_DIM_AXIS, dim->axis);
+    for (size_t i = 0; i < dim->n; i++) {
+        const struct spec_factor *f = &dim->factors[i];
+        size_t inner = tsr__rope_begin(rope, F_SHARDED_DIM_SIMPLE_SHARDING);
         if (f->size.value >= 0)
-            tsr__rope_int(r, F_SIMPLE_DIM_DIM_VALUE, f->size.value);
+            tsr__rope_int(rope, F_SIMPLE_DIM_DIM_VALUE, f->size.value);
         else if (f->size.symbol && f->size.symbol[0])
-            tsr__rope_bytes(r, F_SIMPLE_DIM_DIM_PARAM, str_of(f->size.symbol));
-        tsr__rope_int(r, F_SIMPLE_DIM_NUM_SHARDS, f->shards);
-        tsr__rope_end(r, inner);
+            tsr__rope_bytes(rope, F_SIMPLE_DIM_DIM_PARAM, str_of(f->size.symbol));
+        tsr__rope_int(rope, F_SIMPLE_DIM_NUM_SHARDS, f->shards);
+        tsr__rope_end(rope, inner);
     }
-    tsr__rope_end(r, mark);
+    tsr__rope_end(rope, mark);
 }
 
 static void emit_devices(struct rope *r, void *data)
@@ -37,40 +37,41 @@ static void emit_devices(struct rope *r, void *data)
     tsr__rope_ints(r, F_SPEC_DEVICE, p->devices.at, p->devices.n);
 }
 
-static void emit_spec(struct rope *r, void *data)
+static void emit_spec(struct rope *rope, void *data)
 {
-    tsr_spec *s = data;
-    bool all = !s->whole.n;
+    tsr_spec *spec = data;
+    bool all = !spec->whole.n;
     uint32_t managed[4];
     size_t n = 0;
-    PARTS(p, r->arena);
-    if (all || (s->flags & S_NAME)) {
+    PARTS(p, rope->arena);
+    if (all || (spec->flags & S_NAME)) {
         managed[n++] = F_SPEC_TENSOR_NAME;
-        if (s->value)
-            tsr__part_text(&p, F_SPEC_TENSOR_NAME, s->value->name);
+        if (spec->value)
+            tsr__part_text(&p, F_SPEC_TENSOR_NAME, spec->value->name);
     }
-    if (all || (s->flags & S_DEVICES)) {
+    if (all || (spec->flags & S_DEVICES)) {
         managed[n++] = F_SPEC_DEVICE;
-        if (s->devices.n)
-            tsr__part_emit(&p, F_SPEC_DEVICE, emit_devices, s);
+        if (spec->devices.n)
+            tsr__part_emit(&p, F_SPEC_DEVICE, emit_devices, spec);
     }
-    if (all || (s->flags & S_GROUPS)) {
+    if (all || (spec->flags & S_GROUPS)) {
         managed[n++] = F_SPEC_INDEX_TO_DEVICE_GROUP_MAP;
-        for (size_t i = 0; i < s->groups.n; i++)
-            if (s->groups.at[i].whole.n)
-                tsr__part(&p, managed[n - 1], s->groups.at[i].whole);
+        for (size_t i = 0; i < spec->groups.n; i++)
+            if (spec->groups.at[i].whole.n)
+                tsr__part(&p, managed[n - 1], spec->groups.at[i].whole);
             else
-                tsr__part_emit(&p, managed[n - 1], emit_group, &s->groups.at[i]);
+                tsr__part_emit(&p, managed[n - 1], emit_group, &spec->groups.at[i]);
     }
-    if (all || (s->flags & S_DIMS)) {
+    if (all || (spec->flags & S_DIMS)) {
         managed[n++] = F_SPEC_SHARDED_DIM;
-        for (size_t i = 0; i < s->dims.n; i++)
-            if (s->dims.at[i].whole.n)
-                tsr__part(&p, managed[n - 1], s->dims.at[i].whole);
+        for (size_t i = 0; i < spec->dims.n; i++)
+            if (spec->dims.at[i].whole.n)
+                tsr__part(&p, managed[n - 1], spec->dims.at[i].whole);
             else
-                tsr__part_emit(&p, managed[n - 1], emit_sharded_dim, &s->dims.at[i]);
+                tsr__part_emit(&p, managed[n - 1], emit_sharded_dim, &spec->dims.at[i]);
     }
-    tsr__parts_write(r, F_NODE_CONFIG_SHARDING_SPEC, tsr__field_body(s->whole), managed, n, &p);
+    tsr__parts_write(rope, F_NODE_CONFIG_SHARDING_SPEC, tsr__field_body(spec->whole), managed, n,
+                     &p);
 }
 
 // The parts of a number stay where they are if they say the same already.
@@ -93,27 +94,27 @@ static void part_same_int(struct parts *p, struct str origin, uint32_t number, i
         tsr__part_int(p, number, value);
 }
 
-static void emit_node_config(struct rope *r, void *data)
+static void emit_node_config(struct rope *rope, void *data)
 {
     tsr_node_config *nc = data;
     static const uint32_t managed[] = {F_NODE_CONFIG_CONFIGURATION_ID, F_NODE_CONFIG_SHARDING_SPEC,
                                        F_NODE_CONFIG_PIPELINE_STAGE};
-    PARTS(p, r->arena);
+    PARTS(p, rope->arena);
     struct str origin = tsr__field_body(nc->whole);
     if (nc->config)
         part_same_text(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID, nc->config->name);
     else
         tsr__parts_keep(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID);
     for (size_t i = 0; i < nc->n_specs; i++) {
-        tsr_spec *s = nc->specs[i];
-        if (s->whole.n && !s->flags)
-            tsr__part(&p, F_NODE_CONFIG_SHARDING_SPEC, s->whole);
+        tsr_spec *spec = nc->specs[i];
+        if (spec->whole.n && !spec->flags)
+            tsr__part(&p, F_NODE_CONFIG_SHARDING_SPEC, spec->whole);
         else
-            tsr__part_emit(&p, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, s);
+            tsr__part_emit(&p, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, spec);
     }
     if (nc->has_stage)
         part_same_int(&p, origin, F_NODE_CONFIG_PIPELINE_STAGE, nc->stage);
-    tsr__parts_write(r, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &p);
+    tsr__parts_write(rope, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &p);
 }
 
 // ---- attributes -----------------------------------------------------------------------------
@@ -128,96 +129,96 @@ static void emit_graph_many(struct rope *r, void *g)
 }
 
 // An attribute whose subgraphs were changed.
-static void emit_attr_graphs(struct rope *r, const tsr_attr *a, struct str origin)
+static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
-    PARTS(p, r->arena);
+    PARTS(p, rope->arena);
     size_t k = 0;
     bool single = false;
     tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
-    if (single && a->n_graphs) {
-        tsr_graph *g = a->graphs[k++];
-        if (g->flags & G_CHANGED || !g->body.n)
-            tsr__part_emit(&p, F_ATTRIBUTE_G, emit_graph_one, g);
+    if (single && attr->n_graphs) {
+        tsr_graph *graph = attr->graphs[k++];
+        if (graph->flags & G_CHANGED || !graph->body.n)
+            tsr__part_emit(&p, F_ATTRIBUTE_G, emit_graph_one, graph);
         else
             tsr__parts_keep(&p, origin, F_ATTRIBUTE_G);
     }
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != F_ATTRIBUTE_GRAPHS || f.type != WIRE_LEN || k >= a->n_graphs)
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != F_ATTRIBUTE_GRAPHS || field.type != WIRE_LEN || k >= attr->n_graphs)
             continue;
-        tsr_graph *g = a->graphs[k++];
-        if (g->flags & G_CHANGED)
-            tsr__part_emit(&p, F_ATTRIBUTE_GRAPHS, emit_graph_many, g);
+        tsr_graph *graph = attr->graphs[k++];
+        if (graph->flags & G_CHANGED)
+            tsr__part_emit(&p, F_ATTRIBUTE_GRAPHS, emit_graph_many, graph);
         else
-            tsr__part(&p, F_ATTRIBUTE_GRAPHS, f.whole);
+            tsr__part(&p, F_ATTRIBUTE_GRAPHS, field.whole);
     }
-    bool named = !a->whole.n; // copied under another name
+    bool named = !attr->whole.n; // copied under another name
     if (named)
-        tsr__part_text(&p, F_ATTRIBUTE_NAME, a->name);
-    tsr__parts_write(r, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &p);
+        tsr__part_text(&p, F_ATTRIBUTE_NAME, attr->name);
+    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &p);
 }
 
-static void emit_new_attr(struct rope *r, const tsr_attr *a)
+static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
-    size_t mark = tsr__rope_begin(r, F_NODE_ATTRIBUTE);
-    tsr__rope_bytes(r, F_ATTRIBUTE_NAME, a->name);
-    switch (a->kind) {
+    size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
+    tsr__rope_bytes(rope, F_ATTRIBUTE_NAME, attr->name);
+    switch (attr->kind) {
     case TSR_ATTR_INT:
-        tsr__rope_int(r, F_ATTRIBUTE_I, a->integer);
+        tsr__rope_int(rope, F_ATTRIBUTE_I, attr->integer);
         break;
     case TSR_ATTR_FLOAT:
-        tsr__rope_float(r, F_ATTRIBUTE_F, a->real);
+        tsr__rope_float(rope, F_ATTRIBUTE_F, attr->real);
         break;
     case TSR_ATTR_STRING:
-        tsr__rope_bytes(r, F_ATTRIBUTE_S, a->text);
+        tsr__rope_bytes(rope, F_ATTRIBUTE_S, attr->text);
         break;
     case TSR_ATTR_INTS:
-        tsr__rope_ints(r, F_ATTRIBUTE_INTS, a->ints, a->n_ints);
+        tsr__rope_ints(rope, F_ATTRIBUTE_INTS, attr->ints, attr->n_ints);
         break;
     case TSR_ATTR_GRAPH:
-        tsr__emit_graph(r, F_ATTRIBUTE_G, a->graphs[0]);
+        tsr__emit_graph(rope, F_ATTRIBUTE_G, attr->graphs[0]);
         break;
     default:
         break;
     }
-    tsr__rope_int(r, F_ATTRIBUTE_TYPE, a->kind);
-    tsr__rope_end(r, mark);
+    tsr__rope_int(rope, F_ATTRIBUTE_TYPE, attr->kind);
+    tsr__rope_end(rope, mark);
 }
 
-static void emit_attr(struct rope *r, void *data)
+static void emit_attr(struct rope *rope, void *data)
 {
-    const tsr_attr *a = data;
+    const tsr_attr *attr = data;
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
-    struct str origin = a->whole.n ? tsr__field_body(a->whole) : a->rest;
-    PARTS(p, r->arena);
-    if (a->n_graphs && origin.n) {
-        emit_attr_graphs(r, a, origin);
+    struct str origin = attr->whole.n ? tsr__field_body(attr->whole) : attr->rest;
+    PARTS(p, rope->arena);
+    if (attr->n_graphs && origin.n) {
+        emit_attr_graphs(rope, attr, origin);
     } else if (origin.n) {
-        tsr__part_text(&p, F_ATTRIBUTE_NAME, a->name);
-        tsr__parts_write(r, F_NODE_ATTRIBUTE, origin, &name_field, 1, &p);
+        tsr__part_text(&p, F_ATTRIBUTE_NAME, attr->name);
+        tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, &name_field, 1, &p);
     } else {
-        emit_new_attr(r, a);
+        emit_new_attr(rope, attr);
     }
 }
 
 // ---- nodes ----------------------------------------------------------------------------------
 
 // True if the texts of that number in origin are these.
-static bool same_names(struct str origin, uint32_t number, const tsr_node *n, bool outputs)
+static bool same_names(struct str origin, uint32_t number, const tsr_node *node, bool outputs)
 {
-    size_t i = 0, count = outputs ? n->n_outputs : n->n_inputs;
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    size_t i = 0, count = outputs ? node->n_outputs : node->n_inputs;
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
         if (i == count)
             return false;
-        const tsr_value *v = outputs ? n->outputs[i] : n->inputs[i].value;
+        const tsr_value *value = outputs ? node->outputs[i] : node->inputs[i].value;
         i++;
-        if (!str_eq(f.bytes, v ? v->name : STR("")))
+        if (!str_eq(field.bytes, value ? value->name : STR("")))
             return false;
     }
     return i == count;
@@ -244,22 +245,23 @@ static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed,
         tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
 }
 
-size_t tsr__node_splices(const tsr_node *n, struct str origin, struct wire_splice s[SPLICES])
+size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES])
 {
     size_t count = 0, input = 0, output = 0;
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while ((input < n->n_inputs || output < n->n_outputs) && tsr__wire_next(&c, &f)) {
-        if (f.number > F_NODE_OUTPUT || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while ((input < node->n_inputs || output < node->n_outputs) &&
+           tsr__wire_next(&cursor, &field)) {
+        if (field.number > F_NODE_OUTPUT || field.type != WIRE_LEN)
             continue;
-        const tsr_value *v =
-            f.number == F_NODE_INPUT ? n->inputs[input++].value : n->outputs[output++];
-        struct str name = v && v->name.n ? v->name : STR("");
-        if (str_eq(name, f.bytes))
+        const tsr_value *value =
+            field.number == F_NODE_INPUT ? node->inputs[input++].value : node->outputs[output++];
+        struct str name = value && value->name.n ? value->name : STR("");
+        if (str_eq(name, field.bytes))
             continue;
         if (count == SPLICES)
             return SPLICES + 1;
-        s[count++] = (struct wire_splice){f.whole, f.number, name};
+        s[count++] = (struct wire_splice){field.whole, field.number, name};
     }
     return count;
 }
@@ -274,42 +276,43 @@ static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, st
     return true;
 }
 
-static void write_node(struct rope *r, uint32_t number, tsr_node *n)
+static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[8];
     size_t count = 0;
-    PARTS(p, r->arena);
-    struct str origin = tsr__field_body(n->whole);
-    if (!(n->flags & N_BEYOND_NAMES) && write_renamed(r, number, n, origin))
+    PARTS(p, rope->arena);
+    struct str origin = tsr__field_body(node->whole);
+    if (!(node->flags & N_BEYOND_NAMES) && write_renamed(rope, number, node, origin))
         return;
-    bool fresh = n->flags & N_NEW; // a copy keeps what we do not manage
-    if (fresh || ((n->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, n, false))) {
+    bool fresh = node->flags & N_NEW; // a copy keeps what we do not manage
+    if (fresh || ((node->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, node, false))) {
         managed[count++] = F_NODE_INPUT;
-        parts_of_slots(&p, n, false);
+        parts_of_slots(&p, node, false);
     }
-    if (fresh || ((n->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, n, true))) {
+    if (fresh || ((node->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, node, true))) {
         managed[count++] = F_NODE_OUTPUT;
-        parts_of_slots(&p, n, true);
+        parts_of_slots(&p, node, true);
     }
     if (fresh)
-        parts_of_head(&p, n, managed, &count);
-    if (fresh || (n->flags & N_ATTRIBUTES)) {
+        parts_of_head(&p, node, managed, &count);
+    if (fresh || (node->flags & N_ATTRIBUTES)) {
         managed[count++] = F_NODE_ATTRIBUTE;
-        for (size_t i = 0; i < n->n_attrs; i++)
-            if (n->attrs[i]->whole.n && !n->attrs[i]->changed)
-                tsr__part(&p, F_NODE_ATTRIBUTE, n->attrs[i]->whole);
+        for (size_t i = 0; i < node->n_attrs; i++)
+            if (node->attrs[i]->whole.n && !node->attrs[i]->changed)
+                tsr__part(&p, F_NODE_ATTRIBUTE, node->attrs[i]->whole);
             else
-                tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attr, n->attrs[i]);
+                tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attr, node->attrs[i]);
     }
-    if (fresh || (n->flags & N_CONFIGS)) {
+    if (fresh || (node->flags & N_CONFIGS)) {
         managed[count++] = F_NODE_DEVICE_CONFIGURATIONS;
-        for (size_t i = 0; i < n->n_configs; i++)
-            if (n->configs[i]->whole.n && !n->configs[i]->changed)
-                tsr__part(&p, F_NODE_DEVICE_CONFIGURATIONS, n->configs[i]->whole);
+        for (size_t i = 0; i < node->n_configs; i++)
+            if (node->configs[i]->whole.n && !node->configs[i]->changed)
+                tsr__part(&p, F_NODE_DEVICE_CONFIGURATIONS, node->configs[i]->whole);
             else
-                tsr__part_emit(&p, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config, n->configs[i]);
+                tsr__part_emit(&p, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config,
+                               node->configs[i]);
     }
-    tsr__parts_write(r, number, origin, managed, count, &p);
+    tsr__parts_write(rope, number, origin, managed, count, &p);
 }
 
 void tsr__emit_node(struct rope *r, void *node)

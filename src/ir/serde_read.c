@@ -55,31 +55,31 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *a, struct str body)
     return g;
 }
 
-static void read_attr_graphs(struct reader *rd, tsr_attr *a)
+static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
-    struct str body = tsr__field_body(a->whole);
+    struct str body = tsr__field_body(attr->whole);
     bool single = false;
     struct str merged = tsr__wire_merged(&rd->m->store->arena, body, F_ATTRIBUTE_G, &single);
     size_t n = single ? 1 : 0;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        n += f.number == F_ATTRIBUTE_GRAPHS && f.type == WIRE_LEN;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        n += field.number == F_ATTRIBUTE_GRAPHS && field.type == WIRE_LEN;
     if (!n)
         return;
-    a->graphs = ARENA_ARRAY(&rd->m->arena, tsr_graph *, n);
-    if (!a->graphs)
+    attr->graphs = ARENA_ARRAY(&rd->m->arena, tsr_graph *, n);
+    if (!attr->graphs)
         return;
-    if (single && (a->graphs[0] = sub_graph(rd, a, merged)))
-        a->n_graphs = 1;
-    c = wire_over(body);
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != F_ATTRIBUTE_GRAPHS || f.type != WIRE_LEN)
+    if (single && (attr->graphs[0] = sub_graph(rd, attr, merged)))
+        attr->n_graphs = 1;
+    cursor = wire_over(body);
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != F_ATTRIBUTE_GRAPHS || field.type != WIRE_LEN)
             continue;
-        tsr_graph *g = sub_graph(rd, a, f.bytes);
-        if (!g)
+        tsr_graph *graph = sub_graph(rd, attr, field.bytes);
+        if (!graph)
             return;
-        a->graphs[a->n_graphs++] = g;
+        attr->graphs[attr->n_graphs++] = graph;
     }
 }
 
@@ -92,14 +92,14 @@ struct node_fields {
 
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     rd->inputs.n = rd->outputs.n = 0;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.type != WIRE_LEN)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.type != WIRE_LEN)
             continue;
         struct str *slot = NULL;
-        switch (f.number) {
+        switch (field.number) {
         case F_NODE_INPUT:
             slot = vec_push(&rd->scratch, &rd->inputs);
             break;
@@ -117,7 +117,7 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
             break;
         case F_NODE_ATTRIBUTE:
             out->attrs++;
-            out->graphs = out->graphs || holds_graph(f.bytes);
+            out->graphs = out->graphs || holds_graph(field.bytes);
             break;
         case F_NODE_DEVICE_CONFIGURATIONS:
             out->annotated = true;
@@ -126,44 +126,44 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
             break;
         }
         if (slot)
-            *slot = f.bytes;
+            *slot = field.bytes;
     }
 }
 
-static void read_node(struct reader *rd, tsr_graph *g, const struct wire_field *f)
+static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
-    tsr_model *m = rd->m;
+    tsr_model *model = rd->m;
     struct node_fields d = {0};
-    scan_node(rd, f->bytes, &d);
+    scan_node(rd, field->bytes, &d);
     if (rd->scratch.failed)
         return;
-    tsr_node *n = tsr__node_make(g, d.domain, d.op, d.name, rd->inputs.n, rd->outputs.n);
-    if (!n)
+    tsr_node *node = tsr__node_make(graph, d.domain, d.op, d.name, rd->inputs.n, rd->outputs.n);
+    if (!node)
         return;
-    n->whole = f->whole;
-    n->n_attrs = (uint32_t)d.attrs;
-    for (size_t i = 0; i < n->n_inputs; i++)
-        tsr__use_link(&n->inputs[i], tsr__graph_refer(g, rd->inputs.at[i]));
+    node->whole = field->whole;
+    node->n_attrs = (uint32_t)d.attrs;
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_link(&node->inputs[i], tsr__graph_refer(graph, rd->inputs.at[i]));
     // Before the subgraphs, because reading those uses the same scratch.
-    for (size_t i = 0; i < n->n_outputs; i++) {
+    for (size_t i = 0; i < node->n_outputs; i++) {
         if (!rd->outputs.at[i].n)
             continue;
-        n->outputs[i] = tsr__value_define(g, rd->outputs.at[i]);
-        if (n->outputs[i])
-            n->outputs[i]->producer = n;
+        node->outputs[i] = tsr__value_define(graph, rd->outputs.at[i]);
+        if (node->outputs[i])
+            node->outputs[i]->producer = node;
     }
-    tsr__node_append(g, n);
+    tsr__node_append(graph, node);
     if (d.graphs) {
-        tsr__attrs_decode(n);
-        n->flags |= N_GRAPHS;
-        for (size_t i = 0; i < n->n_attrs && !m->arena.failed; i++)
-            read_attr_graphs(rd, n->attrs[i]);
-        tsr__node_relink(n);
+        tsr__attrs_decode(node);
+        node->flags |= N_GRAPHS;
+        for (size_t i = 0; i < node->n_attrs && !model->arena.failed; i++)
+            read_attr_graphs(rd, node->attrs[i]);
+        tsr__node_relink(node);
     }
     if (d.annotated) {
         tsr_node **slot = vec_push(&rd->scratch, &rd->annotated);
         if (slot)
-            *slot = n;
+            *slot = node;
     }
 }
 
@@ -193,56 +193,57 @@ static void read_input(tsr_graph *g, struct str name, struct str whole, bool typ
     *p = (struct port){.value = v, .whole = whole};
 }
 
-static void read_output(tsr_graph *g, struct str name, struct str whole, bool typed)
+static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
-    tsr_value *v = tsr__graph_refer(g, name);
-    if (!v && !name.n)
-        v = tsr__value_make(g, name);
-    struct port *p = vec_push(&g->model->arena, &g->outputs);
-    if (!v || !p)
+    tsr_value *value = tsr__graph_refer(graph, name);
+    if (!value && !name.n)
+        value = tsr__value_make(graph, name);
+    struct port *port = vec_push(&graph->model->arena, &graph->outputs);
+    if (!value || !port)
         return;
-    v->n_outputs++;
-    if (typed && !v->info.p)
-        v->info = whole;
-    *p = (struct port){.value = v, .whole = whole};
+    value->n_outputs++;
+    if (typed && !value->info.p)
+        value->info = whole;
+    *port = (struct port){.value = value, .whole = whole};
 }
 
-static void read_initializer(tsr_graph *g, const struct wire_field *f)
+static void read_initializer(tsr_graph *graph, const struct wire_field *field)
 {
-    tsr_model *m = g->model;
-    struct str name = tsr__wire_bytes(f->bytes, F_TENSOR_NAME, NULL);
-    tsr_value *v = tsr__graph_own(g, name);
-    if (!v || !(v->flags & V_INPUT) || v->tensor) // an input may have its default here
-        v = tsr__value_define(g, name);
-    tsr_tensor *t = ARENA_NEW(&m->arena, tsr_tensor);
-    tsr_value **slot = vec_push(&m->arena, &g->initializers);
-    if (!v || !t || !slot)
+    tsr_model *model = graph->model;
+    struct str name = tsr__wire_bytes(field->bytes, F_TENSOR_NAME, NULL);
+    tsr_value *value = tsr__graph_own(graph, name);
+    if (!value || !(value->flags & V_INPUT) || value->tensor) // an input may have its default here
+        value = tsr__value_define(graph, name);
+    tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
+    tsr_value **slot = vec_push(&model->arena, &graph->initializers);
+    if (!value || !tensor || !slot)
         return;
-    *t = (tsr_tensor){.model = m, .value = v, .whole = f->whole, .body = f->bytes};
-    v->tensor = t;
-    *slot = v;
+    *tensor =
+        (tsr_tensor){.model = model, .value = value, .whole = field->whole, .body = field->bytes};
+    value->tensor = tensor;
+    *slot = value;
 }
 
-static void read_sparse(tsr_graph *g, struct str body)
+static void read_sparse(tsr_graph *graph, struct str body)
 {
-    tsr_model *m = g->model;
+    tsr_model *model = graph->model;
     struct str values = tsr__wire_bytes(body, F_SPARSE_TENSOR_VALUES, NULL);
     struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
-    tsr_value *v = tsr__graph_own(g, name);
-    if (!v || !(v->flags & V_INPUT))
-        v = tsr__value_define(g, name);
-    if (!v)
+    tsr_value *value = tsr__graph_own(graph, name);
+    if (!value || !(value->flags & V_INPUT))
+        value = tsr__value_define(graph, name);
+    if (!value)
         return;
-    v->flags |= V_SPARSE;
-    if (v->tensor || !body.n) // a dense one has its name too
+    value->flags |= V_SPARSE;
+    if (value->tensor || !body.n) // a dense one has its name too
         return;
-    tsr_tensor *t = ARENA_NEW(&m->arena, tsr_tensor);
-    tsr_value **slot = vec_push(&m->arena, &g->sparse);
-    if (!t || !slot)
+    tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
+    tsr_value **slot = vec_push(&model->arena, &graph->sparse);
+    if (!tensor || !slot)
         return;
-    *t = (tsr_tensor){.model = m, .value = v, .sparse = body};
-    v->tensor = t;
-    *slot = v;
+    *tensor = (tsr_tensor){.model = model, .value = value, .sparse = body};
+    value->tensor = tensor;
+    *slot = value;
 }
 
 // Where the fields of one number lie: mostly one stretch of a graph.
@@ -282,146 +283,147 @@ static void note_run(struct run *runs, const struct wire_field *f)
 // The heavy lists are checked one by one as they are read, the rest here.
 static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        __builtin_prefetch(c.p + FETCH_BYTES);         // every step waits for the one before it
-        if (f.type == WIRE_GROUP_BEGIN && rd->check && // it counts as levels from here on
-            !checked(rd, f.whole, WIRE_GRAPH, DEPTH_GRAPH))
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        __builtin_prefetch(cursor.p + FETCH_BYTES);        // every step waits for the one before it
+        if (field.type == WIRE_GROUP_BEGIN && rd->check && // it counts as levels from here on
+            !checked(rd, field.whole, WIRE_GRAPH, DEPTH_GRAPH))
             return false;
-        if (f.type != WIRE_LEN || f.number >= RUNS)
+        if (field.type != WIRE_LEN || field.number >= RUNS)
             continue;
-        note_run(runs, &f);
-        if (!rd->check || f.number == F_GRAPH_NODE || f.number == F_GRAPH_INITIALIZER ||
-            f.number == F_GRAPH_VALUE_INFO)
+        note_run(runs, &field);
+        if (!rd->check || field.number == F_GRAPH_NODE || field.number == F_GRAPH_INITIALIZER ||
+            field.number == F_GRAPH_VALUE_INFO)
             continue;
-        const struct wire_row *row = tsr__wire_row(WIRE_GRAPH, f.number);
+        const struct wire_row *row = tsr__wire_row(WIRE_GRAPH, field.number);
         if (row && row->kind == KIND_MESSAGE &&
-            !checked(rd, f.bytes, (enum wire_message)row->message, DEPTH_NODE))
+            !checked(rd, field.bytes, (enum wire_message)row->message, DEPTH_NODE))
             return false;
     }
-    return !c.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
+    return !cursor.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
 }
 
-static void read_value_infos(struct reader *rd, tsr_graph *g, struct str body, uint32_t number,
+static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
                              bool check)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    tsr_value *guess = g->values; // they mostly stand in the order of the values
-    while (next_of(&c, number, &f)) {
-        if (check && !checked(rd, f.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    tsr_value *guess = graph->values; // they mostly stand in the order of the values
+    while (next_of(&cursor, number, &field)) {
+        if (check && !checked(rd, field.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
             return;
-        struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
-        tsr_value *v = guess && str_eq(guess->name, name) ? guess : tsr__graph_own(g, name);
-        if (!v)
+        struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
+        tsr_value *value = guess && str_eq(guess->name, name) ? guess : tsr__graph_own(graph, name);
+        if (!value)
             continue;
-        if (!v->info.p)
-            v->info = f.whole;
-        guess = v->next;
+        if (!value->info.p)
+            value->info = field.whole;
+        guess = value->next;
     }
 }
 
-static void read_ports(tsr_graph *g, struct str body, bool outputs)
+static void read_ports(tsr_graph *graph, struct str body, bool outputs)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (next_of(&c, outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT, &f)) {
-        struct str name = tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL);
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (next_of(&cursor, outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT, &field)) {
+        struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
         if (outputs)
-            read_output(g, name, f.whole, has_type(f.bytes));
+            read_output(graph, name, field.whole, has_type(field.bytes));
         else
-            read_input(g, name, f.whole, has_type(f.bytes));
+            read_input(graph, name, field.whole, has_type(field.bytes));
     }
 }
 
-static void read_constants(struct reader *rd, tsr_graph *g, const struct run *runs, bool check)
+static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
 {
-    struct wire_cursor c = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
-    struct wire_field f;
-    while (next_of(&c, F_GRAPH_INITIALIZER, &f)) {
-        if (check && !checked(rd, f.bytes, WIRE_TENSOR, DEPTH_NODE))
+    struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
+    struct wire_field field;
+    while (next_of(&cursor, F_GRAPH_INITIALIZER, &field)) {
+        if (check && !checked(rd, field.bytes, WIRE_TENSOR, DEPTH_NODE))
             return;
-        read_initializer(g, &f);
+        read_initializer(graph, &field);
     }
-    c = wire_over(run_bytes(&runs[F_GRAPH_SPARSE_INITIALIZER]));
-    while (next_of(&c, F_GRAPH_SPARSE_INITIALIZER, &f))
-        read_sparse(g, f.bytes);
+    cursor = wire_over(run_bytes(&runs[F_GRAPH_SPARSE_INITIALIZER]));
+    while (next_of(&cursor, F_GRAPH_SPARSE_INITIALIZER, &field))
+        read_sparse(graph, field.bytes);
 }
 
 #define AHEAD 8 // nodes between the one that is built and the one whose names are fetched
 
 // The names that the next node defines will be looked for in a table that does not fit the caches.
-static void fetch_ahead(const tsr_graph *g, struct wire_cursor *c)
+static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
 {
     struct wire_field node, f;
-    if (!tsr__wire_next(c, &node) || node.number != F_GRAPH_NODE || node.type != WIRE_LEN)
+    if (!tsr__wire_next(cursor, &node) || node.number != F_GRAPH_NODE || node.type != WIRE_LEN)
         return;
     struct wire_cursor in = wire_over(node.bytes);
     bool first = true; // input: mostly what was made just before
     while (tsr__wire_next(&in, &f) && f.number <= F_NODE_OUTPUT) {
         if (!first && f.type == WIRE_LEN)
-            tsr__map_prefetch(&g->names, f.bytes);
+            tsr__map_prefetch(&graph->names, f.bytes);
         first = false;
     }
 }
 
-static void read_nodes(struct reader *rd, tsr_graph *g, struct str run, bool check)
+static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
 {
-    struct wire_cursor c = wire_over(run), ahead = c;
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(run), ahead = cursor;
+    struct wire_field field;
     for (int i = 0; i < AHEAD; i++)
-        fetch_ahead(g, &ahead);
-    while (rd->status == TSR_OK && !rd->m->arena.failed && next_of(&c, F_GRAPH_NODE, &f)) {
-        fetch_ahead(g, &ahead);
-        if (!check || checked(rd, f.bytes, WIRE_NODE, DEPTH_NODE))
-            read_node(rd, g, &f);
+        fetch_ahead(graph, &ahead);
+    while (rd->status == TSR_OK && !rd->m->arena.failed && next_of(&cursor, F_GRAPH_NODE, &field)) {
+        fetch_ahead(graph, &ahead);
+        if (!check || checked(rd, field.bytes, WIRE_NODE, DEPTH_NODE))
+            read_node(rd, graph, &field);
     }
 }
 
-static void read_graph(struct reader *rd, tsr_graph *g, struct str body)
+static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
 {
-    struct arena *a = &rd->m->arena;
-    struct run r[RUNS] = {{0}};
+    struct arena *arena = &rd->m->arena;
+    struct run run[RUNS] = {{0}};
     bool check = rd->check;
-    if (!scan_graph(rd, body, r))
+    if (!scan_graph(rd, body, run))
         return;
     rd->check = false; // subgraphs are checked with their node
-    g->body = body;
-    g->infos = run_bytes(&r[F_GRAPH_VALUE_INFO]);
-    g->n_fields = r[F_GRAPH_NODE].n;
+    graph->body = body;
+    graph->infos = run_bytes(&run[F_GRAPH_VALUE_INFO]);
+    graph->n_fields = run[F_GRAPH_NODE].n;
     for (uint32_t number = 1; number < RUNS; number++)
-        g->absent |= (uint32_t)!r[number].n << number;
-    g->name = tsr__wire_bytes(run_bytes(&r[F_GRAPH_NAME]), F_GRAPH_NAME, NULL);
-    tsr__map_init(&g->names, a, r[F_GRAPH_NODE].n + r[F_GRAPH_INPUT].n + r[F_GRAPH_INITIALIZER].n);
-    if (!RESERVE(a, &g->inputs, r[F_GRAPH_INPUT].n) ||
-        !RESERVE(a, &g->outputs, r[F_GRAPH_OUTPUT].n) ||
-        !RESERVE(a, &g->initializers, r[F_GRAPH_INITIALIZER].n))
+        graph->absent |= (uint32_t)!run[number].n << number;
+    graph->name = tsr__wire_bytes(run_bytes(&run[F_GRAPH_NAME]), F_GRAPH_NAME, NULL);
+    tsr__map_init(&graph->names, arena,
+                  run[F_GRAPH_NODE].n + run[F_GRAPH_INPUT].n + run[F_GRAPH_INITIALIZER].n);
+    if (!RESERVE(arena, &graph->inputs, run[F_GRAPH_INPUT].n) ||
+        !RESERVE(arena, &graph->outputs, run[F_GRAPH_OUTPUT].n) ||
+        !RESERVE(arena, &graph->initializers, run[F_GRAPH_INITIALIZER].n))
         return;
-    read_ports(g, run_bytes(&r[F_GRAPH_INPUT]), false);
-    read_constants(rd, g, r, check);
-    read_nodes(rd, g, run_bytes(&r[F_GRAPH_NODE]), check);
-    read_ports(g, run_bytes(&r[F_GRAPH_OUTPUT]), true);
-    read_value_infos(rd, g, run_bytes(&r[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
+    read_ports(graph, run_bytes(&run[F_GRAPH_INPUT]), false);
+    read_constants(rd, graph, run, check);
+    read_nodes(rd, graph, run_bytes(&run[F_GRAPH_NODE]), check);
+    read_ports(graph, run_bytes(&run[F_GRAPH_OUTPUT]), true);
+    read_value_infos(rd, graph, run_bytes(&run[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
-static void bind_standin(tsr_value *v, tsr_value *w)
+static void bind_standin(tsr_value *value, tsr_value *real)
 {
-    tsr_graph *g = v->home;
-    while (v->last_use) {
-        struct use *u = v->last_use->next;
-        tsr__use_unlink(u);
-        tsr__use_link(u, w);
+    tsr_graph *graph = value->home;
+    while (value->last_use) {
+        struct use *use = value->last_use->next;
+        tsr__use_unlink(use);
+        tsr__use_link(use, real);
     }
-    for (size_t i = 0; i < g->outputs.n; i++) {
-        if (g->outputs.at[i].value != v)
+    for (size_t i = 0; i < graph->outputs.n; i++) {
+        if (graph->outputs.at[i].value != value)
             continue;
-        g->outputs.at[i].value = w;
-        w->n_outputs++;
-        v->n_outputs--;
+        graph->outputs.at[i].value = real;
+        real->n_outputs++;
+        value->n_outputs--;
     }
-    void **slot = tsr__map_at(&g->names, v->name);
-    if (slot && *slot == v)
+    void **slot = tsr__map_at(&graph->names, value->name);
+    if (slot && *slot == value)
         *slot = (void *)&tsr__no_value;
 }
 
@@ -453,64 +455,64 @@ static void read_opset(tsr_model *m, opset_list *list, const struct wire_field *
 
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
-    tsr_graph *g = fn->graph;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number == F_FUNCTION_INPUT && f.type == WIRE_LEN)
-            read_input(g, f.bytes, f.whole, false);
-        else if (f.number == F_FUNCTION_OPSET_IMPORT && f.type == WIRE_LEN)
-            read_opset(rd->m, &fn->opsets, &f);
+    tsr_graph *graph = fn->graph;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number == F_FUNCTION_INPUT && field.type == WIRE_LEN)
+            read_input(graph, field.bytes, field.whole, false);
+        else if (field.number == F_FUNCTION_OPSET_IMPORT && field.type == WIRE_LEN)
+            read_opset(rd->m, &fn->opsets, &field);
     }
-    c = wire_over(body);
-    while (tsr__wire_next(&c, &f) && !rd->m->arena.failed)
-        if (f.number == F_FUNCTION_NODE && f.type == WIRE_LEN)
-            read_node(rd, g, &f);
-    c = wire_over(body);
-    while (tsr__wire_next(&c, &f))
-        if (f.number == F_FUNCTION_OUTPUT && f.type == WIRE_LEN)
-            read_output(g, f.bytes, f.whole, false);
-    read_value_infos(rd, g, body, F_FUNCTION_VALUE_INFO, false);
+    cursor = wire_over(body);
+    while (tsr__wire_next(&cursor, &field) && !rd->m->arena.failed)
+        if (field.number == F_FUNCTION_NODE && field.type == WIRE_LEN)
+            read_node(rd, graph, &field);
+    cursor = wire_over(body);
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == F_FUNCTION_OUTPUT && field.type == WIRE_LEN)
+            read_output(graph, field.bytes, field.whole, false);
+    read_value_infos(rd, graph, body, F_FUNCTION_VALUE_INFO, false);
 }
 
-static void read_function(struct reader *rd, const struct wire_field *f)
+static void read_function(struct reader *rd, const struct wire_field *field)
 {
-    tsr_model *m = rd->m;
-    tsr_function *fn = ARENA_NEW(&m->arena, tsr_function);
-    tsr_function **slot = vec_push(&m->arena, &m->functions);
+    tsr_model *model = rd->m;
+    tsr_function *fn = ARENA_NEW(&model->arena, tsr_function);
+    tsr_function **slot = vec_push(&model->arena, &model->functions);
     if (!fn || !slot)
         return;
     *slot = fn;
-    fn->model = m;
-    fn->index = m->functions.n - 1;
-    fn->whole = f->whole;
-    fn->name = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_NAME, NULL));
-    struct str domain = tsr__wire_bytes(f->bytes, F_FUNCTION_DOMAIN, NULL);
-    fn->domain = tsr__keep(m, str_is(domain, "ai.onnx") ? STR("") : domain);
-    fn->overload = tsr__keep(m, tsr__wire_bytes(f->bytes, F_FUNCTION_OVERLOAD, NULL));
-    fn->graph = tsr__graph_make(m, 0);
+    fn->model = model;
+    fn->index = model->functions.n - 1;
+    fn->whole = field->whole;
+    fn->name = tsr__keep(model, tsr__wire_bytes(field->bytes, F_FUNCTION_NAME, NULL));
+    struct str domain = tsr__wire_bytes(field->bytes, F_FUNCTION_DOMAIN, NULL);
+    fn->domain = tsr__keep(model, str_is(domain, "ai.onnx") ? STR("") : domain);
+    fn->overload = tsr__keep(model, tsr__wire_bytes(field->bytes, F_FUNCTION_OVERLOAD, NULL));
+    fn->graph = tsr__graph_make(model, 0);
     if (!fn->graph)
         return;
     fn->graph->function = fn;
     fn->graph->name = fn->name;
-    fn->graph->body = f->bytes;
-    read_function_body(rd, fn, f->bytes);
+    fn->graph->body = field->bytes;
+    read_function_body(rd, fn, field->bytes);
 }
 
-static void read_config(tsr_model *m, const struct wire_field *f)
+static void read_config(tsr_model *model, const struct wire_field *field)
 {
-    tsr_config *c = ARENA_NEW(&m->arena, tsr_config);
-    tsr_config **slot = vec_push(&m->arena, &m->configs);
-    if (!c || !slot)
+    tsr_config *config = ARENA_NEW(&model->arena, tsr_config);
+    tsr_config **slot = vec_push(&model->arena, &model->configs);
+    if (!config || !slot)
         return;
-    *slot = c;
-    c->model = m;
-    c->registered = true;
-    c->whole = f->whole;
-    tsr__config_decode(c, f->bytes);
-    void **id = c->name.n ? tsr__map_at(&m->config_ids, c->name) : NULL;
+    *slot = config;
+    config->model = model;
+    config->registered = true;
+    config->whole = field->whole;
+    tsr__config_decode(config, field->bytes);
+    void **id = config->name.n ? tsr__map_at(&model->config_ids, config->name) : NULL;
     if (id)
-        *id = c; // of two with one name the last counts
+        *id = config; // of two with one name the last counts
 }
 
 static void read_metadata(tsr_model *m, const struct wire_field *f)
@@ -525,24 +527,24 @@ static void read_metadata(tsr_model *m, const struct wire_field *f)
 
 static void read_model_fields(struct reader *rd, struct str body)
 {
-    tsr_model *m = rd->m;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.type != WIRE_LEN)
+    tsr_model *model = rd->m;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.type != WIRE_LEN)
             continue;
-        switch (f.number) {
+        switch (field.number) {
         case F_MODEL_OPSET_IMPORT:
-            read_opset(m, &m->opsets, &f);
+            read_opset(model, &model->opsets, &field);
             break;
         case F_MODEL_METADATA_PROPS:
-            read_metadata(m, &f);
+            read_metadata(model, &field);
             break;
         case F_MODEL_CONFIGURATION:
-            read_config(m, &f);
+            read_config(model, &field);
             break;
         case F_MODEL_FUNCTIONS:
-            read_function(rd, &f);
+            read_function(rd, &field);
             break;
         default:
             break;
@@ -553,17 +555,17 @@ static void read_model_fields(struct reader *rd, struct str body)
 static void read_annotations(struct reader *rd)
 {
     for (size_t i = 0; i < rd->annotated.n; i++) {
-        tsr_node *n = rd->annotated.at[i];
-        struct wire_cursor c = wire_over(tsr__field_body(n->whole));
-        struct wire_field f;
-        while (tsr__wire_next(&c, &f)) {
-            if (f.number != F_NODE_DEVICE_CONFIGURATIONS || f.type != WIRE_LEN)
+        tsr_node *node = rd->annotated.at[i];
+        struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
+        struct wire_field field;
+        while (tsr__wire_next(&cursor, &field)) {
+            if (field.number != F_NODE_DEVICE_CONFIGURATIONS || field.type != WIRE_LEN)
                 continue;
-            tsr_node_config *nc = tsr__node_config_make(n, NULL);
+            tsr_node_config *nc = tsr__node_config_make(node, NULL);
             if (!nc)
                 return;
-            nc->whole = f.whole;
-            tsr__node_config_decode(nc, f.bytes);
+            nc->whole = field.whole;
+            tsr__node_config_decode(nc, field.bytes);
         }
     }
 }
@@ -571,40 +573,42 @@ static void read_annotations(struct reader *rd)
 // Checks what is not the main graph, which is checked as it is read if it stands there once.
 static bool check_around(struct reader *rd, struct str body)
 {
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     size_t graphs = 0;
-    while (tsr__wire_next(&c, &f)) {
+    while (tsr__wire_next(&cursor, &field)) {
         const struct wire_row *row =
-            f.type == WIRE_LEN ? tsr__wire_row(WIRE_MODEL, f.number) : NULL;
+            field.type == WIRE_LEN ? tsr__wire_row(WIRE_MODEL, field.number) : NULL;
         if (!row || row->kind != KIND_MESSAGE)
             continue;
-        if (f.number == F_MODEL_GRAPH)
+        if (field.number == F_MODEL_GRAPH)
             graphs++;
-        else if (!checked(rd, f.bytes, (enum wire_message)row->message, DEPTH_GRAPH))
+        else if (!checked(rd, field.bytes, (enum wire_message)row->message, DEPTH_GRAPH))
             return false;
     }
     rd->check = graphs == 1;
-    return (!c.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
+    return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
-tsr_status tsr__serde_read(tsr_model *m)
+tsr_status tsr__serde_read(tsr_model *model)
 {
-    struct str body = m->store->bytes;
-    struct reader rd = {.m = m};
-    tsr__arena_init(&rd.scratch, m->session);
-    m->graph = check_around(&rd, body) ? tsr__graph_make(m, 0) : NULL;
-    if (m->graph) {
-        m->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &m->ir_version);
-        m->producer = tsr__keep(m, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
-        read_graph(&rd, m->graph, tsr__wire_merged(&m->store->arena, body, F_MODEL_GRAPH, NULL));
+    struct str body = model->store->bytes;
+    struct reader rd = {.m = model};
+    tsr__arena_init(&rd.scratch, model->session);
+    model->graph = check_around(&rd, body) ? tsr__graph_make(model, 0) : NULL;
+    if (model->graph) {
+        model->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &model->ir_version);
+        model->producer = tsr__keep(model, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
+        read_graph(&rd, model->graph,
+                   tsr__wire_merged(&model->store->arena, body, F_MODEL_GRAPH, NULL));
     }
-    if (m->graph && rd.status == TSR_OK) {
+    if (model->graph && rd.status == TSR_OK) {
         read_model_fields(&rd, body);
-        settle_standins(m);
+        settle_standins(model);
         read_annotations(&rd);
     }
-    if (rd.status == TSR_OK && (m->arena.failed || m->store->arena.failed || rd.scratch.failed))
+    if (rd.status == TSR_OK &&
+        (model->arena.failed || model->store->arena.failed || rd.scratch.failed))
         rd.status = TSR_NOMEM;
     tsr__arena_free(&rd.scratch);
     return rd.status;

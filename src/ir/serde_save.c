@@ -6,26 +6,29 @@
 // ---- refusals -------------------------------------------------------------------------------
 
 // What was made here must be complete; what came from a file goes back as it came.
-static tsr_status check_entry(tsr_node *n, const tsr_node_config *nc)
+static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
 {
-    struct place at = tsr__place_node(n);
-    tsr_session *s = n->graph->model->session;
+    struct place at = tsr__place_node(node);
+    tsr_session *session = node->graph->model->session;
     if (!nc->whole.n && (!nc->config || !nc->config->name.n)) {
-        tsr__diag(s, DIAG_save_config, &at, "make the annotation for a configuration of the model",
+        tsr__diag(session, DIAG_save_config, &at,
+                  "make the annotation for a configuration of the model",
                   "the node has an annotation for no configuration");
         return TSR_INVALID;
     }
     for (size_t i = 0; i < nc->n_specs; i++) {
-        const tsr_spec *p = nc->specs[i];
+        const tsr_spec *spec = nc->specs[i];
         if (nc->config)
             at.configuration = nc->config->name;
-        if (!p->whole.n && !p->value) {
-            tsr__diag(s, DIAG_save_spec_value, &at, "remove the sharding, or make it for a value",
+        if (!spec->whole.n && !spec->value) {
+            tsr__diag(session, DIAG_save_spec_value, &at,
+                      "remove the sharding, or make it for a value",
                       "a sharding of the node has no value");
             return TSR_INVALID;
         }
-        if (p->value && !p->value->name.n) {
-            tsr__diag(s, DIAG_save_value_name, &at, "give the value a name with tsr_value_rename",
+        if (spec->value && !spec->value->name.n) {
+            tsr__diag(session, DIAG_save_value_name, &at,
+                      "give the value a name with tsr_value_rename",
                       "a sharding of the node is for a value without a name");
             return TSR_INVALID;
         }
@@ -33,16 +36,17 @@ static tsr_status check_entry(tsr_node *n, const tsr_node_config *nc)
     return TSR_OK;
 }
 
-static tsr_status check_annotations(tsr_model *m, bool *any)
+static tsr_status check_annotations(tsr_model *model, bool *any)
 {
     tsr_status st = TSR_OK;
-    *any = m->configs.n > 0;
-    if (!m->annotated)
+    *any = model->configs.n > 0;
+    if (!model->annotated)
         return TSR_OK;
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
-        for (size_t i = 0; i < n->n_configs; i++) {
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        for (size_t i = 0; i < node->n_configs; i++) {
             *any = true;
-            tsr_status now = check_entry(n, n->configs[i]);
+            tsr_status now = check_entry(node, node->configs[i]);
             st = st == TSR_OK ? now : st;
         }
     return st;
@@ -55,19 +59,19 @@ static bool renamed(const tsr_value *v)
     return v && (v->flags & V_RENAMED);
 }
 
-void tsr__touch_renamed(tsr_node *n)
+void tsr__touch_renamed(tsr_node *node)
 {
-    for (size_t i = 0; i < n->n_inputs; i++)
-        if (renamed(n->inputs[i].value))
-            tsr__touch_node(n, N_INPUTS);
-    for (size_t i = 0; i < n->n_outputs; i++)
-        if (renamed(n->outputs[i]))
-            tsr__touch_node(n, N_OUTPUTS);
-    for (size_t i = 0; i < n->n_configs; i++) {
-        tsr_node_config *nc = n->configs[i];
+    for (size_t i = 0; i < node->n_inputs; i++)
+        if (renamed(node->inputs[i].value))
+            tsr__touch_node(node, N_INPUTS);
+    for (size_t i = 0; i < node->n_outputs; i++)
+        if (renamed(node->outputs[i]))
+            tsr__touch_node(node, N_OUTPUTS);
+    for (size_t i = 0; i < node->n_configs; i++) {
+        tsr_node_config *nc = node->configs[i];
         if (nc->config && nc->config->renamed) {
             nc->changed = true;
-            tsr__touch_node(n, N_CONFIGS);
+            tsr__touch_node(node, N_CONFIGS);
         }
         for (size_t k = 0; k < nc->n_specs; k++)
             if (renamed(nc->specs[k]->value))
@@ -90,38 +94,40 @@ static void touch_renamed(tsr_model *m)
 
 // ---- the model ------------------------------------------------------------------------------
 
-static void emit_config(struct rope *r, void *data)
+static void emit_config(struct rope *rope, void *data)
 {
-    const tsr_config *c = data;
+    const tsr_config *config = data;
     static const uint32_t managed = F_CONFIG_NAME;
-    PARTS(p, r->arena);
-    if (c->whole.n) { // only its name can change
-        tsr__part_text(&p, F_CONFIG_NAME, c->name);
-        tsr__parts_write(r, F_MODEL_CONFIGURATION, tsr__field_body(c->whole), &managed, 1, &p);
+    PARTS(p, rope->arena);
+    if (config->whole.n) { // only its name can change
+        tsr__part_text(&p, F_CONFIG_NAME, config->name);
+        tsr__parts_write(rope, F_MODEL_CONFIGURATION, tsr__field_body(config->whole), &managed, 1,
+                         &p);
         return;
     }
-    size_t mark = tsr__rope_begin(r, F_MODEL_CONFIGURATION);
-    tsr__rope_bytes(r, F_CONFIG_NAME, c->name);
-    tsr__rope_int(r, F_CONFIG_NUM_DEVICES, c->devices);
-    for (size_t i = 0; i < c->n_names; i++)
-        tsr__rope_bytes(r, F_CONFIG_DEVICE, c->names[i]);
-    tsr__rope_end(r, mark);
+    size_t mark = tsr__rope_begin(rope, F_MODEL_CONFIGURATION);
+    tsr__rope_bytes(rope, F_CONFIG_NAME, config->name);
+    tsr__rope_int(rope, F_CONFIG_NUM_DEVICES, config->devices);
+    for (size_t i = 0; i < config->n_names; i++)
+        tsr__rope_bytes(rope, F_CONFIG_DEVICE, config->names[i]);
+    tsr__rope_end(rope, mark);
 }
 
-static void emit_opset(struct rope *r, void *data)
+static void emit_opset(struct rope *rope, void *data)
 {
-    const struct opset *o = data;
+    const struct opset *opset = data;
     static const uint32_t managed = F_OPSET_VERSION;
-    PARTS(p, r->arena);
-    tsr__part_int(&p, F_OPSET_VERSION, o->version);
-    if (o->whole.n) {
-        tsr__parts_write(r, F_MODEL_OPSET_IMPORT, tsr__field_body(o->whole), &managed, 1, &p);
+    PARTS(p, rope->arena);
+    tsr__part_int(&p, F_OPSET_VERSION, opset->version);
+    if (opset->whole.n) {
+        tsr__parts_write(rope, F_MODEL_OPSET_IMPORT, tsr__field_body(opset->whole), &managed, 1,
+                         &p);
         return;
     }
-    size_t mark = tsr__rope_begin(r, F_MODEL_OPSET_IMPORT);
-    tsr__rope_bytes(r, F_OPSET_DOMAIN, o->domain);
-    tsr__rope_int(r, F_OPSET_VERSION, o->version);
-    tsr__rope_end(r, mark);
+    size_t mark = tsr__rope_begin(rope, F_MODEL_OPSET_IMPORT);
+    tsr__rope_bytes(rope, F_OPSET_DOMAIN, opset->domain);
+    tsr__rope_int(rope, F_OPSET_VERSION, opset->version);
+    tsr__rope_end(rope, mark);
 }
 
 static void emit_metadata(struct rope *r, void *data)
@@ -138,31 +144,32 @@ static void emit_main_graph(struct rope *r, void *data)
     tsr__emit_graph(r, F_MODEL_GRAPH, data);
 }
 
-static void parts_of_lists(struct parts *p, tsr_model *m, uint32_t *managed, size_t *n)
+static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
-    if (m->opsets_changed) {
+    if (model->opsets_changed) {
         managed[(*n)++] = F_MODEL_OPSET_IMPORT;
-        for (size_t i = 0; i < m->opsets.n; i++)
-            if (m->opsets.at[i].whole.n && !m->opsets.at[i].changed)
-                tsr__part(p, F_MODEL_OPSET_IMPORT, m->opsets.at[i].whole);
+        for (size_t i = 0; i < model->opsets.n; i++)
+            if (model->opsets.at[i].whole.n && !model->opsets.at[i].changed)
+                tsr__part(parts, F_MODEL_OPSET_IMPORT, model->opsets.at[i].whole);
             else
-                tsr__part_emit(p, F_MODEL_OPSET_IMPORT, emit_opset, &m->opsets.at[i]);
+                tsr__part_emit(parts, F_MODEL_OPSET_IMPORT, emit_opset, &model->opsets.at[i]);
     }
-    if (m->metadata_changed) {
+    if (model->metadata_changed) {
         managed[(*n)++] = F_MODEL_METADATA_PROPS;
-        for (size_t i = 0; i < m->metadata.n; i++)
-            if (m->metadata.at[i].whole.n && !m->metadata.at[i].changed)
-                tsr__part(p, F_MODEL_METADATA_PROPS, m->metadata.at[i].whole);
+        for (size_t i = 0; i < model->metadata.n; i++)
+            if (model->metadata.at[i].whole.n && !model->metadata.at[i].changed)
+                tsr__part(parts, F_MODEL_METADATA_PROPS, model->metadata.at[i].whole);
             else
-                tsr__part_emit(p, F_MODEL_METADATA_PROPS, emit_metadata, &m->metadata.at[i]);
+                tsr__part_emit(parts, F_MODEL_METADATA_PROPS, emit_metadata,
+                               &model->metadata.at[i]);
     }
-    if (m->configs_changed) {
+    if (model->configs_changed) {
         managed[(*n)++] = F_MODEL_CONFIGURATION;
-        for (size_t i = 0; i < m->configs.n; i++)
-            if (m->configs.at[i]->whole.n && !m->configs.at[i]->renamed)
-                tsr__part(p, F_MODEL_CONFIGURATION, m->configs.at[i]->whole);
+        for (size_t i = 0; i < model->configs.n; i++)
+            if (model->configs.at[i]->whole.n && !model->configs.at[i]->renamed)
+                tsr__part(parts, F_MODEL_CONFIGURATION, model->configs.at[i]->whole);
             else
-                tsr__part_emit(p, F_MODEL_CONFIGURATION, emit_config, m->configs.at[i]);
+                tsr__part_emit(parts, F_MODEL_CONFIGURATION, emit_config, model->configs.at[i]);
     }
 }
 
@@ -177,90 +184,91 @@ static void parts_of_functions(struct parts *p, tsr_model *m)
     }
 }
 
-static void build_model(struct rope *r, tsr_model *m)
+static void build_model(struct rope *rope, tsr_model *model)
 {
-    struct str origin = m->store->bytes;
+    struct str origin = model->store->bytes;
     uint32_t managed[8];
     size_t n = 0;
-    PARTS(p, r->arena);
-    if (m->ir_changed)
-        tsr__part_int(&p, managed[n++] = F_MODEL_IR_VERSION, m->ir_version);
-    if (m->graph->flags & (G_CHANGED | G_NAME))
-        tsr__part_emit(&p, managed[n++] = F_MODEL_GRAPH, emit_main_graph, m->graph);
-    parts_of_lists(&p, m, managed, &n);
-    if (m->renamed && tsr__parts_of_training(&p, m))
+    PARTS(p, rope->arena);
+    if (model->ir_changed)
+        tsr__part_int(&p, managed[n++] = F_MODEL_IR_VERSION, model->ir_version);
+    if (model->graph->flags & (G_CHANGED | G_NAME))
+        tsr__part_emit(&p, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
+    parts_of_lists(&p, model, managed, &n);
+    if (model->renamed && tsr__parts_of_training(&p, model))
         managed[n++] = F_MODEL_TRAINING_INFO;
     managed[n++] = F_MODEL_FUNCTIONS;
-    parts_of_functions(&p, m);
-    tsr__rope_rewrite(r, origin, managed, n, p.at, p.n);
+    parts_of_functions(&p, model);
+    tsr__rope_rewrite(rope, origin, managed, n, p.at, p.n);
 }
 
-static tsr_status build(tsr_model *m, struct rope *r)
+static tsr_status build(tsr_model *model, struct rope *rope)
 {
-    if (model_status(m) != TSR_OK)
+    if (model_status(model) != TSR_OK)
         return TSR_NOMEM;
-    if (!m->changed) {
-        tsr__rope_view(r, m->store->bytes);
-        return r->arena->failed ? TSR_NOMEM : TSR_OK;
+    if (!model->changed) {
+        tsr__rope_view(rope, model->store->bytes);
+        return rope->arena->failed ? TSR_NOMEM : TSR_OK;
     }
     bool annotated = false;
-    tsr_status st = check_annotations(m, &annotated);
+    tsr_status st = check_annotations(model, &annotated);
     if (st != TSR_OK)
         return st;
-    if (annotated && (m->devices_touched || m->ir_changed) && m->ir_version < 11)
-        tsr_model_set_ir_version(m, 11);
-    if (m->renamed)
-        touch_renamed(m);
-    build_model(r, m);
-    return r->arena->failed || model_status(m) != TSR_OK ? TSR_NOMEM : TSR_OK;
+    if (annotated && (model->devices_touched || model->ir_changed) && model->ir_version < 11)
+        tsr_model_set_ir_version(model, 11);
+    if (model->renamed)
+        touch_renamed(model);
+    build_model(rope, model);
+    return rope->arena->failed || model_status(model) != TSR_OK ? TSR_NOMEM : TSR_OK;
 }
 
-tsr_status tsr_model_save(tsr_model *m, const char *path)
+tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
-    tsr_session *s = m->session;
-    if (m->path && tsr__same_file(m->path, path)) {
+    tsr_session *session = model->session;
+    if (model->path && tsr__same_file(model->path, path)) {
         struct place at = PLACE_NONE;
         at.file = str_of(path);
-        tsr__diag(s, DIAG_output_is_input, &at, "give another output name",
+        tsr__diag(session, DIAG_output_is_input, &at, "give another output name",
                   "the model was loaded from this file");
         return TSR_WRITE;
     }
     struct arena scratch;
-    tsr__arena_init(&scratch, s);
-    struct rope r;
-    tsr__rope_init(&r, &scratch);
+    tsr__arena_init(&scratch, session);
+    struct rope rope;
+    tsr__rope_init(&rope, &scratch);
     struct outfile out;
-    tsr_status st = build(m, &r);
+    tsr_status st = build(model, &rope);
     if (st == TSR_OK)
-        st = tsr__out_open(s, path, &out);
+        st = tsr__out_open(session, path, &out);
     if (st == TSR_OK) {
-        tsr__rope_write(&r, &out, m->store->bytes, m->store->file.fd > 0 ? m->store->file.fd : -1);
+        tsr__rope_write(&rope, &out, model->store->bytes,
+                        model->store->file.fd > 0 ? model->store->file.fd : -1);
         st = tsr__out_commit(&out);
         tsr__out_abort(&out);
     }
     tsr__arena_free(&scratch);
     if (st == TSR_OK)
-        tsr__external_warn(m, path);
+        tsr__external_warn(model, path);
     return st;
 }
 
-tsr_status tsr_model_save_bytes(tsr_model *m, void **bytes, size_t *n)
+tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
     struct arena scratch;
-    tsr__arena_init(&scratch, m->session);
-    struct rope r;
-    tsr__rope_init(&r, &scratch);
-    tsr_status st = build(m, &r);
+    tsr__arena_init(&scratch, model->session);
+    struct rope rope;
+    tsr__rope_init(&rope, &scratch);
+    tsr_status st = build(model, &rope);
     char *out = NULL;
     if (st == TSR_OK) {
-        out = tsr__alloc(m->session, rope_size(&r) ? rope_size(&r) : 1);
+        out = tsr__alloc(model->session, rope_size(&rope) ? rope_size(&rope) : 1);
         if (!out)
             st = TSR_NOMEM;
     }
     if (st == TSR_OK) {
-        tsr__rope_read(&r, out);
+        tsr__rope_read(&rope, out);
         *bytes = out;
-        *n = rope_size(&r);
+        *n = rope_size(&rope);
     }
     tsr__arena_free(&scratch);
     return st;

@@ -38,56 +38,57 @@ static tsr_status wrong(const tsr_tensor *t, const char *what)
 }
 
 // Number of the element that entry i of the indices names, row by row; -1: there is none.
-static int64_t element_of(const tsr_tensor *t, const int64_t *indices, bool coordinates, int64_t i)
+static int64_t element_of(const tsr_tensor *tensor, const int64_t *indices, bool coordinates,
+                          int64_t i)
 {
     if (!coordinates)
         return indices[i];
     int64_t at = 0;
-    for (int d = 0; d < t->rank; d++) {
-        int64_t index = indices[i * t->rank + d];
-        if (index < 0 || index >= t->dims[d])
+    for (int dim = 0; dim < tensor->rank; dim++) {
+        int64_t index = indices[i * tensor->rank + dim];
+        if (index < 0 || index >= tensor->dims[dim])
             return -1;
-        at = at * t->dims[d] + index; // within the tensor, whose size does not overflow
+        at = at * tensor->dims[dim] + index; // within the tensor, whose size does not overflow
     }
     return at;
 }
 
-static tsr_status scatter(const tsr_tensor *t, const tsr_tensor *values, const tsr_tensor *indices,
-                          char *out, size_t entry)
+static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
+                          const tsr_tensor *indices, char *out, size_t entry)
 {
-    int64_t n = tsr_tensor_elements(values), all = tsr_tensor_elements(t);
+    int64_t n = tsr_tensor_elements(values), all = tsr_tensor_elements(tensor);
     bool coordinates = tsr_tensor_rank(indices) == 2;
-    int64_t each = coordinates ? t->rank : 1, needed = 0;
+    int64_t each = coordinates ? tensor->rank : 1, needed = 0;
     if (tsr_tensor_dtype(indices) != TSR_INT64 || !mul_ok(n, each, &needed) ||
         tsr_tensor_elements(indices) != needed)
-        return wrong(t, "the sparse tensor has not one index for each value");
+        return wrong(tensor, "the sparse tensor has not one index for each value");
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = element_of(t, indices->data, coordinates, i);
+        int64_t at = element_of(tensor, indices->data, coordinates, i);
         if (at < 0 || at >= all)
-            return wrong(t, "an index of the sparse tensor is outside of its shape");
+            return wrong(tensor, "an index of the sparse tensor is outside of its shape");
         memcpy(out + (size_t)at * entry, (const char *)values->data + (size_t)i * entry, entry);
     }
     return TSR_OK;
 }
 
-tsr_status tsr__sparse_load(tsr_tensor *t, int64_t bytes)
+tsr_status tsr__sparse_load(tsr_tensor *tensor, int64_t bytes)
 {
-    tsr_tensor values = part_of(t, F_SPARSE_TENSOR_VALUES);
-    tsr_tensor indices = part_of(t, F_SPARSE_TENSOR_INDICES);
-    int bits = tsr_dtype_bits(tsr_tensor_dtype(t));
+    tsr_tensor values = part_of(tensor, F_SPARSE_TENSOR_VALUES);
+    tsr_tensor indices = part_of(tensor, F_SPARSE_TENSOR_INDICES);
+    int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     tsr_status st = tsr__tensor_ready(&values);
     if (st == TSR_OK)
         st = tsr__tensor_ready(&indices);
     if (st != TSR_OK)
         return st;
     if (bits < 8)
-        return wrong(t, "a sparse tensor of elements smaller than a byte");
+        return wrong(tensor, "a sparse tensor of elements smaller than a byte");
     if ((uint64_t)bytes > DENSE_FREE + (values.bytes + indices.bytes) * (uint64_t)DENSE_FACTOR)
-        return wrong(t, "the sparse tensor is too large to be written out");
-    char *out = arena_get(&t->model->arena, (size_t)bytes, 16); // zeros
+        return wrong(tensor, "the sparse tensor is too large to be written out");
+    char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16); // zeros
     if (!out)
         return TSR_NOMEM;
-    st = scatter(t, &values, &indices, out, (size_t)bits / 8);
-    t->data = out;
+    st = scatter(tensor, &values, &indices, out, (size_t)bits / 8);
+    tensor->data = out;
     return st;
 }

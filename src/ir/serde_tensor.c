@@ -26,25 +26,25 @@ void tsr__store_close_external(struct store *st)
 
 // ---- shape ----------------------------------------------------------------------------------
 
-void tsr__tensor_decode(tsr_tensor *t)
+void tsr__tensor_decode(tsr_tensor *tensor)
 {
-    if (t->decoded)
+    if (tensor->decoded)
         return;
-    t->decoded = true;
-    if (t->sparse.n) {
-        tsr__sparse_decode(t);
+    tensor->decoded = true;
+    if (tensor->sparse.n) {
+        tsr__sparse_decode(tensor);
         return;
     }
     int64_t type = 0, location = 0;
-    tsr__wire_int(t->body, F_TENSOR_DATA_TYPE, &type);
-    tsr__wire_int(t->body, F_TENSOR_DATA_LOCATION, &location);
-    t->type = (int32_t)type;
-    t->external = location == 1;
-    t->raw = tsr__wire_bytes(t->body, F_TENSOR_RAW_DATA, &t->has_raw);
-    size_t n = tsr__wire_ints(t->body, F_TENSOR_DIMS, NULL, 0);
-    t->dims = ARENA_ARRAY(&t->model->arena, int64_t, n);
-    if (t->dims && n <= INT32_MAX)
-        t->rank = (int)tsr__wire_ints(t->body, F_TENSOR_DIMS, t->dims, n);
+    tsr__wire_int(tensor->body, F_TENSOR_DATA_TYPE, &type);
+    tsr__wire_int(tensor->body, F_TENSOR_DATA_LOCATION, &location);
+    tensor->type = (int32_t)type;
+    tensor->external = location == 1;
+    tensor->raw = tsr__wire_bytes(tensor->body, F_TENSOR_RAW_DATA, &tensor->has_raw);
+    size_t n = tsr__wire_ints(tensor->body, F_TENSOR_DIMS, NULL, 0);
+    tensor->dims = ARENA_ARRAY(&tensor->model->arena, int64_t, n);
+    if (tensor->dims && n <= INT32_MAX)
+        tensor->rank = (int)tsr__wire_ints(tensor->body, F_TENSOR_DIMS, tensor->dims, n);
 }
 
 static tsr_tensor *ready(const tsr_tensor *t)
@@ -72,15 +72,15 @@ bool tsr_tensor_is_external(const tsr_tensor *t)
     return ready(t)->external;
 }
 
-int64_t tsr_tensor_elements(const tsr_tensor *t)
+int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {
     int64_t n = 1;
     bool zero = false, over = false;
-    for (int i = 0; i < ready(t)->rank; i++) {
-        if (t->dims[i] < 0)
+    for (int i = 0; i < ready(tensor)->rank; i++) {
+        if (tensor->dims[i] < 0)
             return -1;
-        zero = zero || t->dims[i] == 0;
-        over = over || !mul_ok(n, t->dims[i] ? t->dims[i] : 1, &n);
+        zero = zero || tensor->dims[i] == 0;
+        over = over || !mul_ok(n, tensor->dims[i] ? tensor->dims[i] : 1, &n);
     }
     return zero ? 0 : over ? -1 : n;
 }
@@ -145,13 +145,14 @@ static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, siz
                             char *out, uint64_t cap)
 {
     uint64_t n = 0;
-    struct wire_cursor c = wire_over(body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || (f.type != type && f.type != WIRE_LEN))
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || (field.type != type && field.type != WIRE_LEN))
             continue;
-        const void *from = f.type == WIRE_LEN ? (const void *)f.bytes.p : (const void *)&f.integer;
-        size_t bytes = f.type == WIRE_LEN ? f.bytes.n : entry;
+        const void *from =
+            field.type == WIRE_LEN ? (const void *)field.bytes.p : (const void *)&field.integer;
+        size_t bytes = field.type == WIRE_LEN ? field.bytes.n : entry;
         if (out && n + bytes <= cap)
             memcpy(out + n, from, bytes); // little-endian both, see base
         n += bytes;
@@ -171,51 +172,51 @@ static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
     }
 }
 
-static tsr_status load_integers(tsr_tensor *t, uint32_t number, size_t entry, int64_t bytes)
+static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
-    tsr_session *s = t->model->session;
-    size_t have = tsr__wire_ints(t->body, number, NULL, 0);
-    int bits = tsr_dtype_bits(tsr_tensor_dtype(t));
-    int64_t elements = tsr_tensor_elements(t);
+    tsr_session *session = tensor->model->session;
+    size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
+    int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
+    int64_t elements = tsr_tensor_elements(tensor);
     int64_t want = bits == 6 ? elements : bits < 8 ? bytes : bytes / (int64_t)entry;
     // Entries of the 2- and 4-bit types hold a byte each; some writers leave more of them.
     if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
-        return bad_size(t, have, want, "entries");
-    unsigned char *out = arena_get(&t->model->arena, (size_t)bytes, 16);
-    int64_t *v = tsr__alloc(s, (have ? have : 1) * sizeof(*v));
+        return bad_size(tensor, have, want, "entries");
+    unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
+    int64_t *v = tsr__alloc(session, (have ? have : 1) * sizeof(*v));
     if (!out || !v) {
         if (v)
-            tsr__free(s, v, (have ? have : 1) * sizeof(*v));
+            tsr__free(session, v, (have ? have : 1) * sizeof(*v));
         return TSR_NOMEM;
     }
-    tsr__wire_ints(t->body, number, v, have);
+    tsr__wire_ints(tensor->body, number, v, have);
     if (bits == 6)
         pack_six(v, elements, out);
     else
         for (int64_t i = 0; i < want; i++)
             memcpy(out + (size_t)i * entry, &v[i], entry);
-    tsr__free(s, v, (have ? have : 1) * sizeof(*v));
-    t->data = out;
+    tsr__free(session, v, (have ? have : 1) * sizeof(*v));
+    tensor->data = out;
     return TSR_OK;
 }
 
-static tsr_status load_fixed(tsr_tensor *t, uint32_t number, size_t entry, int64_t bytes)
+static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     uint32_t type = entry == 4 ? WIRE_I32 : WIRE_I64;
-    uint64_t have = fixed_bytes(t->body, number, type, entry, NULL, 0);
+    uint64_t have = fixed_bytes(tensor->body, number, type, entry, NULL, 0);
     if (have != (uint64_t)bytes)
-        return bad_size(t, have, bytes, "bytes");
+        return bad_size(tensor, have, bytes, "bytes");
     bool packed = false;
-    struct str view = tsr__wire_bytes(t->body, number, &packed);
+    struct str view = tsr__wire_bytes(tensor->body, number, &packed);
     if (packed && view.n == have) { // one packed field is raw data under another name
-        t->data = view.p;
+        tensor->data = view.p;
         return TSR_OK;
     }
-    char *out = arena_get(&t->model->arena, (size_t)bytes, 16);
+    char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
     if (!out)
         return TSR_NOMEM;
-    fixed_bytes(t->body, number, type, entry, out, have);
-    t->data = out;
+    fixed_bytes(tensor->body, number, type, entry, out, have);
+    tensor->data = out;
     return TSR_OK;
 }
 
@@ -235,12 +236,12 @@ static struct store *store_of(const tsr_tensor *t)
     return t->store ? t->store : t->model->store;
 }
 
-static tsr_status open_folder(const tsr_tensor *t, struct store *st)
+static tsr_status open_folder(const tsr_tensor *tensor, struct store *st)
 {
     if (st->has_folder)
         return TSR_OK;
     if (!st->path) {
-        struct place at = place_tensor(t);
+        struct place at = place_tensor(tensor);
         tsr__diag(st->session, DIAG_tensor_no_folder, &at, "load the model from its file",
                   "the data of the tensor lies in a file, and the model in memory");
         return TSR_IO;
@@ -251,91 +252,94 @@ static tsr_status open_folder(const tsr_tensor *t, struct store *st)
 }
 
 // The place of the external data, as long as the shape says.
-static tsr_status external_of(const tsr_tensor *t, int64_t bytes, struct wire_external *out)
+static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
 {
-    struct place at = place_tensor(t);
-    if (!t->body.n) {
-        *out = (struct wire_external){
-            .location = t->location, .offset = t->offset, .length = t->length, .has_length = true};
+    struct place at = place_tensor(tensor);
+    if (!tensor->body.n) {
+        *out = (struct wire_external){.location = tensor->location,
+                                      .offset = tensor->offset,
+                                      .length = tensor->length,
+                                      .has_length = true};
     } else {
-        tsr_status st = tsr__external_parse(t->model->session, t->body, &at, out);
+        tsr_status st = tsr__external_parse(tensor->model->session, tensor->body, &at, out);
         if (st != TSR_OK)
             return st;
     }
     if (out->has_length && out->length != (uint64_t)bytes)
-        return bad_size(t, out->length, bytes, "bytes");
+        return bad_size(tensor, out->length, bytes, "bytes");
     out->length = (uint64_t)bytes;
     out->has_length = true;
     return TSR_OK;
 }
 
-static tsr_status load_external(tsr_tensor *t, int64_t bytes)
+static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
 {
-    struct store *st = store_of(t);
-    struct wire_external e;
-    struct place at = place_tensor(t);
-    tsr_status status = external_of(t, bytes, &e);
+    struct store *st = store_of(tensor);
+    struct wire_external external;
+    struct place at = place_tensor(tensor);
+    tsr_status status = external_of(tensor, bytes, &external);
     if (status == TSR_OK)
-        status = open_folder(t, st);
+        status = open_folder(tensor, st);
     if (status != TSR_OK)
         return status;
     struct window *w = ARENA_NEW(&st->arena, struct window);
     if (!w)
         return TSR_NOMEM;
-    status = tsr__external_map(st->session, &st->folder, &e, &at, &w->map);
+    status = tsr__external_map(st->session, &st->folder, &external, &at, &w->map);
     if (status != TSR_OK)
         return status;
     w->next = st->windows;
     st->windows = w;
-    t->data = w->map.bytes.p;
+    tensor->data = w->map.bytes.p;
     return TSR_OK;
 }
 
 // ---- all together ---------------------------------------------------------------------------
 
 // Bytes that the elements take; or why they have none.
-static tsr_status size_of(tsr_tensor *t, int64_t *bytes)
+static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
 {
-    struct place at = place_tensor(t);
-    tsr_session *s = t->model->session;
-    tsr_dtype d = tsr_tensor_dtype(t);
+    struct place at = place_tensor(tensor);
+    tsr_session *session = tensor->model->session;
+    tsr_dtype d = tsr_tensor_dtype(tensor);
     if (d == TSR_STRING) {
-        tsr__diag(s, DIAG_tensor_text, &at, NULL, "the tensor holds texts");
+        tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor holds texts");
         return TSR_UNSUPPORTED;
     }
     if (d == TSR_UNDEFINED) {
-        tsr__diag(s, DIAG_tensor_type, &at, NULL, "the tensor has element type %d", t->type);
+        tsr__diag(session, DIAG_tensor_type, &at, NULL, "the tensor has element type %d",
+                  tensor->type);
         return TSR_UNSUPPORTED;
     }
-    *bytes = tsr_tensor_bytes(t);
+    *bytes = tsr_tensor_bytes(tensor);
     if (*bytes < 0) {
-        tsr__diag(s, DIAG_tensor_size, &at, "export the model again",
+        tsr__diag(session, DIAG_tensor_size, &at, "export the model again",
                   "the dimensions of the tensor are negative or overflow");
         return TSR_MALFORMED;
     }
     return TSR_OK;
 }
 
-static tsr_status load(tsr_tensor *t)
+static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
-    tsr_status st = size_of(t, &bytes);
+    tsr_status st = size_of(tensor, &bytes);
     if (st != TSR_OK)
         return st;
-    t->bytes = (size_t)bytes;
+    tensor->bytes = (size_t)bytes;
     if (!bytes) {
-        t->data = "";
+        tensor->data = "";
         return TSR_OK;
     }
-    if (t->sparse.n)
-        return tsr__sparse_load(t, bytes);
-    if (t->external)
-        return load_external(t, bytes);
-    if (!t->has_raw)
-        return load_typed(t, bytes);
-    if (t->raw.n != (uint64_t)bytes)
-        return bad_size(t, t->raw.n, bytes, "bytes");
-    t->data = t->raw.p;
+    if (tensor->sparse.n)
+        return tsr__sparse_load(tensor, bytes);
+    if (tensor->external)
+        return load_external(tensor, bytes);
+    if (!tensor->has_raw)
+        return load_typed(tensor, bytes);
+    if (tensor->raw.n != (uint64_t)bytes)
+        return bad_size(tensor, tensor->raw.n, bytes, "bytes");
+    tensor->data = tensor->raw.p;
     return TSR_OK;
 }
 
@@ -360,79 +364,83 @@ tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n)
     return st;
 }
 
-tsr_status tsr__tensor_texts(const tsr_tensor *ct, struct arena *a, const struct str **out)
+tsr_status tsr__tensor_texts(const tsr_tensor *ct, struct arena *arena, const struct str **out)
 {
-    const tsr_tensor *t = ready(ct);
-    int64_t n = tsr_tensor_elements(t), have = 0;
+    const tsr_tensor *tensor = ready(ct);
+    int64_t n = tsr_tensor_elements(tensor), have = 0;
     if (n < 0)
-        return bad_size(t, 0, n, "texts");
+        return bad_size(tensor, 0, n, "texts");
     for (int pass = 0; pass < 2; pass++) { // count, then take
-        struct str *list = pass ? ARENA_ARRAY(a, struct str, (size_t)n + 1) : NULL;
-        struct wire_cursor c = wire_over(t->body);
-        struct wire_field f;
+        struct str *list = pass ? ARENA_ARRAY(arena, struct str, (size_t)n + 1) : NULL;
+        struct wire_cursor cursor = wire_over(tensor->body);
+        struct wire_field field;
         if (pass && !list)
             return TSR_NOMEM;
-        for (have = 0; tsr__wire_next(&c, &f);)
-            if (f.number == F_TENSOR_STRING_DATA && f.type == WIRE_LEN) {
+        for (have = 0; tsr__wire_next(&cursor, &field);)
+            if (field.number == F_TENSOR_STRING_DATA && field.type == WIRE_LEN) {
                 if (pass)
-                    list[have] = f.bytes;
+                    list[have] = field.bytes;
                 have++;
             }
         if (have != n)
-            return bad_size(t, (uint64_t)have, n, "texts");
+            return bad_size(tensor, (uint64_t)have, n, "texts");
         *out = list;
     }
     return TSR_OK;
 }
 
 // Descriptor of an external file, opened once.
-static int external_fd(tsr_tensor *t, int64_t bytes, uint64_t *offset)
+static int external_fd(tsr_tensor *tensor, int64_t bytes, uint64_t *offset)
 {
-    struct store *st = store_of(t);
-    struct wire_external e;
-    struct place at = place_tensor(t);
-    t->status = external_of(t, bytes, &e);
-    if (t->status == TSR_OK)
-        t->status = open_folder(t, st);
-    if (t->status != TSR_OK)
+    struct store *st = store_of(tensor);
+    struct wire_external external;
+    struct place at = place_tensor(tensor);
+    tensor->status = external_of(tensor, bytes, &external);
+    if (tensor->status == TSR_OK)
+        tensor->status = open_folder(tensor, st);
+    if (tensor->status != TSR_OK)
         return -1;
-    *offset = e.offset;
+    *offset = external.offset;
     struct stat info;
-    for (struct opened *o = st->opened; o; o = o->next)
-        if (str_eq(o->location, e.location) && fstat(o->fd, &info) == 0 &&
-            e.offset <= (uint64_t)info.st_size && e.length <= (uint64_t)info.st_size - e.offset)
-            return o->fd;
-    struct opened *o = ARENA_NEW(&st->arena, struct opened);
+    for (struct opened *opened = st->opened; opened; opened = opened->next)
+        if (str_eq(opened->location, external.location) && fstat(opened->fd, &info) == 0 &&
+            external.offset <= (uint64_t)info.st_size &&
+            external.length <= (uint64_t)info.st_size - external.offset)
+            return opened->fd;
+    struct opened *opened = ARENA_NEW(&st->arena, struct opened);
     uint64_t length = 0;
     int fd = -1;
-    t->status = o ? tsr__external_open(st->session, &st->folder, &e, &at, &fd, &length) : TSR_NOMEM;
-    if (t->status != TSR_OK)
+    tensor->status =
+        opened ? tsr__external_open(st->session, &st->folder, &external, &at, &fd, &length)
+               : TSR_NOMEM;
+    if (tensor->status != TSR_OK)
         return -1;
-    *o = (struct opened){st->opened, tsr__arena_str(&st->arena, e.location), fd};
-    st->opened = o;
+    *opened = (struct opened){st->opened, tsr__arena_str(&st->arena, external.location), fd};
+    st->opened = opened;
     return fd;
 }
 
 bool tsr__tensor_window(const tsr_tensor *ct, int *fd, uint64_t *offset, uint64_t *length)
 {
-    tsr_tensor *t = ready(ct);
-    const struct store *st = store_of(t);
-    if (t->data_ready && t->status != TSR_OK)
+    tsr_tensor *tensor = ready(ct);
+    const struct store *st = store_of(tensor);
+    if (tensor->data_ready && tensor->status != TSR_OK)
         return false;
-    if (t->external) {
+    if (tensor->external) {
         int64_t bytes = 0;
-        if ((t->status = size_of(t, &bytes)) == TSR_OK)
-            *fd = external_fd(t, bytes, offset);
-        t->data_ready = t->data_ready || t->status != TSR_OK;
+        if ((tensor->status = size_of(tensor, &bytes)) == TSR_OK)
+            *fd = external_fd(tensor, bytes, offset);
+        tensor->data_ready = tensor->data_ready || tensor->status != TSR_OK;
         *length = (uint64_t)bytes;
-        return t->status == TSR_OK;
+        return tensor->status == TSR_OK;
     }
     uintptr_t start = (uintptr_t)st->bytes.p;
-    if (tsr__tensor_ready(t) != TSR_OK || st->file.fd <= 0 || (uintptr_t)t->data < start ||
-        (uintptr_t)t->data + t->bytes > start + st->bytes.n)
+    if (tsr__tensor_ready(tensor) != TSR_OK || st->file.fd <= 0 ||
+        (uintptr_t)tensor->data < start ||
+        (uintptr_t)tensor->data + tensor->bytes > start + st->bytes.n)
         return false;
     *fd = st->file.fd;
-    *offset = (uintptr_t)t->data - start;
-    *length = t->bytes;
+    *offset = (uintptr_t)tensor->data - start;
+    *length = tensor->bytes;
     return true;
 }

@@ -47,38 +47,39 @@ static void emit_binding(struct rope *r, void *data)
 
 static void emit_graph(struct rope *r, void *data);
 
-static void emit_attribute(struct rope *r, void *data)
+static void emit_attribute(struct rope *rope, void *data)
 {
-    const struct training *t = data;
+    const struct training *training = data;
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS};
-    PARTS(p, r->arena);
-    struct wire_cursor c = wire_over(t->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        bool graph = f.number == F_ATTRIBUTE_G || f.number == F_ATTRIBUTE_GRAPHS;
-        struct training *inner = graph && f.type == WIRE_LEN ? part_of(r, t, f) : NULL;
+    PARTS(p, rope->arena);
+    struct wire_cursor cursor = wire_over(training->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        bool graph = field.number == F_ATTRIBUTE_G || field.number == F_ATTRIBUTE_GRAPHS;
+        struct training *inner =
+            graph && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
         if (inner)
-            tsr__part_emit(&p, f.number, emit_graph, inner);
+            tsr__part_emit(&p, field.number, emit_graph, inner);
     }
-    tsr__parts_write(r, F_NODE_ATTRIBUTE, t->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_NODE_ATTRIBUTE, training->body, managed, TSR_COUNT(managed), &p);
 }
 
-static void emit_node(struct rope *r, void *data)
+static void emit_node(struct rope *rope, void *data)
 {
-    const struct training *t = data;
+    const struct training *training = data;
     static const uint32_t managed[] = {F_NODE_INPUT, F_NODE_ATTRIBUTE};
-    PARTS(p, r->arena);
-    struct wire_cursor c = wire_over(t->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        bool attribute = f.number == F_NODE_ATTRIBUTE && f.type == WIRE_LEN;
-        struct training *inner = attribute ? part_of(r, t, f) : NULL;
-        if (f.number == F_NODE_INPUT && f.type == WIRE_LEN)
-            tsr__part_text(&p, F_NODE_INPUT, new_name(t, f.bytes));
+    PARTS(p, rope->arena);
+    struct wire_cursor cursor = wire_over(training->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        bool attribute = field.number == F_NODE_ATTRIBUTE && field.type == WIRE_LEN;
+        struct training *inner = attribute ? part_of(rope, training, field) : NULL;
+        if (field.number == F_NODE_INPUT && field.type == WIRE_LEN)
+            tsr__part_text(&p, F_NODE_INPUT, new_name(training, field.bytes));
         if (inner)
             tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attribute, inner);
     }
-    tsr__parts_write(r, F_GRAPH_NODE, t->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_GRAPH_NODE, training->body, managed, TSR_COUNT(managed), &p);
 }
 
 // A branch may hand on what another graph made.
@@ -102,77 +103,80 @@ static void define(struct map *own, struct str name)
 
 static void find_own(struct map *own, struct str body)
 {
-    struct wire_cursor c = wire_over(body), inside;
-    struct wire_field f, g;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(body), inside;
+    struct wire_field field, g;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.type != WIRE_LEN)
             continue;
-        if (f.number == F_GRAPH_INPUT)
-            define(own, tsr__wire_bytes(f.bytes, F_VALUE_INFO_NAME, NULL));
-        if (f.number == F_GRAPH_INITIALIZER)
-            define(own, tsr__wire_bytes(f.bytes, F_TENSOR_NAME, NULL));
-        inside = wire_over(f.number == F_GRAPH_NODE ? f.bytes : STR(""));
+        if (field.number == F_GRAPH_INPUT)
+            define(own, tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL));
+        if (field.number == F_GRAPH_INITIALIZER)
+            define(own, tsr__wire_bytes(field.bytes, F_TENSOR_NAME, NULL));
+        inside = wire_over(field.number == F_GRAPH_NODE ? field.bytes : STR(""));
         while (tsr__wire_next(&inside, &g))
             if (g.number == F_NODE_OUTPUT && g.type == WIRE_LEN)
                 define(own, g.bytes);
     }
 }
 
-static void emit_graph(struct rope *r, void *data)
+static void emit_graph(struct rope *rope, void *data)
 {
-    const struct training *t = data;
+    const struct training *training = data;
     static const uint32_t managed[] = {F_GRAPH_NODE, F_GRAPH_OUTPUT};
-    struct scope scope = {.outer = t->scope};
-    struct training inside = {t->model, t->body, &scope, t->number};
-    PARTS(p, r->arena);
-    tsr__map_init(&scope.own, r->arena, 0);
-    find_own(&scope.own, t->body);
-    struct wire_cursor c = wire_over(t->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        bool node = f.number == F_GRAPH_NODE, output = f.number == F_GRAPH_OUTPUT;
-        struct training *n = (node || output) && f.type == WIRE_LEN ? part_of(r, &inside, f) : NULL;
+    struct scope scope = {.outer = training->scope};
+    struct training inside = {training->model, training->body, &scope, training->number};
+    PARTS(p, rope->arena);
+    tsr__map_init(&scope.own, rope->arena, 0);
+    find_own(&scope.own, training->body);
+    struct wire_cursor cursor = wire_over(training->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        bool node = field.number == F_GRAPH_NODE, output = field.number == F_GRAPH_OUTPUT;
+        struct training *n =
+            (node || output) && field.type == WIRE_LEN ? part_of(rope, &inside, field) : NULL;
         if (n)
-            tsr__part_emit(&p, f.number, node ? emit_node : emit_output, n);
+            tsr__part_emit(&p, field.number, node ? emit_node : emit_output, n);
     }
-    tsr__parts_write(r, t->number, t->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, training->number, training->body, managed, TSR_COUNT(managed), &p);
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-static void emit_training(struct rope *r, void *data)
+static void emit_training(struct rope *rope, void *data)
 {
-    struct training *t = data;
+    struct training *training = data;
     static const uint32_t managed[] = {F_TRAINING_INITIALIZATION, F_TRAINING_ALGORITHM,
                                        F_TRAINING_INITIALIZATION_BINDING,
                                        F_TRAINING_UPDATE_BINDING};
-    PARTS(p, r->arena);
-    struct wire_cursor c = wire_over(t->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        bool graph = f.number == F_TRAINING_INITIALIZATION || f.number == F_TRAINING_ALGORITHM;
-        bool pair =
-            f.number == F_TRAINING_INITIALIZATION_BINDING || f.number == F_TRAINING_UPDATE_BINDING;
-        struct training *inner = (graph || pair) && f.type == WIRE_LEN ? part_of(r, t, f) : NULL;
+    PARTS(p, rope->arena);
+    struct wire_cursor cursor = wire_over(training->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        bool graph =
+            field.number == F_TRAINING_INITIALIZATION || field.number == F_TRAINING_ALGORITHM;
+        bool pair = field.number == F_TRAINING_INITIALIZATION_BINDING ||
+                    field.number == F_TRAINING_UPDATE_BINDING;
+        struct training *inner =
+            (graph || pair) && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
         if (inner)
-            tsr__part_emit(&p, f.number, graph ? emit_graph : emit_binding, inner);
+            tsr__part_emit(&p, field.number, graph ? emit_graph : emit_binding, inner);
     }
-    tsr__parts_write(r, F_MODEL_TRAINING_INFO, t->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_MODEL_TRAINING_INFO, training->body, managed, TSR_COUNT(managed), &p);
 }
 
-bool tsr__parts_of_training(struct parts *p, const tsr_model *m)
+bool tsr__parts_of_training(struct parts *parts, const tsr_model *model)
 {
-    struct wire_cursor c = wire_over(m->store->bytes);
-    struct wire_field f;
+    struct wire_cursor cursor = wire_over(model->store->bytes);
+    struct wire_field field;
     bool any = false;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != F_MODEL_TRAINING_INFO || f.type != WIRE_LEN)
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != F_MODEL_TRAINING_INFO || field.type != WIRE_LEN)
             continue;
-        struct training *t = ARENA_NEW(p->arena, struct training);
-        if (!t)
+        struct training *training = ARENA_NEW(parts->arena, struct training);
+        if (!training)
             return any;
-        *t = (struct training){.model = m, .body = f.bytes};
-        tsr__part_emit(p, F_MODEL_TRAINING_INFO, emit_training, t);
+        *training = (struct training){.model = model, .body = field.bytes};
+        tsr__part_emit(parts, F_MODEL_TRAINING_INFO, emit_training, training);
         any = true;
     }
     return any;

@@ -93,26 +93,26 @@ static void write_dim(struct rope *r, uint32_t value_field, uint32_t param_field
         tsr__rope_bytes(r, param_field, str_of(d->symbol));
 }
 
-static void write_type(struct rope *r, const struct vtype *t)
+static void write_type(struct rope *rope, const struct vtype *known_type)
 {
-    size_t type = tsr__rope_begin(r, F_VALUE_INFO_TYPE);
-    if (t->other.n) {
-        tsr__rope_copy(r, t->other);
+    size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
+    if (known_type->other.n) {
+        tsr__rope_copy(rope, known_type->other);
     } else {
-        size_t tensor = tsr__rope_begin(r, F_TYPE_TENSOR_TYPE);
-        tsr__rope_int(r, F_TYPE_TENSOR_ELEM_TYPE, t->dtype);
-        if (t->rank >= 0) {
-            size_t shape = tsr__rope_begin(r, F_TYPE_TENSOR_SHAPE);
-            for (int i = 0; i < t->rank; i++) {
-                size_t dim = tsr__rope_begin(r, F_SHAPE_DIM);
-                write_dim(r, F_DIMENSION_DIM_VALUE, F_DIMENSION_DIM_PARAM, &t->dims[i]);
-                tsr__rope_end(r, dim);
+        size_t tensor = tsr__rope_begin(rope, F_TYPE_TENSOR_TYPE);
+        tsr__rope_int(rope, F_TYPE_TENSOR_ELEM_TYPE, known_type->dtype);
+        if (known_type->rank >= 0) {
+            size_t shape = tsr__rope_begin(rope, F_TYPE_TENSOR_SHAPE);
+            for (int i = 0; i < known_type->rank; i++) {
+                size_t dim = tsr__rope_begin(rope, F_SHAPE_DIM);
+                write_dim(rope, F_DIMENSION_DIM_VALUE, F_DIMENSION_DIM_PARAM, &known_type->dims[i]);
+                tsr__rope_end(rope, dim);
             }
-            tsr__rope_end(r, shape);
+            tsr__rope_end(rope, shape);
         }
-        tsr__rope_end(r, tensor);
+        tsr__rope_end(rope, tensor);
     }
-    tsr__rope_end(r, type);
+    tsr__rope_end(rope, type);
 }
 
 static void emit_type(struct rope *r, void *data)
@@ -128,34 +128,36 @@ struct info_part {
 };
 
 // The common case: one name at the front, and the rest as it was.
-static bool write_renamed_info(struct rope *r, uint32_t number, struct str origin, struct str name)
+static bool write_renamed_info(struct rope *rope, uint32_t number, struct str origin,
+                               struct str name)
 {
-    struct wire_cursor c = wire_over(origin), rest;
-    struct wire_field f, g;
-    if (!tsr__wire_next(&c, &f) || f.number != F_VALUE_INFO_NAME || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(origin), rest;
+    struct wire_field field, g;
+    if (!tsr__wire_next(&cursor, &field) || field.number != F_VALUE_INFO_NAME ||
+        field.type != WIRE_LEN)
         return false;
-    for (rest = c; tsr__wire_next(&rest, &g);)
+    for (rest = cursor; tsr__wire_next(&rest, &g);)
         if (g.number == F_VALUE_INFO_NAME)
             return false;
-    struct wire_splice splice = {f.whole, F_VALUE_INFO_NAME, name.n ? name : STR("")};
-    tsr__rope_splice(r, number, origin, &splice, 1);
+    struct wire_splice splice = {field.whole, F_VALUE_INFO_NAME, name.n ? name : STR("")};
+    tsr__rope_splice(rope, number, origin, &splice, 1);
     return true;
 }
 
-static void emit_info(struct rope *r, void *data)
+static void emit_info(struct rope *rope, void *data)
 {
     struct info_part *t = data;
     static const uint32_t managed[] = {F_VALUE_INFO_NAME, F_VALUE_INFO_TYPE};
-    PARTS(p, r->arena);
-    tsr_value *v = t->value;
-    if (t->whole.n && !t->retype && !(v->flags & V_TYPED) &&
-        write_renamed_info(r, t->number, tsr__field_body(t->whole), v->name))
+    PARTS(p, rope->arena);
+    tsr_value *value = t->value;
+    if (t->whole.n && !t->retype && !(value->flags & V_TYPED) &&
+        write_renamed_info(rope, t->number, tsr__field_body(t->whole), value->name))
         return;
-    tsr__part_text(&p, F_VALUE_INFO_NAME, v->name);
-    bool retype = t->retype || (v->flags & V_TYPED) || !t->whole.n;
-    if (retype && v->type)
-        tsr__part_emit(&p, F_VALUE_INFO_TYPE, emit_type, v->type);
-    tsr__parts_write(r, t->number, tsr__field_body(t->whole), managed, retype ? 2 : 1, &p);
+    tsr__part_text(&p, F_VALUE_INFO_NAME, value->name);
+    bool retype = t->retype || (value->flags & V_TYPED) || !t->whole.n;
+    if (retype && value->type)
+        tsr__part_emit(&p, F_VALUE_INFO_TYPE, emit_type, value->type);
+    tsr__parts_write(rope, t->number, tsr__field_body(t->whole), managed, retype ? 2 : 1, &p);
 }
 
 static void part_info(struct parts *p, uint32_t number, tsr_value *v, struct str whole, bool retype)
@@ -215,28 +217,30 @@ static bool is_port(const tsr_value *v)
     return (v->flags & V_INPUT) || v->n_outputs;
 }
 
-static void parts_of_infos(struct parts *p, uint32_t number, tsr_graph *g)
+static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
-    struct wire_cursor c = wire_over(g->infos.n ? g->infos : g->body);
-    struct wire_field f;
-    tsr_value *guess = g->values;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(graph->infos.n ? graph->infos : graph->body);
+    struct wire_field field;
+    tsr_value *guess = graph->values;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
-        tsr_value *v = info_value(g, &f, guess);
-        guess = v && v != &tsr__no_value ? v->next : guess;
-        if (!v || !(v->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
-            tsr__part(p, number, f.whole);
-        } else if (!(v->flags & V_GONE) && (!(v->flags & V_NEW) || (v->flags & V_TYPED))) {
-            v->flags |= V_WRITTEN;
-            part_info(p, number, v, f.whole, false);
+        tsr_value *value = info_value(graph, &field, guess);
+        guess = value && value != &tsr__no_value ? value->next : guess;
+        if (!value || !(value->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
+            tsr__part(parts, number, field.whole);
+        } else if (!(value->flags & V_GONE) &&
+                   (!(value->flags & V_NEW) || (value->flags & V_TYPED))) {
+            value->flags |= V_WRITTEN;
+            part_info(parts, number, value, field.whole, false);
         }
     }
-    for (tsr_value *v = g->values; v; v = v->next) {
-        bool wanted = (v->flags & V_TYPED) && !(v->flags & (V_GONE | V_WRITTEN | V_STANDIN));
-        if (wanted && v->type && v->name.n && (g->function || !is_port(v)))
-            part_info(p, number, v, (struct str){NULL, 0}, false);
-        v->flags &= ~(uint32_t)V_WRITTEN;
+    for (tsr_value *value = graph->values; value; value = value->next) {
+        bool wanted =
+            (value->flags & V_TYPED) && !(value->flags & (V_GONE | V_WRITTEN | V_STANDIN));
+        if (wanted && value->type && value->name.n && (graph->function || !is_port(value)))
+            part_info(parts, number, value, (struct str){NULL, 0}, false);
+        value->flags &= ~(uint32_t)V_WRITTEN;
     }
 }
 
@@ -250,22 +254,22 @@ static void write_external(struct rope *r, const char *key, struct str value)
     tsr__rope_end(r, mark);
 }
 
-static void write_new_tensor(struct rope *r, const tsr_tensor *t, struct str name)
+static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct str name)
 {
-    tsr__rope_ints(r, F_TENSOR_DIMS, t->dims, (size_t)t->rank);
-    tsr__rope_int(r, F_TENSOR_DATA_TYPE, t->type);
-    tsr__rope_bytes(r, F_TENSOR_NAME, name);
-    if (!t->external) {
-        if (t->type != TSR_STRING) // none are made here but empty ones
-            tsr__rope_bytes(r, F_TENSOR_RAW_DATA, t->raw);
+    tsr__rope_ints(rope, F_TENSOR_DIMS, tensor->dims, (size_t)tensor->rank);
+    tsr__rope_int(rope, F_TENSOR_DATA_TYPE, tensor->type);
+    tsr__rope_bytes(rope, F_TENSOR_NAME, name);
+    if (!tensor->external) {
+        if (tensor->type != TSR_STRING) // none are made here but empty ones
+            tsr__rope_bytes(rope, F_TENSOR_RAW_DATA, tensor->raw);
         return;
     }
-    struct str offset = tsr__arena_printf(r->arena, "%llu", (unsigned long long)t->offset);
-    struct str length = tsr__arena_printf(r->arena, "%llu", (unsigned long long)t->length);
-    write_external(r, "location", t->location);
-    write_external(r, "offset", offset);
-    write_external(r, "length", length);
-    tsr__rope_int(r, F_TENSOR_DATA_LOCATION, 1);
+    struct str offset = tsr__arena_printf(rope->arena, "%llu", (unsigned long long)tensor->offset);
+    struct str length = tsr__arena_printf(rope->arena, "%llu", (unsigned long long)tensor->length);
+    write_external(rope, "location", tensor->location);
+    write_external(rope, "offset", offset);
+    write_external(rope, "length", length);
+    tsr__rope_int(rope, F_TENSOR_DATA_LOCATION, 1);
 }
 
 // Field numbers of the tensor's data, which raw bytes replace when external data is taken inside.
@@ -274,22 +278,22 @@ static const uint32_t tensor_data_fields[] = {
     F_TENSOR_STRING_DATA, F_TENSOR_INT64_DATA,    F_TENSOR_RAW_DATA,     F_TENSOR_DOUBLE_DATA,
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
-static void emit_initializer(struct rope *r, void *data)
+static void emit_initializer(struct rope *rope, void *data)
 {
-    const tsr_value *v = data;
-    const tsr_tensor *t = v->tensor;
-    PARTS(p, r->arena);
-    if (t->body.n) {
-        tsr__part_text(&p, F_TENSOR_NAME, v->name);
-        if (t->replaced)
-            tsr__part_text(&p, F_TENSOR_RAW_DATA, t->raw);
-        tsr__parts_write(r, F_GRAPH_INITIALIZER, t->body, tensor_data_fields,
-                         t->replaced ? TSR_COUNT(tensor_data_fields) : 1, &p);
+    const tsr_value *value = data;
+    const tsr_tensor *tensor = value->tensor;
+    PARTS(p, rope->arena);
+    if (tensor->body.n) {
+        tsr__part_text(&p, F_TENSOR_NAME, value->name);
+        if (tensor->replaced)
+            tsr__part_text(&p, F_TENSOR_RAW_DATA, tensor->raw);
+        tsr__parts_write(rope, F_GRAPH_INITIALIZER, tensor->body, tensor_data_fields,
+                         tensor->replaced ? TSR_COUNT(tensor_data_fields) : 1, &p);
         return;
     }
-    size_t mark = tsr__rope_begin(r, F_GRAPH_INITIALIZER);
-    write_new_tensor(r, t, v->name);
-    tsr__rope_end(r, mark);
+    size_t mark = tsr__rope_begin(rope, F_GRAPH_INITIALIZER);
+    write_new_tensor(rope, tensor, value->name);
+    tsr__rope_end(rope, mark);
 }
 
 static void parts_of_initializers(struct parts *p, tsr_graph *g)
@@ -316,20 +320,20 @@ static struct str new_name(const tsr_graph *g, struct str name)
     return v ? v->name : name;
 }
 
-static void emit_sparse(struct rope *r, void *data)
+static void emit_sparse(struct rope *rope, void *data)
 {
-    struct renamed_part *t = data;
+    struct renamed_part *part = data;
     static const uint32_t name_field = F_TENSOR_NAME, values_field = F_SPARSE_TENSOR_VALUES;
-    struct str values = tsr__wire_bytes(t->field.bytes, F_SPARSE_TENSOR_VALUES, NULL);
+    struct str values = tsr__wire_bytes(part->field.bytes, F_SPARSE_TENSOR_VALUES, NULL);
     struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
     struct rope inner;
-    tsr__rope_init(&inner, r->arena);
-    PARTS(p, r->arena);
-    PARTS(q, r->arena);
-    tsr__part_text(&p, F_TENSOR_NAME, new_name(t->graph, name));
+    tsr__rope_init(&inner, rope->arena);
+    PARTS(p, rope->arena);
+    PARTS(q, rope->arena);
+    tsr__part_text(&p, F_TENSOR_NAME, new_name(part->graph, name));
     tsr__parts_write(&inner, F_SPARSE_TENSOR_VALUES, values, &name_field, 1, &p);
-    tsr__part(&q, F_SPARSE_TENSOR_VALUES, tsr__rope_flat(&inner, r->arena));
-    tsr__parts_write(r, F_GRAPH_SPARSE_INITIALIZER, t->field.bytes, &values_field, 1, &q);
+    tsr__part(&q, F_SPARSE_TENSOR_VALUES, tsr__rope_flat(&inner, rope->arena));
+    tsr__parts_write(rope, F_GRAPH_SPARSE_INITIALIZER, part->field.bytes, &values_field, 1, &q);
 }
 
 static void emit_pair(struct rope *r, void *data)
@@ -342,43 +346,43 @@ static void emit_pair(struct rope *r, void *data)
     tsr__parts_write(r, t->field.number, t->field.bytes, &managed, 1, &p);
 }
 
-static void emit_annotation(struct rope *r, void *data)
+static void emit_annotation(struct rope *rope, void *data)
 {
-    struct renamed_part *t = data;
+    struct renamed_part *part = data;
     static const uint32_t managed[] = {F_ANNOTATION_TENSOR_NAME,
                                        F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES};
-    PARTS(p, r->arena);
-    struct wire_cursor c = wire_over(t->field.bytes);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.type != WIRE_LEN)
+    PARTS(p, rope->arena);
+    struct wire_cursor cursor = wire_over(part->field.bytes);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.type != WIRE_LEN)
             continue;
         struct renamed_part *pair = NULL;
-        if (f.number == F_ANNOTATION_TENSOR_NAME)
-            tsr__part_text(&p, f.number, new_name(t->graph, f.bytes));
-        else if (f.number == F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES)
-            pair = ARENA_NEW(r->arena, struct renamed_part);
+        if (field.number == F_ANNOTATION_TENSOR_NAME)
+            tsr__part_text(&p, field.number, new_name(part->graph, field.bytes));
+        else if (field.number == F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES)
+            pair = ARENA_NEW(rope->arena, struct renamed_part);
         if (pair) {
-            *pair = (struct renamed_part){t->graph, f};
-            tsr__part_emit(&p, f.number, emit_pair, pair);
+            *pair = (struct renamed_part){part->graph, field};
+            tsr__part_emit(&p, field.number, emit_pair, pair);
         }
     }
-    tsr__parts_write(r, F_GRAPH_QUANTIZATION_ANNOTATION, t->field.bytes, managed, 2, &p);
+    tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &p);
 }
 
-static void parts_renamed(struct parts *p, tsr_graph *g, uint32_t number,
+static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
-    struct wire_cursor c = wire_over(g->absent >> number & 1 ? STR("") : g->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (f.number != number || f.type != WIRE_LEN)
+    struct wire_cursor cursor = wire_over(graph->absent >> number & 1 ? STR("") : graph->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (field.number != number || field.type != WIRE_LEN)
             continue;
-        struct renamed_part *t = ARENA_NEW(p->arena, struct renamed_part);
-        if (!t)
+        struct renamed_part *part = ARENA_NEW(parts->arena, struct renamed_part);
+        if (!part)
             return;
-        *t = (struct renamed_part){g, f};
-        tsr__part_emit(p, number, emit, t);
+        *part = (struct renamed_part){graph, field};
+        tsr__part_emit(parts, number, emit, part);
     }
 }
 
@@ -437,17 +441,18 @@ static void emit_spliced_node(struct rope *r, void *data)
 }
 
 // Most changed nodes only have other names in them; that is seen and prepared in one look.
-static bool change_node(struct places *at, const struct wire_field *f, tsr_node *n, bool renamed)
+static bool change_node(struct places *at, const struct wire_field *field, tsr_node *node,
+                        bool renamed)
 {
-    if (renamed && !(n->flags & N_BEYOND_NAMES) && !n->n_configs) {
-        at->n_splices = tsr__node_splices(n, f->bytes, at->splices);
-        at->node_body = f->bytes;
+    if (renamed && !(node->flags & N_BEYOND_NAMES) && !node->n_configs) {
+        at->n_splices = tsr__node_splices(node, field->bytes, at->splices);
+        at->node_body = field->bytes;
         if (at->n_splices <= SPLICES)
             return change(at, at->n_splices > 0, emit_spliced_node, at);
     }
     if (renamed)
-        tsr__touch_renamed(n);
-    return change(at, n->flags & N_CHANGED, tsr__emit_node, n);
+        tsr__touch_renamed(node);
+    return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
 static bool change_info(struct places *at, const struct wire_field *f, tsr_value *v)
@@ -458,107 +463,108 @@ static bool change_info(struct places *at, const struct wire_field *f, tsr_value
     return change(at, true, emit_info, &at->info_part);
 }
 
-// True if something else, or nothing, is to be written for f.
-static bool changed(struct places *at, const struct wire_field *f, tsr_graph *g)
+// True if something else, or nothing, is to be written for the field.
+static bool changed(struct places *at, const struct wire_field *field, tsr_graph *graph)
 {
-    tsr_node *n = at->node;
-    tsr_value *v;
-    if (f->type != WIRE_LEN)
+    tsr_node *node = at->node;
+    tsr_value *value;
+    if (field->type != WIRE_LEN)
         return false;
-    switch (f->number) {
+    switch (field->number) {
     case F_GRAPH_NODE:
-        at->node = n->next;
-        __builtin_prefetch(n->next);
-        return change_node(at, f, n, g->model->renamed);
+        at->node = node->next;
+        __builtin_prefetch(node->next);
+        return change_node(at, field, node, graph->model->renamed);
     case F_GRAPH_INITIALIZER:
-        v = g->initializers.at[at->initializers++];
-        return change(at, v->flags & V_RENAMED, emit_initializer, v);
+        value = graph->initializers.at[at->initializers++];
+        return change(at, value->flags & V_RENAMED, emit_initializer, value);
     case F_GRAPH_INPUT:
-        return change_info(at, f, g->inputs.at[at->inputs++].value);
+        return change_info(at, field, graph->inputs.at[at->inputs++].value);
     case F_GRAPH_OUTPUT:
-        return change_info(at, f, g->outputs.at[at->outputs++].value);
+        return change_info(at, field, graph->outputs.at[at->outputs++].value);
     case F_GRAPH_VALUE_INFO:
-        v = info_value(g, f, at->info);
-        at->info = v && v != &tsr__no_value ? v->next : at->info;
+        value = info_value(graph, field, at->info);
+        at->info = value && value != &tsr__no_value ? value->next : at->info;
         __builtin_prefetch(at->info);
-        if (v && (v->flags & (V_GONE | V_NEW)))
+        if (value && (value->flags & (V_GONE | V_NEW)))
             return change(at, true, NULL, NULL);
-        return change_info(at, f, v);
+        return change_info(at, field, value);
     case F_GRAPH_QUANTIZATION_ANNOTATION:
     case F_GRAPH_SPARSE_INITIALIZER:
-        at->renamed_part = (struct renamed_part){g, *f};
-        return change(at, g->flags & G_RENAMED,
-                      f->number == F_GRAPH_SPARSE_INITIALIZER ? emit_sparse : emit_annotation,
+        at->renamed_part = (struct renamed_part){graph, *field};
+        return change(at, graph->flags & G_RENAMED,
+                      field->number == F_GRAPH_SPARSE_INITIALIZER ? emit_sparse : emit_annotation,
                       &at->renamed_part);
     default:
         return false;
     }
 }
 
-static void write_in_place(struct rope *r, uint32_t number, tsr_graph *g)
+static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
-    size_t mark = tsr__rope_begin(r, number);
+    size_t mark = tsr__rope_begin(rope, number);
     struct places at;
-    at.node = g->first;
+    at.node = graph->first;
     at.initializers = at.inputs = at.outputs = 0;
-    at.info = g->values;
-    const char *same = g->body.p; // from here on nothing is different
-    struct wire_cursor c = wire_over(g->body);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f)) {
-        if (!changed(&at, &f, g))
+    at.info = graph->values;
+    const char *same = graph->body.p; // from here on nothing is different
+    struct wire_cursor cursor = wire_over(graph->body);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field)) {
+        if (!changed(&at, &field, graph))
             continue;
-        tsr__rope_view(r, (struct str){same, (size_t)(f.whole.p - same)});
+        tsr__rope_view(rope, (struct str){same, (size_t)(field.whole.p - same)});
         if (at.emit)
-            at.emit(r, at.data);
-        same = f.whole.p + f.whole.n;
+            at.emit(rope, at.data);
+        same = field.whole.p + field.whole.n;
     }
-    tsr__rope_view(r, (struct str){same, (size_t)(g->body.p + g->body.n - same)});
-    tsr__rope_end(r, mark);
+    tsr__rope_view(rope, (struct str){same, (size_t)(graph->body.p + graph->body.n - same)});
+    tsr__rope_end(rope, mark);
 }
 
-void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g)
+void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     uint32_t managed[8];
     size_t n = 0;
-    PARTS(p, r->arena);
-    bool renamed = g->flags & G_RENAMED;
-    if (tsr__graph_in_place(g)) {
-        write_in_place(r, number, g);
+    PARTS(p, rope->arena);
+    bool renamed = graph->flags & G_RENAMED;
+    if (tsr__graph_in_place(graph)) {
+        write_in_place(rope, number, graph);
         return;
     }
-    tsr__parts_reserve(&p, g->n_nodes + g->initializers.n + g->inputs.n + g->outputs.n);
-    if (g->flags & G_NODES)
-        parts_of_nodes(&p, managed[n++] = F_GRAPH_NODE, g);
-    if ((g->flags & G_NAME) && g->name.n)
-        tsr__part_text(&p, managed[n++] = F_GRAPH_NAME, g->name);
-    if ((g->flags & G_INITIALIZERS) || renamed) {
+    tsr__parts_reserve(&p,
+                       graph->n_nodes + graph->initializers.n + graph->inputs.n + graph->outputs.n);
+    if (graph->flags & G_NODES)
+        parts_of_nodes(&p, managed[n++] = F_GRAPH_NODE, graph);
+    if ((graph->flags & G_NAME) && graph->name.n)
+        tsr__part_text(&p, managed[n++] = F_GRAPH_NAME, graph->name);
+    if ((graph->flags & G_INITIALIZERS) || renamed) {
         managed[n++] = F_GRAPH_INITIALIZER;
-        parts_of_initializers(&p, g);
+        parts_of_initializers(&p, graph);
     }
-    if ((g->flags & (G_INPUTS | G_INFOS)) || renamed)
-        parts_of_ports(&p, managed[n++] = F_GRAPH_INPUT, g->inputs.at, g->inputs.n);
-    if ((g->flags & (G_OUTPUTS | G_INFOS)) || renamed)
-        parts_of_ports(&p, managed[n++] = F_GRAPH_OUTPUT, g->outputs.at, g->outputs.n);
-    if ((g->flags & (G_INFOS | G_NODES)) || renamed)
-        parts_of_infos(&p, managed[n++] = F_GRAPH_VALUE_INFO, g);
+    if ((graph->flags & (G_INPUTS | G_INFOS)) || renamed)
+        parts_of_ports(&p, managed[n++] = F_GRAPH_INPUT, graph->inputs.at, graph->inputs.n);
+    if ((graph->flags & (G_OUTPUTS | G_INFOS)) || renamed)
+        parts_of_ports(&p, managed[n++] = F_GRAPH_OUTPUT, graph->outputs.at, graph->outputs.n);
+    if ((graph->flags & (G_INFOS | G_NODES)) || renamed)
+        parts_of_infos(&p, managed[n++] = F_GRAPH_VALUE_INFO, graph);
     if (renamed) {
-        parts_renamed(&p, g, managed[n++] = F_GRAPH_QUANTIZATION_ANNOTATION, emit_annotation);
-        parts_renamed(&p, g, managed[n++] = F_GRAPH_SPARSE_INITIALIZER, emit_sparse);
+        parts_renamed(&p, graph, managed[n++] = F_GRAPH_QUANTIZATION_ANNOTATION, emit_annotation);
+        parts_renamed(&p, graph, managed[n++] = F_GRAPH_SPARSE_INITIALIZER, emit_sparse);
     }
-    tsr__parts_write(r, number, g->body, managed, n, &p);
+    tsr__parts_write(rope, number, graph->body, managed, n, &p);
 }
 
-void tsr__emit_function(struct rope *r, void *data)
+void tsr__emit_function(struct rope *rope, void *data)
 {
     tsr_function *fn = data;
-    tsr_graph *g = fn->graph;
+    tsr_graph *graph = fn->graph;
     static const uint32_t managed[] = {F_FUNCTION_INPUT, F_FUNCTION_OUTPUT, F_FUNCTION_NODE,
                                        F_FUNCTION_VALUE_INFO};
-    PARTS(p, r->arena);
-    parts_of_names(&p, F_FUNCTION_INPUT, g->inputs.at, g->inputs.n);
-    parts_of_names(&p, F_FUNCTION_OUTPUT, g->outputs.at, g->outputs.n);
-    parts_of_nodes(&p, F_FUNCTION_NODE, g);
-    parts_of_infos(&p, F_FUNCTION_VALUE_INFO, g);
-    tsr__parts_write(r, F_MODEL_FUNCTIONS, tsr__field_body(fn->whole), managed, 4, &p);
+    PARTS(p, rope->arena);
+    parts_of_names(&p, F_FUNCTION_INPUT, graph->inputs.at, graph->inputs.n);
+    parts_of_names(&p, F_FUNCTION_OUTPUT, graph->outputs.at, graph->outputs.n);
+    parts_of_nodes(&p, F_FUNCTION_NODE, graph);
+    parts_of_infos(&p, F_FUNCTION_VALUE_INFO, graph);
+    tsr__parts_write(rope, F_MODEL_FUNCTIONS, tsr__field_body(fn->whole), managed, 4, &p);
 }
