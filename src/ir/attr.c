@@ -39,9 +39,9 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-const char *tsr_attr_string(const tsr_attr *a, size_t *bytes)
+const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
-    tsr_attr *r = ready(a);
+    tsr_attr *r = ready(attr);
     if (!r || r->kind != TSR_ATTR_STRING || !r->has_value)
         return NULL;
     if (!r->text_ready) {
@@ -86,16 +86,16 @@ static tsr_status check_edit(tsr_node *n, const char *name)
     return TSR_INVALID;
 }
 
-static tsr_attr *append_attr(tsr_node *n)
+static tsr_attr *append_attr(tsr_node *node)
 {
-    struct arena *a = &n->graph->model->arena;
-    tsr_attr **more = tsr__room(a, n->attrs, n->n_attrs);
-    tsr_attr *at = ARENA_NEW(a, tsr_attr);
+    struct arena *arena = &node->graph->model->arena;
+    tsr_attr **more = tsr__room(arena, node->attrs, node->n_attrs);
+    tsr_attr *at = ARENA_NEW(arena, tsr_attr);
     if (!more || !at)
         return NULL;
-    at->node = n;
-    more[n->n_attrs++] = at;
-    n->attrs = more;
+    at->node = node;
+    more[node->n_attrs++] = at;
+    node->attrs = more;
     return at;
 }
 
@@ -106,24 +106,25 @@ tsr_attr *tsr__attr_append(tsr_node *n)
 }
 
 // The attribute of that name, emptied, or a new one; it takes the place of one that was there.
-static tsr_status fresh_attr(tsr_node *n, const char *name, tsr_attr_kind kind, tsr_attr **out)
+static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
-    tsr_status st = check_edit(n, name);
+    tsr_status st = check_edit(node, name);
     if (st != TSR_OK)
         return st;
-    tsr_attr *a = tsr_node_find_attr(n, name);
-    if (a)
-        tsr__attr_unlink(a);
+    tsr_attr *attr = tsr_node_find_attr(node, name);
+    if (attr)
+        tsr__attr_unlink(attr);
     else
-        a = append_attr(n);
-    if (!a)
+        attr = append_attr(node);
+    if (!attr)
         return TSR_NOMEM;
-    *a = (tsr_attr){.node = n, .kind = kind, .decoded = true, .changed = true, .has_value = true};
-    tsr__node_relink(n);
-    a->name = tsr__keep(n->graph->model, str_of(name));
-    tsr__touch_node(n, N_ATTRIBUTES);
-    *out = a;
-    return model_status(n->graph->model);
+    *attr =
+        (tsr_attr){.node = node, .kind = kind, .decoded = true, .changed = true, .has_value = true};
+    tsr__node_relink(node);
+    attr->name = tsr__keep(node->graph->model, str_of(name));
+    tsr__touch_node(node, N_ATTRIBUTES);
+    *out = attr;
+    return model_status(node->graph->model);
 }
 
 tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value)
@@ -144,77 +145,77 @@ tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value)
     return st;
 }
 
-tsr_status tsr_node_set_string(tsr_node *n, const char *name, const char *value)
+tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value)
 {
-    tsr_attr *a;
+    tsr_attr *attr;
     struct str text =
-        tsr__keep(n->graph->model, str_of(value)); // before an old text of this node goes
-    tsr_status st = fresh_attr(n, name, TSR_ATTR_STRING, &a);
+        tsr__keep(node->graph->model, str_of(value)); // before an old text of this node goes
+    tsr_status st = fresh_attr(node, name, TSR_ATTR_STRING, &attr);
     if (st == TSR_OK) {
-        a->text = text;
-        a->text_ready = true;
+        attr->text = text;
+        attr->text_ready = true;
     }
     return st;
 }
 
-tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values, size_t count)
+tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
-    tsr_attr *a;
-    int64_t *copy = ARENA_ARRAY(&n->graph->model->arena, int64_t, count);
+    tsr_attr *attr;
+    int64_t *copy = ARENA_ARRAY(&node->graph->model->arena, int64_t, count);
     if (!copy)
         return TSR_NOMEM;
     if (count)
         memcpy(copy, values, count * sizeof(*copy));
-    tsr_status st = fresh_attr(n, name, TSR_ATTR_INTS, &a);
+    tsr_status st = fresh_attr(node, name, TSR_ATTR_INTS, &attr);
     if (st == TSR_OK) {
-        a->ints = copy;
-        a->n_ints = count;
+        attr->ints = copy;
+        attr->n_ints = count;
     }
     return st;
 }
 
-tsr_status tsr_node_remove_attr(tsr_node *n, const char *name)
+tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
 {
-    tsr_status st = check_edit(n, name);
+    tsr_status st = check_edit(node, name);
     if (st != TSR_OK)
         return st;
-    tsr_attr *a = tsr_node_find_attr(n, name);
-    if (!a) {
-        struct place at = tsr__place_node(n);
-        tsr__diag(n->graph->model->session, DIAG_attribute_absent, &at, NULL,
+    tsr_attr *attr = tsr_node_find_attr(node, name);
+    if (!attr) {
+        struct place at = tsr__place_node(node);
+        tsr__diag(node->graph->model->session, DIAG_attribute_absent, &at, NULL,
                   "the node has no attribute '%s'", name);
         return TSR_INVALID;
     }
-    tsr__attr_unlink(a);
+    tsr__attr_unlink(attr);
     size_t i = 0;
-    while (n->attrs[i] != a)
+    while (node->attrs[i] != attr)
         i++;
-    for (; i + 1 < n->n_attrs; i++)
-        n->attrs[i] = n->attrs[i + 1];
-    n->n_attrs--;
-    tsr__node_relink(n);
-    tsr__touch_node(n, N_ATTRIBUTES);
-    return model_status(n->graph->model);
+    for (; i + 1 < node->n_attrs; i++)
+        node->attrs[i] = node->attrs[i + 1];
+    node->n_attrs--;
+    tsr__node_relink(node);
+    tsr__touch_node(node, N_ATTRIBUTES);
+    return model_status(node->graph->model);
 }
 
-tsr_graph *tsr__node_add_graph(tsr_node *n, const char *attribute, const char *name)
+tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name)
 {
-    tsr_attr *a;
-    tsr_model *m = n->graph->model;
-    tsr_graph *g = tsr__graph_make(m, 0);
-    tsr_graph **list = ARENA_ARRAY(&m->arena, tsr_graph *, 1);
-    if (!g || !list || fresh_attr(n, attribute, TSR_ATTR_GRAPH, &a) != TSR_OK)
+    tsr_attr *attr;
+    tsr_model *model = node->graph->model;
+    tsr_graph *graph = tsr__graph_make(model, 0);
+    tsr_graph **list = ARENA_ARRAY(&model->arena, tsr_graph *, 1);
+    if (!graph || !list || fresh_attr(node, attribute, TSR_ATTR_GRAPH, &attr) != TSR_OK)
         return NULL;
-    g->owner = n;
-    g->attr = a;
-    g->name = tsr__keep(m, str_of(name));
-    g->flags |= G_TEXT;
-    list[0] = g;
-    a->graphs = list;
-    a->n_graphs = 1;
-    n->flags |= N_GRAPHS;
-    m->has_subgraphs = true;
-    tsr__node_relink(n);
-    tsr__touch_graph(g, G_CHANGED | G_NAME);
-    return model_status(m) == TSR_OK ? g : NULL;
+    graph->owner = node;
+    graph->attr = attr;
+    graph->name = tsr__keep(model, str_of(name));
+    graph->flags |= G_TEXT;
+    list[0] = graph;
+    attr->graphs = list;
+    attr->n_graphs = 1;
+    node->flags |= N_GRAPHS;
+    model->has_subgraphs = true;
+    tsr__node_relink(node);
+    tsr__touch_graph(graph, G_CHANGED | G_NAME);
+    return model_status(model) == TSR_OK ? graph : NULL;
 }

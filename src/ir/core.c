@@ -36,50 +36,50 @@ void tsr__store_drop(struct store *st)
     tsr__free(st->session, st, sizeof(*st));
 }
 
-tsr_model *tsr__model_make(tsr_session *s)
+tsr_model *tsr__model_make(tsr_session *session)
 {
-    tsr_model *m = tsr__alloc(s, sizeof(*m));
-    if (!m)
+    tsr_model *model = tsr__alloc(session, sizeof(*model));
+    if (!model)
         return NULL;
-    *m = (tsr_model){.session = s};
-    tsr__arena_init(&m->arena, s);
-    tsr__arena_init(&m->kept_ranks, s);
-    tsr__map_init(&m->symbols, &m->arena, 0);
-    tsr__map_init(&m->config_ids, &m->arena, 0);
-    tsr__map_init(&m->fresh, &m->arena, 0);
-    tsr__map_init(&m->function_names, &m->arena, 0);
-    m->store = tsr__store_new(s);
-    if (!m->store || m->arena.failed) {
-        tsr_model_free(m);
+    *model = (tsr_model){.session = session};
+    tsr__arena_init(&model->arena, session);
+    tsr__arena_init(&model->kept_ranks, session);
+    tsr__map_init(&model->symbols, &model->arena, 0);
+    tsr__map_init(&model->config_ids, &model->arena, 0);
+    tsr__map_init(&model->fresh, &model->arena, 0);
+    tsr__map_init(&model->function_names, &model->arena, 0);
+    model->store = tsr__store_new(session);
+    if (!model->store || model->arena.failed) {
+        tsr_model_free(model);
         return NULL;
     }
-    return m;
+    return model;
 }
 
-void tsr_model_free(tsr_model *m)
+void tsr_model_free(tsr_model *model)
 {
-    if (!m)
+    if (!model)
         return;
-    tsr__store_drop(m->store);
-    for (size_t i = 0; i < m->held.n; i++)
-        tsr__store_drop(m->held.at[i]);
-    tsr_session *s = m->session;
-    tsr__arena_free(&m->kept_ranks);
-    tsr__arena_free(&m->arena);
-    tsr__free(s, m, sizeof(*m));
+    tsr__store_drop(model->store);
+    for (size_t i = 0; i < model->held.n; i++)
+        tsr__store_drop(model->held.at[i]);
+    tsr_session *session = model->session;
+    tsr__arena_free(&model->kept_ranks);
+    tsr__arena_free(&model->arena);
+    tsr__free(session, model, sizeof(*model));
 }
 
-tsr_graph *tsr__graph_make(tsr_model *m, size_t names)
+tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 {
-    tsr_graph *g = ARENA_NEW(&m->arena, tsr_graph);
-    if (!g)
+    tsr_graph *graph = ARENA_NEW(&model->arena, tsr_graph);
+    if (!graph)
         return NULL;
-    g->model = m;
-    tsr__map_init(&g->names, &m->arena, names);
-    tsr__map_init(&g->renamed, &m->arena, 0);
-    g->next = m->graphs;
-    m->graphs = g;
-    return g;
+    graph->model = model;
+    tsr__map_init(&graph->names, &model->arena, names);
+    tsr__map_init(&graph->renamed, &model->arena, 0);
+    graph->next = model->graphs;
+    model->graphs = graph;
+    return graph;
 }
 
 struct str tsr__keep(tsr_model *m, struct str text)
@@ -88,13 +88,13 @@ struct str tsr__keep(tsr_model *m, struct str text)
     return copy.p ? copy : STR("");
 }
 
-const char *tsr__text(tsr_model *m, struct str *view, uint32_t *flags, uint32_t bit)
+const char *tsr__text(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
 {
     if (*flags & bit)
         return view->p;
     if (!view->n)
         return "";
-    struct str copy = tsr__arena_str(&m->arena, *view);
+    struct str copy = tsr__arena_str(&model->arena, *view);
     if (!copy.p)
         return "";
     *view = copy;
@@ -102,43 +102,43 @@ const char *tsr__text(tsr_model *m, struct str *view, uint32_t *flags, uint32_t 
     return copy.p;
 }
 
-const struct symbol *tsr__symbol(tsr_model *m, struct str text)
+const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
     if (!text.n)
         return &empty;
-    if (m->last_op && str_eq(m->last_op->text, text))
-        return m->last_op;
-    struct symbol *sym = tsr__map_get(&m->symbols, text);
+    if (model->last_op && str_eq(model->last_op->text, text))
+        return model->last_op;
+    struct symbol *sym = tsr__map_get(&model->symbols, text);
     if (!sym) { // the key is our own copy: the caller's text may go
-        sym = ARENA_NEW(&m->arena, struct symbol);
-        struct str kept = tsr__arena_str(&m->arena, text);
-        void **slot = kept.p ? tsr__map_at(&m->symbols, kept) : NULL;
+        sym = ARENA_NEW(&model->arena, struct symbol);
+        struct str kept = tsr__arena_str(&model->arena, text);
+        void **slot = kept.p ? tsr__map_at(&model->symbols, kept) : NULL;
         if (!sym || !slot)
             return &empty;
         sym->text = kept;
         *slot = sym;
     }
-    m->last_op = sym;
+    model->last_op = sym;
     return sym;
 }
 
 // ---- values ---------------------------------------------------------------------------------
 
-tsr_value *tsr__value_make(tsr_graph *g, struct str name)
+tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
 {
-    tsr_value *v = ARENA_NEW(&g->model->arena, tsr_value);
-    if (!v)
+    tsr_value *value = ARENA_NEW(&graph->model->arena, tsr_value);
+    if (!value)
         return NULL;
-    v->name = name;
-    v->home = g;
-    v->id = g->model->n_value_ids++;
-    if (g->last_value)
-        g->last_value->next = v;
+    value->name = name;
+    value->home = graph;
+    value->id = graph->model->n_value_ids++;
+    if (graph->last_value)
+        graph->last_value->next = value;
     else
-        g->values = v;
-    g->last_value = v;
-    return v;
+        graph->values = value;
+    graph->last_value = value;
+    return value;
 }
 
 tsr_value *tsr__graph_own(const tsr_graph *g, struct str name)
@@ -182,76 +182,77 @@ static void see_all_names(tsr_model *m)
                 tsr__name_seen(m, (struct str){g->names.slots[i].p, g->names.slots[i].n});
 }
 
-tsr_value *tsr__graph_refer(tsr_graph *g, struct str name)
+tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
         return NULL;
-    if (g->last_value && same_name(g->last_value->name, name)) // a chain reads what was just made
-        return g->last_value;
-    tsr_value *v = tsr__graph_lookup(g, name);
-    if (v)
-        return v;
-    void **slot = tsr__map_at(&g->names, name);
-    v = slot ? tsr__value_make(g, name) : NULL;
-    if (!v)
+    if (graph->last_value &&
+        same_name(graph->last_value->name, name)) // a chain reads what was just made
+        return graph->last_value;
+    tsr_value *value = tsr__graph_lookup(graph, name);
+    if (value)
+        return value;
+    void **slot = tsr__map_at(&graph->names, name);
+    value = slot ? tsr__value_make(graph, name) : NULL;
+    if (!value)
         return NULL;
-    v->flags |= V_STANDIN;
-    *slot = v;
-    tsr__name_seen(g->model, name);
-    return v;
+    value->flags |= V_STANDIN;
+    *slot = value;
+    tsr__name_seen(graph->model, name);
+    return value;
 }
 
-tsr_value *tsr__value_define(tsr_graph *g, struct str name)
+tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)
-        return tsr__value_make(g, name);
-    void **slot = tsr__map_at(&g->names, name);
+        return tsr__value_make(graph, name);
+    void **slot = tsr__map_at(&graph->names, name);
     if (!slot)
         return NULL;
-    tsr_value *v = *slot;
-    if (v && v != &tsr__no_value && (v->flags & V_STANDIN)) {
-        v->flags &= ~(uint32_t)V_STANDIN;
-        return v;
+    tsr_value *value = *slot;
+    if (value && value != &tsr__no_value && (value->flags & V_STANDIN)) {
+        value->flags &= ~(uint32_t)V_STANDIN;
+        return value;
     }
-    v = tsr__value_make(g, name);
-    if (v)
-        *slot = v; // a second definition is the one that later readers see
-    tsr__name_seen(g->model, name);
-    return v;
+    value = tsr__value_make(graph, name);
+    if (value)
+        *slot = value; // a second definition is the one that later readers see
+    tsr__name_seen(graph->model, name);
+    return value;
 }
 
-void tsr__use_link(struct use *u, tsr_value *v)
+void tsr__use_link(struct use *use, tsr_value *value)
 {
-    u->value = v;
-    if (!v)
+    use->value = value;
+    if (!value)
         return;
-    if (v->last_use) {
-        u->next = v->last_use->next;
-        u->prev = v->last_use;
-        u->next->prev = u;
-        v->last_use->next = u;
+    if (value->last_use) {
+        use->next = value->last_use->next;
+        use->prev = value->last_use;
+        use->next->prev = use;
+        value->last_use->next = use;
     } else {
-        u->next = u->prev = u;
+        use->next = use->prev = use;
     }
-    v->last_use = u;
-    v->n_uses++;
+    value->last_use = use;
+    value->n_uses++;
 }
 
-void tsr__use_unlink(struct use *u)
+void tsr__use_unlink(struct use *use)
 {
-    tsr_value *v = u->value;
-    if (!v || !u->next)
+    tsr_value *value = use->value;
+    if (!value || !use->next)
         return;
-    if (u->next == u) {
-        v->last_use = NULL;
+    if (use->next == use) {
+        value->last_use = NULL;
     } else {
-        u->prev->next = u->next;
-        u->next->prev = u->prev;
-        if (v->last_use == u)
-            v->last_use = u->prev;
+        use->prev->next = use->next;
+        use->next->prev = use->prev;
+        if (value->last_use == use)
+            value->last_use = use->prev;
     }
-    u->next = u->prev = NULL;
-    v->n_uses--;
+    use->next = use->prev = NULL;
+    value->n_uses--;
 }
 
 tsr_model *tsr__value_model(const tsr_value *v)
@@ -261,44 +262,45 @@ tsr_model *tsr__value_model(const tsr_value *v)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-tsr_node *tsr__node_make(tsr_graph *g, struct str domain, struct str op, struct str name,
+tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
-    tsr_model *m = g->model;
+    tsr_model *model = graph->model;
     if (n_inputs > UINT32_MAX || n_outputs > UINT32_MAX)
         return NULL;
-    tsr_node *n = ARENA_NEW(&m->arena, tsr_node);
-    struct use *inputs = ARENA_ARRAY(&m->arena, struct use, n_inputs);
-    tsr_value **outputs = ARENA_ARRAY(&m->arena, tsr_value *, n_outputs);
-    if (!n || m->arena.failed)
+    tsr_node *node = ARENA_NEW(&model->arena, tsr_node);
+    struct use *inputs = ARENA_ARRAY(&model->arena, struct use, n_inputs);
+    tsr_value **outputs = ARENA_ARRAY(&model->arena, tsr_value *, n_outputs);
+    if (!node || model->arena.failed)
         return NULL;
-    n->graph = g;
-    n->name = name;
-    n->domain = str_is(domain, "ai.onnx") ? tsr__symbol(m, STR("")) : tsr__symbol(m, domain);
-    n->op = tsr__symbol(m, op);
-    n->inputs = inputs;
-    n->outputs = outputs;
-    n->n_inputs = (uint32_t)n_inputs;
-    n->n_outputs = (uint32_t)n_outputs;
+    node->graph = graph;
+    node->name = name;
+    node->domain =
+        str_is(domain, "ai.onnx") ? tsr__symbol(model, STR("")) : tsr__symbol(model, domain);
+    node->op = tsr__symbol(model, op);
+    node->inputs = inputs;
+    node->outputs = outputs;
+    node->n_inputs = (uint32_t)n_inputs;
+    node->n_outputs = (uint32_t)n_outputs;
     for (size_t i = 0; i < n_inputs; i++)
-        inputs[i].node = n;
-    n->id = m->n_node_ids++;
-    return n;
+        inputs[i].node = node;
+    node->id = model->n_node_ids++;
+    return node;
 }
 
-void tsr__node_append(tsr_graph *g, tsr_node *n)
+void tsr__node_append(tsr_graph *graph, tsr_node *node)
 {
-    n->graph = g;
-    n->prev = g->last;
-    n->next = NULL;
-    if (g->last)
-        g->last->next = n;
+    node->graph = graph;
+    node->prev = graph->last;
+    node->next = NULL;
+    if (graph->last)
+        graph->last->next = node;
     else
-        g->first = n;
-    g->last = n;
-    n->index = (uint32_t)g->n_nodes++;
-    if (n->flags & N_NEW)
-        g->flags |= G_LIST;
+        graph->first = node;
+    graph->last = node;
+    node->index = (uint32_t)graph->n_nodes++;
+    if (node->flags & N_NEW)
+        graph->flags |= G_LIST;
 }
 
 static void mark_graph(tsr_graph *g, uint32_t bits);
@@ -348,16 +350,16 @@ tsr_graph *tsr__node_subgraph(const tsr_node *n)
     return NULL;
 }
 
-void tsr__node_relink(tsr_node *n)
+void tsr__node_relink(tsr_node *node)
 {
     tsr_graph *before = NULL;
-    for (size_t i = 0; i < n->n_attrs; i++)
-        for (size_t k = 0; k < n->attrs[i]->n_graphs; k++) {
-            tsr_graph *g = n->attrs[i]->graphs[k];
-            g->sibling = NULL;
+    for (size_t i = 0; i < node->n_attrs; i++)
+        for (size_t k = 0; k < node->attrs[i]->n_graphs; k++) {
+            tsr_graph *graph = node->attrs[i]->graphs[k];
+            graph->sibling = NULL;
             if (before)
-                before->sibling = g;
-            before = g;
+                before->sibling = graph;
+            before = graph;
         }
 }
 
@@ -418,16 +420,16 @@ const int *tsr__model_ranks(const tsr_model *m)
     return m->ranks_n_edits == m->n_edits ? m->ranks : NULL;
 }
 
-tsr_status tsr__model_keep_ranks(tsr_model *m, const int *ranks)
+tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)
 {
-    tsr__arena_free(&m->kept_ranks);
-    tsr__arena_init(&m->kept_ranks, m->session);
-    int *kept = ARENA_ARRAY(&m->kept_ranks, int, (size_t)m->n_value_ids + 1);
-    m->ranks = kept;
-    m->ranks_n_edits = m->n_edits;
+    tsr__arena_free(&model->kept_ranks);
+    tsr__arena_init(&model->kept_ranks, model->session);
+    int *kept = ARENA_ARRAY(&model->kept_ranks, int, (size_t)model->n_value_ids + 1);
+    model->ranks = kept;
+    model->ranks_n_edits = model->n_edits;
     if (!kept)
         return TSR_NOMEM;
-    memcpy(kept, ranks, m->n_value_ids * sizeof *kept);
+    memcpy(kept, ranks, model->n_value_ids * sizeof *kept);
     return TSR_OK;
 }
 struct str tsr__value_str(const tsr_value *v)
@@ -449,38 +451,38 @@ struct str tsr__node_domain_str(const tsr_node *n)
 
 struct str tsr__graph_path(const tsr_graph *cg)
 {
-    tsr_graph *g = (tsr_graph *)cg;
-    struct arena *a = &g->model->arena;
-    if (g->path.n)
-        return g->path;
-    if (g->function) {
-        g->path = tsr__arena_printf(a, "function " STR_FMT, STR_ARG(g->function->name));
-    } else if (g->owner) {
-        struct str outer = tsr__graph_path(g->owner->graph);
-        g->path =
-            tsr__arena_printf(a, STR_FMT " > #%lld " STR_FMT " " STR_FMT, STR_ARG(outer),
-                              (long long)tsr_node_index(g->owner), STR_ARG(g->owner->op->text),
-                              STR_ARG(g->attr ? g->attr->name : STR("")));
+    tsr_graph *graph = (tsr_graph *)cg;
+    struct arena *arena = &graph->model->arena;
+    if (graph->path.n)
+        return graph->path;
+    if (graph->function) {
+        graph->path = tsr__arena_printf(arena, "function " STR_FMT, STR_ARG(graph->function->name));
+    } else if (graph->owner) {
+        struct str outer = tsr__graph_path(graph->owner->graph);
+        graph->path = tsr__arena_printf(arena, STR_FMT " > #%lld " STR_FMT " " STR_FMT,
+                                        STR_ARG(outer), (long long)tsr_node_index(graph->owner),
+                                        STR_ARG(graph->owner->op->text),
+                                        STR_ARG(graph->attr ? graph->attr->name : STR("")));
     } else {
         return STR("main");
     }
-    return g->path.p ? g->path : STR("main");
+    return graph->path.p ? graph->path : STR("main");
 }
 
 // "outer > branch", "function f": what stands before the name of a node in an edit.
-static struct str graph_words(tsr_graph *g)
+static struct str graph_words(tsr_graph *graph)
 {
-    struct arena *a = &g->model->arena;
-    if (g->words.n || (!g->owner && !g->function))
-        return g->words;
-    if (g->function)
-        return g->words = tsr__graph_path(g);
-    struct str outer = graph_words(g->owner->graph), name = g->owner->name;
+    struct arena *arena = &graph->model->arena;
+    if (graph->words.n || (!graph->owner && !graph->function))
+        return graph->words;
+    if (graph->function)
+        return graph->words = tsr__graph_path(graph);
+    struct str outer = graph_words(graph->owner->graph), name = graph->owner->name;
     if (!name.n)
-        name = tsr__arena_printf(a, "#%lld", (long long)tsr_node_index(g->owner));
-    return g->words = tsr__arena_printf(a, STR_FMT "%s" STR_FMT " > " STR_FMT, STR_ARG(outer),
-                                        outer.n ? " > " : "", STR_ARG(name),
-                                        STR_ARG(g->attr ? g->attr->name : STR("")));
+        name = tsr__arena_printf(arena, "#%lld", (long long)tsr_node_index(graph->owner));
+    return graph->words = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT " > " STR_FMT,
+                                            STR_ARG(outer), outer.n ? " > " : "", STR_ARG(name),
+                                            STR_ARG(graph->attr ? graph->attr->name : STR("")));
 }
 
 struct place tsr__place_node(const tsr_node *n)
@@ -521,24 +523,24 @@ int64_t tsr__node_opset(const tsr_node *n)
     return tsr__graph_opset(n->graph, n->domain->text);
 }
 
-struct str tsr__graph_fresh_name(tsr_graph *g, struct str base)
+struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
-    tsr_model *m = g->model;
-    struct str name = tsr__keep(m, base.n ? base : STR("v"));
-    void **slot = tsr__map_at(&m->fresh, name);
+    tsr_model *model = graph->model;
+    struct str name = tsr__keep(model, base.n ? base : STR("v"));
+    void **slot = tsr__map_at(&model->fresh, name);
     uintptr_t count = slot ? (uintptr_t)*slot : 0;
-    if (!m->seen.arena)
-        see_all_names(m);
+    if (!model->seen.arena)
+        see_all_names(model);
     for (;; count++) {
         struct str try = name;
         if (count)
-            try = tsr__arena_printf(&m->arena, STR_FMT "_%llu", STR_ARG(name),
+            try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
                                     (unsigned long long)count);
-        if (m->arena.failed)
+        if (model->arena.failed)
             return STR("");
-        if (tsr__map_get(&m->seen, try))
+        if (tsr__map_get(&model->seen, try))
             continue;
-        tsr__name_seen(m, try);
+        tsr__name_seen(model, try);
         if (slot)
             *slot = (void *)(count + 1);
         return try;

@@ -84,17 +84,17 @@ static tsr_node *first_of_functions(const tsr_model *m, size_t i)
     return NULL;
 }
 
-tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after)
+tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after)
-        return m->graph->first ? m->graph->first : first_of_functions(m, 0);
+        return model->graph->first ? model->graph->first : first_of_functions(model, 0);
     tsr_node *next = after->flags & N_GRAPHS ? first_in(tsr__node_subgraph(after)) : NULL;
     while (!next && !(next = after->next)) {
-        const tsr_graph *g = after->graph;
-        if (!g->owner)
-            return first_of_functions(m, g->function ? g->function->index + 1 : 0);
-        next = first_in(g->sibling);
-        after = g->owner;
+        const tsr_graph *graph = after->graph;
+        if (!graph->owner)
+            return first_of_functions(model, graph->function ? graph->function->index + 1 : 0);
+        next = first_in(graph->sibling);
+        after = graph->owner;
     }
     return next;
 }
@@ -128,18 +128,18 @@ size_t tsr_node_output_count(const tsr_node *n)
     return n->n_outputs;
 }
 
-int64_t tsr_node_index(const tsr_node *n)
+int64_t tsr_node_index(const tsr_node *node)
 {
-    tsr_graph *g = n->graph;
-    if (n->flags & N_GONE)
+    tsr_graph *graph = node->graph;
+    if (node->flags & N_GONE)
         return -1;
-    if (g->flags & G_ORDER) {
+    if (graph->flags & G_ORDER) {
         uint32_t i = 0;
-        for (tsr_node *at = g->first; at; at = at->next)
+        for (tsr_node *at = graph->first; at; at = at->next)
             at->index = i++;
-        g->flags &= ~(uint32_t)G_ORDER;
+        graph->flags &= ~(uint32_t)G_ORDER;
     }
-    return n->index;
+    return node->index;
 }
 
 tsr_value *tsr_node_input(const tsr_node *n, size_t i)
@@ -207,17 +207,17 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *v)
     return v->tensor;
 }
 
-void tsr_value_uses(const tsr_value *v, bool (*f)(void *data, tsr_node *n, size_t input),
+void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {
-    if (!v->last_use)
+    if (!value->last_use)
         return;
-    struct use *u = v->last_use->next, *last = v->last_use;
+    struct use *use = value->last_use->next, *last = value->last_use;
     for (;;) {
-        struct use *next = u->next;
-        if (!f(data, u->node, (size_t)(u - u->node->inputs)) || u == last)
+        struct use *next = use->next;
+        if (!f(data, use->node, (size_t)(use - use->node->inputs)) || use == last)
             return;
-        u = next;
+        use = next;
     }
 }
 
@@ -277,39 +277,39 @@ static struct str free_name(tsr_model *m, struct map *taken, struct str name, ui
 
 // The map counts, for each name, the nodes that have asked for it: the first keeps it. All names are taken before
 // any is given, so that "mm_1" is not given to the second "mm" where a later node of the model is called so.
-static tsr_status part_names(tsr_graph *g, struct arena *scratch)
+static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
 {
     struct map taken;
-    tsr__map_init(&taken, scratch, tsr_graph_node_count(g));
-    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
-        void **slot = n->name.n ? tsr__map_at(&taken, n->name) : NULL;
+    tsr__map_init(&taken, scratch, tsr_graph_node_count(graph));
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        void **slot = node->name.n ? tsr__map_at(&taken, node->name) : NULL;
         if (slot && !*slot)
-            *slot = n;
+            *slot = node;
     }
     struct map counts;
     tsr__map_init(&counts, scratch, 0);
-    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
-        if (!n->name.n || !(n->flags & N_NEW) || tsr__map_get(&taken, n->name) == n)
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (!node->name.n || !(node->flags & N_NEW) || tsr__map_get(&taken, node->name) == node)
             continue;
-        void **slot = tsr__map_at(&counts, n->name);
+        void **slot = tsr__map_at(&counts, node->name);
         uintptr_t count = slot ? (uintptr_t)*slot : 0;
-        struct str name = free_name(g->model, &taken, n->name, &count);
+        struct str name = free_name(graph->model, &taken, node->name, &count);
         void **own = tsr__map_at(&taken, name);
-        if (!slot || !own || g->model->arena.failed)
+        if (!slot || !own || graph->model->arena.failed)
             return TSR_NOMEM;
         *slot = (void *)count;
-        *own = n;
-        n->name = name;
+        *own = node;
+        node->name = name;
     }
     return scratch->failed ? TSR_NOMEM : TSR_OK;
 }
 
-static tsr_status body_names(tsr_node *n)
+static tsr_status body_names(tsr_node *node)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++) {
-        const tsr_attr *a = tsr_node_attr(n, i);
-        for (size_t k = 0; k < tsr_attr_graph_count(a); k++) {
-            tsr_status st = tsr__graph_part_names(tsr_attr_graph(a, k));
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        const tsr_attr *attr = tsr_node_attr(node, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
+            tsr_status st = tsr__graph_part_names(tsr_attr_graph(attr, k));
             if (st != TSR_OK)
                 return st;
         }
@@ -317,18 +317,18 @@ static tsr_status body_names(tsr_node *n)
     return TSR_OK;
 }
 
-tsr_status tsr__graph_part_names(tsr_graph *g)
+tsr_status tsr__graph_part_names(tsr_graph *graph)
 {
     struct arena scratch;
-    tsr__arena_init(&scratch, g->model->session);
-    tsr_status st = part_names(g, &scratch);
+    tsr__arena_init(&scratch, graph->model->session);
+    tsr_status st = part_names(graph, &scratch);
     tsr__arena_free(&scratch);
     if (st != TSR_OK)
         return st;
-    for (tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
-        if (!(n->flags & N_GRAPHS))
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (!(node->flags & N_GRAPHS))
             continue;
-        st = body_names(n);
+        st = body_names(node);
         if (st != TSR_OK)
             return st;
     }

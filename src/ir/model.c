@@ -15,22 +15,22 @@ static tsr_status finish_load(tsr_model *m, tsr_model **out)
     return TSR_OK;
 }
 
-tsr_status tsr_model_load(tsr_session *s, const char *path, tsr_model **out)
+tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
-    tsr_model *m = tsr__model_make(s);
-    if (!m)
+    tsr_model *model = tsr__model_make(session);
+    if (!model)
         return TSR_NOMEM;
-    struct str kept = tsr__arena_str(&m->store->arena, str_of(path));
+    struct str kept = tsr__arena_str(&model->store->arena, str_of(path));
     tsr_status st = kept.p ? TSR_OK : TSR_NOMEM;
     if (st == TSR_OK)
-        st = tsr__file_map(s, path, &m->store->file);
+        st = tsr__file_map(session, path, &model->store->file);
     if (st != TSR_OK) {
-        tsr_model_free(m);
+        tsr_model_free(model);
         return st;
     }
-    m->path = m->store->path = kept.p;
-    m->store->bytes = m->store->file.bytes;
-    return finish_load(m, out);
+    model->path = model->store->path = kept.p;
+    model->store->bytes = model->store->file.bytes;
+    return finish_load(model, out);
 }
 
 tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n, tsr_model **out)
@@ -42,27 +42,27 @@ tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n, tsr
     return finish_load(m, out);
 }
 
-tsr_status tsr_model_new(tsr_session *s, const char *graph_name, int64_t ir_version,
+tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
-    tsr_model *m = tsr__model_make(s);
-    if (!m)
+    tsr_model *model = tsr__model_make(session);
+    if (!model)
         return TSR_NOMEM;
-    m->graph = tsr__graph_make(m, 0);
-    m->producer = STR("");
-    if (m->graph) {
-        m->graph->name = tsr__keep(m, str_of(graph_name));
-        m->graph->flags = G_NAME | G_TEXT;
+    model->graph = tsr__graph_make(model, 0);
+    model->producer = STR("");
+    if (model->graph) {
+        model->graph->name = tsr__keep(model, str_of(graph_name));
+        model->graph->flags = G_NAME | G_TEXT;
     }
-    m->ir_version = ir_version;
-    m->has_ir_version = m->ir_changed = true;
-    m->changed = m->devices_touched = true;
-    m->opsets_changed = m->metadata_changed = m->configs_changed = true;
-    if (model_status(m) != TSR_OK) {
-        tsr_model_free(m);
+    model->ir_version = ir_version;
+    model->has_ir_version = model->ir_changed = true;
+    model->changed = model->devices_touched = true;
+    model->opsets_changed = model->metadata_changed = model->configs_changed = true;
+    if (model_status(model) != TSR_OK) {
+        tsr_model_free(model);
         return TSR_NOMEM;
     }
-    *out = m;
+    *out = model;
     return TSR_OK;
 }
 
@@ -133,27 +133,27 @@ tsr_status tsr_model_set_ir_version(tsr_model *m, int64_t version)
     return TSR_OK;
 }
 
-tsr_status tsr_model_set_opset(tsr_model *m, const char *domain, int64_t version)
+tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
     struct str name = str_of(domain);
     if (str_is(name, "ai.onnx"))
         name = STR("");
-    struct opset *o = NULL;
-    for (size_t i = 0; i < m->opsets.n && !o; i++)
-        if (str_eq(m->opsets.at[i].domain, name))
-            o = &m->opsets.at[i];
-    if (o && o->version == version)
+    struct opset *opset = NULL;
+    for (size_t i = 0; i < model->opsets.n && !opset; i++)
+        if (str_eq(model->opsets.at[i].domain, name))
+            opset = &model->opsets.at[i];
+    if (opset && opset->version == version)
         return TSR_OK;
-    if (!o) {
-        o = vec_push(&m->arena, &m->opsets);
-        if (!o)
+    if (!opset) {
+        opset = vec_push(&model->arena, &model->opsets);
+        if (!opset)
             return TSR_NOMEM;
-        o->domain = tsr__keep(m, name);
+        opset->domain = tsr__keep(model, name);
     }
-    o->version = version;
-    o->changed = m->opsets_changed = m->changed = true;
-    m->n_edits++;
-    return model_status(m);
+    opset->version = version;
+    opset->changed = model->opsets_changed = model->changed = true;
+    model->n_edits++;
+    return model_status(model);
 }
 
 // ---- metadata -------------------------------------------------------------------------------
@@ -172,27 +172,27 @@ const char *tsr_model_metadata(const tsr_model *m, const char *key)
     return e ? e->value.p : NULL;
 }
 
-tsr_status tsr_model_set_metadata(tsr_model *m, const char *key, const char *value)
+tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value)
 {
-    struct metadata *e = find_metadata(m, key);
-    if (!value && !e)
+    struct metadata *entry = find_metadata(model, key);
+    if (!value && !entry)
         return TSR_OK;
-    if (value && e && str_is(e->value, value))
+    if (value && entry && str_is(entry->value, value))
         return TSR_OK;
-    m->metadata_changed = m->changed = true;
+    model->metadata_changed = model->changed = true;
     if (!value) {
-        size_t after = m->metadata.n - (size_t)(e - m->metadata.at) - 1;
-        memmove(e, e + 1, after * sizeof(*e));
-        m->metadata.n--;
+        size_t after = model->metadata.n - (size_t)(entry - model->metadata.at) - 1;
+        memmove(entry, entry + 1, after * sizeof(*entry));
+        model->metadata.n--;
         return TSR_OK;
     }
-    if (!e) {
-        e = vec_push(&m->arena, &m->metadata);
-        if (!e)
+    if (!entry) {
+        entry = vec_push(&model->arena, &model->metadata);
+        if (!entry)
             return TSR_NOMEM;
-        *e = (struct metadata){.key = tsr__keep(m, str_of(key))};
+        *entry = (struct metadata){.key = tsr__keep(model, str_of(key))};
     }
-    e->value = tsr__keep(m, str_of(value));
-    e->changed = true;
-    return model_status(m);
+    entry->value = tsr__keep(model, str_of(value));
+    entry->changed = true;
+    return model_status(model);
 }
