@@ -63,61 +63,63 @@ static struct str clone_name(struct cloner *c, struct str name, bool text)
     return shared && !text ? name : tsr__keep(c->to, name);
 }
 
-static struct vtype *clone_type(struct cloner *c, const struct vtype *t)
+static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
-    struct vtype *w = ARENA_NEW(&c->to->arena, struct vtype);
-    tsr_dim *dims = ARENA_ARRAY(&c->to->arena, tsr_dim, t->rank > 0 ? (size_t)t->rank : 0);
+    struct vtype *w = ARENA_NEW(&cloner->to->arena, struct vtype);
+    tsr_dim *dims =
+        ARENA_ARRAY(&cloner->to->arena, tsr_dim, type->rank > 0 ? (size_t)type->rank : 0);
     if (!w || !dims)
         return NULL;
-    *w = *t;
+    *w = *type;
     w->dims = dims;
-    for (int i = 0; i < t->rank; i++) {
-        dims[i] = t->dims[i];
+    for (int i = 0; i < type->rank; i++) {
+        dims[i] = type->dims[i];
         if (dims[i].symbol[0])
-            dims[i].symbol = tsr__keep(c->to, str_of(dims[i].symbol)).p;
+            dims[i].symbol = tsr__keep(cloner->to, str_of(dims[i].symbol)).p;
     }
     return w;
 }
 
-static void clone_value(struct cloner *c, tsr_graph *g, const tsr_value *v)
+static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
-    tsr_value *w = tsr__value_make(g, clone_name(c, v->name, v->flags & V_TEXT));
-    if (!w)
+    tsr_value *copy =
+        tsr__value_make(graph, clone_name(cloner, value->name, value->flags & V_TEXT));
+    if (!copy)
         return;
-    w->flags = v->flags & ~(uint32_t)(V_DECODED | V_WRITTEN);
-    w->info = v->info;
-    if ((v->flags & V_TYPED) && v->type) {
-        w->type = clone_type(c, v->type);
-        w->flags |= V_DECODED;
+    copy->flags = value->flags & ~(uint32_t)(V_DECODED | V_WRITTEN);
+    copy->info = value->info;
+    if ((value->flags & V_TYPED) && value->type) {
+        copy->type = clone_type(cloner, value->type);
+        copy->flags |= V_DECODED;
     }
-    tsr__twin_set(c, v, w);
+    tsr__twin_set(cloner, value, copy);
 }
 
-static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *t, tsr_value *value)
+static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_value *value)
 {
-    tsr_tensor *w = ARENA_NEW(&to->arena, tsr_tensor);
-    if (!w)
+    tsr_tensor *copy = ARENA_NEW(&to->arena, tsr_tensor);
+    if (!copy)
         return NULL;
-    *w = *t;
-    w->model = to;
-    w->value = value;
-    w->store = t->store ? t->store : t->model->store;
-    w->data_ready = false;
-    if (t->sparse.n || (t->body.n && !t->replaced)) {
-        w->decoded = false;
-        return w;
+    *copy = *tensor;
+    copy->model = to;
+    copy->value = value;
+    copy->store = tensor->store ? tensor->store : tensor->model->store;
+    copy->data_ready = false;
+    if (tensor->sparse.n || (tensor->body.n && !tensor->replaced)) {
+        copy->decoded = false;
+        return copy;
     }
-    w->dims = ARENA_ARRAY(&to->arena, int64_t, (size_t)t->rank);
-    if (!w->dims)
+    copy->dims = ARENA_ARRAY(&to->arena, int64_t, (size_t)tensor->rank);
+    if (!copy->dims)
         return NULL;
-    if (t->rank)
-        memcpy(w->dims, t->dims, (size_t)t->rank * sizeof(*w->dims));
-    if (t->location.n)
-        w->location = tsr__keep(to, t->location);
-    return w;
+    if (tensor->rank)
+        memcpy(copy->dims, tensor->dims, (size_t)tensor->rank * sizeof(*copy->dims));
+    if (tensor->location.n)
+        copy->location = tsr__keep(to, tensor->location);
+    return copy;
 }
 
-static void clone_map(struct cloner *c, struct map *to, const struct map *from)
+static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
     for (size_t i = 0; i < from->cap; i++) {
         const struct map_slot *s = &from->slots[i];
@@ -126,108 +128,110 @@ static void clone_map(struct cloner *c, struct map *to, const struct map *from)
         struct str key = {s->p, s->n};
         tsr_value *twin = s->value;
         if (twin != &tsr__no_value)
-            twin = tsr__twin(c, twin);
-        struct str kept = twin ? tsr__keep(c->to, key) : (struct str){NULL, 0};
+            twin = tsr__twin(cloner, twin);
+        struct str kept = twin ? tsr__keep(cloner->to, key) : (struct str){NULL, 0};
         void **slot = twin ? tsr__map_at(to, kept) : NULL;
         if (slot)
             *slot = twin;
-        tsr__name_seen(c->to, kept);
+        tsr__name_seen(cloner->to, kept);
     }
 }
 
 // ---- attributes -----------------------------------------------------------------------------
 
-static void clone_attr_value(tsr_attr *w, const tsr_attr *a)
+static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
-    tsr_model *m = w->node->graph->model;
-    if (a->whole.n || a->rest.n)
+    tsr_model *model = copy->node->graph->model;
+    if (attr->whole.n || attr->rest.n)
         return; // decoded from its bytes when asked for
-    w->decoded = w->has_value = true;
-    w->integer = a->integer;
-    w->real = a->real;
-    if (a->kind == TSR_ATTR_STRING) {
-        w->text = tsr__keep(m, a->text);
-        w->text_ready = true;
+    copy->decoded = copy->has_value = true;
+    copy->integer = attr->integer;
+    copy->real = attr->real;
+    if (attr->kind == TSR_ATTR_STRING) {
+        copy->text = tsr__keep(model, attr->text);
+        copy->text_ready = true;
     }
-    w->ints = ARENA_ARRAY(&m->arena, int64_t, a->n_ints);
-    if (!w->ints || !a->n_ints)
+    copy->ints = ARENA_ARRAY(&model->arena, int64_t, attr->n_ints);
+    if (!copy->ints || !attr->n_ints)
         return;
-    memcpy(w->ints, a->ints, a->n_ints * sizeof(*w->ints));
-    w->n_ints = a->n_ints;
+    memcpy(copy->ints, attr->ints, attr->n_ints * sizeof(*copy->ints));
+    copy->n_ints = attr->n_ints;
 }
 
-static void clone_attr_as(struct cloner *c, tsr_node *n, const tsr_attr *a, struct str name)
+static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr *attr,
+                          struct str name)
 {
-    tsr_attr *w = tsr__attr_append(n);
-    if (!w)
+    tsr_attr *copy = tsr__attr_append(node);
+    if (!copy)
         return;
-    bool renamed = !str_eq(a->name, name);
-    w->name = tsr__keep(c->to, name);
-    w->kind = a->kind;
-    w->whole = a->whole;
-    w->rest = a->rest;
-    w->changed = a->changed || renamed;
-    if (a->ref.n)
-        w->ref = tsr__keep(c->to, a->ref);
-    clone_attr_value(w, a);
-    if (!a->n_graphs)
+    bool renamed = !str_eq(attr->name, name);
+    copy->name = tsr__keep(cloner->to, name);
+    copy->kind = attr->kind;
+    copy->whole = attr->whole;
+    copy->rest = attr->rest;
+    copy->changed = attr->changed || renamed;
+    if (attr->ref.n)
+        copy->ref = tsr__keep(cloner->to, attr->ref);
+    clone_attr_value(copy, attr);
+    if (!attr->n_graphs)
         return;
-    w->graphs = ARENA_ARRAY(&c->to->arena, tsr_graph *, a->n_graphs);
-    for (size_t i = 0; w->graphs && i < a->n_graphs; i++) {
-        tsr_graph *g = tsr__clone_graph(c, a->graphs[i], n, w);
-        if (!g)
+    copy->graphs = ARENA_ARRAY(&cloner->to->arena, tsr_graph *, attr->n_graphs);
+    for (size_t i = 0; copy->graphs && i < attr->n_graphs; i++) {
+        tsr_graph *graph = tsr__clone_graph(cloner, attr->graphs[i], node, copy);
+        if (!graph)
             return;
-        w->graphs[w->n_graphs++] = g;
+        copy->graphs[copy->n_graphs++] = graph;
     }
-    w->changed = w->changed || !c->exact;
-    n->flags |= N_GRAPHS;
-    c->to->has_subgraphs = true;
+    copy->changed = copy->changed || !cloner->exact;
+    node->flags |= N_GRAPHS;
+    cloner->to->has_subgraphs = true;
 }
 
 // An attribute of a function's body that stands for one of the call, or for the function's default.
-static void substitute(struct cloner *c, tsr_node *n, const tsr_attr *a)
+static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(c->call); i++)
-        if (str_eq(c->call->attrs[i]->name, a->ref)) {
-            clone_attr_as(c, n, c->call->attrs[i], a->name);
+    for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
+        if (str_eq(cloner->call->attrs[i]->name, attr->ref)) {
+            clone_attr_as(cloner, node, cloner->call->attrs[i], attr->name);
             return;
         }
-    struct str body = tsr__function_default(c->fn, a->ref);
-    tsr_attr *w = body.n ? tsr__attr_append(n) : NULL;
-    if (!w)
+    struct str body = tsr__function_default(cloner->fn, attr->ref);
+    tsr_attr *copy = body.n ? tsr__attr_append(node) : NULL;
+    if (!copy)
         return; // neither given nor defaulted: absent, as the function means it
-    w->name = tsr__keep(c->to, a->name);
-    w->kind = a->kind;
-    w->rest = body;
-    w->changed = true;
+    copy->name = tsr__keep(cloner->to, attr->name);
+    copy->kind = attr->kind;
+    copy->rest = body;
+    copy->changed = true;
 }
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, size_t n_inputs,
-                          size_t n_outputs)
+tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
+                          size_t n_inputs, size_t n_outputs)
 {
-    struct str name = clone_name(c, n->name, n->flags & N_TEXT);
-    tsr_node *w = tsr__node_make(g, n->domain->text, n->op->text, name, n_inputs, n_outputs);
-    if (!w)
+    struct str name = clone_name(cloner, node->name, node->flags & N_TEXT);
+    tsr_node *copy =
+        tsr__node_make(graph, node->domain->text, node->op->text, name, n_inputs, n_outputs);
+    if (!copy)
         return NULL;
-    w->whole = n->whole;
-    w->flags = (n->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
-    if (!(n->flags & N_ATTRS) && !c->call) { // nobody has looked at them: they stay bytes
-        w->n_attrs = n->n_attrs;
-        w->flags &= ~(uint32_t)N_ATTRS;
-        return w;
+    copy->whole = node->whole;
+    copy->flags = (node->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
+    if (!(node->flags & N_ATTRS) && !cloner->call) { // nobody has looked at them: they stay bytes
+        copy->n_attrs = node->n_attrs;
+        copy->flags &= ~(uint32_t)N_ATTRS;
+        return copy;
     }
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++) {
-        if (c->call && n->attrs[i]->ref.n)
-            substitute(c, w, n->attrs[i]);
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        if (cloner->call && node->attrs[i]->ref.n)
+            substitute(cloner, copy, node->attrs[i]);
         else
-            clone_attr_as(c, w, n->attrs[i], n->attrs[i]->name);
+            clone_attr_as(cloner, copy, node->attrs[i], node->attrs[i]->name);
     }
-    if (c->call)
-        w->flags |= N_ATTRIBUTES;
-    tsr__node_relink(w);
-    return w;
+    if (cloner->call)
+        copy->flags |= N_ATTRIBUTES;
+    tsr__node_relink(copy);
+    return copy;
 }
 
 static int64_t *clone_ints(struct cloner *c, const int64_t *from, size_t n)
@@ -248,43 +252,43 @@ static void clone_spec_dim(struct cloner *c, struct spec_dim *to, const struct s
     }
 }
 
-static void clone_spec(struct cloner *c, tsr_node_config *nc, const tsr_spec *p)
+static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
 {
-    tsr_value *twin = p->value ? tsr__twin(c, p->value) : NULL;
-    if (p->value && (!twin || (p->value->flags & V_GONE)))
+    tsr_value *twin = spec->value ? tsr__twin(cloner, spec->value) : NULL;
+    if (spec->value && (!twin || (spec->value->flags & V_GONE)))
         return; // its value is not there any more
     tsr_spec *w = tsr__spec_make(nc, twin);
     if (!w)
         return;
-    w->whole = p->whole;
-    w->flags = c->exact ? p->flags : p->flags | S_NAME;
-    w->devices.at = clone_ints(c, p->devices.at, p->devices.n);
-    w->devices.n = w->devices.cap = w->devices.at ? p->devices.n : 0;
-    for (size_t i = 0; i < p->groups.n; i++) {
-        struct spec_group *g = vec_push(&c->to->arena, &w->groups);
-        if (!g)
+    w->whole = spec->whole;
+    w->flags = cloner->exact ? spec->flags : spec->flags | S_NAME;
+    w->devices.at = clone_ints(cloner, spec->devices.at, spec->devices.n);
+    w->devices.n = w->devices.cap = w->devices.at ? spec->devices.n : 0;
+    for (size_t i = 0; i < spec->groups.n; i++) {
+        struct spec_group *group = vec_push(&cloner->to->arena, &w->groups);
+        if (!group)
             return;
-        *g = p->groups.at[i];
-        g->members = clone_ints(c, g->members, g->n);
+        *group = spec->groups.at[i];
+        group->members = clone_ints(cloner, group->members, group->n);
     }
-    for (size_t i = 0; i < p->dims.n; i++) {
-        struct spec_dim *d = vec_push(&c->to->arena, &w->dims);
-        if (!d)
+    for (size_t i = 0; i < spec->dims.n; i++) {
+        struct spec_dim *dim = vec_push(&cloner->to->arena, &w->dims);
+        if (!dim)
             return;
-        clone_spec_dim(c, d, &p->dims.at[i]);
+        clone_spec_dim(cloner, dim, &spec->dims.at[i]);
     }
 }
 
-void tsr__clone_configs(struct cloner *c, tsr_node *to, const tsr_node *from)
+void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
-    if (!c->config) {
+    if (!cloner->config) {
         if (from->n_configs)
             to->flags |= N_CONFIGS; // they do not come along
         return;
     }
     for (size_t i = 0; i < from->n_configs; i++) {
         const tsr_node_config *nc = from->configs[i];
-        tsr_config *config = nc->config ? c->config(c->data, nc->config) : NULL;
+        tsr_config *config = nc->config ? cloner->config(cloner->data, nc->config) : NULL;
         tsr_node_config *w = tsr__node_config_make(to, config);
         if (!w)
             return;
@@ -292,94 +296,95 @@ void tsr__clone_configs(struct cloner *c, tsr_node *to, const tsr_node *from)
         w->has_stage = nc->has_stage;
         w->stage = nc->stage;
         for (size_t k = 0; k < nc->n_specs; k++)
-            clone_spec(c, w, nc->specs[k]);
-        w->changed = nc->changed || !c->exact || w->n_specs != nc->n_specs;
+            clone_spec(cloner, w, nc->specs[k]);
+        w->changed = nc->changed || !cloner->exact || w->n_specs != nc->n_specs;
         if (w->changed)
             to->flags |= N_CONFIGS;
     }
 }
 
-static void clone_inner_node(struct cloner *c, tsr_graph *g, const tsr_node *n)
+static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node)
 {
-    tsr_node *w = tsr__clone_node(c, g, n, n->n_inputs, n->n_outputs);
-    if (!w)
+    tsr_node *copy = tsr__clone_node(cloner, graph, node, node->n_inputs, node->n_outputs);
+    if (!copy)
         return;
-    for (size_t i = 0; i < n->n_inputs; i++)
-        tsr__use_link(&w->inputs[i], tsr__twin(c, n->inputs[i].value));
-    for (size_t i = 0; i < n->n_outputs; i++) {
-        w->outputs[i] = tsr__twin(c, n->outputs[i]);
-        if (w->outputs[i])
-            w->outputs[i]->producer = w;
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_link(&copy->inputs[i], tsr__twin(cloner, node->inputs[i].value));
+    for (size_t i = 0; i < node->n_outputs; i++) {
+        copy->outputs[i] = tsr__twin(cloner, node->outputs[i]);
+        if (copy->outputs[i])
+            copy->outputs[i]->producer = copy;
     }
-    tsr__node_append(g, w);
-    tsr__clone_configs(c, w, n);
-    if (!c->exact)
-        w->flags |= N_INPUTS; // a captured value may be called otherwise
+    tsr__node_append(graph, copy);
+    tsr__clone_configs(cloner, copy, node);
+    if (!cloner->exact)
+        copy->flags |= N_INPUTS; // a captured value may be called otherwise
 }
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-static void clone_ports(struct cloner *c, tsr_graph *to, const tsr_graph *from)
+static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
-        struct port *p = vec_push(&c->to->arena, &to->inputs);
-        if (!p)
+        struct port *port = vec_push(&cloner->to->arena, &to->inputs);
+        if (!port)
             return;
-        *p = from->inputs.at[i];
-        p->value = tsr__twin(c, p->value);
+        *port = from->inputs.at[i];
+        port->value = tsr__twin(cloner, port->value);
     }
     for (size_t i = 0; i < from->outputs.n; i++) {
-        struct port *p = vec_push(&c->to->arena, &to->outputs);
-        if (!p)
+        struct port *port = vec_push(&cloner->to->arena, &to->outputs);
+        if (!port)
             return;
-        *p = from->outputs.at[i];
-        tsr_value *twin = tsr__twin(c, p->value);
-        p->replaced = p->replaced || (!c->exact && p->value->home != from);
-        p->value = twin;
+        *port = from->outputs.at[i];
+        tsr_value *twin = tsr__twin(cloner, port->value);
+        port->replaced = port->replaced || (!cloner->exact && port->value->home != from);
+        port->value = twin;
         if (twin)
             twin->n_outputs++;
     }
     for (size_t i = 0; i < from->initializers.n; i++) {
-        tsr_value **slot = vec_push(&c->to->arena, &to->initializers);
-        tsr_value *twin = tsr__twin(c, from->initializers.at[i]);
+        tsr_value **slot = vec_push(&cloner->to->arena, &to->initializers);
+        tsr_value *twin = tsr__twin(cloner, from->initializers.at[i]);
         if (!slot || !twin)
             return;
         *slot = twin;
-        twin->tensor = clone_tensor(c->to, from->initializers.at[i]->tensor, twin);
+        twin->tensor = clone_tensor(cloner->to, from->initializers.at[i]->tensor, twin);
     }
     for (size_t i = 0; i < from->sparse.n; i++) {
-        tsr_value **slot = vec_push(&c->to->arena, &to->sparse);
-        tsr_value *twin = tsr__twin(c, from->sparse.at[i]);
+        tsr_value **slot = vec_push(&cloner->to->arena, &to->sparse);
+        tsr_value *twin = tsr__twin(cloner, from->sparse.at[i]);
         if (!slot || !twin)
             return;
         *slot = twin;
-        twin->tensor = clone_tensor(c->to, from->sparse.at[i]->tensor, twin);
+        twin->tensor = clone_tensor(cloner->to, from->sparse.at[i]->tensor, twin);
     }
 }
 
-tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owner, tsr_attr *attr)
+tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
+                            tsr_attr *attr)
 {
-    tsr_graph *w = tsr__graph_make(c->to, g->names.n);
-    if (!w)
+    tsr_graph *copy = tsr__graph_make(cloner->to, graph->names.n);
+    if (!copy)
         return NULL;
-    w->owner = owner;
-    w->attr = attr;
-    w->body = g->body;
-    w->infos = g->infos;
-    w->absent = g->absent;
-    w->n_fields = g->n_fields;
-    w->name = clone_name(c, g->name, g->flags & G_TEXT);
-    w->flags = g->flags & ~(uint32_t)G_ORDER;
-    for (const tsr_value *v = g->values; v; v = v->next)
-        clone_value(c, w, v);
-    clone_map(c, &w->names, &g->names);
-    clone_map(c, &w->renamed, &g->renamed);
-    for (const tsr_node *n = g->first; n && !c->to->arena.failed; n = n->next)
-        clone_inner_node(c, w, n);
-    clone_ports(c, w, g);
-    if (!c->exact)
-        w->flags |= G_NODES | G_OUTPUTS | G_LIST;
-    return w;
+    copy->owner = owner;
+    copy->attr = attr;
+    copy->body = graph->body;
+    copy->infos = graph->infos;
+    copy->absent = graph->absent;
+    copy->n_fields = graph->n_fields;
+    copy->name = clone_name(cloner, graph->name, graph->flags & G_TEXT);
+    copy->flags = graph->flags & ~(uint32_t)G_ORDER;
+    for (const tsr_value *value = graph->values; value; value = value->next)
+        clone_value(cloner, copy, value);
+    clone_map(cloner, &copy->names, &graph->names);
+    clone_map(cloner, &copy->renamed, &graph->renamed);
+    for (const tsr_node *node = graph->first; node && !cloner->to->arena.failed; node = node->next)
+        clone_inner_node(cloner, copy, node);
+    clone_ports(cloner, copy, graph);
+    if (!cloner->exact)
+        copy->flags |= G_NODES | G_OUTPUTS | G_LIST;
+    return copy;
 }
 
 // ---- whole models ---------------------------------------------------------------------------
@@ -390,41 +395,42 @@ static tsr_config *config_twin(void *data, tsr_config *c)
     return c->twin;
 }
 
-static tsr_config *clone_config(tsr_model *to, tsr_config *c)
+static tsr_config *clone_config(tsr_model *to, tsr_config *config)
 {
-    tsr_config *w = ARENA_NEW(&to->arena, tsr_config);
-    struct str *names = ARENA_ARRAY(&to->arena, struct str, c->n_names);
-    if (!w || !names)
+    tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
+    struct str *names = ARENA_ARRAY(&to->arena, struct str, config->n_names);
+    if (!copy || !names)
         return NULL;
-    *w = *c;
-    w->model = to;
-    w->twin = NULL;
-    w->name = tsr__keep(to, c->name);
-    w->names = names;
-    for (size_t i = 0; i < c->n_names; i++)
-        names[i] = tsr__keep(to, c->names[i]);
-    return c->twin = w;
+    *copy = *config;
+    copy->model = to;
+    copy->twin = NULL;
+    copy->name = tsr__keep(to, config->name);
+    copy->names = names;
+    for (size_t i = 0; i < config->n_names; i++)
+        names[i] = tsr__keep(to, config->names[i]);
+    return config->twin = copy;
 }
 
 static void clone_configurations(tsr_model *to, const tsr_model *from)
 {
     for (size_t i = 0; i < from->configs.n; i++) {
         tsr_config **slot = vec_push(&to->arena, &to->configs);
-        tsr_config *w = clone_config(to, from->configs.at[i]);
-        if (!slot || !w)
+        tsr_config *copy = clone_config(to, from->configs.at[i]);
+        if (!slot || !copy)
             return;
-        *slot = w;
+        *slot = copy;
     }
     // Those that only nodes know: stand-ins, and ones taken off the model.
-    for (tsr_node *n = tsr_model_next_node(from, NULL); n; n = tsr_model_next_node(from, n))
-        for (size_t i = 0; i < n->n_configs; i++) {
-            tsr_config *c = n->configs[i]->config;
-            if (!c || (c->twin && c->twin->model == to))
+    for (tsr_node *node = tsr_model_next_node(from, NULL); node;
+         node = tsr_model_next_node(from, node))
+        for (size_t i = 0; i < node->n_configs; i++) {
+            tsr_config *config = node->configs[i]->config;
+            if (!config || (config->twin && config->twin->model == to))
                 continue;
-            tsr_config *w = clone_config(to, c);
-            void **slot = w && w->standin ? tsr__map_at(&to->config_ids, w->name) : NULL;
+            tsr_config *copy = clone_config(to, config);
+            void **slot = copy && copy->standin ? tsr__map_at(&to->config_ids, copy->name) : NULL;
             if (slot)
-                *slot = w;
+                *slot = copy;
         }
 }
 
@@ -439,33 +445,33 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-static void clone_functions(struct cloner *c)
+static void clone_functions(struct cloner *cloner)
 {
-    for (size_t i = 0; i < c->from->functions.n; i++) {
-        const tsr_function *f = c->from->functions.at[i];
-        tsr_function *w = ARENA_NEW(&c->to->arena, tsr_function);
-        tsr_function **slot = vec_push(&c->to->arena, &c->to->functions);
-        if (!w || !slot)
+    for (size_t i = 0; i < cloner->from->functions.n; i++) {
+        const tsr_function *function = cloner->from->functions.at[i];
+        tsr_function *copy = ARENA_NEW(&cloner->to->arena, tsr_function);
+        tsr_function **slot = vec_push(&cloner->to->arena, &cloner->to->functions);
+        if (!copy || !slot)
             return;
-        *w = (tsr_function){.model = c->to, .whole = f->whole, .index = i};
-        w->name = tsr__keep(c->to, f->name);
-        w->domain = tsr__keep(c->to, f->domain);
-        w->overload = tsr__keep(c->to, f->overload);
-        clone_opsets(c->to, &w->opsets, &f->opsets);
-        w->graph = tsr__clone_graph(c, f->graph, NULL, NULL);
-        if (w->graph)
-            w->graph->function = w;
-        *slot = w;
+        *copy = (tsr_function){.model = cloner->to, .whole = function->whole, .index = i};
+        copy->name = tsr__keep(cloner->to, function->name);
+        copy->domain = tsr__keep(cloner->to, function->domain);
+        copy->overload = tsr__keep(cloner->to, function->overload);
+        clone_opsets(cloner->to, &copy->opsets, &function->opsets);
+        copy->graph = tsr__clone_graph(cloner, function->graph, NULL, NULL);
+        if (copy->graph)
+            copy->graph->function = copy;
+        *slot = copy;
     }
 }
 
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
-    struct cloner c;
+    struct cloner cloner;
     size_t before = to->functions.n;
-    tsr__cloner_init(&c, to, from);
-    clone_functions(&c);
-    tsr_status st = tsr__cloner_end(&c);
+    tsr__cloner_init(&cloner, to, from);
+    clone_functions(&cloner);
+    tsr_status st = tsr__cloner_end(&cloner);
     for (size_t i = before; st == TSR_OK && i < to->functions.n; i++)
         if (!to->functions.at[i]->graph)
             st = TSR_NOMEM;
@@ -473,47 +479,47 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     return st;
 }
 
-static void clone_head(tsr_model *to, const tsr_model *m)
+static void clone_head(tsr_model *to, const tsr_model *model)
 {
-    to->path = m->path ? tsr__keep(to, str_of(m->path)).p : NULL;
-    to->ir_version = m->ir_version;
-    to->has_ir_version = m->has_ir_version;
-    to->ir_changed = m->ir_changed;
-    to->changed = m->changed;
-    to->renamed = m->renamed;
-    to->devices_touched = m->devices_touched;
-    to->producer = tsr__keep(to, m->producer);
-    to->opsets_changed = m->opsets_changed;
-    to->metadata_changed = m->metadata_changed;
-    to->configs_changed = m->configs_changed;
-    clone_opsets(to, &to->opsets, &m->opsets);
-    for (size_t i = 0; i < m->metadata.n; i++) {
-        struct metadata *e = vec_push(&to->arena, &to->metadata);
-        if (!e)
+    to->path = model->path ? tsr__keep(to, str_of(model->path)).p : NULL;
+    to->ir_version = model->ir_version;
+    to->has_ir_version = model->has_ir_version;
+    to->ir_changed = model->ir_changed;
+    to->changed = model->changed;
+    to->renamed = model->renamed;
+    to->devices_touched = model->devices_touched;
+    to->producer = tsr__keep(to, model->producer);
+    to->opsets_changed = model->opsets_changed;
+    to->metadata_changed = model->metadata_changed;
+    to->configs_changed = model->configs_changed;
+    clone_opsets(to, &to->opsets, &model->opsets);
+    for (size_t i = 0; i < model->metadata.n; i++) {
+        struct metadata *entry = vec_push(&to->arena, &to->metadata);
+        if (!entry)
             return;
-        *e = m->metadata.at[i];
-        e->key = tsr__keep(to, e->key);
-        e->value = tsr__keep(to, e->value);
+        *entry = model->metadata.at[i];
+        entry->key = tsr__keep(to, entry->key);
+        entry->value = tsr__keep(to, entry->value);
     }
 }
 
-tsr_status tsr_model_clone(const tsr_model *m, tsr_model **out)
+tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
 {
-    tsr_model *to = tsr__model_make(m->session);
+    tsr_model *to = tsr__model_make(model->session);
     if (!to)
         return TSR_NOMEM;
     tsr__store_drop(to->store);
-    to->store = tsr__store_hold(m->store);
-    struct cloner c;
-    tsr__cloner_init(&c, to, m);
-    c.exact = true;
-    c.config = config_twin;
-    clone_head(to, m);
-    clone_configurations(to, m);
-    to->graph = tsr__clone_graph(&c, m->graph, NULL, NULL);
-    clone_functions(&c);
-    tsr_status st = tsr__cloner_end(&c);
-    for (size_t i = 0; st == TSR_OK && i < m->functions.n; i++)
+    to->store = tsr__store_hold(model->store);
+    struct cloner cloner;
+    tsr__cloner_init(&cloner, to, model);
+    cloner.exact = true;
+    cloner.config = config_twin;
+    clone_head(to, model);
+    clone_configurations(to, model);
+    to->graph = tsr__clone_graph(&cloner, model->graph, NULL, NULL);
+    clone_functions(&cloner);
+    tsr_status st = tsr__cloner_end(&cloner);
+    for (size_t i = 0; st == TSR_OK && i < model->functions.n; i++)
         if (!to->functions.at[i]->graph)
             st = TSR_NOMEM;
     if (st != TSR_OK || !to->graph) {

@@ -21,27 +21,27 @@ static struct place place_config(const tsr_model *m, struct str name)
     return at;
 }
 
-static tsr_status check_new(tsr_model *m, struct str name, int64_t count, size_t n)
+static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
 {
-    struct place at = place_config(m, name);
+    struct place at = place_config(model, name);
     if (!name.n) {
-        tsr__diag(m->session, DIAG_config_name_empty, &at, "give it a name",
+        tsr__diag(model->session, DIAG_config_name_empty, &at, "give it a name",
                   "a device configuration needs a name");
         return TSR_INVALID;
     }
-    if (tsr_model_find_config(m, name.p)) {
-        tsr__diag(m->session, DIAG_config_exists, &at, "use it, or choose another name",
+    if (tsr_model_find_config(model, name.p)) {
+        tsr__diag(model->session, DIAG_config_exists, &at, "use it, or choose another name",
                   "the model has a device configuration '" STR_FMT "' already", STR_ARG(name));
         return TSR_INVALID;
     }
     if (count < 1 || count > INT32_MAX) {
-        tsr__diag(m->session, DIAG_config_device_count, &at, "give a number of at least 1",
+        tsr__diag(model->session, DIAG_config_device_count, &at, "give a number of at least 1",
                   "device configuration '" STR_FMT "' with %lld devices", STR_ARG(name),
                   (long long)count);
         return TSR_INVALID;
     }
     if (n && (uint64_t)count != n) {
-        tsr__diag(m->session, DIAG_config_device_names, &at,
+        tsr__diag(model->session, DIAG_config_device_names, &at,
                   "give one name for each device, or none",
                   "device configuration '" STR_FMT "' has %lld devices and %zu names",
                   STR_ARG(name), (long long)count, n);
@@ -50,32 +50,32 @@ static tsr_status check_new(tsr_model *m, struct str name, int64_t count, size_t
     return TSR_OK;
 }
 
-tsr_status tsr_model_add_config(tsr_model *m, const char *name, int64_t count,
+tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
     n = devices ? n : 0;
     if (count == 0)
         count = (int64_t)n;
-    tsr_status st = check_new(m, str_of(name ? name : ""), count, n);
+    tsr_status st = check_new(model, str_of(name ? name : ""), count, n);
     if (st != TSR_OK)
         return st;
-    tsr_config *c = tsr__map_get(&m->config_ids, str_of(name));
-    if (!c || !c->standin) // one that nodes wait for is declared herewith
-        c = ARENA_NEW(&m->arena, tsr_config);
-    struct str *names = ARENA_ARRAY(&m->arena, struct str, n);
-    tsr_config **slot = m->arena.failed ? NULL : vec_push(&m->arena, &m->configs);
+    tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
+    if (!config || !config->standin) // one that nodes wait for is declared herewith
+        config = ARENA_NEW(&model->arena, tsr_config);
+    struct str *names = ARENA_ARRAY(&model->arena, struct str, n);
+    tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
     if (!slot)
         return TSR_NOMEM;
-    *c = (tsr_config){.model = m, .devices = count, .has_count = true, .registered = true};
-    c->name = tsr__keep(m, str_of(name));
-    c->names = names;
-    for (; c->n_names < n; c->n_names++)
-        names[c->n_names] = tsr__keep(m, str_of(devices[c->n_names]));
-    *slot = c;
-    touch_configs(m);
-    if (out && model_status(m) == TSR_OK)
-        *out = c;
-    return model_status(m);
+    *config = (tsr_config){.model = model, .devices = count, .has_count = true, .registered = true};
+    config->name = tsr__keep(model, str_of(name));
+    config->names = names;
+    for (; config->n_names < n; config->n_names++)
+        names[config->n_names] = tsr__keep(model, str_of(devices[config->n_names]));
+    *slot = config;
+    touch_configs(model);
+    if (out && model_status(model) == TSR_OK)
+        *out = config;
+    return model_status(model);
 }
 
 size_t tsr_model_config_count(const tsr_model *m)
@@ -107,18 +107,19 @@ static void cascade_away(tsr_model *m, const tsr_config *c, bool named)
         }
 }
 
-static tsr_status remove_config(tsr_model *m, tsr_config *c, bool cascade, bool named)
+static tsr_status remove_config(tsr_model *model, tsr_config *config, bool cascade, bool named)
 {
     size_t i = 0;
-    while (i < m->configs.n && m->configs.at[i] != c)
+    while (i < model->configs.n && model->configs.at[i] != config)
         i++;
-    memmove(&m->configs.at[i], &m->configs.at[i + 1], (m->configs.n - i - 1) * sizeof(c));
-    m->configs.n--;
-    c->registered = false;
-    touch_configs(m);
+    memmove(&model->configs.at[i], &model->configs.at[i + 1],
+            (model->configs.n - i - 1) * sizeof(config));
+    model->configs.n--;
+    config->registered = false;
+    touch_configs(model);
     if (cascade)
-        cascade_away(m, c, named);
-    return model_status(m);
+        cascade_away(model, config, named);
+    return model_status(model);
 }
 
 tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade)
@@ -133,19 +134,19 @@ tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade)
 }
 
 // "did you mean" for a configuration that is not there.
-static const char *config_hint(tsr_model *m, struct str name)
+static const char *config_hint(tsr_model *model, struct str name)
 {
-    if (!m->configs.n)
+    if (!model->configs.n)
         return "the model declares no device configuration";
-    struct str *names = ARENA_ARRAY(&m->arena, struct str, m->configs.n);
+    struct str *names = ARENA_ARRAY(&model->arena, struct str, model->configs.n);
     if (!names)
         return NULL;
-    for (size_t i = 0; i < m->configs.n; i++)
-        names[i] = m->configs.at[i]->name;
-    struct str near = tsr__nearest(name, names, m->configs.n);
+    for (size_t i = 0; i < model->configs.n; i++)
+        names[i] = model->configs.at[i]->name;
+    struct str near = tsr__nearest(name, names, model->configs.n);
     if (!near.n)
         return "see tsr_model_config for those that are declared";
-    return tsr__arena_printf(&m->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
+    return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
 tsr_status tsr_model_remove_config_named(tsr_model *m, const char *name, bool cascade)
@@ -178,21 +179,21 @@ const char *tsr_config_device_name(const tsr_config *c, size_t i)
     return i < c->n_names ? c->names[i].p : NULL;
 }
 
-tsr_status tsr_config_rename(tsr_config *c, const char *name)
+tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
-    tsr_model *m = c->model;
+    tsr_model *model = config->model;
     struct str text = str_of(name ? name : "");
-    if (str_eq(c->name, text))
+    if (str_eq(config->name, text))
         return TSR_OK;
-    tsr_status st = check_new(m, text, 1, 0);
+    tsr_status st = check_new(model, text, 1, 0);
     if (st != TSR_OK)
         return st;
-    struct str copy = tsr__arena_str(&m->arena, text);
+    struct str copy = tsr__arena_str(&model->arena, text);
     if (!copy.p)
         return TSR_NOMEM;
-    c->name = copy;
-    c->renamed = m->renamed = true;
-    touch_configs(m);
+    config->name = copy;
+    config->renamed = model->renamed = true;
+    touch_configs(model);
     return TSR_OK;
 }
 
@@ -207,18 +208,18 @@ bool tsr__config_has_count(const tsr_config *c)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c)
+tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
-    struct arena *a = &n->graph->model->arena;
-    tsr_node_config **more = tsr__room(a, n->configs, n->n_configs);
-    tsr_node_config *nc = ARENA_NEW(a, tsr_node_config);
+    struct arena *arena = &node->graph->model->arena;
+    tsr_node_config **more = tsr__room(arena, node->configs, node->n_configs);
+    tsr_node_config *nc = ARENA_NEW(arena, tsr_node_config);
     if (!more || !nc)
         return NULL;
-    nc->node = n;
-    nc->config = c;
-    more[n->n_configs++] = nc;
-    n->graph->model->annotated = true;
-    n->configs = more;
+    nc->node = node;
+    nc->config = config;
+    more[node->n_configs++] = nc;
+    node->graph->model->annotated = true;
+    node->configs = more;
     return nc;
 }
 
@@ -240,24 +241,24 @@ tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c)
     return NULL;
 }
 
-tsr_status tsr_node_remove_config(tsr_node *n, tsr_node_config *nc)
+tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
 {
     size_t i = 0;
-    while (i < n->n_configs && n->configs[i] != nc)
+    while (i < node->n_configs && node->configs[i] != nc)
         i++;
-    if (i == n->n_configs) {
-        struct place at = tsr__place_node(n);
-        tsr__diag(n->graph->model->session, DIAG_annotation_absent, &at, NULL,
+    if (i == node->n_configs) {
+        struct place at = tsr__place_node(node);
+        tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
                   "the annotation is not one of this node, or was removed");
         return TSR_INVALID;
     }
-    for (; i + 1 < n->n_configs; i++)
-        n->configs[i] = n->configs[i + 1];
-    n->n_configs--;
+    for (; i + 1 < node->n_configs; i++)
+        node->configs[i] = node->configs[i + 1];
+    node->n_configs--;
     nc->gone = true;
-    n->graph->model->devices_touched = true;
-    tsr__touch_node(n, N_CONFIGS);
-    return model_status(n->graph->model);
+    node->graph->model->devices_touched = true;
+    tsr__touch_node(node, N_CONFIGS);
+    return model_status(node->graph->model);
 }
 
 tsr_config *tsr_node_config_config(const tsr_node_config *nc)

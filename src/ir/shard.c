@@ -62,37 +62,37 @@ static void check_value(struct request *q)
     q->wrong++;
 }
 
-static void check_stage(struct request *q)
+static void check_stage(struct request *request)
 {
-    if (q->stage < -1 || q->stage > INT32_MAX) {
-        struct place at = place_request(q);
-        tsr__diag(session_of(q), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is no pipeline stage", (long long)q->stage);
-        q->wrong++;
+    if (request->stage < -1 || request->stage > INT32_MAX) {
+        struct place at = place_request(request);
+        tsr__diag(session_of(request), DIAG_stage_range, &at, "stages are counted from 0",
+                  "%lld is no pipeline stage", (long long)request->stage);
+        request->wrong++;
         return;
     }
-    const tsr_node_config *nc = tsr_node_find_config(q->node, q->config);
-    if (q->stage >= 0 && nc && nc->has_stage && nc->stage != q->stage) {
-        struct place at = place_request(q);
-        tsr__diag(session_of(q), DIAG_stage_conflict, &at,
+    const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
+    if (request->stage >= 0 && nc && nc->has_stage && nc->stage != request->stage) {
+        struct place at = place_request(request);
+        tsr__diag(session_of(request), DIAG_stage_conflict, &at,
                   "change it with tsr_node_set_stage first",
                   "the node is in stage %lld of this configuration, not %lld", (long long)nc->stage,
-                  (long long)q->stage);
-        q->wrong++;
+                  (long long)request->stage);
+        request->wrong++;
     }
 }
 
-static void check_devices(struct request *q)
+static void check_devices(struct request *request)
 {
-    for (size_t i = 0; i < q->n_devices; i++) {
-        if (q->devices[i] >= 0 && q->devices[i] < q->config->devices)
+    for (size_t i = 0; i < request->n_devices; i++) {
+        if (request->devices[i] >= 0 && request->devices[i] < request->config->devices)
             continue;
-        struct place at = place_request(q);
-        at.rank = q->devices[i];
-        tsr__diag(session_of(q), DIAG_shard_device, &at, NULL,
+        struct place at = place_request(request);
+        at.rank = request->devices[i];
+        tsr__diag(session_of(request), DIAG_shard_device, &at, NULL,
                   "device %lld is outside the configuration, which has devices 0 to %lld",
-                  (long long)q->devices[i], (long long)q->config->devices - 1);
-        q->wrong++;
+                  (long long)request->devices[i], (long long)request->config->devices - 1);
+        request->wrong++;
     }
 }
 
@@ -109,67 +109,67 @@ static struct place place_axis(const struct request *q)
 }
 
 // The size of the axis where it is known; adds findings for a bad axis or count.
-static void check_axis(struct request *q, int rank, tsr_dim *size)
+static void check_axis(struct request *request, int rank, tsr_dim *size)
 {
     *size = (tsr_dim){-1, ""};
-    if (q->count < 1) {
-        struct place at = place_axis(q);
-        tsr__diag(session_of(q), DIAG_shard_count, &at, NULL, "%lld is no number of shards",
-                  (long long)q->count);
-        q->wrong++;
+    if (request->count < 1) {
+        struct place at = place_axis(request);
+        tsr__diag(session_of(request), DIAG_shard_count, &at, NULL, "%lld is no number of shards",
+                  (long long)request->count);
+        request->wrong++;
     }
     if (rank < 0)
         return;
-    if (q->axis < -rank || q->axis >= rank) {
-        struct place at = place_axis(q);
-        tsr__diag(session_of(q), DIAG_shard_axis, &at, NULL,
-                  "axis %lld of '" STR_FMT "', which has rank %d", (long long)q->axis,
-                  STR_ARG(q->value->name), rank);
-        q->wrong++;
+    if (request->axis < -rank || request->axis >= rank) {
+        struct place at = place_axis(request);
+        tsr__diag(session_of(request), DIAG_shard_axis, &at, NULL,
+                  "axis %lld of '" STR_FMT "', which has rank %d", (long long)request->axis,
+                  STR_ARG(request->value->name), rank);
+        request->wrong++;
         return;
     }
-    *size = tsr_value_dim(q->value, (int)normal_axis(q->axis, rank));
-    if (size->value >= 0 && q->count > size->value) {
-        struct place at = place_axis(q);
-        tsr__diag(session_of(q), DIAG_shard_size, &at, "use fewer shards, or another axis",
+    *size = tsr_value_dim(request->value, (int)normal_axis(request->axis, rank));
+    if (size->value >= 0 && request->count > size->value) {
+        struct place at = place_axis(request);
+        tsr__diag(session_of(request), DIAG_shard_size, &at, "use fewer shards, or another axis",
                   "axis %lld has %lld elements and cannot be cut into %lld shards",
-                  (long long)q->axis, (long long)size->value, (long long)q->count);
-        q->wrong++;
+                  (long long)request->axis, (long long)size->value, (long long)request->count);
+        request->wrong++;
     }
 }
 
-static void check_twice(struct request *q, int rank)
+static void check_twice(struct request *request, int rank)
 {
-    const tsr_node_config *nc = tsr_node_find_config(q->node, q->config);
-    const tsr_spec *p = nc ? tsr__entry_spec(nc, q->value) : NULL;
-    for (size_t i = 0; p && i < p->dims.n; i++) {
-        if (normal_axis(p->dims.at[i].axis, rank) != normal_axis(q->axis, rank))
+    const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
+    const tsr_spec *spec = nc ? tsr__entry_spec(nc, request->value) : NULL;
+    for (size_t i = 0; spec && i < spec->dims.n; i++) {
+        if (normal_axis(spec->dims.at[i].axis, rank) != normal_axis(request->axis, rank))
             continue;
-        struct place at = place_axis(q);
-        tsr__diag(session_of(q), DIAG_shard_axis_twice, &at,
+        struct place at = place_axis(request);
+        tsr__diag(session_of(request), DIAG_shard_axis_twice, &at,
                   "remove the sharding with tsr_node_unshard to cut it differently",
-                  "'" STR_FMT "' is cut along axis %lld already", STR_ARG(q->value->name),
-                  (long long)p->dims.at[i].axis);
-        q->wrong++;
+                  "'" STR_FMT "' is cut along axis %lld already", STR_ARG(request->value->name),
+                  (long long)spec->dims.at[i].axis);
+        request->wrong++;
         return;
     }
 }
 
-static tsr_status unite_devices(tsr_spec *p, const int64_t *devices, size_t n)
+static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
-    struct arena *a = &p->entry->node->graph->model->arena;
+    struct arena *arena = &spec->entry->node->graph->model->arena;
     for (size_t i = 0; i < n; i++) {
         bool known = false;
-        for (size_t k = 0; k < p->devices.n && !known; k++)
-            known = p->devices.at[k] == devices[i];
-        int64_t *slot = known ? NULL : vec_push(a, &p->devices);
+        for (size_t k = 0; k < spec->devices.n && !known; k++)
+            known = spec->devices.at[k] == devices[i];
+        int64_t *slot = known ? NULL : vec_push(arena, &spec->devices);
         if (slot)
             *slot = devices[i];
         else if (!known)
             return TSR_NOMEM;
     }
     if (n)
-        tsr__spec_touch(p, S_DEVICES);
+        tsr__spec_touch(spec, S_DEVICES);
     return TSR_OK;
 }
 
@@ -183,59 +183,60 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-tsr_status tsr_node_shard(tsr_node *n, tsr_value *v, tsr_config *c, int64_t axis, int64_t count,
-                          const int64_t *devices, size_t n_devices, int64_t stage)
+tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
+                          int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
 {
-    struct request q = {n, v, c, axis, count, devices, devices ? n_devices : 0, stage, 0};
-    tsr_model *m = n->graph->model;
+    struct request request = {node,  value, config, axis, count, devices, devices ? n_devices : 0,
+                              stage, 0};
+    tsr_model *model = node->graph->model;
     tsr_dim size = {-1, ""};
-    check_node(&q);
-    check_value(&q);
-    bool known = known_config(&q);
-    check_stage(&q);
+    check_node(&request);
+    check_value(&request);
+    bool known = known_config(&request);
+    check_stage(&request);
     if (known)
-        check_devices(&q);
-    if (v) {
-        int rank = tsr_value_rank(v);
-        check_axis(&q, rank, &size);
-        check_twice(&q, rank);
+        check_devices(&request);
+    if (value) {
+        int rank = tsr_value_rank(value);
+        check_axis(&request, rank, &size);
+        check_twice(&request, rank);
     }
-    if (q.wrong)
+    if (request.wrong)
         return TSR_INVALID;
-    tsr_node_config *nc = tsr_node_find_config(n, c);
-    tsr_spec *p = nc ? tsr__entry_spec(nc, v) : NULL;
-    if (!p)
-        p = tsr_node_add_spec(n, c, v);
-    if (!p)
+    tsr_node_config *nc = tsr_node_find_config(node, config);
+    tsr_spec *spec = nc ? tsr__entry_spec(nc, value) : NULL;
+    if (!spec)
+        spec = tsr_node_add_spec(node, config, value);
+    if (!spec)
         return TSR_NOMEM;
-    tsr_status st = tsr_spec_add_dim(p, axis, &size, &count, 1);
+    tsr_status st = tsr_spec_add_dim(spec, axis, &size, &count, 1);
     if (st == TSR_OK)
-        st = unite_devices(p, q.devices, q.n_devices);
+        st = unite_devices(spec, request.devices, request.n_devices);
     if (st == TSR_OK && stage >= 0)
-        store_stage(p->entry, stage);
-    m->devices_touched = true;
+        store_stage(spec->entry, stage);
+    model->devices_touched = true;
     return st;
 }
 
-tsr_status tsr_node_set_stage(tsr_node *n, tsr_config *c, int64_t stage)
+tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
-    struct request q = {.node = n, .config = c, .stage = stage};
-    check_node(&q);
-    bool known = known_config(&q);
+    struct request request = {.node = node, .config = config, .stage = stage};
+    check_node(&request);
+    bool known = known_config(&request);
     if (stage < 0 || stage > INT32_MAX) {
-        struct place at = place_request(&q);
-        tsr__diag(session_of(&q), DIAG_stage_range, &at, "stages are counted from 0",
+        struct place at = place_request(&request);
+        tsr__diag(session_of(&request), DIAG_stage_range, &at, "stages are counted from 0",
                   "%lld is no pipeline stage", (long long)stage);
-        q.wrong++;
+        request.wrong++;
     }
-    if (!known || q.wrong)
+    if (!known || request.wrong)
         return TSR_INVALID;
-    tsr_node_config *nc = tsr_node_find_config(n, c);
+    tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
-        nc = tsr__node_config_make(n, c);
+        nc = tsr__node_config_make(node, config);
     if (!nc)
         return TSR_NOMEM;
     store_stage(nc, stage);
-    n->graph->model->devices_touched = true;
-    return model_status(n->graph->model);
+    node->graph->model->devices_touched = true;
+    return model_status(node->graph->model);
 }

@@ -24,18 +24,18 @@ void tsr__spec_touch(tsr_spec *p, uint32_t bits)
     tsr__touch_node(p->entry->node, N_CONFIGS);
 }
 
-tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v)
+tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 {
-    struct arena *a = &nc->node->graph->model->arena;
-    tsr_spec **more = tsr__room(a, nc->specs, nc->n_specs);
-    tsr_spec *p = ARENA_NEW(a, tsr_spec);
-    if (!more || !p)
+    struct arena *arena = &nc->node->graph->model->arena;
+    tsr_spec **more = tsr__room(arena, nc->specs, nc->n_specs);
+    tsr_spec *spec = ARENA_NEW(arena, tsr_spec);
+    if (!more || !spec)
         return NULL;
-    p->entry = nc;
-    p->value = v;
-    more[nc->n_specs++] = p;
+    spec->entry = nc;
+    spec->value = value;
+    more[nc->n_specs++] = spec;
     nc->specs = more;
-    return p;
+    return spec;
 }
 
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v)
@@ -46,10 +46,10 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v)
     return NULL;
 }
 
-void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p)
+void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
 {
     size_t i = 0;
-    while (i < nc->n_specs && nc->specs[i] != p)
+    while (i < nc->n_specs && nc->specs[i] != spec)
         i++;
     if (i == nc->n_specs)
         return;
@@ -57,25 +57,25 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p)
         nc->specs[i] = nc->specs[i + 1];
     nc->n_specs--;
     nc->changed = true;
-    p->flags |= S_GONE;
+    spec->flags |= S_GONE;
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to)
+void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
-    if (!from || from == to || !n->n_configs || tsr__node_has(n, from))
+    if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
         return;
-    for (size_t k = 0; k < n->n_configs; k++) {
-        tsr_node_config *nc = n->configs[k];
+    for (size_t k = 0; k < node->n_configs; k++) {
+        tsr_node_config *nc = node->configs[k];
         for (size_t i = nc->n_specs; i-- > 0;) {
-            tsr_spec *p = nc->specs[i];
-            if (p->value != from)
+            tsr_spec *spec = nc->specs[i];
+            if (spec->value != from)
                 continue;
             if (!to || tsr__entry_spec(nc, to)) {
-                tsr__entry_drop_spec(nc, p);
+                tsr__entry_drop_spec(nc, spec);
             } else {
-                p->value = to;
-                tsr__spec_touch(p, S_NAME);
+                spec->value = to;
+                tsr__spec_touch(spec, S_NAME);
             }
         }
     }
@@ -151,17 +151,17 @@ bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k)
 
 // ---- building -------------------------------------------------------------------------------
 
-tsr_spec *tsr_node_add_spec(tsr_node *n, tsr_config *c, tsr_value *v)
+tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value)
 {
-    tsr_node_config *nc = tsr_node_find_config(n, c);
+    tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
-        nc = tsr__node_config_make(n, c);
-    tsr_spec *p = nc ? tsr__spec_make(nc, v) : NULL;
-    if (!p)
+        nc = tsr__node_config_make(node, config);
+    tsr_spec *spec = nc ? tsr__spec_make(nc, value) : NULL;
+    if (!spec)
         return NULL;
-    n->graph->model->devices_touched = true;
-    tsr__spec_touch(p, S_NAME | S_DEVICES | S_GROUPS | S_DIMS);
-    return p;
+    node->graph->model->devices_touched = true;
+    tsr__spec_touch(spec, S_NAME | S_DEVICES | S_GROUPS | S_DIMS);
+    return spec;
 }
 
 static int64_t *copy_ints(tsr_model *m, const int64_t *from, size_t n)
@@ -200,13 +200,13 @@ tsr_status tsr_spec_add_group(tsr_spec *p, int64_t key, const int64_t *members, 
     return TSR_OK;
 }
 
-tsr_status tsr_spec_add_dim(tsr_spec *p, int64_t axis, const tsr_dim *sizes, const int64_t *shards,
-                            size_t n)
+tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
+                            const int64_t *shards, size_t n)
 {
-    tsr_model *m = model_of(p);
-    struct spec_factor *factors = ARENA_ARRAY(&m->arena, struct spec_factor, n);
-    struct spec_dim *d = factors ? vec_push(&m->arena, &p->dims) : NULL;
-    if (!d)
+    tsr_model *model = model_of(spec);
+    struct spec_factor *factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
+    struct spec_dim *dim = factors ? vec_push(&model->arena, &spec->dims) : NULL;
+    if (!dim)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
         factors[i] =
@@ -214,11 +214,11 @@ tsr_status tsr_spec_add_dim(tsr_spec *p, int64_t axis, const tsr_dim *sizes, con
         if (sizes && sizes[i].value >= 0)
             factors[i].size.value = sizes[i].value;
         else if (sizes && sizes[i].symbol)
-            factors[i].size.symbol = tsr__keep(m, str_of(sizes[i].symbol)).p;
+            factors[i].size.symbol = tsr__keep(model, str_of(sizes[i].symbol)).p;
     }
-    *d = (struct spec_dim){.axis = axis, .has_axis = true, .factors = factors, .n = n};
-    touched(p, S_DIMS);
-    return model_status(m);
+    *dim = (struct spec_dim){.axis = axis, .has_axis = true, .factors = factors, .n = n};
+    touched(spec, S_DIMS);
+    return model_status(model);
 }
 
 // An entry that was made here and says nothing any more goes away.
@@ -228,63 +228,63 @@ static void drop_empty(tsr_node_config *nc)
         (void)tsr_node_remove_config(nc->node, nc);
 }
 
-tsr_status tsr_spec_remove(tsr_spec *p)
+tsr_status tsr_spec_remove(tsr_spec *spec)
 {
-    tsr_node_config *nc = p->entry;
-    if ((p->flags & S_GONE) || nc->gone) {
+    tsr_node_config *nc = spec->entry;
+    if ((spec->flags & S_GONE) || nc->gone) {
         struct place at = tsr__place_node(nc->node);
-        tsr__diag(model_of(p)->session, DIAG_annotation_absent, &at, NULL,
+        tsr__diag(model_of(spec)->session, DIAG_annotation_absent, &at, NULL,
                   "the sharding was removed already");
         return TSR_INVALID;
     }
-    model_of(p)->devices_touched = true;
-    tsr__entry_drop_spec(nc, p);
+    model_of(spec)->devices_touched = true;
+    tsr__entry_drop_spec(nc, spec);
     drop_empty(nc);
-    return model_status(model_of(p));
+    return model_status(model_of(spec));
 }
 
-tsr_status tsr_node_unset_stage(tsr_node *n, tsr_config *c)
+tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 {
-    tsr_node_config *nc = tsr_node_find_config(n, c);
+    tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc || !nc->has_stage) {
-        struct place at = tsr__place_node(n);
-        at.configuration = c ? c->name : STR("");
-        tsr__diag(n->graph->model->session, DIAG_annotation_absent, &at, NULL,
+        struct place at = tsr__place_node(node);
+        at.configuration = config ? config->name : STR("");
+        tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
                   "the node has no pipeline stage there");
         return TSR_INVALID;
     }
     nc->has_stage = false;
     nc->changed = true;
-    n->graph->model->devices_touched = true;
-    tsr__touch_node(n, N_CONFIGS);
+    node->graph->model->devices_touched = true;
+    tsr__touch_node(node, N_CONFIGS);
     drop_empty(nc);
-    return model_status(n->graph->model);
+    return model_status(node->graph->model);
 }
 
-tsr_status tsr_node_unshard(tsr_node *n, tsr_value *v, tsr_config *c)
+tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;
-    for (size_t k = n->n_configs; k-- > 0;) {
-        tsr_node_config *nc = n->configs[k];
-        if (c && nc->config != c)
+    for (size_t k = node->n_configs; k-- > 0;) {
+        tsr_node_config *nc = node->configs[k];
+        if (config && nc->config != config)
             continue;
         for (size_t i = nc->n_specs; i-- > 0;)
-            if (nc->specs[i]->value == v) {
+            if (nc->specs[i]->value == value) {
                 tsr__entry_drop_spec(nc, nc->specs[i]);
                 dropped++;
             }
         if (dropped)
             drop_empty(nc);
     }
-    tsr_model *m = n->graph->model;
+    tsr_model *model = node->graph->model;
     if (!dropped) {
-        struct place at = tsr__place_node(n);
-        at.value = v ? v->name : STR("");
-        at.configuration = c ? c->name : STR("");
-        tsr__diag(m->session, DIAG_annotation_absent, &at, NULL,
+        struct place at = tsr__place_node(node);
+        at.value = value ? value->name : STR("");
+        at.configuration = config ? config->name : STR("");
+        tsr__diag(model->session, DIAG_annotation_absent, &at, NULL,
                   "the node has no sharding of that value there");
         return TSR_INVALID;
     }
-    m->devices_touched = true;
-    return model_status(m);
+    model->devices_touched = true;
+    return model_status(model);
 }

@@ -5,16 +5,16 @@
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-static tsr_status check_outputs(tsr_graph *g, const struct str *outputs, size_t n)
+static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const tsr_value *own = tsr__graph_own(g, outputs[i]);
+        const tsr_value *own = tsr__graph_own(graph, outputs[i]);
         if (!own || (own->flags & V_STANDIN))
             continue;
         struct place at = PLACE_NONE;
-        at.graph = tsr__graph_path(g);
+        at.graph = tsr__graph_path(graph);
         at.value = outputs[i];
-        tsr__diag(g->model->session, DIAG_name_taken, &at, "choose another name",
+        tsr__diag(graph->model->session, DIAG_name_taken, &at, "choose another name",
                   "there is a value '" STR_FMT "' already", STR_ARG(outputs[i]));
         return TSR_INVALID;
     }
@@ -32,31 +32,31 @@ static tsr_value *copy_output(tsr_graph *g, struct str name)
     return v;
 }
 
-tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs,
+tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data)
 {
-    if (check_outputs(g, outputs, n_outputs) != TSR_OK)
+    if (check_outputs(graph, outputs, n_outputs) != TSR_OK)
         return NULL;
-    struct cloner c;
-    tsr__cloner_init(&c, g->model, n->graph->model);
-    c.outer = map;
-    c.data = data;
-    tsr__attrs_decode((tsr_node *)n);
-    tsr_node *w = tsr__clone_node(&c, g, n, n_inputs, n_outputs);
-    for (size_t i = 0; w && i < n_outputs; i++) {
-        w->outputs[i] = outputs[i].n ? copy_output(g, outputs[i]) : NULL;
-        if (w->outputs[i])
-            w->outputs[i]->producer = w;
+    struct cloner cloner;
+    tsr__cloner_init(&cloner, graph->model, node->graph->model);
+    cloner.outer = map;
+    cloner.data = data;
+    tsr__attrs_decode((tsr_node *)node);
+    tsr_node *copy = tsr__clone_node(&cloner, graph, node, n_inputs, n_outputs);
+    for (size_t i = 0; copy && i < n_outputs; i++) {
+        copy->outputs[i] = outputs[i].n ? copy_output(graph, outputs[i]) : NULL;
+        if (copy->outputs[i])
+            copy->outputs[i]->producer = copy;
     }
-    if (tsr__cloner_end(&c) != TSR_OK || !w)
+    if (tsr__cloner_end(&cloner) != TSR_OK || !copy)
         return NULL;
     for (size_t i = 0; i < n_inputs; i++)
-        tsr__use_link(&w->inputs[i], inputs[i]);
-    w->flags |= N_NEW;
-    tsr__node_append(g, w);
-    tsr__touch_graph(g, G_NODES);
-    return w;
+        tsr__use_link(&copy->inputs[i], inputs[i]);
+    copy->flags |= N_NEW;
+    tsr__node_append(graph, copy);
+    tsr__touch_graph(graph, G_NODES);
+    return copy;
 }
 
 tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
@@ -83,42 +83,42 @@ static bool defined_below(const tsr_graph *g, const tsr_node *n)
     return false;
 }
 
-static void capture(struct captures *c, tsr_value *v)
+static void capture(struct captures *c, tsr_value *value)
 {
-    if (!v || defined_below(v->home, c->node))
+    if (!value || defined_below(value->home, c->node))
         return;
     tsr_value **key = ARENA_NEW(&c->scratch, tsr_value *);
     if (!key)
         return;
-    *key = v;
+    *key = value;
     void **slot = tsr__map_at(&c->seen, (struct str){(const char *)key, sizeof(*key)});
     tsr_value **entry = slot && !*slot ? vec_push(c->arena, &c->list) : NULL;
     if (entry)
-        *slot = *entry = v;
+        *slot = *entry = value;
 }
 
-static void captures_of(struct captures *c, const tsr_node *n)
+static void captures_of(struct captures *c, const tsr_node *node)
 {
-    for (tsr_graph *g = tsr__node_subgraph(n); g; g = g->sibling) {
-        for (const tsr_node *in = g->first; in; in = in->next) {
+    for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
+        for (const tsr_node *in = graph->first; in; in = in->next) {
             for (size_t i = 0; i < in->n_inputs; i++)
                 capture(c, in->inputs[i].value);
             captures_of(c, in);
         }
-        for (size_t i = 0; i < g->outputs.n; i++)
-            capture(c, g->outputs.at[i].value);
+        for (size_t i = 0; i < graph->outputs.n; i++)
+            capture(c, graph->outputs.at[i].value);
     }
 }
 
-size_t tsr__node_captures(const tsr_node *n, tsr_value ***out)
+size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
 {
-    struct captures c = {.node = n, .arena = &n->graph->model->arena};
+    struct captures c = {.node = node, .arena = &node->graph->model->arena};
     *out = NULL;
-    if (!(n->flags & N_GRAPHS))
+    if (!(node->flags & N_GRAPHS))
         return 0;
-    tsr__arena_init(&c.scratch, n->graph->model->session);
+    tsr__arena_init(&c.scratch, node->graph->model->session);
     tsr__map_init(&c.seen, &c.scratch, 0);
-    captures_of(&c, n);
+    captures_of(&c, node);
     tsr__arena_free(&c.scratch);
     *out = c.list.at;
     return c.list.n;
@@ -126,48 +126,48 @@ size_t tsr__node_captures(const tsr_node *n, tsr_value ***out)
 
 // ---- constants ------------------------------------------------------------------------------
 
-tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name)
+tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
-    tsr_model *m = g->model;
-    tsr_tensor *from = v->tensor;
+    tsr_model *model = graph->model;
+    tsr_tensor *from = value->tensor;
     struct str text = str_of(name);
-    if (!from || check_outputs(g, &text, 1) != TSR_OK)
+    if (!from || check_outputs(graph, &text, 1) != TSR_OK)
         return NULL;
     tsr__tensor_decode(from);
     bool inside = (from->external || from->sparse.n) && from->type != TSR_STRING;
     if (inside && tsr__tensor_ready(from) != TSR_OK)
         return NULL;
-    if (m != from->model)
-        tsr__model_hold(m, from->model);
-    tsr_tensor *t = ARENA_NEW(&m->arena, tsr_tensor);
-    int64_t *dims = ARENA_ARRAY(&m->arena, int64_t, (size_t)from->rank);
-    tsr_value **slot = t && dims ? vec_push(&m->arena, &g->initializers) : NULL;
+    if (model != from->model)
+        tsr__model_hold(model, from->model);
+    tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
+    int64_t *dims = ARENA_ARRAY(&model->arena, int64_t, (size_t)from->rank);
+    tsr_value **slot = tensor && dims ? vec_push(&model->arena, &graph->initializers) : NULL;
     if (!slot)
         return NULL;
-    tsr_value *w = copy_output(g, text);
-    if (!w) {
-        g->initializers.n--;
+    tsr_value *copy = copy_output(graph, text);
+    if (!copy) {
+        graph->initializers.n--;
         return NULL;
     }
-    *t = *from;
-    t->model = m;
-    t->value = w;
-    t->whole = (struct str){NULL, 0};
-    t->store = from->store ? from->store : from->model->store;
-    t->dims = dims;
+    *tensor = *from;
+    tensor->model = model;
+    tensor->value = copy;
+    tensor->whole = (struct str){NULL, 0};
+    tensor->store = from->store ? from->store : from->model->store;
+    tensor->dims = dims;
     if (from->rank)
         memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
-    t->data_ready = false;
+    tensor->data_ready = false;
     if (inside) {
-        t->raw = (struct str){from->data, from->bytes};
-        t->has_raw = t->replaced = true;
-        t->external = false;
-        t->sparse = (struct str){NULL, 0};
+        tensor->raw = (struct str){from->data, from->bytes};
+        tensor->has_raw = tensor->replaced = true;
+        tensor->external = false;
+        tensor->sparse = (struct str){NULL, 0};
     }
-    w->tensor = t;
-    *slot = w;
-    tsr__touch_graph(g, G_INITIALIZERS);
-    return w;
+    copy->tensor = tensor;
+    *slot = copy;
+    tsr__touch_graph(graph, G_INITIALIZERS);
+    return copy;
 }
 
 // ---- inlining -------------------------------------------------------------------------------
@@ -183,21 +183,21 @@ static struct str key_bytes(const struct function_key *key)
 }
 
 // Functions that were added since the last look-up get their entries; of several alike the first counts.
-static void name_functions(tsr_model *m)
+static void name_functions(tsr_model *model)
 {
-    for (; m->n_functions_named < m->functions.n; m->n_functions_named++) {
-        tsr_function *f = m->functions.at[m->n_functions_named];
-        struct function_key *key = ARENA_NEW(&m->arena, struct function_key);
+    for (; model->n_functions_named < model->functions.n; model->n_functions_named++) {
+        tsr_function *function = model->functions.at[model->n_functions_named];
+        struct function_key *key = ARENA_NEW(&model->arena, struct function_key);
         if (!key)
             return;
-        key->domain = tsr__symbol(m, f->domain);
-        key->name = tsr__symbol(m, f->name);
-        key->overload = tsr__symbol(m, f->overload);
-        void **slot = tsr__map_at(&m->function_names, key_bytes(key));
+        key->domain = tsr__symbol(model, function->domain);
+        key->name = tsr__symbol(model, function->name);
+        key->overload = tsr__symbol(model, function->overload);
+        void **slot = tsr__map_at(&model->function_names, key_bytes(key));
         if (!slot)
             return;
         if (!*slot)
-            *slot = f;
+            *slot = function;
     }
 }
 
@@ -246,28 +246,30 @@ struct call_memo *tsr__function_memo(tsr_function *f)
 
 // The body's operator sets must be those of the place where it goes, or new there; of another version
 // only where the caller knows better.
-static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool change, bool any_version)
+static tsr_status check_opsets(tsr_node *call, const tsr_function *function, bool change,
+                               bool any_version)
 {
-    tsr_model *m = call->graph->model;
+    tsr_model *model = call->graph->model;
     const opset_list *here = opsets_at(call->graph);
-    for (size_t i = 0; i < f->opsets.n; i++) {
-        const struct opset *o = &f->opsets.at[i];
+    for (size_t i = 0; i < function->opsets.n; i++) {
+        const struct opset *opset = &function->opsets.at[i];
         const struct opset *known = NULL;
         for (size_t k = 0; k < here->n; k++)
-            if (str_eq(here->at[k].domain, o->domain))
+            if (str_eq(here->at[k].domain, opset->domain))
                 known = &here->at[k];
-        bool imported = known || here == &m->opsets;
-        if (imported && (!known || any_version || known->version == o->version)) {
-            tsr_status st =
-                !known && change ? tsr_model_set_opset(m, o->domain.p, o->version) : TSR_OK;
+        bool imported = known || here == &model->opsets;
+        if (imported && (!known || any_version || known->version == opset->version)) {
+            tsr_status st = !known && change
+                                ? tsr_model_set_opset(model, opset->domain.p, opset->version)
+                                : TSR_OK;
             if (st != TSR_OK)
                 return st;
             continue;
         }
         struct place at = tsr__place_node(call);
-        tsr__diag(m->session, DIAG_inline_opset, &at, "convert the function or the model first",
+        tsr__diag(model->session, DIAG_inline_opset, &at, "convert the function or the model first",
                   "function '" STR_FMT "' needs version %lld of '" STR_FMT "', here it is %lld",
-                  STR_ARG(f->name), (long long)o->version, STR_ARG(o->domain),
+                  STR_ARG(function->name), (long long)opset->version, STR_ARG(opset->domain),
                   (long long)(known ? known->version : 0));
         return TSR_UNSUPPORTED;
     }
@@ -277,32 +279,34 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *f, bool chang
 // Places are told only where something is wrong: the index in one is counted anew after every change of the graph.
 static tsr_status check_call(tsr_node *call, bool any_version, const tsr_function **out)
 {
-    tsr_session *s = call->graph->model->session;
-    const tsr_function *f = call->flags & N_GONE ? NULL : function_of(call);
-    if (!f) {
+    tsr_session *session = call->graph->model->session;
+    const tsr_function *function = call->flags & N_GONE ? NULL : function_of(call);
+    if (!function) {
         struct place at = tsr__place_node(call);
-        tsr__diag(s, DIAG_inline_unknown, &at, NULL,
+        tsr__diag(session, DIAG_inline_unknown, &at, NULL,
                   "'" STR_FMT "' is not the name of a function of this model",
                   STR_ARG(call->op->text));
         return TSR_INVALID;
     }
-    if (call->n_inputs > f->graph->inputs.n || call->n_outputs > f->graph->outputs.n) {
+    if (call->n_inputs > function->graph->inputs.n ||
+        call->n_outputs > function->graph->outputs.n) {
         struct place at = tsr__place_node(call);
-        tsr__diag(s, DIAG_inline_arity, &at, NULL,
+        tsr__diag(session, DIAG_inline_arity, &at, NULL,
                   "function '" STR_FMT "' has %zu inputs and %zu outputs, the call %u and %u",
-                  STR_ARG(f->name), f->graph->inputs.n, f->graph->outputs.n, call->n_inputs,
-                  call->n_outputs);
+                  STR_ARG(function->name), function->graph->inputs.n, function->graph->outputs.n,
+                  call->n_inputs, call->n_outputs);
         return TSR_INVALID;
     }
-    for (const tsr_graph *g = call->graph; g; g = g->owner ? g->owner->graph : NULL)
-        if (g->function == f) {
+    for (const tsr_graph *graph = call->graph; graph;
+         graph = graph->owner ? graph->owner->graph : NULL)
+        if (graph->function == function) {
             struct place at = tsr__place_node(call);
-            tsr__diag(s, DIAG_inline_unknown, &at, NULL,
-                      "function '" STR_FMT "' cannot be put into itself", STR_ARG(f->name));
+            tsr__diag(session, DIAG_inline_unknown, &at, NULL,
+                      "function '" STR_FMT "' cannot be put into itself", STR_ARG(function->name));
             return TSR_INVALID;
         }
-    *out = f;
-    return check_opsets(call, f, false, any_version);
+    *out = function;
+    return check_opsets(call, function, false, any_version);
 }
 
 static tsr_config *same_config(void *data, tsr_config *c)
@@ -327,62 +331,62 @@ static struct str inner_name(tsr_node *call, struct str name)
 }
 
 // Values of the body: inputs are the call's, results that the call uses are its outputs, the rest is new.
-static void bind_values(struct cloner *c, tsr_node *call, const tsr_function *f)
+static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_function *function)
 {
-    const tsr_graph *body = f->graph;
+    const tsr_graph *body = function->graph;
     for (size_t i = 0; i < body->inputs.n && i < call->n_inputs; i++)
         if (call->inputs[i].value)
-            tsr__twin_set(c, body->inputs.at[i].value, call->inputs[i].value);
+            tsr__twin_set(cloner, body->inputs.at[i].value, call->inputs[i].value);
     for (size_t i = 0; i < call->n_outputs; i++) {
         tsr_value *r = body->outputs.at[i].value;
-        bool bound = tsr__twin(c, r) != NULL;
+        bool bound = tsr__twin(cloner, r) != NULL;
         if (call->outputs[i] && !bound && r->producer)
-            tsr__twin_set(c, r, call->outputs[i]);
+            tsr__twin_set(cloner, r, call->outputs[i]);
     }
-    for (const tsr_value *v = body->values; v; v = v->next) {
-        if ((v->flags & (V_INPUT | V_GONE)) || tsr__twin(c, (tsr_value *)v))
+    for (const tsr_value *value = body->values; value; value = value->next) {
+        if ((value->flags & (V_INPUT | V_GONE)) || tsr__twin(cloner, (tsr_value *)value))
             continue;
-        struct str name = tsr__graph_fresh_name(call->graph, inner_name(call, v->name));
-        tsr_value *w = name.n ? tsr__value_define(call->graph, name) : NULL;
-        if (!w)
+        struct str name = tsr__graph_fresh_name(call->graph, inner_name(call, value->name));
+        tsr_value *copy = name.n ? tsr__value_define(call->graph, name) : NULL;
+        if (!copy)
             return;
-        w->flags |= V_NEW | V_TEXT | (v->flags & V_STANDIN);
-        tsr__twin_set(c, v, w);
-        if (tsr__value_copy_type(w, v) != TSR_OK)
+        copy->flags |= V_NEW | V_TEXT | (value->flags & V_STANDIN);
+        tsr__twin_set(cloner, value, copy);
+        if (tsr__value_copy_type(copy, value) != TSR_OK)
             return;
     }
 }
 
-static tsr_node *inline_node(struct cloner *c, tsr_node *call, const tsr_node *n)
+static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_node *node)
 {
-    tsr_node *w = tsr__clone_node(c, call->graph, n, n->n_inputs, n->n_outputs);
-    if (!w)
+    tsr_node *copy = tsr__clone_node(cloner, call->graph, node, node->n_inputs, node->n_outputs);
+    if (!copy)
         return NULL;
-    if (n->name.n) {
-        w->name = inner_name(call, n->name);
-        w->flags |= N_TEXT;
+    if (node->name.n) {
+        copy->name = inner_name(call, node->name);
+        copy->flags |= N_TEXT;
     }
-    w->flags |= N_NEW;
-    for (size_t i = 0; i < n->n_inputs; i++)
-        tsr__use_link(&w->inputs[i], tsr__twin(c, n->inputs[i].value));
-    for (size_t i = 0; i < n->n_outputs; i++) {
-        w->outputs[i] = tsr__twin(c, n->outputs[i]);
-        if (w->outputs[i])
-            w->outputs[i]->producer = w;
+    copy->flags |= N_NEW;
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_link(&copy->inputs[i], tsr__twin(cloner, node->inputs[i].value));
+    for (size_t i = 0; i < node->n_outputs; i++) {
+        copy->outputs[i] = tsr__twin(cloner, node->outputs[i]);
+        if (copy->outputs[i])
+            copy->outputs[i]->producer = copy;
     }
-    tsr__node_append(call->graph, w);
-    (void)tsr_node_move_before(w, call);
-    tsr__clone_configs(c, w, n);
-    return w;
+    tsr__node_append(call->graph, copy);
+    (void)tsr_node_move_before(copy, call);
+    tsr__clone_configs(cloner, copy, node);
+    return copy;
 }
 
 // The call's placement for a node of the body that says nothing itself.
-static void place_like_call(tsr_node *w, const tsr_node *call)
+static void place_like_call(tsr_node *copy, const tsr_node *call)
 {
     for (size_t i = 0; i < call->n_configs; i++) {
         const tsr_node_config *from = call->configs[i];
-        tsr_node_config *nc = tsr_node_find_config(w, from->config);
-        if (!nc && !(nc = tsr__node_config_make(w, from->config)))
+        tsr_node_config *nc = tsr_node_find_config(copy, from->config);
+        if (!nc && !(nc = tsr__node_config_make(copy, from->config)))
             return;
         nc->changed = true;
         if (from->has_stage && !nc->has_stage) {
@@ -390,89 +394,92 @@ static void place_like_call(tsr_node *w, const tsr_node *call)
             nc->stage = from->stage;
         }
         for (size_t k = 0; k < from->n_specs; k++) {
-            tsr_spec *p = from->specs[k];
-            if (!p->value || !tsr__node_has(w, p->value) || tsr__entry_spec(nc, p->value))
+            tsr_spec *spec = from->specs[k];
+            if (!spec->value || !tsr__node_has(copy, spec->value) ||
+                tsr__entry_spec(nc, spec->value))
                 continue;
-            tsr_spec *q = tsr__spec_make(nc, p->value);
-            if (!q)
+            tsr_spec *twin = tsr__spec_make(nc, spec->value);
+            if (!twin)
                 return;
-            *q = (tsr_spec){.entry = nc, .value = p->value, .whole = p->whole, .flags = p->flags};
-            q->devices.at = p->devices.at; // never changed in place
-            q->devices.n = q->devices.cap = p->devices.n;
-            q->groups.at = p->groups.at;
-            q->groups.n = q->groups.cap = p->groups.n;
-            q->dims.at = p->dims.at;
-            q->dims.n = q->dims.cap = p->dims.n;
+            *twin = (tsr_spec){
+                .entry = nc, .value = spec->value, .whole = spec->whole, .flags = spec->flags};
+            twin->devices.at = spec->devices.at; // never changed in place
+            twin->devices.n = twin->devices.cap = spec->devices.n;
+            twin->groups.at = spec->groups.at;
+            twin->groups.n = twin->groups.cap = spec->groups.n;
+            twin->dims.at = spec->dims.at;
+            twin->dims.n = twin->dims.cap = spec->dims.n;
         }
     }
 }
 
 // A value of a subgraph must not have the name of one that can be seen around it.
-static void unshadow(const tsr_node *n)
+static void unshadow(const tsr_node *node)
 {
-    for (tsr_graph *g = tsr__node_subgraph(n); g; g = g->sibling) {
-        for (tsr_value *v = g->values; v; v = v->next) {
-            if (!v->name.n || (v->flags & (V_STANDIN | V_GONE)) ||
-                !tsr__graph_lookup(n->graph, v->name))
+    for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
+        for (tsr_value *value = graph->values; value; value = value->next) {
+            if (!value->name.n || (value->flags & (V_STANDIN | V_GONE)) ||
+                !tsr__graph_lookup(node->graph, value->name))
                 continue;
-            struct str name = tsr__graph_fresh_name(g, v->name);
-            if (!name.n || tsr_value_rename(v, name.p) != TSR_OK)
+            struct str name = tsr__graph_fresh_name(graph, value->name);
+            if (!name.n || tsr_value_rename(value, name.p) != TSR_OK)
                 return;
         }
-        for (const tsr_node *in = g->first; in; in = in->next)
+        for (const tsr_node *in = graph->first; in; in = in->next)
             unshadow(in);
     }
 }
 
 // A result that is an input of the function, or given twice, is handed on by a node of its own.
-static tsr_status hand_on(struct cloner *c, tsr_node *call, size_t i)
+static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
 {
-    tsr_value *out = call->outputs[i], *body = c->fn->graph->outputs.at[i].value;
-    tsr_value *from = tsr__twin(c, body);
+    tsr_value *out = call->outputs[i], *body = cloner->fn->graph->outputs.at[i].value;
+    tsr_value *from = tsr__twin(cloner, body);
     if (!out || out == from || !from)
         return TSR_OK;
-    tsr_node *w = tsr__node_make(call->graph, STR(""), STR("Identity"), STR(""), 1, 1);
-    if (!w)
+    tsr_node *copy = tsr__node_make(call->graph, STR(""), STR("Identity"), STR(""), 1, 1);
+    if (!copy)
         return TSR_NOMEM;
-    w->flags |= N_NEW | N_ATTRS;
-    tsr__use_link(&w->inputs[0], from);
-    w->outputs[0] = out;
-    out->producer = w;
-    tsr__node_append(call->graph, w);
-    place_like_call(w, call);
-    return tsr_node_move_before(w, call);
+    copy->flags |= N_NEW | N_ATTRS;
+    tsr__use_link(&copy->inputs[0], from);
+    copy->outputs[0] = out;
+    out->producer = copy;
+    tsr__node_append(call->graph, copy);
+    place_like_call(copy, call);
+    return tsr_node_move_before(copy, call);
 }
 
 static tsr_status inline_call(tsr_node *call, bool any_version)
 {
-    const tsr_function *f = NULL;
-    tsr_status st = check_call(call, any_version, &f);
+    const tsr_function *function = NULL;
+    tsr_status st = check_call(call, any_version, &function);
     if (st == TSR_OK)
-        st = check_opsets(call, f, true, any_version);
+        st = check_opsets(call, function, true, any_version);
     if (st != TSR_OK)
         return st;
-    tsr_graph *g = call->graph;
-    struct cloner c;
-    tsr__cloner_init(&c, g->model, g->model);
-    c.call = call;
-    c.fn = f;
-    c.config = same_config;
-    c.outer = no_outer;
-    bind_values(&c, call, f);
-    for (const tsr_node *n = f->graph->first; n && !g->model->arena.failed; n = n->next) {
-        tsr_node *w = inline_node(&c, call, n);
-        if (!w)
+    tsr_graph *graph = call->graph;
+    struct cloner cloner;
+    tsr__cloner_init(&cloner, graph->model, graph->model);
+    cloner.call = call;
+    cloner.fn = function;
+    cloner.config = same_config;
+    cloner.outer = no_outer;
+    bind_values(&cloner, call, function);
+    for (const tsr_node *node = function->graph->first; node && !graph->model->arena.failed;
+         node = node->next) {
+        tsr_node *copy = inline_node(&cloner, call, node);
+        if (!copy)
             break;
-        place_like_call(w, call);
-        unshadow(w);
+        place_like_call(copy, call);
+        unshadow(copy);
     }
     for (size_t i = 0; i < call->n_outputs && st == TSR_OK; i++)
-        st = hand_on(&c, call, i);
-    if (tsr__cloner_end(&c) != TSR_OK)
+        st = hand_on(&cloner, call, i);
+    if (tsr__cloner_end(&cloner) != TSR_OK)
         return TSR_NOMEM;
     for (size_t i = 0; i < call->n_outputs; i++)
         call->outputs[i] = NULL; // they are the body's now
-    g->model->changed = true;
+    graph->model->changed = true;
     return st == TSR_OK ? tsr_node_remove(call) : st;
 }
 
