@@ -1220,6 +1220,31 @@ TSR_API tsr_status tsr_folder_partition(tsr_folder *f, const char *out,
                                         const tsr_folder_options *options,
                                         tsr_partition_summary *summary);
 
+typedef struct tsr_generate_options {
+    size_t size;
+    int64_t devices;    /* 0 or 1: whole */
+    int64_t max_tokens; /* 0: 64 */
+    double temperature; /* 0: the most likely token, always */
+    int64_t top_k;      /* of so many; 0: of all */
+    double top_p;       /* of those that together have this probability; 0: of all */
+    uint64_t seed;      /* the same seed, the same tokens */
+    const char *work;   /* folder for temporary files; NULL: /tmp */
+    tsr_run_options run;
+} tsr_generate_options;
+typedef struct tsr_generate_result {
+    size_t size;
+    int64_t tokens; /* that were made */
+    double first_s; /* until the first of them */
+    double seconds; /* until the last */
+} tsr_generate_result;
+/* Takes a token as it is made; false: enough. */
+typedef bool (*tsr_token_fn)(void *data, int64_t token);
+/* Continues a prompt of n tokens, the model planned and cut for so many devices, its caches staying there between steps. Ends with
+ * the configuration's end token, which is given out too. take and result may be NULL. */
+TSR_API tsr_status tsr_generate(tsr_folder *f, const int64_t *ids, size_t n,
+                                const tsr_generate_options *options, tsr_token_fn take, void *data,
+                                tsr_generate_result *result);
+
 #ifdef __cplusplus
 }
 #endif

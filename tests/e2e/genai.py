@@ -120,6 +120,30 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         with open(d + "/cut/rank1/genai_config.json") as f:
             own = json.load(f)["model"]["decoder"]
         case("with the numbers of its heads", (own["num_attention_heads"], own["num_key_value_heads"]) == (HEADS // 2, KV_HEADS // 2), own)
+    words = ["generate", whole, "--ids", "1,7,11", "--max-tokens", 12]
+    rc, alone, err = tessera(*words)
+    case("generate gives tokens", rc == 0 and 1 < len(alone.split()) <= 12, err)
+    for more in (["--devices", 2], ["--devices", 2, "--transport", "shm"]):
+        rc, cut, err = tessera(*words, *more)
+        case("the same tokens, " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
+    drawn = [tessera(*words, "--devices", 2, "--temperature", 5, "--top-k", 30, "--top-p", 0.95, "--seed", k)[1] for k in (1, 1, 2, 3, 4)]
+    case("drawn tokens follow the seed", drawn[0] == drawn[1] and len(set(drawn)) > 1, drawn)
+    rc, out, err = tessera("generate", whole, "--prompt", "Hello")
+    case("text says what to install", rc == 2 and "tokenizers" in err, err)
+    rc, out, err = tessera("generate", whole, "--ids", "1,x")
+    case("wrong tokens are told", rc == 2 and "--ids" in err, err)
+    package = os.path.join(os.path.dirname(TESSERA), "python")
+    if os.path.exists(package + "/tessera/generation.py"):
+        os.environ["TESSERA_LIBRARY"] = os.path.join(os.path.dirname(TESSERA), "libtessera.so")
+        sys.path.insert(0, package)
+        import importlib
+        module = importlib.import_module("tessera")
+        got = list(module.generate(whole, [1, 7, 11], devices=2, max_tokens=12))
+        case("Python's tokens are the same", got == list(map(int, alone.split())), got)
+        some = module.generate(whole, [1, 7, 11], devices=2, max_tokens=100)
+        first = [next(some), next(some)]
+        some.close()
+        case("a caller may stop early", first == got[:2], first)
     rc, out, err = tessera("partition", whole, "--devices", 3, "--layout", "genai", "-o", d + "/three")
     case("refuses more devices than heads of keys", rc == 5 and "folder-layout" in err and not os.path.exists(d + "/three"), "exit %d %s" % (rc, err))
     rc, out, err = tessera("partition", whole + "/model.onnx", "--devices", 2, "--layout", "genai", "-o", d + "/no")

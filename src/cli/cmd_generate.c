@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_generate.c - tokens of a language model in a generation folder, as they come.
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_IDS (1 << 20)
+
+// "1,72,101" -> tokens; NULL after a message.
+static int64_t *read_ids(struct cli *c, const char *text, size_t *n)
+{
+    int64_t *ids = calloc(strlen(text) / 2 + 1, sizeof *ids);
+    *n = 0;
+    for (const char *at = text; ids; at++) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (errno || end == at || id < 0 || (*end && *end != ',') || *n >= MAX_IDS) {
+            cli_usage(c, "--ids wants numbers with commas between them, such as 1,72,101, not '%s'",
+                      text);
+            free(ids);
+            return NULL;
+        }
+        ids[(*n)++] = id;
+        if (!*end)
+            return ids;
+        at = end;
+    }
+    return ids;
+}
+
+struct listener {
+    struct cli *cli;
+    tsr_json *json;
+    bool first;
+};
+
+static bool take(void *data, int64_t token)
+{
+    struct listener *l = data;
+    if (l->json)
+        tsr_json_int(l->json, NULL, token);
+    else
+        printf("%s%lld", l->first ? "" : " ", (long long)token);
+    l->first = false;
+    return fflush(stdout) == 0;
+}
+
+static int read_options(struct cli *c, tsr_generate_options *o)
+{
+    uint64_t number;
+    struct {
+        const char *name;
+        int64_t *to;
+    } counts[] = {
+        {"--devices", &o->devices}, {"--max-tokens", &o->max_tokens}, {"--top-k", &o->top_k}};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const char *text = cli_value(c, counts[i].name);
+        if (text && (!cli_count_of(text, &number) || number > INT32_MAX))
+            return cli_usage(c, "%s wants a number, not '%s'", counts[i].name, text);
+        if (text)
+            *counts[i].to = (int64_t)number;
+    }
+    const char *temperature = cli_value(c, "--temperature"), *top_p = cli_value(c, "--top-p"),
+               *seed = cli_value(c, "--seed");
+    if (temperature && !cli_number(temperature, &o->temperature))
+        return cli_usage(c, "--temperature wants a positive number, not '%s'", temperature);
+    if (top_p && (!cli_number(top_p, &o->top_p) || o->top_p > 1))
+        return cli_usage(c, "--top-p wants a number up to 1, not '%s'", top_p);
+    if (seed && !cli_count_of(seed, &o->seed))
+        return cli_usage(c, "--seed wants a number, not '%s'", seed);
+    return cli_read_run_options(c, &o->run);
+}
+
+static void report(struct cli *c, const struct listener *l, const tsr_generate_result *r)
+{
+    double rate = r->tokens > 1 ? (double)(r->tokens - 1) / (r->seconds - r->first_s) : 0;
+    if (l->json) {
+        tsr_json_end(l->json);
+        tsr_json_number(l->json, "first_s", r->first_s);
+        tsr_json_number(l->json, "tokens_per_s", rate);
+        return;
+    }
+    printf("\n");
+    cli_say(c, "%lld tokens; the first after %.3f s, then %.1f a second\n", (long long)r->tokens,
+            r->first_s, rate);
+}
+
+static int run(struct cli *c)
+{
+    tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
+    tsr_generate_result result = {.size = sizeof result};
+    struct listener listener = {.cli = c, .first = true};
+    tsr_folder *f = NULL;
+    size_t n;
+    if (!c->folder)
+        return cli_usage(c,
+                         "'%s' is no generation folder: it has neither genai_config.json nor "
+                         "config.json and model.onnx",
+                         c->arguments[0]);
+    if (cli_value(c, "--prompt"))
+        return cli_usage(
+            c, "text needs a tokenizer: pip install tokenizers, and Python's tessera.generate; "
+               "or give the tokens, --ids 1,72,101");
+    if (!cli_value(c, "--ids"))
+        return cli_usage(c, "what from? give --ids 1,72,101");
+    int code = read_options(c, &options);
+    if (code)
+        return code;
+    int64_t *ids = read_ids(c, cli_value(c, "--ids"), &n);
+    if (!ids)
+        return EXIT_USAGE;
+    if (c->json && (listener.json = cli_json(c)))
+        tsr_json_begin(listener.json, "tokens", '[');
+    tsr_status status = cli_engine(c, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_folder_open(c->session, c->folder, &f);
+    if (status == TSR_OK)
+        status = tsr_generate(f, ids, n, &options, take, &listener, &result);
+    code = cli_finish(c, status);
+    if (status == TSR_OK)
+        report(c, &listener, &result);
+    if (status == TSR_OK && c->json)
+        code = cli_print_json(c, listener.json, EXIT_DONE);
+    else
+        tsr_json_free(listener.json);
+    tsr_folder_free(f);
+    free(ids);
+    return code;
+}
+
+static const struct option options_table[] = {
+    {"--ids", "1,72,101", "the tokens of the prompt"},
+    {"--prompt", "TEXT", "the prompt as text (Python's tessera.generate has the tokenizer)"},
+    {"--devices", "N", "plan and cut the model for so many devices (default: whole)"},
+    {"--max-tokens", "N", "at most so many new tokens (default 64)"},
+    {"--temperature", "T", "draw tokens at this temperature (default: the most likely one)"},
+    {"--top-k", "K", "draw among the K most likely ones"},
+    {"--top-p", "P", "draw among those that together have this probability"},
+    {"--seed", "S", "of what is drawn"},
+    RUN_OPTIONS,
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_generate = {
+    .name = "generate",
+    .arguments = "FOLDER --ids 1,2,3",
+    .summary = "tokens of a language model on several devices, as they come",
+    .detail = "FOLDER has genai_config.json (onnxruntime-genai's builder) or config.json and "
+              "model.onnx (Optimum).\n"
+              "Caches stay on their devices between tokens.",
+    .example = "tessera generate FOLDER --devices 2 --ids 1,72,101",
+    .options = options_table,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};
