@@ -389,6 +389,8 @@ size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap
     return n;
 }
 
+// Protobuf: a message field that is written twice is the two bodies one behind the other. One occurrence,
+// the usual case, is returned as a view; several are joined in the arena.
 struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);

@@ -181,6 +181,8 @@ static void insert_length(struct rope *rope, const struct rope_mark *mark, uint6
     rope->bytes += head[1].n - 1;
 }
 
+// tsr__rope_begin left one byte for the length: enough up to 127. A longer length moves the body by the
+// missing bytes if the open chunk holds it and has room (300 needs one more), else it becomes a piece of its own.
 void tsr__rope_end(struct rope *rope, size_t mark)
 {
     if (rope->arena->failed || mark >= rope->open.n)
