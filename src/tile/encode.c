@@ -18,6 +18,9 @@ static void put(struct sink *s, int64_t v)
     s->n++;
 }
 
+// rank, then per dimension its factors (size, cuts), then the loops, then the owners of each shard. A
+// vector cut in two on devices 0 and 1, s being its factor's size: 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1.
+// Without `out` it only counts.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};

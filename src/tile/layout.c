@@ -38,6 +38,8 @@ static bool dims_copy(struct arena *arena, struct tile_layout *layout, const str
     return true;
 }
 
+// One loop for each factor that is really cut, the last one fastest: dims cut {2} and {3} give 6 shards,
+// shard 4 = 1 * 3 + 1 has the second half of the first and the second third of the other.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims)
 {
     int n_loops = 0;

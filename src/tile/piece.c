@@ -62,6 +62,8 @@ struct digits {
     int64_t count;
 };
 
+// 12 elements as factors 3 (not cut) and 4 (cut in 2), coordinate 1: the digit of unit 1 takes [2,4), the
+// digit of unit 4 takes [0,3). run is the lower one, count 3: the intervals [2,4), [6,8) and [10,12).
 static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                       struct digits *digits)
 {
@@ -115,6 +117,8 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
     return digits.count;
 }
 
+// The part of a tensor that one shard has, as intervals per dimension: [8,6] cut {2,1}: shard 1 has rows
+// [4,8) and columns [0,6). Intervals are counted first, then filled in.
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {
