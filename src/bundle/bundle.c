@@ -71,6 +71,8 @@ void tsr__bundle_close(struct bundle *b)
 
 // ---- checking files ----------------------------------------------------------------------------
 
+// Reads by pread, so that the file's own position stays, and exactly `bytes`: a file that grows meanwhile
+// does not keep us reading.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {
@@ -101,6 +103,8 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
+// The size is compared always, which finds a copy that was cut short; the digest of a large file only
+// if check_files asks for it, since that reads all of it.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {

@@ -104,6 +104,8 @@ static bool hex_ok(const char *text, size_t n)
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
+// "files" has the digests, "sizes" the bytes, both by name. Equal counts and a size for every name mean
+// that they list the same files. Sorted, so that a file is found by halving.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -324,6 +326,8 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
     group->ranks = ranks;
 }
 
+// Ids are the places in the list, so entry i must have id i. More groups than ranks cannot be disjoint,
+// and are refused before memory is taken for them.
 static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n;
@@ -363,6 +367,8 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
+// The version comes first: of a newer manifest nothing else can be trusted. The readers after it do
+// nothing once one has failed, so that only the first fault is reported.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     struct place at = PLACE_NONE;

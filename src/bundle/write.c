@@ -31,6 +31,8 @@ static void write_layout(tsr_json *json, const struct tile_layout *layout)
     tsr_json_end(json);
 }
 
+// "shape" is null if the rank is not known; in it a number is a fixed size, a text a symbol, and null a
+// size of which nothing is known: [null, "seq", 64].
 static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
                         size_t n)
 {
@@ -114,6 +116,7 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+// "files" and "sizes" are two objects by name, not one of pairs: read.c checks that they agree.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "replicated", '[');
@@ -143,6 +146,8 @@ static void write_rest(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+// Keys are written in one fixed order: the same partition gives the same bytes. The text belongs to
+// *owner, which the caller frees, after a failure too.
 const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
                                tsr_json **owner)
 {
