@@ -71,6 +71,8 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         return (double)v;                                                                          \
     } while (0)
 
+// Element i as a double; of complex numbers i counts real and imaginary parts. 64-bit integers above 2^53
+// are rounded.
 static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;

@@ -39,6 +39,8 @@ static int64_t lowest(tsr_model *m, int64_t opset, bool types)
     return least;
 }
 
+// *path is the model's own file unless all hold: the engine is older than 1.23, the model's operator set
+// is above 21, it has no functions, and a lower set exists in which its operators mean the same.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;

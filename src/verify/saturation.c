@@ -40,6 +40,8 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     return st;
 }
 
+// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing was lost; any other number means
+// that the engine's sums of pairs ran over.
 static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};

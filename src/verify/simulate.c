@@ -127,6 +127,8 @@ static int by_time(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
+// The period is the distance of the last two requests' ends: by then a pipeline is full. A device is idle
+// while it neither computes, communicates nor waits for a partner.
 static tsr_status sum_up(struct run *run)
 {
     tsr_simulation *simulation = run->out;
@@ -259,6 +261,8 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
     return end(&run, st, out);
 }
 
+// Every part is loaded before the first is looked at, since a collective is known only when all its
+// members are. The models are freed in every case.
 tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation *out)
 {

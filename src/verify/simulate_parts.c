@@ -161,6 +161,9 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
     return true;
 }
 
+// Which size a collective is priced by: what comes out of a gather, what goes into a reduction, and for
+// an all-to-all the largest input times the members. A halo exchange is one message of what the output has
+// more than the input, and a copy of the output in memory; whatever is left is priced by what moves.
 static int64_t price_comm(struct sim *sim, const struct sim_comm *comm)
 {
     static const struct {
@@ -399,6 +402,7 @@ static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
 
 // ---- all of it ---------------------------------------------------------------------------------
 
+// The sizes that the caller gave, and PLAN_USUAL_SIZE for every symbol of an input that got none.
 bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size *sizes, size_t n,
                     tsr_size **out, size_t *n_out)
 {

@@ -72,6 +72,8 @@ static void put_all(struct text *text, const tsr_simulation *simulation, struct 
     }
 }
 
+// The text is complete in memory before the file is opened; a file that cannot be finished is taken away
+// again.
 tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
                                 const char *path)
 {

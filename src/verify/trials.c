@@ -126,6 +126,9 @@ static void sum_up(tsr_verify_result *r, const tsr_trial *t)
         r->recorded = r->recorded == 0 ? 0 : t->recorded;
 }
 
+// Trial i uses seed + i, so that one trial can be repeated alone. A trial that fails does not stop the
+// others: its status is returned at the end, the first of them. Of a failed trial the errors
+// stay; all other findings of trials are dropped.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
 {
     struct trials trials = {.work = work};

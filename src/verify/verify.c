@@ -67,6 +67,8 @@ static void mention_random(struct work *w, const char *name)
         "this output follows from random numbers without a seed: its shape alone is compared");
 }
 
+// One difference for each output of the whole model, found by name in what the cut one gave. An infinite
+// tolerance marks an output that depends on random numbers: it is mentioned.
 static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
 {
     struct arena *arena = work->results;
@@ -139,6 +141,8 @@ static tsr_status run_whole(struct work *w)
     return st == TSR_OK ? tsr_run_model(w->session, path, &whole, w->inputs, w->whole) : st;
 }
 
+// Cut, run both, compare. If outputs differ, two more questions: does this CPU lose digits of 8-bit
+// products, and which value is the first to differ.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out)
 {
