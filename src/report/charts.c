@@ -85,6 +85,8 @@ static void write_links(struct page *page)
     tsr__text_add(page->out, STR("</p>\n"));
 }
 
+// Devices on a circle with lines between them; above ROUND_DEVICES or ROUND_LINKS a drawing would be a
+// blot, and the table of links alone is written.
 void tsr__chart_topology(struct page *page)
 {
     size_t n = (size_t)tsr_topology_devices(page->topology);
@@ -132,6 +134,8 @@ static int64_t scale_of(const struct page *p)
     return most;
 }
 
+// One bar for each device. memory includes the weights and peak includes memory, so each part of the bar
+// is the difference to the one before.
 void tsr__chart_memory(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -278,6 +282,8 @@ static void write_names(struct page *p, size_t n)
     tsr__text_add(p->out, STR("</div>"));
 }
 
+// One lane for each of the first LANES devices. Spans are sorted by device, so each lane is a run of
+// them, [from, k). The drawing is 1000 units wide whatever the time is: zooming only stretches it.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
     size_t n = lanes->devices > LANES ? LANES : lanes->devices, k = 0;

@@ -108,6 +108,7 @@ static tsr_status write_page(struct page *page, const char *path)
     return st;
 }
 
+// Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
     tsr_report_options given = {.size = sizeof given};

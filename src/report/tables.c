@@ -74,6 +74,7 @@ static struct sum *sums_of(struct page *page, size_t *n)
     return list.at;
 }
 
+// At most MAX_ROWS operators; shares are of the time of all of them, shown or not.
 void tsr__table_operators(struct page *page)
 {
     struct text *text = page->out;
@@ -123,6 +124,8 @@ static void comm_row(struct page *page, const tsr_span *const *at, size_t n)
     tsr__text_add(text, n > 32 ? STR(" ...</tr>\n") : STR("</tr>\n"));
 }
 
+// Of the first request only. Sorted by id, the spans [i, k) are the
+// members of one collective and make one row.
 void tsr__table_communication(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -220,6 +223,7 @@ void tsr__table_shardings(struct page *page)
 
 // ---- findings ----------------------------------------------------------------------------------
 
+// Texts of findings quote names from the model, so each goes through tsr__html_text.
 void tsr__table_findings(struct page *page)
 {
     static const char *const names[] = {"error", "warning", "note"};
