@@ -174,6 +174,8 @@ tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *va
     return st;
 }
 
+// Subgraphs of the attribute stop reading outer values first; then the array closes the gap, and the
+// list of the node's remaining subgraphs is made anew.
 tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
 {
     tsr_status st = check_edit(node, name);

@@ -95,6 +95,8 @@ static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value
     tsr__twin_set(cloner, value, copy);
 }
 
+// The bytes of the data are shared: the copy remembers the store they are views of. A tensor that still
+// is a field of a file is decoded again on demand, so only one that a call made needs its own dims.
 static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_value *value)
 {
     tsr_tensor *copy = ARENA_NEW(&to->arena, tsr_tensor);
@@ -158,6 +160,8 @@ static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
     copy->n_ints = attr->n_ints;
 }
 
+// Copies an attribute under a name that may be another: then, and where subgraphs were copied with new
+// references, it counts as changed and is not written as the bytes of its field.
 static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr *attr,
                           struct str name)
 {
@@ -323,6 +327,8 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
 
 // ---- graphs ---------------------------------------------------------------------------------
 
+// Inputs, outputs and initializers of `from` become the twins of their values. An output that reads a
+// value of an outer graph may have another name after an inexact copy: its field is not used as it is.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
@@ -361,6 +367,8 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
     }
 }
 
+// All values get their twins before the first node is copied, since a node may read a value that a later
+// node of an unsorted graph makes. An inexact copy may have new names, so its lists count as changed.
 tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
                             tsr_attr *attr)
 {
@@ -479,6 +487,8 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     return st;
 }
 
+// Everything of a model but graphs, functions and configurations. What counts as changed is copied too:
+// a clone is saved with the same bytes as its original.
 static void clone_head(tsr_model *to, const tsr_model *model)
 {
     to->path = model->path ? tsr__keep(to, str_of(model->path)).p : NULL;
@@ -503,6 +513,8 @@ static void clone_head(tsr_model *to, const tsr_model *model)
     }
 }
 
+// The clone shares the store of the file's bytes; nothing else is shared, so either may be changed or
+// freed first. Whatever fails on the way is a lack of memory.
 tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
 {
     tsr_model *to = tsr__model_make(model->session);

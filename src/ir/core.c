@@ -262,6 +262,8 @@ tsr_model *tsr__value_model(const tsr_value *v)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
+// Makes a node that is in no list yet: its input slots know their node but read nothing, its outputs are
+// NULL. "ai.onnx" is the long name of the domain "".
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
@@ -523,6 +525,8 @@ int64_t tsr__node_opset(const tsr_node *n)
     return tsr__graph_opset(n->graph, n->domain->text);
 }
 
+// base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the
+// last search ended, so that n names of one base cost n steps and not n * n.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
     tsr_model *model = graph->model;

@@ -21,6 +21,8 @@ static struct place place_config(const tsr_model *m, struct str name)
     return at;
 }
 
+// What a new configuration must satisfy: a name that is not taken, 1 to INT32_MAX devices, and names for
+// all of them or none.
 static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
 {
     struct place at = place_config(model, name);

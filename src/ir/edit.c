@@ -134,6 +134,8 @@ static void typed(tsr_value *v, struct vtype *t)
     tsr__touch_graph(v->home, G_INFOS);
 }
 
+// rank -1 is "not known". A type that is the same as before changes nothing, so that the value's field
+// of the file is still written as it was read.
 tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     tsr_model *model = tsr__value_model(value);
@@ -233,6 +235,8 @@ tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
     return TSR_OK;
 }
 
+// The value and tensor of a new initializer, without data: the callers give it bytes or a place in a
+// file through *out.
 static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                              const int64_t *dims, tsr_tensor **out)
 {
@@ -324,6 +328,8 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
     return value;
 }
 
+// Everything that can be wrong is found before the first object is made: a refused node leaves the
+// graph as it was. Output names may be empty (an output that is left out), but not twice the same.
 static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
                                  size_t n_inputs, const char *const *outputs, size_t n_outputs)
 {
@@ -351,6 +357,8 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
     return st;
 }
 
+// Outputs get their producer and inputs are linked only after the last allocation: running out of
+// memory leaves no value that points at half a node.
 tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op, const char *name,
                              tsr_value *const *inputs, size_t n_inputs, const char *const *outputs,
                              size_t n_outputs)
@@ -404,6 +412,8 @@ static void unlink_node(tsr_graph *graph, tsr_node *node)
     graph->flags |= G_ORDER | G_LIST;
 }
 
+// before == NULL: to the end. The caller answers for the order: a node may then stand before what it
+// reads.
 tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
@@ -540,6 +550,8 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
         }
 }
 
+// All readers are checked before the first is changed. Each replacement takes one use out of the ring,
+// so the loop takes the first use until none is left.
 tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 {
     if (value == by)
@@ -567,6 +579,8 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     return st;
 }
 
+// An output that goes must have no reader and be no graph output; shardings of it go with it. New
+// outputs are NULL until they are set.
 tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;

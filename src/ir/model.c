@@ -172,6 +172,8 @@ const char *tsr_model_metadata(const tsr_model *m, const char *key)
     return e ? e->value.p : NULL;
 }
 
+// value == NULL removes the entry. Setting what is there already leaves the model unchanged, so that it
+// is saved as it was read.
 tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value)
 {
     struct metadata *entry = find_metadata(model, key);

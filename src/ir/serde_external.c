@@ -16,6 +16,7 @@ struct walk {
     tsr_status status;
 };
 
+// Collects each data file once: the tensors of a model mostly share one location.
 static void found_tensor(struct walk *walk, struct str body)
 {
     struct wire_external external;

@@ -50,6 +50,8 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
+// n_attrs is the number that the first reading counted; it starts again from 0 and grows with each
+// attribute that is decoded, so a node never has attributes that are not filled. Values stay bytes.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;
@@ -205,6 +207,8 @@ static tsr_status keep_ints(tsr_attr *a, int64_t first, int64_t last)
     return tsr_node_set_ints(a->node, tsr_attr_name(a), all + first, (size_t)(last - first));
 }
 
+// Keeps the entries [first, last) of a list. Entries of floats and strings are copied as bytes; packed
+// floats are unpacked, one tag byte more for each four, which is why twice the body is room enough.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {
     struct arena *arena = &attr->node->graph->model->arena;
@@ -373,6 +377,8 @@ static void type_of_tensor(tsr_value *v, struct vtype *t)
         t->dims[i] = (tsr_dim){v->tensor->dims[i] < 0 ? -1 : v->tensor->dims[i], ""};
 }
 
+// The type that the value's ValueInfo declares; an initializer without a usable one has that of its
+// tensor. The flag is set first: a value without a type is looked at once only.
 void tsr__type_decode(tsr_value *value)
 {
     if (value->flags & V_DECODED)

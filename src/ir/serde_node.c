@@ -37,6 +37,8 @@ static void emit_devices(struct rope *r, void *data)
     tsr__rope_ints(r, F_SPEC_DEVICE, p->devices.at, p->devices.n);
 }
 
+// A spec that a call made (no `whole`) is written from its fields; of one that was read, only what was
+// changed is: the other fields, unknown ones too, are taken from the bytes in their order.
 static void emit_spec(struct rope *rope, void *data)
 {
     tsr_spec *spec = data;
@@ -160,6 +162,8 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &p);
 }
 
+// An attribute that a call made. Calls make only the kinds below; others keep the bytes that they were
+// read or copied from and do not come here.
 static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
     size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);

@@ -55,6 +55,8 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *a, struct str body)
     return g;
 }
 
+// Two passes: the first counts, so that the array is made once. The single graph `g` may be written in
+// several pieces, which protobuf merges; it comes before those of `graphs`.
 static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
@@ -90,6 +92,8 @@ struct node_fields {
     bool graphs, annotated;
 };
 
+// One pass over a node's fields. Names are views of the file; attributes are only counted. Of a field
+// that is written twice the last one counts, as protobuf has it.
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -475,6 +479,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
     read_value_infos(rd, graph, body, F_FUNCTION_VALUE_INFO, false);
 }
 
+// The body of a function is read as a graph whose `body` is the function's own message.
 static void read_function(struct reader *rd, const struct wire_field *field)
 {
     tsr_model *model = rd->m;
@@ -525,6 +530,8 @@ static void read_metadata(tsr_model *m, const struct wire_field *f)
     e->whole = f->whole;
 }
 
+// The lists of a model. The graph and the single numbers are read elsewhere, since a message that is
+// written in several pieces must be merged first.
 static void read_model_fields(struct reader *rd, struct str body)
 {
     tsr_model *model = rd->m;
@@ -590,6 +597,8 @@ static bool check_around(struct reader *rd, struct str body)
     return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
+// The graph is read before the lists, stand-ins are bound when all names are known, and annotations come
+// last: they name values and configurations.
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct str body = model->store->bytes;

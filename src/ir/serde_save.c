@@ -144,6 +144,8 @@ static void emit_main_graph(struct rope *r, void *data)
     tsr__emit_graph(r, F_MODEL_GRAPH, data);
 }
 
+// A list in which anything changed is written anew, entry by entry: entries that did not change as the
+// bytes of the file. A list that is not `managed` stays where it is in the file.
 static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
     if (model->opsets_changed) {
@@ -222,6 +224,8 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     return rope->arena->failed || model_status(model) != TSR_OK ? TSR_NOMEM : TSR_OK;
 }
 
+// The unchanged bytes of the output are still views of the file that the model was loaded from; that
+// file must not be the output. The output appears under its name only when it is complete.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
     tsr_session *session = model->session;

@@ -420,6 +420,8 @@ static int external_fd(tsr_tensor *tensor, int64_t bytes, uint64_t *offset)
     return fd;
 }
 
+// Where the data lies in an open file, so that others can copy it without mapping it: in its external
+// file, or within the model's own. False: it is in memory only, or its data is wrong.
 bool tsr__tensor_window(const tsr_tensor *ct, int *fd, uint64_t *offset, uint64_t *length)
 {
     tsr_tensor *tensor = ready(ct);

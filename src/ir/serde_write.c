@@ -217,6 +217,8 @@ static bool is_port(const tsr_value *v)
     return (v->flags & V_INPUT) || v->n_outputs;
 }
 
+// First the infos of the file in their order: unchanged ones as bytes, those of removed values not at
+// all. Then types that a call gave to values without an info; V_WRITTEN marks who had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     struct wire_cursor cursor = wire_over(graph->infos.n ? graph->infos : graph->body);
@@ -346,6 +348,8 @@ static void emit_pair(struct rope *r, void *data)
     tsr__parts_write(r, t->field.number, t->field.bytes, &managed, 1, &p);
 }
 
+// A quantization annotation names tensors in two places: its own, and one in each parameter pair. Both
+// follow a renaming; what else the message holds stays as bytes.
 static void emit_annotation(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -522,6 +526,8 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__rope_end(rope, mark);
 }
 
+// `managed` collects the fields that are written from the objects; all others are taken from the body
+// as bytes. A field is managed if something of its kind changed, or if values have new names.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     uint32_t managed[8];

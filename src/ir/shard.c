@@ -183,6 +183,8 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
+// Every check runs, so that one call reports all that is wrong; the model is touched only if none
+// objected. The axis is added to the spec that the value has at this node, or to a new one.
 tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
                           int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
 {

@@ -261,6 +261,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     return model_status(node->graph->model);
 }
 
+// config == NULL: in all configurations. Both loops run backwards because dropping an entry moves those
+// behind it.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;

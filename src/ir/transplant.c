@@ -32,6 +32,8 @@ static tsr_value *copy_output(tsr_graph *g, struct str name)
     return v;
 }
 
+// Copies a node with its subgraphs, also from another model; `map` says which value of this model stands
+// for an outer value that a subgraph reads. The node is linked when nothing can fail any more.
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data)
@@ -126,6 +128,8 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
 
 // ---- constants ------------------------------------------------------------------------------
 
+// The copy shares the bytes and holds the other model's store. External and sparse data is brought into
+// memory first (`inside`), and the copy is a plain tensor of those bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
     tsr_model *model = graph->model;
@@ -437,16 +441,16 @@ static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
     tsr_value *from = tsr__twin(cloner, body);
     if (!out || out == from || !from)
         return TSR_OK;
-    tsr_node *copy = tsr__node_make(call->graph, STR(""), STR("Identity"), STR(""), 1, 1);
-    if (!copy)
+    tsr_node *identity = tsr__node_make(call->graph, STR(""), STR("Identity"), STR(""), 1, 1);
+    if (!identity)
         return TSR_NOMEM;
-    copy->flags |= N_NEW | N_ATTRS;
-    tsr__use_link(&copy->inputs[0], from);
-    copy->outputs[0] = out;
-    out->producer = copy;
-    tsr__node_append(call->graph, copy);
-    place_like_call(copy, call);
-    return tsr_node_move_before(copy, call);
+    identity->flags |= N_NEW | N_ATTRS;
+    tsr__use_link(&identity->inputs[0], from);
+    identity->outputs[0] = out;
+    out->producer = identity;
+    tsr__node_append(call->graph, identity);
+    place_like_call(identity, call);
+    return tsr_node_move_before(identity, call);
 }
 
 static tsr_status inline_call(tsr_node *call, bool any_version)
