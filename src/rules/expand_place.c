@@ -43,12 +43,24 @@ void tsr__expand_eye_like(struct expansion *x)
     tsr__x_give(x, 0, tsr__x_cast(x, is, TSR_BOOL, type));
 }
 
-// The classes along their axis, of that many dimensions.
+// The size of output 0 along an axis; -1: not known or 0, which leaves it to Reshape.
+static int64_t size_of_output(const struct expansion *x, int axis)
+{
+    const tsr_value *out = tsr_node_output(x->twin, 0);
+    struct shape s = tsr__shapes_of(x->shapes, out);
+    bool known = axis < s.rank && s.dims[axis].value > 0;
+    return known ? s.dims[axis].value : -1;
+}
+
+// The classes along their axis, of that many dimensions: 0 .. 9 as [1, 10] for depth 10, axis 1 of 2. A size that is
+// known is written down although the depth may come with the inputs: what is cut must be seen not to be 1, and an engine
+// refuses a depth that is another.
 static tsr_value *classes(struct expansion *x, tsr_value *depth, int axis, int rank)
 {
     int64_t shape[DERIVE_MAX_RANK + 1];
     for (int i = 0; i < rank; i++)
-        shape[i] = i == axis ? -1 : 1;
+        shape[i] = 1;
+    shape[axis] = size_of_output(x, axis);
     tsr_value *all = tsr__x_op(x, "Range", 3, tsr__x_scalar(x, TSR_INT64, 0), depth,
                                tsr__x_scalar(x, TSR_INT64, 1));
     return tsr__x_reshape(x, all, shape, rank);
