@@ -896,7 +896,7 @@ static bool forward(struct flow_work *w, int say, const bool *keep)
         return false;
     for (tsr_node *n = tsr_graph_first(g); n && i < w->f->n_nodes; n = tsr_node_next(n), i++) {
         w->keep = keep && keep[i];
-        w->say = w->keep ? SAY_UNCUT | SAY_MOVES : say;
+        w->say = w->keep ? say | SAY_MOVES : say;
         if (!tsr__flow_node(w, n, &w->f->nodes[i]))
             return false;
     }

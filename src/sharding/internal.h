@@ -35,14 +35,15 @@ bool tsr__has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v);
 // ---- flow.c ------------------------------------------------------------------------------------
 
 // As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (expand.c)
-// and so are not cut where that would be needed; of them alone there is something to say if quiet.
+// and so are not cut where that would be needed. quiet: nothing is said, except what moves because of keep.
 struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
                            const bool *keep);
 
 // ---- expand.c ----------------------------------------------------------------------------------
 
 // The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
-// none is left; *made is the last copy, or NULL. NULL: failed.
+// none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of f, beyond those f itself runs whole, stay
+// whole in the end or have a part that does. NULL: failed.
 struct flow *tsr__flow_expand(struct arena *a, struct flow *f, tsr_model **made);
 
 #endif

@@ -143,7 +143,9 @@ static int64_t size_of(struct dice *r, tsr_dim d)
 
 static bool may_cut(struct dice *r, const struct rule_factor *f, const struct grid *g, int64_t cuts)
 {
-    if (f->kind == FACTOR_REP || (f->kind == FACTOR_RED && !g->even) || size_of(r, f->size) < cuts)
+    bool sums =
+        f->kind == FACTOR_RED || f->kind == FACTOR_STAT; // every part on equally many devices
+    if (f->kind == FACTOR_REP || (sums && !g->even) || size_of(r, f->size) < cuts)
         return false;
     return f->kind != FACTOR_STAT || chance(r, 50); // these take many nodes to do
 }

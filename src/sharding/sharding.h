@@ -171,6 +171,7 @@ struct flow {
     bool staged;               // the configuration has pipeline stages
     size_t n_notes;            // reshards that were mentioned
     const struct flow *before; // of the model as it was given, if nodes of it were replaced
+    const size_t *origin; // by node: the node of before that it is or stands for; with before only
 };
 // Calls f for each node of the flow, those of bodies right after their node.
 void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),

@@ -52,10 +52,32 @@ def judge(d, model, edits):
             print("# %s %s: partition exit %d, check says %d: %s" % (os.path.basename(os.path.dirname(model)), words, code, said, (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
 
 
+def one_hot(path, classes):
+    """A OneHot whose output has that size along its classes: a number, or a name, where the last of its parts stays whole."""
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value("at", onnx.TensorProto.INT64, [3]), value("depth", onnx.TensorProto.INT64, []), value("off_on", onnx.TensorProto.FLOAT, [2])]
+    node = onnx.helper.make_node("OneHot", ["at", "depth", "off_on"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", inputs, [value("y", onnx.TensorProto.FLOAT, [3, classes])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=11), path)
+
+
+def replaced(d):
+    """A node that simpler ones replace is cut with them where it can be (nothing is refused); where not, check says so of the node itself."""
+    model = d + "/one_hot.onnx"
+    for classes, refused in ((8, 0), ("classes", 1)):
+        before = DONE["refused"]
+        one_hot(model, classes)
+        judge(d, model, ["--shard", '"#0":"y"={1,2:0,1}'])
+        if DONE["refused"] - before != refused:
+            DONE["wrong"] += 1
+            print("# OneHot of %s classes, cut along them: refused %d times" % (classes, DONE["refused"] - before))
+
+
 tests = sorted(glob.glob(NODES + "/*/model.onnx"))
 if not ALL:
     tests = rng.sample(tests, 120)
 with tempfile.TemporaryDirectory() as d:
+    replaced(d)
     for f in tests:
         cuts = list(single_cuts(onnx.load(f, load_external_data=False)))
         for cut in cuts if ALL else rng.sample(cuts, min(2, len(cuts))):
