@@ -246,11 +246,18 @@ static struct sized read_product(struct expr *e)
     }
 }
 
+// The first product of a sum, which may have a minus before it: "-kernel + width + 1".
+static struct sized read_first(struct expr *e)
+{
+    struct sized nothing = {.ok = true};
+    return take(e, "-") ? combine(e, ARITH_SUB, nothing, read_product(e)) : read_product(e);
+}
+
 static struct sized read_sum(struct expr *e)
 {
     struct sized left = {0};
     if (e->depth++ < EXPR_MAX_DEPTH)
-        left = read_product(e);
+        left = read_first(e);
     while (left.ok) {
         if (take(e, "+"))
             left = combine(e, ARITH_ADD, left, read_product(e));

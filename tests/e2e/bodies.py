@@ -62,7 +62,7 @@ def sizes_in_a_loop():
     """A body asks for the size of a carried value that is cut along a named dimension: it is brought together for that."""
     n, init = loop([node("Shape", ["v"], ["s"], name="shape"), node("ConstantOfShape", ["s"], ["r0"], name="zeros"), node("Tanh", ["v"], ["w"], name="tanh")],
                    "h", 2, ["r0"])
-    m = model([node("Relu", ["x"], ["h"], name="relu"), n], [info("x", T.FLOAT, ["n", 6])], [info("y", T.FLOAT, ["n", 6]), info("y_r0", T.FLOAT, None)], init)
+    m = model([node("Relu", ["x"], ["h"], name="relu"), n], [info("x", T.FLOAT, ["n", 6])], [info("y", T.FLOAT, ["n", 6]), info("y_r0", T.FLOAT, [None, None, None])], init)
     return m, 3, {"relu:x": "{3,1:0,1,2}"}, {"x": f4(5, 6)}, None
 
 

@@ -362,6 +362,15 @@ def frames():
 
 
 @case
+def size_with_a_minus():
+    """Width minus kernel, both named: the size of the result begins with a minus."""
+    m = model([node("Conv", ["x", "w"], ["h"], name="conv"), node("Relu", ["h"], ["r"], name="relu"), node("Shape", ["r"], ["s"], name="shape"),
+               node("Neg", ["r"], ["y"])], [info("x", T.FLOAT, [2, 3, "width"]), info("w", T.FLOAT, [4, 3, "kernel"])],
+              [info("y", T.FLOAT, [2, 4, None]), info("s", T.INT64, [3])])
+    return m, 2, {"relu:r": "{1,2,1:0,1}", "shape:r": "{1,2,1:0,1}"}, {"x": f4(2, 3, 9), "w": f4(4, 3, 2)}, None
+
+
+@case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])

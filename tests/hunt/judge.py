@@ -212,7 +212,7 @@ def attempt(lib, tessera, path, case, cut, work):
         except api.Failed as why:
             if cut["level"] and any(engine_differs(case, k, cut["level"], []) for k in range(len(case.sets))):
                 return Verdict("engine", str(why))
-            if cut["level"] and why.what == "open" and not attempt(lib, tessera, path, case, dict(cut, level=0), work).find:
+            if cut["level"] and why.what in ("open", "run") and not attempt(lib, tessera, path, case, dict(cut, level=0), work).find:
                 return Verdict("engine", "only its optimisation refuses the part: %s" % why)
             kind = "refused" if why.what not in ("run", "open", "mpirun") else "failed"
             return Verdict(kind, str(why))
