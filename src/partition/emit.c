@@ -317,6 +317,19 @@ static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite 
     return text.p ? tsr_node_set_string(copy, w->name, text.p) : TSR_NOMEM;
 }
 
+// [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
+static tsr_status rewrite_zeros(const struct part *t, const struct node_flow *nf,
+                                const struct rule_rewrite *w, tsr_node *copy)
+{
+    const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
+    const struct tile_layout *l = nf->outputs[w->output];
+    struct item *made =
+        l ? tsr__item_of(t->plan, tsr_node_output(nf->node, (size_t)w->output)) : NULL;
+    if (!made || !source || !tsr__shape_of_sizes(t->plan, source, made, l))
+        return TSR_OK;
+    return tsr_node_set_int(copy, w->name, 1);
+}
+
 static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
 {
     const struct node_flow *nf = st->flow;
@@ -324,6 +337,11 @@ static tsr_status rewrite_attributes(const struct part *t, const struct step *st
     int64_t at = place_index(&nf->place, t->rank);
     for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
         const struct rule_rewrite *w = &rule->rewrites[i];
+        if (w->kind == REWRITE_SHAPE && w->name) {
+            tsr_status status = rewrite_zeros(t, nf, w, copy);
+            if (status != TSR_OK)
+                return status;
+        }
         bool named = w->kind == REWRITE_WORD || w->kind == REWRITE_SHARE;
         tsr_attr *attr =
             named || w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;

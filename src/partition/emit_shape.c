@@ -393,9 +393,9 @@ struct local_columns {
 };
 
 // local = (b - a) * scale - last * (F * unit - S) with F = (S + unit - 1) / unit, entry by entry;
-// entries up to 1 (0: as the input, -1: what is left, 1: cannot be cut) stay.
+// entries up to `least` stay: 1 (0: as the input, -1: what is left, 1: perhaps as the input), or 0 where all are sizes.
 static tsr_value *local_nodes(struct part *t, tsr_value *host, const struct local_columns *c,
-                              int64_t n)
+                              int64_t n, int64_t least)
 {
     const struct str any = {0};
     tsr_value *parts = tsr__part_ints(t, c->parts, n), *unit = tsr__part_ints(t, c->unit, n);
@@ -411,8 +411,7 @@ static tsr_value *local_nodes(struct part *t, tsr_value *host, const struct loca
     missing = tsr__part_node(t, "Sub", any, 2, missing, host);
     missing = tsr__part_node(t, "Mul", any, 2, missing, tsr__part_ints(t, c->last, n));
     local = tsr__part_node(t, "Sub", any, 2, local, missing);
-    const int64_t one = 1;
-    tsr_value *sized = tsr__part_node(t, "Greater", any, 2, host, tsr__part_ints(t, &one, 1));
+    tsr_value *sized = tsr__part_node(t, "Greater", any, 2, host, tsr__part_ints(t, &least, 1));
     return tsr__part_node(t, "Where", any, 3, sized, local, host);
 }
 
@@ -479,6 +478,29 @@ static bool columns_of(struct part *t, const struct tile_layout *l, int64_t n,
     return true;
 }
 
+// A device may have nothing of the dimension: its size is not known before the run, or there are more parts than units.
+static bool may_be_empty(const struct tile_layout *l, int d, tsr_dim size)
+{
+    int64_t coords[TILE_MAX_FACTORS] = {0};
+    if (!tsr__dim_cut(&l->dims[d]))
+        return false;
+    struct local_size s = tsr__local_size(&l->dims[d], coords);
+    return size.value < 0 || (size.value + s.unit - 1) / s.unit < s.parts;
+}
+
+bool tsr__shape_of_sizes(struct plan *p, const tsr_value *source, const struct item *made,
+                         const struct tile_layout *l)
+{
+    struct shape s = tsr__shapes_of(p->flow->shapes, source);
+    bool all = s.rank == 1 && s.dims[0].value == made->rank && made->rank == l->rank;
+    if (!all || made->rank > TILE_MAX_RANK || !tsr__shape_known(p, made))
+        return false;
+    for (int d = 0; d < made->rank; d++)
+        if (may_be_empty(l, d, made->dims[d]))
+            return true;
+    return false;
+}
+
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct item *made, const struct tile_layout *l)
 {
@@ -493,11 +515,13 @@ tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_va
         return NULL;
     if (!any)
         return host;
+    if (tsr__shape_of_sizes(t->plan, source, made, l))
+        return local_nodes(t, tsr__part_shape(t, made), &c, made->rank, 0);
     bool meant = constant ? sizes_meant(made, known, n) : !tsr__shapes_may_copy(shapes, source);
     if (!meant && n == made->rank && tsr__shape_known(t->plan, made))
-        return local_nodes(t, tsr__part_shape(t, made), &c, n);
+        return local_nodes(t, tsr__part_shape(t, made), &c, n, 0);
     for (int64_t i = 0; i < n && constant; i++)
         if (known[i] > 1)
             known[i] = tsr__local_size_of(&c.size[i], known[i]);
-    return constant ? tsr__part_ints(t, known, n) : local_nodes(t, host, &c, n);
+    return constant ? tsr__part_ints(t, known, n) : local_nodes(t, host, &c, n, 1);
 }

@@ -355,6 +355,10 @@ bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct t
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 tsr_status tsr__emit_sizes(struct part *t, struct step *st,
                            const struct rule_rewrite *w) TSR_MUST_USE;
+// The host value becomes the sizes of the tensor (made) and nothing else: no 0 and no -1 with a meaning of its own, for
+// a device may have nothing of the tensor.
+bool tsr__shape_of_sizes(struct plan *p, const tsr_value *source, const struct item *made,
+                         const struct tile_layout *l);
 // A host value that holds the shape of a tensor (made) cut as l, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
                                  const struct item *made, const struct tile_layout *l);

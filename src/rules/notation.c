@@ -271,6 +271,9 @@ static bool parse_rewrite(struct parser *r, enum rewrite_kind kind)
     if (!tsr__str_int(name, &index) || index < 0 || index >= r->p->n_inputs)
         return fail(r, "shape and once need the number of an input");
     w->index = (int)index;
+    skip(r);
+    if (kind == REWRITE_SHAPE && r->text.n && r->text.p[0] != ';')
+        w->name = tsr__arena_str(r->arena, word(r)).p;
     return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(r, w);
 }
 

@@ -9,7 +9,7 @@
 // factor; where it is 1 the sides go apart and the rest of the block stays whole. Sizes are
 // products of numbers and symbols, so [seq*batch, 256] -> [batch, seq, 256] is found to be [(f0 f1)
 // f2] -> [f0 f1 f2].
-#include "rules/internal.h"
+#include "rules/derive.h"
 
 #define RESHAPE_MAX_RANK 32
 
@@ -347,7 +347,9 @@ void tsr__derive_reshape(struct derivation *d)
         }
     walk_all(w);
     struct str in = side_text(w, &w->in), out = side_text(w, &w->out);
-    d->text = tsr__arena_printf(d->arena, "[" STR_FMT "],· -> [" STR_FMT "]%s" STR_FMT "; shape 1",
-                                STR_ARG(in), STR_ARG(out), w->rep.n ? "; rep" : "", STR_ARG(w->rep))
+    const char *zeros = tsr__onnx_opset(d->node) >= 14 ? " allowzero" : "";
+    d->text = tsr__arena_printf(
+                  d->arena, "[" STR_FMT "],· -> [" STR_FMT "]%s" STR_FMT "; shape 1%s", STR_ARG(in),
+                  STR_ARG(out), w->rep.n ? "; rep" : "", STR_ARG(w->rep), zeros)
                   .p;
 }

@@ -84,7 +84,7 @@ struct rule_tensor {
 // How the local node differs from the whole one, beyond having smaller tensors.
 enum rewrite_kind {
     REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of
-                      // global ones
+                      // global ones; attribute `name` (or NULL) as 1 says that 0 means 0
     REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
                       // device with coordinate 0 of every reduced factor keeps it, the others leave
                       // it out

@@ -361,6 +361,25 @@ def frames():
     return m, 2, {"waves:y": "{1,2,1,1:0,1}"}, {"x": f4(2, 40, 1)}, None, {"reader": False}
 
 
+def reshape_of_nothing(shape, rows):
+    """One device has no row, or none has any: 0 in its shape is 0, and what is left over is told."""
+    m = model([node("Reshape", ["x", "s"], ["y"], name="fold"), node("Relu", ["y"], ["z"])], [info("x", T.FLOAT, ["n", "m", 4])],
+              [info("z", T.FLOAT, [None] * len(shape))], [tensor(np.array(shape), "s")])
+    return m, 2, {"fold:x": "{2,1,1:0,1}"}, {"x": f4(rows, 3, 4)}, None, {"reader": False}
+
+
+CASES.update({"reshape_%d_rows_%s" % (rows, "_".join(map(str, shape))): lambda shape=shape, rows=rows: reshape_of_nothing(shape, rows)
+              for rows, shape in [(1, [0, -1]), (1, [0, 0, -1]), (1, [0, -1, 2, 2]), (1, [-1, 0, 2, 2]), (0, [0, 12]), (3, [0, -1])]})
+
+
+@case
+def scatter_of_nothing():
+    """Rows of one element, over two devices: one of them has no element to change."""
+    m = model([node("ScatterND", ["x", "at", "u"], ["y"], name="put")], [info("x", T.FLOAT, [4, "n"]), info("at", T.INT64, ["k", 1]), info("u", T.FLOAT, ["k", "n"])],
+              [info("y", T.FLOAT, [4, "n"])])
+    return m, 2, {"put:y": "{1,2:0,1}"}, {"x": f4(4, 1), "at": np.array([[1], [3]]), "u": f4(2, 1)}, None, {"reader": False}
+
+
 @case
 def size_with_a_minus():
     """Width minus kernel, both named: the size of the result begins with a minus."""
