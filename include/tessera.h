@@ -107,6 +107,16 @@ TSR_API void tsr_session_free(tsr_session *s); /* after everything made with it;
  * TSR_CANCELLED. on false takes it back. */
 TSR_API void tsr_session_cancel(tsr_session *s, bool on);
 
+/* The whole of a regular file of at most `limit` bytes as text, with a zero behind it; owned by the session until the next call. A
+ * pipe, a device, a folder, a read error and a file that is too large are TSR_IO. */
+TSR_API tsr_status tsr_session_read(tsr_session *s, const char *path, size_t limit,
+                                    const char **text, size_t *bytes);
+/* A new folder for temporary files under base (NULL: /tmp). It goes with the session, or when tsr_session_sweep is called. */
+TSR_API tsr_status tsr_session_temporary(tsr_session *s, const char *base, const char **path);
+/* Removes all temporary files and folders that the session has at this moment, outputs that are not complete included. For
+ * signal handlers that end the process: it uses system calls alone. The session can do no more than be freed afterwards. */
+TSR_API void tsr_session_sweep(tsr_session *s);
+
 /* Makes the n-th allocation (kind 0), read (1), write (2), send (3), receive (4), start (5) from now fail,
  * and with sticky all after it. n 0 turns it off. For tests of error paths. */
 TSR_API void tsr_session_fault(tsr_session *s, int kind, uint64_t n, bool sticky);
@@ -860,7 +870,8 @@ typedef struct tsr_run_options {
     bool
         float_products; /* products with weights of 4 bits are computed in float32, where the engine would turn the other
                             factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
-    int in_flight; /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
+    int in_flight;    /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
+    const char *work; /* folder for temporary files; NULL: /tmp */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -1010,6 +1021,12 @@ TSR_API tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verif
                               tsr_verify_result *result);
 
 /* ---- 9 text ---------------------------------------------------------------------------------------------- */
+
+/* Copies text so that a terminal shows it as it is: control characters (newline and tab excepted), marks that reorder a line and
+ * broken UTF-8 become \\xNN. Fills at most cap bytes (16 or more), whole characters only, and returns how many; *used: bytes of text that were
+ * taken. A character that text ends in the middle of is not taken, unless this is the last of it. */
+TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap,
+                             size_t *used);
 
 /* Writes one JSON document, pretty-printed, deterministic. */
 typedef struct tsr_json tsr_json;

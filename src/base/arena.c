@@ -92,10 +92,11 @@ void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes)
         tsr__free(s, p, old_bytes);
         return NULL;
     }
-    size_t others = s->memory_used - old_bytes;
-    bool refused =
-        tsr__fault(s, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
-        (s->memory_limit && (others > s->memory_limit || bytes > s->memory_limit - others));
+    size_t others = s->memory_used - old_bytes, limit = s->memory_limit;
+    if (s->memory_budget && (!limit || s->memory_budget < limit))
+        limit = s->memory_budget;
+    bool refused = tsr__fault(s, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
+                   (limit && (others > limit || bytes > limit - others));
     void *q = refused ? NULL : s->alloc_fn(s->alloc_data, p, old_bytes, bytes);
     if (!q) {
         tsr__diag_nomem(s, bytes);

@@ -253,6 +253,9 @@ void tsr__file_unmap(struct mapped *m);
 // Whole small file into memory from the arena (limit: bytes).
 tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
                           struct str *out) TSR_MUST_USE;
+// True if a JSON text of foreigners can become a tree within the session's memory; else the finding out-of-memory. The
+// parser's own memory is not counted by the session: a bracket is one byte of text and about a hundred of tree.
+bool tsr__json_fits(tsr_session *s, struct str text);
 // Adds what the file holds to a digest.
 tsr_status tsr__sha256_file(tsr_session *s, const char *path, struct sha256 *d) TSR_MUST_USE;
 
@@ -283,6 +286,7 @@ struct outfile {
     bool failed;
     tsr_status status; // of the first failure; what commit returns
     int dir_fd;        // folder of the target
+    struct temporary *note;
 };
 tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out) TSR_MUST_USE;
 void tsr__out_write(struct outfile *o, const void *p, size_t n);
@@ -317,6 +321,8 @@ struct outfolder {
     tsr_session *session;
     char *path, *temporary;
     bool replace;
+    int fd; // of the temporary folder
+    struct temporary *note;
 };
 tsr_status tsr__outfolder_open(tsr_session *s, const char *path, bool replace,
                                struct outfolder *out) TSR_MUST_USE;
@@ -326,6 +332,34 @@ tsr_status tsr__outfolder_commit(struct outfolder *o) TSR_MUST_USE;
 void tsr__outfolder_abort(struct outfolder *o);
 // Removes a folder that we made, one level of files deep (temporary partitions).
 void tsr__folder_remove(const char *path);
+
+// ---- temporary files and folders (temporary.c) ----
+
+#define TEMPORARY_PATH 1024
+#define TEMPORARIES    16 // of a session at a time
+
+// Something that a session has made and will remove. A signal handler may read it at any moment: `used` is set after all
+// else and cleared first.
+struct temporary {
+    atomic_bool used;
+    int owner; // process: a child that was forked later leaves it alone
+    int fd;    // of a folder: open, so that its lock is held; else -1
+    char path[TEMPORARY_PATH];
+};
+// A new folder "tessera-KIND-..." in base (NULL: /tmp). Removes what killed processes have left there of that kind.
+tsr_status tsr__temporary_folder(tsr_session *s, const char *base, const char *kind,
+                                 struct temporary **out) TSR_MUST_USE;
+// Removes it with what is in it, and frees the slot. NULL is fine.
+void tsr__temporary_remove(struct temporary *t);
+// Something made elsewhere, open as fd, is temporary until it is forgotten. Locks it. NULL: no slot is free, or the path is
+// too long; then only a later process would remove it.
+struct temporary *tsr__temporary_note(tsr_session *s, const char *path, int fd);
+void tsr__temporary_forget(struct temporary *t); // NULL is fine
+// Removes what killed processes have left in that open folder: names of prefix, a process's number, "-" and anything.
+void tsr__temporary_sweep(int folder, const char *prefix);
+
+// ---- more files ----
+
 // True if both paths name the same existing file: an output must never be an input.
 bool tsr__same_file(const char *a, const char *b);
 
@@ -368,6 +402,7 @@ enum result {
     RESULT_PLAN,
     RESULT_SIMULATION,
     RESULT_USER_RULES, // stays until the session ends
+    RESULT_TEXT,
     RESULT_COUNT
 };
 
@@ -375,6 +410,8 @@ struct tsr_session {
     tsr_alloc_fn alloc_fn;
     void *alloc_data;
     size_t memory_used, memory_peak, memory_limit; // limit 0: none
+    size_t
+        memory_budget; // a lower limit while a file is read, so that small files stay small; 0: none
     struct arena diag_arena;
     VEC(struct diag_record) diags;
     size_t n_dropped;                  // findings beyond TSR_MAX_FINDINGS
@@ -388,7 +425,8 @@ struct tsr_session {
     void *progress_data;
     atomic_bool cancelled; // set by other threads and by signal handlers
     struct arena results[RESULT_COUNT];
-    void *user_rules;                                  // of rules: rows that a user has added
+    void *user_rules; // of rules: rows that a user has added
+    struct temporary temporaries[TEMPORARIES];
     void *engine;                                      // of runtime: made at first use
     void (*engine_free)(tsr_session *s, void *engine); // called by tsr_session_free
 };

@@ -42,7 +42,13 @@ void tsr__diag_nomem(tsr_session *s, size_t bytes)
         return;
     s->out_of_memory = true;
     s->counts[TSR_ERROR]++;
-    if (s->memory_limit && bytes <= PTRDIFF_MAX)
+    bool over_budget = s->memory_budget && s->memory_used + bytes > s->memory_budget &&
+                       (!s->memory_limit || s->memory_budget < s->memory_limit);
+    if (over_budget && bytes <= PTRDIFF_MAX)
+        snprintf(s->out_of_memory_text, sizeof s->out_of_memory_text,
+                 "what is in this file takes more than %zu MiB; it is made to fill memory",
+                 s->memory_budget >> 20);
+    else if (s->memory_limit && bytes <= PTRDIFF_MAX)
         snprintf(s->out_of_memory_text, sizeof s->out_of_memory_text,
                  "could not get %zu bytes; the session may hold %zu", bytes, s->memory_limit);
     else

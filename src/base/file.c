@@ -43,6 +43,50 @@ static tsr_status open_regular(tsr_session *s, const char *path, int *fd_out, st
     return TSR_OK;
 }
 
+// A map of the file dies with SIGBUS where the file shrinks while it is used. What is small is read instead: into fresh pages, so
+// that one function unmaps both. Large files stay mapped; the command handles the signal (cli/signals.c).
+#define READ_MOST ((off_t)4 << 20)
+
+static int read_at(int fd, char *p, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, p + done, n - done, (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? errno : ENODATA;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+// The bytes of a file of at most READ_MOST; MAP_FAILED and errno, ENODATA where it became shorter.
+static void *read_pages(int fd, size_t n)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return p;
+    int error = read_at(fd, p, n);
+    if (!error) {
+        mprotect(p, n, PROT_READ);
+        return p;
+    }
+    munmap(p, n);
+    errno = error;
+    return MAP_FAILED;
+}
+
+static void *file_pages(tsr_session *s, int fd, off_t bytes)
+{
+    if (tsr__fault(s, FAULT_READ)) {
+        errno = EIO;
+        return MAP_FAILED;
+    }
+    if (bytes <= READ_MOST)
+        return read_pages(fd, (size_t)bytes);
+    return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+}
+
 tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out)
 {
     struct stat st;
@@ -52,11 +96,10 @@ tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out)
         return status;
     void *p = NULL;
     if (st.st_size > 0) {
-        p = tsr__fault(s, FAULT_READ)
-                ? (errno = EIO, MAP_FAILED)
-                : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        p = file_pages(s, fd, st.st_size);
         if (p == MAP_FAILED) {
-            status = refuse(s, DIAG_io_read, path, NULL, strerror(errno));
+            status = refuse(s, DIAG_io_read, path, NULL,
+                            errno == ENODATA ? "it became shorter meanwhile" : strerror(errno));
             close(fd);
             return status;
         }
@@ -110,6 +153,36 @@ tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, siz
     if (status == TSR_OK)
         *out = (struct str){p, n};
     return status;
+}
+
+tsr_status tsr_session_read(tsr_session *s, const char *path, size_t limit, const char **text,
+                            size_t *bytes)
+{
+    struct str whole = {0};
+    tsr__arena_free(&s->results[RESULT_TEXT]);
+    tsr_status status = tsr__file_read(s, &s->results[RESULT_TEXT], path, limit, &whole);
+    if (status != TSR_OK)
+        return status;
+    *text = whole.p;
+    if (bytes)
+        *bytes = whole.n;
+    return TSR_OK;
+}
+
+// At most so many bytes of tree for each value; values are separated by these characters or begin with them.
+#define JSON_VALUE_BYTES 128
+
+bool tsr__json_fits(tsr_session *s, struct str text)
+{
+    size_t values = 1;
+    for (size_t i = 0; i < text.n; i++)
+        values += text.p[i] == ',' || text.p[i] == '[' || text.p[i] == '{' || text.p[i] == ':';
+    size_t need = values * JSON_VALUE_BYTES + text.n;
+    size_t room = s->memory_limit > s->memory_used ? s->memory_limit - s->memory_used : 0;
+    if (!s->memory_limit || need <= room)
+        return true;
+    tsr__diag_nomem(s, need);
+    return false;
 }
 
 bool tsr__same_file(const char *a, const char *b)

@@ -16,6 +16,9 @@ extern const bool tsr__default_zeroes;
 // Adds the out-of-memory finding, which needs no memory, unless it is there already.
 void tsr__diag_nomem(tsr_session *s, size_t bytes);
 
+// A character that would move the cursor, change colours, reorder the line or stay invisible.
+bool tsr__is_unsafe(uint32_t c);
+
 // A finite number, the same in every locale: the shortest text that reads back
 // as the same double.
 void tsr__double_text(double value, char out[32]);
@@ -31,7 +34,8 @@ int tsr__fd_above(int fd);
 
 // Paths of outputs (outfile.c): an owned copy of n bytes, NULL without memory; its last name; the
 // folder that it is in, open, or -1; a fresh name for a temporary.
-#define TEMPORARY_NAME 32
+#define TEMPORARY_NAME   32
+#define TEMPORARY_PREFIX ".tessera-" // then the process, "-" and something random
 char *tsr__path_copy(tsr_session *s, const char *path, size_t n);
 void tsr__path_free(tsr_session *s, char **path);
 const char *tsr__path_name(const char *path);

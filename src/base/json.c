@@ -52,8 +52,7 @@ static void add_escaped(struct text *t, struct str s)
     while (i < s.n) {
         uint32_t c = 0;
         size_t length = tsr__utf8(s.p + i, s.n - i, &c);
-        if (length && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F && c != 0x2028 &&
-            c != 0x2029) {
+        if (length && c != '"' && c != '\\' && !tsr__is_unsafe(c)) {
             i += length;
             continue;
         }
@@ -64,6 +63,9 @@ static void add_escaped(struct text *t, struct str s)
             tsr__text_printf(t, "\\%c", (char)c);
         else if (c == '\n' || c == '\t')
             tsr__text_add(t, c == '\n' ? STR("\\n") : STR("\\t"));
+        else if (c >= 0x10000) // as the pair that UTF-16 has for it
+            tsr__text_printf(t, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10),
+                             0xDC00 + (c & 0x3FF));
         else
             tsr__text_printf(t, "\\u%04" PRIx32, c);
         i += length ? length : 1;

@@ -90,7 +90,8 @@ void tsr__path_draw(char out[TEMPORARY_NAME])
     uint64_t drawn = 0;
     if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != (ssize_t)sizeof drawn)
         drawn = (uint64_t)getpid() << 32 ^ (uintptr_t)out; // exclusive creation finds a free one
-    snprintf(out, TEMPORARY_NAME, ".tessera-%016llx", (unsigned long long)drawn);
+    snprintf(out, TEMPORARY_NAME, TEMPORARY_PREFIX "%d-%012llx", (int)getpid(),
+             (unsigned long long)(drawn >> 16));
 }
 
 int tsr__path_open_parent(const char *path)
@@ -119,9 +120,28 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+// The folder of o->path is itself a temporary one: it goes as a whole.
+static bool in_temporary(const struct outfile *o)
+{
+    const char *name = tsr__path_name(o->path);
+    const char *found = strstr(o->path, "/" TEMPORARY_PREFIX);
+    return found && found < name;
+}
+
+static void note_temporary(struct outfile *o, const char *name, int fd)
+{
+    char path[TEMPORARY_PATH];
+    int folder = (int)(tsr__path_name(o->path) - o->path);
+    int n = snprintf(path, sizeof path, "%.*s%s", folder, o->path, name);
+    if (n > 0 && (size_t)n < sizeof path && !in_temporary(o))
+        o->note = tsr__temporary_note(o->session, path, fd);
+}
+
 static int create_temporary(struct outfile *o)
 {
     char name[TEMPORARY_NAME];
+    if (!in_temporary(o))
+        tsr__temporary_sweep(o->dir_fd, TEMPORARY_PREFIX);
     for (int i = 0; i < NAME_TRIES; i++) {
         tsr__path_draw(name);
         int fd = openat(o->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -136,7 +156,9 @@ static int create_temporary(struct outfile *o)
             errno = 0; // the finding is there
             return -1;
         }
-        return tsr__fd_above(fd);
+        fd = tsr__fd_above(fd);
+        note_temporary(o, name, fd);
+        return fd;
     }
     return -1;
 }
@@ -169,6 +191,7 @@ static int open_target(struct outfile *o)
 
 static void release(struct outfile *o)
 {
+    tsr__temporary_forget(o->note);
     if (o->fd > 0)
         close(o->fd);
     if (o->dir_fd > 0)

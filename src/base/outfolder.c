@@ -67,9 +67,20 @@ static tsr_status check_target(tsr_session *s, const char *path, bool replace)
     return TSR_WRITE;
 }
 
+static void sweep_parent(const struct outfolder *o)
+{
+    int parent = tsr__path_open_parent(o->path);
+    if (parent < 0)
+        return;
+    tsr__temporary_sweep(parent, TEMPORARY_PREFIX);
+    close(parent);
+}
+
+// Folders that killed processes have left beside the target go first.
 static tsr_status make_sibling(struct outfolder *o)
 {
     char name[TEMPORARY_NAME];
+    sweep_parent(o);
     for (int i = 0; i < NAME_TRIES; i++) {
         tsr__path_draw(name);
         o->temporary = sibling(o->session, o->path, name);
@@ -77,8 +88,12 @@ static tsr_status make_sibling(struct outfolder *o)
             return TSR_NOMEM;
         if (tsr__fault(o->session, FAULT_WRITE))
             errno = EIO;
-        else if (mkdir(o->temporary, 0777) == 0)
+        else if (mkdir(o->temporary, 0777) == 0) {
+            o->fd = tsr__fd_above(open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+            if (o->fd >= 0)
+                o->note = tsr__temporary_note(o->session, o->temporary, o->fd);
             return TSR_OK;
+        }
         int error = errno;
         tsr__path_free(o->session, &o->temporary);
         if (error != EEXIST)
@@ -89,6 +104,11 @@ static tsr_status make_sibling(struct outfolder *o)
 
 static void release_folder(struct outfolder *o)
 {
+    tsr__temporary_forget(o->note);
+    o->note = NULL;
+    if (o->fd > 0)
+        close(o->fd);
+    o->fd = -1;
     tsr__path_free(o->session, &o->temporary);
     tsr__path_free(o->session, &o->path);
 }

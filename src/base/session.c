@@ -33,6 +33,8 @@ void tsr_session_free(tsr_session *s)
         s->engine_free(s, s->engine);
     for (int i = 0; i < RESULT_COUNT; i++)
         tsr__arena_free(&s->results[i]);
+    for (size_t i = 0; i < TSR_COUNT(s->temporaries); i++)
+        tsr__temporary_remove(&s->temporaries[i]);
     tsr__arena_free(&s->diag_arena);
     s->alloc_fn(s->alloc_data, s, sizeof *s, 0);
 }

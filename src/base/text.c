@@ -114,6 +114,52 @@ static bool is_unsafe(uint32_t c)
            (c >= 0x2060 && c <= 0x206F) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
+// text ends in the middle of what may be a character: "\xE2\x80" may become "\xE2\x80\xAE".
+static bool is_cut(const char *p, size_t n)
+{
+    static const unsigned char least[] = {0, 0, 0xC2, 0xE0, 0xF0};
+    unsigned char first = (unsigned char)p[0];
+    size_t length = first >= least[4] ? 4 : first >= least[3] ? 3 : first >= least[2] ? 2 : 1;
+    if (first >= 0xF5 || n >= length)
+        return false;
+    for (size_t i = 1; i < n; i++)
+        if (((unsigned char)p[i] & 0xC0) != 0x80)
+            return false;
+    return true;
+}
+
+bool tsr__is_unsafe(uint32_t c)
+{
+    return is_unsafe(c);
+}
+
+size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    size_t i = 0, made = 0;
+    while (i < n && made + 16 <= cap) { // the longest is four bytes as \xNN
+        uint32_t c = 0;
+        size_t length = tsr__utf8(text + i, n - i, &c);
+        if (!length && !last && is_cut(text + i, n - i))
+            break;
+        bool plain = length && (c == '\n' || c == '\t' || !is_unsafe(c));
+        size_t end = i + (length ? length : 1);
+        for (; i < end; i++) {
+            unsigned char byte = (unsigned char)text[i];
+            if (plain) {
+                out[made++] = (char)byte;
+                continue;
+            }
+            out[made++] = '\\';
+            out[made++] = 'x';
+            out[made++] = digits[byte >> 4];
+            out[made++] = digits[byte & 15];
+        }
+    }
+    *used = i;
+    return made;
+}
+
 void tsr__text_add_safe(struct text *t, struct str s)
 {
     size_t i = 0, clean = 0; // s[clean..i) is shown as it is

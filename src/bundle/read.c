@@ -401,6 +401,8 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     struct place at = PLACE_NONE;
     at.file = file;
     json_error_t error;
+    if (!tsr__json_fits(session, text))
+        return TSR_NOMEM;
     json_t *root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(root)) {
         at.offset = root ? 0 : (uint64_t)error.position;

@@ -107,6 +107,18 @@ void cli_folder_end(struct cli *c);
 extern const struct command *const cli_commands[]; // ends with NULL
 extern const struct option cli_common[];           // options of every command
 
+// Lets stdout and stderr show names of strangers as they are, escaped where they would steer the terminal (streams.c).
+void cli_streams(void);
+// What ends the command from outside removes the session's temporary files (signals.c). Called once; ended before the
+// session is freed.
+void cli_signals(tsr_session *s);
+void cli_signals_end(void);
+// What the session may hold, in bytes: --memory-limit, else most of what the machine or the control group has. EXIT_USAGE
+// after a message, else 0.
+int cli_memory_limit(const struct cli *c, size_t *out);
+// Folder for temporary files: $TMPDIR, or NULL.
+const char *cli_temporary(void);
+
 // The last value given for an option, or NULL; and whether a flag was given.
 const char *cli_value(const struct cli *c, const char *name);
 bool cli_flag(const struct cli *c, const char *name);

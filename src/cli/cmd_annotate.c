@@ -3,9 +3,10 @@
 // then nothing is written.
 #include "edit.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SCRIPT_MAX ((size_t)1 << 30) // bytes; the document of a plan may be as large
 
 static char *trim(char *text)
 {
@@ -44,45 +45,46 @@ static void script_line(struct editor *e, char *line)
     edit_apply(e, option, value, cascade);
 }
 
-// The edits of a plan's document as a file of lines; NULL: told already.
-static FILE *open_plan(struct editor *e, const char *path)
+// Every line of the text is an edit. The text is not ours to change, so each line is copied.
+static void run_lines(struct editor *e, const char *text, size_t n)
 {
-    const char *edits;
-    tsr_status status = tsr_plan_edits(tsr_model_session(e->model), path, &edits);
-    if (status != TSR_OK) {
-        e->code = EXIT_READ;
-        return NULL;
+    const char *end = text + n;
+    for (e->line = 1; text < end; e->line++) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        size_t length = stop ? (size_t)(stop - text) : (size_t)(end - text);
+        char *line = edit_copy(text, length);
+        if (!line) {
+            edit_wrong(e, EXIT_READ, "out of memory");
+            return;
+        }
+        if (memchr(line, 0, length))
+            edit_wrong(e, EXIT_USAGE, "there is a zero byte in this line");
+        else
+            script_line(e, line);
+        free(line);
+        text += length + (stop != NULL);
     }
-    FILE *f = fmemopen((char *)(uintptr_t)edits, strlen(edits), "r");
-    if (!f)
-        edit_wrong(e, EXIT_READ, "cannot read %s: %s", path, strerror(errno));
-    return f;
 }
 
+// A script, or the document of a plan, which begins with a brace; read whole before the first edit, so a file that
+// cannot be read to its end changes nothing.
 void edit_run_script(struct editor *e, const char *path)
 {
-    FILE *f = fopen(path, "r");
-    char *line = NULL;
-    int first = f ? getc(f) : EOF;
-    if (first == '{') { // a plan
-        fclose(f);
-        f = open_plan(e, path);
-        if (!f)
-            return;
-    } else if (first != EOF) {
-        ungetc(first, f);
+    const char *text = NULL;
+    size_t n = 0;
+    tsr_session *s = tsr_model_session(e->model);
+    tsr_status status = tsr_session_read(s, path, SCRIPT_MAX, &text, &n);
+    if (status == TSR_OK && n && text[0] == '{') {
+        status = tsr_plan_edits(s, path, &text);
+        n = status == TSR_OK ? strlen(text) : 0;
     }
-    size_t cap = 0;
-    if (!f) {
-        edit_wrong(e, EXIT_READ, "cannot read %s: %s", path, strerror(errno));
+    if (status != TSR_OK) { // the finding says why
+        e->code = EXIT_READ;
         return;
     }
     e->script = path;
-    for (e->line = 1; getline(&line, &cap, f) >= 0; e->line++)
-        script_line(e, line);
+    run_lines(e, text, n);
     e->script = NULL;
-    free(line);
-    fclose(f);
 }
 
 static void run_edits(struct editor *e, const struct cli *c)

@@ -22,7 +22,7 @@ static tsr_status measure(struct cli *c, const tsr_run_options *options,
         config = planned.config ? planned.config : "";
     }
     if (status == TSR_OK && !folder && (config || tsr_model_config_count(m)))
-        status = tsr_bench_annotated(m, config, getenv("TMPDIR"), options, inputs, seconds, result);
+        status = tsr_bench_annotated(m, config, cli_temporary(), options, inputs, seconds, result);
     else if (status == TSR_OK)
         status = tsr_bench(c->session, path, options, inputs, seconds, result);
     tsr_model_free(m);

@@ -218,30 +218,22 @@ static int verify_in(struct cli *c, const char *folder, int64_t devices)
     tsr_model_free(m);
     if (status == TSR_OK)
         status = tsr_verify(c->session, path, &options, &result);
-    unlink(path);
     int code = cli_finish(c, status);
     return status == TSR_OK || status == TSR_DIFFERENT ? report(c, &result, code) : code;
 }
 
 static int run(struct cli *c)
 {
-    const char *text = cli_value(c, "--devices"), *temporary = getenv("TMPDIR");
+    const char *text = cli_value(c, "--devices"), *folder = NULL;
     double devices = 4;
-    char folder[4000];
     if (text && (!cli_number(text, &devices) || devices > DEVICES_MAX || devices != (int)devices))
         return cli_usage(c, "--devices wants 1 to %d, not '%s'", DEVICES_MAX, text);
     tsr_status status = cli_engine(c, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_session_temporary(c->session, cli_temporary(), &folder);
     if (status != TSR_OK)
         return cli_finish(c, status);
-    snprintf(folder, sizeof folder, "%s/tessera-demo-XXXXXX",
-             temporary && *temporary ? temporary : "/tmp");
-    if (!mkdtemp(folder)) {
-        fprintf(stderr, "tessera demo: cannot make %s\n", folder);
-        return EXIT_WRITE;
-    }
-    int code = verify_in(c, folder, (int64_t)devices);
-    rmdir(folder);
-    return code;
+    return verify_in(c, folder, (int64_t)devices);
 }
 
 static const struct option options_table[] = {

@@ -82,7 +82,7 @@ static tsr_status execute(struct cli *c, const tsr_run_options *options,
     if (status == TSR_OK && folder)
         status = tsr_run(c->session, path, options, inputs, outputs);
     else if (status == TSR_OK && (config || tsr_model_config_count(m)))
-        status = tsr_run_annotated(m, config, getenv("TMPDIR"), options, inputs, outputs, NULL);
+        status = tsr_run_annotated(m, config, cli_temporary(), options, inputs, outputs, NULL);
     else if (status == TSR_OK)
         status = tsr_run_model(c->session, path, options, inputs, outputs);
     tsr_model_free(m);

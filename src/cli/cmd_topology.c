@@ -4,13 +4,19 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static bool is_file(const char *text)
+// Something of that name is there: reading says what it is, if it is no file. Never opened here: a pipe would wait.
+static bool exists(const char *text)
 {
-    FILE *f = strchr(text, '{') ? NULL : fopen(text, "r");
-    if (f)
-        fclose(f);
-    return f != NULL;
+    struct stat st;
+    return stat(text, &st) == 0;
+}
+
+// "4", "ring:4", "{4, ...}": never a file, whatever lies in the working directory.
+static bool is_notation(const char *text)
+{
+    return text[strspn(text, "0123456789")] == 0 || text[0] == '{' || strchr(text, ':');
 }
 
 // A model has the topology that it was planned for.
@@ -36,12 +42,16 @@ static tsr_status of_model(struct cli *c, const char *path, tsr_topology **out)
 
 tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 {
-    if (is_model(text) && is_file(text))
-        return of_model(c, text, out);
     size_t n = strlen(text);
-    bool named = strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0);
-    return is_file(text) || named ? tsr_topology_read(c->session, text, out)
-                                  : tsr_topology_parse(c->session, text, out);
+    bool named =
+        text[0] != '{' && (strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0));
+    if (!named && is_notation(text))
+        return tsr_topology_parse(c->session, text, out);
+    if (is_model(text) && exists(text))
+        return of_model(c, text, out);
+    if (named || exists(text))
+        return tsr_topology_read(c->session, text, out);
+    return tsr_topology_parse(c->session, text, out);
 }
 
 // The numbers given on the command line replace those of every device and link.

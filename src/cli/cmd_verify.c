@@ -182,7 +182,7 @@ static int read_options(struct cli *c, tsr_verify_options *o)
         code = cli_usage(c, "--tolerance wants a positive number, not '%s'", tolerance);
     o->config = cli_value(c, "--config");
     o->inputs = code ? NULL : cli_inputs(c);
-    o->work = getenv("TMPDIR");
+    o->work = cli_temporary();
     return o->inputs ? 0 : EXIT_USAGE;
 }
 

@@ -112,14 +112,16 @@ static int parse(struct cli *c, int argc, char **argv)
 static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
 {
     const struct cli *c = data;
+    char line[256] =
+        "\r\x1b[K"; // written past stderr, which would show these bytes instead of doing them
     if (c->quiet || c->json)
         return;
-    if (done < total)
-        fprintf(stderr, "\r%s %llu of %llu\x1b[K", what, (unsigned long long)done,
-                (unsigned long long)total);
-    else
-        fprintf(stderr, "\r\x1b[K");
     fflush(stderr);
+    if (done < total)
+        snprintf(line, sizeof line, "\r%.200s %llu of %llu\x1b[K", what, (unsigned long long)done,
+                 (unsigned long long)total);
+    ssize_t wrote = write(STDERR_FILENO, line, strlen(line));
+    (void)wrote; // only a terminal gets this
 }
 
 // Files of --rules, before anything asks for a rule; 0, or the code of one that cannot be read.
@@ -135,30 +137,44 @@ static int read_rules(struct cli *c)
     return 0;
 }
 
-static int run_command(struct cli *c, int argc, char **argv)
+// Parses the words, makes the session that the command works with, and runs it.
+static int run_parsed(struct cli *c, int argc, char **argv)
 {
     tsr_session_options options = {.size = sizeof options, .progress_data = c};
     if (isatty(STDERR_FILENO))
         options.progress = show_progress;
+    int parsed = parse(c, argc, argv);
+    if (parsed)
+        return parsed - 1000;
+    int code = cli_memory_limit(c, &options.memory_limit);
+    if (code)
+        return code;
+    c->session = tsr_session_new(&options);
+    if (!c->session) {
+        fprintf(stderr, "tessera: out of memory\n");
+        return EXIT_READ;
+    }
+    cli_signals(c->session);
+    code = cli_guard(c);
+    if (!code)
+        code = read_rules(c);
+    if (!code)
+        code = cli_folder(c);
+    return code ? code : c->command->run(c);
+}
 
+static int run_command(struct cli *c, int argc, char **argv)
+{
+    int code = EXIT_READ;
     c->given = calloc((size_t)argc, sizeof *c->given);
     c->arguments = calloc((size_t)argc, sizeof *c->arguments);
-    c->session = tsr_session_new(&options);
-    int code = EXIT_READ;
-    if (!c->given || !c->arguments || !c->session) {
+    if (c->given && c->arguments)
+        code = run_parsed(c, argc, argv);
+    else
         fprintf(stderr, "tessera: out of memory\n");
-    } else {
-        int parsed = parse(c, argc, argv);
-        code = parsed ? parsed - 1000 : cli_guard(c);
-        if (!code && !parsed)
-            code = read_rules(c);
-        if (!code && !parsed)
-            code = cli_folder(c);
-        if (!code && !parsed)
-            code = c->command->run(c);
-    }
     if (fflush(stdout) != 0 && code == EXIT_DONE)
         code = EXIT_WRITE;
+    cli_signals_end();
     tsr_session_free(c->session);
     cli_folder_end(c);
     free(c->arguments);
@@ -168,6 +184,7 @@ static int run_command(struct cli *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    cli_streams();
     if (argc < 2)
         return help_all(stderr);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||

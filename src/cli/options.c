@@ -14,6 +14,8 @@ const struct option cli_common[] = {
     {"--json", NULL, "one JSON document on stdout"},
     {"--quiet", NULL, "no remarks on stderr, errors excepted"},
     {"--verbose", NULL, "notes too"},
+    {"--memory-limit", "SIZE",
+     "what the command may allocate: 2GiB, ... (default: 7/8 of the machine's)"},
     {"--help", NULL, "this text"},
     END_OF_OPTIONS,
 };
@@ -35,6 +37,12 @@ const char *cli_value(const struct cli *c, const char *name)
         if (!strcmp(c->given[i].option->name, name))
             return c->given[i].value;
     return NULL;
+}
+
+const char *cli_temporary(void)
+{
+    const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : NULL;
 }
 
 bool cli_flag(const struct cli *c, const char *name)
@@ -387,6 +395,7 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->no_pin = cli_flag(c, "--no-pin");
     options->plugins = getenv("TESSERA_PLUGINS");
     options->trace = cli_value(c, "--trace");
+    options->work = cli_temporary();
     if ((text = cli_value(c, "--timeout"))) {
         if (!cli_number(text, &options->timeout_s))
             return cli_usage(c, "--timeout wants seconds, not '%s'", text);

@@ -235,6 +235,16 @@ tsr_node_config *tsr_node_config_at(const tsr_node *n, size_t i)
     return i < n->n_configs ? n->configs[i] : NULL;
 }
 
+bool tsr__config_is_of(const tsr_config *c, tsr_model *m)
+{
+    if (c && c->model == m)
+        return true;
+    struct place at = place_config(m, c ? c->name : STR(""));
+    tsr__diag(m->session, DIAG_config_unknown, &at, NULL,
+              "the configuration is not declared by this model");
+    return false;
+}
+
 tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c)
 {
     for (size_t i = 0; i < n->n_configs; i++)

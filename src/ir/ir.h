@@ -92,6 +92,8 @@ tsr_function *tsr__node_function(const tsr_node *n);
 // The function whose body the node is part of, directly or in a subgraph; NULL: the main graph.
 const tsr_function *tsr__node_home(const tsr_node *n);
 size_t tsr__function_index(const tsr_function *f); // in its model
+// False, with a finding, if the configuration is not one of this model.
+bool tsr__config_is_of(const tsr_config *c, tsr_model *m);
 // What `rules` found out about calls of a function: why its body does not fit a place. It holds for calls from the
 // same body while the model imports as many operator sets.
 struct call_memo {

@@ -4,9 +4,25 @@
 
 // ---- loading --------------------------------------------------------------------------------
 
+// Objects may take so many times the bytes they are read from, and some more: an empty message is two bytes in the
+// file, and hundreds as a function or a graph. Together with the file and the program that stays below 16 times and 64 MiB.
+#define OBJECTS_TIMES 14
+#define OBJECTS_LEAST ((size_t)40 << 20)
+
+static size_t budget_of(const tsr_session *s, size_t bytes)
+{
+    size_t budget;
+    if (__builtin_mul_overflow(bytes, OBJECTS_TIMES, &budget) ||
+        __builtin_add_overflow(budget, OBJECTS_LEAST + s->memory_used, &budget))
+        return 0;
+    return budget;
+}
+
 static tsr_status finish_load(tsr_model *m, tsr_model **out)
 {
+    m->session->memory_budget = budget_of(m->session, m->store->bytes.n);
     tsr_status st = tsr__serde_read(m);
+    m->session->memory_budget = 0;
     if (st != TSR_OK) {
         tsr_model_free(m);
         return st;
@@ -30,6 +46,13 @@ tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **ou
     }
     model->path = model->store->path = kept.p;
     model->store->bytes = model->store->file.bytes;
+    if (!model->store->bytes.n) {
+        struct place at = PLACE_NONE;
+        at.file = kept;
+        tsr__diag(session, DIAG_model_empty, &at, "fetch or export it again", "the file is empty");
+        tsr_model_free(model);
+        return TSR_MALFORMED;
+    }
     return finish_load(model, out);
 }
 

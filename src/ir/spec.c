@@ -151,8 +151,22 @@ bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k)
 
 // ---- building -------------------------------------------------------------------------------
 
+// Handles of another model would be read after that model is freed.
+static bool is_foreign(tsr_node *n, const tsr_config *c, const tsr_value *v)
+{
+    const tsr_model *m = n->graph->model;
+    if ((!c || c->model == m) && (!v || tsr__value_model(v) == m))
+        return false;
+    struct place at = tsr__place_node(n);
+    tsr__diag(m->session, DIAG_argument_invalid, &at, "use handles of the node's own model",
+              "the configuration or the value is of another model");
+    return true;
+}
+
 tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value)
 {
+    if (is_foreign(node, config, value))
+        return NULL;
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
         nc = tsr__node_config_make(node, config);

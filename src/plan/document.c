@@ -234,6 +234,8 @@ static tsr_status open_document(struct document *d, tsr_session *s, struct arena
     *d = (struct document){.session = s, .arena = a, .path = path};
     tsr__arena_init(&bytes, s);
     tsr_status st = tsr__file_read(s, &bytes, path, PLAN_MAX_DOCUMENT, &text);
+    if (st == TSR_OK && !tsr__json_fits(s, text))
+        st = TSR_NOMEM;
     if (st == TSR_OK)
         d->root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
     tsr__arena_free(&bytes);

@@ -85,6 +85,8 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
     tsr_status st = tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text);
     if (st != TSR_OK)
         return st;
+    if (!tsr__json_fits(page->session, text))
+        return TSR_NOMEM;
     json_t *root = json_loadb(text.p, text.n, 0, &error);
     if (root)
         fill(page, root);

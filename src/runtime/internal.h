@@ -179,15 +179,15 @@ tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *s
 
 // ---- a whole model (whole.c)
 
-#define WHOLE_FOLDER "/tmp/tessera-run-XXXXXX"
 struct whole {
-    const char *path;                 // the file to give to the engine
-    char folder[sizeof WHOLE_FOLDER]; // of the copy; "": none
+    const char *path;         // the file to give to the engine
+    struct temporary *folder; // of the copy; NULL: none
     struct arena arena;
 };
 // Finds the file for an ONNX Runtime 1.minor: the one at path, or a copy that this release takes.
-// To be closed in every case.
-tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w);
+// The copy is made in a temporary folder under work. To be closed in every case.
+tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, const char *work,
+                           struct whole *w);
 void tsr__whole_close(struct whole *w);
 
 // ---- weights.c

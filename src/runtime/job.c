@@ -26,8 +26,8 @@ static void rank_for(tsr_job *j, struct rank *r, int rank, int cores, int ranks)
         .map = j->options.map_devices,
         .n_map = j->options.n_map_devices,
     };
-    if (j->folder[0])
-        r->profile = tsr__arena_printf(&j->arena, "%s/rank%d", j->folder, rank).p;
+    if (j->profiles)
+        r->profile = tsr__arena_printf(&j->arena, "%s/rank%d", j->profiles->path, rank).p;
 }
 
 static void rank_of_partition(tsr_job *j, struct rank *r, int rank, struct endpoint *e)
@@ -237,19 +237,6 @@ void tsr__job_tell(struct endpoint *e, tsr_session *s, tsr_status status)
     tsr__comm_fail(e, status, text);
 }
 
-static tsr_status make_trace_folder(tsr_job *j)
-{
-    memcpy(j->folder, TRACE_FOLDER, sizeof TRACE_FOLDER);
-    if (!tsr__fault(j->session, FAULT_WRITE) && mkdtemp(j->folder))
-        return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(TRACE_FOLDER);
-    j->folder[0] = 0;
-    tsr__diag(j->session, DIAG_io_write, &at, "/tmp must be writable",
-              "cannot make a temporary folder: %s", strerror(errno));
-    return TSR_WRITE;
-}
-
 static tsr_status job_new(tsr_session *s, const tsr_run_options *options, tsr_job **out)
 {
     tsr_job *j = tsr__alloc(s, sizeof *j);
@@ -262,7 +249,9 @@ static tsr_status job_new(tsr_session *s, const tsr_run_options *options, tsr_jo
     pthread_cond_init(&j->change, NULL);
     *out = j;
     tsr_status st = tsr__run_options(s, options, &j->options);
-    return st == TSR_OK && j->options.trace ? make_trace_folder(j) : st;
+    if (st != TSR_OK || !j->options.trace)
+        return st;
+    return tsr__temporary_folder(s, j->options.work, "trace", &j->profiles);
 }
 
 // The one rank of this process, opened on the caller's thread.
@@ -295,7 +284,7 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
         st = make_seats(j, 1);
     if (st == TSR_OK) {
         j->is_whole = true;
-        st = tsr__whole_open(s, j->engine->minor, path, &j->whole);
+        st = tsr__whole_open(s, j->engine->minor, path, j->options.work, &j->whole);
     }
     if (st == TSR_OK) {
         rank_for(j, &j->seats[0].rank, 0, tsr__cores(), 1);
@@ -346,6 +335,8 @@ static tsr_status open_remote(tsr_job *j, const char *folder, bool states)
     tsr_status st = open_folder(j, folder);
     if (st == TSR_OK)
         st = tsr__engine(j->session, &j->engine); // the children have it then
+    if (j->profiles)
+        j->options.work = j->profiles->path; // theirs go with this one
     const char *name = tsr__arena_str(&j->arena, str_of(folder)).p;
     if (st == TSR_OK && !name)
         st = TSR_NOMEM;
@@ -418,8 +409,7 @@ void tsr_job_close(tsr_job *j)
         tsr__whole_close(&j->whole);
     if (j->has_bundle)
         tsr__bundle_close(&j->bundle);
-    if (j->folder[0])
-        tsr__folder_remove(j->folder);
+    tsr__temporary_remove(j->profiles);
     pthread_cond_destroy(&j->change);
     pthread_mutex_destroy(&j->lock);
     tsr__arena_free(&j->arena);

@@ -7,8 +7,6 @@
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
-#define TRACE_FOLDER "/tmp/tessera-trace-XXXXXX"
-
 // A rank and its thread. All fields but rank are under the job's lock.
 struct seat {
     tsr_job *job;
@@ -26,9 +24,9 @@ struct tsr_job {
     struct whole whole; // a whole model; not used for partitions
     struct bundle bundle;
     bool is_whole, has_bundle, threaded;
-    char folder[sizeof TRACE_FOLDER]; // of ONNX Runtime's profiles; "": not traced
-    struct endpoint *mpi;             // of the session, or NULL
-    struct remote *remote;            // ranks that are children, or NULL
+    struct temporary *profiles; // folder of ONNX Runtime's profiles; NULL: not traced
+    struct endpoint *mpi;       // of the session, or NULL
+    struct remote *remote;      // ranks that are children, or NULL
     struct thread_job *ways;
     struct shared_weights shared; // of ranks that are threads
     struct seat *seats;           // of the ranks that run here

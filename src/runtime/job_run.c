@@ -326,7 +326,7 @@ int tsr_job_ranks(const tsr_job *j, int *here)
 
 tsr_status tsr_job_trace(tsr_job *j)
 {
-    if (!j->folder[0])
+    if (!j->profiles)
         return tsr__run_refuse(j->session, DIAG_run_order, NULL,
                                "open the job with the option trace", "this job is not traced");
     if (j->remote)

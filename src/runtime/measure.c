@@ -165,7 +165,7 @@ struct measuring {
     tsr_run_options run;
     double seconds;
     struct engine *engine;
-    char folder[sizeof MEASURE_FOLDER];
+    struct temporary *folder; // of the models
     int n;
     struct findings_of_rank *found; // by rank
     struct measure_rank *ranks;     // as threads
@@ -178,7 +178,7 @@ static void begin_rank(const struct measuring *m, tsr_session *s, struct endpoin
     *r = (struct measure_rank){.session = s,
                                .engine = m->engine,
                                .endpoint = e,
-                               .folder = m->folder,
+                               .folder = m->folder->path,
                                .seconds = m->seconds,
                                .no_pin = m->run.no_pin,
                                .out = out};
@@ -348,16 +348,8 @@ static tsr_status as_launched(struct measuring *m, struct endpoint *e)
 
 static tsr_status make_models(struct measuring *m)
 {
-    memcpy(m->folder, MEASURE_FOLDER, sizeof MEASURE_FOLDER);
-    if (tsr__fault(m->session, FAULT_WRITE) || !mkdtemp(m->folder)) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(m->folder);
-        tsr__diag(m->session, DIAG_io_write, &at, "/tmp must be writable",
-                  "cannot make a temporary folder: %s", strerror(errno));
-        m->folder[0] = 0;
-        return TSR_WRITE;
-    }
-    return tsr__measure_write(m->session, m->folder);
+    tsr_status st = tsr__temporary_folder(m->session, m->run.work, "measure", &m->folder);
+    return st == TSR_OK ? tsr__measure_write(m->session, m->folder->path) : st;
 }
 
 static tsr_status read_options(struct measuring *m, const tsr_measure_options *given,
@@ -393,8 +385,7 @@ static tsr_status measure(struct measuring *m, struct endpoint *place)
                                                     : with_threads(m);
     if (st == TSR_OK && (!place || place->rank == 0))
         collect(m, &m->ranks[0]);
-    if (m->folder[0])
-        tsr__folder_remove(m->folder);
+    tsr__temporary_remove(m->folder);
     tsr__free(m->session, m->found, n * sizeof *m->found);
     tsr__free(m->session, m->ranks, n * sizeof *m->ranks);
     return st;

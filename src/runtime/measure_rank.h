@@ -7,8 +7,7 @@
 
 #include <stdio.h>
 
-#define MEASURE_FOLDER "/tmp/tessera-measure-XXXXXX"
-#define MEASURE_PATH   (sizeof MEASURE_FOLDER + 32)
+#define MEASURE_PATH (TEMPORARY_PATH + 32)
 
 enum measure_model {
     MEASURE_ARITHMETIC,

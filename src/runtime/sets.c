@@ -18,6 +18,12 @@ static tsr_status bad_set(tsr_session *s, const char *set, struct str value, con
     return TSR_INVALID;
 }
 
+static tsr_status absent_set(tsr_session *s, const char *set)
+{
+    (void)bad_set(s, set, STR(""), "there is no such set of tensors");
+    return TSR_IO;
+}
+
 // The k-th value that a caller gives (inputs without a default) or gets; NULL past the end.
 static tsr_value *port(const tsr_model *m, bool outputs, size_t k)
 {
@@ -123,7 +129,7 @@ static tsr_status load_pb(tsr_tensors *t, const char *file, const char *name, in
     struct place at = PLACE_NONE; // what was found so far speaks of bytes, not of the file
     at.file = str_of(file);
     tsr__diag(t->session, DIAG_tensor_file, &at, NULL, "the tensor of '%s' cannot be read", name);
-    return st;
+    return TSR_MALFORMED;
 }
 
 // A file for one input or output of the model.
@@ -367,7 +373,7 @@ static tsr_status load(tsr_tensors *t, const char *set, const tsr_model *m, bool
     else if (ends_with(set, ".pb"))
         return outputs ? TSR_OK : load_single(t, set, m);
     else
-        return bad_set(t->session, set, STR(""), "there is no such set of tensors");
+        return absent_set(t->session, set);
     if (st == TSR_OK && outputs && m)
         keep_outputs(t, m);
     if (st == TSR_OK)

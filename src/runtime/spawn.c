@@ -336,9 +336,31 @@ tsr_status tsr__nursery_close(struct nursery *n)
     return st;
 }
 
+// Children that trace make folders of their own. These lie in one of this process, which goes with it however it ends:
+// the children are killed then and remove nothing.
+static tsr_status work_folder(tsr_session *s, struct spawn *w, tsr_run_options *own,
+                              struct temporary **around)
+{
+    *own = *w->options;
+    w->options = own;
+    if (!own->trace)
+        return TSR_OK;
+    tsr_status status = tsr__temporary_folder(s, own->work, "trace", around);
+    if (status == TSR_OK)
+        own->work = (*around)->path;
+    return status;
+}
+
 tsr_status tsr__spawn(tsr_session *s, struct spawn *w)
 {
     struct nursery *n = NULL;
-    tsr_status st = tsr__nursery_open(s, w, &n);
-    return n ? tsr__nursery_close(n) : st;
+    struct temporary *around = NULL;
+    tsr_run_options own;
+    tsr_status st = work_folder(s, w, &own, &around);
+    if (st == TSR_OK)
+        st = tsr__nursery_open(s, w, &n);
+    if (n)
+        st = tsr__nursery_close(n);
+    tsr__temporary_remove(around);
+    return st;
 }

@@ -25,24 +25,20 @@ static tsr_status strip(tsr_model *m, int64_t ir)
     return st == TSR_OK ? tsr_model_set_ir_version(m, ir) : st;
 }
 
-static tsr_status write_copy(tsr_session *s, tsr_model *m, struct whole *w)
+static tsr_status write_copy(tsr_session *s, tsr_model *m, const char *work, struct whole *w)
 {
-    if (tsr__fault(s, FAULT_WRITE) || !mkdtemp(w->folder)) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(w->folder);
-        w->folder[0] = 0;
-        tsr__diag(s, DIAG_io_write, &at, "/tmp must be writable, or use ONNX Runtime 1.23 or later",
-                  "cannot make a temporary folder: %s", strerror(errno));
-        return TSR_WRITE;
-    }
-    w->path = tsr__arena_printf(&w->arena, "%s/model.onnx", w->folder).p;
+    tsr_status st = tsr__temporary_folder(s, work, "run", &w->folder);
+    if (st != TSR_OK)
+        return st;
+    w->path = tsr__arena_printf(&w->arena, "%s/model.onnx", w->folder->path).p;
     if (!w->path)
         return TSR_NOMEM;
-    tsr_status st = tsr_model_copy_data(m, w->path);
+    st = tsr_model_copy_data(m, w->path);
     return st == TSR_OK ? tsr_model_save(m, w->path) : st;
 }
 
-tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct whole *w)
+tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, const char *work,
+                           struct whole *w)
 {
     *w = (struct whole){.path = path};
     tsr__arena_init(&w->arena, s);
@@ -54,10 +50,9 @@ tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct w
     if (st != TSR_OK)
         return st;
     if (tsr_model_ir_version(m) > ir) {
-        memcpy(w->folder, WHOLE_FOLDER, sizeof WHOLE_FOLDER);
         st = strip(m, ir);
         if (st == TSR_OK)
-            st = write_copy(s, m, w);
+            st = write_copy(s, m, work, w);
     }
     tsr_model_free(m);
     return st;
@@ -65,7 +60,6 @@ tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, struct w
 
 void tsr__whole_close(struct whole *w)
 {
-    if (w->folder[0])
-        tsr__folder_remove(w->folder);
+    tsr__temporary_remove(w->folder);
     tsr__arena_free(&w->arena);
 }

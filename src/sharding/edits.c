@@ -120,6 +120,8 @@ static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_confi
 
 tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
 {
+    if (!tsr__config_is_of(c, m))
+        return TSR_INVALID;
     struct arena *kept = &tsr_model_session(m)->results[RESULT_EDITS], a;
     tsr__arena_free(kept);
     tsr__arena_init(&a, tsr_model_session(m));

@@ -528,6 +528,8 @@ static tsr_status shard_stages(struct dice *r, tsr_graph *g)
 tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed, const tsr_size *sizes,
                                   size_t n)
 {
+    if (!tsr__config_is_of(c, m))
+        return TSR_INVALID;
     struct arena a;
     struct dice r = {.arena = &a, .config = c, .n_all = tsr_config_devices(c), .state = seed};
     tsr__arena_init(&a, tsr_model_session(m));

@@ -248,6 +248,8 @@ static void json_grid(tsr_topology *t, const json_t *list)
 static tsr_status read_json(tsr_session *s, struct str text, tsr_topology **out)
 {
     json_error_t error;
+    if (!tsr__json_fits(s, text))
+        return TSR_NOMEM;
     json_t *root = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return refuse(s, "correct the JSON text", "line %d: %s", error.line, error.text);

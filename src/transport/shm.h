@@ -108,6 +108,8 @@ struct shm_peer {
     uint64_t turns;                    // at the desk of both
     uint64_t gifts;                    // that rank 0 took from it
     uint64_t pieces[2];                // at either side of the bench of both
+    const char
+        *part; // what it sends in this exchange, where it lies; NULL: it comes through the ring
     uint64_t beat;
     double silent_s, looked_s;
 };

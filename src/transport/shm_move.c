@@ -18,6 +18,23 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
     return at >= first && at < end && bytes <= end - at ? at - base : 0;
 }
 
+// What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An offset is read once and
+// checked before it is used: it may be anything, and change.
+static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
+{
+    const struct shm_layout *l = &me->job->at;
+    if (offset < l->heaps || offset > l->bytes || bytes > l->bytes - offset)
+        return NULL;
+    return me->job->base + offset;
+}
+
+static tsr_status refuse_offset(const struct comm_call *c, int peer, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "%s '%s' (id %lld): rank %d names memory outside of what is shared", c->op,
+                        c->node, (long long)c->id, peer);
+}
+
 static int place_of(const struct shm *me, const struct comm_call *c)
 {
     int i = 0;
@@ -52,8 +69,11 @@ static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *c, int
     int64_t first, length;
     for (int i = 0; i < c->n_group; i++) {
         const struct shm_entry *e = tsr__shm_entry(me, (int)c->group[i]);
-        me->ins[i] = me->job->base + e->in;
-        me->outs[i] = me->job->base + e->out;
+        size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
+        me->ins[i] = at_offset(me, e->in, bytes);
+        me->outs[i] = at_offset(me, e->out, bytes);
+        if (!me->ins[i] || !me->outs[i])
+            return refuse_offset(c, (int)c->group[i], why);
     }
     tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, self, &first, &length);
     tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
@@ -325,11 +345,10 @@ static bool pull(struct exchange *w, int i)
     return true;
 }
 
-static uint64_t part_at(const struct exchange *w, int i)
+// Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the ring.
+static const char *part_at(const struct exchange *w, int i)
 {
-    int peer = (int)w->c->group[i];
-    int entry = (int)(tsr__shm_entry(w->me, peer) - shm_slot(w->me->job, peer)->entries);
-    return shm_parts(w->me->job, peer, entry)[w->me->endpoint.rank].at;
+    return w->me->peers[w->c->group[i]].part;
 }
 
 // Folds the next piece that has come from everybody; got[self] counts.
@@ -339,10 +358,9 @@ static bool fold(struct exchange *w)
     size_t unit = tsr__elem_bytes(w->c->type), done = w->got[w->self];
     size_t n = w->x->recv[0].bytes - done;
     for (int i = 0; i < w->c->n_group && n; i++) {
-        uint64_t at = i == w->self ? 0 : part_at(w, i);
-        const char *from =
-            i == w->self ? (const char *)w->x->send[i].p + done : me->job->base + at + done;
-        if (i != w->self && !at)
+        const char *part = i == w->self ? w->x->send[i].p : part_at(w, i);
+        const char *from = part ? part + done : NULL;
+        if (i != w->self && !part)
             n = waiting(w, (int)w->c->group[i], n, &from);
         me->ins[i] = from;
     }
@@ -437,13 +455,17 @@ static tsr_status check_sizes(const struct exchange *w, struct comm_trouble *why
     for (int i = 0; i < w->c->n_group; i++) {
         int peer = (int)w->c->group[i];
         int entry = (int)(tsr__shm_entry(me, peer) - shm_slot(me->job, peer)->entries);
-        uint64_t sent = shm_parts(me->job, peer, entry)[me->endpoint.rank].bytes;
+        const struct shm_part *said = &shm_parts(me->job, peer, entry)[me->endpoint.rank];
+        uint64_t sent = said->bytes, at = said->at;
         size_t expected = w->x->recv[w->x->folded ? 0 : i].bytes;
         if (sent != expected)
             return tsr__trouble(why, TSR_PEER, peer,
                                 "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
                                 w->c->op, w->c->node, (long long)w->c->id, peer,
                                 (unsigned long long)sent, me->endpoint.rank, expected);
+        me->peers[peer].part = at ? at_offset(me, at, expected) : NULL;
+        if (at && !me->peers[peer].part)
+            return refuse_offset(w->c, peer, why);
     }
     return TSR_OK;
 }
@@ -453,9 +475,8 @@ static void copy_in_reach(struct exchange *w)
 {
     for (int i = 0; i < w->c->n_group && !w->x->folded; i++) {
         const struct comm_buffer *to = &w->x->recv[i];
-        uint64_t at = i == w->self ? 0 : part_at(w, i);
-        const void *from = i == w->self ? w->x->send[i].p : w->me->job->base + at;
-        if (!at && i != w->self)
+        const void *from = i == w->self ? w->x->send[i].p : part_at(w, i);
+        if (!from && i != w->self)
             continue;
         if (to->bytes && to->p != from)
             memcpy(to->p, from, to->bytes);

@@ -7,7 +7,8 @@
 
 // A temporary folder, and the partition in it (scratch.c).
 struct scratch {
-    char *folder, *parts;
+    struct temporary *temporary;
+    const char *folder, *parts;
 };
 tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base,
                              struct scratch *out) TSR_MUST_USE;

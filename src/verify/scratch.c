@@ -3,38 +3,24 @@
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #define TOLD_BYTES 4096 // of a folder's path
 
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
-    base = base ? base : "/tmp";
-    struct str name = tsr__arena_printf(arena, "%s/tessera-verify-XXXXXX", base);
-    if (!name.p)
-        return TSR_NOMEM;
-    char *path = (char *)name.p; // in that arena
-    if (tsr__fault(session, FAULT_WRITE) || !mkdtemp(path)) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(base);
-        tsr__diag(session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
-                  "cannot make a temporary folder: %s", strerror(errno));
-        return TSR_WRITE;
-    }
-    out->folder = path;
-    out->parts = (char *)tsr__arena_printf(arena, "%s/parts", path).p;
+    tsr_status status = tsr__temporary_folder(session, base, "verify", &out->temporary);
+    if (status != TSR_OK)
+        return status;
+    out->folder = out->temporary->path;
+    out->parts = tsr__arena_printf(arena, "%s/parts", out->folder).p;
     return out->parts ? TSR_OK : TSR_NOMEM;
 }
 
 // Without a folder of its own the parts are another rank's.
 void tsr__scratch_close(struct scratch *s)
 {
-    if (s->parts && s->folder)
-        tsr__folder_remove(s->parts);
-    if (s->folder)
-        tsr__folder_remove(s->folder);
+    tsr__temporary_remove(s->temporary);
+    *s = (struct scratch){0};
 }
 
 // The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts
@@ -45,13 +31,14 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
 {
     tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    const char *own = options && options->size >= sizeof *options ? options->work : NULL;
     int rank;
     char path[TOLD_BYTES] = "";
     bool launched = tsr__run_launched(session, options, &rank);
     tsr__arena_init(arena, session);
     tsr_status st = TSR_OK;
     if (rank == 0) {
-        st = tsr__scratch_open(session, arena, work, at);
+        st = tsr__scratch_open(session, arena, work ? work : own, at);
         if (st == TSR_OK)
             st = tsr_partition(model, at->parts, &cut, summary);
     }
@@ -62,7 +49,7 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     st = tsr__run_tell(session, path, sizeof path);
     path[sizeof path - 1] = 0;
     if (st == TSR_OK && rank > 0)
-        at->parts = (char *)tsr__arena_str(arena, str_of(path)).p;
+        at->parts = tsr__arena_str(arena, str_of(path)).p;
     if (st == TSR_OK && rank > 0 && !at->parts)
         st = TSR_NOMEM;
     return st;

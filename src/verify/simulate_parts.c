@@ -57,6 +57,19 @@ static const char *plain_name(struct sim *x, const char *op)
     return op;
 }
 
+// Sums and products of sizes that a manifest or a model claims stay below the largest number. All are 0 or more.
+static int64_t sum_of(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return add_ok(a, b, &sum) ? sum : INT64_MAX;
+}
+
+static int64_t product_of(int64_t a, int64_t b)
+{
+    int64_t product;
+    return mul_ok(a, b, &product) ? product : INT64_MAX;
+}
+
 // What the busiest device takes in or gives out, from the layouts that a Reshard carries.
 static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
                      size_t elem)
@@ -74,8 +87,8 @@ static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes 
     if (from && to && rank == from->rank && rank == to->rank &&
         tsr__reshard_plan(&arena, from, NULL, to, shape, elem, &r) == TSR_OK)
         for (int i = 0; i < r->n_steps; i++)
-            most +=
-                r->steps[i].received > r->steps[i].sent ? r->steps[i].received : r->steps[i].sent;
+            most = sum_of(most, r->steps[i].received > r->steps[i].sent ? r->steps[i].received
+                                                                        : r->steps[i].sent);
     tsr__arena_free(&arena);
     return most;
 }
@@ -98,7 +111,7 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
         return given;
     if (gathers || strcmp(comm->op, TSR_OP_SCATTER) == 0)
         return outer > 1 ? (gathers ? got : given) : 0;
-    return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? given + got : 0;
+    return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? sum_of(given, got) : 0;
 }
 
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
@@ -185,14 +198,16 @@ static int64_t price_comm(struct sim *sim, const struct sim_comm *comm)
     for (size_t i = 0; i < TSR_COUNT(ways); i++)
         if (strcmp(ways[i].op, comm->op) == 0)
             return tsr__price_collective(sim->topology, ways[i].what, &groups,
-                                         (ways[i].out ? comm->most_out : comm->most_in) *
-                                             (ways[i].times ? groups.size : 1));
+                                         product_of(ways[i].out ? comm->most_out : comm->most_in,
+                                                    ways[i].times ? groups.size : 1));
     if (strcmp(comm->op, TSR_OP_HALO) != 0)
         return tsr__price_exchange(sim->topology, &groups, comm->moved);
     int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
     struct topology_groups two = {1, 2, groups.device};
     double copied = 2 * (double)comm->most_out / sim->topology->device[groups.device[0]].bandwidth;
-    return tsr__price_collective(sim->topology, TSR_SEND, &two, more) + (int64_t)(copied * 1e12);
+    double copied_ps = copied * 1e12;
+    return sum_of(tsr__price_collective(sim->topology, TSR_SEND, &two, more),
+                  copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -352,9 +367,12 @@ static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
     int64_t *change = ARENA_ARRAY(stores->arena, int64_t, (size_t)stores->nodes + 2);
+    int64_t largest =
+        INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
     for (size_t i = 0; change && i < stores->list.n; i++) {
-        change[stores->list.at[i].from] += stores->list.at[i].bytes;
-        change[stores->list.at[i].end + 1] -= stores->list.at[i].bytes;
+        int64_t bytes = stores->list.at[i].bytes < largest ? stores->list.at[i].bytes : largest;
+        change[stores->list.at[i].from] += bytes;
+        change[stores->list.at[i].end + 1] -= bytes;
     }
     for (int64_t i = 0; change && i <= stores->nodes; i++) {
         now += change[i];
@@ -392,11 +410,12 @@ static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
     if (!s.of)
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        inputs += tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized);
-    device->memory = device->weights + inputs + live_bytes(&s, true);
+        inputs = sum_of(inputs, tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized));
+    int64_t kept = sum_of(device->weights, inputs);
+    device->memory = sum_of(kept, live_bytes(&s, true));
     int64_t live = live_bytes(&s, false);
-    device->peak =
-        device->weights + inputs + device->scratch + live + live / GAPS + PLAN_ENGINE_BYTES;
+    device->peak = sum_of(sum_of(kept, device->scratch), sum_of(live, live / GAPS));
+    device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
     return scratch->failed ? TSR_NOMEM : TSR_OK;
 }
 

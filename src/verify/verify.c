@@ -218,6 +218,8 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
     if (options)
         memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
     struct work work = {.session = session, .path = model, .options = &given, .run = given.run};
+    if (!work.run.work)
+        work.run.work = given.work;
     work.results = &session->results[RESULT_VERIFY];
     tsr__arena_free(work.results);
     work.run.size = sizeof(work.run);

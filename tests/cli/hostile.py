@@ -2,10 +2,13 @@
 """What strangers give: folders full of traps, functions that double, documents that are no files. Each must get an answer
 in bounded time, and nothing of it may be run. Models are made with Python's onnx."""
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 TESSERA = os.path.abspath(sys.argv[1])
 failed = 0
@@ -132,8 +135,167 @@ def functions(d):
     check("a function that calls itself inside a branch", code == 1 and "function-recursive" in out + err, (code, out, err))
 
 
+# ---- documents, memory --------------------------------------------------------------------------------
+
+def documents(d):
+    """A script, a topology or a plan that is no plain file: one error, exit 3, nothing written."""
+    plain, out = d + "/plain.onnx", d + "/out"
+    os.mkfifo(d + "/pipe")
+    for what, path in (("a folder", d), ("a pipe", d + "/pipe"), ("an endless device", "/dev/zero"), ("nothing", d + "/absent")):
+        for command in (["annotate", plain, "--script", path, "-o", out], ["plan", plain, "--devices", path, "-o", out],
+                        ["report", plain, "--devices", "2", "--plan", path, "-o", out], ["simulate", plain, "--devices", path],
+                        ["report", plain, "--devices", "2", "--trace", path, "-o", out], ["run", plain, "--inputs", path + ".npz"],
+                        ["info", path], ["topology", "show", path]):
+            code, _, err = call(*command)
+            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), code in (3, 7) and not os.path.exists(out), (code, err))
+    with open(d + "/4", "w") as f:
+        f.write("{}")
+    code, _, err = call("plan", plain, "--devices", "4", "-o", d + "/planned.onnx", cwd=d)
+    check("a file called 4 is not taken for 4 devices", code == 0, (code, err))
+
+
+def memory(d):
+    """Small files do not become large memory, and what is allowed is kept to."""
+    path = d + "/many.onnx"
+    for field, what in ((25, "functions"), (14, "metadata")):
+        tag = bytes([(field << 3 | 2) & 0x7F | 0x80, field >> 4, 0]) if field >= 16 else bytes([field << 3 | 2, 0])
+        with open(path, "wb") as f:
+            f.write(bytes([8, 10]) + tag * 3000000)
+        code, _, err = call("info", path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+        check("3 million empty %s" % what, code == 3 and "out-of-memory" in err, (code, err))
+    open(path, "w").close()
+    code, _, err = call("check", path)
+    check("an empty file is no model", code == 3 and "model-empty" in err, (code, err))
+    code, _, err = call("info", d + "/plain.onnx", "--memory-limit", "100KB")
+    check("a memory limit that is too small", code == 3 and "out of memory" in err or "out-of-memory" in err, (code, err))
+    code, _, err = call("info", d + "/plain.onnx", "--memory-limit", "lots")
+    check("a memory limit that is none", code == 2, (code, err))
+    tree = d + "/tree.json"
+    with open(tree, "w") as f:
+        f.write('{"devices": [' + "[],"  * 5000000 + "[]]}")
+    code, _, err = call("topology", "show", tree, "--memory-limit", "256MiB")
+    check("a document that would become a large tree", code == 3 and "out-of-memory" in err, (code, err))
+
+
+# ---- names ----------------------------------------------------------------------------------------------
+
+STEERS = "a\x1b[31m\u202eb\x07\x9b\u200f"  # colours, a line that runs backwards, a bell
+
+
+def steering_model(path):
+    """Every name in it would steer a terminal."""
+    def name(text):
+        return text + STEERS
+    weight = helper.make_tensor(name("w"), F, [8, 8], [0.0] * 64)
+    nodes = [helper.make_node("MatMul", [name("x"), name("w")], [name("t")], name=name("mm")),
+             helper.make_node(name("Op"), [name("t")], [name("y")], name=name("n"), domain=name("dom"))]
+    graph = helper.make_graph(nodes, name("g"), [info(name("x"), [name("s"), 8])], [info(name("y"), [8, 8])], [weight])
+    m = helper.make_model(graph, ir_version=11, producer_name=name("p"),
+                          opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(name("dom"), 1)])
+    m.configuration.add(name=name("c"), num_devices=2).device.extend([name("d"), name("e")])
+    entry = m.graph.node[0].device_configurations.add(configuration_id=name("c"))
+    for tensor, devices in ((name("w"), [0, 1]), (name("absent"), [0, 7])):
+        spec = entry.sharding_spec.add(tensor_name=tensor)
+        spec.device.extend(devices)
+        spec.sharded_dim.add(axis=1).simple_sharding.add(num_shards=2)
+    with open(path, "wb") as f:
+        f.write(m.SerializeToString())
+
+
+def steers(text):
+    """Characters that a terminal would obey or hide."""
+    return [hex(ord(c)) for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c == "\ufffd"
+            or 0x200B <= ord(c) <= 0x200F or 0x2028 <= ord(c) <= 0x202E or 0x2060 <= ord(c) <= 0x206F]
+
+
+def names(d):
+    model, absent, out = d + "/m" + STEERS + ".onnx", d + "/" + STEERS, d + "/o" + STEERS
+    steering_model(model)
+    for command in (["info", model], ["info", model, "--json"], ["check", model, "--verbose"], ["check", model, "--json"], ["shapes", model, "-o", out],
+                    ["partition", model, "-o", out], ["plan", model, "--devices", "2", "-o", out], ["report", model, "-o", out], ["simulate", model],
+                    ["annotate", model, "--shard", STEERS + "=1", "-o", out], ["annotate", model, "--shard", "mm*:" + STEERS + "={2,1}", "-o", out],
+                    ["annotate", model, "--script", absent, "-o", out], ["annotate", model, STEERS], ["annotate", model, "--" + STEERS], [STEERS],
+                    ["explain", STEERS], ["rules", STEERS], ["topology", "show", STEERS], ["topology", "show", absent], ["help", STEERS],
+                    ["tiles", "--shape", STEERS, "--sharding", STEERS], ["run", model, "--inputs", absent], ["run", absent], ["verify", model],
+                    ["run", model, "--timeout", STEERS], ["run", model, "--map-device", STEERS], ["plan", model, "--devices", "2", "--dim", STEERS, "-o", out]):
+        code, stdout, stderr = call(*command, cwd=d)
+        found = steers(stdout + stderr)
+        check("names that steer in %s" % " ".join(w.replace(STEERS, "?").replace(d, "") for w in command), not found and 0 <= code < 124, (code, found))
+
+
+# ---- ends from outside --------------------------------------------------------------------------------
+
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "llama_tiny", "model.onnx")
+
+
+def ours(tmp):
+    """ONNX Runtime keeps a file of its own there."""
+    return [name for name in os.listdir(tmp) if name.startswith("tessera")]
+
+
+def start_and_end(command, number, tmp):
+    """Starts the command, waits until it has a temporary folder, sends the signal; its exit code."""
+    p = subprocess.Popen([TESSERA, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=tmp))
+    for _ in range(600):
+        if ours(tmp) or p.poll() is not None:
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)
+    p.send_signal(number)
+    return p.wait(LIMIT_S)
+
+
+def signals(d):
+    tmp = d + "/tmp"
+    os.makedirs(tmp)
+    if call("doctor")[1].find("ONNX Runtime       ok") < 0:
+        print("ok signals # SKIP no ONNX Runtime")
+        return
+    commands = (["verify", MODEL, "--devices", "4", "--random", "50"], ["bench", MODEL, "--devices", "2", "--seconds", "30"],
+                ["bench", MODEL, "--devices", "2", "--seconds", "30", "--trace", d + "/t.json"],
+                ["bench", MODEL, "--devices", "2", "--seconds", "30", "--trace", d + "/t.json", "--transport", "shm"],
+                ["topology", "measure", "--devices", "cpu:2", "--seconds", "30"])
+    for command in commands:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            code = start_and_end(command, number, tmp)
+            check("%s and %s leave nothing" % (" ".join(command[:1] + command[-1:]), number.name),
+                  code == 128 + number and not ours(tmp), (code, ours(tmp)))
+    for command in (commands[0], commands[4]):
+        start_and_end(command, signal.SIGKILL, tmp)
+        left = ours(tmp)
+        code = start_and_end(command, signal.SIGTERM, tmp)
+        check("the remains of a killed %s are swept" % command[0], left and not ours(tmp), (left, ours(tmp)))
+
+
+def shrinking(d):
+    """Files that are cut short while they are read: an error or an answer, never a death by SIGBUS."""
+    import random
+    path, deaths, told = d + "/shrinks.onnx", [], 0
+    nodes = [helper.make_node("Relu", ["x" if i == 0 else "v%d" % i], ["y" if i == 79999 else "v%d" % (i + 1)]) for i in range(80000)]
+    weights = helper.make_tensor("w", F, [1500000], b"\0" * 6000000, raw=True)
+    graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])], [weights])
+    whole = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    chance = random.Random(1)
+    for turn in range(60):
+        with open(path, "wb") as f:
+            f.write(whole)
+        p = subprocess.Popen([TESSERA, "check", path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(chance.random() * 0.1)
+        os.truncate(path, chance.randrange(4096))
+        err = p.communicate(timeout=LIMIT_S)[1].decode(errors="replace")
+        told += "became shorter" in err
+        if p.returncode not in (0, 3):
+            deaths.append((p.returncode, err))
+    check("60 models that shrink while they are read (%d in the middle of it)" % told, not deaths, deaths[:3])
+
+
 with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as folder:
     save(folder + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
     hostile_folder(folder)
     functions(folder)
+    documents(folder)
+    memory(folder)
+    names(folder)
+    signals(folder)
+    shrinking(folder)
 sys.exit(failed > 0)

@@ -3,7 +3,8 @@
 // Work and memory must stay in proportion to the file; a memory limit and the test's time limit watch.
 #include "../api/help.h"
 
-#define MANY 60000
+#define MANY           60000
+#define MANY_FUNCTIONS 20000 // above that, memory is refused
 
 // A growing message; help.h's have a fixed size.
 struct big {
@@ -180,17 +181,35 @@ static void test_functions(void **state)
     struct msg f = {.n = 0}, inner = msg_node("x", "y", "Neg", NULL);
     msg_text(&f, 1, "f");
     msg_msg(&f, 7, &inner);
-    big_times(&model, 25, &f, MANY);
+    big_times(&model, 25, &f, MANY_FUNCTIONS);
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = NULL;
     assert_int_equal(tsr_model_load_bytes(s, model.at, model.n, &m), TSR_OK);
     size_t seen = 0;
     for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
         seen++;
-    assert_int_equal(seen, MANY);
+    assert_int_equal(seen, MANY_FUNCTIONS);
     tsr_model_free(m);
     tsr_session_free(s);
     free(model.at);
+}
+
+// Small messages that would become large memory are refused while they are read, and the reason is told.
+static void test_amplified(void **state)
+{
+    (void)state;
+    static const int fields[] = {14, 25}; // metadata, functions
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        struct big model = {0};
+        struct msg nothing = {.n = 0};
+        big_times(&model, fields[i], &nothing, 1500000);
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_model *m = NULL;
+        assert_int_equal(tsr_model_load_bytes(s, model.at, model.n, &m), TSR_NOMEM);
+        assert_string_equal(tsr_finding_at(s, 0).code, "out-of-memory");
+        tsr_session_free(s);
+        free(model.at);
+    }
 }
 
 // Edits that ask for places while nodes come and go.
@@ -226,7 +245,7 @@ int main(void)
         cmocka_unit_test(test_groups_and_dims), cmocka_unit_test(test_attributes),
         cmocka_unit_test(test_empty_subgraphs), cmocka_unit_test(test_one_value_everywhere),
         cmocka_unit_test(test_declarations),    cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_edits_in_turn),
+        cmocka_unit_test(test_edits_in_turn),   cmocka_unit_test(test_amplified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// temporary.c - what exists only while a session works: temporary folders, and outputs under the names that they have
+// before they are complete.
+//
+// Three ways lead to their end. The session removes them itself when it is done with them. A signal handler removes them
+// with tsr_session_sweep, so their paths stand in slots of fixed size that need neither locks nor memory. And what a killed
+// process left is removed by the next one that makes something of the same kind in the same folder: names carry
+// the process's number, and the maker holds a lock (flock) that the kernel lets go when it dies.
+#include "base/internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_DEPTH    4     // of folders in a temporary folder; ours have two
+#define REMOVE_TRIES 1000  // other threads may still be writing while a signal is handled
+#define SWEEP_MOST   10000 // entries of a folder that are looked at for remains
+#define STRANGE_S    10    // unlocked remains of a number that is in use again are older than this
+
+// ---- removing, also inside a signal handler ------------------------------------------------------
+
+// As the kernel writes them for getdents64.
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short bytes;
+    unsigned char kind;
+    char name[];
+};
+
+static bool remove_tree(int parent, const char *name, int depth);
+
+// Everything in an open folder goes. Uses system calls alone.
+static void empty_folder(int fd, int depth)
+{
+    _Alignas(struct entry) char buffer[2048];
+    for (;;) {
+        long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
+        if (n <= 0)
+            return;
+        for (long at = 0; at < n;) {
+            const struct entry *e = (const struct entry *)(buffer + at);
+            at += e->bytes;
+            bool itself = e->name[0] == '.' && (!e->name[1] || (e->name[1] == '.' && !e->name[2]));
+            if (!itself)
+                (void)remove_tree(fd, e->name, depth + 1);
+        }
+    }
+}
+
+// A file, a link (never what it leads to), or a folder with what is in it. True: it is gone.
+static bool remove_tree(int parent, const char *name, int depth)
+{
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+        return true;
+    if (depth > MAX_DEPTH)
+        return false;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    empty_folder(fd, depth);
+    close(fd);
+    return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
+
+void tsr_session_sweep(tsr_session *s)
+{
+    int error = errno;
+    for (size_t i = 0; i < TSR_COUNT(s->temporaries); i++) {
+        struct temporary *t = &s->temporaries[i];
+        if (!atomic_load(&t->used) || t->owner != getpid())
+            continue;
+        for (int k = 0; k < REMOVE_TRIES; k++)
+            if (remove_tree(AT_FDCWD, t->path, 0))
+                break;
+    }
+    errno = error;
+}
+
+// ---- slots ---------------------------------------------------------------------------------------
+
+struct temporary *tsr__temporary_note(tsr_session *s, const char *path, int fd)
+{
+    size_t n = strlen(path);
+    (void)flock(fd, LOCK_EX | LOCK_NB); // where locks do not work, remains stay
+    for (size_t i = 0; i < TSR_COUNT(s->temporaries) && n < sizeof s->temporaries[i].path; i++) {
+        struct temporary *t = &s->temporaries[i];
+        if (atomic_load(&t->used))
+            continue;
+        memcpy(t->path, path, n + 1);
+        t->owner = getpid();
+        t->fd = -1;
+        atomic_store(&t->used, true);
+        return t;
+    }
+    return NULL;
+}
+
+void tsr__temporary_forget(struct temporary *t)
+{
+    if (!t)
+        return;
+    atomic_store(&t->used, false);
+    if (t->fd > 0)
+        close(t->fd);
+    t->fd = -1;
+}
+
+void tsr__temporary_remove(struct temporary *t)
+{
+    if (!t || !atomic_load(&t->used))
+        return;
+    if (t->owner == getpid())
+        (void)remove_tree(AT_FDCWD, t->path, 0);
+    tsr__temporary_forget(t);
+}
+
+// ---- remains of processes that were killed -------------------------------------------------------
+
+// "tessera-verify-4711-x3Fq9z" with the prefix "tessera-verify-" is of process 4711; 0: not such a name.
+static long process_of(const char *name, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    char *end;
+    if (strncmp(name, prefix, n) != 0 || name[n] < '1' || name[n] > '9')
+        return 0;
+    long pid = strtol(name + n, &end, 10);
+    return *end == '-' && pid > 0 && pid < INT32_MAX ? pid : 0;
+}
+
+// Nobody holds its lock, and its maker does not exist: it was killed. Where a process of that number exists (it may be
+// another one, or the maker is just about to take the lock) the remains must also be old.
+static bool is_dead(int folder, const char *name, long pid)
+{
+    struct stat st;
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool dead = fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+                (S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    bool exists = kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+    if (dead && exists)
+        dead = pid != getpid() && time(NULL) - st.st_ctime > STRANGE_S;
+    close(fd);
+    return dead;
+}
+
+void tsr__temporary_sweep(int folder, const char *prefix)
+{
+    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = again >= 0 ? fdopendir(again) : NULL;
+    if (!dir) {
+        if (again >= 0)
+            close(again);
+        return;
+    }
+    for (int i = 0; i < SWEEP_MOST; i++) {
+        const struct dirent *e = readdir(dir);
+        if (!e)
+            break;
+        long pid = process_of(e->d_name, prefix);
+        if (pid && is_dead(folder, e->d_name, pid))
+            (void)remove_tree(folder, e->d_name, 0);
+    }
+    closedir(dir);
+}
+
+// ---- temporary folders ---------------------------------------------------------------------------
+
+static tsr_status refuse(tsr_session *s, const char *base, const char *why)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(base);
+    tsr__diag(s, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
+              "cannot make a temporary folder: %s", why);
+    return TSR_WRITE;
+}
+
+static void sweep_base(const char *base, const char *prefix)
+{
+    int fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    tsr__temporary_sweep(fd, prefix);
+    close(fd);
+}
+
+tsr_status tsr__temporary_folder(tsr_session *s, const char *base, const char *kind,
+                                 struct temporary **out)
+{
+    char prefix[48], path[TEMPORARY_PATH];
+    if (!base || !*base)
+        base = "/tmp";
+    snprintf(prefix, sizeof prefix, "tessera-%s-", kind);
+    int n = snprintf(path, sizeof path, "%s/%s%d-XXXXXX", base, prefix, (int)getpid());
+    if (n < 0 || (size_t)n >= sizeof path)
+        return refuse(s, base, strerror(ENAMETOOLONG));
+    sweep_base(base, prefix);
+    if (tsr__fault(s, FAULT_WRITE))
+        return refuse(s, base, strerror(EIO));
+    if (!mkdtemp(path))
+        return refuse(s, base, strerror(errno));
+    int fd = tsr__fd_above(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct temporary *t = fd >= 0 ? tsr__temporary_note(s, path, fd) : NULL;
+    if (!t) {
+        rmdir(path);
+        if (fd >= 0)
+            close(fd);
+        return refuse(s, base, fd < 0 ? strerror(errno) : "too many at a time");
+    }
+    t->fd = fd;
+    *out = t;
+    return TSR_OK;
+}
+
+tsr_status tsr_session_temporary(tsr_session *s, const char *base, const char **path)
+{
+    struct temporary *t = NULL;
+    tsr_status status = tsr__temporary_folder(s, base, "work", &t);
+    if (status == TSR_OK)
+        *path = t->path;
+    return status;
+}

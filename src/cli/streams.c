@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// streams.c - what the command prints goes through here, so that no name of a model, file or option can steer the terminal:
+// control characters, marks that reorder a line and broken UTF-8 become \xNN. Newlines and tabs are the command's own.
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BUFFER 4096
+
+// One of the two streams. A character that was cut off at the end of a write waits for the next.
+struct stream {
+    int fd;
+    char pending[4];
+    size_t n_pending;
+};
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t wrote = write(fd, p, n);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        p += wrote;
+        n -= (size_t)wrote;
+    }
+    return true;
+}
+
+// Writes text; what it ends in the middle of is kept for later unless this is the last of it.
+static bool put(struct stream *s, const char *text, size_t n, bool last)
+{
+    char out[BUFFER];
+    while (n > 0) {
+        size_t used = 0, made = tsr_safe_text(text, n, last, out, sizeof out, &used);
+        if (!used)
+            break;
+        if (!write_all(s->fd, out, made))
+            return false;
+        text += used;
+        n -= used;
+    }
+    memcpy(s->pending, text, n);
+    s->n_pending = n;
+    return true;
+}
+
+static ssize_t stream_write(void *cookie, const char *text, size_t n)
+{
+    struct stream *s = cookie;
+    char start[8];
+    size_t taken = 0;
+    while (s->n_pending && taken < n) { // first the character that was cut off
+        memcpy(start, s->pending, s->n_pending);
+        start[s->n_pending] = text[taken++];
+        if (!put(s, start, s->n_pending + 1, s->n_pending == sizeof s->pending - 1))
+            return 0;
+    }
+    return put(s, text + taken, n - taken, false) ? (ssize_t)n : 0;
+}
+
+static int stream_close(void *cookie)
+{
+    struct stream *s = cookie;
+    return put(s, s->pending, s->n_pending, true) ? 0 : EOF;
+}
+
+static FILE *open_stream(struct stream *s, int fd, int mode)
+{
+    cookie_io_functions_t calls = {.write = stream_write, .close = stream_close};
+    *s = (struct stream){.fd = fd};
+    FILE *f = fopencookie(s, "w", calls);
+    if (f)
+        setvbuf(f, NULL, mode, BUFFER);
+    return f;
+}
+
+void cli_streams(void)
+{
+    static struct stream out, err;
+    FILE *safe_out = open_stream(&out, STDOUT_FILENO, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+    FILE *safe_err = open_stream(&err, STDERR_FILENO, _IOLBF);
+    if (safe_out)
+        stdout = safe_out;
+    if (safe_err)
+        stderr = safe_err;
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Temporary files and folders: removed when done, by a signal handler, or by the next process of their kind.
+#include "scratch.h"
+
+static void folders_go_with_what_is_in_them(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    char path[TEMPORARY_PATH], below[TEMPORARY_PATH + 32];
+    int before = open_descriptors();
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    snprintf(path, sizeof path, "%s", at->path);
+    snprintf(below, sizeof below, "%s/parts", path);
+    assert_int_equal(mkdir(below, 0700), 0);
+    snprintf(below, sizeof below, "%s/parts/file", path);
+    put(below, "x");
+    assert_int_equal(symlink("/etc", "link"), 0);
+    tsr__temporary_remove(at);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(entries("."), 1);
+    assert_int_equal(open_descriptors(), before);
+}
+
+static void links_are_removed_and_not_followed(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    char below[TEMPORARY_PATH + 32];
+    assert_int_equal(mkdir("kept", 0700), 0);
+    put("kept/file", "x");
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    snprintf(below, sizeof below, "%s/link", at->path);
+    assert_int_equal(symlink("../kept", below), 0);
+    tsr__temporary_remove(at);
+    assert_content("kept/file", "x");
+    assert_int_equal(entries("."), 1);
+}
+
+static void the_session_sweeps_all_of_it(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    struct outfile file;
+    struct outfolder folder;
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    assert_int_equal(tsr__out_open(t->s, "out", &file), TSR_OK);
+    assert_int_equal(tsr__outfolder_open(t->s, "parts", false, &folder), TSR_OK);
+    assert_int_equal(entries("."), 3);
+    tsr_session_sweep(t->s);
+    assert_int_equal(entries("."), 0);
+    tsr__out_abort(&file);
+    tsr__outfolder_abort(&folder);
+}
+
+// A child makes all three kinds and is killed.
+static void leave_remains(const struct scratch *t)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        tsr_session *s = tsr_session_new(NULL);
+        struct temporary *at = NULL;
+        struct outfile file;
+        struct outfolder folder;
+        bool made = tsr__temporary_folder(s, t->folder, "verify", &at) == TSR_OK &&
+                    tsr__out_open(s, "out", &file) == TSR_OK &&
+                    tsr__outfolder_open(s, "parts", false, &folder) == TSR_OK;
+        if (made)
+            kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void remains_are_swept_by_the_next(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    struct outfile file;
+    leave_remains(t);
+    assert_int_equal(entries("."), 3);
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "trace", &at), TSR_OK);
+    assert_int_equal(entries("."), 4); // another kind: nothing goes
+    tsr__temporary_remove(at);
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    assert_int_equal(entries("."), 3);
+    assert_int_equal(tsr__out_open(t->s, "other", &file), TSR_OK);
+    assert_int_equal(entries("."), 2);
+    tsr__out_abort(&file);
+    tsr__temporary_remove(at);
+    assert_int_equal(entries("."), 0);
+}
+
+static void the_living_are_left_alone(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *mine = NULL, *other = NULL;
+    tsr_session *s = tsr_session_new(NULL);
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &mine), TSR_OK);
+    assert_int_equal(tsr__temporary_folder(s, t->folder, "verify", &other), TSR_OK);
+    assert_int_equal(entries("."), 2);
+    put("tessera-verify-notes", "x"); // names that only look alike
+    put(".tessera-1", "x");
+    put("tessera-verify-1x-a", "x");
+    tsr__temporary_remove(other);
+    assert_int_equal(tsr__temporary_folder(s, t->folder, "verify", &other), TSR_OK);
+    tsr_session_free(s); // takes its folder along
+    assert_int_equal(entries("."), 4);
+    tsr__temporary_remove(mine);
+}
+
+static void a_forked_child_removes_nothing_of_its_parent(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *mine = NULL;
+    int status = 0;
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &mine), TSR_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        tsr_session_sweep(t->s);
+        tsr__temporary_remove(mine);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(entries("."), 1);
+    tsr__temporary_remove(mine);
+}
+
+static void what_cannot_be_made_is_told(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    char base[2 * TEMPORARY_PATH];
+    assert_int_equal(tsr__temporary_folder(t->s, "/no/such/folder", "verify", &at), TSR_WRITE);
+    memset(base, 'a', sizeof base - 1);
+    base[sizeof base - 1] = 0;
+    assert_int_equal(tsr__temporary_folder(t->s, base, "verify", &at), TSR_WRITE);
+    assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 2);
+    assert_string_equal(tsr_finding_at(t->s, 0).code, "io-write");
+}
+
+// The reader of documents: whole, bounded, regular files alone.
+static void documents_are_regular_and_bounded(void **state)
+{
+    struct scratch *t = *state;
+    const char *text = NULL;
+    size_t n = 0;
+    put("document", "some text");
+    assert_int_equal(tsr_session_read(t->s, "document", 9, &text, &n), TSR_OK);
+    assert_int_equal(n, 9);
+    assert_string_equal(text, "some text");
+    assert_int_equal(tsr_session_read(t->s, "document", 8, &text, &n), TSR_IO);
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    assert_int_equal(tsr_session_read(t->s, "pipe", 100, &text, &n), TSR_IO);
+    assert_int_equal(tsr_session_read(t->s, "/dev/zero", 100, &text, &n), TSR_IO);
+    assert_int_equal(tsr_session_read(t->s, ".", 100, &text, &n), TSR_IO);
+    tsr_session_fault(t->s, 1, 2, false); // the open works, the read fails
+    assert_int_equal(tsr_session_read(t->s, "document", 100, &text, &n), TSR_IO);
+    tsr__arena_free(&t->s->results[RESULT_TEXT]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_open, scratch_close)
+        TEST(folders_go_with_what_is_in_them), TEST(links_are_removed_and_not_followed),
+        TEST(the_session_sweeps_all_of_it),    TEST(remains_are_swept_by_the_next),
+        TEST(the_living_are_left_alone),       TEST(a_forked_child_removes_nothing_of_its_parent),
+        TEST(what_cannot_be_made_is_told),     TEST(documents_are_regular_and_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
