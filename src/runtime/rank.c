@@ -356,6 +356,34 @@ static void keep_states(struct rank *r, struct flight *f)
     }
 }
 
+// What stands in a message between `before` and the next `end`; empty: it is not there.
+static struct str quoted(const char *message, const char *before, char end)
+{
+    const char *at = strstr(message, before);
+    if (!at)
+        return (struct str){0};
+    at += strlen(before);
+    const char *stop = strchr(at, end);
+    return stop ? (struct str){at, (size_t)(stop - at)} : (struct str){0};
+}
+
+// A kernel did not take what it was given. The model was loaded, so it is what runs through it that does not fit:
+// "... while running Reshape node. Name:'r' Status Message: ..." tells where.
+static tsr_status kernel_failed(struct rank *r, OrtStatus *status)
+{
+    const char *message = r->engine->api->GetErrorMessage(status);
+    struct place at = place_of(r);
+    at.op = quoted(message, "while running ", ' ');
+    at.node = quoted(message, "Name:'", '\'');
+    if (!at.op.n)
+        return engine_says(r, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
+    tsr__diag(r->session, DIAG_engine_failed, &at,
+              "give inputs whose sizes and values fit this node, or mend the model",
+              "ONNX Runtime failed: %s", message);
+    r->engine->api->ReleaseStatus(status);
+    return TSR_INVALID;
+}
+
 static tsr_status run_once(struct rank *r, struct flight *f)
 {
     if (r->n_outputs == 0)
@@ -377,8 +405,10 @@ static tsr_status run_once(struct rank *r, struct flight *f)
                     "a rank ran out of memory");
         return TSR_PEER;
     }
-    if (!st || !why)
-        return engine_says(r, st, DIAG_engine_failed, NULL, "ONNX Runtime failed");
+    if (!st)
+        return TSR_OK;
+    if (!why)
+        return kernel_failed(r, st);
     r->engine->api->ReleaseStatus(st);
     return rank_told(r, why);
 }

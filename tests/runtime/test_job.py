@@ -78,7 +78,7 @@ def a_failure_ends_the_job(d):
     at = partition(d + "/p", ranks)
     sets(d, 2, lambda k: {"x": np.arange(3, dtype="f4"), "i": np.array([1 + 9 * k])})
     word = lambda k: "run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k)
-    failed = STATUS.index("ENGINE")
+    failed = STATUS.index("INVALID")
     for at in (at, "shm:" + at):
         rc, st, text = job(at, word(0), word(1), word(0), "barrier")
         assert st == [0, failed, failed, failed] and "engine-failed" in text, (st, text)
