@@ -332,6 +332,17 @@ static tsr_status take_least(struct planner *p, const struct program *g, struct 
     return TSR_OK;
 }
 
+// Cancelled before there was anything: a plan without limits takes a moment, and is better than none.
+static tsr_status solve_hastily(struct planner *p, const struct program *g,
+                                struct program_result *r)
+{
+    struct program_options o = {.work = UINT64_C(200000000)};
+    tsr_session_cancel(p->session, false);
+    tsr_status st = tsr__program_solve(g, &o, &p->arena, r);
+    tsr_session_cancel(p->session, true);
+    return st;
+}
+
 tsr_status tsr__planner_solve(struct planner *p, const struct program *g, struct program_result *r)
 {
     struct program free = *g;
@@ -341,6 +352,10 @@ tsr_status tsr__planner_solve(struct planner *p, const struct program *g, struct
     if (st != TSR_OK)
         return st;
     tsr__budget_spend(p->budget, r->work);
+    if (!r->feasible && tsr__cancelled(p->session))
+        st = solve_hastily(p, &free, r);
+    if (st != TSR_OK)
+        return st;
     bool best = r->optimal || (r->feasible && r->gap < 1e-9);
     if (g->limits.n == 0 || (best && fits(g, r->choice)))
         return st;

@@ -21,6 +21,13 @@ static size_t class_with(struct planner *p, int64_t memory)
     return c;
 }
 
+// What a device has for tensors: its memory without the engine's own, so that the process fits too.
+static int64_t free_memory(const struct planner *p, int64_t device)
+{
+    int64_t bytes = p->topology->device[tsr__planner_device(p, device)].memory;
+    return bytes > 64 * PLAN_ENGINE_BYTES ? bytes - PLAN_ENGINE_BYTES : bytes;
+}
+
 bool tsr__planner_classes(struct planner *p, int64_t memory)
 {
     bool limited = false;
@@ -28,7 +35,7 @@ bool tsr__planner_classes(struct planner *p, int64_t memory)
     p->class_memory = ARENA_ARRAY(p->work, int64_t, (size_t)p->n + 1);
     p->n_classes = 0;
     for (int64_t d = 0; !p->work->failed && d < p->n; d++) {
-        int64_t has = memory > 0 ? memory : p->topology->device[tsr__planner_device(p, d)].memory;
+        int64_t has = memory > 0 ? memory : free_memory(p, d);
         has = has > 0 && has < PLAN_NO_LIMIT ? has : PLAN_NO_LIMIT;
         limited = limited || has < PLAN_NO_LIMIT;
         p->class_of[d] = (int64_t)class_with(p, has);
