@@ -198,10 +198,11 @@ static struct form *count_and_reshard(struct plan *p, struct form *from,
 
 // A whole value of which nothing is known but its type travels with its shape: from its first device
 // to those that want it.
-static struct form *hand_over(struct plan *p, struct form *from, const struct tile_layout *want)
+static struct form *hand_over(struct plan *p, struct form *from, const struct tile_layout *want,
+                              enum step_kind kind, struct step **step)
 {
     struct step *st = NULL;
-    struct form *f = step_form(p, STEP_BROADCAST, from, want, &st);
+    struct form *f = step_form(p, kind, from, want, &st);
     struct device_group *group = ARENA_NEW(p->arena, struct device_group);
     int64_t *root = ARENA_ARRAY(p->arena, int64_t, 1);
     struct tile_layout *first = tsr__layout_whole(p->arena, 0, from->layout->owners, 1);
@@ -210,6 +211,7 @@ static struct form *hand_over(struct plan *p, struct form *from, const struct ti
         return NULL;
     *root = from->layout->owners[0];
     st->roots = root;
+    *step = st;
     return f;
 }
 
@@ -221,7 +223,7 @@ static struct form *reshard_unknown(struct plan *p, struct item *it, struct form
     if (plan_status(p) != TSR_OK)
         return NULL;
     if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
-        return hand_over(p, from, want);
+        return hand_over(p, from, want, STEP_BROADCAST, &(struct step *){NULL});
     if (it->rank < 0)
         return fail(p, DIAG_partition_no_tensor, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
@@ -289,24 +291,71 @@ struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_l
     return f;
 }
 
-// A list is there, or it is not.
+// How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
+static struct form *length_form(struct plan *p, struct form *list, const struct tile_layout *want,
+                                const tsr_node *reader)
+{
+    struct item *it = list->item, *length = it->shape_item;
+    if (!length) {
+        length = ARENA_NEW(p->arena, struct item);
+        if (!length)
+            return NULL;
+        *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
+        length->name = tsr__arena_printf(p->arena, STR_FMT ".length", STR_ARG(it->name));
+        length->shape = ARENA_ARRAY(p->arena, int64_t, 1);
+        struct tile_layout *there =
+            tsr__layout_whole(p->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
+        struct form *f = there ? tsr__form_new(p, length, there, FORM_MADE) : NULL;
+        struct step *st = f ? tsr__step_new(p, STEP_SHAPE, 1, 1) : NULL;
+        if (!st || p->arena->failed)
+            return NULL;
+        st->inputs[0] = list;
+        st->outputs[0] = f;
+        it->shape_item = length;
+    }
+    struct device_group group;
+    struct tile_layout *first = tsr__layout_whole(p->arena, 0, list->layout->owners, 1);
+    const struct tile_layout *both = first ? whole_on_both(p, 0, first, want, &group) : NULL;
+    return both ? tsr__plan_convert(p, length, both, reader) : NULL;
+}
+
+// The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
+static struct form *move_list(struct plan *p, struct form *from, const struct tile_layout *want,
+                              const tsr_node *reader)
+{
+    bool counted = from->item->way == LIST_SEQUENCE;
+    struct form *length = counted ? length_form(p, from, want, reader) : NULL;
+    struct step *st = NULL;
+    if (counted && !length)
+        return NULL;
+    struct form *f = hand_over(p, from, want, STEP_LIST, &st);
+    if (f)
+        st->inputs[1] = length;
+    return f;
+}
+
+// A list is there, or it is handed over whole.
 static struct form *list_form(struct plan *p, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
-    struct form *f = find_form(it, want);
+    struct form *f = find_form(it, want), *whole = NULL;
     for (struct form *from = it->first; from && !f; from = from->next) {
         bool identity = false;
-        if (!from->partial && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want) &&
-            tsr__local_ok(p, it, from->layout, want, &identity) && identity) {
+        if (from->partial || !tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
+            continue;
+        whole = whole ? whole : from;
+        if (tsr__local_ok(p, it, from->layout, want, &identity) && identity) {
             f = tsr__form_new(p, it, want, FORM_MADE);
             if (f)
                 f->same = from;
         }
     }
-    return f ? f
-             : fail(p, DIAG_partition_no_tensor, it, reader,
-                    "keep it on the devices where it is made",
-                    "this value must move between devices and is no tensor of numbers");
+    if (f)
+        return f;
+    if (whole && it->way != LIST_STAYS && !p->microsoft)
+        return move_list(p, whole, want, reader);
+    return fail(p, DIAG_partition_no_tensor, it, reader, "keep it on the devices where it is made",
+                "this value must move between devices and is no tensor of numbers");
 }
 
 static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,

@@ -466,8 +466,9 @@ static tsr_status emit_shape(struct part *t, struct step *st)
 {
     struct str name = tsr__form_name(t, st->outputs[0]);
     tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    const char *op = st->inputs[0]->item->list ? "SequenceLength" : "Shape";
     tsr_value *y = st->outputs[0]->partial ? tsr__part_count(t, st->inputs[0], name)
-                                           : tsr__part_node(t, "Shape", name, 1, x);
+                                           : tsr__part_node(t, op, name, 1, x);
     st->outputs[0]->local[t->rank] = y;
     return y ? TSR_OK : TSR_NOMEM;
 }

@@ -98,7 +98,7 @@ static tsr_status set_type(struct part *t, tsr_value *v, const struct form *f)
     return dims ? tsr_value_set_type(v, it->dtype, it->rank, dims) : TSR_NOMEM;
 }
 
-static tsr_value *token_input(struct part *t)
+tsr_value *tsr__part_token_input(struct part *t)
 {
     static const tsr_dim one[1] = {{1, ""}};
     struct str name = tsr__part_fresh(t);
@@ -116,7 +116,7 @@ static tsr_status open_body(struct part *t, const struct step *st, int k, const 
         return TSR_NOMEM;
     t->token = m->before;
     for (size_t i = 0; i <= n; i++) {
-        if (i == behind && m->token && c->loops && !(t->token = token_input(t)))
+        if (i == behind && m->token && c->loops && !(t->token = tsr__part_token_input(t)))
             return TSR_NOMEM;
         if (i == n)
             break;
@@ -139,7 +139,7 @@ static tsr_status add_output(struct part *t, tsr_value *v)
     return v ? tsr_graph_add_output(t->graph, v) : TSR_NOMEM;
 }
 
-static tsr_status token_output(struct part *t)
+tsr_status tsr__part_token_output(struct part *t)
 {
     static const tsr_dim one[1] = {{1, ""}};
     tsr_status st = add_output(t, t->token);
@@ -158,7 +158,7 @@ static tsr_status close_body(struct part *t, const struct step *st, int k, const
     tsr_status status = TSR_OK;
     for (size_t i = 0; i <= n && status == TSR_OK; i++) {
         if (i == behind && m->token)
-            status = token_output(t);
+            status = tsr__part_token_output(t);
         if (i == n || status != TSR_OK)
             break;
         status = add_output(t, form_root(b->outputs[i])->local[t->rank]);

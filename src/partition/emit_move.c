@@ -222,8 +222,14 @@ const char *tsr__step_op(const struct step *st)
         [STEP_REDUCE_TO] = TSR_OP_REDUCE, [STEP_GATHER] = TSR_OP_ALLGATHER,
         [STEP_ALL_TO_ALL] = TSR_OP_TURN,  [STEP_BROADCAST] = TSR_OP_BROADCAST,
         [STEP_SEND] = TSR_OP_SEND,        [STEP_RESHARD] = TSR_OP_RESHARD,
-        [STEP_HALO] = TSR_OP_HALO};
+        [STEP_HALO] = TSR_OP_HALO,        [STEP_LIST] = TSR_OP_BROADCAST};
     return names[st->kind];
+}
+
+tsr_dtype tsr__step_type(const struct step *st)
+{
+    const struct item *it = st->outputs[0]->item;
+    return it->list ? it->element : it->dtype;
 }
 
 static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
@@ -289,7 +295,8 @@ static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step 
         status = tsr_node_set_int(n, "split_axis", st->split_axis);
     if (status == TSR_OK && (st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
         status = tsr_node_set_int(n, "unit", st->unit);
-    if (status == TSR_OK && (st->kind == STEP_REDUCE_TO || st->kind == STEP_BROADCAST))
+    if (status == TSR_OK &&
+        (st->kind == STEP_REDUCE_TO || st->kind == STEP_BROADCAST || st->kind == STEP_LIST))
         status = tsr_node_set_int(n, "root", st->roots[group]);
     if (status == TSR_OK && send)
         status = tsr_node_set_int(n, "from", st->roots[group]);
@@ -314,7 +321,7 @@ static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step 
     if (status == TSR_OK)
         status = tsr_node_set_ints(n, "group", g->devices, g->n);
     if (status == TSR_OK)
-        status = tsr_node_set_int(n, "elem_type", tsr__carried(st->outputs[0]->item->dtype));
+        status = tsr_node_set_int(n, "elem_type", tsr__carried(tsr__step_type(st)));
     return status == TSR_OK ? own_attributes(p, n, st, group) : status;
 }
 
@@ -371,6 +378,24 @@ static tsr_status declare(const struct part *t, tsr_value *v, const struct form 
     return tsr_value_set_type(v, tsr__carried(it->dtype), it->rank, dims);
 }
 
+tsr_node *tsr__comm_node(struct part *t, const struct step *st, size_t group, tsr_value **inputs,
+                         size_t n_inputs, const char *const outputs[2])
+{
+    struct plan *p = t->plan;
+    const char *type = tsr__step_type(st) == TSR_FLOAT16 ? "F16" : "";
+    struct str op = tsr__arena_printf(p->arena, "%s%s", op_here(t, st, group), type);
+    struct str label =
+        tsr__arena_printf(p->arena, "%s_%lld", op_here(t, st, group), (long long)st->id);
+    if (p->arena->failed)
+        return NULL;
+    tsr_node *node =
+        tsr_graph_add_node(t->graph, COMM_DOMAIN, op.p, label.p, inputs, n_inputs, outputs, 2);
+    if (!node || set_attributes(p, node, st, group) != TSR_OK)
+        return NULL;
+    t->token = tsr_node_output(node, 1);
+    return node;
+}
+
 static tsr_status emit_on(struct part *t, struct step *st, size_t group)
 {
     struct plan *p = t->plan;
@@ -393,25 +418,17 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
     bool narrow = first && tsr__carried(it->dtype) != it->dtype;
     struct str name = narrow ? tsr__part_fresh(t) : own_name;
     struct str token = tsr__arena_printf(p->arena, TOKEN_NAME ".%lld", (long long)st->id);
-    struct str op = tsr__arena_printf(p->arena, "%s%s", op_here(t, st, group),
-                                      it->dtype == TSR_FLOAT16 ? "F16" : "");
-    struct str label =
-        tsr__arena_printf(p->arena, "%s_%lld", op_here(t, st, group), (long long)st->id);
-    if (p->arena->failed)
-        return TSR_NOMEM;
     if (twice)
         token = tsr__part_fresh(t);
+    if (p->arena->failed)
+        return TSR_NOMEM;
     const char *outputs[2] = {name.p, token.p};
-    tsr_node *node =
-        tsr_graph_add_node(t->graph, COMM_DOMAIN, op.p, label.p, inputs, n, outputs, 2);
+    tsr_node *node = tsr__comm_node(t, st, group, inputs, n, outputs);
     if (!node)
         return TSR_NOMEM;
     if (first)
         to->local[t->rank] = tsr_node_output(node, 0);
-    t->token = tsr_node_output(node, 1);
     tsr_status status = first ? declare(t, to->local[t->rank], to) : TSR_OK;
-    if (status == TSR_OK)
-        status = set_attributes(p, node, st, group);
     if (status != TSR_OK || !narrow)
         return status;
     to->local[t->rank] = cast(t, to->local[t->rank], it->dtype, own_name);
@@ -433,7 +450,10 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
         }
         for (size_t i = 0; i < group->n && status == TSR_OK; i++) {
             struct part *t = &parts[group->devices[i]];
-            status = t->plan->microsoft ? tsr__dialect_emit(t, st) : emit_on(t, st, g);
+            if (st->kind == STEP_LIST)
+                status = tsr__emit_list(t, st, g);
+            else
+                status = t->plan->microsoft ? tsr__dialect_emit(t, st) : emit_on(t, st, g);
         }
     }
     return status;

@@ -74,9 +74,11 @@ struct item {
     tsr_dtype dtype;
     int rank; // -1: not known
     const tsr_dim *dims;
-    bool fixed;     // all sizes are numbers: shape holds them
-    bool list;      // holds tensors of that shape: it stays where it is, as it is
-    int64_t *shape; // rank entries
+    bool fixed;        // all sizes are numbers: shape holds them
+    bool list;         // holds tensors of that shape: it is never cut otherwise than it was made
+    enum list_way way; // of a list: how it gets to other devices
+    tsr_dtype element; // of a list: the type of its tensors
+    int64_t *shape;    // rank entries
     struct form *first, *last;
     struct item *shape_item;
     struct scope *scope;
@@ -100,6 +102,7 @@ enum step_kind {
     STEP_ALL_TO_ALL,
     STEP_BROADCAST,
     STEP_SEND, // and receive: groups of two
+    STEP_LIST, // the tensors of a list, one by one, from its root to the others of the group
     STEP_RESHARD,
     STEP_CROP, // to windows
     STEP_HALO, // to windows, from neighbours
@@ -376,6 +379,14 @@ bool tsr__trims(const struct node_flow *nf); // its local nodes give more than t
 tsr_status tsr__emit_trim(struct part *t, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 const char *tsr__step_op(const struct step *st); // of a communication, without the type
+tsr_dtype tsr__step_type(const struct step *st); // of the tensors that a communication moves
+// The node of a communication on this rank, with the token behind it. NULL: failed.
+tsr_node *tsr__comm_node(struct part *t, const struct step *st, size_t group, tsr_value **inputs,
+                         size_t n_inputs, const char *const outputs[2]);
+// emit_list.c: one rank's side of handing over a list.
+tsr_status tsr__emit_list(struct part *t, struct step *st, size_t group) TSR_MUST_USE;
+tsr_value *tsr__part_token_input(struct part *t); // of a body (emit_body.c)
+tsr_status tsr__part_token_output(struct part *t) TSR_MUST_USE;
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 // weights.c: where constants lie, and writing them.

@@ -226,7 +226,7 @@ static void add_collective(void *data, const struct step *st)
         return;
     struct manifest_collective *c = &l->manifest->collectives[l->manifest->n_collectives++];
     *c = (struct manifest_collective){.id = st->id, .op = tsr__step_op(st)};
-    c->type = tsr_dtype_name(st->outputs[0]->item->dtype);
+    c->type = tsr_dtype_name(tsr__step_type(st));
     struct manifest_group *groups = ARENA_ARRAY(l->arena, struct manifest_group, st->n_groups + 1);
     for (size_t g = 0; g < st->n_groups && groups; g++)
         if (st->group_live[g])

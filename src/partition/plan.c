@@ -28,8 +28,11 @@ static void item_type(struct plan *p, struct item *it)
     const tsr_tensor *t = tsr_value_initializer(it->value);
     struct shape shape = tsr__shapes_piece(p->flow->shapes, it->value);
     it->list = tsr__shapes_is_list(p->flow->shapes, it->value);
-    if (it->list)
+    if (it->list) {
+        it->way = tsr__shapes_list_way(p->flow->shapes, it->value);
+        it->element = shape.dtype;
         shape.dtype = TSR_UNDEFINED;
+    }
     it->dtype = t ? tsr_tensor_dtype(t) : shape.dtype;
     it->rank = t ? tsr_tensor_rank(t) : shape.rank;
     it->dims = shape.dims;
@@ -379,8 +382,8 @@ static bool bring_inputs(struct plan *p, const struct node_flow *nf, int64_t sta
         const tsr_node *from = v ? tsr_value_producer(v) : NULL;
         int64_t made = from ? stage_of(p, from) : -1;
         struct item *it = made >= 0 && made != stage ? tsr__item_of(p, v) : NULL;
-        bool plain = it && it->first && !it->first->partial && !it->list &&
-                     !(nf->pending && nf->pending[k]) && !tsr__window_cut(nf, (int)k);
+        bool plain = it && it->first && !it->first->partial && !(nf->pending && nf->pending[k]) &&
+                     !tsr__window_cut(nf, (int)k);
         if (plain && !tsr__plan_convert(p, it, nf->inputs[k], nf->node))
             return false;
     }

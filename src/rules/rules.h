@@ -34,6 +34,13 @@ struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v);
 void tsr__shapes_ranks(const struct shapes *s, int *ranks);
 // A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
 bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v);
+// How a value that is no tensor can be taken apart into tensors and put together elsewhere.
+enum list_way {
+    LIST_STAYS,    // it cannot: tensors of unknown type or of texts, an optional that may be empty
+    LIST_SEQUENCE, // element by element, as many as it has at run time
+    LIST_OPTIONAL, // one element, which is there
+};
+enum list_way tsr__shapes_list_way(const struct shapes *s, const tsr_value *v);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);

@@ -532,6 +532,28 @@ bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v)
     return id < s->n && s->form[id] != VALUE_TENSOR;
 }
 
+#define LOOPS_CARRY_LISTS 13 // the opset since which they do
+
+// An optional that a node makes of one tensor has an element. One from a branch or from outside may be empty, and an
+// empty one cannot be made anew without its type.
+enum list_way tsr__shapes_list_way(const struct shapes *s, const tsr_value *v)
+{
+    uint32_t id = tsr__value_id(v);
+    tsr_dtype type = id < s->n ? s->at[id].dtype : TSR_UNDEFINED;
+    bool carried =
+        tsr_dtype_bits(type) >= 8; // no texts: no communication takes them without their shape
+    if (!carried || tsr__graph_opset(tsr_model_graph(s->model), STR("")) < LOOPS_CARRY_LISTS)
+        return LIST_STAYS;
+    if (s->form[id] == VALUE_SEQUENCE)
+        return LIST_SEQUENCE;
+    const tsr_node *maker = tsr_value_producer(v);
+    if (s->form[id] != VALUE_OPTIONAL || !maker)
+        return LIST_STAYS;
+    bool wraps = str_is(tsr__node_op_str(maker), "Optional") && !tsr__node_domain_str(maker).n;
+    bool full = tsr_node_input_count(maker) == 1 && tsr_node_input(maker, 0);
+    return wraps && full ? LIST_OPTIONAL : LIST_STAYS;
+}
+
 struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v)
 {
     uint32_t id = tsr__value_id(v);

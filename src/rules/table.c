@@ -19,7 +19,7 @@
     "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
     "whole, all devices take the same turns"
 #define LISTS      "sequences, maps and optional values are kept whole"
-#define LISTS_NOTE "all elements of a list are cut alike; a list never moves between devices"
+#define LISTS_NOTE "all elements of a list are cut alike; a list moves from stage to stage only"
 #define OLD        "this version, from before opset 7, aligns or holds its inputs otherwise"
 #define PLACES     "each element depends on where it stands"
 #define COMPARED   "rows and columns are compared where they stand; nothing moves"

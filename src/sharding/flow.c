@@ -17,6 +17,7 @@ struct step {
     struct tile_layout **in, **out; // explicit specs
     bool explicit_in, explicit_out, explicit_cut, cut_in;
     const bool *stage; // devices that it may run on; NULL: all
+    bool bound;        // it must run where a list lies that does not move
 };
 
 // Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
@@ -633,7 +634,67 @@ static bool place_bodies(struct step *s, const char *whole)
 // ---- lists
 // ---------------------------------------------------------------------------------------------------------
 
-// A list of tensors is cut as its elements are, and never moves: whoever reads it takes it as it lies.
+// Lists move from stage to stage, whole, and nowhere else.
+static bool list_moves(const struct step *s, const tsr_value *v)
+{
+    return s->w->f->staged && tsr__shapes_list_way(s->w->f->shapes, v) != LIST_STAYS;
+}
+
+// In the node's stage, and among those that run the body it stands in.
+static bool may_run_on(const struct step *s, int64_t device)
+{
+    bool in_stage = !s->stage || s->stage[device];
+    return in_stage && (!s->w->within || s->w->within[device]);
+}
+
+// Whole on every device that may run the node; NULL: out of memory.
+static struct tile_layout *whole_here(struct step *s, int rank)
+{
+    int64_t *devices = ARENA_ARRAY(&s->w->scratch, int64_t, (size_t)s->w->n_all);
+    size_t n = 0;
+    for (int64_t d = 0; devices && d < s->w->n_all; d++)
+        if (may_run_on(s, d))
+            devices[n++] = d;
+    return devices ? tsr__layout_whole(s->w->arena, rank, devices, n) : NULL;
+}
+
+// A list that lies on devices where the node may not run is taken whole in the node's own place: from the copies that are
+// there, or handed over from the other stage, for which it must lie whole where it is made. False: it binds the node.
+static bool take_from_elsewhere(struct step *s, size_t i, const struct tile_layout *l)
+{
+    const tsr_value *v = slot(s, false, i);
+    bool outside = false, missing = !tsr__layout_is_whole(l);
+    for (int64_t d = 0; d < s->w->n_all; d++) {
+        bool has = tsr__layout_has_device(l, d), may = may_run_on(s, d);
+        outside = outside || (has && !may);
+        missing = missing || (may && !has);
+    }
+    if (!s->w->f->staged || !outside || (missing && !list_moves(s, v)))
+        return false;
+    bool *kept = &s->w->kept_whole[tsr__value_id(v)];
+    bool cut = !tsr__layout_is_whole(l) && !*kept;
+    s->w->keeps_more = s->w->keeps_more || cut;
+    *kept = *kept || cut;
+    s->in[i] = whole_here(s, l->rank);
+    s->explicit_in = true;
+    return true;
+}
+
+// The node has a stage of its own and must read the list where it lies, outside of it.
+static void mention_outside(struct step *s, const tsr_value *v, const struct tile_layout *l)
+{
+    if (!s->stage || s->w->within || within_stage(s, l) || s->nf->replicated)
+        return;
+    s->nf->replicated = "a list that it reads is in another stage and cannot be handed over";
+    if (!(s->w->say & SAY_UNCUT))
+        return;
+    struct place at = place_of(s, v);
+    tsr__diag(s->w->arena->session, DIAG_outside_stage, &at,
+              "put the node into the stage that makes the value, or hand tensors over",
+              "the node runs outside of its stage: %s", s->nf->replicated);
+}
+
+// A list of tensors is cut as its elements are, and does not move inside of a stage: whoever reads it takes it as it lies.
 static void take_lists(struct step *s)
 {
     for (size_t i = 0; s->w->kept_whole && i < s->n_in; i++) {
@@ -646,12 +707,17 @@ static void take_lists(struct step *s)
             if (!tsr__layout_is_whole(s->in[i]))
                 not_cut(s, "a list is not moved between devices");
         }
+        if (take_from_elsewhere(s, i, l))
+            continue;
         // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
         bool kept = s->w->kept_whole[tsr__value_id(v)];
         bool everywhere = l == whole_all(s->w, l->rank) && !kept;
         s->in[i] = everywhere ? NULL : l;
-        s->explicit_in = s->explicit_in || !everywhere;
+        s->bound = s->bound || !everywhere;
+        if (!everywhere)
+            mention_outside(s, v, l);
     }
+    s->explicit_in = s->explicit_in || s->bound;
 }
 
 static void keep_list(struct flow_work *w, const tsr_value *v)
@@ -662,11 +728,15 @@ static void keep_list(struct flow_work *w, const tsr_value *v)
     w->kept_whole[id] = w->keeps_more = true;
 }
 
-static bool list_is_there(const struct tile_layout *have, const struct tile_layout *need)
+// The list is in that form where the node needs it, or gets there.
+static bool list_comes(const struct step *s, const tsr_value *v, const struct tile_layout *need)
 {
+    const struct tile_layout *have = s->w->f->values[tsr__value_id(v)];
     if (tsr__layout_equal(have, need))
         return true;
-    return tsr__layout_is_whole(have) && tsr__layout_is_whole(need) && tsr__flow_held(have, need);
+    if (!tsr__layout_is_whole(have) || !tsr__layout_is_whole(need))
+        return false;
+    return tsr__flow_held(have, need) || list_moves(s, v);
 }
 
 // One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
@@ -677,7 +747,7 @@ static void keep_lists(struct step *s)
         uint32_t id = v ? tsr__value_id(v) : 0;
         if (!v || !tsr__shapes_is_list(s->w->f->shapes, v) || s->w->kept_whole[id])
             continue;
-        bool there = list_is_there(s->w->f->values[id], s->nf->inputs[i]);
+        bool there = list_comes(s, v, s->nf->inputs[i]);
         s->w->keeps_more = s->w->keeps_more || !there;
         s->w->kept_whole[id] = !there;
     }
@@ -707,12 +777,24 @@ static bool reads_part_of_kept(struct step *s)
         if (!v || !s->w->kept_whole[tsr__value_id(v)])
             continue;
         const struct tile_layout *need = layout_of(s, false, i);
-        if (need && !list_is_there(s->w->f->values[tsr__value_id(v)], need))
+        if (need && !list_comes(s, v, need))
             return true;
     }
     return false;
 }
 
+// Every list that the node reads or makes can be handed over.
+static bool all_lists_move(const struct step *s)
+{
+    for (size_t i = 0; i < s->n_in + s->n_out; i++) {
+        const tsr_value *v = i < s->n_in ? slot(s, false, i) : slot(s, true, i - s->n_in);
+        if (v && tsr__shapes_is_list(s->w->f->shapes, v) && !list_moves(s, v))
+            return false;
+    }
+    return true;
+}
+
+// Whole on all devices; of the node's stage alone where nothing binds it to others.
 static bool place_everywhere(struct step *s, const char *why)
 {
     for (size_t i = 0; i < s->n_in; i++)
@@ -729,6 +811,8 @@ static bool place_everywhere(struct step *s, const char *why)
     r->whole = why;
     if (!tsr__solve_init(&all, &s->w->scratch, s->w->arena, r, s->w->n_all))
         return false;
+    if (all_lists_move(s))
+        set_stage(s, all.on);
     keep_within(s->w, all.on);
     return tsr__solve_result(&all, s->w->arena, &s->nf->place);
 }
@@ -738,9 +822,11 @@ static bool follow(struct step *s)
     struct flow_work *w = s->w;
     if (!make_room(s) || !inputs_ready(s) || !read_specs(s))
         return false;
-    take_lists(s);
     if (!w->within) // nodes of bodies are where their node is
         s->stage = tsr__stages_devices(&w->stages, s->node, s->explicit_in || s->explicit_out);
+    take_lists(s);
+    if (s->bound && !w->within)
+        s->stage = tsr__stages_devices(&w->stages, s->node, true);
     const struct rule *r = tsr__rule_of(w->arena, s->node, w->f->shapes);
     w->base->failed = w->base->failed || !r;
     if (!r)
@@ -796,22 +882,6 @@ static bool start_values(struct flow_work *w, const tsr_graph *g)
         w->f->values[tsr__value_id(v)] = l;
     }
     return true;
-}
-
-static void visit(const struct node_flow *nodes, size_t n,
-                  void (*call)(void *data, const struct node_flow *nf), void *data)
-{
-    for (size_t i = 0; i < n; i++) {
-        call(data, &nodes[i]);
-        for (int k = 0; nodes[i].bodies && k < nodes[i].control->n_bodies; k++)
-            visit(nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes, call, data);
-    }
-}
-
-void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),
-                     void *data)
-{
-    visit(f->nodes, f->n_nodes, call, data);
 }
 
 bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c)

@@ -515,3 +515,19 @@ void tsr__flow_body_owners(const struct flow_work *w, struct arena *a, const tsr
             }
     }
 }
+
+static void visit(const struct node_flow *nodes, size_t n,
+                  void (*call)(void *data, const struct node_flow *nf), void *data)
+{
+    for (size_t i = 0; i < n; i++) {
+        call(data, &nodes[i]);
+        for (int k = 0; nodes[i].bodies && k < nodes[i].control->n_bodies; k++)
+            visit(nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes, call, data);
+    }
+}
+
+void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),
+                     void *data)
+{
+    visit(f->nodes, f->n_nodes, call, data);
+}

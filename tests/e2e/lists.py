@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences and optional values: their elements are cut alike, and they never move. As special.py.
+"""Sequences and optional values: their elements are cut alike, and they move between stages only. As special.py.
 
 usage: lists.py TESSERA [CASE...]"""
 import numpy as np
@@ -102,6 +102,124 @@ def carried_by_a_loop():
     m = model([node("SequenceConstruct", ["x"], ["s0"]), node("Loop", ["m", "c", "s0"], ["s1"], name="loop", body=g), node("ConcatFromSequence", ["s1"], ["y"], axis=0)],
               [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [None, 6])], [tensor(f4(6, 6), "w"), tensor(np.int64(2), "m"), tensor(np.array(True), "c")])
     return m, 2, {"loop > body > mm:w": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
+
+
+# ---- from stage to stage
+
+def staged(m, devices, stages, ins, ranks, shards=None, **more):
+    return m, devices, shards or {}, ins, more.pop("collectives", None), {"stages": stages, "ranks": ranks, **more}
+
+
+@case
+def handed_over():
+    """Three tensors of unlike sizes; read in the stage that makes them too."""
+    m = model([node("SplitToSequence", ["x", "n"], ["s"], name="split", axis=0), node("SequenceLength", ["s"], ["l"], name="count"),
+               node("ConcatFromSequence", ["s"], ["c"], name="join", axis=0), node("Mul", ["c", "c"], ["y"], name="end")],
+              [info("x", T.FLOAT, [6, 7])], [info("y", T.FLOAT, [None, 7]), info("l", T.INT64, [])], [tensor(I8(1, 2, 3), "n")])
+    return staged(m, 2, {"split": 0, "count": 0, "join": 1, "end": 1}, {"x": f4(6, 7)},
+                  {"SplitToSequence": [0], "SequenceLength": [0], "ConcatFromSequence": [1]}, collectives=["Broadcast", "Broadcast"])
+
+
+@case
+def handed_over_twice():
+    """A list goes to the next stage, which lengthens it, and both go to the last."""
+    m = model([node("SequenceConstruct", ["x", "w"], ["s"], name="list"), node("Neg", ["x"], ["b"], name="neg"), node("SequenceInsert", ["s", "b", "k"], ["t"], name="more"),
+               node("SequenceAt", ["t", "k"], ["c"], name="at"), node("ConcatFromSequence", ["s"], ["d"], name="join", axis=0), node("Add", ["c", "d"], ["y"], name="end")],
+              [info("x", T.FLOAT, [1, 6])], [info("y", T.FLOAT, [None, 6])], [tensor(f4(3, 6), "w"), tensor(np.int64(0), "k")])
+    return staged(m, 3, {"list": 0, "neg": 1, "more": 1, "at": 2, "join": 2, "end": 2}, {"x": f4(1, 6)},
+                  {"SequenceConstruct": [0], "SequenceInsert": [1], "SequenceAt": [2], "ConcatFromSequence": [2]})
+
+
+@case
+def cut_list_handed_over():
+    """Its tensors are cut where it is made, on two devices: for the other stage, on two more, it is made whole."""
+    m = model([node("Relu", ["x"], ["a"], name="relu"), node("SequenceConstruct", ["a", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["c"], name="at"),
+               node("Neg", ["c"], ["y"], name="neg")], [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])], [tensor(np.int64(0), "k")])
+    return staged(m, 4, {"relu": 0, "list": 0, "at": 1, "neg": 1}, {"x": f4(4, 6)}, {"SequenceConstruct": [0, 1], "SequenceAt": [2, 3]},
+                  {"relu:x": "{2,1:0,1}", "neg:c": "{1,2:2,3}"})
+
+
+def as_long_as_told(n):
+    """A loop makes a list of n tensors, which only the run knows."""
+    seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)
+    g = helper.make_graph([node("Identity", ["go"], ["on"]), node("SequenceInsert", ["s", "x"], ["t"])], "body",
+                          [info("i", T.INT64, []), info("go", T.BOOL, []), seq("s")], [info("on", T.BOOL, []), seq("t")])
+    m = model([node("SequenceEmpty", [], ["s0"], name="empty"), node("Loop", ["m", "c", "s0"], ["s1"], name="loop", body=g), node("SequenceLength", ["s1"], ["y"], name="count")],
+              [info("x", T.FLOAT, [4, 6]), info("m", T.INT64, [])], [info("y", T.INT64, [])], [tensor(np.array(True), "c")])
+    return staged(m, 2, {"empty": 0, "loop": 0, "count": 1}, {"x": f4(4, 6), "m": np.int64(n)}, {"SequenceEmpty": [0, 1]})
+
+
+@case
+def as_long_as_the_run_says():
+    return as_long_as_told(3)
+
+
+@case
+def empty_list_handed_over():
+    return as_long_as_told(0)
+
+
+@case
+def read_inside_a_body():
+    """A loop in the second stage reads a list of the first from outside."""
+    g = helper.make_graph([node("Identity", ["go"], ["on"]), node("SequenceAt", ["s", "i"], ["e"], name="at"), node("Add", ["a", "e"], ["b"])], "body",
+                          [info("i", T.INT64, []), info("go", T.BOOL, []), info("a", T.FLOAT, [4, 6])], [info("on", T.BOOL, []), info("b", T.FLOAT, [4, 6])])
+    m = model([node("Neg", ["x"], ["h"], name="neg"), node("SequenceConstruct", ["x", "h", "x"], ["s"], name="list"), node("Loop", ["m", "c", "x"], ["y"], name="loop", body=g)],
+              [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])], [tensor(np.int64(3), "m"), tensor(np.array(True), "c")])
+    return staged(m, 2, {"neg": 0, "list": 0, "loop": 1}, {"x": f4(4, 6)}, {"SequenceConstruct": [0]})
+
+
+@case
+def carried_from_a_stage():
+    """A loop in the second stage starts with a list of the first and lengthens it."""
+    seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)
+    g = helper.make_graph([node("Identity", ["go"], ["on"]), node("MatMul", ["x", "w"], ["h"], name="mm"), node("SequenceInsert", ["s", "h"], ["t"])], "body",
+                          [info("i", T.INT64, []), info("go", T.BOOL, []), seq("s")], [info("on", T.BOOL, []), seq("t")])
+    m = model([node("SequenceConstruct", ["x"], ["s0"], name="list"), node("Loop", ["m", "c", "s0"], ["s1"], name="loop", body=g), node("ConcatFromSequence", ["s1"], ["y"], name="join", axis=0)],
+              [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [None, 6])], [tensor(f4(6, 6), "w"), tensor(np.int64(2), "m"), tensor(np.array(True), "c")])
+    return staged(m, 3, {"list": 0, "loop": 1, "join": 1}, {"x": f4(4, 6)}, {"SequenceConstruct": [0], "ConcatFromSequence": [1]},
+                  {"loop > body > mm:w": "{1,2:1,2}"})
+
+
+def of_type(kind, x, reads=1, **more):
+    m = model([node("SequenceConstruct", ["x", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["y"], name="at")],
+              [info("x", kind, [2, 3])], [info("y", kind, [2, 3])], [tensor(np.int64(1), "k")])
+    return staged(m, 2, {"list": 0, "at": 1}, {"x": x}, {"SequenceConstruct": [0], "SequenceAt": [reads]}, **more)
+
+
+@case
+def halves_handed_over():
+    return of_type(T.FLOAT16, f4(2, 3).astype("f2"))
+
+
+@case
+def texts_stay():
+    """Texts are communicated with a known shape only."""
+    return of_type(T.STRING, np.array([["a", "", "ccc"], ["\u00e4\u00f6", "e", "f"]]), reads=0, reader=False, says="outside-stage")
+
+
+@case
+def flags_handed_over():
+    return of_type(T.BOOL, f4(2, 3) > 0)
+
+
+@case
+def optional_handed_over():
+    m = model([node("Relu", ["x"], ["a"], name="relu"), node("Optional", ["a"], ["o"], name="wrap"), node("OptionalGetElement", ["o"], ["c"], name="open"), node("Neg", ["c"], ["y"], name="neg")],
+              [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])])
+    return staged(m, 2, {"relu": 0, "wrap": 0, "open": 1, "neg": 1}, {"x": f4(4, 6)}, {"Relu": [0], "Neg": [1]}, reader=False)
+
+
+@case
+def optional_that_may_be_empty():
+    """Which branch makes it is known to the run alone: its reader stays with it, and partition says so."""
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, [4, 6]))
+    o = helper.make_value_info("o", kind)
+    full = helper.make_graph([node("Optional", ["x"], ["o"])], "full", [], [o])
+    none = helper.make_graph([helper.make_node("Optional", [], ["o"], type=helper.make_tensor_type_proto(T.FLOAT, [4, 6]))], "none", [], [o])
+    m = model([node("Identity", ["g"], ["c"], name="go"), helper.make_node("If", ["c"], ["w"], name="if", then_branch=full, else_branch=none),
+               node("OptionalHasElement", ["w"], ["y"], name="has")], [info("x", T.FLOAT, [4, 6]), info("g", T.BOOL, [])], [info("y", T.BOOL, [])])
+    return staged(m, 2, {"go": 0, "if": 0, "has": 1}, {"x": f4(4, 6), "g": np.array(True)}, {"OptionalHasElement": [0]}, reader=False, says="outside-stage")
 
 
 if __name__ == "__main__":

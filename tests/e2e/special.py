@@ -405,13 +405,19 @@ def check(tessera, name, folder):
     edits = ["--config", "c:%d" % devices]
     for at, text in shards.items():
         edits += ["--shard", "%s=%s" % (at, text)]
+    for at, stage in options.get("stages", {}).items():
+        edits += ["--stage", "%s=%d" % (at, stage)]
     rc, out, err = witness.call(tessera, "annotate", plain, *edits, "-o", cut)
     assert rc == 0, "annotate: %s" % err
     rc, out, err = witness.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0 and "error" not in err, "partition: exit %d %s" % (rc, err)
+    assert options.get("says", "") in err, "partition says %r" % err
     with open(os.path.join(parts, "manifest.json")) as f:
         got = [c["op"] for c in json.load(f)["collectives"]]
     assert collectives is None or got == collectives, "collectives %s, expected %s" % (got, collectives)
+    for op, ranks in options.get("ranks", {}).items():  # the rank files with nodes of these operators
+        have = [r for r in range(devices) if any(n.op_type == op for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node)]
+        assert have == ranks, "%s is on ranks %s, expected %s" % (op, have, ranks)
     if options.get("reader", True):  # else: the reference evaluator is wrong about the operator
         want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
         far = witness.apart(witness.run(parts, ins), want)
