@@ -80,6 +80,10 @@ static const json_t *list_member(struct reader *r, const json_t *o, const char *
     return v;
 }
 
+// An array in the reader's arena; NULL after a failure.
+#define READER_ARRAY(reader, type, n)                                                              \
+    ((reader)->failed ? NULL : ARENA_ARRAY((reader)->arena, type, n))
+
 // Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
 // then).
 static const json_t *entry(struct reader *r, const json_t *list, const char *key, size_t i)
@@ -180,9 +184,12 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     const json_t *data = list_member(reader, entry, "data", &device->n_data);
     if (device->n_data > 2)
         wrong(reader, "data", "has too many entries");
-    device->data =
-        reader->failed ? NULL : ARENA_ARRAY(reader->arena, const char *, device->n_data + 1);
-    for (size_t i = 0; !reader->failed && device->data && i < device->n_data; i++) {
+    device->data = READER_ARRAY(reader, const char *, device->n_data + 1);
+    if (!device->data)
+        return;
+    for (size_t i = 0; i < device->n_data; i++) {
+        if (reader->failed)
+            return;
         const json_t *value = json_array_get(data, i);
         if (!json_is_string(value))
             wrong(reader, "data", "has an entry that is no text");
@@ -199,9 +206,12 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
     const json_t *weights = list_member(reader, root, "weights", &n_weights);
     if (!reader->failed && (n != (size_t)manifest->n_ranks || n_weights != n))
         wrong(reader, "devices", "does not have one entry for each rank");
-    manifest->devices =
-        reader->failed ? NULL : ARENA_ARRAY(reader->arena, struct manifest_device, n);
-    for (size_t i = 0; !reader->failed && manifest->devices && i < n; i++) {
+    manifest->devices = READER_ARRAY(reader, struct manifest_device, n);
+    if (!manifest->devices)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
         read_device(reader, entry(reader, list, "devices", i), manifest, (int64_t)i,
                     &manifest->devices[i]);
         const json_t *w = entry(reader, weights, "weights", i);
@@ -277,9 +287,12 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     const json_t *list = reader->failed || !json_object_get(root, "states")
                              ? NULL
                              : list_member(reader, root, "states", &n);
-    manifest->states =
-        reader->failed ? NULL : ARENA_ARRAY(reader->arena, struct manifest_state, n + 1);
-    for (size_t i = 0; !reader->failed && manifest->states && i < n; i++) {
+    manifest->states = READER_ARRAY(reader, struct manifest_state, n + 1);
+    if (!manifest->states)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
         const json_t *e = entry(reader, list, "states", i);
         struct manifest_state *s = &manifest->states[manifest->n_states++];
         s->input = text_member(reader, e, "input");
@@ -294,9 +307,12 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
                                         int64_t n_ranks, size_t *n)
 {
     const json_t *list = list_member(reader, root, key, n);
-    struct manifest_port *ports =
-        reader->failed ? NULL : ARENA_ARRAY(reader->arena, struct manifest_port, *n + 1);
-    for (size_t i = 0; !reader->failed && ports && i < *n; i++) {
+    struct manifest_port *ports = READER_ARRAY(reader, struct manifest_port, *n + 1);
+    if (!ports)
+        return NULL;
+    for (size_t i = 0; i < *n; i++) {
+        if (reader->failed)
+            return ports;
         const json_t *e = entry(reader, list, key, i);
         ports[i].name = text_member(reader, e, "name");
         ports[i].type = text_member(reader, e, "type");
@@ -332,9 +348,12 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
 {
     size_t n;
     const json_t *list = list_member(reader, root, "collectives", &n);
-    manifest->collectives =
-        reader->failed ? NULL : ARENA_ARRAY(reader->arena, struct manifest_collective, n + 1);
-    for (size_t i = 0; !reader->failed && manifest->collectives && i < n; i++) {
+    manifest->collectives = READER_ARRAY(reader, struct manifest_collective, n + 1);
+    if (!manifest->collectives)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
         const json_t *e = entry(reader, list, "collectives", i);
         struct manifest_collective *collective = &manifest->collectives[manifest->n_collectives++];
         collective->id = int_member(reader, e, "id", (int64_t)i, (int64_t)i);
@@ -344,9 +363,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
         if (collective->n_groups > (size_t)manifest->n_ranks)
             wrong(reader, "groups", "has more groups than ranks");
         struct manifest_group *group =
-            reader->failed
-                ? NULL
-                : ARENA_ARRAY(reader->arena, struct manifest_group, collective->n_groups + 1);
+            READER_ARRAY(reader, struct manifest_group, collective->n_groups + 1);
         for (size_t k = 0; !reader->failed && group && k < collective->n_groups; k++)
             read_group(reader, json_array_get(groups, k), manifest->n_ranks, &group[k]);
         collective->groups = group;
@@ -356,9 +373,8 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
-    manifest->replicated = reader->failed ? NULL
-                                          : ARENA_ARRAY(reader->arena, struct manifest_replicated,
-                                                        manifest->n_replicated + 1);
+    manifest->replicated =
+        READER_ARRAY(reader, struct manifest_replicated, manifest->n_replicated + 1);
     for (size_t i = 0; !reader->failed && manifest->replicated && i < manifest->n_replicated; i++) {
         const json_t *e = entry(reader, list, "replicated", i);
         manifest->replicated[i].node = text_member(reader, e, "node");
