@@ -35,10 +35,16 @@ double tsr__tolerance(tsr_dtype type)
 static double half_value(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double v = exponent == 31 ? (fraction ? NAN : INFINITY)
-               : exponent     ? ldexp(1024 + fraction, exponent - 25)
-                              : ldexp(fraction, -24);
-    return bits >> 15 ? -v : v;
+    double magnitude;
+    if (exponent == 31 && fraction)
+        magnitude = NAN;
+    else if (exponent == 31)
+        magnitude = INFINITY;
+    else if (exponent)
+        magnitude = ldexp(1024 + fraction, exponent - 25);
+    else
+        magnitude = ldexp(fraction, -24);
+    return bits >> 15 ? -magnitude : magnitude;
 }
 
 static double bfloat_value(uint16_t bits)
@@ -49,19 +55,38 @@ static double bfloat_value(uint16_t bits)
     return v;
 }
 
+// The FNUZ types have one NaN, 0x80; E4M3FN has NaN in place of the largest number; E5M2 is as IEEE has
+// it: above infinity (124) all are NaN.
+static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
+{
+    if (uz)
+        return bits == 0x80;
+    if (e4)
+        return (bits & 127) == 127;
+    return (bits & 127) > 124;
+}
+
 // 8-bit floats: exponent bits, bias, whether the type has infinities, whether NaN is 0x80 alone.
 static double eighth_value(tsr_dtype dtype, uint8_t bits)
 {
     bool e4 = dtype == TSR_FLOAT8E4M3FN || dtype == TSR_FLOAT8E4M3FNUZ;
     bool uz = dtype == TSR_FLOAT8E4M3FNUZ || dtype == TSR_FLOAT8E5M2FNUZ;
-    int width = e4 ? 3 : 2, bias = (e4 ? 7 : 15) + uz;
+    int width = 2, bias = 15 + uz;
+    if (e4) {
+        width = 3;
+        bias = 7 + uz;
+    }
     int exponent = (bits & 127) >> width, fraction = bits & ((1 << width) - 1);
-    if (uz ? bits == 0x80 : e4 ? (bits & 127) == 127 : (bits & 127) > 124)
+    if (eighth_is_nan(bits, e4, uz))
         return NAN;
-    double v = !uz && !e4 && (bits & 127) == 124 ? INFINITY
-               : exponent ? ldexp((1 << width) + fraction, exponent - bias - width)
-                          : ldexp(fraction, 1 - bias - width);
-    return bits >> 7 ? -v : v;
+    double magnitude;
+    if (!uz && !e4 && (bits & 127) == 124)
+        magnitude = INFINITY;
+    else if (exponent)
+        magnitude = ldexp((1 << width) + fraction, exponent - bias - width);
+    else
+        magnitude = ldexp(fraction, 1 - bias - width);
+    return bits >> 7 ? -magnitude : magnitude;
 }
 
 #define READ(type)                                                                                 \

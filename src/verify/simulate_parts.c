@@ -109,8 +109,11 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
         outer = shape.dims[dim].value == 1 ? outer : 2;
     if (strcmp(comm->op, TSR_OP_TURN) == 0)
         return given;
-    if (gathers || strcmp(comm->op, TSR_OP_SCATTER) == 0)
-        return outer > 1 ? (gathers ? got : given) : 0;
+    if (gathers || strcmp(comm->op, TSR_OP_SCATTER) == 0) {
+        if (outer == 1)
+            return 0;
+        return gathers ? got : given;
+    }
     return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? sum_of(given, got) : 0;
 }
 
@@ -253,17 +256,20 @@ static tsr_status add_graph(struct sim *sim, struct sim_device *d, int64_t devic
                             const tsr_graph *graph, const struct shapes *shapes,
                             struct arena *scratch)
 {
-    tsr_status st = TSR_OK;
-    for (const tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node)) {
-        st = add_node(sim, d, device, node, shapes, scratch);
-        for (size_t i = 0; i < tsr_node_attr_count(node) && st == TSR_OK; i++) {
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = add_node(sim, d, device, node, shapes, scratch);
+        if (st != TSR_OK)
+            return st;
+        for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
             const tsr_attr *attr = tsr_node_attr(node, i);
-            for (size_t k = 0; k < tsr_attr_graph_count(attr) && st == TSR_OK; k++)
+            for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
                 st = add_graph(sim, d, device, tsr_attr_graph(attr, k), shapes, scratch);
+                if (st != TSR_OK)
+                    return st;
+            }
         }
     }
-    return st;
+    return TSR_OK;
 }
 
 // ---- memory ------------------------------------------------------------------------------------
@@ -288,7 +294,7 @@ static bool last_use(void *data, tsr_node *n, size_t input)
     while (tsr_graph_owner(tsr_node_graph(n)))
         n = tsr_graph_owner(tsr_node_graph(n));
     int64_t at = tsr_node_index(n);
-    *last = at > *last ? at : *last;
+    larger(last, at);
     return true;
 }
 
@@ -369,14 +375,16 @@ static int64_t most_at_once(struct stores *stores)
     int64_t *change = ARENA_ARRAY(stores->arena, int64_t, (size_t)stores->nodes + 2);
     int64_t largest =
         INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
-    for (size_t i = 0; change && i < stores->list.n; i++) {
+    if (!change)
+        return 0;
+    for (size_t i = 0; i < stores->list.n; i++) {
         int64_t bytes = stores->list.at[i].bytes < largest ? stores->list.at[i].bytes : largest;
         change[stores->list.at[i].from] += bytes;
         change[stores->list.at[i].end + 1] -= bytes;
     }
-    for (int64_t i = 0; change && i <= stores->nodes; i++) {
+    for (int64_t i = 0; i <= stores->nodes; i++) {
         now += change[i];
-        most = now > most ? now : most;
+        larger(&most, now);
     }
     return most;
 }
