@@ -336,25 +336,29 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
     struct place at = PLACE_NONE;
     at.graph = tsr__graph_path(graph);
     at.op = str_of(op);
-    tsr_status st = TSR_OK;
     if (!op || !*op) {
         tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "a node needs an operator");
-        st = TSR_INVALID;
+        return TSR_INVALID;
     }
-    for (size_t i = 0; i < n_inputs && st == TSR_OK; i++)
-        st = check_value(graph, inputs[i], NULL);
-    for (size_t i = 0; i < n_outputs && st == TSR_OK; i++) {
+    for (size_t i = 0; i < n_inputs; i++) {
+        tsr_status st = check_value(graph, inputs[i], NULL);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < n_outputs; i++) {
         if (!outputs[i] || !*outputs[i])
             continue;
-        st = check_name(graph, str_of(outputs[i]), NULL);
-        for (size_t k = 0; k < i && st == TSR_OK; k++)
+        tsr_status st = check_name(graph, str_of(outputs[i]), NULL);
+        if (st != TSR_OK)
+            return st;
+        for (size_t k = 0; k < i; k++)
             if (outputs[k] && strcmp(outputs[i], outputs[k]) == 0) {
                 tsr__diag(graph->model->session, DIAG_name_taken, &at, NULL,
                           "two outputs of the node are called '%s'", outputs[i]);
-                st = TSR_INVALID;
+                return TSR_INVALID;
             }
     }
-    return st;
+    return TSR_OK;
 }
 
 // Outputs get their producer and inputs are linked only after the last allocation: running out of
@@ -420,14 +424,16 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     tsr_status st = check_there(node);
     if (st == TSR_OK && before)
         st = check_there(before);
-    if (st == TSR_OK && before && before->graph != graph) {
+    if (st != TSR_OK)
+        return st;
+    if (before && before->graph != graph) {
         struct place at = tsr__place_node(node);
         tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
                   "a node moves within its graph only");
-        st = TSR_INVALID;
+        return TSR_INVALID;
     }
-    if (st != TSR_OK || before == node || node->next == before)
-        return st;
+    if (before == node || node->next == before)
+        return TSR_OK;
     unlink_node(graph, node);
     node->next = before;
     node->prev = before ? before->prev : graph->last;
@@ -558,25 +564,30 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
         return TSR_OK;
     const struct use *use = value->last_use;
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < value->n_uses && st == TSR_OK; i++, use = use->next)
+    for (size_t i = 0; i < value->n_uses; i++, use = use->next) {
         st = check_value(use->node->graph, by, use->node);
-    if (st == TSR_OK && !by) {
+        if (st != TSR_OK)
+            return st;
+    }
+    if (!by) {
         struct place at = tsr__place_value(value);
         tsr__diag(tsr__value_model(value)->session, DIAG_argument_invalid, &at, NULL,
                   "a value is replaced by another one, not by none");
-        st = TSR_INVALID;
+        return TSR_INVALID;
     }
-    if (st == TSR_OK && outputs)
+    if (outputs)
         st = check_value(value->home, by, NULL);
     if (st != TSR_OK)
         return st;
-    while (value->last_use && st == TSR_OK) {
+    while (value->last_use) {
         struct use *first = value->last_use->next;
         st = tsr_node_replace_input(first->node, (size_t)(first - first->node->inputs), by);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st == TSR_OK && outputs)
+    if (outputs)
         replace_outputs(value, by);
-    return st;
+    return TSR_OK;
 }
 
 // An output that goes must have no reader and be no graph output; shardings of it go with it. New
@@ -585,13 +596,15 @@ tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;
     tsr_status st = check_there(node);
-    if (st == TSR_OK && count > UINT32_MAX)
-        st = bad_index(node, count);
-    for (size_t i = count; i < node->n_outputs && st == TSR_OK; i++)
-        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
-            st = still_used(node, node->outputs[i]);
-    if (st != TSR_OK || count == node->n_outputs)
+    if (st != TSR_OK)
         return st;
+    if (count > UINT32_MAX)
+        return bad_index(node, count);
+    for (size_t i = count; i < node->n_outputs; i++)
+        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
+            return still_used(node, node->outputs[i]);
+    if (count == node->n_outputs)
+        return TSR_OK;
     tsr_value **more = ARENA_ARRAY(&model->arena, tsr_value *, count);
     if (!more)
         return TSR_NOMEM;
