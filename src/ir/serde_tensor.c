@@ -82,7 +82,9 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
         zero = zero || tensor->dims[i] == 0;
         over = over || !mul_ok(n, tensor->dims[i] ? tensor->dims[i] : 1, &n);
     }
-    return zero ? 0 : over ? -1 : n;
+    if (zero)
+        return 0;
+    return over ? -1 : n;
 }
 
 int64_t tsr_tensor_bytes(const tsr_tensor *t)
@@ -178,7 +180,13 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     int64_t elements = tsr_tensor_elements(tensor);
-    int64_t want = bits == 6 ? elements : bits < 8 ? bytes : bytes / (int64_t)entry;
+    int64_t want;
+    if (bits == 6)
+        want = elements;
+    else if (bits < 8)
+        want = bytes;
+    else
+        want = bytes / (int64_t)entry;
     // Entries of the 2- and 4-bit types hold a byte each; some writers leave more of them.
     if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
         return bad_size(tensor, have, want, "entries");

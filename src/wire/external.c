@@ -95,9 +95,11 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
 static tsr_status check_window(tsr_session *session, const struct wire_external *external,
                                const struct place *at, uint64_t size, uint64_t *length_out)
 {
-    uint64_t length = external->has_length       ? external->length
-                      : external->offset <= size ? size - external->offset
-                                                 : 0;
+    uint64_t length = 0;
+    if (external->has_length)
+        length = external->length;
+    else if (external->offset <= size)
+        length = size - external->offset; // to the end of the file
     if (external->offset > size || length > size - external->offset) {
         tsr__diag(session, DIAG_external_window, at,
                   "bring the whole data file, or save the model again",
