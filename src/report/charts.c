@@ -98,7 +98,11 @@ void tsr__chart_topology(struct page *page)
                   STR("<svg viewBox=\"0 0 340 300\" role=\"img\" aria-label=\"devices and "
                       "links\">\n"));
     draw_links(page, n);
-    double radius = n > 24 ? 9 : n > 12 ? 12 : 16, x, y;
+    double radius = 16, x, y;
+    if (n > 24)
+        radius = 9;
+    else if (n > 12)
+        radius = 12;
     for (size_t i = 0; i < n; i++) {
         if (n > 1)
             at(i, n, &x, &y);

@@ -23,11 +23,15 @@ static const char *entity(unsigned char c)
 // Length of a well-formed UTF-8 sequence; 0: it is none.
 static size_t sequence(const unsigned char *s)
 {
-    size_t n = s[0] < 0x80                    ? 1
-               : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
-               : (s[0] & 0xf0) == 0xe0        ? 3
-               : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-                                              : 0;
+    size_t n = 0;
+    if (s[0] < 0x80)
+        n = 1;
+    else if (s[0] >= 0xc2 && s[0] <= 0xdf)
+        n = 2;
+    else if ((s[0] & 0xf0) == 0xe0)
+        n = 3;
+    else if (s[0] >= 0xf0 && s[0] <= 0xf4)
+        n = 4;
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;

@@ -10,7 +10,9 @@ static const char *title_of(const tsr_model *m, const char *given)
     for (int slashes = 0; at > path; at--) // with its folder: many are called model.onnx
         if (at[-1] == '/' && ++slashes == 2)
             break;
-    return given ? given : at[0] ? at : "a model";
+    if (given)
+        return given;
+    return at[0] ? at : "a model";
 }
 
 // The one that is named, or the only one.
