@@ -29,9 +29,12 @@ static void span(struct run *run, int64_t device, const struct sim_task *task, t
                  double begin, double end)
 {
     struct sim_device *d = &run->sim.devices[device];
-    *(kind == TSR_SPAN_COMPUTE         ? &d->compute
-      : kind == TSR_SPAN_COMMUNICATION ? &d->communication
-                                       : &d->waiting) += end - begin;
+    if (kind == TSR_SPAN_COMPUTE)
+        d->compute += end - begin;
+    else if (kind == TSR_SPAN_COMMUNICATION)
+        d->communication += end - begin;
+    else
+        d->waiting += end - begin;
     if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
         return;
     tsr_span *s = vec_push(run->kept, &run->spans);

@@ -198,11 +198,14 @@ static int64_t price_comm(struct sim *sim, const struct sim_comm *comm)
     struct topology_groups groups;
     if (!flat_groups(sim, comm, &groups) || groups.size < 2)
         return 0;
-    for (size_t i = 0; i < TSR_COUNT(ways); i++)
-        if (strcmp(ways[i].op, comm->op) == 0)
-            return tsr__price_collective(sim->topology, ways[i].what, &groups,
-                                         product_of(ways[i].out ? comm->most_out : comm->most_in,
-                                                    ways[i].times ? groups.size : 1));
+    for (size_t i = 0; i < TSR_COUNT(ways); i++) {
+        if (strcmp(ways[i].op, comm->op) != 0)
+            continue;
+        int64_t bytes = ways[i].out ? comm->most_out : comm->most_in;
+        if (ways[i].times)
+            bytes = product_of(bytes, groups.size);
+        return tsr__price_collective(sim->topology, ways[i].what, &groups, bytes);
+    }
     if (strcmp(comm->op, TSR_OP_HALO) != 0)
         return tsr__price_exchange(sim->topology, &groups, comm->moved);
     int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
@@ -488,21 +491,26 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_size *sizes, size_t n_sizes)
 {
-    tsr_status st = TSR_OK;
+    tsr_status st;
     sim->n = n;
     sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
     tsr__map_init(&sim->by_id, sim->arena, 64);
     if (!sim->devices)
         return TSR_NOMEM;
-    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+    for (int64_t i = 0; i < n; i++) {
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
-    for (size_t i = 0; i < sim->comms.n && st == TSR_OK; i++) {
+        if (st == TSR_MALFORMED) {
+            tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "cut the model again",
+                      "a communication names no group, or devices that are not there");
+            return TSR_INVALID;
+        }
+        if (st != TSR_OK)
+            return sim->arena->failed ? TSR_NOMEM : st;
+    }
+    for (size_t i = 0; i < sim->comms.n; i++) {
         struct sim_comm *comm = sim->comms.at[i];
         comm->op = tsr__arena_str(sim->arena, str_of(comm->op)).p;
         comm->ps = price_comm(sim, comm);
     }
-    if (st == TSR_MALFORMED)
-        tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "cut the model again",
-                  "a communication names no group, or devices that are not there");
-    return st == TSR_MALFORMED ? TSR_INVALID : sim->arena->failed ? TSR_NOMEM : st;
+    return sim->arena->failed ? TSR_NOMEM : TSR_OK;
 }

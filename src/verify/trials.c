@@ -59,9 +59,11 @@ static tsr_status choose_config(struct trials *trials)
         return name.p ? TSR_OK : TSR_NOMEM;
     }
     size_t n = tsr_model_config_count(work->model);
-    const tsr_config *config = own      ? tsr_model_find_config(work->model, own)
-                               : n == 1 ? tsr_model_config(work->model, 0)
-                                        : NULL;
+    const tsr_config *config = NULL;
+    if (own)
+        config = tsr_model_find_config(work->model, own);
+    else if (n == 1)
+        config = tsr_model_config(work->model, 0);
     if (config) {
         trials->config = tsr_config_name(config);
         return TSR_OK;

@@ -78,7 +78,9 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
     size_t n = tsr_tensors_count(work->whole);
     tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
     outcome->ok = true;
-    for (size_t i = 0; i < n && list; i++) {
+    if (!list)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
         const char *name = tsr_tensors_name(work->whole, i);
         double tolerance = tsr__precision_of(work, name);
         list[i] = tsr__compare(work->whole, i, cut, tsr_tensors_find(cut, name), tolerance);
@@ -94,7 +96,9 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
     outcome->outputs = list;
     outcome->n_outputs = n;
     compare_recorded(work, cut, outcome);
-    return arena->failed ? TSR_NOMEM : outcome->ok ? TSR_OK : TSR_DIFFERENT;
+    if (arena->failed)
+        return TSR_NOMEM;
+    return outcome->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
 static const void *keep(struct arena *a, const void *from, size_t n, size_t bytes)
