@@ -641,6 +641,13 @@ typedef struct tsr_plan_options {
     double seconds;
 } tsr_plan_options;
 
+/* A tensor of the explained node in one of its ways. */
+typedef struct tsr_plan_tensor {
+    const char *value;
+    const char *sharding; /* "{1,2:0,1}", as --shard takes it */
+    bool in_parts;        /* its devices hold parts of a sum that is taken later */
+} tsr_plan_tensor;
+
 /* One way to run the explained node. */
 typedef struct tsr_plan_choice {
     const char *name;               /* the factors of its rule that are cut: "m/4", "whole" */
@@ -648,6 +655,11 @@ typedef struct tsr_plan_choice {
     int64_t cost;                   /* of the best plan in which the node runs so, picoseconds */
     int64_t compute, communication; /* of the node alone */
     int64_t weights;                /* bytes of constants on a device */
+    /* As the node needs its inputs and gives its outputs, reductions done; absent ones are left out. */
+    const tsr_plan_tensor *inputs, *outputs;
+    size_t n_inputs, n_outputs;
+    const char
+        *reduction; /* what follows the node: "AllReduce", "ReduceScatter" ...; NULL: nothing */
 } tsr_plan_choice;
 
 /* A value and its bytes on the fullest device at the worst time of the plan that needs the least memory. */

@@ -6,6 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void json_tensors(tsr_json *j, const char *name, const tsr_plan_tensor *list, size_t n)
+{
+    tsr_json_begin(j, name, '[');
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_string(j, "value", list[i].value);
+        tsr_json_string(j, "sharding", list[i].sharding);
+        tsr_json_bool(j, "in_parts", list[i].in_parts);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
 static void json_choices(tsr_json *j, const tsr_plan_summary *p)
 {
     if (p->n_choices)
@@ -20,6 +33,10 @@ static void json_choices(tsr_json *j, const tsr_plan_summary *p)
         tsr_json_int(j, "compute", x->compute);
         tsr_json_int(j, "communication", x->communication);
         tsr_json_int(j, "weights", x->weights);
+        json_tensors(j, "inputs", x->inputs, x->n_inputs);
+        json_tensors(j, "outputs", x->outputs, x->n_outputs);
+        if (x->reduction)
+            tsr_json_string(j, "reduction", x->reduction);
         tsr_json_end(j);
     }
     if (p->n_choices)

@@ -190,6 +190,8 @@ tsr_status tsr__planner_export(tsr_session *s, const struct program *g,
 // The node of that name, or that makes a value of that name; NULL: none that is planned.
 const struct plan_node *tsr__planner_find(const struct planner *p, const char *name);
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
+bool tsr__choice_tensors(const struct planner *p, const tsr_node *node, const struct candidate *c,
+                         tsr_plan_choice *out); // false: out of memory
 tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
                                 tsr_plan_summary *out) TSR_MUST_USE;
 

@@ -262,6 +262,40 @@ const struct plan_node *tsr__planner_find(const struct planner *p, const char *n
     return NULL;
 }
 
+// Adds one tensor of a way to the list, unless it is absent.
+static void add_tensor(const struct planner *p, const tsr_value *v, uint32_t layout,
+                       tsr_plan_tensor *list, size_t *n)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    if (!v || layout == PLAN_NO_LAYOUT)
+        return;
+    list[(*n)++] = (tsr_plan_tensor){
+        .value = tsr__arena_str(a, tsr__value_str(v)).p,
+        .sharding = tsr__notation_print(a, p->layouts.at[layout]).p,
+        .in_parts = p->parts.at[layout] != NULL,
+    };
+}
+
+// The layouts of a candidate are numbers of this planner.
+bool tsr__choice_tensors(const struct planner *p, const tsr_node *node, const struct candidate *c,
+                         tsr_plan_choice *out)
+{
+    struct arena *a = &p->session->results[RESULT_PLAN];
+    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    tsr_plan_tensor *in = ARENA_ARRAY(a, tsr_plan_tensor, n_in + 1);
+    tsr_plan_tensor *made = ARENA_ARRAY(a, tsr_plan_tensor, n_out + 1);
+    if (!in || !made)
+        return false;
+    out->n_inputs = out->n_outputs = 0;
+    for (size_t i = 0; i < n_in; i++)
+        add_tensor(p, tsr_node_input(node, i), c->in[i], in, &out->n_inputs);
+    for (size_t i = 0; i < n_out; i++)
+        add_tensor(p, tsr_node_output(node, i), c->out[i], made, &out->n_outputs);
+    out->inputs = in;
+    out->outputs = made;
+    return !a->failed;
+}
+
 // What the best plan costs in which the node runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
                                 tsr_plan_summary *out)
@@ -290,7 +324,10 @@ tsr_status tsr__planner_explain(struct planner *p, const struct program *g, cons
                                     .cost = m[i].feasible ? m[i].cost : 0,
                                     .compute = c->compute,
                                     .communication = c->comm,
-                                    .weights = c->weights};
+                                    .weights = c->weights,
+                                    .reduction = c->reduction};
+        if (!tsr__choice_tensors(p, n->node, c, &list[i]))
+            st = TSR_NOMEM;
     }
     out->choices = list;
     out->n_choices = k;

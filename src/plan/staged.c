@@ -23,10 +23,10 @@ static uint32_t globally(struct planner *p, const struct planner *q, const struc
 }
 
 static bool map_candidate(struct planner *p, const struct planner *q, const struct stage *x,
-                          const struct plan_node *n, struct candidate *c)
+                          const struct plan_node *n, size_t choice, struct candidate *c)
 {
     size_t n_in = tsr_node_input_count(n->node), n_out = tsr_node_output_count(n->node);
-    const struct candidate *from = &n->strategy->at.at[n->choice];
+    const struct candidate *from = &n->strategy->at.at[choice];
     *c = *from;
     c->in = ARENA_ARRAY(&p->arena, uint32_t, n_in + 1);
     c->out = ARENA_ARRAY(&p->arena, uint32_t, n_out + 1);
@@ -50,7 +50,7 @@ static bool take_stage(struct planner *p, const struct stage *x)
             continue;
         struct strategy *s = ARENA_NEW(&p->arena, struct strategy);
         struct candidate *c = s ? vec_push(&p->arena, &s->at) : NULL;
-        if (!c || !map_candidate(p, q, x, n, c))
+        if (!c || !map_candidate(p, q, x, n, n->choice, c))
             return false;
         s->node = n->node;
         s->rule = n->strategy->rule;
@@ -231,6 +231,21 @@ static int64_t cost_with(struct staging *s, const struct line *line, const tsr_p
                                                        : sum_of(at, 0, p->n_stages - 1));
 }
 
+// The planner of a stage counts its devices from 0: the shardings once more, by the devices of the whole.
+static tsr_status name_devices(struct planner *p, const struct stage *x, const char *name,
+                               tsr_plan_summary *out)
+{
+    const struct planner *q = &x->kind->p;
+    const struct plan_node *n = tsr__planner_find(q, name);
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->n_choices; i++) {
+        struct candidate c;
+        if (!map_candidate(p, q, x, n, i, &c) || !tsr__choice_tensors(p, n->node, &c, &list[i]))
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
 // The stages stay as they are; in one of them the node runs otherwise.
 static tsr_status explain(struct staging *s, const struct line *line, const char *name,
                           tsr_plan_summary *out)
@@ -244,7 +259,7 @@ static tsr_status explain(struct staging *s, const struct line *line, const char
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
         list[i].cost = list[i].feasible ? cost_with(s, line, out, k, list[i].cost) : 0;
-    return st;
+    return st == TSR_OK ? name_devices(s->p, x, name, out) : st;
 }
 
 // ---- why not -----------------------------------------------------------------------------------

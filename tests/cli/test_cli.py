@@ -557,6 +557,9 @@ def test_plan_sizes(d):
     onnx.save(model, out)
     check("sizes: lines that are none", json.loads(call("simulate", out, "--json")[1])["seconds"] == seconds[2])
     check("explain by index", "chosen" in call("plan", path, "--devices", 2, "--explain", "#0")[1])
+    ways = json.loads(call("plan", path, "--devices", 2, "--explain", "#0", "--json")[1])["choices"]
+    node = onnx.load(path).graph.node[0]
+    check("explain: shardings of each way", all([t["value"] for t in w["inputs"]] == list(node.input) and [t["value"] for t in w["outputs"]] == list(node.output) and all(t["sharding"][0] == "{" for t in w["inputs"] + w["outputs"]) for w in ways), ways)
     check("no such topology file", call("plan", path, "--devices", os.path.join(d, "none.json"))[0] == 3 and call("plan", path, "--devices", "rign:4")[0] == 2)
     rc, _, err = call("simulate", path)
     check("simulate: for which devices", rc == 2 and "--devices" in err, err)
