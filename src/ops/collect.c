@@ -52,11 +52,17 @@ static OrtStatus *check_parts(struct kernel *k, const struct along *a)
 }
 
 // Copies part [from, to) of the axis, row after row.
-static void copy_part(const struct along *a, const char *data, int64_t from, int64_t to, char *out)
+static OrtStatus *copy_part(struct kernel *k, const struct along *a, const char *data, int64_t from,
+                            int64_t to, char *out)
 {
     size_t row = (size_t)a->length * a->inner, width = (size_t)(to - from) * a->inner;
-    for (size_t o = 0; o < a->outer && width; o++)
-        memcpy(out + o * width, data + o * row + (size_t)from * a->inner, width);
+    struct device_rows r = {.to = out,
+                            .from = data + (size_t)from * a->inner,
+                            .to_pitch = width,
+                            .from_pitch = row,
+                            .width = width,
+                            .rows = a->outer};
+    return tsr__kernel_rows(k, &r);
 }
 
 static OrtStatus *read_int(struct kernel *k, const OrtKernelInfo *info, const char *name,
@@ -107,24 +113,28 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *k, const OrtKernelInfo *inf
 
 // The parts in the order of the members, one after the other; a tensor cut along its outermost
 // axis lies so already.
-static const char *parts_in_order(struct kernel *k, const struct along *a, const void *data,
-                                  int64_t *counts)
+static OrtStatus *parts_in_order(struct kernel *k, const struct along *a, const void *data,
+                                 int64_t *counts, const char **out)
 {
     int n = k->call.n_group;
     size_t bytes = a->outer * (size_t)a->length * a->inner, unit = tsr__elem_bytes(k->call.type);
-    char *at = a->outer > 1 ? tsr__kernel_scratch(k, bytes) : NULL;
-    const char *all = a->outer > 1 ? at : data;
+    bool packed = a->outer > 1;
+    char *at = NULL;
+    *out = data;
+    if (packed) {
+        TRY(tsr__kernel_scratch(k, 0, bytes, &at));
+        *out = at;
+    }
     for (int j = 0; j < n; j++) {
         int64_t from = start_of(a->length, k->unit, n, j);
         int64_t to = start_of(a->length, k->unit, n, j + 1);
         size_t part = a->outer * (size_t)(to - from) * a->inner;
         counts[j] = (int64_t)(part / unit);
-        if (at) {
-            copy_part(a, data, from, to, at);
-            at += part;
-        }
+        if (packed)
+            TRY(copy_part(k, a, data, from, to, at));
+        at += packed ? part : 0;
     }
-    return all;
+    return NULL;
 }
 
 static OrtStatus *reduce_scatter(struct kernel *k, OrtKernelContext *context,
@@ -140,9 +150,8 @@ static OrtStatus *reduce_scatter(struct kernel *k, OrtKernelContext *context,
     dims[a.axis] =
         start_of(a.length, k->unit, n, k->self + 1) - start_of(a.length, k->unit, n, k->self);
     TRY(tsr__kernel_output(k, context, 0, dims, x->rank, &out));
-    const char *parts = parts_in_order(k, &a, x->data, counts);
-    if (!parts && x->elements)
-        return tsr__kernel_error(k, "out of memory");
+    const char *parts;
+    TRY(parts_in_order(k, &a, x->data, counts, &parts));
     struct comm_call c = k->call;
     c.detail = with_shape(k, x);
     struct comm_trouble why;
@@ -261,8 +270,9 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     if (t->status)
         return refuse(k, why, me, "cannot make the output");
     t->out = out;
-    char *at = tsr__alloc(k->ops->session, (size_t)bytes + 1);
-    if (!at)
+    char *at;
+    t->status = tsr__kernel_scratch(k, 1, (size_t)bytes, &at);
+    if (t->status)
         return refuse(k, why, me, "is out of memory");
     for (int i = 0; i < k->call.n_group; i++) {
         t->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
@@ -272,7 +282,7 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
 }
 
 // Blocks that arrived stand side by side along the axis that becomes whole.
-static void weave(const struct turn *t)
+static OrtStatus *weave(const struct turn *t)
 {
     size_t outer = 1, inner = tsr__elem_bytes(t->k->call.type), before = 0;
     for (int d = 0; d < t->concat.axis; d++)
@@ -282,26 +292,33 @@ static void weave(const struct turn *t)
     size_t row = (size_t)t->dims[t->concat.axis] * inner;
     for (int i = 0; i < t->k->call.n_group; i++) {
         size_t width = outer ? t->recv[i].bytes / outer : 0;
-        for (size_t o = 0; o < outer && width; o++)
-            memcpy(t->out + o * row + before, (const char *)t->recv[i].p + o * width, width);
+        struct device_rows r = {.to = t->out + before,
+                                .from = t->recv[i].p,
+                                .to_pitch = row,
+                                .from_pitch = width,
+                                .width = width,
+                                .rows = outer};
+        TRY(tsr__kernel_rows(t->k, &r));
         before += width;
     }
+    return NULL;
 }
 
-static bool pack_parts(struct turn *t)
+static OrtStatus *pack_parts(struct turn *t)
 {
     struct kernel *k = t->k;
     const struct along *a = &t->split;
-    char *at = tsr__kernel_scratch(k, a->outer * (size_t)a->length * a->inner);
-    for (int j = 0; at && j < k->call.n_group; j++) {
+    char *at;
+    TRY(tsr__kernel_scratch(k, 0, a->outer * (size_t)a->length * a->inner, &at));
+    for (int j = 0; j < k->call.n_group; j++) {
         int64_t from = start_of(a->length, k->unit, k->call.n_group, j);
         int64_t to = start_of(a->length, k->unit, k->call.n_group, j + 1);
-        copy_part(a, t->x->data, from, to, at);
+        TRY(copy_part(k, a, t->x->data, from, to, at));
         t->send[j] =
             (struct comm_buffer){.p = at, .bytes = a->outer * (size_t)(to - from) * a->inner};
         at += t->send[j].bytes;
     }
-    return at != NULL;
+    return NULL;
 }
 
 static OrtStatus *all_to_all(struct turn *t)
@@ -316,8 +333,7 @@ static OrtStatus *all_to_all(struct turn *t)
     memcpy(t->dims, t->x->dims, (size_t)t->x->rank * sizeof *t->dims);
     t->dims[t->split.axis] = start_of(t->split.length, k->unit, n, k->self + 1) -
                              start_of(t->split.length, k->unit, n, k->self);
-    if (!pack_parts(t))
-        return tsr__kernel_error(k, "out of memory");
+    TRY(pack_parts(t));
     struct comm_exchange e = {.send = t->send, .recv = t->recv, .arrived = turn_arrived, .data = t};
     e.notes[NOTE_LENGTH] = t->concat.length;
     e.notes[NOTE_RANK] = t->x->rank;
@@ -325,7 +341,7 @@ static OrtStatus *all_to_all(struct turn *t)
     struct comm_trouble why;
     if (tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why) != TSR_OK)
         return t->status ? t->status : tsr__kernel_trouble(k, &why);
-    weave(t);
+    TRY(weave(t));
     return tsr__pass_token(k, t->context);
 }
 
@@ -340,11 +356,6 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *k, OrtKernelContext *context)
     t.send = ARENA_ARRAY(&a, struct comm_buffer, n);
     t.recv = ARENA_ARRAY(&a, struct comm_buffer, n);
     OrtStatus *st = a.failed ? tsr__kernel_error(k, "out of memory") : all_to_all(&t);
-    size_t bytes = 1;
-    for (size_t i = 0; !a.failed && i < n; i++)
-        bytes += t.recv[i].bytes;
-    if (!a.failed && t.recv[0].p)
-        tsr__free(k->ops->session, t.recv[0].p, bytes);
     tsr__arena_free(&a);
     return st;
 }
@@ -412,8 +423,8 @@ static OrtStatus *broadcast(struct kernel *k, OrtKernelContext *context,
         void *out;
         TRY(note_shape(k, x, e.notes));
         TRY(tsr__kernel_output(k, context, 0, x->dims, x->rank, &out));
-        if (out != x->data && bytes)
-            memcpy(out, x->data, bytes);
+        struct device_rows r = {.to = out, .from = x->data, .width = bytes, .rows = 1};
+        TRY(tsr__kernel_rows(k, &r));
         for (int i = 0; i < k->call.n_group; i++)
             if (i != a.root)
                 send[i] = (struct comm_buffer){.p = (void *)x->data, .bytes = bytes};

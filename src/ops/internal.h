@@ -24,10 +24,13 @@ struct op_kind {
     OrtStatus *(*infer)(const OrtCustomOp *op,
                         OrtShapeInferContext *context); // NULL: shapes not known
 };
+// Where an operator's kernels find their tensors. Stood in for: on the host, but told to be a GPU's (tests).
+enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
 struct op {
     OrtCustomOp ort; // first
     const struct op_kind *kind;
     struct ops *ops;
+    enum op_side side;
 };
 struct ops {
     tsr_session *session; // memory of kernels; touched by the rank's thread alone
@@ -37,9 +40,11 @@ struct ops {
     char why[256];    // no endpoint: the reason
     atomic_flag busy; // one run at a time
     struct comm_trouble trouble;
-    char *scratch; // of the kernel that runs: tokens put them in line
-    size_t scratch_bytes;
-    struct op *list;
+    struct {
+        char *p;
+        size_t bytes;
+    } scratch[2];    // of the kernel that runs: tokens put them in line
+    struct op *list; // of the host's, then of the GPU's
     bool traced;
     struct arena events_arena;
     VEC(struct ops_event) events;
@@ -49,6 +54,7 @@ struct kernel {
     struct ops *ops;
     const OrtApi *api;
     const struct op_kind *kind;
+    enum op_side side;
     struct arena arena;             // attributes
     struct comm_call call;          // of this node; run and count change
     int self;                       // place of this rank in the group
@@ -80,8 +86,17 @@ OrtStatus *tsr__kernel_input(struct kernel *k, OrtKernelContext *context, size_t
                              struct tensor_view *out);
 OrtStatus *tsr__kernel_output(struct kernel *k, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data);
-// At least that many bytes that live until the next call; NULL: out of memory.
-void *tsr__kernel_scratch(struct kernel *k, size_t bytes);
+// At least that many bytes where the tensors are, that live until the next call with that block (0 or 1).
+OrtStatus *tsr__kernel_scratch(struct kernel *k, int block, size_t bytes, char **out);
+// Copies rows of bytes where the tensors are.
+OrtStatus *tsr__kernel_rows(struct kernel *k, const struct device_rows *r);
+static inline bool on_device(const struct kernel *k)
+{
+    return k->side != SIDE_HOST;
+}
+// What two pieces have in common, from one to the other; one may be packed as a message is.
+OrtStatus *tsr__kernel_pieces(struct kernel *k, const struct tile_piece *from, const void *src,
+                              const struct tile_piece *to, void *dst, enum tile_packed packed);
 
 // text.c: the elements of a tensor of texts, where they lie.
 struct texts {

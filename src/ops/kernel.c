@@ -23,19 +23,6 @@ OrtStatus *tsr__kernel_trouble(struct kernel *k, const struct comm_trouble *why)
     return k->api->CreateStatus(ORT_FAIL, why->text);
 }
 
-void *tsr__kernel_scratch(struct kernel *k, size_t bytes)
-{
-    struct ops *o = k->ops;
-    if (bytes > o->scratch_bytes) {
-        tsr__free(o->session, o->scratch, o->scratch_bytes);
-        o->scratch_bytes = 0;
-        o->scratch = tsr__alloc(o->session, bytes);
-        if (o->scratch)
-            o->scratch_bytes = bytes;
-    }
-    return bytes ? o->scratch : (void *)k; // some address: nothing is written to it
-}
-
 static OrtStatus *read_shape(struct kernel *k, const OrtTensorTypeAndShapeInfo *info,
                              struct tensor_view *t)
 {
@@ -96,7 +83,7 @@ OrtStatus *tsr__pass_token(struct kernel *k, OrtKernelContext *context)
     if (token.elements != 1)
         return tsr__kernel_error(k, "the token has %lld elements", (long long)token.elements);
     TRY(tsr__kernel_output(k, context, 1, &one, 1, &out));
-    if (out != token.data)
+    if (out != token.data && k->side != SIDE_CUDA) // a GPU's token is passed on, never read
         memcpy(out, token.data, sizeof(int64_t));
     return NULL;
 }
@@ -176,31 +163,39 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     memcpy(dims, g->x->dims, (size_t)g->x->rank * sizeof *dims);
     dims[g->axis] = total;
     g->total = (size_t)total;
-    void *out, *at;
+    void *out;
     size_t bytes;
     g->status = tsr__kernel_output(g->k, g->context, 0, dims, g->x->rank, &out);
     if (g->status || !bytes_of(g, total, &bytes))
         return tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "cannot make the output");
-    g->out = at = out;
-    if (g->outer > 1 && !(at = tsr__kernel_scratch(g->k, bytes)))
+    char *at = g->out = out;
+    if (g->outer > 1)
+        g->status = tsr__kernel_scratch(g->k, 0, bytes, &at);
+    if (g->status)
         return tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "is out of memory");
     for (int i = 0; i < g->k->call.n_group; i++) {
         g->recv[i].p = at;
-        at = (char *)at + g->recv[i].bytes;
+        at += g->recv[i].bytes;
     }
     return TSR_OK;
 }
 
 // Pieces of an inner axis lie one after the other in scratch memory; weave them together.
-static void interleave(const struct gather *g)
+static OrtStatus *interleave(const struct gather *g)
 {
     size_t row = g->total * g->inner, before = 0;
     for (int i = 0; i < g->k->call.n_group; i++) {
         size_t width = g->recv[i].bytes / g->outer;
-        for (size_t o = 0; o < g->outer && width; o++)
-            memcpy(g->out + o * row + before, (const char *)g->recv[i].p + o * width, width);
+        struct device_rows r = {.to = g->out + before,
+                                .from = g->recv[i].p,
+                                .to_pitch = row,
+                                .from_pitch = width,
+                                .width = width,
+                                .rows = g->outer};
+        TRY(tsr__kernel_rows(g->k, &r));
         before += width;
     }
+    return NULL;
 }
 
 static OrtStatus *gather_shape(struct gather *g)
@@ -248,7 +243,7 @@ OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context)
         if (tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why) != TSR_OK)
             st = g.status ? g.status : tsr__kernel_trouble(k, &why);
         else if (g.outer > 1)
-            interleave(&g);
+            st = interleave(&g);
     }
     tsr__arena_free(&a);
     return st ? st : tsr__pass_token(k, context);

@@ -148,6 +148,8 @@ static OrtStatus *read_common(struct kernel *k, const OrtKernelInfo *info)
         return tsr__kernel_error(k, "element type %lld cannot travel", (long long)type);
     if (k->kind->only && k->kind->only != (tsr_dtype)type)
         return tsr__kernel_error(k, "is for %s only", tsr_dtype_name(k->kind->only));
+    if (texts && on_device(k))
+        return tsr__kernel_error(k, "texts cannot travel between GPUs: put their rank on the CPU");
     TRY(tsr__kernel_ints(k, info, "group", &group, &n));
     TRY(check_group(k, group, n));
     k->call.id = id;
@@ -195,8 +197,14 @@ static const char *get_name(const OrtCustomOp *op)
 
 static const char *get_provider(const OrtCustomOp *op)
 {
-    (void)op;
-    return NULL; // CPU
+    return op_of(op)->side == SIDE_CUDA ? "CUDAExecutionProvider" : NULL; // NULL: CPU
+}
+
+// A shape is read by the host, wherever the tensors are.
+static int get_memory(const OrtCustomOp *op, size_t i)
+{
+    bool shape = i == 1 && op_of(op)->kind->inputs == 3;
+    return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
 static int get_input_type(const OrtCustomOp *op, size_t i)
@@ -224,7 +232,7 @@ static int get_zero(const OrtCustomOp *op, size_t i)
 {
     (void)op;
     (void)i;
-    return 0; // required; default memory
+    return 0; // required
 }
 
 static int get_arity(const OrtCustomOp *op)
@@ -331,6 +339,20 @@ static OrtStatus *read_node_name(struct kernel *k, const OrtKernelInfo *info)
     return NULL;
 }
 
+// Where ranks may be on GPUs: what takes long is done before the first run.
+static OrtStatus *prepare(struct kernel *k)
+{
+    struct endpoint *e = k->ops->endpoint;
+    struct comm_trouble why;
+    if (!tsr__device_is(e))
+        return NULL;
+    tsr__device_expect(e, k->call.group, k->call.n_group);
+    k->call.place = on_device(k) ? COMM_DEVICE : COMM_HOST;
+    if (on_device(k) && tsr__device_prepare(e, &k->call, &why) != TSR_OK)
+        return tsr__kernel_trouble(k, &why);
+    return NULL;
+}
+
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
@@ -342,6 +364,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     k->ops = o;
     k->api = api;
     k->kind = op_of(op)->kind;
+    k->side = op_of(op)->side;
     k->call.kind = k->kind->kind;
     k->call.op = k->kind->plain;
     tsr__arena_init(&k->arena, o->session);
@@ -352,6 +375,8 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
         st = read_common(k, info);
     if (!st)
         st = k->kind->create(k, info);
+    if (!st)
+        st = prepare(k);
     if (st) {
         kernel_destroy(k);
         return st;
@@ -384,13 +409,28 @@ static void note_event(struct kernel *k, uint64_t start_ns)
                                 .type = k->call.type};
 }
 
+// The work of a kernel, on the stream that the engine gives. Where a library stands in for the driver there is none, and
+// the engine goes on at once: the work is waited for.
+static OrtStatus *compute(struct kernel *k, OrtKernelContext *context)
+{
+    struct comm_trouble why;
+    if (k->side == SIDE_CUDA)
+        TRY(k->api->KernelContext_GetGPUComputeStream(context, &k->call.stream));
+    if (k->side == SIDE_STAND_IN)
+        k->call.stream = tsr__device_stand_in(k->ops->endpoint);
+    TRY(k->kind->compute(k, context));
+    if (k->side == SIDE_STAND_IN && tsr__device_wait(k->ops->endpoint, &k->call, &why) != TSR_OK)
+        return tsr__kernel_trouble(k, &why);
+    return NULL;
+}
+
 static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
     if (atomic_flag_test_and_set(&k->ops->busy))
         return tsr__kernel_error(k, "two runs of one rank at a time");
     uint64_t start = k->ops->traced ? now_ns() : 0;
-    OrtStatus *st = k->kind->compute(k, context);
+    OrtStatus *st = compute(k, context);
     if (start)
         note_event(k, start);
     if (st) // the others wait for this rank: tell them, whoever runs it
@@ -402,9 +442,13 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 // ---- registration ------------------------------------------------------------------------------
 
-static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int minor)
+#define LIST_BYTES (2 * TSR_COUNT(kinds) * sizeof(struct op))
+
+static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int minor,
+                    enum op_side side)
 {
     p->kind = kind;
+    p->side = side;
     p->ops = o;
     p->ort = (OrtCustomOp){
         .version = (uint32_t)(minor < ORT_OP_VERSION ? minor : ORT_OP_VERSION),
@@ -417,7 +461,7 @@ static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int
         .KernelDestroy = kernel_destroy,
         .GetInputCharacteristic = get_zero,
         .GetOutputCharacteristic = get_zero,
-        .GetInputMemoryType = get_zero,
+        .GetInputMemoryType = get_memory,
         .GetVariadicInputMinArity = get_arity,
         .GetVariadicInputHomogeneity = get_arity,
         .GetVariadicOutputMinArity = get_arity,
@@ -434,13 +478,24 @@ static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int
     };
 }
 
+static OrtStatus *add_side(struct ops *o, int minor, struct op *list, enum op_side side)
+{
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++) {
+        op_init(&list[i], &kinds[i], o, minor, side);
+        TRY(o->api->CustomOpDomain_Add(o->domain, &list[i].ort));
+    }
+    return NULL;
+}
+
+// A rank on a GPU has every operator twice, and the engine picks the side that it puts the node on.
 static OrtStatus *add_all(struct ops *o, int minor, OrtSessionOptions *options)
 {
+    struct gpu_seat *seat = o->endpoint ? tsr__device_seat(o->endpoint) : NULL;
+    bool stands_in = seat && tsr__device_stand_in(o->endpoint);
     TRY(o->api->CreateCustomOpDomain(OPS_DOMAIN, &o->domain));
-    for (size_t i = 0; i < TSR_COUNT(kinds); i++) {
-        op_init(&o->list[i], &kinds[i], o, minor);
-        TRY(o->api->CustomOpDomain_Add(o->domain, &o->list[i].ort));
-    }
+    TRY(add_side(o, minor, o->list, stands_in ? SIDE_STAND_IN : SIDE_HOST));
+    if (seat && !stands_in)
+        TRY(add_side(o, minor, o->list + TSR_COUNT(kinds), SIDE_CUDA));
     return o->api->AddCustomOpDomain(options, o->domain);
 }
 
@@ -449,7 +504,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
 {
     tsr_session *s = tsr_session_new(NULL); // of its own: kernels live on the rank's thread
     struct ops *o = s ? tsr__alloc(s, sizeof *o) : NULL;
-    struct op *list = o ? tsr__alloc(s, sizeof kinds / sizeof kinds[0] * sizeof *list) : NULL;
+    struct op *list = o ? tsr__alloc(s, LIST_BYTES) : NULL;
     if (!list) {
         if (o)
             tsr__free(s, o, sizeof *o);
@@ -457,7 +512,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
         return api->CreateStatus(ORT_FAIL, "out of memory");
     }
     memset(o, 0, sizeof *o);
-    memset(list, 0, TSR_COUNT(kinds) * sizeof *list);
+    memset(list, 0, LIST_BYTES);
     atomic_flag_clear(&o->busy);
     o->session = s;
     o->api = api;
@@ -481,8 +536,9 @@ void tsr__ops_free(struct ops *o)
     tsr__arena_free(&o->events_arena);
     if (o->domain)
         o->api->ReleaseCustomOpDomain(o->domain);
-    tsr__free(s, o->scratch, o->scratch_bytes);
-    tsr__free(s, o->list, TSR_COUNT(kinds) * sizeof *o->list);
+    for (int i = 0; i < 2; i++)
+        tsr__free(s, o->scratch[i].p, o->scratch[i].bytes);
+    tsr__free(s, o->list, LIST_BYTES);
     tsr__free(s, o, sizeof *o);
     tsr_session_free(s);
 }

@@ -329,21 +329,39 @@ static OrtStatus *make_output(struct kernel *k, OrtKernelContext *context, const
     return tsr__kernel_output(k, context, 0, dims, rank, out);
 }
 
-static bool pack(struct kernel *k, struct moves *m, const void *data)
+// Messages lie one after the other: what goes out, then room for what comes in.
+static OrtStatus *place_messages(struct kernel *k, struct moves *m)
 {
-    char *at = tsr__kernel_scratch(k, m->out_bytes + m->in_bytes);
-    size_t bytes = unit_of(k);
-    for (int i = 0; at && i < k->call.n_group; i++) {
+    char *at;
+    TRY(tsr__kernel_scratch(k, 0, m->out_bytes + m->in_bytes, &at));
+    for (int i = 0; i < k->call.n_group; i++) {
         m->out[i].p = at;
-        if (m->out[i].bytes)
-            tsr__piece_pack(m->have, data, m->send[i], at, bytes);
         at += m->out[i].bytes;
     }
-    for (int i = 0; at && i < k->call.n_group; i++) {
+    for (int i = 0; i < k->call.n_group; i++) {
         m->in[i].p = at;
         at += m->in[i].bytes;
     }
-    return at;
+    return NULL;
+}
+
+static OrtStatus *pack(struct kernel *k, struct moves *m, const void *data)
+{
+    TRY(place_messages(k, m));
+    for (int i = 0; i < k->call.n_group; i++)
+        if (m->out[i].bytes)
+            TRY(tsr__kernel_pieces(k, m->have, data, m->send[i], m->out[i].p, TILE_PACKED_TO));
+    return NULL;
+}
+
+// The same for the lengths of texts, which are the host's.
+static OrtStatus *pack_lengths(struct kernel *k, struct moves *m, const int64_t *lengths)
+{
+    TRY(place_messages(k, m));
+    for (int i = 0; i < k->call.n_group; i++)
+        if (m->out[i].bytes)
+            tsr__piece_pack(m->have, lengths, m->send[i], m->out[i].p, sizeof *lengths);
+    return NULL;
 }
 
 // All members agree on the shape too. round tells two exchanges of one communication apart.
@@ -423,8 +441,9 @@ static OrtStatus *reshard_texts(struct kernel *k, OrtKernelContext *context, str
     out.at = ARENA_ARRAY(a, char *, n + 1);
     struct comm_buffer *send = ARENA_ARRAY(a, struct comm_buffer, members);
     struct comm_buffer *recv = ARENA_ARRAY(a, struct comm_buffer, members);
-    if (a->failed || !pack(k, m, t.lengths))
+    if (a->failed)
         return tsr__kernel_error(k, "out of memory");
+    TRY(pack_lengths(k, m, t.lengths));
     struct comm_exchange lengths = {.send = m->out, .recv = m->in},
                          chars = {.send = send, .recv = recv};
     struct comm_trouble why;
@@ -461,17 +480,15 @@ OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context)
     TRY(moves_for(k, &shape, &m));
     TRY(check_input(k, m, &x));
     TRY(make_output(k, context, m, &out));
-    if (!pack(k, m, x.data))
-        return tsr__kernel_error(k, "out of memory");
-    size_t bytes = unit_of(k);
+    TRY(pack(k, m, x.data));
     struct comm_exchange e = {.send = m->out, .recv = m->in};
     struct comm_trouble why;
     if (exchange(k, m, &e, 0, &why) != TSR_OK)
         return tsr__kernel_trouble(k, &why);
     if (m->have && m->want)
-        tsr__piece_copy(m->have, x.data, m->want, out, bytes);
+        TRY(tsr__kernel_pieces(k, m->have, x.data, m->want, out, TILE_NOT_PACKED));
     for (int i = 0; i < k->call.n_group; i++)
         if (m->in[i].bytes)
-            tsr__piece_unpack(m->want, out, m->recv[i], m->in[i].p, bytes);
+            TRY(tsr__kernel_pieces(k, m->recv[i], m->in[i].p, m->want, out, TILE_PACKED_FROM));
     return tsr__pass_token(k, context);
 }

@@ -15,7 +15,8 @@ struct walk {
     size_t from_step[TILE_MAX_RANK], to_step[TILE_MAX_RANK]; // bytes from one index to the next
     char *message; // next place in the message, where one side is packed
     bool pack, unpack;
-    int64_t units; // moved so far
+    int64_t units;                  // moved so far
+    const struct tile_mover *mover; // NULL: memory is copied here
 };
 
 // Moves n neighbouring units.
@@ -26,7 +27,10 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
         dst = walk->message;
     else if (walk->unpack)
         src = walk->message;
-    memcpy(dst, src, bytes);
+    if (walk->mover)
+        walk->mover->move(walk->mover->data, dst, src, bytes);
+    else
+        memcpy(dst, src, bytes);
     if (walk->message)
         walk->message += bytes;
     walk->units += n;
@@ -106,23 +110,34 @@ static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_
     return w->units * per_unit;
 }
 
+int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const struct tile_piece *to,
+                        void *dst, size_t elem_bytes, enum tile_packed packed,
+                        const struct tile_mover *mover)
+{
+    struct walk w = {.from = from, .to = to, .mover = mover};
+    w.pack = packed == TILE_PACKED_TO;
+    w.unpack = packed == TILE_PACKED_FROM;
+    if (w.pack)
+        w.message = dst;
+    if (w.unpack)
+        w.message = (char *)src;
+    return walk_all(&w, src, dst, elem_bytes);
+}
+
 int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
                         void *dst, size_t elem_bytes)
 {
-    struct walk w = {.from = from, .to = to};
-    return walk_all(&w, src, dst, elem_bytes);
+    return tsr__piece_move(from, src, to, dst, elem_bytes, TILE_NOT_PACKED, NULL);
 }
 
 int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
                         const struct tile_piece *theirs, void *message, size_t elem_bytes)
 {
-    struct walk w = {.from = mine, .to = theirs, .message = message, .pack = true};
-    return walk_all(&w, src, message, elem_bytes);
+    return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {
-    struct walk w = {.from = theirs, .to = mine, .message = (char *)message, .unpack = true};
-    return walk_all(&w, message, dst, elem_bytes);
+    return tsr__piece_move(theirs, message, mine, dst, elem_bytes, TILE_PACKED_FROM, NULL);
 }

@@ -105,6 +105,17 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes);
 
+// All three as one: from and to are the pieces of both ends, one of which may be packed. A mover is told every stretch
+// of neighbouring bytes instead, in order: addresses are handed on, not looked at (a GPU's, say).
+enum tile_packed { TILE_NOT_PACKED, TILE_PACKED_FROM, TILE_PACKED_TO };
+struct tile_mover {
+    void (*move)(void *data, void *to, const void *from, size_t bytes);
+    void *data;
+};
+int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const struct tile_piece *to,
+                        void *dst, size_t elem_bytes, enum tile_packed packed,
+                        const struct tile_mover *mover);
+
 // A layout as a list of integers, for an operator's attribute, and back (untrusted: checked). Form:
 // rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n].
 size_t tsr__layout_encode(const struct tile_layout *l, int64_t *out, size_t cap); // count needed

@@ -397,9 +397,12 @@ void tsr__device_expect(struct endpoint *e, const int64_t *group, int n)
     struct comm_call c = {.group = group, .n_group = n};
     if (n < 2 || group_of(d, &c))
         return;
-    struct device_group *g = vec_push(&d->arena, &d->groups);
-    if (g)
-        *g = (struct device_group){.group = group, .n = n};
+    int64_t *kept = ARENA_ARRAY(&d->arena, int64_t, (size_t)n);
+    struct device_group *g = kept ? vec_push(&d->arena, &d->groups) : NULL;
+    if (!g)
+        return; // that group does without a communicator of NCCL
+    memcpy(kept, group, (size_t)n * sizeof *kept);
+    *g = (struct device_group){.group = kept, .n = n};
 }
 
 bool tsr__device_group_at(const struct endpoint *e, size_t i, struct device_group_info *out)

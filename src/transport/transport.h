@@ -252,7 +252,7 @@ struct device_options {
 // job have one, or none. The session is the rank's own.
 tsr_status tsr__device_open(tsr_session *s, struct endpoint *base, const struct device_options *o,
                             struct endpoint **out, struct comm_trouble *why);
-// Tells that this rank will communicate with that group (which must live on); before the meeting.
+// Tells that this rank will communicate with that group; before the meeting.
 void tsr__device_expect(struct endpoint *e, const int64_t *group, int n);
 // All ranks tell each other where they are, and what takes long is made: communicators, imports.
 tsr_status tsr__device_meet(struct endpoint *e, uint64_t plan, struct comm_trouble *why);
@@ -260,6 +260,24 @@ void tsr__device_close(struct endpoint *e); // NULL is fine; the base stays
 // The place on a GPU of such an endpoint; NULL: on the host, or another kind of endpoint.
 struct gpu_seat *tsr__device_seat(struct endpoint *e);
 bool tsr__device_is(const struct endpoint *e);
+// Memory and copies for whoever makes such calls, on the rank's GPU; all work goes on the stream. block 0 or 1: one each.
+struct device_rows {
+    void *to;
+    const void *from;
+    size_t to_pitch, from_pitch, width, rows; // bytes; rows of `width`, pitch apart
+};
+tsr_status tsr__device_rows(struct endpoint *e, const struct comm_call *c,
+                            const struct device_rows *r, struct comm_trouble *why);
+tsr_status tsr__device_scratch(struct endpoint *e, const struct comm_call *c, int block,
+                               size_t bytes, void **out, struct comm_trouble *why);
+// Compiles what a call of that type and reduction will need.
+tsr_status tsr__device_prepare(struct endpoint *e, const struct comm_call *c,
+                               struct comm_trouble *why);
+// A library stands in for the driver: the engine computes on the host and knows no streams, so that a kernel ends when its work
+// is done. The stream for it, or NULL.
+void *tsr__device_stand_in(struct endpoint *e);
+tsr_status tsr__device_wait(struct endpoint *e, const struct comm_call *c,
+                            struct comm_trouble *why);
 // After the meeting: how this rank's i-th expected group communicates; false: there is none.
 struct device_group_info {
     const int64_t *group;
