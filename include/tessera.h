@@ -882,8 +882,18 @@ typedef struct tsr_run_options {
     bool
         float_products; /* products with weights of 4 bits are computed in float32, where the engine would turn the other
                             factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
-    int in_flight;    /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
-    const char *work; /* folder for temporary files; NULL: /tmp */
+    int in_flight;      /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
+    const char *work;   /* folder for temporary files; NULL: /tmp */
+    const char *device; /* of a whole model: "CUDA:0"; NULL: the CPU */
+    const char *const
+        *provider_options; /* "KEY=VALUE" for the provider of every rank that is not on the CPU */
+    size_t n_provider_options;
+    bool tf32; /* GPUs multiply float32 with 10 bits of mantissa: faster, and 1e-3 apart */
+    bool
+        deterministic; /* sums are in the order of the ranks on every way: the same bits each time */
+    const char *gpu_way; /* how ranks on GPUs communicate: auto, own, nccl, host; NULL: auto */
+    const char *gpu_driver, *gpu_nccl; /* libraries; NULL: libcuda.so.1 and libnccl.so.2 */
+    int64_t gpu_memory; /* bytes that the engine may take on each rank's GPU; 0: no limit */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -1022,6 +1032,10 @@ typedef struct tsr_verify_options {
         devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
     const tsr_plan_options
         *plan; /* not NULL: plan first, for the inputs' sizes; config then names the plan */
+    bool
+        reference_cpu; /* the whole model runs on the CPU; else on the kind of device that the ranks have */
+    const tsr_topology *
+        topology; /* for random shardings: the names of the new configuration's devices; NULL: none */
 } tsr_verify_options;
 /* Plans a model for the sizes that the inputs have; those of the options come first. */
 TSR_API tsr_status tsr_plan_for(tsr_model *m, const tsr_plan_options *options,
@@ -1103,6 +1117,27 @@ typedef enum tsr_collective {
  * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out);
 TSR_API tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out);
+/* The GPUs of this machine, as CUDA's driver has them; a process of its own looks, so that this one may still start ranks as
+ * processes. Libraries as in tsr_run_options. n 0: why says the reason. Texts are the session's until the next call. */
+typedef struct tsr_gpu {
+    const char *name;
+    int64_t memory, free; /* bytes */
+    int major, minor;     /* compute capability */
+} tsr_gpu;
+typedef struct tsr_gpus {
+    size_t size;
+    int n;
+    const tsr_gpu *gpus;
+    int driver, nccl; /* 13000: CUDA 13.0; 23007: NCCL 2.30.7; 0: none */
+    const char *why;
+} tsr_gpus;
+TSR_API tsr_status tsr_gpus_find(tsr_session *s, const char *driver, const char *nccl,
+                                 tsr_gpus *out);
+/* Devices of this machine by name: "cuda:4" (GPUs 0 to 3), "cuda:2@1" (two ranks that share GPU 1), "CUDA:0,CUDA:0,CPU". Their
+ * memory is what is free; what ranks share is divided between them. tsr_topology_is_real: the text is of that form. */
+TSR_API bool tsr_topology_is_real(const char *text);
+TSR_API tsr_status tsr_topology_real(tsr_session *s, const char *text, const char *driver,
+                                     const char *nccl, tsr_topology **out);
 TSR_API void tsr_topology_free(tsr_topology *t); /* NULL is fine */
 TSR_API int tsr_topology_devices(const tsr_topology *t);
 TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *t, int device);

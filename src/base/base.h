@@ -403,6 +403,7 @@ enum result {
     RESULT_SIMULATION,
     RESULT_USER_RULES, // stays until the session ends
     RESULT_TEXT,
+    RESULT_GPUS,
     RESULT_COUNT
 };
 

@@ -52,6 +52,11 @@ struct option {
     {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \
     {"--ort-ops", "LIB", "your custom-operator library for ONNX Runtime"},                                \
     {"--map-device", "NPU=CPU", "run ranks whose device is NPU on CPU (also CUDA:0 and other providers)"}, \
+    {"--provider-option", "KEY=VALUE", "for the execution provider of every rank that is not on the CPU"},  \
+    {"--tf32", NULL, "GPUs multiply float32 with 10 bits of mantissa: faster, about 1e-3 apart"},           \
+    {"--deterministic", NULL, "same bits each time, whichever way GPUs communicate"},                      \
+    {"--gpu-way", "NAME", "how ranks on GPUs communicate: auto, own, nccl, host (default auto)"},          \
+    {"--gpu-memory", "SIZE", "the most that the engine takes on each rank's GPU (default: no limit)"},     \
     {"--trace", "FILE", "write what all ranks did, for Perfetto or chrome://tracing"},                     \
     {"--check-files", NULL, "read all digests of the partition first"}
 // clang-format on

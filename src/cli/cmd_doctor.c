@@ -94,6 +94,30 @@ static bool ask_python(const char *command, char *line, int cap)
 
 // The tree's own Python if the program lies in a build folder of it, else the one on the path; both see neither the working
 // directory nor PYTHONPATH. The path reaches the shell as a variable, so no character of it means anything there.
+// "CUDA 13.0; GPU 0: NVIDIA H200, 139 GiB, 138 GiB free; NCCL 2.30.7"
+static void look_gpus(struct cli *c, struct item *i)
+{
+    tsr_gpus found = {.size = sizeof found, .why = ""};
+    tsr_gpus_find(c->session, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"), &found);
+    size_t cap = sizeof i->detail, n = 0;
+    set(i, "GPUs", found.n > 0, "only ranks on GPUs need one, with its driver");
+    if (found.n == 0) {
+        snprintf(i->detail, cap, "%.200s", found.why);
+        return;
+    }
+    n = (size_t)snprintf(i->detail, cap, "CUDA %d.%d", found.driver / 1000,
+                         found.driver % 1000 / 10);
+    for (int k = 0; k < found.n && n < cap; k++)
+        n += (size_t)snprintf(i->detail + n, cap - n, "; GPU %d: %s, %s, %s free", k,
+                              found.gpus[k].name, cli_bytes(found.gpus[k].memory),
+                              cli_bytes(found.gpus[k].free));
+    if (n < cap && found.nccl)
+        snprintf(i->detail + n, cap - n, "; NCCL %d.%d.%d", found.nccl / 10000,
+                 found.nccl / 100 % 100, found.nccl % 100);
+    else if (n < cap)
+        snprintf(i->detail + n, cap - n, "; no NCCL");
+}
+
 static void look_python(struct item *i)
 {
     char line[400] = "", folder[PATH_MAX], python[PATH_MAX + 32];
@@ -162,7 +186,7 @@ static int print_doctor_json(struct cli *c, const struct item *items, size_t n)
 
 static int run(struct cli *c)
 {
-    struct item items[8] = {0};
+    struct item items[9] = {0};
     set(&items[0], "tessera", true, "");
     snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
     set(&items[1], "processors", true, "");
@@ -177,7 +201,8 @@ static int run(struct cli *c)
     look_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
              "apt install mpich libmpich-dev; threads need no MPI");
     look_python(&items[7]);
-    return c->json ? print_doctor_json(c, items, 8) : print_text(items, 8);
+    look_gpus(c, &items[8]);
+    return c->json ? print_doctor_json(c, items, 9) : print_text(items, 9);
 }
 
 const struct command cmd_doctor = {

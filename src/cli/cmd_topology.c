@@ -43,6 +43,9 @@ static tsr_status of_model(struct cli *c, const char *path, tsr_topology **out)
 tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
 {
     size_t n = strlen(text);
+    if (!exists(text) && tsr_topology_is_real(text))
+        return tsr_topology_real(c->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
+                                 out);
     bool named =
         text[0] != '{' && (strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0));
     if (!named && is_notation(text))

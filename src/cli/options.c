@@ -384,6 +384,44 @@ static int read_map(struct cli *c, tsr_run_options *options)
     return 0;
 }
 
+// Every --provider-option, in the order given.
+static int read_provider_options(struct cli *c, tsr_run_options *options)
+{
+    static const char *list[48];
+    for (size_t i = 0; i < c->n_given; i++) {
+        const char *text = c->given[i].value;
+        if (strcmp(c->given[i].option->name, "--provider-option") != 0)
+            continue;
+        const char *equals = strchr(text, '=');
+        if (!equals || equals == text)
+            return cli_usage(c, "--provider-option wants KEY=VALUE, not '%s'", text);
+        if (options->n_provider_options == sizeof list / sizeof *list)
+            return cli_usage(c, "too many --provider-option");
+        list[options->n_provider_options++] = text;
+    }
+    options->provider_options = list;
+    return 0;
+}
+
+static int read_gpu_options(struct cli *c, tsr_run_options *options)
+{
+    static const char *const ways[] = {"auto", "own", "nccl", "host"};
+    const char *memory = cli_value(c, "--gpu-memory");
+    bool known = false;
+    options->tf32 = cli_flag(c, "--tf32");
+    options->deterministic = cli_flag(c, "--deterministic");
+    options->gpu_way = cli_value(c, "--gpu-way");
+    options->gpu_driver = getenv("TESSERA_CUDA");
+    options->gpu_nccl = getenv("TESSERA_NCCL");
+    for (size_t i = 0; options->gpu_way && i < sizeof ways / sizeof *ways; i++)
+        known = known || strcmp(options->gpu_way, ways[i]) == 0;
+    if (options->gpu_way && !known)
+        return cli_usage(c, "--gpu-way is auto, own, nccl or host, not '%s'", options->gpu_way);
+    if (memory && !cli_read_bytes(memory, &options->gpu_memory))
+        return cli_usage(c, "--gpu-memory wants a size such as 8GiB, not '%s'", memory);
+    return read_provider_options(c, options);
+}
+
 int cli_read_run_options(struct cli *c, tsr_run_options *options)
 {
     const char *text;
@@ -396,6 +434,9 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->plugins = getenv("TESSERA_PLUGINS");
     options->trace = cli_value(c, "--trace");
     options->work = cli_temporary();
+    int code = read_gpu_options(c, options);
+    if (code)
+        return code;
     if ((text = cli_value(c, "--timeout"))) {
         if (!cli_number(text, &options->timeout_s))
             return cli_usage(c, "--timeout wants seconds, not '%s'", text);

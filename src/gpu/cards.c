@@ -15,6 +15,7 @@
 #define SURVEY_MS 20000 // a driver that takes longer to start is as good as none
 
 enum { ATTRIBUTE_CLOCK = 13, ATTRIBUTE_UNITS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
+enum { ATTRIBUTE_MEMORY_CLOCK = 36, ATTRIBUTE_MEMORY_BITS = 37 };
 
 static int look_at_card(const struct gpu *g, int ordinal, struct gpu_card *c)
 {
@@ -29,6 +30,10 @@ static int look_at_card(const struct gpu *g, int ordinal, struct gpu_card *c)
     g->cuDeviceGetAttribute(&c->minor, ATTRIBUTE_MINOR, device);
     g->cuDeviceGetAttribute(&c->units, ATTRIBUTE_UNITS, device);
     g->cuDeviceGetAttribute(&c->clock_khz, ATTRIBUTE_CLOCK, device);
+    int memory_khz = 0, memory_bits = 0;
+    g->cuDeviceGetAttribute(&memory_khz, ATTRIBUTE_MEMORY_CLOCK, device);
+    g->cuDeviceGetAttribute(&memory_bits, ATTRIBUTE_MEMORY_BITS, device);
+    c->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers in a clock
     code = g->cuDevicePrimaryCtxRetain(&context, device);
     if (code != 0)
         return code;

@@ -26,6 +26,7 @@ struct gpu_card {
     int major, minor;     // compute capability
     int units;            // multiprocessors
     int clock_khz;
+    double bandwidth; // bytes per second of its memory; 0: not told
 };
 struct gpu_survey {
     int n;            // GPUs that this process may use

@@ -43,6 +43,7 @@ typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtKernelInfo OrtKernelInfo;
+typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
 
@@ -123,7 +124,8 @@ typedef struct OrtApi {
     OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *value, OrtTensorTypeAndShapeInfo **out);
     void *reserved_66;
     OrtStatus *(*GetValueType)(const OrtValue *value, int *out);
-    void *reserved_68;
+    OrtStatus *(*CreateMemoryInfo)(const char *name, int allocator_type, int id, int memory_type,
+                                   OrtMemoryInfo **out);
     OrtStatus *(*CreateCpuMemoryInfo)(int allocator_type, int memory_type, OrtMemoryInfo **out);
     void *reserved_70[6];
     OrtStatus *(*AllocatorFree)(OrtAllocator *allocator, void *p);
@@ -167,7 +169,21 @@ typedef struct OrtApi {
     void *reserved_127[3];
     OrtStatus *(*AddSessionConfigEntry)(OrtSessionOptions *options, const char *key,
                                         const char *value);
-    void *reserved_131[15];
+    void *reserved_131[2];
+    OrtStatus *(*RunWithBinding)(OrtSession *session, const OrtRunOptions *options,
+                                 const OrtIoBinding *binding);
+    OrtStatus *(*CreateIoBinding)(OrtSession *session, OrtIoBinding **out);
+    void (*ReleaseIoBinding)(OrtIoBinding *binding);
+    OrtStatus *(*BindInput)(OrtIoBinding *binding, const char *name, const OrtValue *value);
+    void *reserved_137;
+    OrtStatus *(*BindOutputToDevice)(OrtIoBinding *binding, const char *name,
+                                     const OrtMemoryInfo *where);
+    void *reserved_139;
+    OrtStatus *(*GetBoundOutputValues)(const OrtIoBinding *binding, OrtAllocator *allocator,
+                                       OrtValue ***out, size_t *n);
+    void (*ClearBoundInputs)(OrtIoBinding *binding);
+    void (*ClearBoundOutputs)(OrtIoBinding *binding);
+    void *reserved_143[3];
     OrtStatus *(*SessionGetProfilingStartTimeNs)(const OrtSession *session, uint64_t *out);
     void *reserved_147[3];
     OrtStatus *(*AddInitializer)(OrtSessionOptions *options, const char *name,
@@ -187,7 +203,8 @@ typedef struct OrtApi {
     void *reserved_178[14];
     OrtStatus *(*HasValue)(const OrtValue *value, int *out);
     OrtStatus *(*KernelContext_GetGPUComputeStream)(const OrtKernelContext *context, void **out);
-    void *reserved_194[10];
+    OrtStatus *(*GetTensorMemoryInfo)(const OrtValue *value, const OrtMemoryInfo **out);
+    void *reserved_195[9];
     OrtStatus *(*SessionOptionsAppendExecutionProvider_CUDA_V2)(
         OrtSessionOptions *options, const OrtCUDAProviderOptionsV2 *provider);
     OrtStatus *(*CreateCUDAProviderOptions)(OrtCUDAProviderOptionsV2 **out);
@@ -200,7 +217,9 @@ typedef struct OrtApi {
     OrtStatus *(*SessionOptionsAppendExecutionProvider)(OrtSessionOptions *options,
                                                         const char *name, const char *const *keys,
                                                         const char *const *values, size_t n);
-    void *reserved_217[11];
+    void *reserved_217[8];
+    void (*MemoryInfoGetDeviceType)(const OrtMemoryInfo *info, int *out); // 0: CPU, 1: GPU
+    void *reserved_226[2];
     OrtStatus *(*RegisterCustomOpsLibrary_V2)(OrtSessionOptions *options, const char *path);
     void *reserved_229[8];
     OrtStatus *(*HasSessionConfigEntry)(const OrtSessionOptions *options, const char *key,
@@ -244,6 +263,10 @@ ORT_SLOT(ReleaseCustomOpDomain, 101);
 ORT_SLOT(AddSessionConfigEntry, 130);
 ORT_SLOT(KernelInfoGetAttributeArray_int64, 163);
 ORT_SLOT(KernelContext_GetGPUComputeStream, 193);
+ORT_SLOT(CreateMemoryInfo, 68);
+ORT_SLOT(BindOutputToDevice, 138);
+ORT_SLOT(GetTensorMemoryInfo, 194);
+ORT_SLOT(MemoryInfoGetDeviceType, 225);
 ORT_SLOT(RegisterCustomOpsLibrary_V2, 228);
 ORT_SLOT(GetSessionConfigEntry, 238);
 ORT_SLOT(KernelInfo_GetNodeName, 244);

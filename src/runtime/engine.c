@@ -2,6 +2,7 @@
 // engine.c - finds ONNX Runtime and opens it: at run time, from wherever it is, whatever release
 // from 1.17 on.
 #include "runtime/internal.h"
+#include "gpu/gpu.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -96,6 +97,7 @@ static void engine_free(tsr_session *s, void *engine)
     struct engine *e = engine;
     tsr__reach_end(e);
     tsr__comm_close(e->mpi);
+    tsr__gpu_close(s, e->gpu);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);
     if (e->env)

@@ -29,7 +29,9 @@ struct engine {
     OrtAllocator *allocator;     // ONNX Runtime's own
     struct shared_memory shared; // of ranks that are processes (reach.c)
     int minor;
-    bool primed; // our operators' domain is known to the process
+    bool primed;       // our operators' domain is known to the process
+    struct gpu *gpu;   // CUDA's driver; NULL: not opened, or not here
+    char gpu_why[200]; // it was looked for and is not here
     char version[32];
     char path[4096];
     // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session alone.
@@ -85,13 +87,19 @@ struct rank {
     bool spin;
     uint64_t plan;
     const char *device; // name of the rank's device, or NULL
-    const char *const *map;
-    size_t n_map;
+    const tsr_run_options *options;
+    const struct gpu *gpu;         // some rank of the job is on a GPU: its driver; NULL: none is
     const char *profile;           // ONNX Runtime's profile starts so; NULL: not traced
     struct shared_weights *shared; // NULL: none
     bool unpacked;                 // weights stay as they lie in their files
     bool packs_alone;              // shares no packed weights with other ranks
     // made by the rank
+    struct endpoint *base; // below `endpoint` where ranks may be on GPUs; else NULL
+    struct gpu_seat *seat; // this rank is on a GPU
+    bool owns_seat;        // it is no endpoint's
+    OrtIoBinding *binding; // with seat: where inputs and outputs are
+    OrtMemoryInfo *on_gpu;
+    bool *stays; // per output: it is left on the GPU until it is taken
     tsr_session *session;
     struct arena arena;
     struct ops *ops;
@@ -219,7 +227,27 @@ struct memory_mark tsr__memory_mark(const char *folder);
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
 
+// ---- gpus.c: ranks on GPUs
+
+// True if the device of that name, after the map of the options, is a GPU of CUDA's.
+bool tsr__gpu_named(const char *device, const tsr_run_options *o);
+// Opens the driver for ranks of this process; NULL where it is not here: the provider will tell.
+const struct gpu *tsr__gpu_driver(tsr_session *s, struct engine *e, const tsr_run_options *o);
+// The rank's place on its GPU, and the endpoint that knows GPUs; nothing where no rank of the job is on one.
+tsr_status tsr__gpu_place(struct rank *r);
+tsr_status tsr__gpu_bind(struct rank *r); // after its session was made
+void tsr__gpu_leave(struct rank *r);      // after its session has gone
+OrtStatus *tsr__gpu_run(struct rank *r, struct flight *f);
+// A child of this process could not use a GPU: it has started the driver itself.
+tsr_status tsr__gpu_spoilt(tsr_session *s);
+// Bytes of a value that lies on the rank's GPU, to the host.
+bool tsr__gpu_holds(const struct engine *e, const OrtValue *v);
+int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
+
 // ---- provider.c, trace.c
+
+// What stands behind "NAME=" in the map for that device, or its own name.
+struct str tsr__device_mapped(const char *device, const tsr_run_options *o);
 
 // Gives the options the execution provider of the rank's device.
 tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o);
@@ -244,6 +272,10 @@ tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *nam
 // The same, but numbers are borrowed: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
                             OrtStatus **failed);
+
+// The same for a tensor that lies on the GPU of that seat.
+tsr_status tsr__engine_fetch(const struct engine *e, struct gpu_seat *seat, OrtValue *v,
+                             const char *name, tsr_tensors *to, OrtStatus **failed);
 
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
 

@@ -23,8 +23,9 @@ static void rank_for(tsr_job *j, struct rank *r, int rank, int cores, int ranks)
         .float_products = j->options.float_products,
         .threads = threads,
         .spin = (int64_t)threads * ranks <= cores,
-        .map = j->options.map_devices,
-        .n_map = j->options.n_map_devices,
+        .options = &j->options,
+        .device = j->options.device,
+        .gpu = j->gpu,
     };
     if (j->profiles)
         r->profile = tsr__arena_printf(&j->arena, "%s/rank%d", j->profiles->path, rank).p;
@@ -39,6 +40,17 @@ static void rank_of_partition(tsr_job *j, struct rank *r, int rank, struct endpo
     r->device = j->bundle.manifest.devices[rank].device;
     r->shared = j->threaded ? &j->shared : NULL;
     r->unpacked = tsr__weights_are_large(&j->bundle.manifest, j->threaded ? -1 : rank);
+}
+
+// The driver, if any rank of the partition is on a GPU. All ranks find the same: it is in the manifest and the options.
+static void find_gpus(tsr_job *j)
+{
+    const struct manifest *m = &j->bundle.manifest;
+    bool any = false;
+    for (int64_t i = 0; i < m->n_ranks; i++)
+        any = any || tsr__gpu_named(m->devices[i].device, &j->options);
+    if (any)
+        j->gpu = tsr__gpu_driver(j->session, j->engine, &j->options);
 }
 
 // The first rank that failed by itself tells why; else whoever was told. A rank that has failed works no more, so
@@ -286,6 +298,8 @@ tsr_status tsr_job_open_model(tsr_session *s, const char *path, const tsr_run_op
         j->is_whole = true;
         st = tsr__whole_open(s, j->engine->minor, path, j->options.work, &j->whole);
     }
+    if (st == TSR_OK && tsr__gpu_named(j->options.device, &j->options))
+        j->gpu = tsr__gpu_driver(s, j->engine, &j->options);
     if (st == TSR_OK) {
         rank_for(j, &j->seats[0].rank, 0, tsr__cores(), 1);
         j->seats[0].rank.path = j->whole.path;
@@ -365,6 +379,8 @@ tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_optio
         st = open_folder(j, folder);
     if (st == TSR_OK)
         st = tsr__engine(s, &j->engine);
+    if (st == TSR_OK)
+        find_gpus(j);
     if (st == TSR_OK)
         st = make_seats(j, j->mpi ? 1 : (int)j->bundle.manifest.n_ranks);
     if (st == TSR_OK && j->mpi)

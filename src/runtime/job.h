@@ -26,6 +26,7 @@ struct tsr_job {
     bool is_whole, has_bundle, threaded;
     struct temporary *profiles; // folder of ONNX Runtime's profiles; NULL: not traced
     struct endpoint *mpi;       // of the session, or NULL
+    const struct gpu *gpu;      // some rank is on a GPU
     struct remote *remote;      // ranks that are children, or NULL
     struct thread_job *ways;
     struct shared_weights shared; // of ranks that are threads

@@ -25,6 +25,11 @@ tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_op
     if (st == TSR_OK) {
         *ranks = (int)b.manifest.n_ranks;
         st = tsr__run_dialect(s, folder, &b.manifest);
+        bool gpus = false;
+        for (int64_t i = 0; i < b.manifest.n_ranks; i++)
+            gpus = gpus || tsr__gpu_named(b.manifest.devices[i].device, o);
+        if (st == TSR_OK && gpus)
+            st = tsr__gpu_spoilt(s);
         if (st == TSR_OK)
             st = tsr__bundle_verify(&b, NULL, 0, o->check_files);
         tsr__bundle_close(&b);
@@ -33,8 +38,10 @@ tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_op
     return st == TSR_OK ? tsr__engine(s, &e) : st;
 }
 
+// Of a partition or (whole) a model.
 struct run_work {
-    const char *folder;
+    const char *path;
+    bool whole;
     const tsr_tensors *inputs;
     tsr_tensors *outputs;
 };
@@ -46,8 +53,12 @@ static tsr_status run_work(struct spawn *w, tsr_session *s, int rank, struct par
     tsr_tensors *outputs = NULL;
     o.check_files = false; // done before
     tsr_status st = tsr_tensors_new(s, &outputs);
-    if (st == TSR_OK)
-        st = tsr_run(s, r->folder, &o, r->inputs, outputs);
+    if (st == TSR_OK && r->whole) {
+        o.transport = "threads";
+        st = tsr_run_model(s, r->path, &o, r->inputs, outputs);
+    } else if (st == TSR_OK) {
+        st = tsr_run(s, r->path, &o, r->inputs, outputs);
+    }
     if (st == TSR_OK && rank == 0)
         tsr__parcel_put_tensors(out, outputs);
     tsr_tensors_free(outputs);
@@ -64,8 +75,20 @@ static tsr_status run_take(struct spawn *w, tsr_session *s, int rank, struct par
 tsr_status tsr__run_processes(tsr_session *s, const char *folder, const tsr_run_options *o,
                               const tsr_tensors *inputs, tsr_tensors *outputs)
 {
-    struct run_work r = {folder, inputs, outputs};
+    struct run_work r = {folder, false, inputs, outputs};
     struct spawn w = {.options = o, .work = run_work, .take = run_take, .data = &r};
     tsr_status st = tsr__run_prepare(s, folder, o, &w.n);
+    return st == TSR_OK ? tsr__spawn(s, &w) : st;
+}
+
+tsr_status tsr__run_model_apart(tsr_session *s, const char *path, const tsr_run_options *o,
+                                const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    struct run_work r = {path, true, inputs, outputs};
+    struct spawn w = {.options = o, .work = run_work, .take = run_take, .data = &r, .n = 1};
+    struct engine *e;
+    tsr_status st = tsr__gpu_spoilt(s);
+    if (st == TSR_OK)
+        st = tsr__engine(s, &e); // the child has it then
     return st == TSR_OK ? tsr__spawn(s, &w) : st;
 }

@@ -2,19 +2,19 @@
 // provider.c - which execution provider a rank gets: its device's name (CPU, CUDA:0, ...), after the map that the user
 // gave (NPU=CPU). A provider that this ONNX Runtime lacks is an error that names those it has.
 #include "runtime/internal.h"
+#include "gpu/gpu.h"
 
 #include <stdio.h>
 #include <strings.h>
 
 #define SUFFIX "ExecutionProvider"
 
-// What stands behind "NAME=" in the map for this device, or the device's own name.
-static struct str mapped(const struct rank *r)
+struct str tsr__device_mapped(const char *device, const tsr_run_options *o)
 {
-    struct str name = str_of(r->device);
-    for (size_t i = 0; i < r->n_map; i++) {
-        const char *equals = strchr(r->map[i], '=');
-        struct str from = {r->map[i], equals ? (size_t)(equals - r->map[i]) : 0};
+    struct str name = str_of(device);
+    for (size_t i = 0; i < o->n_map_devices; i++) {
+        const char *equals = strchr(o->map_devices[i], '=');
+        struct str from = {o->map_devices[i], equals ? (size_t)(equals - o->map_devices[i]) : 0};
         if (equals && str_eq(from, name))
             return str_of(equals + 1);
     }
@@ -46,13 +46,61 @@ static bool find(const struct engine *e, struct str name, char *full, size_t cap
     return found;
 }
 
-static OrtStatus *append_cuda(const OrtApi *api, OrtSessionOptions *o, const char *id)
+// The options of a provider: ours, then the user's, which replace ours of the same name.
+#define MAX_OPTIONS 64
+struct options {
+    const char *keys[MAX_OPTIONS], *values[MAX_OPTIONS];
+    size_t n;
+};
+
+static void add_option(struct options *o, const char *key, const char *value)
 {
-    const char *key = "device_id";
+    size_t at = 0;
+    while (at < o->n && strcmp(o->keys[at], key) != 0)
+        at++;
+    if (at == MAX_OPTIONS)
+        return; // the command line takes fewer
+    o->keys[at] = key;
+    o->values[at] = value;
+    o->n += at == o->n;
+}
+
+static bool add_given(struct options *o, struct arena *a, const tsr_run_options *given)
+{
+    for (size_t i = 0; i < given->n_provider_options; i++) {
+        const char *text = given->provider_options[i], *equals = strchr(text, '=');
+        if (!equals)
+            continue;
+        struct str key = tsr__arena_str(a, (struct str){text, (size_t)(equals - text)});
+        struct str value = tsr__arena_str(a, str_of(equals + 1));
+        if (a->failed)
+            return false;
+        add_option(o, key.p, value.p);
+    }
+    return true;
+}
+
+#define MINOR_TF32 18 // releases from here on know the option
+
+// Memory is taken as it is needed, not twice as much each time; products of float32 are exact unless asked otherwise.
+static OrtStatus *append_cuda(struct rank *r, OrtSessionOptions *o, const char *id)
+{
+    const OrtApi *api = r->engine->api;
     OrtCUDAProviderOptionsV2 *cuda = NULL;
+    struct options all = {0};
+    char limit[24];
+    add_option(&all, "device_id", *id ? id : "0");
+    add_option(&all, "arena_extend_strategy", "kSameAsRequested");
+    if (r->engine->minor >= MINOR_TF32)
+        add_option(&all, "use_tf32", r->options->tf32 ? "1" : "0");
+    snprintf(limit, sizeof limit, "%lld", (long long)r->options->gpu_memory);
+    if (r->options->gpu_memory > 0)
+        add_option(&all, "gpu_mem_limit", limit);
+    if (!add_given(&all, &r->arena, r->options))
+        return api->CreateStatus(ORT_FAIL, "out of memory");
     OrtStatus *st = api->CreateCUDAProviderOptions(&cuda);
     if (!st)
-        st = api->UpdateCUDAProviderOptions(cuda, &key, &id, 1);
+        st = api->UpdateCUDAProviderOptions(cuda, all.keys, all.values, all.n);
     if (!st)
         st = api->SessionOptionsAppendExecutionProvider_CUDA_V2(o, cuda);
     if (cuda)
@@ -60,14 +108,19 @@ static OrtStatus *append_cuda(const OrtApi *api, OrtSessionOptions *o, const cha
     return st;
 }
 
-static OrtStatus *append(const OrtApi *api, OrtSessionOptions *o, const char *full, const char *id)
+static OrtStatus *append(struct rank *r, OrtSessionOptions *o, const char *full, const char *id)
 {
-    const char *key = "device_id";
     char name[64];
+    struct options all = {0};
     if (strcmp(full, "CUDA" SUFFIX) == 0)
-        return append_cuda(api, o, *id ? id : "0");
+        return append_cuda(r, o, id);
+    if (*id)
+        add_option(&all, "device_id", id);
+    if (!add_given(&all, &r->arena, r->options))
+        return r->engine->api->CreateStatus(ORT_FAIL, "out of memory");
     snprintf(name, sizeof name, "%.*s", (int)(strlen(full) - strlen(SUFFIX)), full);
-    return api->SessionOptionsAppendExecutionProvider(o, name, &key, &id, *id ? 1 : 0);
+    return r->engine->api->SessionOptionsAppendExecutionProvider(o, name, all.keys, all.values,
+                                                                 all.n);
 }
 
 static tsr_status absent(struct rank *r, struct str name, const char *list, const char *why)
@@ -85,7 +138,7 @@ static tsr_status absent(struct rank *r, struct str name, const char *list, cons
 
 tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o)
 {
-    struct str name = mapped(r), kind = name;
+    struct str name = tsr__device_mapped(r->device, r->options), kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
     char id[16] = "", full[96] = "";
     if (colon) {
@@ -94,10 +147,12 @@ tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o)
     }
     if (kind.n == 0 || (kind.n == 3 && strncasecmp(kind.p, "CPU", 3) == 0))
         return TSR_OK;
+    if (r->seat && tsr__gpu_stands_in(r->gpu))
+        return TSR_OK; // and the CPU computes
     struct text list;
     tsr__text_init(&list, r->session);
     bool found = find(r->engine, kind, full, sizeof full, &list);
-    OrtStatus *st = found ? append(r->engine->api, o, full, id) : NULL;
+    OrtStatus *st = found ? append(r, o, full, id) : NULL;
     tsr_status status = TSR_OK;
     if (!found || st)
         status = absent(r, name, list.p ? list.p : "none",

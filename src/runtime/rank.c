@@ -19,7 +19,8 @@ static struct place place_of(const struct rank *r)
 static bool no_memory(const char *text)
 {
     return strstr(text, "bad_alloc") || strstr(text, "allocate memory") ||
-           strstr(text, "bad allocation") || strstr(text, "allocation failed");
+           strstr(text, "bad allocation") || strstr(text, "allocation failed") ||
+           strstr(text, "out of memory");
 }
 
 // Takes ONNX Runtime's word into a finding. status NULL: nothing happened.
@@ -65,7 +66,7 @@ static OrtStatus *set_options(const struct rank *r, OrtSessionOptions *o)
         st = api->AddSessionConfigEntry(o, "session.qdq_matmulnbits_accuracy_level", "1");
     if (!st && !r->spin)
         st = api->AddSessionConfigEntry(o, "session.intra_op.allow_spinning", "0");
-    if (!st && tsr__reach_share(r->engine, r->endpoint))
+    if (!st && !r->gpu && tsr__reach_share(r->engine, r->endpoint))
         st = api->AddSessionConfigEntry(o, "session.use_env_allocators", "1");
     return st;
 }
@@ -202,6 +203,8 @@ static tsr_status open_model(struct rank *r)
         st = read_names(r, true);
     if (st == TSR_OK)
         st = read_wanted(r);
+    if (st == TSR_OK)
+        st = tsr__gpu_bind(r);
     return st == TSR_OK ? make_flights(r) : st;
 }
 
@@ -384,6 +387,14 @@ static tsr_status kernel_failed(struct rank *r, OrtStatus *status)
     return TSR_INVALID;
 }
 
+static OrtStatus *run_session(struct rank *r, struct flight *f)
+{
+    if (r->binding)
+        return tsr__gpu_run(r, f);
+    return r->engine->api->Run(r->ort, NULL, r->input_names, (const OrtValue *const *)f->ins,
+                               r->n_inputs, r->output_names, r->n_outputs, f->outs);
+}
+
 static tsr_status run_once(struct rank *r, struct flight *f)
 {
     if (r->n_outputs == 0)
@@ -391,9 +402,7 @@ static tsr_status run_once(struct rank *r, struct flight *f)
     for (size_t k = 0; k < r->n_states; k++)
         if (f->kept[r->states[k].input])
             f->ins[r->states[k].input] = r->states[k].value;
-    OrtStatus *st =
-        r->engine->api->Run(r->ort, NULL, r->input_names, (const OrtValue *const *)f->ins,
-                            r->n_inputs, r->output_names, r->n_outputs, f->outs);
+    OrtStatus *st = run_session(r, f);
     const struct comm_trouble *why = r->ops ? tsr__ops_trouble(r->ops) : NULL;
     if (!st)
         keep_states(r, f);
@@ -417,6 +426,14 @@ void tsr__rank_meet(struct rank *r, const char *what)
 {
     struct comm_trouble why;
     if (r->endpoint && tsr__comm_barrier(r->endpoint, r->plan, what, &why) != TSR_OK)
+        r->status = rank_told(r, &why);
+}
+
+// Ranks that may be on GPUs tell each other where they are.
+static void meet_devices(struct rank *r)
+{
+    struct comm_trouble why;
+    if (r->base && tsr__device_meet(r->endpoint, r->plan, &why) != TSR_OK)
         r->status = rank_told(r, &why);
 }
 
@@ -444,8 +461,12 @@ void tsr__rank_open(struct rank *r)
     }
     tsr__arena_init(&r->arena, r->session);
     tsr__reach_running(r->engine, false);
-    r->status = open_model(r);
+    r->status = tsr__gpu_place(r);
+    if (r->status == TSR_OK)
+        r->status = open_model(r);
     tsr__reach_running(r->engine, true);
+    if (r->status == TSR_OK)
+        meet_devices(r);
     if (r->status == TSR_OK)
         tsr__rank_meet(r, "start");
     if (r->status != TSR_OK && r->endpoint && !r->told)
@@ -465,7 +486,11 @@ static tsr_status take_output(struct rank *r, const struct flight *f, size_t i, 
                               tsr_tensors *outputs)
 {
     OrtStatus *failed = NULL;
-    tsr_status st = tsr__engine_take(r->engine, f->outs[i], r->output_names[i], outputs, &failed);
+    bool there = r->binding && r->stays[i] && tsr__gpu_holds(r->engine, f->outs[i]);
+    tsr_status st =
+        there ? tsr__engine_fetch(r->engine, r->seat, f->outs[i], r->output_names[i], outputs,
+                                  &failed)
+              : tsr__engine_take(r->engine, f->outs[i], r->output_names[i], outputs, &failed);
     struct place at = place_of(r);
     at.value = str_of(r->output_names[i]);
     if (failed) {
@@ -539,11 +564,14 @@ void tsr__rank_free(struct rank *r)
         tsr__rank_drop(r, i);
     for (size_t i = 0; i < r->n_states; i++)
         api->ReleaseValue(r->states[i].value);
+    if (r->binding)
+        api->ReleaseIoBinding(r->binding);
     if (r->ort)
         api->ReleaseSession(r->ort);
     for (size_t i = 0; i < r->n_weights; i++)
         api->ReleaseValue(r->weights[i]);
     tsr__ops_free(r->ops);
+    tsr__gpu_leave(r);
     tsr__arena_free(&r->arena);
     tsr_session_free(r->session);
     r->session = NULL;

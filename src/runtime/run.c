@@ -19,6 +19,12 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
                   "options of the run are out of range");
         return TSR_USAGE;
     }
+    enum comm_way way;
+    if (out->gpu_way && !tsr__way_of(out->gpu_way, &way)) {
+        tsr__diag(s, DIAG_run_options, NULL, "auto, own, nccl or host",
+                  "GPUs do not communicate by '%s'", out->gpu_way);
+        return TSR_USAGE;
+    }
     return TSR_OK;
 }
 
@@ -143,8 +149,13 @@ tsr_status tsr__run_tell(tsr_session *s, char *text, size_t bytes)
 tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
+    tsr_run_options o;
     tsr_job *j = NULL;
-    tsr_status st = tsr_job_open_model(s, path, options, &j);
+    tsr_status st = tsr__run_options(s, options, &o);
+    if (st == TSR_OK && tsr__run_spawns(s, &o) && tsr__gpu_named(o.device, &o))
+        return tsr__run_model_apart(s, path, &o, inputs, outputs);
+    if (st == TSR_OK)
+        st = tsr_job_open_model(s, path, options, &j);
     if (st == TSR_OK)
         st = tsr_job_run(j, inputs, outputs);
     if (st == TSR_OK && options && options->trace)

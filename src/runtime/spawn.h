@@ -76,6 +76,9 @@ bool tsr__run_spawns(tsr_session *s, const tsr_run_options *o);
 // Number of ranks of a partition whose files are all there and whole; opens the engine too.
 tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_options *o,
                             int *ranks);
+// A whole model in a child of this process, which then has not used its GPU.
+tsr_status tsr__run_model_apart(tsr_session *s, const char *path, const tsr_run_options *o,
+                                const tsr_tensors *inputs, tsr_tensors *outputs);
 tsr_status tsr__run_processes(tsr_session *s, const char *folder, const tsr_run_options *o,
                               const tsr_tensors *inputs, tsr_tensors *outputs);
 

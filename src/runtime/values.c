@@ -242,3 +242,21 @@ tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *nam
 {
     return take(e, v, name, to, tsr_tensors_borrow, failed);
 }
+
+tsr_status tsr__engine_fetch(const struct engine *e, struct gpu_seat *seat, OrtValue *v,
+                             const char *name, tsr_tensors *to, OrtStatus **failed)
+{
+    struct seen x = {0};
+    struct tensor *t = NULL;
+    void *data = NULL;
+    *failed = see_tensor(e->api, v, &x);
+    if (!*failed)
+        *failed = e->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st = tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &t);
+    if (st != TSR_OK || tsr__gpu_fetch(seat, t->data, data, t->bytes) == 0)
+        return st;
+    *failed = e->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
+    return TSR_ENGINE;
+}

@@ -302,46 +302,16 @@ static void device_close(struct endpoint *e)
     d->base->transport->close(d->base);
 }
 
-static void *device_alloc(struct endpoint *e, size_t bytes)
-{
-    struct device *d = device_of(e);
-    return d->base->transport->alloc(d->base, bytes);
-}
-
-static bool device_release(struct endpoint *e, void *p)
-{
-    struct device *d = device_of(e);
-    return d->base->transport->release(d->base, p);
-}
-
-static size_t device_held(struct endpoint *e)
-{
-    struct device *d = device_of(e);
-    return d->base->transport->held(d->base);
-}
-
-static const struct transport plain_device = {
+static const struct transport device_transport = {
     .name = "gpu",
     .all_reduce = device_all_reduce,
     .exchange = device_exchange,
     .fail = device_fail,
     .close = device_close,
 };
-// The endpoint below has memory that others reach.
-static const struct transport shared_device = {
-    .name = "gpu",
-    .all_reduce = device_all_reduce,
-    .exchange = device_exchange,
-    .fail = device_fail,
-    .close = device_close,
-    .alloc = device_alloc,
-    .release = device_release,
-    .held = device_held,
-};
-
 bool tsr__device_is(const struct endpoint *e)
 {
-    return e && (e->transport == &plain_device || e->transport == &shared_device);
+    return e && e->transport == &device_transport;
 }
 
 struct gpu_seat *tsr__device_seat(struct endpoint *e)
@@ -372,7 +342,7 @@ tsr_status tsr__device_open(tsr_session *s, struct endpoint *base, const struct 
         return tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
     d->arena = a;
     d->endpoint = *base;
-    d->endpoint.transport = base->transport->alloc ? &shared_device : &plain_device;
+    d->endpoint.transport = &device_transport;
     d->base = base;
     d->options = *o;
     d->gpu = o->gpu;

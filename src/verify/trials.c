@@ -79,6 +79,19 @@ static tsr_status choose_config(struct trials *trials)
 
 // ---- one trial ---------------------------------------------------------------------------------
 
+// The new configuration, with the names of the topology's devices if there is one.
+static tsr_status add_config(struct trials *t, tsr_model *m, tsr_config **out)
+{
+    const tsr_topology *topology = t->work->options->topology;
+    size_t n = topology ? (size_t)t->devices : 0;
+    const char **names = ARENA_ARRAY(&t->work->arena, const char *, n + 1);
+    if (!names)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        names[i] = tsr_topology_device_at(topology, (int)i)->name;
+    return tsr_model_add_config(m, t->config, t->devices, n ? names : NULL, n, out);
+}
+
 static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
                            const char **edits)
 {
@@ -86,7 +99,7 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
     const char *text;
     tsr_status st = TSR_OK;
     if (trials->devices > 0)
-        st = tsr_model_add_config(model, trials->config, trials->devices, NULL, 0, &config);
+        st = add_config(trials, model, &config);
     else
         config = tsr_model_find_config(model, trials->config);
     if (st == TSR_OK)

@@ -4,6 +4,7 @@
 #include "verify/internal.h"
 
 #include <math.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,11 +133,28 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
     summary->replicated = list;
 }
 
+// The first device of the configuration that is not the CPU, or NULL: what the whole model runs on too, so that cut and
+// whole differ by the cut alone.
+static const char *device_of(const tsr_model *m, const char *config)
+{
+    const tsr_config *c = config ? tsr_model_find_config(m, config) : NULL;
+    if (!c && tsr_model_config_count(m) == 1)
+        c = tsr_model_config(m, 0);
+    size_t n = c ? tsr_config_device_name_count(c) : 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = tsr_config_device_name(c, i);
+        if (name && name[0] && strncasecmp(name, "CPU", 3) != 0)
+            return name;
+    }
+    return NULL;
+}
+
 // The whole run is one for all ways to cut.
-static tsr_status run_whole(struct work *w)
+static tsr_status run_whole(struct work *w, const tsr_model *m, const char *config)
 {
     tsr_run_options whole = w->run;
     whole.trace = NULL; // the cut run's
+    whole.device = w->options->reference_cpu ? NULL : device_of(m, config);
     if (w->ran_whole)
         return TSR_OK;
     w->ran_whole = true;
@@ -157,7 +175,7 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
     if (st == TSR_OK)
         keep_summary(work->results, &out->partition);
     if (st == TSR_OK)
-        st = run_whole(work);
+        st = run_whole(work, model, config);
     if (st == TSR_OK)
         st = tsr_tensors_new(work->session, &got);
     if (st == TSR_OK)

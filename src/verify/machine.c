@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU".
+//
+// What the driver says of a GPU gives its speed; what is free is its memory. Ranks that share a GPU divide all of it, and
+// are linked through its memory. Links between GPUs are numbers that fit most hosts: `topology measure` has better ones.
+#include "verify/internal.h"
+#include "gpu/gpu.h"
+#include "topology/topology.h"
+#include "transport/transport.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define MAX_REAL 256
+
+// Seconds and bytes per second between two ranks.
+static const struct {
+    double latency, bandwidth;
+} same_gpu = {20e-6, 400e9}, other_gpu = {20e-6, 50e9}, with_host = {50e-6, 10e9};
+
+#define USED_SHARE 0.95 // of what is free: the engine and its libraries need some
+
+struct wish {
+    char name[32];
+    int card; // -1: no GPU
+};
+
+// ---- GPUs --------------------------------------------------------------------------------------
+
+tsr_status tsr_gpus_find(tsr_session *s, const char *driver, const char *nccl, tsr_gpus *out)
+{
+    struct arena *kept = &s->results[RESULT_GPUS];
+    tsr__arena_free(kept);
+    tsr__arena_init(kept, s);
+    struct gpu_survey *seen = ARENA_NEW(kept, struct gpu_survey);
+    tsr_gpu *list = ARENA_ARRAY(kept, tsr_gpu, GPU_MAX_CARDS);
+    if (kept->failed)
+        return TSR_NOMEM;
+    struct gpu_libraries libraries = {driver, nccl};
+    tsr__gpu_survey(&libraries, seen);
+    for (int i = 0; i < seen->n; i++)
+        list[i] = (tsr_gpu){.name = seen->cards[i].name,
+                            .memory = seen->cards[i].memory,
+                            .free = seen->cards[i].free,
+                            .major = seen->cards[i].major,
+                            .minor = seen->cards[i].minor};
+    tsr_gpus all = {.size = out->size,
+                    .n = seen->n,
+                    .gpus = list,
+                    .driver = seen->driver,
+                    .nccl = seen->nccl_version,
+                    .why = seen->why};
+    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+    return TSR_OK;
+}
+
+// ---- the text ----------------------------------------------------------------------------------
+
+// "CUDA:1" or "CPU": letters and digits, perhaps a number behind a colon.
+static bool read_name(struct str word, struct wish *out)
+{
+    size_t letters = 0;
+    int64_t number = 0;
+    while (letters < word.n && isalnum((unsigned char)word.p[letters]))
+        letters++;
+    if (letters == 0 || !isalpha((unsigned char)word.p[0]) || word.n >= sizeof out->name)
+        return false;
+    struct str rest = {word.p + letters, word.n - letters};
+    if (rest.n &&
+        (rest.p[0] != ':' || !tsr__str_int((struct str){rest.p + 1, rest.n - 1}, &number) ||
+         number < 0 || number >= GPU_MAX_CARDS))
+        return false;
+    snprintf(out->name, sizeof out->name, "%.*s", (int)word.n, word.p);
+    bool cuda = letters == 4 && strncasecmp(word.p, "CUDA", 4) == 0;
+    out->card = cuda ? (int)number : -1;
+    return true;
+}
+
+static int read_list(const char *text, struct wish *out)
+{
+    int n = 0;
+    for (const char *p = text;; p++) {
+        size_t length = strcspn(p, ",");
+        if (n == MAX_REAL || !read_name((struct str){p, length}, &out[n++]))
+            return -1;
+        p += length;
+        if (!*p)
+            return n;
+    }
+}
+
+// "cuda:4" -> GPUs 0 to 3; "cuda:2@1" -> GPU 1 twice.
+static int read_count(const char *text, struct wish *out)
+{
+    const char *at = strchr(text, '@');
+    struct str count = {text, at ? (size_t)(at - text) : strlen(text)};
+    int64_t n = 0, card = 0;
+    if (!tsr__str_int(count, &n) || n < 1 || n > MAX_REAL)
+        return -1;
+    if (at && (!tsr__str_int(str_of(at + 1), &card) || card < 0 || card >= GPU_MAX_CARDS))
+        return -1;
+    if (!at && n > GPU_MAX_CARDS)
+        return -1;
+    for (int i = 0; i < (int)n; i++) {
+        out[i].card = at ? (int)card : i;
+        snprintf(out[i].name, sizeof out[i].name, "CUDA:%d", out[i].card);
+    }
+    return (int)n;
+}
+
+static int read_text(const char *text, struct wish *out)
+{
+    if (strncmp(text, "cuda:", 5) == 0)
+        return read_count(text + 5, out);
+    bool list = strchr(text, ',') && !strpbrk(text, "{[/@");
+    return list || strncmp(text, "CUDA", 4) == 0 ? read_list(text, out) : 0;
+}
+
+bool tsr_topology_is_real(const char *text)
+{
+    struct wish wishes[MAX_REAL];
+    return read_text(text, wishes) != 0;
+}
+
+// ---- numbers -----------------------------------------------------------------------------------
+
+static int sharers(const struct wish *wishes, int n, int i)
+{
+    int count = 0;
+    for (int k = 0; k < n; k++)
+        count += wishes[k].card == wishes[i].card && (wishes[i].card >= 0 || k == i);
+    return count;
+}
+
+#define FLOPS_PER_CLOCK 256.0 // of one multiprocessor: 128 lanes that multiply and add
+
+static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
+{
+    double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
+    double units = card->units > 0 ? card->units : 80;
+    double bandwidth = card->bandwidth > 0 ? card->bandwidth : 1e12;
+    return (tsr_topology_device){.name = name,
+                                 .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
+                                 .flops = units * clock * FLOPS_PER_CLOCK / ranks,
+                                 .bandwidth = bandwidth / ranks,
+                                 .overhead = 3e-6};
+}
+
+static tsr_topology_device host_numbers(const char *name)
+{
+    int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return (tsr_topology_device){
+        .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
+}
+
+static void link_all(tsr_topology *t, const struct wish *wishes)
+{
+    for (size_t i = 0; i < t->links.n; i++) {
+        struct topology_link *l = &t->links.at[i];
+        int a = wishes[l->from].card, b = wishes[l->to].card;
+        double latency = with_host.latency, bandwidth = with_host.bandwidth;
+        if (a >= 0 && b >= 0) {
+            latency = a == b ? same_gpu.latency : other_gpu.latency;
+            bandwidth = a == b ? same_gpu.bandwidth : other_gpu.bandwidth;
+        }
+        l->latency = latency;
+        l->bandwidth = bandwidth;
+    }
+}
+
+static tsr_status refuse(tsr_session *s, tsr_status status, const char *hint, const char *format,
+                         const char *text, int number, const char *why)
+{
+    char what[256];
+    snprintf(what, sizeof what, "'%.60s': ", text);
+    size_t n = strlen(what);
+    snprintf(what + n, sizeof what - n, format, number, why);
+    tsr__diag(s, DIAG_topology_text, NULL, hint, "%s", what);
+    return status;
+}
+
+tsr_status tsr_topology_real(tsr_session *s, const char *text, const char *driver, const char *nccl,
+                             tsr_topology **out)
+{
+    struct wish wishes[MAX_REAL];
+    int n = read_text(text, wishes);
+    if (n <= 0)
+        return refuse(s, TSR_MALFORMED, "write cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+                      "no list of devices", text, 0, "");
+    struct gpu_survey seen = {.n = 0};
+    struct gpu_libraries libraries = {driver, nccl};
+    int most = -1;
+    for (int i = 0; i < n; i++)
+        most = wishes[i].card > most ? wishes[i].card : most;
+    if (most >= 0)
+        tsr__gpu_survey(&libraries, &seen);
+    if (most >= seen.n)
+        return refuse(s, TSR_ENGINE,
+                      "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs",
+                      seen.n ? "this machine has GPUs 0 to %d%s" : "this machine has %d GPUs: %s",
+                      text, seen.n ? seen.n - 1 : 0, seen.n ? "" : seen.why);
+    char full[32];
+    snprintf(full, sizeof full, "full:%d", n);
+    tsr_topology *t = NULL;
+    tsr_status st = tsr_topology_parse(s, full, &t);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < n; i++) {
+        bool gpu = wishes[i].card >= 0;
+        tsr_topology_device d =
+            gpu ? numbers_of(&seen.cards[wishes[i].card], wishes[i].name, sharers(wishes, n, i))
+                : host_numbers(wishes[i].name);
+        tsr_topology_set_device(t, i, &d);
+    }
+    link_all(t, wishes);
+    t->text = STR("");
+    *out = t;
+    return t->arena.failed ? TSR_NOMEM : TSR_OK;
+}
