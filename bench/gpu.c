@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu.c - collectives of two ranks that share a GPU: the own way against NCCL, through the host against the pinned copy.
+//
+// Needs a GPU; NCCL takes two ranks on one only from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1. Prints one line per figure:
+// name, ours, peer, ratio, goal, ok or short. Libraries: TESSERA_CUDA, TESSERA_NCCL.
+#include "gpu/gpu.h"
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RANKS  2
+#define ROUNDS 5
+
+static struct gpu *gpu;
+static const int64_t group[RANKS] = {0, 1};
+
+struct work {
+    struct endpoint *base;
+    enum comm_way way;
+    size_t bytes;
+    int calls;
+    double best_s; // of a call
+};
+
+// The fastest of some rounds of calls, each round ended by waiting for the GPU.
+static double time_calls(struct endpoint *e, const struct work *w)
+{
+    struct gpu_seat *seat = tsr__device_seat(e);
+    void *in = NULL, *out = NULL, *stream = tsr__seat_stream(seat);
+    struct comm_trouble why;
+    double best = 1e9;
+    if (tsr__seat_alloc(seat, w->bytes, &in) != 0 || tsr__seat_alloc(seat, w->bytes, &out) != 0)
+        return -1;
+    struct comm_call c = {.plan = 1, .kind = COMM_ALL_REDUCE, .reduce = COMM_SUM};
+    c.type = TSR_FLOAT;
+    c.count = (int64_t)(w->bytes / sizeof(float));
+    c.group = group;
+    c.n_group = RANKS;
+    c.op = "AllReduce";
+    c.node = "bench";
+    c.place = COMM_DEVICE;
+    c.stream = stream;
+    for (int round = 0; round < ROUNDS; round++) {
+        double began = tsr__now_s();
+        for (int i = 0; i < w->calls; i++, c.run++)
+            if (tsr__comm_all_reduce(e, &c, in, out, &why) != TSR_OK)
+                return -1;
+        tsr__seat_wait(seat, stream);
+        double each = (tsr__now_s() - began) / w->calls;
+        best = each < best ? each : best;
+    }
+    tsr__seat_free(seat, in);
+    tsr__seat_free(seat, out);
+    return best;
+}
+
+static void *rank_thread(void *data)
+{
+    struct work *w = data;
+    tsr_session *s = tsr_session_new(NULL);
+    struct device_options o = {.gpu = gpu, .way = w->way};
+    struct endpoint *e = NULL;
+    struct comm_trouble why = {0};
+    w->best_s = -1;
+    tsr_status st = tsr__device_open(s, w->base, &o, &e, &why);
+    if (st == TSR_OK) {
+        tsr__device_expect(e, group, RANKS);
+        st = tsr__device_meet(e, 1, &why);
+    }
+    if (st == TSR_OK)
+        w->best_s = time_calls(e, w);
+    if (w->best_s < 0) {
+        fprintf(stderr, "bench: %s\n", why.text);
+        tsr__comm_fail(w->base, TSR_PEER, "the other rank failed");
+    }
+    tsr__comm_barrier(w->base, 1, "end", &why);
+    tsr__device_close(e);
+    tsr__comm_close(w->base);
+    tsr_session_free(s);
+    return NULL;
+}
+
+// Seconds of one all-reduce; -1: it does not work here.
+static double all_reduce(enum comm_way way, size_t bytes, int calls)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    struct thread_job *job = tsr__threads_new(s, RANKS, NULL);
+    struct work work[RANKS];
+    pthread_t threads[RANKS];
+    for (int i = 0; i < RANKS; i++) {
+        work[i] = (struct work){tsr__threads_endpoint(job, i), way, bytes, calls, -1};
+        pthread_create(&threads[i], NULL, rank_thread, &work[i]);
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(threads[i], NULL);
+    tsr__threads_free(job);
+    tsr_session_free(s);
+    return work[0].best_s < 0 ? work[1].best_s : work[0].best_s;
+}
+
+// Seconds to bring that many bytes down into pinned memory and up again.
+static double pinned_copy(size_t bytes)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    struct gpu_seat *seat = NULL;
+    void *device = NULL, *host = NULL;
+    double best = -1;
+    if (tsr__seat_open(s, gpu, 0, &seat) == 0 && tsr__seat_alloc(seat, bytes, &device) == 0 &&
+        tsr__seat_pinned(seat, bytes, tsr__seat_stream(seat), &host) == 0)
+        for (int i = 0; i < ROUNDS; i++) {
+            double began = tsr__now_s();
+            tsr__seat_down(seat, host, device, bytes, tsr__seat_stream(seat));
+            tsr__seat_wait(seat, tsr__seat_stream(seat));
+            tsr__seat_up(seat, device, host, bytes, tsr__seat_stream(seat));
+            tsr__seat_wait(seat, tsr__seat_stream(seat));
+            double took = tsr__now_s() - began;
+            best = best < 0 || took < best ? took : best;
+        }
+    if (seat)
+        tsr__seat_free(seat, device);
+    tsr__seat_close(seat);
+    tsr_session_free(s);
+    return best;
+}
+
+static void report(const char *name, double ours, double peer, double goal)
+{
+    char a[32], b[32], c[32];
+    if (ours < 0 || peer < 0) {
+        printf("%-52s left out: one of both does not work here\n", name);
+        return;
+    }
+    snprintf(a, sizeof a, "%.2f us", 1e6 * ours);
+    snprintf(b, sizeof b, "%.2f us", 1e6 * peer);
+    snprintf(c, sizeof c, ">=%.2gx", goal);
+    printf("%-52s %14s %14s %8.2f  %-8s %s\n", name, a, b, peer / ours, c,
+           peer / ours >= goal ? "ok" : "short");
+    fflush(stdout);
+}
+
+int main(void)
+{
+    struct gpu_libraries libraries = {getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL")};
+    char why[200];
+    tsr_session *s = tsr_session_new(NULL);
+    gpu = tsr__gpu_open(s, &libraries, why, sizeof why);
+    if (!gpu || tsr__gpu_count(gpu) == 0) {
+        printf("gpu: left out: %s\n", gpu ? "no GPU" : why);
+    } else {
+        report("gpu: all-reduce 16 KiB, own against NCCL", all_reduce(WAY_OWN, 16 << 10, 200),
+               all_reduce(WAY_NCCL, 16 << 10, 200), 1.0);
+        report("gpu: all-reduce 64 MiB, own against NCCL", all_reduce(WAY_OWN, 64 << 20, 20),
+               all_reduce(WAY_NCCL, 64 << 20, 20), 0.9);
+        report("gpu: all-reduce 64 MiB, host against pinned copies",
+               all_reduce(WAY_HOST, 64 << 20, 4), pinned_copy(64 << 20), 0.7);
+    }
+    tsr__gpu_close(s, gpu);
+    tsr_session_free(s);
+    return 0;
+}
