@@ -100,29 +100,58 @@ static double all_reduce(enum comm_way way, size_t bytes, int calls)
     return work[0].best_s < 0 ? work[1].best_s : work[0].best_s;
 }
 
-// Seconds to bring that many bytes down into pinned memory and up again.
-static double pinned_copy(size_t bytes)
+// One rank's copies: that many bytes down into pinned memory and up again. Both ranks do it at the same time, because they
+// share the way to the host.
+struct copies {
+    size_t bytes;
+    pthread_barrier_t *start;
+    double best_s;
+};
+
+static void *copy_thread(void *data)
 {
+    struct copies *c = data;
     tsr_session *s = tsr_session_new(NULL);
     struct gpu_seat *seat = NULL;
     void *device = NULL, *host = NULL;
-    double best = -1;
-    if (tsr__seat_open(s, gpu, 0, &seat) == 0 && tsr__seat_alloc(seat, bytes, &device) == 0 &&
-        tsr__seat_pinned(seat, bytes, tsr__seat_stream(seat), &host) == 0)
-        for (int i = 0; i < ROUNDS; i++) {
-            double began = tsr__now_s();
-            tsr__seat_down(seat, host, device, bytes, tsr__seat_stream(seat));
+    bool ok = tsr__seat_open(s, gpu, 0, &seat) == 0 &&
+              tsr__seat_alloc(seat, c->bytes, &device) == 0 &&
+              tsr__seat_pinned(seat, c->bytes, tsr__seat_stream(seat), &host) == 0;
+    c->best_s = -1;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(c->start);
+        double began = tsr__now_s();
+        if (ok) {
+            tsr__seat_down(seat, host, device, c->bytes, tsr__seat_stream(seat));
             tsr__seat_wait(seat, tsr__seat_stream(seat));
-            tsr__seat_up(seat, device, host, bytes, tsr__seat_stream(seat));
+            tsr__seat_up(seat, device, host, c->bytes, tsr__seat_stream(seat));
             tsr__seat_wait(seat, tsr__seat_stream(seat));
-            double took = tsr__now_s() - began;
-            best = best < 0 || took < best ? took : best;
         }
+        double took = tsr__now_s() - began;
+        if (ok && (c->best_s < 0 || took < c->best_s))
+            c->best_s = took;
+    }
     if (seat)
         tsr__seat_free(seat, device);
     tsr__seat_close(seat);
     tsr_session_free(s);
-    return best;
+    return NULL;
+}
+
+static double pinned_copies(size_t bytes)
+{
+    pthread_barrier_t start;
+    struct copies work[RANKS];
+    pthread_t threads[RANKS];
+    pthread_barrier_init(&start, NULL, RANKS);
+    for (int i = 0; i < RANKS; i++) {
+        work[i] = (struct copies){bytes, &start, -1};
+        pthread_create(&threads[i], NULL, copy_thread, &work[i]);
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&start);
+    return work[0].best_s > work[1].best_s ? work[0].best_s : work[1].best_s;
 }
 
 static void report(const char *name, double ours, double peer, double goal)
@@ -154,7 +183,7 @@ int main(void)
         report("gpu: all-reduce 64 MiB, own against NCCL", all_reduce(WAY_OWN, 64 << 20, 20),
                all_reduce(WAY_NCCL, 64 << 20, 20), 0.9);
         report("gpu: all-reduce 64 MiB, host against pinned copies",
-               all_reduce(WAY_HOST, 64 << 20, 4), pinned_copy(64 << 20), 0.7);
+               all_reduce(WAY_HOST, 64 << 20, 4), pinned_copies(64 << 20), 0.7);
     }
     tsr__gpu_close(s, gpu);
     tsr_session_free(s);

@@ -117,7 +117,9 @@ struct gpu_block {
     uint64_t base, number;
     int64_t process;
 };
-// The block that p lies in, and p's distance from its start.
+// The block that p lies in, and p's distance from its start. Blocks of less than GPU_OWN_PAGE share pages of the driver's with
+// others and are refused: another process can open only one of them.
+#define GPU_OWN_PAGE ((size_t)2 << 20)
 int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset);
 // Where this process sees a block of another one; it stays open until the seat closes, or another has come to its place.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out);

@@ -89,7 +89,6 @@ struct kernels {
 struct imported {
     struct gpu_block block;
     device_address at;
-    bool inside; // of a page that another entry opened
 };
 struct gpu_seat {
     tsr_session *session;

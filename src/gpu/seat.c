@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 enum { STREAM_NON_BLOCKING = 1, EVENT_NO_TIMING = 2, EVENT_BETWEEN_PROCESSES = 4, IPC_PEERS = 1 };
-enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7, ALREADY_MAPPED = 208 };
+enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 
 // ---- opening -----------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ void tsr__seat_close(struct gpu_seat *seat)
             g->cuStreamDestroy_v2(seat->stream);
         }
         for (size_t i = 0; i < seat->imported.n; i++)
-            if (seat->imported.at[i].at && !seat->imported.at[i].inside)
+            if (seat->imported.at[i].at)
                 g->cuIpcCloseMemHandle(seat->imported.at[i].at);
         for (size_t i = 0; i < seat->imported_events.n; i++)
             g->cuEventDestroy_v2(seat->imported_events.at[i]);
@@ -347,6 +347,8 @@ int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out
     size_t bytes = 0;
     uint64_t number = 0;
     int code = g->cuMemGetAddressRange_v2(&base, &bytes, address(p));
+    if (code == 0 && bytes < GPU_OWN_PAGE)
+        code = GPU_NO_ADDRESS; // the driver opens a page once, for one of the blocks in it
     if (code == 0)
         code = g->cuPointerGetAttribute(&number, POINTER_NUMBER, base);
     if (code == 0)
@@ -371,52 +373,18 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
     return vec_push(&seat->arena, &seat->imported);
 }
 
-// The driver cuts small blocks out of pages of 2 MiB and opens a whole page, once. A block whose page is open already lies
-// as far from the block that opened it as in its own process: 0x7f0000000400 and 0x7f0000000000 are 0x400 apart here too.
-#define PAGE_BITS 21
-
-static device_address inside_open_page(const struct gpu_seat *seat, const struct gpu_block *block)
-{
-    for (size_t i = 0; i < seat->imported.n; i++) {
-        const struct imported *e = &seat->imported.at[i];
-        bool same = e->block.process == block->process &&
-                    e->block.base >> PAGE_BITS == block->base >> PAGE_BITS;
-        if (same && e->at && !e->inside)
-            return e->at + (block->base - e->block.base);
-    }
-    return 0;
-}
-
-// Forgets a block that has gone, and those that were found inside its page.
-static void forget(struct gpu_seat *seat, struct imported *gone)
-{
-    if (gone->at && !gone->inside) {
-        seat->gpu->cuIpcCloseMemHandle(gone->at);
-        for (size_t i = 0; i < seat->imported.n; i++) {
-            struct imported *e = &seat->imported.at[i];
-            if (e->inside && e->block.process == gone->block.process &&
-                e->block.base >> PAGE_BITS == gone->block.base >> PAGE_BITS)
-                e->at = 0;
-        }
-    }
-    gone->at = 0;
-}
-
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
     struct imported *e = entry_of(seat, block);
     if (!e)
         return 2; // out of memory
     if (!e->at || e->block.number != block->number) {
-        forget(seat, e);
-        device_address at = 0;
-        int code = seat->gpu->cuIpcOpenMemHandle_v2(&at, block->handle, IPC_PEERS);
-        bool inside = code == ALREADY_MAPPED;
-        if (inside)
-            at = inside_open_page(seat, block);
-        if (!at)
+        if (e->at)
+            seat->gpu->cuIpcCloseMemHandle(e->at);
+        *e = (struct imported){.block = *block};
+        int code = seat->gpu->cuIpcOpenMemHandle_v2(&e->at, block->handle, IPC_PEERS);
+        if (code != 0)
             return code;
-        *e = (struct imported){.block = *block, .at = at, .inside = inside};
     }
     *out = (void *)(uintptr_t)e->at;
     return 0;

@@ -26,7 +26,7 @@ static int card_of(struct str name)
 
 bool tsr__gpu_named(const char *device, const tsr_run_options *o)
 {
-    return device && card_of(tsr__device_mapped(device, o)) >= 0;
+    return card_of(tsr__device_mapped(device, o)) >= 0;
 }
 
 const struct gpu *tsr__gpu_driver(tsr_session *s, struct engine *e, const tsr_run_options *o)
@@ -77,7 +77,7 @@ static tsr_status seat_alone(struct rank *r, int card)
 
 tsr_status tsr__gpu_place(struct rank *r)
 {
-    int card = r->device ? card_of(tsr__device_mapped(r->device, r->options)) : -1;
+    int card = card_of(tsr__device_mapped(r->device, r->options));
     struct comm_trouble why;
     if (!r->gpu)
         return TSR_OK;

@@ -11,7 +11,8 @@
 
 struct str tsr__device_mapped(const char *device, const tsr_run_options *o)
 {
-    struct str name = str_of(device);
+    struct str name =
+        str_of(device && *device ? device : "CPU"); // a device without a name is a CPU
     for (size_t i = 0; i < o->n_map_devices; i++) {
         const char *equals = strchr(o->map_devices[i], '=');
         struct str from = {o->map_devices[i], equals ? (size_t)(equals - o->map_devices[i]) : 0};

@@ -38,7 +38,7 @@ tsr_status tsr__device_code(const struct device_call *k, int code, const char *d
     int64_t available = 0, all = 0;
     int rank = k->d->endpoint.rank;
     tsr__gpu_words(k->d->gpu, code, words, sizeof words);
-    if (code == 2 && tsr__seat_free_memory(k->d->seat, &available, &all) == 0)
+    if (code == 2 && k->d->seat && tsr__seat_free_memory(k->d->seat, &available, &all) == 0)
         return tsr__trouble(k->why, TSR_PEER, rank,
                             "%s '%s' (id %lld): GPU %d of rank %d has no memory left for %s: %lld "
                             "MiB of %lld MiB are free",

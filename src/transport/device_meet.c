@@ -37,7 +37,7 @@ static void describe_self(struct device *d)
     m->on_gpu = 1;
     m->nccl = tsr__nccl_version(d->gpu);
     memcpy(m->gpu, tsr__seat_id(d->seat), sizeof m->gpu);
-    m->exports = tsr__seat_alloc(d->seat, 256, &d->probe) == 0 &&
+    m->exports = tsr__seat_alloc(d->seat, GPU_OWN_PAGE, &d->probe) == 0 &&
                  tsr__seat_export(d->seat, d->probe, &m->probe, &offset) == 0;
     for (int i = 0; i < GPU_EVENTS; i++)
         m->exports = m->exports && tsr__seat_export_event(d->seat, i, &m->events[i]) == 0;

@@ -154,7 +154,11 @@ static tsr_status run_whole(struct work *w, const tsr_model *m, const char *conf
 {
     tsr_run_options whole = w->run;
     whole.trace = NULL; // the cut run's
-    whole.device = w->options->reference_cpu ? NULL : device_of(m, config);
+    whole.device = device_of(m, config);
+    if (w->options->reference_cpu) {
+        whole.device = NULL;
+        whole.n_map_devices = 0;
+    }
     if (w->ran_whole)
         return TSR_OK;
     w->ran_whole = true;
