@@ -73,6 +73,9 @@ bench: $(BUILD)/build.ninja ## figures against peers in the same run (BENCH=grou
 	@ninja -C $(BUILD)
 	@tools/bench $(BUILD) $(BENCH)
 
+gpu: all ## the tests that need a GPU
+	@tools/gpu $(BUILD)
+
 # Ranks killed and stopped at random moments: TURNS=200, SEED=1.
 soak: all ## ranks killed and stopped at random moments
 	@tools/soak $(BUILD) $(or $(TURNS),200) $(or $(SEED),1)
@@ -100,4 +103,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: help check wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean
+.PHONY: gpu help check wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean

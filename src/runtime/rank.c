@@ -4,6 +4,7 @@
 //
 // Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
 #include "runtime/internal.h"
+#include "gpu/gpu.h"
 
 #include <stdio.h>
 
@@ -20,7 +21,23 @@ static bool no_memory(const char *text)
 {
     return strstr(text, "bad_alloc") || strstr(text, "allocate memory") ||
            strstr(text, "bad allocation") || strstr(text, "allocation failed") ||
-           strstr(text, "out of memory");
+           strstr(text, "out of memory") || strstr(text, "smaller than requested bytes");
+}
+
+// What would help a rank that had too little memory; of a GPU, what it has left.
+static const char *memory_hint(struct rank *r)
+{
+    static const char usual[] = "more memory for that rank, or more ranks";
+    int64_t available = 0, all = 0;
+    if (!r->seat || tsr__seat_enter(r->seat) != 0 ||
+        tsr__seat_free_memory(r->seat, &available, &all) != 0)
+        return usual;
+    struct str text = tsr__arena_printf(&r->arena,
+                                        "%.*s has %lld MiB free of %lld MiB; more ranks, or a plan "
+                                        "with --memory, need less on each",
+                                        STR_ARG(tsr__device_mapped(r->device, r->options)),
+                                        (long long)(available >> 20), (long long)(all >> 20));
+    return text.p ? text.p : usual;
 }
 
 // Takes ONNX Runtime's word into a finding. status NULL: nothing happened.
@@ -102,7 +119,7 @@ static tsr_status session_opened(struct rank *r, OrtStatus *status)
     const OrtApi *api = r->engine->api;
     struct place at = place_of(r);
     if (status && r->endpoint && no_memory(api->GetErrorMessage(status))) {
-        (void)engine_says(r, status, DIAG_rank_memory, "more memory for that rank, or more ranks",
+        (void)engine_says(r, status, DIAG_rank_memory, memory_hint(r),
                           "a rank ran out of memory while its model was loaded");
         return TSR_PEER;
     }
@@ -410,8 +427,7 @@ static tsr_status run_once(struct rank *r, struct flight *f)
         if (f->kept[i])
             f->ins[i] = NULL; // the state's own
     if (st && !why && r->endpoint && no_memory(r->engine->api->GetErrorMessage(st))) {
-        engine_says(r, st, DIAG_rank_memory, "more memory for that rank, or more ranks",
-                    "a rank ran out of memory");
+        engine_says(r, st, DIAG_rank_memory, memory_hint(r), "a rank ran out of memory");
         return TSR_PEER;
     }
     if (!st)

@@ -237,12 +237,17 @@ static void close_all(struct work *w)
     tsr__arena_free(&w->arena);
 }
 
+// Factors of 11 bits: 4 units of 2^-11, as sums of many such products differ.
+#define TF32_TOLERANCE 2e-3
+
 tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_options *options,
                       tsr_verify_result *result)
 {
     tsr_verify_options given = {.size = sizeof(given)};
     if (options)
         memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
+    if (given.run.tf32 && given.tolerance == 0)
+        given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given, .run = given.run};
     if (!work.run.work)
         work.run.work = given.work;
