@@ -69,14 +69,14 @@ def with_the_plan(d):
 
 
 def stages(d):
-    """Four equal layers on two devices: the second request begins while the first is in the second stage, unless the first device
-    has to wait for the output of the first."""
+    """Four equal layers on two devices: the second request begins while the first is in the second stage, whichever device
+    has the last one."""
     chain(d + "/s.onnx")
     good("annotate", d + "/s.onnx", "--config", "pipe:2", *sum((["--stage", "#%d=%d" % (i, i // 2)] for i in range(4)), []), "-o", d + "/staged.onnx")
     one = doc("simulate", d + "/staged.onnx")
     many = doc("simulate", d + "/staged.onnx", "--requests", 10)
-    assert abs(many["period_s"] / one["seconds"] - 1) < 0.01, (one, many)
-    where = ["--shard", "#0:h0={1:1}", "--shard", "#2:h2={1:0}"]  # the last stage on the device that gives the outputs
+    assert 0.5 * one["seconds"] <= many["period_s"] < 0.6 * one["seconds"], (one, many)
+    where = ["--shard", "#0:h0={1:1}", "--shard", "#2:h2={1:0}"]
     good("annotate", d + "/staged.onnx", "--config", "pipe", *where, "-o", d + "/turned.onnx")
     good("partition", d + "/turned.onnx", "-o", d + "/parts")
     one = doc("simulate", d + "/parts")
