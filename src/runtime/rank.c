@@ -466,8 +466,13 @@ static void tell(struct rank *r)
     tsr__comm_fail(r->endpoint, r->status, text);
 }
 
+// Ranks that only measure are given no options.
+static const tsr_run_options default_options = {.size = sizeof default_options};
+
 void tsr__rank_open(struct rank *r)
 {
+    if (!r->options)
+        r->options = &default_options;
     r->status = TSR_NOMEM;
     r->session = tsr_session_new(NULL);
     if (!r->session) {

@@ -165,11 +165,11 @@ def runs_once(tessera, folder):
 
 
 def any_batch(tessera, folder):
-    """A batch that is kept cut: every size that has an element for each device, without a new partition."""
+    """A batch that is kept cut: every size, without a new partition."""
     rng = np.random.default_rng(1)
     w = rng.standard_normal((6, 4)).astype("f4")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="mm"), helper.make_node("Shape", ["x"], ["s"], name="shape"),
-             helper.make_node("ReduceSum", ["h"], ["total"], name="sum", keepdims=0), helper.make_node("Relu", ["h"], ["y"], name="relu")]
+             helper.make_node("ReduceSum", ["h"], ["total"], name="sum", keepdims=0), helper.make_node("Abs", ["h"], ["y"], name="abs")]
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])],
                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]), helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
                                helper.make_tensor_value_info("total", TensorProto.FLOAT, [])], [numpy_helper.from_array(w, "w")])
@@ -180,16 +180,13 @@ def any_batch(tessera, folder):
     for r in range(3):  # nothing that these files hold changed after 17, so older engines may read them
         part = onnx.load(os.path.join(parts, "rank%d.onnx" % r), load_external_data=False)
         assert {o.domain: o.version for o in part.opset_import}[""] == 17, part.opset_import
-    for size in (3, 4, 7, 64):
+    for size in (3, 4, 7, 64, 2, 1):  # with fewer rows than devices some have none
         x = rng.standard_normal((size, 6)).astype("f4")
         np.savez(data, x=x)
         rc, got, said = spine.run(tessera, parts, data, out)
         assert rc == 0, "batch %d: exit %d %s" % (size, rc, said)
-        want = dict(y=np.maximum(x @ w, 0), s=np.array([size, 6]), total=(x @ w).sum())
+        want = dict(y=np.abs(x @ w), s=np.array([size, 6]), total=(x @ w).sum())
         assert all(np.allclose(got[k], v, rtol=1e-4, atol=1e-4) for k, v in want.items()), "batch %d: %s" % (size, got)
-    np.savez(data, x=np.zeros((2, 6), "f4"))
-    rc, _, said = spine.run(tessera, parts, data, out)
-    assert rc == 1 and "input-mismatch" in said, "too small a batch: exit %d %s" % (rc, said)
 
 
 def is_refused(tessera, folder):
