@@ -151,7 +151,7 @@ const struct command cmd_generate = {
     .detail = "FOLDER has genai_config.json (onnxruntime-genai's builder) or config.json and "
               "model.onnx (Optimum).\n"
               "Caches stay on their devices between tokens.",
-    .example = "tessera generate tests/models/genai_tiny --devices 2 --ids 1,7,11",
+    .example = "tessera generate tests/folders/genai_tiny --devices 2 --ids 1,7,11",
     .options = options_table,
     .min_arguments = 1,
     .max_arguments = 1,

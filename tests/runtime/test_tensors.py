@@ -240,7 +240,8 @@ def bombs(d):
     assert load(d + "/none.npz").status == "IO"
     for bad in ("nothing", "random:x", "randomly", d + "/none"):
         r = load(bad, save_model(d + "/m.onnx", [value("x", F, [2])]))
-        assert r.status == "INVALID" and "tensor-set" in r.text, str(r)
+        # what may be a file that is not there cannot be read; the rest is no set
+        assert r.status == ("INVALID" if bad == "random:x" else "IO") and "tensor-set" in r.text, str(r)
 
 
 @case
