@@ -78,6 +78,74 @@ NOTATIONS = ["{2,1:0,1}", "{2,1:(0,1),(2,3)}", "{1:0,1}", "{1,4}", "{4/2*16,1:0,
              "S0,R@2x2:4,5,6,7", "{2,2:0,-1,2,3}", "R,S1@2x4", "{}", "{1}", "{12/3,8/2,64}"]
 
 
+MANIFEST = """{"version": 1, "generator": "tessera", "model": {"name": "m", "sha256": ""}, "configuration": "c", "plan": "0123456789abcdef",
+"ranks": 2, "devices": [{"rank": 0, "name": "CPU", "weights": {"bytes": 16}}, {"rank": 1, "name": "CPU", "weights": {"bytes": 16}}],
+"inputs": [{"name": "x", "type": "float32", "shape": [4, "n"]}], "outputs": [{"name": "y", "type": "float32", "shape": [4, 8]}],
+"collectives": [{"id": 0, "op": "AllReduce", "group": [0, 1]}], "files": {"rank0.onnx": {"bytes": 10, "sha256": "%s"}}}""" % ("0" * 64)
+TOPOLOGIES = ["4", "ring:4", "star:4@1", "tree:2x3", "torus:3x3x3", "grid:2x4", "hosts:2x8", "hosts:2x2x2", "{4, [[1],[2],[3],[0]]}", "h100:8", "hosts:2xh100:8",
+              '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1, "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}']
+PLAN = """{"kind": "tessera-plan", "version": 1, "declares": "c:2", "model": {"path": "m", "sha256": ""}, "cost": 10,
+"nodes": [{"name": "r", "edits": ["--shard r:x={2,1:0,1}"]}]}"""
+TRACE = """{"traceEvents": [{"ph": "X", "cat": "communication", "name": "AllReduce", "pid": 0, "tid": 0, "ts": 1.5, "dur": 2.5, "args": {"id": 1}},
+{"ph": "X", "cat": "Node", "name": "r_kernel_time", "pid": 1, "ts": 2, "dur": 3, "args": {"op_name": "Relu"}}]}"""
+COMMANDS = ["\0m", "\1m\n--verbose", "\2m\n--config\nc:2\n--shard\nr:x={2,1:0,1}\n-o\no", "\2m\n-o\no\n--script\n@\n--config c:2\n--shard r:x={1,2}\n--stage r=1\n",
+            "\3m\n-o\no", "\4m\n--dim\nn=3\n-o\no", "\5--shape\n7x4\n--sharding\n{2,1:0,1}\n--json", "\6Relu", "\7io-open", "\10show\nring:4", "\11--shape\n8x8\n--from\n{2,1}\n--to\n{1,2}",
+            "\13bash", "\14m\n--devices\n2", "\15m\n--devices\n2\n-o\np", "\16m\n-o\nparts\n--force", "\17m\n--devices\n2\n-o\nq\n--json"]
+
+
+def npy(header, data):
+    header = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+def npz(members):
+    """As zipfile writes them."""
+    import io
+    import zipfile
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        for name, data, packed in members:
+            z.writestr(name, data, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
+    return out.getvalue()
+
+
+def number(v):
+    return (v & (1 << 64) - 1).to_bytes(8, "little")
+
+
+def word(b):
+    return number(len(b)) + b
+
+
+def other_seeds():
+    """(harness, bytes) of those that take no models."""
+    yield "manifest", MANIFEST.encode()
+    for t in TOPOLOGIES:
+        yield "topology", t.encode()
+    yield "document", b"\0" + PLAN.encode()
+    yield "document", b"\1" + TRACE.encode()
+    array = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", bytes(24))
+    yield "tensors", b"\0" + array
+    yield "tensors", b"\0" + npy("{'descr': '>i8', 'fortran_order': True, 'shape': (2,), }", bytes(16))
+    yield "tensors", b"\0" + npy("{'descr': '|S3', 'fortran_order': False, 'shape': (2,), }", b"abcdef")
+    yield "tensors", b"\1" + npz([("x.npy", array, False), ("y.npy", array, True)])
+    yield "tensors", b"\2" + num(1, 2) + num(1, 3) + num(2, 1) + text(8, "x") + text(9, bytes(24))
+    yield "tensors", b"\4" + text(3, num(1, 1) + num(2, 7) + text(7, b"\1"))
+    tensor_frame = word(b"x") + number(1) + number(1) + number(0) + number(2) + bytes(8)
+    yield "frames", b"\1" + number(1) + tensor_frame
+    yield "frames", b"\1" + number(1) + word(b"s") + number(1) + number(-1) + number(1) + number(1) + tensor_frame
+    yield "frames", b"\2" + number(1) + number(3) + number(0) + b"".join(word(b"t") for _ in range(6)) + number(0) * 4 + word(b"message") + word(b"hint")
+    yield "frames", b"\0" + bytes(range(200))
+    for c in COMMANDS:
+        yield "command", c.encode()
+    for m in models():
+        yield "external", bytes([0, 1]) + bytes(256) + m
+        yield "ranks", len(MANIFEST).to_bytes(2, "little") + len(m).to_bytes(2, "little") + MANIFEST.encode() + m + m
+        for dice in (1, 66, 131):
+            yield "parts", bytes([dice]) + m
+            yield "plan", bytes([dice, 8]) + m
+
+
 def save(folder, first, b):
     os.makedirs(folder, exist_ok=True)
     b = bytes([first]) + b
@@ -96,9 +164,14 @@ def main(folder):
     for i, b in enumerate(found):
         save(os.path.join(folder, "wire"), 0, b)
         save(os.path.join(folder, "model"), i * 37 % 256, b)
+        if i % 8 == 0:
+            save(os.path.join(folder, "parts"), 1 + i % 3, b)
+            save(os.path.join(folder, "plan"), 1, b"\1" + b)
         save(os.path.join(folder, "edit"), 8, bytes((i * 31 + k * 57) % 256 for k in range(24)) + b)
     for i, t in enumerate(NOTATIONS):
         save(os.path.join(folder, "notation"), 2, t.encode())
+    for harness, b in other_seeds():
+        save(os.path.join(folder, harness), b[0], b[1:])
     print("%d models, %d notations" % (len(found), len(NOTATIONS)))
 
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// fuzz.h - what the harnesses share: invariants that end the run, sessions of bounded memory, bytes as a file.
+#ifndef TSR_FUZZ_H
+#define TSR_FUZZ_H
+
+#include "base/base.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MUST(x)                                                                                    \
+    do {                                                                                           \
+        if (!(x))                                                                                  \
+            abort();                                                                               \
+    } while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+// What SECURITY.md promises for a file of n bytes.
+static inline tsr_session *fuzz_session(size_t n)
+{
+    tsr_session_options options = {.size = sizeof options,
+                                   .memory_limit = 16 * n + ((size_t)64 << 20)};
+    tsr_session *s = tsr_session_new(&options);
+    MUST(s);
+    return s;
+}
+
+// Every failure has a finding, every finding a text; then the session goes.
+static inline void fuzz_end(tsr_session *s, tsr_status status)
+{
+    MUST(status != TSR_BUG);
+    MUST(status == TSR_OK || tsr_finding_count(s) > 0);
+    for (size_t i = 0; i < tsr_finding_count(s); i++)
+        MUST(tsr_finding_text(s, i) != NULL);
+    tsr_session_free(s);
+}
+
+// The bytes as a regular file without a name; the path leads to it until the next call.
+static inline const char *fuzz_file(const void *data, size_t n)
+{
+    static int fd = -1;
+    static char path[32];
+    if (fd < 0) {
+        fd = memfd_create("fuzz", MFD_CLOEXEC);
+        MUST(fd >= 0);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    }
+    MUST(ftruncate(fd, 0) == 0);
+    MUST(pwrite(fd, data, n, 0) == (ssize_t)n);
+    return path;
+}
+
+// A folder of this process; it stays, its files are written again and again.
+static inline const char *fuzz_folder(void)
+{
+    static char path[] = "/dev/shm/tsr-fuzz-XXXXXX";
+    static bool made;
+    if (!made) {
+        MUST(mkdtemp(path));
+        made = true;
+    }
+    return path;
+}
+
+static inline void fuzz_put(const char *folder, const char *name, const void *data, size_t n)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    MUST(fd >= 0 && write(fd, data, n) == (ssize_t)n);
+    close(fd);
+}
+
+#endif

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan.c - fuzzes the planner: a plan that is found costs no less than its bound, fits the memory that was given, and what it
+// wrote is free of errors.
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    if (n < 2 || n > 4096)
+        return 0;
+    tsr_session *s = fuzz_session(n);
+    tsr_model *m = NULL;
+    tsr_plan_options o = {.size = sizeof o, .devices = 1 + data[0] % 4};
+    tsr_plan_summary x = {.size = sizeof x};
+    if (data[0] & 128)
+        o.memory = (int64_t)data[1] << 8;
+    tsr_status status = tsr_model_load_bytes(s, data + 2, n - 2, &m);
+    if (status == TSR_OK && tsr_model_config_count(m) == 0) {
+        status = tsr_plan(m, &o, &x);
+        if (status == TSR_OK) {
+            MUST(x.cost >= 0 && x.gap >= 0);
+            size_t errors = tsr_finding_total(s, TSR_ERROR);
+            MUST(tsr_check(m, x.config) == TSR_OK && tsr_finding_total(s, TSR_ERROR) == errors);
+        }
+    }
+    tsr_model_free(m);
+    fuzz_end(s, status);
+    return 0;
+}
