@@ -88,6 +88,7 @@ enum result_type {
     TYPE_AS_FIRST = 0, // the usual case: element type of the first input
     TYPE_AS_SECOND,
     TYPE_AS_THIRD,
+    TYPE_AS_FOURTH,
     TYPE_BOOL,
     TYPE_INT64,
     TYPE_INT32,

@@ -235,6 +235,8 @@ static tsr_dtype result_type(const struct shape_job *j, enum result_type type)
         return input_type(j, 1);
     case TYPE_AS_THIRD:
         return input_type(j, 2);
+    case TYPE_AS_FOURTH:
+        return input_type(j, 3);
     case TYPE_BOOL:
         return TSR_BOOL;
     case TYPE_INT64:
