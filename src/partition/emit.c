@@ -6,28 +6,6 @@
 
 // ---- a part's frame ----------------------------------------------------------------------------
 
-// Lowest IR version that can hold the types in use: 10 at most where they allow it (older engines
-// refuse more).
-static int64_t ir_version(const struct plan *p)
-{
-    static const struct {
-        tsr_dtype type;
-        int64_t ir;
-    } newer[] = {{TSR_FLOAT8E4M3FN, 9},   {TSR_FLOAT8E4M3FNUZ, 9}, {TSR_FLOAT8E5M2, 9},
-                 {TSR_FLOAT8E5M2FNUZ, 9}, {TSR_UINT4, 10},         {TSR_INT4, 10},
-                 {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
-                 {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
-    int64_t own = tsr_model_ir_version(p->model);
-    int64_t ir = own < 4 ? 4 : own > 8 ? 8 : own; // 4: constants need not be inputs
-    if (tsr__calls_left(p->model) && ir < 8)
-        ir = 8;
-    for (uint32_t v = 0; v < tsr__model_value_ids(p->model); v++)
-        for (size_t i = 0; p->items[v] && i < TSR_COUNT(newer); i++)
-            if (p->items[v]->dtype == newer[i].type && ir < newer[i].ir)
-                ir = newer[i].ir;
-    return ir;
-}
-
 static tsr_status copy_opsets(struct part *t)
 {
     const tsr_model *m = t->plan->model;
@@ -95,7 +73,7 @@ static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
 {
     *t = (struct part){.plan = p, .rank = rank};
     const char *name = tsr_graph_name(tsr_model_graph(p->model));
-    tsr_status st = tsr_model_new(p->session, name[0] ? name : "main", ir_version(p), &t->model);
+    tsr_status st = tsr_model_new(p->session, name[0] ? name : "main", tsr__part_ir(p), &t->model);
     if (st != TSR_OK)
         return st;
     t->graph = tsr_model_graph(t->model);
@@ -224,7 +202,7 @@ static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
         return TSR_OK;
     tsr_value *start = inputs[w->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
     tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[w->index + 1], start);
-    count = tsr__part_extreme(t, "Max", any, count, tsr__part_ints(t, &zero, 1));
+    count = tsr__part_largest(t, any, count, tsr__part_ints(t, &zero, 1));
     for (int i = 0; i < 2; i++) {
         int64_t part = nf->place.coords[at * rule->n_factors + w->factor] + i;
         tsr_value *x = tsr__part_node(t, "Mul", any, 2, count, tsr__part_ints(t, &part, 1));
@@ -466,9 +444,14 @@ static tsr_status emit_shape(struct part *t, struct step *st)
 {
     struct str name = tsr__form_name(t, st->outputs[0]);
     tsr_value *x = form_root(st->inputs[0])->local[t->rank];
-    const char *op = st->inputs[0]->item->list ? "SequenceLength" : "Shape";
-    tsr_value *y = st->outputs[0]->partial ? tsr__part_count(t, st->inputs[0], name)
-                                           : tsr__part_node(t, op, name, 1, x);
+    const struct item *it = st->inputs[0]->item;
+    tsr_value *y;
+    if (st->outputs[0]->partial)
+        y = tsr__part_count(t, st->inputs[0], name);
+    else if (it->list)
+        y = tsr__part_node(t, "SequenceLength", name, 1, x);
+    else
+        y = tsr__part_sizes(t, x, it->dtype, name);
     st->outputs[0]->local[t->rank] = y;
     return y ? TSR_OK : TSR_NOMEM;
 }
@@ -505,7 +488,7 @@ static tsr_status add_outputs(struct part *t)
             continue;
         tsr_value *local = form_root(f)->local[t->rank];
         if (local && strcmp(tsr_value_name(local), tsr_value_name(v)) != 0)
-            local = tsr__part_node(t, "Identity", str_of(tsr_value_name(v)), 1, local);
+            local = tsr__part_same(t, local, f->item->dtype, str_of(tsr_value_name(v)));
         if (!local || tsr__port_type(t, local, v, f->layout) != TSR_OK ||
             tsr_graph_add_output(t->graph, local) != TSR_OK)
             return TSR_NOMEM;
@@ -527,46 +510,10 @@ static tsr_status add_token_output(struct part *t)
     return tsr_graph_add_output(t->graph, out);
 }
 
-// All values have element types that every opset in question has.
-static bool all_plain(const struct plan *p)
-{
-    for (uint32_t v = 0; v < tsr__model_value_ids(p->model); v++) {
-        const struct item *it = p->items[v];
-        if (it && !it->list && !tsr__type_plain(it->dtype))
-            return false;
-    }
-    return true;
-}
-
-// The lowest opset in which everything that the file holds means the same: older engines take it then.
-static tsr_status lower_opset(struct part *t)
-{
-    int64_t least = 0, opset = t->plan->opset;
-    bool plain = all_plain(t->plan);
-    const tsr_node *why = NULL;
-    if (tsr_model_function_count(t->model))
-        return TSR_OK; // their bodies name opsets of their own
-    for (tsr_node *n = tsr_model_next_node(t->model, NULL); n;
-         n = tsr_model_next_node(t->model, n)) {
-        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset, plain);
-        why = changed > least ? n : why;
-        least = changed > least ? changed : least;
-    }
-    if (!why)
-        return TSR_OK;
-    // For the message of an engine's refusal.
-    struct str text =
-        tsr__arena_printf(t->plan->arena, STR_FMT " '" STR_FMT "'", STR_ARG(tsr__node_op_str(why)),
-                          STR_ARG(tsr__node_str(why)));
-    tsr_status st = !text.p || least <= 17
-                        ? TSR_OK
-                        : tsr_model_set_metadata(t->model, "ai.tessera.opset", text.p);
-    return st == TSR_OK && least < opset ? tsr_model_set_opset(t->model, "", least) : st;
-}
-
 tsr_status tsr__parts_build(struct plan *p, struct part *parts)
 {
     tsr_status st = TSR_OK;
+    tsr__plan_types(p);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = part_begin(p, &parts[r], r);
     if (st == TSR_OK)
@@ -578,7 +525,7 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts)
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = p->microsoft ? tsr__dialect_outputs(&parts[r]) : add_token_output(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = lower_opset(&parts[r]);
+        st = tsr__part_lower(&parts[r]);
     for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
         st = tsr__graph_part_names(parts[r].graph);
     return st;

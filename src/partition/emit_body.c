@@ -130,19 +130,19 @@ static tsr_status open_body(struct part *t, const struct step *st, int k, const 
 }
 
 // An output of a body is made in it, and is an output once.
-static tsr_status add_output(struct part *t, tsr_value *v)
+static tsr_status add_output(struct part *t, tsr_value *v, tsr_dtype type)
 {
     bool own =
         v && tsr_value_graph(v) == t->graph && tsr_value_producer(v) && !tsr_value_is_output(v);
     if (v && !own)
-        v = tsr__part_node(t, "Identity", (struct str){0}, 1, v);
+        v = tsr__part_same(t, v, type, (struct str){0});
     return v ? tsr_graph_add_output(t->graph, v) : TSR_NOMEM;
 }
 
 tsr_status tsr__part_token_output(struct part *t)
 {
     static const tsr_dim one[1] = {{1, ""}};
-    tsr_status st = add_output(t, t->token);
+    tsr_status st = add_output(t, t->token, TSR_INT64);
     size_t n = tsr_graph_output_count(t->graph);
     if (st != TSR_OK)
         return st;
@@ -161,7 +161,8 @@ static tsr_status close_body(struct part *t, const struct step *st, int k, const
             status = tsr__part_token_output(t);
         if (i == n || status != TSR_OK)
             break;
-        status = add_output(t, form_root(b->outputs[i])->local[t->rank]);
+        status =
+            add_output(t, form_root(b->outputs[i])->local[t->rank], b->outputs[i]->item->dtype);
         if (status == TSR_OK)
             status = set_type(t, tsr_graph_output(t->graph, tsr_graph_output_count(t->graph) - 1),
                               b->outputs[i]);

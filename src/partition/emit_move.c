@@ -94,31 +94,6 @@ static void add_dynamic(struct bounds *b, int axis, const struct dim_cut *cut)
     b->parts[b->n++] = cut->parts;
 }
 
-// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
-tsr_dtype tsr__carried(tsr_dtype type)
-{
-    switch (type) {
-    case TSR_INT4:
-        return TSR_INT8;
-    case TSR_UINT4:
-        return TSR_UINT8;
-    default:
-        return type;
-    }
-}
-
-// ONNX slices no 8-bit floats: they go through float16, which holds all of their values, and back as they were.
-static tsr_value *cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out)
-{
-    tsr_value *y = x ? tsr__part_node(t, "Cast", out, 1, x) : NULL;
-    tsr_node *n = y ? tsr_value_producer(y) : NULL;
-    if (!n || tsr_node_set_int(n, "to", to) != TSR_OK)
-        return NULL;
-    bool narrow_float = to >= TSR_FLOAT8E4M3FN && to <= TSR_FLOAT8E5M2FNUZ;
-    // Infinity stays what it is.
-    return !narrow_float || tsr_node_set_int(n, "saturate", 0) == TSR_OK ? y : NULL;
-}
-
 tsr_status tsr__emit_slice(struct part *t, struct step *st)
 {
     struct form *from = st->inputs[0], *to = st->outputs[0];
@@ -141,7 +116,7 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
     struct str name = wide ? any : last;
     int left = n_picks + (fixed.n > 0) + (dynamic.n > 0);
     if (wide)
-        x = cast(t, x, TSR_FLOAT16, any);
+        x = tsr__part_cast(t, x, TSR_FLOAT16, any);
     for (int d = 0; d < to->layout->rank && n_picks; d++)
         if (cuts[d].way == DIM_STATIC && cuts[d].n != 1)
             x = pick(t, x, d, &cuts[d], --left ? any : name);
@@ -150,7 +125,7 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
     if (dynamic.n)
         x = slice_dynamic(t, x, &dynamic, name);
     if (wide)
-        x = cast(t, x, type, last);
+        x = tsr__part_cast(t, x, type, last);
     to->local[t->rank] = x;
     return x ? TSR_OK : TSR_NOMEM;
 }
@@ -346,7 +321,7 @@ static tsr_value *comm_input(struct part *t, const struct step *st)
     bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
     if (!x)
         return may_lack ? tsr__part_empty(t, carried) : NULL;
-    return carried == own ? x : cast(t, x, carried, (struct str){0});
+    return carried == own ? x : tsr__part_cast(t, x, carried, (struct str){0});
 }
 
 // Says what comes out, as far as sizes are known: no engine can infer it.
@@ -431,7 +406,7 @@ static tsr_status emit_on(struct part *t, struct step *st, size_t group)
     tsr_status status = first ? declare(t, to->local[t->rank], to) : TSR_OK;
     if (status != TSR_OK || !narrow)
         return status;
-    to->local[t->rank] = cast(t, to->local[t->rank], it->dtype, own_name);
+    to->local[t->rank] = tsr__part_cast(t, to->local[t->rank], it->dtype, own_name);
     return to->local[t->rank] ? TSR_OK : TSR_NOMEM;
 }
 

@@ -79,10 +79,11 @@ static tsr_value *symbol_value(struct part *t, struct str symbol, const struct s
     struct item *it = tsr__item_of(t->plan, from->input);
     tsr_value *counted = from->count ? form_root(from->count)->local[t->rank] : NULL;
     tsr_value *input = it && !counted ? tsr__part_input(t, it) : NULL;
+    tsr_dtype from_type = it ? it->dtype : TSR_UNDEFINED;
     int64_t axis = from->axis;
     tsr_graph *here = t->graph;
     t->graph = tsr_model_graph(t->model); // where all bodies can see it
-    tsr_value *shape = counted ? counted : tsr__part_node(t, "Shape", (struct str){0}, 1, input);
+    tsr_value *shape = counted ? counted : tsr__part_sizes(t, input, from_type, (struct str){0});
     tsr_value *size =
         tsr__part_node(t, "Gather", (struct str){0}, 2, shape, tsr__part_ints(t, &axis, 1));
     t->graph = here;
@@ -104,25 +105,38 @@ static struct sized read_symbol(struct expr *e, struct str symbol)
 // Arithmetic of sizes: computed here where both are known, by a node of that operator otherwise.
 enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
 static const char *const arith_ops[] = {
-    [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul", [ARITH_DIV] = "Div",
-    [ARITH_MOD] = "Mod", [ARITH_MAX] = "Max", [ARITH_MIN] = "Min",
+    [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul",
+    [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
-static tsr_value *cast_to(struct part *t, tsr_value *v, tsr_dtype type)
+// 1 where a is larger than b, 0 elsewhere. Before opset 9 only floats are compared; doubles hold sizes exactly.
+static tsr_value *one_where_larger(struct part *t, tsr_value *a, tsr_value *b)
 {
-    tsr_value *y = tsr__part_node(t, "Cast", (struct str){0}, 1, v);
-    return y && tsr_node_set_int(tsr_value_producer(y), "to", type) == TSR_OK ? y : NULL;
+    tsr_value *larger = tsr__part_node(t, "Greater", (struct str){0}, 2,
+                                       tsr__part_cast(t, a, TSR_DOUBLE, (struct str){0}),
+                                       tsr__part_cast(t, b, TSR_DOUBLE, (struct str){0}));
+    return tsr__part_cast(t, larger, TSR_INT64, (struct str){0});
 }
 
-// Before opset 12 the largest and smallest are of floats: sizes pass through doubles, which hold them exactly.
-tsr_value *tsr__part_extreme(struct part *t, const char *op, struct str name, tsr_value *a,
-                             tsr_value *b)
+// What a exceeds b by where it does, 0 elsewhere: Max and Min are of floats before opset 12.
+static tsr_value *excess(struct part *t, tsr_value *a, tsr_value *b)
+{
+    const struct str any = {0};
+    tsr_value *gap = tsr__part_node(t, "Sub", any, 2, a, b);
+    return tsr__part_node(t, "Mul", any, 2, one_where_larger(t, a, b), gap);
+}
+
+tsr_value *tsr__part_largest(struct part *t, struct str name, tsr_value *a, tsr_value *b)
 {
     if (t->plan->opset >= 12)
-        return tsr__part_node(t, op, name, 2, a, b);
-    tsr_value *y = tsr__part_node(t, op, (struct str){0}, 2, cast_to(t, a, TSR_DOUBLE),
-                                  cast_to(t, b, TSR_DOUBLE));
-    y = cast_to(t, y, TSR_INT64);
-    return name.n && y ? tsr__part_node(t, "Identity", name, 1, y) : y;
+        return tsr__part_node(t, "Max", name, 2, a, b);
+    return tsr__part_node(t, "Add", name, 2, b, excess(t, a, b));
+}
+
+tsr_value *tsr__part_smallest(struct part *t, struct str name, tsr_value *a, tsr_value *b)
+{
+    if (t->plan->opset >= 12)
+        return tsr__part_node(t, "Min", name, 2, a, b);
+    return tsr__part_node(t, "Sub", name, 2, a, excess(t, a, b));
 }
 
 // Before opset 10 there is no remainder.
@@ -137,8 +151,10 @@ static tsr_value *remainder_of(struct part *t, tsr_value *a, tsr_value *b)
 
 static tsr_value *arith_node(struct part *t, enum arith op, tsr_value *a, tsr_value *b)
 {
-    if (op == ARITH_MAX || op == ARITH_MIN)
-        return tsr__part_extreme(t, arith_ops[op], (struct str){0}, a, b);
+    if (op == ARITH_MAX)
+        return tsr__part_largest(t, (struct str){0}, a, b);
+    if (op == ARITH_MIN)
+        return tsr__part_smallest(t, (struct str){0}, a, b);
     if (op == ARITH_MOD)
         return remainder_of(t, a, b);
     return tsr__part_node(t, arith_ops[op], (struct str){0}, 2, a, b);
@@ -392,6 +408,21 @@ struct local_columns {
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
 };
 
+// The entries of `host` that are larger than `least` become those of `local`. Before opset 9 whole numbers are not
+// chosen: of [5 0] and [3 7], with least 0, host + [1 0] * (local - host) is [3 0].
+static tsr_value *larger_replaced(struct part *t, tsr_value *host, int64_t least, tsr_value *local)
+{
+    const struct str any = {0};
+    tsr_value *limit = tsr__part_ints(t, &least, 1);
+    if (t->plan->opset >= 9) {
+        tsr_value *sized = tsr__part_node(t, "Greater", any, 2, host, limit);
+        return tsr__part_node(t, "Where", any, 3, sized, local, host);
+    }
+    tsr_value *change = tsr__part_node(t, "Sub", any, 2, local, host);
+    change = tsr__part_node(t, "Mul", any, 2, one_where_larger(t, host, limit), change);
+    return tsr__part_node(t, "Add", any, 2, host, change);
+}
+
 // local = (b - a) * scale - last * (F * unit - S) with F = (S + unit - 1) / unit, entry by entry;
 // entries up to `least` stay: 1 (0: as the input, -1: what is left, 1: perhaps as the input), or 0 where all are sizes.
 static tsr_value *local_nodes(struct part *t, tsr_value *host, const struct local_columns *c,
@@ -411,8 +442,7 @@ static tsr_value *local_nodes(struct part *t, tsr_value *host, const struct loca
     missing = tsr__part_node(t, "Sub", any, 2, missing, host);
     missing = tsr__part_node(t, "Mul", any, 2, missing, tsr__part_ints(t, c->last, n));
     local = tsr__part_node(t, "Sub", any, 2, local, missing);
-    tsr_value *sized = tsr__part_node(t, "Greater", any, 2, host, tsr__part_ints(t, &least, 1));
-    return tsr__part_node(t, "Where", any, 3, sized, local, host);
+    return larger_replaced(t, host, least, local);
 }
 
 // Entries of the host value: they name the last dimensions of the tensor.

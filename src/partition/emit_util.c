@@ -93,3 +93,43 @@ tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t
     tsr_node *n = tsr_graph_add_node(t->graph, "", op, out.p, inputs, n_inputs, outputs, 1);
     return n ? tsr_node_output(n, 0) : NULL;
 }
+
+// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
+tsr_dtype tsr__carried(tsr_dtype type)
+{
+    switch (type) {
+    case TSR_INT4:
+        return TSR_INT8;
+    case TSR_UINT4:
+        return TSR_UINT8;
+    default:
+        return type;
+    }
+}
+
+tsr_value *tsr__part_cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out)
+{
+    tsr_value *y = tsr__part_node(t, "Cast", out, 1, x);
+    tsr_node *n = y ? tsr_value_producer(y) : NULL;
+    if (!n || tsr_node_set_int(n, "to", to) != TSR_OK)
+        return NULL;
+    bool narrow_float = to >= TSR_FLOAT8E4M3FN && to <= TSR_FLOAT8E5M2FNUZ;
+    if (narrow_float && tsr_node_set_int(n, "saturate", 0) != TSR_OK)
+        return NULL; // infinity stays what it is
+    return y;
+}
+
+tsr_value *tsr__part_sizes(struct part *t, tsr_value *x, tsr_dtype type, struct str out)
+{
+    if (tsr__carried(type) != type)
+        x = tsr__part_cast(t, x, tsr__carried(type), (struct str){0});
+    return tsr__part_node(t, "Shape", out, 1, x);
+}
+
+tsr_value *tsr__part_same(struct part *t, tsr_value *x, tsr_dtype type, struct str out)
+{
+    if (tsr__carried(type) == type)
+        return tsr__part_node(t, "Identity", out, 1, x);
+    x = tsr__part_cast(t, x, tsr__carried(type), (struct str){0});
+    return tsr__part_cast(t, x, type, out);
+}

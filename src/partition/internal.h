@@ -137,6 +137,8 @@ struct plan {
     const struct flow *flow;
     int64_t n_ranks;
     int64_t opset; // of ai.onnx
+    uint64_t
+        types; // bit k: something in the model, bodies included, has element type k (versions.c)
     const int64_t *all_devices;
     struct item **items;            // by value id
     struct want *wants;             // by value id
@@ -334,16 +336,24 @@ tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
 tsr_value *tsr__part_input(struct part *t, struct item *it);
 tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st) TSR_MUST_USE;
+// versions.c: what a rank file says of itself.
+void tsr__plan_types(struct plan *p);
+int64_t tsr__part_ir(const struct plan *p);
+tsr_status tsr__part_lower(struct part *t) TSR_MUST_USE;
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
-// Max or Min of two sizes, in every opset.
-tsr_value *tsr__part_extreme(struct part *t, const char *op, struct str name, tsr_value *a,
-                             tsr_value *b);
+// Of two sizes, in every opset.
+tsr_value *tsr__part_largest(struct part *t, struct str name, tsr_value *a, tsr_value *b);
+tsr_value *tsr__part_smallest(struct part *t, struct str name, tsr_value *a, tsr_value *b);
 tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
 tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
 struct str tsr__part_fresh(struct part *t);
 tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
+tsr_value *tsr__part_cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out);
+// The sizes of x, and x again under another name. Engines have neither for 4 bits: those are cast first.
+tsr_value *tsr__part_sizes(struct part *t, tsr_value *x, tsr_dtype type, struct str out);
+tsr_value *tsr__part_same(struct part *t, tsr_value *x, tsr_dtype type, struct str out);
 tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
                            struct str out); // emit_move.c
 struct str tsr__form_name(struct part *t, struct form *f);

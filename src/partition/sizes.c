@@ -80,6 +80,8 @@ tsr_value *tsr__part_count(struct part *t, const struct form *from, struct str n
     if (!any)
         return ones;
     tsr_value *x = form_root((struct form *)from)->local[t->rank];
-    tsr_value *shape = tsr__part_node(t, "Shape", all ? name : (struct str){0}, 1, x);
-    return all ? shape : tsr__part_node(t, "Mul", name, 2, shape, ones);
+    if (all)
+        return tsr__part_sizes(t, x, from->item->dtype, name);
+    tsr_value *shape = tsr__part_sizes(t, x, from->item->dtype, (struct str){0});
+    return tsr__part_node(t, "Mul", name, 2, shape, ones);
 }

@@ -9,16 +9,27 @@
 #define ALL_KNOW 21 // operator set that no release in question refuses
 #define KNOWS    23 // 1.23, which knows all of today's that matter here
 
+// The value's element type (of a list: that of its tensors) is one that every operator set in question has.
+static bool plain_value(const struct shapes *s, const tsr_value *v)
+{
+    return !v || tsr__type_plain(tsr__shapes_piece(s, v).dtype);
+}
+
+// All that nodes read and give is plain, in bodies too.
 static bool plain(struct arena *a, tsr_model *m)
 {
     struct shapes *s = tsr__shapes_new(a, m);
-    for (tsr_node *n = tsr_model_next_node(m, NULL); s && n; n = tsr_model_next_node(m, n))
-        for (size_t i = 0; i < tsr_node_output_count(n); i++) {
-            const tsr_value *v = tsr_node_output(n, i);
-            if (v && !tsr__shapes_is_list(s, v) && !tsr__type_plain(tsr__shapes_of(s, v).dtype))
+    if (!s)
+        return false;
+    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
+        for (size_t i = 0; i < tsr_node_input_count(n); i++)
+            if (!plain_value(s, tsr_node_input(n, i)))
                 return false;
-        }
-    return s;
+        for (size_t i = 0; i < tsr_node_output_count(n); i++)
+            if (!plain_value(s, tsr_node_output(n, i)))
+                return false;
+    }
+    return true;
 }
 
 static int64_t opset_of(const tsr_model *m)

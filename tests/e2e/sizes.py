@@ -100,6 +100,15 @@ def stale():
     yield "declared by the name of another input", m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6), "z": f4(5, 6)}
 
 
+def old_sets():
+    """Nodes that compute local sizes at run time, in each operator set: older ones lack comparisons, choices, remainders of whole numbers."""
+    nodes = [node("Shape", ["z"], ["t"], name="t"), node("Reshape", ["x", "t"], ["h"], name="r"), node("Relu", ["h"], ["y"], name="y")]
+    for opset in range(7, 22):
+        m = model(nodes + SIZES, {"x": ["k"], "z": ["n", 3]}, SEEN, declared={"h": ["n", 3]}, opset=opset)
+        for rows in (5, 1, 0):
+            yield "operator set %d, %d rows" % (opset, rows), m, ["r:h={2,1:0,1}", "y:h={2,1:0,1}"], {"x": f4(rows * 3), "z": f4(rows, 3)}
+
+
 def two_sizes(tessera, folder):
     """One name, two sizes at the inputs: told with place and remedy; one size: run."""
     m = model([node("Relu", ["z"], ["y"], name="a"), node("Abs", ["x"], ["w"], name="b")] + SIZES, {"x": ["n", 6], "z": ["n", 6]}, SEEN + ["w"])
@@ -113,7 +122,7 @@ def main(tessera):
     bad, total = 0, 0
     with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
         trials = [(name, lambda m=m, shards=shards, feeds=feeds: same(tessera, folder, m, shards, feeds))
-                  for group in (reshapes, slices, stale) for name, m, shards, feeds in group()]
+                  for group in (reshapes, slices, stale, old_sets) for name, m, shards, feeds in group()]
         trials.append(("two sizes for one name", lambda: two_sizes(tessera, folder)))
         for name, trial in trials:
             total += 1

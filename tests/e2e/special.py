@@ -111,6 +111,16 @@ def unsigned_four_bits_move():
 
 
 @case
+def four_bits_of_open_sizes():
+    """Sizes that are known when the model runs alone: those of 4 bits are asked for too, and an engine without optimisation has no node for that."""
+    m = model([node("Compress", ["x", "keep"], ["h"], name="h", axis=0), node("QuantizeLinear", ["h", "s"], ["q"], name="q", output_dtype=T.INT4),
+               node("DequantizeLinear", ["q", "s"], ["y"], name="dq")],
+              [info("x", T.FLOAT, [5, 8])], [info("y", T.FLOAT, [None, 8])], [tensor(np.array(0.5, "f4"), "s"), tensor(np.array([1, 0, 1, 1, 0], bool), "keep")],
+              opset=21)
+    return m, 3, {"q:q": "{1,2:0,1}", "dq:q": "{1,3:0,1,2}"}, {"x": 3 * f4(5, 8)}, None, {"reader": False, "optimize": 0}
+
+
+@case
 def whole_and_cut():
     """One constant, used both ways."""
     w = tensor(f4(20, 20), "w")
@@ -423,7 +433,8 @@ def check(tessera, name, folder):
         far = witness.apart(witness.run(parts, ins), want)
         assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
     np.savez(data, **ins)
-    rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
+    level = ["--optimize", str(options["optimize"])] if "optimize" in options else []
+    rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json", *level)
     if rc == 7 and os.environ.get("TESSERA_ORT") and "model.onnx: error[engine-refused]" in err:
         print("%s: left out, this engine does not run the whole model" % name)
         return

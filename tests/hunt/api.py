@@ -320,9 +320,9 @@ class Model:
         self.session.must("plan", status)
         self.config = P(self.lib.model_config(self.handle, 0))
 
-    def partition(self, folder):
+    def partition(self, folder, force=False):
         """Writes the parts; (nodes, those that are cut)."""
-        options, summary = PartitionOptions(size=c.sizeof(PartitionOptions)), PartitionSummary()
+        options, summary = PartitionOptions(size=c.sizeof(PartitionOptions), force=force), PartitionSummary()
         summary.size = c.sizeof(PartitionSummary)
         status = self.lib.partition(self.handle, folder.encode(), c.byref(options), c.byref(summary))
         self.session.must("partition", status)

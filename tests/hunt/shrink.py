@@ -358,7 +358,7 @@ def again(tessera, folders):
         ask = Judge(tessera, os.path.join(work, "candidate"))
         for folder in folders:
             kind, text, _ = ask(load(folder))
-            print("%s %s: %s" % (folder, kind, text.replace("\n", " ")[:200]), flush=True)
+            print("%s %s: %s" % (folder, kind, text.replace("\n", " ")[:1200]), flush=True)
         ask.close()
 
 

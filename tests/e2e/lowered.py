@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part may say a lower operator set than the model. Whatever the engine loads in the model's set, it loads in each set that a part may then have:
+every operator of ai.onnx with a case of the rules' proof, every element type that its schema allows, every set from 18 to the engine's newest; in
+the main graph, and inside a body.
+
+A part has the highest of the sets that its nodes need, so a node may stand in any from its own lowest up to the model's.
+
+usage: lowered.py TESSERA [OPERATOR ...]"""
+import functools, os, sys, tempfile
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto as T, helper, numpy_helper
+
+sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", name) for name in ("rules", "hunt")]
+import api  # noqa: E402
+import prove  # noqa: E402
+
+FROM = 17  # nothing is lowered below
+TYPES = [T.FLOAT, T.FLOAT16, T.DOUBLE, T.BFLOAT16, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING,
+         T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.INT4, T.UINT4]
+MOST_CASES = 4  # of an operator: those with other attributes, inputs or outputs first
+LIB = None
+
+
+# ---- the engine -------------------------------------------------------------------------------------------
+
+def quiet():
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+onnxruntime.set_default_logger_severity(4)
+OPTIONS = quiet()
+
+
+def refusal(model):
+    """What the engine says against a model; "": it loads it."""
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), OPTIONS)
+    except Exception as why:
+        return str(why)
+    return ""
+
+
+@functools.cache
+def newest():
+    """The newest operator set that the engine knows."""
+    opset = 21
+    x = helper.make_tensor_value_info("x", T.FLOAT, [2])
+    y = helper.make_tensor_value_info("y", T.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+    while not refusal(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset + 1)], ir_version=10)):
+        opset += 1
+    return opset
+
+
+# ---- models of one node ---------------------------------------------------------------------------------------
+
+def typed(schema, case, element):
+    """Element types of a case's inputs with `element` for the first input and all that share its type."""
+    formal = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(case["inputs"]))] if schema.inputs else []
+    variable = formal[0].type_str if formal else ""
+    out = []
+    for i, given in enumerate(case["inputs"]):
+        array = given.value if isinstance(given, prove.Host) else given
+        own = None if array is None else T.STRING if array.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(array.dtype)
+        out.append(element if own is not None and formal[i].type_str == variable else own)
+    return out
+
+
+def initializer(array, name, element):
+    """A constant of that type; None: its numbers cannot be said in it."""
+    text = array.dtype.kind in "OUS"
+    if text != (element == T.STRING):
+        return None
+    if text:
+        return helper.make_tensor(name, T.STRING, array.shape, [str(t).encode() for t in array.ravel()])
+    if helper.np_dtype_to_tensor_dtype(array.dtype) == element:
+        return numpy_helper.from_array(array, name)
+    try:
+        return helper.make_tensor(name, element, array.shape, array.ravel().tolist())
+    except (OverflowError, ValueError):
+        return None  # -1 without a sign
+
+
+def one_node(op, case, types):
+    """(node, inputs, constants) or None."""
+    names, inputs, constants = [], [], []
+    for i, given in enumerate(case["inputs"]):
+        names.append("" if given is None else "x%d" % i)
+        if isinstance(given, prove.Host):
+            constant = initializer(given.value, names[i], types[i])
+            if constant is None:
+                return None
+            constants.append(constant)
+        elif given is not None:
+            inputs.append(helper.make_tensor_value_info(names[i], types[i], given.shape))
+    mask = case["outputs"] if isinstance(case["outputs"], str) else "y" * case["outputs"]
+    node = helper.make_node(op, names, ["y%d" % i if c != "." else "" for i, c in enumerate(mask)], name="node", **case["attributes"])
+    return node, inputs, constants
+
+
+def in_main(parts, opset):
+    node, inputs, constants = parts
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    return model(helper.make_graph([node], "g", inputs, outputs, constants), opset)
+
+
+def in_body(parts, opset):
+    """The node in the branches of an If, which cast what it reads and give a size of what it makes: nothing in the main graph has its types."""
+    node, inputs, constants = parts
+    name = next(name for name in node.output if name)
+    casts = [helper.make_node("Cast", ["o" + i.name], [i.name], to=i.type.tensor_type.elem_type) for i in inputs]
+    outer = [helper.make_tensor_value_info("o" + i.name, T.FLOAT, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in inputs]
+    branch = helper.make_graph(casts + [node, helper.make_node("Shape", [name], ["s"])], "b", [], [helper.make_tensor_value_info("s", T.INT64, None)],
+                               constants)
+    choose = helper.make_node("If", ["c"], ["z"], name="choose", then_branch=branch, else_branch=branch)
+    outer.append(helper.make_tensor_value_info("c", T.BOOL, []))
+    return model(helper.make_graph([choose], "g", outer, [helper.make_tensor_value_info("z", T.INT64, None)]), opset)
+
+
+def model(graph, opset):
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def least(whole, folder):
+    """The operator set of ai.onnx that a part of the model says, and the part; None: it is not cut (a finding says why)."""
+    path = os.path.join(folder, "m.onnx")
+    onnx.save(whole, path)
+    with api.Session(LIB) as session:
+        cut = session.load(path)
+        cut.add_config("c", 1)
+        try:
+            cut.partition(os.path.join(folder, "parts"), force=True)
+        except api.Failed:
+            return None, None
+    part = onnx.load(os.path.join(folder, "parts", "rank0.onnx"), load_external_data=False)
+    return next(o.version for o in part.opset_import if o.domain in ("", "ai.onnx")), part
+
+
+# ---- the proof ----------------------------------------------------------------------------------------------
+
+def few(cases):
+    """Cases that differ in kind."""
+    kinds = {}
+    for case in cases:
+        if case["opset"] in (None, newest()):
+            kinds.setdefault((len(case["inputs"]), str(sorted(case["attributes"]))), case)
+    return list(kinds.values())[:MOST_CASES]
+
+
+def loaded(op, case, element, place):
+    """{operator set: what the engine says against the node there}, and its model in each."""
+    no, models = {}, {}
+    for opset in range(FROM, newest() + 1):
+        try:
+            schema = onnx.defs.get_schema(op, opset)
+        except onnx.defs.SchemaError:
+            no[opset] = "there is no such operator"
+            continue
+        parts = one_node(op, case, typed(schema, case, element))
+        if parts:
+            models[opset] = place(parts, opset)
+            no[opset] = refusal(models[opset])
+    return no, models
+
+
+def judge(op, case, element, folder, count):
+    """What is wrong, as text."""
+    for place in (in_main, in_body):
+        no, models = loaded(op, case, element, place)
+        what = "%s of %s, %s" % (op, T.DataType.Name(element), place.__name__)
+        for opset, whole in models.items():
+            lower_no = [k for k in range(FROM, opset) if no.get(k)]
+            if no[opset] or not (lower_no or opset == newest()):
+                continue  # not a model, or one that may be lowered at will
+            low, part = least(whole, folder)
+            count["cut"] += low is not None
+            if low is None:
+                continue
+            wrong = [k for k in lower_no if k >= low]
+            if wrong:
+                yield "%s: the engine takes it in set %d, a part may say %d: %s" % (what, opset, wrong[0], no[wrong[0]][:200])
+            elif refusal_of_part(part):
+                yield "%s: the part of set %d is refused: %s" % (what, opset, refusal_of_part(part)[:300])
+
+
+def refusal_of_part(part):
+    """One device communicates with nobody, so that no operator of ours is in the part."""
+    assert all(n.domain != "ai.tessera" for n in part.graph.node)
+    kept = [o for o in part.opset_import if o.domain != "ai.tessera"]
+    del part.opset_import[:]
+    part.opset_import.extend(kept)
+    return refusal(part)
+
+
+def main():
+    global LIB
+    LIB = api.Library(os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "libtessera.so"))
+    cases, failed, count = prove.all_cases(), 0, dict(cut=0)
+    rows = sorted({r["op"] for r in LIB.rules() if not r["domain"]})
+    with tempfile.TemporaryDirectory(prefix="tessera-lowered-") as folder:
+        for op in sys.argv[2:] or rows:
+            wrong = []
+            for case in few(cases.get(op) or prove.one()):
+                for element in TYPES:
+                    wrong += judge(op, case, element, folder, count)
+            failed += bool(wrong)
+            print("%sok %s" % ("not " if wrong else "", op))
+            for text in wrong[:6]:
+                print("# " + text)
+    assert count["cut"] > (2000 if len(sys.argv) < 3 else 0), count
+    print("# operator sets 18 to %d, %d models cut" % (newest(), count["cut"]))
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
