@@ -894,6 +894,11 @@ typedef struct tsr_run_options {
     const char *gpu_way; /* how ranks on GPUs communicate: auto, own, nccl, host; NULL: auto */
     const char *gpu_driver, *gpu_nccl; /* libraries; NULL: libcuda.so.1 and libnccl.so.2 */
     int64_t gpu_memory; /* bytes that the engine may take on each rank's GPU; 0: no limit */
+    int rank,
+        ranks; /* ranks > 0: this process is that rank of so many processes of this host, which nobody launched together.
+                         * One that a launcher started too must have the same place there */
+    const char
+        *meet; /* name by which such ranks find each other, the same for all of a job; NULL: "" */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -980,6 +985,9 @@ TSR_API tsr_status tsr_bench_annotated(tsr_model *m, const char *config, const c
 TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);
 /* This process's place in an MPI job: false if it was not started by a launcher. */
 TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
+/* This process's place in a run with these options (NULL: none): what they say, else what the launcher says; false: it has none,
+ * and all ranks run here. */
+TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks);
 
 /* Whether ranks can be run over "threads", "openmpi" or "mpich" here (its plug-in is present). */
 TSR_API bool tsr_transport_available(const char *family);

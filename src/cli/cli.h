@@ -44,6 +44,10 @@ struct option {
 #define INPUT_OPTIONS                                                                                     \
     {"--inputs", "SET", ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},\
     {"--shape", "NAME:1x3x224x224", "size of a random input; unknown dimensions are 1 without it"}
+#define PLACE_OPTIONS                                                                      \
+    {"--rank", "K", "this process is rank K of --ranks N; start the others likewise, on this host (shared memory)"}, \
+    {"--ranks", "N", "how many such processes there are"},                                                \
+    {"--meet", "NAME", "by which they find each other (default: the path of the folder or model)"}
 #define RUN_OPTIONS                                                                                       \
     {"--transport", "NAME", "threads, shm (processes), mpi (messages only); default: what fits the launcher, else threads"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
@@ -200,8 +204,10 @@ void cli_planning_end(struct planning *p);
 bool cli_notation(const struct cli *c, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.
 bool cli_count_of(const char *text, uint64_t *out);
-// This process plans: it is no rank of a launcher's job, or its first.
+// This process plans: it is no rank of a job of several processes, or its first.
 bool cli_plans(const tsr_run_options *options);
+// This process's rank, by --rank or the launcher; 0 where it has none.
+int cli_rank(const struct cli *c);
 // Parses --seconds, --timeout and the like: a positive number.
 bool cli_number(const char *text, double *out);
 

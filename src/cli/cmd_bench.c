@@ -99,9 +99,7 @@ static void print_text(const tsr_bench_result *r)
 
 static int report(struct cli *c, const tsr_bench_result *r)
 {
-    int rank = 0, ranks = 1;
-    tsr_launcher(&rank, &ranks, NULL);
-    if (rank > 0)
+    if (cli_rank(c) > 0)
         return EXIT_DONE;
     if (c->json)
         return print_json(c, r);
@@ -154,6 +152,7 @@ static const struct option options_table[] = {
     INPUT_OPTIONS,
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    PLACE_OPTIONS,
     RULES_OPTION,
     END_OF_OPTIONS,
 };

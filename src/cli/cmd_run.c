@@ -42,9 +42,7 @@ static void json_outputs(tsr_json *j, const tsr_tensors *t)
 
 static int report(struct cli *c, const tsr_tensors *outputs)
 {
-    int rank = 0, ranks = 1;
-    tsr_launcher(&rank, &ranks, NULL);
-    if (rank > 0)
+    if (cli_rank(c) > 0)
         return EXIT_DONE;
     if (c->json) {
         tsr_json *j = cli_json(c);
@@ -71,7 +69,6 @@ static tsr_status execute(struct cli *c, const tsr_run_options *options,
     const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
     const char *config = cli_value(c, "--config");
     bool folder = is_folder(path);
-    int rank = 0, ranks = 1;
     tsr_model *m = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
@@ -86,8 +83,7 @@ static tsr_status execute(struct cli *c, const tsr_run_options *options,
     else if (status == TSR_OK)
         status = tsr_run_model(c->session, path, options, inputs, outputs);
     tsr_model_free(m);
-    bool mine = !tsr_launcher(&rank, &ranks, NULL) || rank == 0;
-    if (status == TSR_OK && file && mine)
+    if (status == TSR_OK && file && cli_rank(c) == 0)
         status = tsr_tensors_save(outputs, file);
     return status;
 }
@@ -130,6 +126,7 @@ static const struct option options_table[] = {
      "write the outputs there: .npz, .npy (one), or a folder of .pb files"},
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    PLACE_OPTIONS,
     RULES_OPTION,
     END_OF_OPTIONS,
 };
@@ -143,7 +140,8 @@ const struct command cmd_run = {
               "without runs whole.\nWith --devices it is planned for the sizes of its inputs.\n"
               "`mpirun -n 4 tessera run parts/` runs the same with one process per rank; of a "
               "model, rank 0 "
-              "plans and cuts it in\nTMPDIR, which all hosts must see.",
+              "plans and cuts it in\nTMPDIR, which all hosts must see. Without a launcher, "
+              "`tessera run parts/ --rank K --ranks 4` in four terminals does it too.",
     .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
                "tests/models/bert_tiny/test_data_set_0",
     .options = options_table,

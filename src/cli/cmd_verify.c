@@ -180,6 +180,8 @@ static int read_options(struct cli *c, tsr_verify_options *o)
         code = cli_usage(c, "--tolerance wants a positive number, not '%s'", tolerance);
     if (!code && reference && strcmp(reference, "cpu") != 0)
         code = cli_usage(c, "--reference is cpu, not '%s'", reference);
+    if (!code && o->random && o->run.ranks > 0)
+        code = cli_usage(c, "--random runs its ranks in this process; leave --rank out");
     o->reference_cpu = reference != NULL;
     o->run.deterministic = true; // what is proved is to be the same each time
     o->config = cli_value(c, "--config");
@@ -209,7 +211,8 @@ static int run(struct cli *c)
         status = tsr_verify(c->session, c->arguments[0], &options, &result);
     cli_planning_end(&plan);
     code = cli_finish(c, status);
-    if (status != TSR_OK && status != TSR_DIFFERENT && !result.n_trials)
+    bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
+    if (!has_result || options.run.rank > 0) // rank 0 compares
         return code;
     if (c->json)
         return print_verify_json(c, &options, &result, code);
@@ -233,6 +236,7 @@ static const struct option options_table[] = {
     {"--seed", "S", "of the first random way (default 0); the next ones are S + 1, S + 2, ..."},
     PLAN_OPTIONS,
     RUN_OPTIONS,
+    PLACE_OPTIONS,
     RULES_OPTION,
     END_OF_OPTIONS,
 };

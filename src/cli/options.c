@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ const struct option cli_common[] = {
     {"--help", NULL, "this text"},
     END_OF_OPTIONS,
 };
+
+#define MAX_RANKS 65536
 
 #define COMMAND(name) extern const struct command cmd_##name;
 #include "commands.def"
@@ -343,9 +346,7 @@ const char *cli_inputs(struct cli *c)
         cli_usage(c, "the set of inputs is too long");
         return NULL;
     }
-    int rank = 0;
-    tsr_launcher(&rank, NULL, NULL);
-    if (random && rank == 0 && strncmp(set, "random:", 7) == 0)
+    if (random && cli_rank(c) == 0 && strncmp(set, "random:", 7) == 0)
         cli_say(c, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
     return set;
 }
@@ -356,13 +357,47 @@ tsr_status cli_load_inputs(struct cli *c, const char *set, bool folder, tsr_tens
                            tsr_model **m)
 {
     char file[4096];
-    int rank = 0;
-    tsr_launcher(&rank, NULL, NULL);
-    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", c->arguments[0], rank);
+    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", c->arguments[0], cli_rank(c));
     if (folder && access(file, F_OK) != 0)
         snprintf(file, sizeof file, "%s/rank0.onnx", c->arguments[0]);
     tsr_status status = tsr_model_load(c->session, file, m);
     return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
+}
+
+int cli_rank(const struct cli *c)
+{
+    uint64_t told;
+    int rank = 0;
+    const char *text = cli_value(c, "--rank");
+    if (text && cli_count_of(text, &told) && told < MAX_RANKS)
+        return (int)told;
+    tsr_launcher(&rank, NULL, NULL);
+    return rank;
+}
+
+// --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
+static int read_place(struct cli *c, tsr_run_options *options)
+{
+    static char path[PATH_MAX];
+    uint64_t rank, ranks;
+    const char *rank_text = cli_value(c, "--rank"), *ranks_text = cli_value(c, "--ranks");
+    options->meet = cli_value(c, "--meet");
+    if (!rank_text && !ranks_text)
+        return options->meet ? cli_usage(c, "--meet goes with --rank K --ranks N") : 0;
+    if (!rank_text || !ranks_text)
+        return cli_usage(c, "--rank K and --ranks N go together");
+    if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
+        return cli_usage(c, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS, ranks_text);
+    if (!cli_count_of(rank_text, &rank) || rank >= ranks)
+        return cli_usage(c, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
+                         rank_text);
+    if (options->transport && strcmp(options->transport, "threads") == 0)
+        return cli_usage(c, "--rank is for ranks that are processes, not for --transport threads");
+    if (!options->meet)
+        options->meet = realpath(c->arguments[0], path) ? path : c->arguments[0];
+    options->rank = (int)rank;
+    options->ranks = (int)ranks;
+    return 0;
 }
 
 // Every --map-device, in the order given.
@@ -435,6 +470,8 @@ int cli_read_run_options(struct cli *c, tsr_run_options *options)
     options->trace = cli_value(c, "--trace");
     options->work = cli_temporary();
     int code = read_gpu_options(c, options);
+    if (!code)
+        code = read_place(c, options);
     if (code)
         return code;
     if ((text = cli_value(c, "--timeout"))) {

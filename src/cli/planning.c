@@ -80,5 +80,5 @@ bool cli_plans(const tsr_run_options *options)
     int rank = 0, ranks = 1;
     const char *asked = options->transport;
     bool alone = asked && strcmp(asked, "threads") == 0;
-    return alone || !tsr_launcher(&rank, &ranks, NULL) || rank == 0;
+    return alone || !tsr_run_place(options, &rank, &ranks) || rank == 0;
 }

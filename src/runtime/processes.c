@@ -9,7 +9,7 @@ bool tsr__run_spawns(tsr_session *s, const tsr_run_options *o)
 {
     const struct engine *e = s->engine;
     return o->transport && strcmp(o->transport, "shm") == 0 && !(e && e->mpi) &&
-           !tsr_launcher(NULL, NULL, NULL);
+           !tsr_run_place(o, NULL, NULL);
 }
 
 // Number of ranks of a partition whose files are all there and whole; ONNX Runtime is opened, so that

@@ -2,6 +2,39 @@
 // run.c - options of a run, which way ranks talk, and a single run: a job that is opened, run once and closed.
 #include "runtime/spawn.h"
 
+// A rank by option must be one of its number of ranks, and the one that a launcher says, where there is one too.
+static tsr_status check_place(tsr_session *s, const tsr_run_options *o)
+{
+    int rank = 0, ranks = 0;
+    const char *family = "";
+    if (o->ranks == 0 && o->rank == 0)
+        return TSR_OK;
+    if (o->rank < 0 || o->rank >= o->ranks || o->ranks > COMM_MAX_RANKS) {
+        tsr__diag(s, DIAG_run_options, NULL,
+                  "ranks are numbered from 0; each process has one, and knows how many there are",
+                  "there is no rank %d of %d", o->rank, o->ranks);
+        return TSR_USAGE;
+    }
+    if (!tsr_launcher(&rank, &ranks, &family) || (rank == o->rank && ranks == o->ranks))
+        return TSR_OK;
+    tsr__diag(s, DIAG_run_options, NULL, "leave the option out, or start it without the launcher",
+              "this process is to be rank %d of %d, but its launcher (%s) says rank %d of %d",
+              o->rank, o->ranks, family, rank, ranks);
+    return TSR_USAGE;
+}
+
+bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
+{
+    bool told = options && options->size >= offsetof(tsr_run_options, meet) && options->ranks > 0;
+    if (!told)
+        return tsr_launcher(rank, ranks, NULL);
+    if (rank)
+        *rank = options->rank;
+    if (ranks)
+        *ranks = options->ranks;
+    return true;
+}
+
 // Callers may have been built with an older, shorter struct.
 tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out)
 {
@@ -19,6 +52,9 @@ tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_ru
                   "options of the run are out of range");
         return TSR_USAGE;
     }
+    tsr_status place = check_place(s, out);
+    if (place != TSR_OK)
+        return place;
     enum comm_way way;
     if (out->gpu_way && !tsr__way_of(out->gpu_way, &way)) {
         tsr__diag(s, DIAG_run_options, NULL, "auto, own, nccl or host",
@@ -38,6 +74,7 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
 // ---- which way ---------------------------------------------------------------------------------
 
 enum way { AS_THREADS, UNDER_MPI };
+#define BY_HAND "hand" // the family of ranks that were told their places by option
 
 tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
                            const char *text)
@@ -49,9 +86,15 @@ tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file
 }
 
 // Which transport: what was asked for, else the launcher's.
-static tsr_status choose(tsr_session *s, const char *asked, const char **family, enum way *out)
+static tsr_status choose(tsr_session *s, const tsr_run_options *o, const char **family,
+                         enum way *out)
 {
+    const char *asked = o->transport;
     bool launched = tsr_launcher(NULL, NULL, family);
+    if (!launched && o->ranks > 0) {
+        launched = true;
+        *family = BY_HAND;
+    }
     *out = launched && !asked ? UNDER_MPI : AS_THREADS;
     if (!asked || strcmp(asked, "threads") == 0)
         return TSR_OK;
@@ -63,7 +106,8 @@ static tsr_status choose(tsr_session *s, const char *asked, const char **family,
     if (!shm && strcmp(asked, "mpi") != 0)
         return tsr__run_refuse(s, DIAG_transport_absent, NULL, "transports are: threads, shm, mpi",
                                "this transport does not exist here");
-    if (!launched || (!shm && !tsr__launcher_is_mpi(*family)))
+    bool speaks_mpi = launched && strcmp(*family, BY_HAND) != 0 && tsr__launcher_is_mpi(*family);
+    if (!shm && !speaks_mpi)
         return tsr__run_refuse(s, DIAG_transport_absent, NULL, "mpirun -n N tessera run FOLDER",
                                "the transport mpi needs an MPI launcher");
     *out = UNDER_MPI;
@@ -79,15 +123,23 @@ tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoi
     if (*out && (!o->transport || strcmp(o->transport, "threads") != 0))
         return TSR_OK; // joined before
     *out = NULL;
-    tsr_status st = choose(s, o->transport, &family, &way);
+    tsr_status st = choose(s, o, &family, &way);
     if (st != TSR_OK || way == AS_THREADS)
         return st;
     if (!(e = tsr__engine_state(s)))
         return TSR_NOMEM;
     struct comm_options co = {.timeout_s = o->timeout_s, .plugins = o->plugins};
     co.messages_only = o->transport && strcmp(o->transport, "mpi") == 0;
-    st = tsr__launcher_is_mpi(family) ? tsr__mpi_open(s, family, &co, &e->mpi)
-                                      : tsr__env_open(s, &co, &e->mpi);
+    if (strcmp(family, BY_HAND) == 0) {
+        co.rank = o->rank;
+        co.ranks = o->ranks;
+        co.meet = o->meet;
+        st = tsr__env_open(s, &co, &e->mpi);
+    } else if (tsr__launcher_is_mpi(family)) {
+        st = tsr__mpi_open(s, family, &co, &e->mpi);
+    } else {
+        st = tsr__env_open(s, &co, &e->mpi);
+    }
     *out = e->mpi;
     return st;
 }

@@ -128,6 +128,8 @@ struct comm_options {
     double timeout_s;    // longest wait for a rank without a heartbeat; 0: COMM_STOPPED_S
     const char *plugins; // folder to look for plug-ins in first, or NULL
     bool messages_only;  // MPI: no shared memory between ranks of one host
+    int rank, ranks;     // ranks > 0: started by hand, one process each (env.c)
+    const char *meet;    // the name by which those find each other, or NULL
 };
 
 // ---- collectives -------------------------------------------------------------------------------

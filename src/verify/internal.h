@@ -5,6 +5,8 @@
 
 #include "verify/verify.h"
 
+#define SCRATCH_PATH 4096 // bytes of a folder's path, as ranks tell it each other
+
 // A temporary folder, and the partition in it (scratch.c).
 struct scratch {
     struct temporary *temporary;

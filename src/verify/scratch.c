@@ -3,8 +3,6 @@
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 
-#define TOLD_BYTES 4096 // of a folder's path
-
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
@@ -33,7 +31,7 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
     const char *own = options && options->size >= sizeof *options ? options->work : NULL;
     int rank;
-    char path[TOLD_BYTES] = "";
+    char path[SCRATCH_PATH] = "";
     bool launched = tsr__run_launched(session, options, &rank);
     tsr__arena_init(arena, session);
     tsr_status st = TSR_OK;

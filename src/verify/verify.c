@@ -2,6 +2,7 @@
 // verify.c - tsr_verify: partition into a temporary folder, run cut and whole, compare. The folder
 // goes in every case.
 #include "verify/internal.h"
+#include "runtime/runtime.h"
 
 #include <math.h>
 #include <strings.h>
@@ -167,6 +168,32 @@ static tsr_status run_whole(struct work *w, const tsr_model *m, const char *conf
     return st == TSR_OK ? tsr_run_model(w->session, path, &whole, w->inputs, w->whole) : st;
 }
 
+// The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares, all run.
+static tsr_status help_rank_0(struct work *work)
+{
+    char parts[SCRATCH_PATH];
+    tsr_tensors *none = NULL;
+    tsr_status st = tsr__run_tell(work->session, parts, sizeof(parts));
+    if (st != TSR_OK)
+        return st;
+    parts[sizeof(parts) - 1] = 0;
+    st = tsr_tensors_new(work->session, &none);
+    if (st == TSR_OK)
+        st = tsr_run(work->session, parts, &work->run, work->inputs, none);
+    tsr_tensors_free(none);
+    return st;
+}
+
+// Rank 0 tells the ranks that were started apart where the parts are.
+static tsr_status tell_parts(struct work *work)
+{
+    char parts[SCRATCH_PATH] = "";
+    size_t n = strlen(work->scratch.parts);
+    if (n < sizeof(parts))
+        memcpy(parts, work->scratch.parts, n + 1);
+    return tsr__run_tell(work->session, parts, sizeof(parts));
+}
+
 // Cut, run both, compare. If outputs differ, two more questions: does this CPU lose digits of 8-bit
 // products, and which value is the first to differ.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
@@ -174,12 +201,18 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
 {
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
     tsr_tensors *got = NULL;
+    int rank = 0;
+    bool apart = work->run.ranks > 0 && tsr__run_launched(work->session, &work->run, &rank);
+    if (apart && rank > 0)
+        return help_rank_0(work);
     out->partition.size = sizeof(out->partition);
     tsr_status st = tsr_partition(model, work->scratch.parts, &cut, &out->partition);
     if (st == TSR_OK)
         keep_summary(work->results, &out->partition);
     if (st == TSR_OK)
         st = run_whole(work, model, config);
+    if (st == TSR_OK && apart)
+        st = tell_parts(work);
     if (st == TSR_OK)
         st = tsr_tensors_new(work->session, &got);
     if (st == TSR_OK)
@@ -189,6 +222,8 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
         st = compare_all(work, got, out);
     tsr_tensors_free(got);
     if (st == TSR_DIFFERENT) {
+        if (apart)
+            work->run.transport = "threads"; // the others have ended
         tsr__verify_saturation(work);
         tsr__verify_locate(work, model, config, &out->first);
     }
@@ -214,7 +249,8 @@ static tsr_status verify_own(struct work *work, tsr_verify_result *result)
     struct outcome out = {.recorded = -1};
     tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
     tsr_status st = TSR_OK;
-    if (work->options->plan)
+    bool plans = work->options->plan && work->run.rank == 0; // the others run what rank 0 cuts
+    if (plans)
         st = tsr_plan_for(work->model, work->options->plan, work->inputs, &plan);
     if (st == TSR_OK)
         st = tsr__verify_cut(work, work->model, plan.config, &out);
@@ -256,11 +292,15 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
     work.run.size = sizeof(work.run);
     work.run.float_products =
         true; // cut and whole are fused differently, and 8-bit arithmetic would be all one sees
-    if (!work.run.transport)
+    if (!work.run.transport && work.run.ranks == 0)
         work.run.transport = "threads"; // one process compares, whoever started it
     tsr__arena_init(&work.arena, session);
     tsr_verify_result r = {.size = sizeof(r), .recorded = -1};
-    tsr_status st = open_all(&work);
+    tsr_status st = TSR_OK;
+    if (work.run.ranks > 0)
+        st = tsr_join(session, &work.run); // so that the others learn what goes wrong from here on
+    if (st == TSR_OK)
+        st = open_all(&work);
     if (st == TSR_OK)
         st = given.random ? tsr__verify_trials(&work, &r) : verify_own(&work, &r);
     close_all(&work);

@@ -107,6 +107,44 @@ def own_files(d):
     assert all(s[2] == 0 for s in said) and "[4, 16]" in said[0][0], said
 
 
+def apart(command, ranks, env=None):
+    """Starts these ranks of a command one by one, as terminals would; (exit code, stdout, stderr) of each."""
+    started = [subprocess.Popen([TESSERA, *map(str, command), *map(str, place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=dict(os.environ, **(env or {}))) for place in ranks]
+    said = [p.communicate(timeout=60) for p in started]
+    return [(p.returncode, *s) for p, s in zip(started, said)]
+
+
+def rank_by_option(d):
+    """Ranks that nobody launched together: each is told its place, and they meet by the path, or by a name."""
+    parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
+    places = [["--rank", r, "--ranks", 2] for r in (1, 0)]
+    good("run", parts, "--shape", "x:4x16", "--outputs", d + "/threads.npz")
+    said = apart(["run", parts, "--shape", "x:4x16", "--outputs", d + "/apart.npz"], places)
+    assert [s[0] for s in said] == [0, 0] and "[4, 16]" in said[1][1] and not said[0][1], said
+    assert (np.load(d + "/apart.npz")["y"] == np.load(d + "/threads.npz")["y"]).all()
+    for command in (["run", d + "/cut.onnx"], ["run", parts, "--meet", "here", "--transport", "shm"], ["bench", parts, "--seconds", "0.2"], ["verify", d + "/cut.onnx"],
+                    ["verify", d + "/m.onnx", "--devices", 2, "--dim", "n=4", "--shape", "x:4x16"]):
+        said = apart(command, places)
+        assert [s[0] for s in said] == [0, 0] and said[1][1] and not said[0][1], (command, said)
+    assert "PASS" in said[1][1], said
+    # Who is alone, twice, or of another number is told, and nobody waits longer than --timeout.
+    (rc, _, err), = apart(["run", parts, "--timeout", 0.5], places[:1])
+    assert rc == 6 and "rank 0 cannot be reached" in err, (rc, err)
+    said = apart(["run", parts, "--timeout", 3], [["--rank", 0, "--ranks", 2], ["--rank", 2, "--ranks", 3]])
+    assert [s[0] for s in said] == [6, 6] and "rank 1 did not come" in said[0][2] and "one of 3 ranks" in said[1][2], said
+    said = apart(["run", parts, "--timeout", 3], [["--rank", 0, "--ranks", 3], *[["--rank", 1, "--ranks", 3]] * 2])
+    assert said[0][0] == 6 and all(s[0] for s in said) and "rank 2 did not come" in said[0][2] and any("another rank 1" in s[2] for s in said[1:]), said
+    # A launcher's word and the option's: the same is fine, another is refused.
+    launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"}
+    (rc, _, err), = apart(["run", parts], [["--rank", 1, "--ranks", 2]], launched)
+    assert rc == 2 and "run-options" in err and "torchrun" in err, (rc, err)
+    for wrong in (["--rank", 0], ["--ranks", 2], ["--rank", 2, "--ranks", 2], ["--rank", "x", "--ranks", 2], ["--meet", "here"],
+                  ["--rank", 0, "--ranks", 2, "--transport", "threads"]):
+        assert tessera("run", parts, *wrong)[0] == 2, wrong
+    assert tessera("verify", d + "/m.onnx", "--devices", 2, "--random", 2, "--rank", 0, "--ranks", 2)[0] == 2
+
+
 def planned_devices(d):
     """Names of a topology's devices are those of the configuration, and choose the providers."""
     mlp(d + "/m.onnx")
@@ -257,7 +295,9 @@ def alike(d):
 
 
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, planned_devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, planned_devices, own_operators, trace):
+    if len(sys.argv) > 3 and f.__name__ not in sys.argv[3:]:
+        continue
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)
