@@ -1214,7 +1214,27 @@ typedef struct tsr_simulated_device {
     int64_t weights;                        /* bytes of constants */
     int64_t memory;                         /* bytes at the worst time, constants included */
     int64_t peak;                           /* as in tsr_plan_summary */
+    /* Seconds of compute by what they are spent on: nodes that arithmetic bounds, nodes that the bandwidth of memory bounds,
+     * and what the engine takes for each node besides. */
+    double arithmetic, moving, overhead;
 } tsr_simulated_device;
+/* One communication of the plan, in one request. */
+typedef struct tsr_simulated_comm {
+    int64_t id; /* as in tsr_span */
+    const char *op, *node;
+    const tsr_group *groups; /* that do it side by side */
+    size_t n_groups;
+    int64_t
+        bytes; /* of the tensor over one group: what an AllGather ends with and a sum begins with */
+    int64_t carried; /* over all links, once for each link on the way */
+    double seconds;
+} tsr_simulated_comm;
+/* A link and what it carries in one request. */
+typedef struct tsr_simulated_link {
+    int from, to;
+    int64_t bytes;
+    double seconds; /* bytes over its bandwidth */
+} tsr_simulated_link;
 typedef struct tsr_simulate_options {
     size_t size;
     const char *config;     /* NULL: the only one of the model */
@@ -1222,6 +1242,7 @@ typedef struct tsr_simulate_options {
     const tsr_size *sizes;  /* of symbolic dimensions; one that has none counts 128 */
     size_t n_sizes;
     int requests; /* runs that follow one another, each as soon as a device is done with its part of the one before; 0: 1 */
+    bool one_device; /* also what one device alone would take */
 } tsr_simulate_options;
 /* Owned by the session until the next simulation. */
 typedef struct tsr_simulation {
@@ -1234,7 +1255,14 @@ typedef struct tsr_simulation {
     const tsr_simulated_device *device;
     const tsr_span *spans; /* by device, in order of time; at most a million are kept */
     size_t n_spans;
-    size_t unsized; /* nodes of which a size was not known and counted 1 */
+    size_t unsized;                  /* nodes of which a size was not known and counted 1 */
+    const tsr_simulated_comm *comms; /* by id */
+    size_t n_comms;
+    const tsr_simulated_link *links; /* those that carry something, by their ends */
+    size_t n_links;
+    /* Asked for: the whole model on the fastest of the devices alone, its memory as above whether it has that or not; else 0. */
+    double one_device_s;
+    int64_t one_device_memory;
 } tsr_simulation;
 /* What a run would take on devices that need not be there: the model is cut, and what each device then does is priced as the planner
  * prices it: nodes by arithmetic, bytes and overhead, communication once all of its group are there. */
@@ -1246,6 +1274,15 @@ TSR_API tsr_status tsr_simulate_folder(tsr_session *s, const char *folder,
 /* Writes it for Perfetto or chrome://tracing: a process for each device, the pieces of each communication tied together. */
 TSR_API tsr_status tsr_simulation_trace(tsr_session *s, const tsr_simulation *x, const char *path);
 
+/* Another plan that is set beside the first: its model, which belongs to a session of its own, and its numbers. */
+typedef struct tsr_report_side {
+    tsr_model *model;
+    const char *title;  /* NULL: the model's file */
+    const char *config; /* NULL: the only one */
+    const tsr_topology *topology;
+    const tsr_plan_summary *plan; /* NULL: not known */
+    const tsr_simulation *simulation;
+} tsr_report_side;
 typedef struct tsr_report_options {
     size_t size;
     const char *title;            /* NULL: the model's file */
@@ -1253,10 +1290,16 @@ typedef struct tsr_report_options {
     const tsr_topology *topology; /* NULL: not shown */
     const tsr_plan_summary *plan; /* NULL: not shown; the same for what follows */
     const tsr_simulation *simulation;
-    const char *trace; /* a trace of tsr_job_trace, to be set beside it */
+    const char *trace;     /* a trace of tsr_job_trace, to be set beside it */
+    const tsr_size *sizes; /* of symbolic dimensions, besides those of the plan */
+    size_t n_sizes;
+    int64_t memory;      /* the limit of each device; 0: what the topology's devices have */
+    const char *command; /* that makes this page again; NULL: not shown */
+    const tsr_report_side *beside; /* another plan, NULL: none */
 } tsr_report_options;
-/* One HTML page that needs nothing besides itself: devices and links, memory, where time goes, shardings, communication, the
- * session's findings, the timeline. */
+/* One HTML page that needs nothing besides itself. It begins with the verdict: whether it fits, how much faster than one device it is
+ * and what bounds it. Then memory against the limit, where time goes, the timeline, every communication and the load of every
+ * link, how tensors are cut, the shardings with layers folded, the session's findings. */
 TSR_API tsr_status tsr_report(tsr_model *m, const tsr_report_options *options, const char *path);
 
 /* ---- 13 generation folders ---------------------------------------------------------------------------------- */

@@ -69,6 +69,32 @@ static void print_text(const struct cli *c, const tsr_simulation *x)
                 x->unsized);
 }
 
+static void add_communication(tsr_json *j, const tsr_simulation *x)
+{
+    tsr_json_begin(j, "communication", '[');
+    for (size_t i = 0; i < x->n_comms; i++) {
+        const tsr_simulated_comm *comm = &x->comms[i];
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_int(j, "id", comm->id);
+        tsr_json_string(j, "op", comm->op);
+        tsr_json_int(j, "bytes", comm->bytes);
+        tsr_json_int(j, "carried", comm->carried);
+        tsr_json_number(j, "seconds", comm->seconds);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    tsr_json_begin(j, "links", '[');
+    for (size_t i = 0; i < x->n_links; i++) {
+        tsr_json_begin(j, NULL, '{');
+        tsr_json_int(j, "from", x->links[i].from);
+        tsr_json_int(j, "to", x->links[i].to);
+        tsr_json_int(j, "bytes", x->links[i].bytes);
+        tsr_json_number(j, "seconds", x->links[i].seconds);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+}
+
 static int print_json(struct cli *c, const tsr_simulation *x)
 {
     tsr_json *j = cli_json(c);
@@ -91,9 +117,17 @@ static int print_json(struct cli *c, const tsr_simulation *x)
         tsr_json_int(j, "weights", d->weights);
         tsr_json_int(j, "memory", d->memory);
         tsr_json_int(j, "peak", d->peak);
+        tsr_json_number(j, "arithmetic_s", d->arithmetic);
+        tsr_json_number(j, "moving_s", d->moving);
+        tsr_json_number(j, "overhead_s", d->overhead);
         tsr_json_end(j);
     }
     tsr_json_end(j);
+    if (x->one_device_s > 0) { // of a partition it is not known
+        tsr_json_number(j, "one_device_s", x->one_device_s);
+        tsr_json_int(j, "one_device_memory", x->one_device_memory);
+    }
+    add_communication(j, x);
     tsr_json_int(j, "spans", (int64_t)x->n_spans);
     tsr_json_int(j, "unsized", (int64_t)x->unsized);
     tsr_json_findings(j, "findings");
@@ -168,6 +202,7 @@ static int run(struct cli *c)
                               .sizes = g.options.sizes,
                               .n_sizes = g.options.n_sizes,
                               .requests = (int)requests,
+                              .one_device = c->json,
                               .topology = g.options.topology};
     tsr_topology *own =
         NULL; // a number of devices stands for those of one host, whatever the model was planned for

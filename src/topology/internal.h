@@ -54,6 +54,8 @@ tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes,
 // Links on the way from a to b, last first; -1: there is none, -2: no memory.
 int tsr__topology_path(tsr_topology *t, int from, int to, int *links, int room);
 #define TOPOLOGY_MAX_HOPS 512
+// The same groups, each in the order from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS. NULL: no memory. (price.c)
+const int *tsr__near_groups(tsr_topology *t, const struct topology_groups *g, int *path);
 
 // ---- schedules: steps of messages, sent to whoever listens
 

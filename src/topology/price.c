@@ -13,6 +13,7 @@
 
 struct meter {
     tsr_topology *t;
+    bool near;    // groups are in the order of near_order
     double *load; // by link and port, in this step
     int *touched;
     size_t n_touched;
@@ -122,7 +123,7 @@ struct priced {
 static void keep_way(struct priced *p, const struct algorithm *a, const struct meter *m,
                      double fold)
 {
-    struct topology_way w = {a->name, m->latency, m->per_byte + fold};
+    struct topology_way w = {a->name, m->latency, m->per_byte + fold, m->near};
     for (int i = 0; i < p->n; i++)
         if (p->way[i].latency <= w.latency && p->way[i].per_byte <= w.per_byte)
             return;
@@ -145,7 +146,7 @@ static void price_order(struct meter *m, enum tsr_collective what, const struct 
 }
 
 // Every group in the order that is near for it.
-static const int *near_groups(tsr_topology *t, const struct topology_groups *g, int *path)
+const int *tsr__near_groups(tsr_topology *t, const struct topology_groups *g, int *path)
 {
     int *near = ARENA_ARRAY(&t->arena, int, (size_t)g->count *(size_t)g->size);
     for (int k = 0; near && k < g->count; k++)
@@ -165,10 +166,12 @@ static bool all_ways(tsr_topology *t, enum tsr_collective what, const struct top
     if (ok) {
         memset(m.load, 0, links * sizeof *m.load);
         price_order(&m, what, g, p);
-        const int *near = g->size > 2 && g->size <= 256 ? near_groups(t, g, m.path) : NULL;
+        const int *near = g->size > 2 && g->size <= 256 ? tsr__near_groups(t, g, m.path) : NULL;
         if (near && what != TSR_BROADCAST && what != TSR_REDUCE && what != TSR_SEND &&
-            memcmp(near, g->device, (size_t)g->count * (size_t)g->size * sizeof *near) != 0)
+            memcmp(near, g->device, (size_t)g->count * (size_t)g->size * sizeof *near) != 0) {
+            m.near = true;
             price_order(&m, what, &(struct topology_groups){g->count, g->size, near}, p);
+        }
     }
     tsr__free(t->session, m.load, links * sizeof *m.load);
     tsr__free(t->session, m.touched, links * sizeof *m.touched);
@@ -238,7 +241,7 @@ static double measured_time(const struct topology_times *m, double bytes, struct
     double slope = (m->seconds[k] - m->seconds[k - 1]) / (double)(m->bytes[k] - m->bytes[k - 1]);
     double past = bytes - (double)m->bytes[k - 1];
     *way = (struct topology_way){"measured", m->seconds[k - 1] - slope * (double)m->bytes[k - 1],
-                                 slope};
+                                 slope, false};
     return m->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
@@ -246,7 +249,7 @@ int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way)
 {
-    *way = (struct topology_way){"nothing", 0, 0};
+    *way = (struct topology_way){"nothing", 0, 0, false};
     if (groups->size < 2 || bytes <= 0)
         return 0;
     const struct topology_times *m = times_of(t, what, groups->size);

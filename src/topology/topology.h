@@ -65,6 +65,7 @@ struct topology_way {
     const char *algorithm;
     double latency;  // seconds
     double per_byte; // seconds per byte of the whole tensor
+    bool near;       // each group in the order from neighbour to nearest neighbour, not as given
 };
 
 // Picoseconds of one collective over the groups; bytes: of the whole tensor over one group (what an
@@ -76,6 +77,9 @@ int64_t tsr__topology_cost(tsr_topology *t, enum tsr_collective what,
 int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way);
+// Adds to by_link, which has an entry for each link, the bytes that it carries on that way.
+void tsr__topology_load(tsr_topology *t, enum tsr_collective what,
+                        const struct topology_groups *groups, int64_t bytes, double *by_link);
 // The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
 bool tsr__topology_measured(const tsr_topology *t, enum tsr_collective what, int size);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)

@@ -25,12 +25,23 @@ struct run {
 
 // ---- time --------------------------------------------------------------------------------------
 
+static void count_compute(struct sim_device *device, const struct sim_task *task, double seconds)
+{
+    double overhead = (double)task->overhead / 1e12;
+    device->compute += seconds;
+    device->overhead += overhead;
+    if (task->moves)
+        device->moving += seconds - overhead;
+    else
+        device->arithmetic += seconds - overhead;
+}
+
 static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
                  double begin, double end)
 {
     struct sim_device *d = &run->sim.devices[device];
     if (kind == TSR_SPAN_COMPUTE)
-        d->compute += end - begin;
+        count_compute(d, task, end - begin);
     else if (kind == TSR_SPAN_COMMUNICATION)
         d->communication += end - begin;
     else
@@ -130,6 +141,62 @@ static int by_time(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
+static int by_comm_id(const void *a, const void *b)
+{
+    const tsr_simulated_comm *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int64_t whole_bytes(double bytes)
+{
+    return bytes < 0x1p62 ? (int64_t)(bytes + 0.5) : INT64_MAX;
+}
+
+static void list_comms(struct run *run)
+{
+    size_t n = run->sim.comms.n;
+    tsr_simulated_comm *list = ARENA_ARRAY(run->kept, tsr_simulated_comm, n + 1);
+    if (!list)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const struct sim_comm *comm = run->sim.comms.at[i];
+        tsr_group *groups = ARENA_ARRAY(run->kept, tsr_group, comm->groups.n + 1);
+        if (!groups)
+            return;
+        for (size_t g = 0; g < comm->groups.n; g++)
+            groups[g] = (tsr_group){comm->groups.at[g].members, (size_t)comm->groups.at[g].n};
+        list[i] = (tsr_simulated_comm){.id = comm->id,
+                                       .op = comm->op,
+                                       .node = comm->node,
+                                       .groups = groups,
+                                       .n_groups = comm->groups.n,
+                                       .bytes = comm->bytes,
+                                       .carried = whole_bytes(comm->carried),
+                                       .seconds = (double)comm->ps / 1e12};
+    }
+    if (n)
+        qsort(list, n, sizeof *list, by_comm_id);
+    run->out->comms = list;
+    run->out->n_comms = n;
+}
+
+// Those that carry something. Links of a topology are sorted by their ends.
+static void list_links(struct run *run)
+{
+    const tsr_topology *topology = run->sim.topology;
+    VEC(tsr_simulated_link) list = {0};
+    for (size_t i = 0; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i];
+        double bytes = run->sim.by_link[i];
+        tsr_simulated_link *at = bytes > 0 ? vec_push(run->kept, &list) : NULL;
+        if (at)
+            *at = (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
+                                       bytes / link->bandwidth};
+    }
+    run->out->links = list.at;
+    run->out->n_links = list.n;
+}
+
 // The period is the distance of the last two requests' ends: by then a pipeline is full. A device is idle
 // while it neither computes, communicates nor waits for a partner.
 static tsr_status sum_up(struct run *run)
@@ -156,7 +223,10 @@ static tsr_status sum_up(struct run *run)
             .idle = simulation->seconds > busy ? simulation->seconds - busy : 0,
             .weights = device->weights,
             .memory = device->memory,
-            .peak = device->peak};
+            .peak = device->peak,
+            .arithmetic = device->arithmetic,
+            .moving = device->moving,
+            .overhead = device->overhead};
     }
     if (run->spans.n)
         qsort(run->spans.at, run->spans.n, sizeof *run->spans.at, by_time);
@@ -165,6 +235,8 @@ static tsr_status sum_up(struct run *run)
     simulation->spans = run->spans.at;
     simulation->n_spans = run->spans.n;
     simulation->unsized = run->sim.unsized;
+    list_comms(run);
+    list_links(run);
     return run->kept->failed ? TSR_NOMEM : TSR_OK;
 }
 
@@ -242,6 +314,83 @@ static tsr_status with_sizes(struct run *r, tsr_model *m, tsr_model **out)
     return st == TSR_OK ? tsr_shapes(*out, all, n, NULL) : st;
 }
 
+// ---- one device alone --------------------------------------------------------------------------
+
+struct alone {
+    const struct run *run;
+    struct sim sim;
+    double seconds;
+    int64_t memory;
+};
+
+static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
+{
+    struct alone *alone = data;
+    const tsr_simulate_options *options = &alone->run->options;
+    int64_t ps = 0;
+    tsr_status st = tsr__sim_read(&alone->sim, parts, n, options->sizes, options->n_sizes);
+    if (st != TSR_OK)
+        return st;
+    const struct sim_device *device = &alone->sim.devices[0];
+    for (size_t i = 0; i < device->tasks.n; i++)
+        ps = sum_of(ps, device->tasks.at[i].ps);
+    alone->seconds = (double)ps / 1e12;
+    alone->memory = device->memory;
+    return TSR_OK;
+}
+
+// The fastest of the devices as a topology of its own.
+static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
+{
+    const tsr_topology *all = run->sim.topology;
+    tsr_status st = tsr_topology_parse(run->sim.session, "cpu:1", out);
+    if (st != TSR_OK)
+        return st;
+    (*out)->device[0] = all->device[0];
+    for (int i = 1; i < all->n; i++)
+        if (all->device[i].flops > (*out)->device[0].flops)
+            (*out)->device[0] = all->device[i];
+    return TSR_OK;
+}
+
+// A copy whose only configuration has one device, and in which no node says anything.
+static tsr_status make_whole(tsr_model *sized, tsr_model **out)
+{
+    tsr_config *made;
+    tsr_status st = tsr_model_clone(sized, out);
+    while (st == TSR_OK && tsr_model_config_count(*out))
+        st = tsr_model_remove_config(*out, tsr_model_config(*out, 0), true);
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_add_config(*out, "one", 1, NULL, 0, &made);
+}
+
+static tsr_status simulate_alone(struct run *run, tsr_model *sized)
+{
+    struct alone alone = {.run = run};
+    struct arena arena;
+    tsr_topology *one = NULL;
+    tsr_model *whole = NULL;
+    tsr__arena_init(&arena, run->sim.session);
+    tsr_status st = fastest_alone(run, &one);
+    if (st != TSR_OK)
+        goto free_all;
+    st = make_whole(sized, &whole);
+    if (st != TSR_OK)
+        goto free_all;
+    alone.sim = (struct sim){.session = run->sim.session, .arena = &arena, .topology = one};
+    st = tsr__partition_look(whole, "one", &(struct partition_look){look_alone, &alone});
+    if (st != TSR_OK)
+        goto free_all;
+    run->out->one_device_s = alone.seconds;
+    run->out->one_device_memory = alone.memory;
+free_all:
+    tsr_model_free(whole);
+    tsr_topology_free(one);
+    tsr__arena_free(&arena);
+    return st;
+}
+
 tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
 {
     struct run run;
@@ -259,6 +408,8 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
         st = with_sizes(&run, model, &copy);
     if (st == TSR_OK)
         st = tsr__partition_look(copy, run.options.config, &(struct partition_look){look, &run});
+    if (st == TSR_OK && run.options.one_device)
+        st = simulate_alone(&run, copy);
     tsr_model_free(copy);
     tsr__diag_back(session, &before, true); // the copy is not the caller's to correct
     return end(&run, st, out);

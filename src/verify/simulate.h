@@ -24,10 +24,15 @@ struct sim_comm {
     int64_t moved;             // of a free resharding: what the busiest member gets or gives
     int64_t from;              // who sends, or -1
     int64_t ps;
+    int64_t bytes;    // of the tensor over one group
+    double carried;   // bytes over all links
+    const char *node; // of the first device that has it
 };
 struct sim_task {
     const char *op, *node;
     int64_t ps;            // of its own work; of a communication 0
+    int64_t overhead;      // of that, what the engine takes besides
+    bool moves;            // memory bounds it, not arithmetic
     struct sim_comm *comm; // NULL: none
     int group;
 };
@@ -41,6 +46,7 @@ struct sim_device {
     bool waits;
     double now, arrived;
     double compute, communication, waiting;
+    double arithmetic, moving, overhead;
 };
 struct sim {
     tsr_session *session;
@@ -51,9 +57,25 @@ struct sim {
     VEC(struct sim_comm *) comms;
     struct map by_id;
     size_t unsized;
+    double *by_link; // bytes in one request
 };
 
+// Sums and products of sizes that a manifest or a model claims stay below the largest number. All are 0 or more.
+static inline int64_t sum_of(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return add_ok(a, b, &sum) ? sum : INT64_MAX;
+}
+
+static inline int64_t product_of(int64_t a, int64_t b)
+{
+    int64_t product;
+    return mul_ok(a, b, &product) ? product : INT64_MAX;
+}
+
 struct partition_part;
+// Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links (simulate_price.c).
+int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *x, const struct partition_part *parts, int64_t n,
                          const tsr_size *sizes, size_t n_sizes) TSR_MUST_USE;

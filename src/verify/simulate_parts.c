@@ -57,19 +57,6 @@ static const char *plain_name(struct sim *x, const char *op)
     return op;
 }
 
-// Sums and products of sizes that a manifest or a model claims stay below the largest number. All are 0 or more.
-static int64_t sum_of(int64_t a, int64_t b)
-{
-    int64_t sum;
-    return add_ok(a, b, &sum) ? sum : INT64_MAX;
-}
-
-static int64_t product_of(int64_t a, int64_t b)
-{
-    int64_t product;
-    return mul_ok(a, b, &product) ? product : INT64_MAX;
-}
-
 // What the busiest device takes in or gives out, from the layouts that a Reshard carries.
 static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
                      size_t elem)
@@ -117,6 +104,16 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? sum_of(given, got) : 0;
 }
 
+static const char *name_of(const tsr_node *n)
+{
+    if (tsr_node_name(n)[0])
+        return tsr_node_name(n);
+    for (size_t i = 0; i < tsr_node_output_count(n); i++)
+        if (tsr_node_output(n, i))
+            return tsr_value_name(tsr_node_output(n, i));
+    return "";
+}
+
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
                            const struct shapes *shapes)
 {
@@ -134,6 +131,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         return sim->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
     *task =
         (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
+    if (!comm->node)
+        comm->node = tsr__arena_str(sim->arena, str_of(name_of(node))).p;
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
     int64_t given = in ? tsr__price_bytes(shapes, in, &sized) : 0;
     int64_t got = out ? tsr__price_bytes(shapes, out, &ignored) : 0; // some get nothing
@@ -152,70 +151,6 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     return TSR_OK;
 }
 
-// All groups of one size at once; the price is that of the largest groups.
-static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
-{
-    int size = 0, count = 0;
-    for (size_t i = 0; i < comm->groups.n; i++)
-        size = comm->groups.at[i].n > size ? comm->groups.at[i].n : size;
-    int *device = ARENA_ARRAY(sim->arena, int, comm->groups.n *(size_t)size + 1);
-    if (!device)
-        return false;
-    for (size_t i = 0; i < comm->groups.n; i++) {
-        const struct sim_group *group = &comm->groups.at[i];
-        for (int k = 0; group->n == size && k < size; k++)
-            device[count * size + k] = (int)group->members[k];
-        count += group->n == size;
-    }
-    if (comm->from >= 0 && size == 2)
-        for (int i = 0; i < count; i++)
-            if (device[2 * i] != comm->from) {
-                device[2 * i + 1] = device[2 * i];
-                device[2 * i] = (int)comm->from;
-            }
-    *out = (struct topology_groups){count, size, device};
-    return true;
-}
-
-// Which size a collective is priced by: what comes out of a gather, what goes into a reduction, and for
-// an all-to-all the largest input times the members. A halo exchange is one message of what the output has
-// more than the input, and a copy of the output in memory; whatever is left is priced by what moves.
-static int64_t price_comm(struct sim *sim, const struct sim_comm *comm)
-{
-    static const struct {
-        const char *op;
-        tsr_collective what;
-        bool out, times;
-    } ways[] = {
-        {TSR_OP_ALLREDUCE, TSR_ALL_REDUCE, false, false},
-        {TSR_OP_SCATTER, TSR_REDUCE_SCATTER, false, false},
-        {TSR_OP_REDUCE, TSR_REDUCE, false, false},
-        {TSR_OP_ALLGATHER, TSR_ALL_GATHER, true, false},
-        {TSR_OP_TURN, TSR_ALL_TO_ALL, false, true},
-        {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
-        {TSR_OP_SEND, TSR_SEND, false, false},
-    };
-    struct topology_groups groups;
-    if (!flat_groups(sim, comm, &groups) || groups.size < 2)
-        return 0;
-    for (size_t i = 0; i < TSR_COUNT(ways); i++) {
-        if (strcmp(ways[i].op, comm->op) != 0)
-            continue;
-        int64_t bytes = ways[i].out ? comm->most_out : comm->most_in;
-        if (ways[i].times)
-            bytes = product_of(bytes, groups.size);
-        return tsr__price_collective(sim->topology, ways[i].what, &groups, bytes);
-    }
-    if (strcmp(comm->op, TSR_OP_HALO) != 0)
-        return tsr__price_exchange(sim->topology, &groups, comm->moved);
-    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
-    struct topology_groups two = {1, 2, groups.device};
-    double copied = 2 * (double)comm->most_out / sim->topology->device[groups.device[0]].bandwidth;
-    double copied_ps = copied * 1e12;
-    return sum_of(tsr__price_collective(sim->topology, TSR_SEND, &two, more),
-                  copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
-}
-
 // ---- nodes -------------------------------------------------------------------------------------
 
 static bool all_constant(const tsr_node *n)
@@ -228,14 +163,20 @@ static bool all_constant(const tsr_node *n)
     return true;
 }
 
-static const char *name_of(const tsr_node *n)
+// What takes the time: the same node is priced on a device without overhead that computes at once, and on one that moves bytes at
+// once; the larger of the two bounds it.
+static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
+                   const tsr_topology_device *device, struct arena *scratch)
 {
-    if (tsr_node_name(n)[0])
-        return tsr_node_name(n);
-    for (size_t i = 0; i < tsr_node_output_count(n); i++)
-        if (tsr_node_output(n, i))
-            return tsr_value_name(tsr_node_output(n, i));
-    return "";
+    bool sized;
+    tsr_topology_device moves = *device, computes = *device;
+    int64_t overhead = (int64_t)(device->overhead * 1e12);
+    moves.overhead = computes.overhead = 0;
+    moves.flops = computes.bandwidth = 1e30;
+    memset(moves.rates, 0, sizeof moves.rates);
+    task->overhead = overhead < task->ps ? overhead : task->ps;
+    task->moves = tsr__price_node(scratch, node, shapes, &moves, &sized) >
+                  tsr__price_node(scratch, node, shapes, &computes, &sized);
 }
 
 static tsr_status add_node(struct sim *sim, struct sim_device *d, int64_t device,
@@ -252,6 +193,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *d, int64_t device
     *task = (struct sim_task){.op = tsr_node_op(node), .node = name_of(node)};
     task->ps = tsr__price_node(scratch, node, shapes, &sim->topology->device[device], &sized);
     sim->unsized += !sized;
+    divide(task, node, shapes, &sim->topology->device[device], scratch);
     return TSR_OK;
 }
 
@@ -494,8 +436,9 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     tsr_status st;
     sim->n = n;
     sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
+    sim->by_link = ARENA_ARRAY(sim->arena, double, sim->topology->links.n + 1);
     tsr__map_init(&sim->by_id, sim->arena, 64);
-    if (!sim->devices)
+    if (!sim->devices || !sim->by_link)
         return TSR_NOMEM;
     for (int64_t i = 0; i < n; i++) {
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
@@ -510,7 +453,7 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     for (size_t i = 0; i < sim->comms.n; i++) {
         struct sim_comm *comm = sim->comms.at[i];
         comm->op = tsr__arena_str(sim->arena, str_of(comm->op)).p;
-        comm->ps = price_comm(sim, comm);
+        comm->ps = tsr__sim_price(sim, comm);
     }
     return sim->arena->failed ? TSR_NOMEM : TSR_OK;
 }

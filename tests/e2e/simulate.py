@@ -54,6 +54,17 @@ def agrees(model, devices, dims, d):
         assert abs(x["seconds"] / (plan["cost"] / 1e12) - 1) < 0.05, (model, devices, what, x["seconds"], plan["cost"] / 1e12)
         most = max(t["memory"] for t in x["timeline"])
         assert abs(most / max(plan["memory"]) - 1) < 0.05, (model, devices, what, most, plan["memory"])
+        pieces = [t["arithmetic_s"] + t["moving_s"] + t["overhead_s"] - t["compute_s"] for t in x["timeline"]]
+        assert all(abs(p) < 1e-9 for p in pieces), pieces
+        over = sum(l["bytes"] for l in x["links"]) - sum(c["carried"] for c in x["communication"])
+        assert abs(over) <= len(x["links"]) + len(x["communication"]), (over, x["links"])  # each is rounded
+        counts = {}
+        for c in x["communication"]:
+            counts[c["op"]] = counts.get(c["op"], 0) + 1
+            assert c["bytes"] > 0 and c["carried"] > 0 and c["seconds"] > 0, c
+        assert counts == plan["collectives"] or what == parts, (counts, plan["collectives"])
+        if what == planned:
+            assert abs(x["one_device_s"] / (plan["one_device"] / 1e12) - 1) < 0.05, (x["one_device_s"], plan["one_device"])
         for t in x["timeline"]:
             total = t["compute_s"] + t["communication_s"] + t["waiting_s"] + t["idle_s"]
             assert abs(total - x["seconds"]) < 1e-9 and 0 < t["weights"] <= t["memory"] and t["weights"] + (3 << 20) <= t["peak"], t

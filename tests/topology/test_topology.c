@@ -445,6 +445,50 @@ static void test_simulated(void **state)
     assert_true(seen > 500);
 }
 
+static int64_t carried(const char *shape, tsr_collective what, const int *group, int n,
+                       int64_t bytes, size_t *links, int64_t *fullest)
+{
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, shape);
+    double load[512] = {0}, sum = 0, most = 0;
+    assert_true(tsr_topology_links(t) <= TSR_COUNT(load));
+    tsr__topology_load(t, what, &(struct topology_groups){1, n, group}, bytes, load);
+    *links = 0;
+    for (size_t i = 0; i < tsr_topology_links(t); i++) {
+        sum += load[i];
+        most = load[i] > most ? load[i] : most;
+        *links += load[i] > 0;
+    }
+    *fullest = (int64_t)(most + 0.5);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+    return (int64_t)(sum + 0.5);
+}
+
+// What links carry, from closed forms: a ring of 4 all-reduces 64 MiB by 2 * 3/4 of it over each of its links in one direction or
+// half of that in both; a message over a line of 4 devices loads 3 links; other orders of a ring carry no more.
+static void test_load(void **state)
+{
+    const int64_t bytes = 64 << 20;
+    size_t links;
+    int64_t fullest;
+    (void)state;
+    assert_int_equal(
+        carried("ring:4", TSR_ALL_REDUCE, (int[]){0, 1, 2, 3}, 4, bytes, &links, &fullest),
+        6 * bytes);
+    assert_true(links == 8 && fullest == 6 * bytes / 8);
+    assert_int_equal(
+        carried("ring:4", TSR_ALL_REDUCE, (int[]){0, 2, 1, 3}, 4, bytes, &links, &fullest),
+        6 * bytes);
+    assert_int_equal(carried("grid:1x4", TSR_SEND, (int[]){0, 3}, 2, bytes, &links, &fullest),
+                     3 * bytes);
+    assert_true(links == 3 && fullest == bytes);
+    assert_int_equal(
+        carried("full:4", TSR_ALL_GATHER, (int[]){0, 1, 2, 3}, 4, bytes, &links, &fullest),
+        3 * bytes);
+    assert_int_equal(carried("full:4", TSR_ALL_REDUCE, (int[]){2}, 1, bytes, &links, &fullest), 0);
+}
+
 // Groups that run at once share links; those of separate links do not.
 static void test_together(void **state)
 {
@@ -546,7 +590,7 @@ int main(void)
         cmocka_unit_test(test_ports),     cmocka_unit_test(test_closed_forms),
         cmocka_unit_test(test_hosts),     cmocka_unit_test(test_simulated),
         cmocka_unit_test(test_together),  cmocka_unit_test(grids_are_recognised),
-        cmocka_unit_test(racks_of_hosts),
+        cmocka_unit_test(racks_of_hosts), cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

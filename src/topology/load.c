@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// load.c - how many bytes each link carries when a collective goes the way that was the cheapest.
+//
+// The schedule is heard as price.c hears it, but bytes are kept by link and not by step. Two halves of a host that send 1 MiB
+// to each other over a switch load four links with 1 MiB each: both ways up, both ways down.
+#include "topology/internal.h"
+
+struct carried {
+    tsr_topology *topology;
+    double *by_link;
+    int path[TOPOLOGY_MAX_HOPS];
+};
+
+static void hear(void *data, int from, int to, double bytes)
+{
+    struct carried *carried = data;
+    int n = tsr__topology_path(carried->topology, from, to, carried->path, TOPOLOGY_MAX_HOPS);
+    for (int i = 0; i < n; i++)
+        carried->by_link[carried->path[i]] += bytes;
+}
+
+static void step_ends(void *data)
+{
+    (void)data;
+}
+
+// The algorithm of that name, or (a collective that was measured names none) the first that serves these groups.
+static bool play(struct carried *carried, enum tsr_collective what, const char *name,
+                 const struct topology_groups *groups, double bytes)
+{
+    const struct listener to = {carried, hear, step_ends};
+    bool any = strcmp(name, "measured") == 0;
+    for (size_t i = 0; i < tsr__n_algorithms; i++) {
+        const struct algorithm *algorithm = &tsr__algorithms[i];
+        if (algorithm->what != what)
+            continue;
+        if (!any && strcmp(algorithm->name, name) != 0)
+            continue;
+        if (algorithm->schedule(carried->topology, groups, bytes, &to))
+            return true;
+    }
+    return false;
+}
+
+void tsr__topology_load(tsr_topology *t, enum tsr_collective what,
+                        const struct topology_groups *groups, int64_t bytes, double *by_link)
+{
+    struct topology_way way;
+    struct carried carried = {.topology = t, .by_link = by_link};
+    struct topology_groups ordered = *groups;
+    if (tsr__topology_way(t, what, groups, bytes, &way) >= TOPOLOGY_NEVER || groups->size < 2)
+        return;
+    if (way.near) {
+        ordered.device = tsr__near_groups(t, groups, carried.path);
+        if (!ordered.device)
+            return;
+    }
+    play(&carried, what, way.algorithm, &ordered, (double)bytes);
+}

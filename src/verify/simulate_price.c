@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_price.c - what a communication costs, and what each link carries for it: both follow from the same way of the same
+// groups with the same bytes.
+#include "verify/simulate.h"
+#include "ir/ir.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+#include "topology/topology.h"
+
+// All groups of one size at once; the price is that of the largest groups.
+static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
+{
+    int size = 0, count = 0;
+    for (size_t i = 0; i < comm->groups.n; i++)
+        size = comm->groups.at[i].n > size ? comm->groups.at[i].n : size;
+    int *device = ARENA_ARRAY(sim->arena, int, comm->groups.n *(size_t)size + 1);
+    if (!device)
+        return false;
+    for (size_t i = 0; i < comm->groups.n; i++) {
+        const struct sim_group *group = &comm->groups.at[i];
+        for (int k = 0; group->n == size && k < size; k++)
+            device[count * size + k] = (int)group->members[k];
+        count += group->n == size;
+    }
+    if (comm->from >= 0 && size == 2)
+        for (int i = 0; i < count; i++)
+            if (device[2 * i] != comm->from) {
+                device[2 * i + 1] = device[2 * i];
+                device[2 * i] = (int)comm->from;
+            }
+    *out = (struct topology_groups){count, size, device};
+    return true;
+}
+
+// Which size a collective is priced by: what comes out of a gather, what goes into a reduction, and for
+// an all-to-all the largest input times the members.
+static const struct collective_way {
+    const char *op;
+    tsr_collective what;
+    bool out, times;
+} collective_ways[] = {
+    {TSR_OP_ALLREDUCE, TSR_ALL_REDUCE, false, false},
+    {TSR_OP_SCATTER, TSR_REDUCE_SCATTER, false, false},
+    {TSR_OP_REDUCE, TSR_REDUCE, false, false},
+    {TSR_OP_ALLGATHER, TSR_ALL_GATHER, true, false},
+    {TSR_OP_TURN, TSR_ALL_TO_ALL, false, true},
+    {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
+    {TSR_OP_SEND, TSR_SEND, false, false},
+};
+
+static const struct collective_way *way_of(const struct sim_comm *comm)
+{
+    for (size_t i = 0; i < TSR_COUNT(collective_ways); i++)
+        if (strcmp(collective_ways[i].op, comm->op) == 0)
+            return &collective_ways[i];
+    return NULL;
+}
+
+static double links_sum(const struct sim *sim)
+{
+    double sum = 0;
+    for (size_t i = 0; i < sim->topology->links.n; i++)
+        sum += sim->by_link[i];
+    return sum;
+}
+
+static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
+                  const struct topology_groups *groups, int64_t bytes)
+{
+    double before = links_sum(sim);
+    tsr__topology_load(sim->topology, what, groups, bytes, sim->by_link);
+    comm->carried += links_sum(sim) - before;
+}
+
+// A halo exchange is one message of what the output has more than the input, and a copy of the output in memory. Each member
+// exchanges half of that with the one before and half with the one behind.
+static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
+                          const struct topology_groups *groups)
+{
+    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
+    struct topology_groups two = {1, 2, groups->device};
+    double copied = 2 * (double)comm->most_out / sim->topology->device[groups->device[0]].bandwidth;
+    double copied_ps = copied * 1e12;
+    comm->bytes = more;
+    for (int g = 0; g < groups->count; g++)
+        for (int i = 0; i + 1 < groups->size; i++) {
+            const int *at = groups->device + g * groups->size + i;
+            const int both[4] = {at[0], at[1], at[1], at[0]};
+            carry(sim, comm, TSR_SEND, &(struct topology_groups){2, 2, both}, (more + 1) / 2);
+        }
+    return sum_of(tsr__price_collective(sim->topology, TSR_SEND, &two, more),
+                  copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
+}
+
+// Whatever is no collective is priced by what moves: everybody with everybody, until the fullest device has that many bytes, as
+// tsr__price_exchange does. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
+{
+    struct topology_groups groups;
+    if (!flat_groups(sim, comm, &groups) || groups.size < 2)
+        return 0;
+    const struct collective_way *way = way_of(comm);
+    if (way) {
+        comm->bytes = way->out ? comm->most_out : comm->most_in;
+        if (way->times)
+            comm->bytes = product_of(comm->bytes, groups.size);
+        carry(sim, comm, way->what, &groups, comm->bytes);
+        return tsr__price_collective(sim->topology, way->what, &groups, comm->bytes);
+    }
+    if (strcmp(comm->op, TSR_OP_HALO) == 0)
+        return price_halo(sim, comm, &groups);
+    double n = groups.size, whole = (double)comm->moved * n * n / (n - 1);
+    comm->bytes = comm->moved;
+    carry(sim, comm, TSR_ALL_TO_ALL, &groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
+    return tsr__price_exchange(sim->topology, &groups, comm->moved);
+}
