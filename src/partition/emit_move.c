@@ -61,20 +61,74 @@ static tsr_value *slice_dynamic(struct part *t, tsr_value *x, const struct bound
     return tsr__part_node(t, "Slice", out, 4, x, start, stop, axes);
 }
 
-// Several runs of one dimension: their indices.
-static tsr_value *pick(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
-                       struct str out)
+static int64_t elements_of(const struct dim_cut *cut)
 {
-    int64_t count = 0, at = 0;
+    int64_t count = 0;
     for (int64_t i = 0; i < cut->n; i++)
         count += cut->at[i].stop - cut->at[i].start;
+    return count;
+}
+
+// Several runs of one dimension: their indices.
+static tsr_value *pick_numbers(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+                               struct str out)
+{
+    int64_t count = elements_of(cut), at = 0;
     int64_t *indices = ARENA_ARRAY(t->plan->arena, int64_t, (size_t)count + 1);
-    for (int64_t i = 0; i < cut->n && indices; i++)
+    if (!indices)
+        return NULL;
+    for (int64_t i = 0; i < cut->n; i++)
         for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
             indices[at++] = k;
-    tsr_value *y =
-        indices ? tsr__part_node(t, "Gather", out, 2, x, tsr__part_ints(t, indices, count)) : NULL;
+    tsr_value *y = tsr__part_node(t, "Gather", out, 2, x, tsr__part_ints(t, indices, count));
     return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+}
+
+// Before opset 9 nothing but slices can pick texts: each run by itself, joined to those before it.
+static tsr_value *join_runs(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+                            struct str out)
+{
+    const struct str any = {0};
+    tsr_value *joined = NULL;
+    for (int64_t i = 0; i < cut->n; i++) {
+        tsr_value *run = tsr__part_slice(t, x, axis, cut->at[i].start, cut->at[i].stop, any);
+        if (!joined) {
+            joined = run;
+            continue;
+        }
+        joined = tsr__part_node(t, "Concat", i + 1 < cut->n ? any : out, 2, joined, run);
+        if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", axis) != TSR_OK)
+            return NULL;
+    }
+    return joined;
+}
+
+// The same of texts, of which ONNX Runtime's Gather takes only the first of each row (seen with 1.31.1). Compress takes
+// all: of 5 rows, the runs [0, 1) and [2, 4) are {1, 0, 1, 1}; what lies behind the last run needs no mark.
+static tsr_value *pick_texts(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+                             struct str out)
+{
+    if (t->plan->opset < 9)
+        return join_runs(t, x, axis, cut, out);
+    int64_t length = cut->n ? cut->at[cut->n - 1].stop : 0;
+    char *marks = arena_get(t->plan->arena, (size_t)length + 1, 1);
+    struct str name = tsr__part_fresh(t);
+    if (!marks || !name.p)
+        return NULL;
+    for (int64_t i = 0; i < cut->n; i++)
+        memset(marks + cut->at[i].start, 1, (size_t)(cut->at[i].stop - cut->at[i].start));
+    tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(t->model), name.p, TSR_BOOL, 1,
+                                                 &length, marks, (size_t)length);
+    tsr_value *y = tsr__part_node(t, "Compress", out, 2, x, taken);
+    return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+}
+
+static tsr_value *pick(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+                       tsr_dtype type, struct str out)
+{
+    if (type == TSR_STRING)
+        return pick_texts(t, x, axis, cut, out);
+    return pick_numbers(t, x, axis, cut, out);
 }
 
 static void add_static(struct bounds *b, int axis, const struct tile_interval *at)
@@ -119,7 +173,7 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
         x = tsr__part_cast(t, x, TSR_FLOAT16, any);
     for (int d = 0; d < to->layout->rank && n_picks; d++)
         if (cuts[d].way == DIM_STATIC && cuts[d].n != 1)
-            x = pick(t, x, d, &cuts[d], --left ? any : name);
+            x = pick(t, x, d, &cuts[d], type, --left ? any : name);
     if (fixed.n)
         x = slice_static(t, x, &fixed, --left ? any : name);
     if (dynamic.n)
@@ -150,7 +204,7 @@ tsr_status tsr__emit_crop(struct part *t, struct step *st)
     for (int k = 0; k < w->n_axes; k++) {
         const struct dim_cut *part = &w->parts[t->rank * w->n_axes + k];
         if (part->n >= 2)
-            x = pick(t, x, w->axes[k], part, --left ? any : name);
+            x = pick(t, x, w->axes[k], part, to->item->dtype, --left ? any : name);
     }
     if (fixed.n)
         x = slice_static(t, x, &fixed, name);
