@@ -66,18 +66,26 @@ static int64_t entry(const struct derivation *d, const char *name, int i, int64_
     return (size_t)i < n ? list[i] : otherwise;
 }
 
-// Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond.
-static void read_pads(const struct derivation *d, struct space *s, int i)
+// Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond. False: nobody can say. Where
+// automatic windows do not reach the end (9 elements, kernel 1, stride 3: they span 7), the standard begins with the first
+// element; ONNX Runtime's poolings and convolutions leave some out in front, each in its own way.
+static bool read_pads(const struct derivation *d, struct space *s, int i)
 {
     int64_t span = (s->out[i] - 1) * s->stride[i] + s->reach[i], lacking = span - s->size[i];
     bool upper = text_is(d, "auto_pad", "SAME_UPPER"), lower = text_is(d, "auto_pad", "SAME_LOWER");
-    lacking = lacking < 0 ? 0 : lacking;
-    s->before[i] = upper                             ? lacking / 2
-                   : lower                           ? lacking - lacking / 2
-                   : text_is(d, "auto_pad", "VALID") ? 0
-                                                     : entry(d, "pads", i, 0);
-    int64_t after = span - s->size[i] - s->before[i];
+    if ((upper || lower) && lacking < 0)
+        return false;
+    if (upper)
+        s->before[i] = lacking / 2;
+    else if (lower)
+        s->before[i] = lacking - lacking / 2;
+    else if (text_is(d, "auto_pad", "VALID"))
+        s->before[i] = 0;
+    else
+        s->before[i] = entry(d, "pads", i, 0);
+    int64_t after = lacking - s->before[i];
     s->after[i] = after < 0 ? 0 : after;
+    return true;
 }
 
 // Windows that can be divided: numbers all of them, and each sees at least one element.
@@ -99,7 +107,8 @@ static void read_windows(const struct derivation *d, int weights, struct space *
             s->size[i] < 1 || s->size[i] > INT32_MAX || s->out[i] < 1 || s->out[i] > INT32_MAX)
             continue;
         s->reach[i] = (kernel - 1) * dilation + 1;
-        read_pads(d, s, i);
+        if (!read_pads(d, s, i))
+            continue;
         // Engines want the pads of a pooling to be smaller than its kernel, dilated or not.
         int64_t most = weights < 0 ? kernel : s->reach[i];
         s->window[i] = s->before[i] >= 0 && s->before[i] < most && s->after[i] < most &&

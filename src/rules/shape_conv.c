@@ -20,7 +20,8 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 }
 
 // ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2 with dilation 2 and
-// stride 1 is given one pad, and makes 3 results, where the standard has 4.
+// stride 1 is given one pad, and makes 3 results, where the standard has 4. Pads may be negative: of 7 elements, a kernel of
+// 2 with dilation 2 and stride 4 loses the last one, and makes 1 result instead of 2.
 static void pad_pooling(struct windows *v, int i, bool lower)
 {
     struct expr size = v->size[i], kernel = v->kernel[i];
@@ -31,8 +32,7 @@ static void pad_pooling(struct windows *v, int i, bool lower)
         return;
     int64_t stride = v->stride[i], count = (size.number + stride - 1) / stride;
     int64_t lacking = (count - 1) * stride + kernel.number - size.number;
-    lacking = lacking < 0 ? 0 : lacking;
-    v->before[i] = lower ? lacking - lacking / 2 : lacking / 2;
+    v->before[i] = (lower ? lacking + 1 : lacking) / 2;
     v->after[i] = lacking - v->before[i];
     v->size[i] = size;
 }
