@@ -255,12 +255,17 @@ static bool each_dim(struct build *b, bool out, int i, int rank, dim_fn f, void 
 }
 
 // The rank that the pattern gives a tensor: for outputs whose shape is not declared.
+// Dimensions of a tensor by its pattern; NOT_KNOWN if a pack has as many as nobody knows: [n c O*], O in no input.
 static int pattern_rank(const struct build *b, bool out, int i)
 {
     const struct pattern_tensor *t = pattern_at(b, out, i);
     int rank = 0;
-    for (int k = 0; k < t->n_dims; k++)
-        rank += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+    for (int k = 0; k < t->n_dims; k++) {
+        int length = is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+        if (length == NOT_KNOWN)
+            return NOT_KNOWN;
+        rank += length;
+    }
     return rank;
 }
 
@@ -472,14 +477,6 @@ static bool read_size(struct build *b, bool out, int i, int axis, const struct p
     return true;
 }
 
-static bool packs_known(const struct build *b, const struct pattern_tensor *t)
-{
-    for (int i = 0; i < t->n_dims; i++)
-        if (is_pack(b, &t->dims[i]) && b->length[t->dims[i].letters[0]] == NOT_KNOWN)
-            return false;
-    return true;
-}
-
 static void shape_by(struct shape_job *j, const struct pattern *p, const struct derivation *d)
 {
     struct build b;
@@ -498,9 +495,9 @@ static void shape_by(struct shape_job *j, const struct pattern *p, const struct 
         return;
     for (int i = 0; i < j->n_out; i++) {
         const struct pattern_tensor *t = pattern_at(&b, true, i);
-        if (!t || t->host || !packs_known(&b, t))
+        int rank = !t || t->host ? NOT_KNOWN : pattern_rank(&b, true, i);
+        if (rank == NOT_KNOWN)
             continue;
-        int rank = pattern_rank(&b, true, i);
         tsr_dim *dims = tsr__job_dims(j, rank);
         if (dims && each_dim(&b, true, i, rank, read_size, dims))
             tsr__job_set(j, i, rank, dims);
@@ -603,6 +600,8 @@ static bool make_tensor(struct build *b, bool out, int i, struct rule_tensor *t)
     if (rank == NOT_KNOWN)
         rank = p->host ? 0 : pattern_rank(b, out, i);
     t->rank = rank;
+    if (rank == NOT_KNOWN)
+        return true; // the caller refuses
     struct rule_dim *dims = ARENA_ARRAY(b->arena, struct rule_dim, (size_t)rank + 1);
     t->dims = dims;
     return dims && (t->host || each_dim(b, out, i, rank, map_dim, dims));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Holds what every row's shape function finds against real runs, where the sizes of the inputs are known, named, unknown or 1, and ranks
-known or not: an inferred type, rank, size or element never contradicts the run.
+known or not: an inferred type, rank, size or element never contradicts the run, nor do the dimensions that the rule gives an output.
 
 Each case of prove.py is run by ONNX Runtime (without optimisation) on inputs of several sizes: its own; each dimension, and all of one
 size together, as 0, 1 or longer; several dimensions at once as 1. Sizes that ONNX Runtime refuses do not count. Each run is then
@@ -129,6 +129,8 @@ def wrong_about(found, real, names):
     element = 8 if real.dtype == object else helper.np_dtype_to_tensor_dtype(real.dtype)
     if found["type"] not in (0, element):
         return "type %d, the run gives %d" % (found["type"], element)
+    if found["rank_by_rule"] not in (-1, real.ndim):
+        return "rank %d by the rule, the run gives %s" % (found["rank_by_rule"], list(real.shape))
     if found["rank"] < 0:
         return None
     if found["rank"] != real.ndim:

@@ -157,7 +157,15 @@ static void print_elements(struct exprs *x, struct known_value v)
     printf("]");
 }
 
-static void print_output(const struct shapes *s, const tsr_value *v)
+// Dimensions that the rule gives output i; -1: the rule says nothing about it.
+static int rank_by(const struct rule *r, size_t i)
+{
+    if (!r || r->whole || i >= (size_t)r->n_outputs || r->outputs[i].host || r->outputs[i].absent)
+        return -1;
+    return r->outputs[i].rank;
+}
+
+static void print_output(const struct shapes *s, const tsr_value *v, int rank_by_rule)
 {
     struct shape of = {.rank = -1};
     struct known_value value = {0};
@@ -173,7 +181,7 @@ static void print_output(const struct shapes *s, const tsr_value *v)
     }
     printf("], \"values\": ");
     print_elements(s->exprs, value);
-    printf("}");
+    printf(", \"rank_by_rule\": %d}", rank_by_rule);
 }
 
 static int print_known(tsr_session *session, const char *path)
@@ -188,9 +196,10 @@ static int print_known(tsr_session *session, const char *path)
     printf("[");
     for (const tsr_node *n = first; n; n = tsr_node_next(n)) {
         printf("%s[", n == first ? "" : ", ");
+        const struct rule *r = tsr__rule_of(&a, n, s);
         for (size_t i = 0; i < tsr_node_output_count(n); i++) {
             printf("%s", i ? ", " : "");
-            print_output(s, tsr_node_output(n, i));
+            print_output(s, tsr_node_output(n, i), rank_by(r, i));
         }
         printf("]");
     }
