@@ -392,6 +392,20 @@ static tsr_node *sum_parts(struct part *t, struct step *st, tsr_value **inputs,
     return y ? tsr_value_producer(y) : NULL;
 }
 
+// What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
+// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity.
+static tsr_status copy_written(struct part *t, const struct step *st, tsr_value **inputs)
+{
+    for (size_t i = 0; i < st->n_node_inputs; i++) {
+        if (!inputs[i] || !tsr__node_writes(st->flow->node, i))
+            continue;
+        inputs[i] = tsr__part_node(t, "Max", (struct str){0}, 1, inputs[i]);
+        if (!inputs[i])
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
 static tsr_status emit_node(struct part *t, struct step *st)
 {
     struct plan *p = t->plan;
@@ -414,6 +428,8 @@ static tsr_status emit_node(struct part *t, struct step *st)
         if (st->outputs[i])
             outputs[i] = tsr__form_name(t, st->outputs[i]);
     tsr_status status = rewrite_inputs(t, st, inputs);
+    if (status == TSR_OK)
+        status = copy_written(t, st, inputs);
     if (status == TSR_OK)
         status = rewrite_lists(t, st->flow, inputs, &n_inputs);
     tsr_value *here = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // draws.c - which nodes give something else each time they run: those that draw random numbers without a seed,
 // themselves or in a body or function of theirs. Only one device may run such a node; what it drew is sent to the
-// others. A seed makes the same numbers on every device. Knows operators by their rows alone.
+// others. A seed makes the same numbers on every device. Also which nodes write over what they read. Knows operators by their rows alone.
 #include "rules/internal.h"
 
 // Nodes of bodies and functions that are looked at. A function can call others twice each, twenty deep: what has
@@ -67,4 +67,10 @@ bool tsr__node_draws(const tsr_node *n)
 {
     int left = MAX_NODES;
     return draws_within(n, &left);
+}
+
+bool tsr__node_writes(const tsr_node *n, size_t i)
+{
+    const struct op_row *row = tsr__row_of_node(n);
+    return row && i < 32 && (row->writes >> i & 1) && tsr_node_output_count(n) > 1;
 }

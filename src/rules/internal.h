@@ -115,8 +115,10 @@ struct op_row {
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
     bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
     int single_switch; // ... and only if this input is not absent or false; 0: always
-    bool bodies;       // control flow: its bodies are cut, not the node itself (control.c)
-    expand_fn expand;  // replaces a node whose `stat` factors are cut (expand.h)
+    unsigned
+        writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
+    bool bodies;      // control flow: its bodies are cut, not the node itself (control.c)
+    expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
 };
 extern const struct op_row tsr__op_table[];

@@ -199,6 +199,9 @@ const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
 // in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *n);
 
+// The engine writes its result over input i of the node, whoever else reads it: give it a copy.
+bool tsr__node_writes(const tsr_node *n, size_t i);
+
 // The operator that multiplies matrices of bytes, for whoever wants to see what an engine makes of it.
 const char *tsr__rule_byte_product(void);
 

@@ -78,7 +78,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
     {"BatchNormalization", .since = 14, .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .type1 = TYPE_AS_FOURTH, .type2 = TYPE_AS_FOURTH,
-     .note = "inference form only"},
+     .writes = 1u << 3 | 1u << 4, .note = "inference form only"},
     {"BeamSearch", .since = 1, .domain = MICROSOFT, .type = TYPE_INT32, .type1 = TYPE_OPEN,
      .whole = BODIES},
     {"Bernoulli", .since = 15, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM, .single = true},

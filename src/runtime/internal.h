@@ -309,6 +309,8 @@ tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, con
 // A sequence of tensors of that type, empty; out NULL: an optional without a value.
 tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
                                   tsr_tensors **out);
+// All tensors of one set into another, in place of those of their names.
+tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
 // Moves entry i of one set into another of the same session, in place of one of that name.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);

@@ -198,6 +198,24 @@ tsr_status tsr__run_tell(tsr_session *s, char *text, size_t bytes)
 
 // ---- a single run ------------------------------------------------------------------------------
 
+// Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
+// over its statistics). Partitions hold copies where that can be (partition/emit.c), other models do not.
+static tsr_status run_on_copies(tsr_session *s, tsr_job *j, const tsr_tensors *inputs,
+                                tsr_tensors *outputs)
+{
+    tsr_tensors *copies = NULL;
+    if (!inputs)
+        return tsr_job_run(j, inputs, outputs);
+    tsr_status status = tsr_tensors_new(s, &copies);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__tensors_copy(inputs, copies);
+    if (status == TSR_OK)
+        status = tsr_job_run(j, copies, outputs);
+    tsr_tensors_free(copies);
+    return status;
+}
+
 tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
@@ -209,7 +227,7 @@ tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options
     if (st == TSR_OK)
         st = tsr_job_open_model(s, path, options, &j);
     if (st == TSR_OK)
-        st = tsr_job_run(j, inputs, outputs);
+        st = run_on_copies(s, j, inputs, outputs);
     if (st == TSR_OK && options && options->trace)
         st = tsr_job_trace(j);
     tsr_job_close(j);

@@ -238,6 +238,37 @@ tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype typ
     return st;
 }
 
+// A tensor of numbers or texts lies in one stretch of bytes; a sequence holds tensors, an optional without a value nothing.
+static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
+{
+    struct str name = str_of(from->name);
+    tsr_tensors *elements = NULL;
+    if (from->rank < 0) {
+        tsr_tensors **list = from->sequence ? &elements : NULL;
+        tsr_status status = tsr__tensors_add_other(to, name, from->type, list);
+        if (status != TSR_OK || !elements)
+            return status;
+        return tsr__tensors_copy(from->sequence, elements);
+    }
+    struct tensor *made =
+        tensor_new(to->session, name, from->type, from->rank, from->dims, from->bytes);
+    if (!made)
+        return TSR_NOMEM;
+    if (from->bytes)
+        memcpy(made->data, from->data, from->bytes);
+    return insert(to, name, made);
+}
+
+tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        tsr_status status = copy_tensor(from->at[i], to);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
 const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *t, size_t i)
 {
     return i < t->n ? t->at[i]->sequence : NULL;
@@ -299,7 +330,8 @@ tsr_status tsr_tensors_borrow(tsr_tensors *t, const char *name, tsr_dtype type, 
     struct tensor *borrowed = tensor_new(t->session, str_of(name), type, rank, dims, 0);
     if (!borrowed)
         return TSR_NOMEM;
-    borrowed->data = (void *)(uintptr_t)bytes; // only read: inputs are never written to
+    borrowed->data =
+        (void *)(uintptr_t)bytes; // only read: what an engine writes over is copied before
     borrowed->bytes = n_bytes;
     return insert(t, str_of(name), borrowed);
 }

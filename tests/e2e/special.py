@@ -406,6 +406,27 @@ def nothing_to_cut():
     return m, 3, {}, {"x": f4(4)}, []
 
 
+def training(constant):
+    """Statistics of a BatchNormalization that trains: the engine writes over them, and all devices read them."""
+    nodes = [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "m1", "v1"], training_mode=1), node("Exp", ["m1"], ["p"]), node("Exp", ["v1"], ["q"])]
+    statistics = {"m": f4(6), "v": f4(6) ** 2}
+    ins = [info("x", T.FLOAT, [2, 6, 4])] + [info(n, T.FLOAT, [6]) for n in statistics if not constant]
+    init = [tensor(np.ones(6, "f4"), n) for n in "sb"] + [tensor(a, n) for n, a in statistics.items() if constant]
+    m = model(nodes, ins, [info("y", T.FLOAT, [2, 6, 4])] + [info(n, T.FLOAT, [6]) for n in "pq"], init)
+    shards = {"y_batchnormalization:x": "{1,1,1:0,1,2}", "p_exp:p": "{3:0,1,2}", "q_exp:q": "{3:0,1,2}"}
+    return m, 3, shards, {"x": f4(2, 6, 4), **({} if constant else statistics)}, None
+
+
+@case
+def statistics_that_are_given():
+    return training(False)
+
+
+@case
+def statistics_that_are_constant():
+    return training(True)
+
+
 def check(tessera, name, folder):
     m, devices, shards, ins, collectives, *more = CASES[name]()
     options = more[0] if more else {}
