@@ -1,9 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases for prove.py: reductions, norms, quantised operators, losses, fused operators."""
+import random
+
 import numpy as np
 from onnx import TensorProto as T
 
 MS = "com.microsoft:"
+
+
+def random_equations(p, count):
+    """Einsums of up to three operands: letters summed in one operand alone, diagonals, sizes of 1 that are stretched."""
+    dice, numbers, result = random.Random(11), np.random.default_rng(11), []
+    while len(result) < count:
+        letters = "abcdef"[:dice.randint(2, 6)]
+        sizes = {letter: dice.randint(1, 5) for letter in letters}
+        terms = [[dice.choice(letters) for _ in range(dice.randint(1, 4))] for _ in range(dice.randint(1, 3))]
+        if dice.random() < 0.7:
+            terms = [list(dict.fromkeys(term)) for term in terms]  # no diagonals
+        used = sorted(set(sum(terms, [])))
+        out = dice.sample(used, dice.randint(0, len(used)))
+        stretched = dice.random() < 0.3 and all(len(set(term)) == len(term) for term in terms)
+        shapes = [[1 if stretched and i and letter in terms[0] and dice.random() < 0.3 else sizes[letter] for letter in term] for i, term in enumerate(terms)]
+        operands = [numbers.uniform(-2, 2, shape).astype(np.float32) for shape in shapes]
+        result.append(p.case(*operands, equation="%s->%s" % (",".join(map("".join, terms)), "".join(out))))
+    return result
 
 
 def cases(p):
@@ -108,7 +128,7 @@ def cases(p):
             ("ij,jk->ik", [(3, 4), (4, 5)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]),
             ("...ij,...jk", [(2, 1, 3, 4), (3, 4, 5)]), ("ii->i", [(4, 4)]), ("bii", [(2, 4, 4)]), ("...ii->...i", [(2, 3, 4, 4)]), ("ii->", [(5, 5)]), ("ibi,ij->bj", [(4, 3, 4), (4, 2)]), ("iij,jj", [(3, 3, 4), (4, 4)]), ("iii->i", [(4, 4, 4)]), ("i,j->ij", [(3,), (4,)]), ("ij->ji", [(3, 4)]), ("ij", [(3, 4)]), ("ba", [(3, 4)]),
             ("abc->", [(2, 3, 4)]), (" b n h d , b m h d -> b h n m ", [(2, 3, 2, 4), (2, 5, 2, 4)]), ("i,i,i->", [(5,), (5,), (5,)]), ("iA,Aj->ij", [(3, 4), (4, 2)]), ("...->...", [(3, 4)])]]
-        + [case(ints(3, 4), ints(4, 2), equation="ij,jk->ik"), case(floats(3, 4), equation="ij,jk->ik", whole=True)],
+        + [case(ints(3, 4), ints(4, 2), equation="ij,jk->ik"), case(floats(3, 4), equation="ij,jk->ik", whole=True)] + random_equations(p, 60),
         "MatMulInteger": integer,
         "QLinearMatMul": [case(u8(4, 6), f([0.02]), byte([120]), u8(6, 5), f([0.03]), byte([99]), f([0.1]), byte([100])), qlinear(u8(4, 6), u8(6, 5)), qlinear(u8(2, 4, 6), u8(2, 6, 5)), qlinear(u8(4, 6), u8(6, 5), away(5) / 50, u8(5))],
         "QuantizeLinear": [case(floats(3, 4), f(0.02), byte(3)), case(floats(3, 4), f(0.02)), case(floats(3, 4, 5), away(4) / 20, u8(4)), case(floats(3, 4), away(3) / 20, i8(3), axis=0),
