@@ -27,8 +27,8 @@ struct parser {
 // Notes the first thing that is wrong, at that byte; always false.
 bool tsr__parser_fail(struct parser *p, tsr_status status, size_t at, const char *what);
 bool tsr__parser_malformed(struct parser *p, const char *what); // at the place that was reached
-#define PARSER_INVALID(p, at, ...)                                                                 \
-    tsr__parser_fail(p, TSR_INVALID, at, tsr__arena_printf((p)->arena, __VA_ARGS__).p)
+#define PARSER_INVALID(reader, at, ...)                                                            \
+    tsr__parser_fail(reader, TSR_INVALID, at, tsr__arena_printf((reader)->arena, __VA_ARGS__).p)
 
 // The next character that is no blank (0: the end), and whether it is that one, which is then passed.
 char tsr__parser_peek(struct parser *p);
