@@ -84,43 +84,43 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes)
+void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
         old_bytes = 0;
     if (bytes == 0) {
-        tsr__free(s, p, old_bytes);
+        tsr__free(session, p, old_bytes);
         return NULL;
     }
-    size_t others = s->memory_used - old_bytes, limit = s->memory_limit;
-    if (s->memory_budget && (!limit || s->memory_budget < limit))
-        limit = s->memory_budget;
-    bool refused = tsr__fault(s, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
+    size_t others = session->memory_used - old_bytes, limit = session->memory_limit;
+    if (session->memory_budget && (!limit || session->memory_budget < limit))
+        limit = session->memory_budget;
+    bool refused = tsr__fault(session, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
                    (limit && (others > limit || bytes > limit - others));
-    void *q = refused ? NULL : s->alloc_fn(s->alloc_data, p, old_bytes, bytes);
+    void *q = refused ? NULL : session->alloc_fn(session->alloc_data, p, old_bytes, bytes);
     if (!q) {
-        tsr__diag_nomem(s, bytes);
+        tsr__diag_nomem(session, bytes);
         return NULL;
     }
-    s->memory_used = others + bytes;
-    if (s->memory_used > s->memory_peak)
-        s->memory_peak = s->memory_used;
+    session->memory_used = others + bytes;
+    if (session->memory_used > session->memory_peak)
+        session->memory_peak = session->memory_used;
     return q;
 }
 
-void *tsr__alloc(tsr_session *s, size_t bytes)
+void *tsr__alloc(tsr_session *session, size_t bytes)
 {
-    return tsr__realloc(s, NULL, 0, bytes ? bytes : 1);
+    return tsr__realloc(session, NULL, 0, bytes ? bytes : 1);
 }
 
-void tsr__free(tsr_session *s, void *p, size_t bytes)
+void tsr__free(tsr_session *session, void *p, size_t bytes)
 {
     if (!p)
         return;
     if (bytes == 0)
         bytes = 1; // as tsr__alloc counted it
-    s->memory_used -= bytes;
-    s->alloc_fn(s->alloc_data, p, bytes, 0);
+    session->memory_used -= bytes;
+    session->alloc_fn(session->alloc_data, p, bytes, 0);
 }
 
 // ---- arenas ------------------------------------------------------------------------------------
@@ -130,43 +130,43 @@ struct arena_block {
     size_t bytes; // all of it, this head included
 };
 
-void tsr__arena_init(struct arena *a, tsr_session *s)
+void tsr__arena_init(struct arena *arena, tsr_session *session)
 {
-    *a = (struct arena){.session = s};
+    *arena = (struct arena){.session = session};
 }
 
-void tsr__arena_free(struct arena *a)
+void tsr__arena_free(struct arena *arena)
 {
-    for (struct arena_block *b = a->blocks, *next; b; b = next) {
-        next = b->next;
-        tsr__free(a->session, b, b->bytes);
+    for (struct arena_block *block = arena->blocks, *next; block; block = next) {
+        next = block->next;
+        tsr__free(arena->session, block, block->bytes);
     }
-    tsr__arena_init(a, a->session);
+    tsr__arena_init(arena, arena->session);
 }
 
-static struct arena_block *block_new(struct arena *a, size_t bytes)
+static struct arena_block *block_new(struct arena *arena, size_t bytes)
 {
-    struct arena_block *b = tsr__alloc(a->session, bytes);
-    if (!b) {
-        a->failed = true;
+    struct arena_block *block = tsr__alloc(arena->session, bytes);
+    if (!block) {
+        arena->failed = true;
         return NULL;
     }
-    bool zeroed =
-        a->session->alloc_fn == tsr__default_alloc && tsr__default_zeroes && bytes >= PAGES_BYTES;
+    bool zeroed = arena->session->alloc_fn == tsr__default_alloc && tsr__default_zeroes &&
+                  bytes >= PAGES_BYTES;
     if (!zeroed)
-        memset(b, 0, bytes);
-    b->bytes = bytes;
-    return b;
+        memset(block, 0, bytes);
+    block->bytes = bytes;
+    return block;
 }
 
-static size_t block_size(const struct arena *a)
+static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
-    (void)a;
+    (void)arena;
     return 0;
 #else
     size_t bytes = BLOCK_MIN;
-    while (bytes < BLOCK_MAX && bytes < a->bytes)
+    while (bytes < BLOCK_MAX && bytes < arena->bytes)
         bytes *= 2;
     return bytes;
 #endif
@@ -177,87 +177,87 @@ static char *align_up(char *p, size_t align)
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
 }
 
-void *tsr__arena_slow(struct arena *a, size_t bytes, size_t align)
+void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
-    if (a->failed)
+    if (arena->failed)
         return NULL;
     // malloc's alignment is 16, and so is the head's size: only larger alignments need slack.
     size_t slack = align > 16 ? align - 16 : 0;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {
-        a->failed = true;
-        tsr__diag_nomem(a->session, bytes);
+        arena->failed = true;
+        tsr__diag_nomem(arena->session, bytes);
         return NULL;
     }
-    size_t need = sizeof(struct arena_block) + slack + bytes, usual = block_size(a);
+    size_t need = sizeof(struct arena_block) + slack + bytes, usual = block_size(arena);
     bool own = need > usual / 4;
-    struct arena_block *b = block_new(a, own ? need : usual);
-    if (!b)
+    struct arena_block *block = block_new(arena, own ? need : usual);
+    if (!block)
         return NULL;
-    char *p = align_up((char *)(b + 1), align);
-    if (own && a->blocks) {
-        b->next = a->blocks->next;
-        a->blocks->next = b;
+    char *p = align_up((char *)(block + 1), align);
+    if (own && arena->blocks) {
+        block->next = arena->blocks->next;
+        arena->blocks->next = block;
     } else {
-        b->next = a->blocks;
-        a->blocks = b;
-        a->at = p + bytes;
-        a->end = (char *)b + b->bytes;
+        block->next = arena->blocks;
+        arena->blocks = block;
+        arena->at = p + bytes;
+        arena->end = (char *)block + block->bytes;
     }
-    a->bytes += bytes;
+    arena->bytes += bytes;
     return p;
 }
 
-void *tsr__arena_raw(struct arena *a, size_t bytes)
+void *tsr__arena_raw(struct arena *arena, size_t bytes)
 {
-    if (a->failed)
+    if (arena->failed)
         return NULL;
     size_t need;
     if (__builtin_add_overflow(bytes, sizeof(struct arena_block), &need))
         need = SIZE_MAX; // refused, with its finding
-    struct arena_block *b = tsr__alloc(a->session, need);
-    if (!b) {
-        a->failed = true;
+    struct arena_block *block = tsr__alloc(arena->session, need);
+    if (!block) {
+        arena->failed = true;
         return NULL;
     }
-    b->bytes = need;
-    b->next = NULL;
-    if (a->blocks) { // behind the newest, whose rest stays in use
-        b->next = a->blocks->next;
-        a->blocks->next = b;
+    block->bytes = need;
+    block->next = NULL;
+    if (arena->blocks) { // behind the newest, whose rest stays in use
+        block->next = arena->blocks->next;
+        arena->blocks->next = block;
     } else {
-        a->blocks = b;
+        arena->blocks = block;
     }
-    a->bytes += bytes;
-    return b + 1;
+    arena->bytes += bytes;
+    return block + 1;
 }
 
-void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align)
+void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
 {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes))
         bytes = SIZE_MAX; // refused, with its finding
-    return arena_get(a, bytes, align);
+    return arena_get(arena, bytes, align);
 }
 
-struct str tsr__arena_str(struct arena *a, struct str s)
+struct str tsr__arena_str(struct arena *arena, struct str text)
 {
-    char *p = s.n == SIZE_MAX ? NULL : arena_get(a, s.n + 1, 1);
+    char *p = text.n == SIZE_MAX ? NULL : arena_get(arena, text.n + 1, 1);
     if (!p)
         return (struct str){NULL, 0};
-    if (s.n)
-        memcpy(p, s.p, s.n);
-    return (struct str){p, s.n};
+    if (text.n)
+        memcpy(p, text.p, text.n);
+    return (struct str){p, text.n};
 }
 
-struct str tsr__arena_printf(struct arena *a, const char *format, ...)
+struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    char *p = n < 0 ? NULL : arena_get(a, (size_t)n + 1, 1);
+    char *p = n < 0 ? NULL : arena_get(arena, (size_t)n + 1, 1);
     if (p)
         vsnprintf(p, (size_t)n + 1, format, again);
     va_end(again);
@@ -265,32 +265,33 @@ struct str tsr__arena_printf(struct arena *a, const char *format, ...)
 }
 
 // Storage at the end of the newest block grows where it is.
-static bool grow_in_place(struct arena *a, const char *at, size_t old_bytes, size_t bytes)
+static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes, size_t bytes)
 {
 #ifdef TSR_TORTURE
-    (void)a, (void)at, (void)old_bytes, (void)bytes;
+    (void)arena, (void)at, (void)old_bytes, (void)bytes;
     return false;
 #else
-    if (a->failed || !at || at + old_bytes != a->at || bytes - old_bytes > (size_t)(a->end - a->at))
+    if (arena->failed || !at || at + old_bytes != arena->at ||
+        bytes - old_bytes > (size_t)(arena->end - arena->at))
         return false;
-    a->at += bytes - old_bytes;
-    a->bytes += bytes - old_bytes;
+    arena->at += bytes - old_bytes;
+    arena->bytes += bytes - old_bytes;
     return true;
 #endif
 }
 
-bool tsr__vec_grow(struct arena *a, void **at, size_t n, size_t *cap, size_t size)
+bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;
     size_t more = *cap ? *cap + *cap / 2 + 1 : 8, bytes;
     memcpy(&old, at, sizeof old); // *at is a pointer of another type
     if (__builtin_mul_overflow(more, size, &bytes))
         bytes = SIZE_MAX;
-    if (bytes != SIZE_MAX && grow_in_place(a, old, *cap * size, bytes)) {
+    if (bytes != SIZE_MAX && grow_in_place(arena, old, *cap * size, bytes)) {
         *cap = more;
         return true;
     }
-    grown = arena_get(a, bytes, 16);
+    grown = arena_get(arena, bytes, 16);
     if (!grown)
         return false;
     if (n)

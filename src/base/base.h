@@ -56,18 +56,18 @@ static inline bool str_is(struct str a, const char *c)
 }
 int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
 // Shell glob over the whole of s: * ? [set]; bounded work (no exponential backtracking).
-bool tsr__str_glob(struct str pattern, struct str s);
+bool tsr__str_glob(struct str pattern, struct str text);
 // Whole of s as a decimal number; false for empty, sign '+', spaces, overflow, other text.
-bool tsr__str_int(struct str s, int64_t *out);
+bool tsr__str_int(struct str text, int64_t *out);
 // Edit distance capped at limit + 1; serves the "did you mean" hints.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
 
 // ---- memory (arena.c) ----
 
 // All memory of the library comes from the session's allocator through these two.
-void *tsr__alloc(tsr_session *s, size_t bytes);                              // NULL: out of memory
-void *tsr__realloc(tsr_session *s, void *p, size_t old_bytes, size_t bytes); // bytes 0 frees
-void tsr__free(tsr_session *s, void *p, size_t bytes);
+void *tsr__alloc(tsr_session *session, size_t bytes); // NULL: out of memory
+void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes); // bytes 0 frees
+void tsr__free(tsr_session *session, void *p, size_t bytes);
 
 struct arena_block;
 
@@ -81,31 +81,31 @@ struct arena {
     bool failed;
 };
 
-void tsr__arena_init(struct arena *a, tsr_session *s);
-void tsr__arena_free(struct arena *a); // leaves an empty arena that may be used again
-void *tsr__arena_slow(struct arena *a, size_t bytes, size_t align);
+void tsr__arena_init(struct arena *arena, tsr_session *session);
+void tsr__arena_free(struct arena *arena); // leaves an empty arena that may be used again
+void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align);
 
 // Zeroed memory of that size; NULL (sticky) on failure. align is a power of two, at most 64.
-static inline void *arena_get(struct arena *a, size_t bytes, size_t align)
+static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
 {
 #ifndef TSR_TORTURE // torture builds take one block per allocation: every failure point is seen
-    uintptr_t p = ((uintptr_t)a->at + align - 1) & ~(uintptr_t)(align - 1);
-    if (TSR_LIKELY(a->at && !a->failed && p <= (uintptr_t)a->end &&
-                   bytes <= (uintptr_t)a->end - p)) {
-        a->at = (char *)p + bytes;
-        a->bytes += bytes;
+    uintptr_t p = ((uintptr_t)arena->at + align - 1) & ~(uintptr_t)(align - 1);
+    if (TSR_LIKELY(arena->at && !arena->failed && p <= (uintptr_t)arena->end &&
+                   bytes <= (uintptr_t)arena->end - p)) {
+        arena->at = (char *)p + bytes;
+        arena->bytes += bytes;
         return (void *)p; // blocks come zeroed
     }
 #endif
-    return tsr__arena_slow(a, bytes, align);
+    return tsr__arena_slow(arena, bytes, align);
 }
 // Memory that is not zeroed, for what is written before it is read; each a block of its own.
-void *tsr__arena_raw(struct arena *a, size_t bytes);
+void *tsr__arena_raw(struct arena *arena, size_t bytes);
 #define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
 #define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
-void *tsr__arena_array(struct arena *a, size_t n, size_t size, size_t align); // checks n * size
-struct str tsr__arena_str(struct arena *a, struct str s); // a NUL-terminated copy
-struct str tsr__arena_printf(struct arena *a, const char *format, ...) TSR_PRINTF(2, 3);
+void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align); // checks n * size
+struct str tsr__arena_str(struct arena *arena, struct str text); // a NUL-terminated copy
+struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_PRINTF(2, 3);
 
 // Growable array inside an arena (old storage is left behind): VEC(int64_t) ids = {0};
 // vec_push gives a pointer to the new zeroed slot, or NULL once the arena has failed.
@@ -119,7 +119,7 @@ struct str tsr__arena_printf(struct arena *a, const char *format, ...) TSR_PRINT
              tsr__vec_grow(arena, (void **)&(v)->at, (v)->n, &(v)->cap, sizeof(*(v)->at))          \
          ? &(v)->at[(v)->n++]                                                                      \
          : NULL)
-bool tsr__vec_grow(struct arena *a, void **at, size_t n, size_t *cap, size_t size);
+bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size);
 
 // ---- growing text with a maximum (text.c) ----
 
@@ -130,13 +130,13 @@ struct text {
     size_t n, cap, max;
     bool failed;
 };
-void tsr__text_init(struct text *t, tsr_session *s);
-void tsr__text_free(struct text *t);
-void tsr__text_add(struct text *t, struct str s);
-void tsr__text_printf(struct text *t, const char *format, ...) TSR_PRINTF(2, 3);
-void tsr__text_vprintf(struct text *t, const char *format, va_list args);
+void tsr__text_init(struct text *text, tsr_session *session);
+void tsr__text_free(struct text *text);
+void tsr__text_add(struct text *text, struct str str);
+void tsr__text_printf(struct text *text, const char *format, ...) TSR_PRINTF(2, 3);
+void tsr__text_vprintf(struct text *text, const char *format, va_list args);
 // Adds s so that a terminal shows it as it is: control bytes and broken UTF-8 become \xNN.
-void tsr__text_add_safe(struct text *t, struct str s);
+void tsr__text_add_safe(struct text *text, struct str str);
 
 // ---- names (map.c) ----
 
@@ -155,12 +155,12 @@ struct map {
     size_t n, cap; // cap is a power of two
     uint64_t key[2];
 };
-void tsr__map_init(struct map *m, struct arena *a, size_t expected); // expected 0 is fine
-void *tsr__map_get(const struct map *m, struct str key);             // NULL: absent
+void tsr__map_init(struct map *map, struct arena *arena, size_t expected); // expected 0 is fine
+void *tsr__map_get(const struct map *map, struct str key);                 // NULL: absent
 // Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
-void **tsr__map_at(struct map *m, struct str key);
+void **tsr__map_at(struct map *map, struct str key);
 // Says that key will be asked for soon: a large table is far from the processor.
-void tsr__map_prefetch(const struct map *m, struct str key);
+void tsr__map_prefetch(const struct map *map, struct str key);
 uint32_t tsr__hash(const void *p, size_t n);
 uint64_t tsr__hash64(const void *p, size_t n,
                      uint64_t seed); // stable over releases (XXH64): fingerprints
@@ -172,9 +172,9 @@ struct sha256 {
     unsigned char block[64];
     bool by_processor; // it has instructions for this
 };
-void tsr__sha256_init(struct sha256 *d);
-void tsr__sha256_add(struct sha256 *d, const void *p, size_t n);
-void tsr__sha256_hex(struct sha256 *d, char out[65]);
+void tsr__sha256_init(struct sha256 *sha256);
+void tsr__sha256_add(struct sha256 *sha256, const void *p, size_t n);
+void tsr__sha256_hex(struct sha256 *sha256, char out[65]);
 
 // ---- checked arithmetic ----
 
@@ -219,17 +219,18 @@ struct place {
 
 // Adds one finding. `hint` (the remedy) and `at` may be NULL. Texts are copied, over-long ones cut.
 // Never fails: out of memory is a finding too.
-void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, const char *hint,
+void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...) TSR_PRINTF(5, 6);
 // The same with a hint that is formatted: pass text made with tsr__arena_printf.
-size_t tsr__diag_errors(const tsr_session *s); // errors so far; compare before and after a stage
+size_t
+tsr__diag_errors(const tsr_session *session); // errors so far; compare before and after a stage
 // Where the list of findings stands, and back to there: findings since then go, except errors if kept.
 struct diag_mark {
     size_t n;
     size_t n_dropped, counts[TSR_SEVERITY_COUNT];
 };
-struct diag_mark tsr__diag_mark(const tsr_session *s);
-void tsr__diag_back(tsr_session *s, const struct diag_mark *m, bool keep_errors);
+struct diag_mark tsr__diag_mark(const tsr_session *session);
+void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors);
 // Nearest of n candidates to `wanted` for "did you mean", or an empty view.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 
@@ -248,16 +249,17 @@ struct mapped {
     int fd;
 };
 // Opens and maps a regular file; adds the finding (io-open, io-read) itself.
-tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out) TSR_MUST_USE;
-void tsr__file_unmap(struct mapped *m);
+tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out) TSR_MUST_USE;
+void tsr__file_unmap(struct mapped *mapped);
 // Whole small file into memory from the arena (limit: bytes).
-tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
+tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out) TSR_MUST_USE;
 // True if a JSON text of foreigners can become a tree within the session's memory; else the finding out-of-memory. The
 // parser's own memory is not counted by the session: a bracket is one byte of text and about a hundred of tree.
-bool tsr__json_fits(tsr_session *s, struct str text);
+bool tsr__json_fits(tsr_session *session, struct str text);
 // Adds what the file holds to a digest.
-tsr_status tsr__sha256_file(tsr_session *s, const char *path, struct sha256 *d) TSR_MUST_USE;
+tsr_status tsr__sha256_file(tsr_session *session, const char *path,
+                            struct sha256 *sha256) TSR_MUST_USE;
 
 // A folder that files are opened beneath and never outside of: no absolute path, no "..", no link
 // that leaves it, regular files only. The one resolver for everything a model or manifest names.
@@ -265,11 +267,13 @@ struct folder {
     int fd;
     int real_fd; // folder of the real file where the model file is a link (content stores), or -1
 };
-tsr_status tsr__folder_open(tsr_session *s, const char *path, struct folder *out) TSR_MUST_USE;
-tsr_status tsr__folder_of_file(tsr_session *s, const char *file, struct folder *out) TSR_MUST_USE;
-void tsr__folder_close(struct folder *f);
+tsr_status tsr__folder_open(tsr_session *session, const char *path,
+                            struct folder *out) TSR_MUST_USE;
+tsr_status tsr__folder_of_file(tsr_session *session, const char *file,
+                               struct folder *out) TSR_MUST_USE;
+void tsr__folder_close(struct folder *folder);
 // Opens name for reading beneath f; the finding names the path and why it was refused. Returns fd.
-tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str name,
+tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out) TSR_MUST_USE;
 
 // One output file, published whole or not at all: written beside the target under a temporary name,
@@ -288,31 +292,32 @@ struct outfile {
     int dir_fd;        // folder of the target
     struct temporary *note;
 };
-tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out) TSR_MUST_USE;
-void tsr__out_write(struct outfile *o, const void *p, size_t n);
+tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out) TSR_MUST_USE;
+void tsr__out_write(struct outfile *outfile, const void *p, size_t n);
 // Copies length bytes at offset of fd, by copy_file_range where it can (not with a digest), never
 // through a map; a source that ends early is an error, not a signal.
-void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length);
-void tsr__out_pad(struct outfile *o, size_t align); // zeros up to a multiple of align
+void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
+void tsr__out_pad(struct outfile *outfile, size_t align); // zeros up to a multiple of align
 // The same as writing each piece; many pieces cost one call of the kernel and no copy here.
 struct iovec;
-void tsr__out_gather(struct outfile *o, const struct iovec *pieces, int n);
-uint64_t tsr__out_reached(const struct outfile *o); // bytes that are in the file, not in the buffer
+void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n);
+uint64_t
+tsr__out_reached(const struct outfile *outfile); // bytes that are in the file, not in the buffer
 // Flush, fsync (not for large new files), rename.
-tsr_status tsr__out_commit(struct outfile *o) TSR_MUST_USE;
-void tsr__out_abort(struct outfile *o); // removes the temporary; harmless after commit
+tsr_status tsr__out_commit(struct outfile *outfile) TSR_MUST_USE;
+void tsr__out_abort(struct outfile *outfile); // removes the temporary; harmless after commit
 
 // Digests of files that are being written, taken by threads of their own (follow.c). The files must stay
 // open until tsr__follow_finish; each has a place in fds.
 struct follow;
-tsr_status tsr__follow_start(tsr_session *s, const int *fds, size_t n,
+tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n,
                              struct follow **out) TSR_MUST_USE;
 // So many bytes of file i are there. Waits if the digest is far behind.
-void tsr__follow_ready(struct follow *w, size_t i, uint64_t bytes);
+void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes);
 // Everything has been written. TSR_IO: it could not be read back (finding).
-tsr_status tsr__follow_finish(struct follow *w) TSR_MUST_USE;
-void tsr__follow_digest(struct follow *w, size_t i, char out[65]); // after that, once for each
-void tsr__follow_free(struct follow *w);                           // NULL is fine
+tsr_status tsr__follow_finish(struct follow *follow) TSR_MUST_USE;
+void tsr__follow_digest(struct follow *follow, size_t i, char out[65]); // after that, once for each
+void tsr__follow_free(struct follow *follow);                           // NULL is fine
 
 // A folder published whole: files are made in a sibling, renamed over at commit. An existing target
 // that is not an empty folder is refused unless replace; then the old one is kept until the new one
@@ -324,12 +329,12 @@ struct outfolder {
     int fd; // of the temporary folder
     struct temporary *note;
 };
-tsr_status tsr__outfolder_open(tsr_session *s, const char *path, bool replace,
+tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out) TSR_MUST_USE;
 // Path of a file inside the folder being made (valid until commit or abort).
-struct str tsr__outfolder_path(struct outfolder *o, struct arena *a, const char *name);
-tsr_status tsr__outfolder_commit(struct outfolder *o) TSR_MUST_USE;
-void tsr__outfolder_abort(struct outfolder *o);
+struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena, const char *name);
+tsr_status tsr__outfolder_commit(struct outfolder *outfolder) TSR_MUST_USE;
+void tsr__outfolder_abort(struct outfolder *outfolder);
 // Removes a folder that we made, one level of files deep (temporary partitions).
 void tsr__folder_remove(const char *path);
 
@@ -347,14 +352,14 @@ struct temporary {
     char path[TEMPORARY_PATH];
 };
 // A new folder "tessera-KIND-..." in base (NULL: /tmp). Removes what killed processes have left there of that kind.
-tsr_status tsr__temporary_folder(tsr_session *s, const char *base, const char *kind,
+tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out) TSR_MUST_USE;
 // Removes it with what is in it, and frees the slot. NULL is fine.
-void tsr__temporary_remove(struct temporary *t);
+void tsr__temporary_remove(struct temporary *temporary);
 // Something made elsewhere, open as fd, is temporary until it is forgotten. Locks it. NULL: no slot is free, or the path is
 // too long; then only a later process would remove it.
-struct temporary *tsr__temporary_note(tsr_session *s, const char *path, int fd);
-void tsr__temporary_forget(struct temporary *t); // NULL is fine
+struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd);
+void tsr__temporary_forget(struct temporary *temporary); // NULL is fine
 // Removes what killed processes have left in that open folder: names of prefix, a process's number, "-" and anything.
 void tsr__temporary_sweep(int folder, const char *prefix);
 
@@ -375,7 +380,7 @@ enum fault_kind {
     FAULT_COUNT
 };
 // True where this call must fail (tests asked for the n-th of the session). Cheap when unused.
-bool tsr__fault(tsr_session *s, enum fault_kind kind);
+bool tsr__fault(tsr_session *session, enum fault_kind kind);
 
 // ---- the session (session.c) ----
 
@@ -428,14 +433,14 @@ struct tsr_session {
     struct arena results[RESULT_COUNT];
     void *user_rules; // of rules: rows that a user has added
     struct temporary temporaries[TEMPORARIES];
-    void *engine;                                      // of runtime: made at first use
-    void (*engine_free)(tsr_session *s, void *engine); // called by tsr_session_free
+    void *engine;                                            // of runtime: made at first use
+    void (*engine_free)(tsr_session *session, void *engine); // called by tsr_session_free
 };
 // Tells the listener, if there is one, how far a long piece of work is; done <= total.
-void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t total);
+void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total);
 // True once tsr_session_cancel was called: for work that has an answer before it is finished.
-bool tsr__cancelled(const tsr_session *s);
+bool tsr__cancelled(const tsr_session *session);
 // TSR_CANCELLED, with its finding, once tsr_session_cancel was called; long work asks between its steps.
-tsr_status tsr__cancel_check(tsr_session *s);
+tsr_status tsr__cancel_check(tsr_session *session);
 
 #endif

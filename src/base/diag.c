@@ -27,162 +27,166 @@ _Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def starts its 
 
 // ---- adding ------------------------------------------------------------------------------------
 
-static struct diag_record *push(tsr_session *s)
+static struct diag_record *push(tsr_session *session)
 {
-    if (s->diags.n + 1 >= s->diags.cap &&
-        !tsr__vec_grow(&s->diag_arena, (void **)&s->diags.at, s->diags.n, &s->diags.cap,
-                       sizeof *s->diags.at))
+    if (session->diags.n + 1 >= session->diags.cap &&
+        !tsr__vec_grow(&session->diag_arena, (void **)&session->diags.at, session->diags.n,
+                       &session->diags.cap, sizeof *session->diags.at))
         return NULL;
-    return &s->diags.at[s->diags.n++];
+    return &session->diags.at[session->diags.n++];
 }
 
-void tsr__diag_nomem(tsr_session *s, size_t bytes)
+void tsr__diag_nomem(tsr_session *session, size_t bytes)
 {
-    if (s->out_of_memory)
+    if (session->out_of_memory)
         return;
-    s->out_of_memory = true;
-    s->counts[TSR_ERROR]++;
-    bool over_budget = s->memory_budget && s->memory_used + bytes > s->memory_budget &&
-                       (!s->memory_limit || s->memory_budget < s->memory_limit);
+    session->out_of_memory = true;
+    session->counts[TSR_ERROR]++;
+    bool over_budget = session->memory_budget &&
+                       session->memory_used + bytes > session->memory_budget &&
+                       (!session->memory_limit || session->memory_budget < session->memory_limit);
     if (over_budget && bytes <= PTRDIFF_MAX)
-        snprintf(s->out_of_memory_text, sizeof s->out_of_memory_text,
+        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
                  "what is in this file takes more than %zu MiB; it is made to fill memory",
-                 s->memory_budget >> 20);
-    else if (s->memory_limit && bytes <= PTRDIFF_MAX)
-        snprintf(s->out_of_memory_text, sizeof s->out_of_memory_text,
-                 "could not get %zu bytes; the session may hold %zu", bytes, s->memory_limit);
+                 session->memory_budget >> 20);
+    else if (session->memory_limit && bytes <= PTRDIFF_MAX)
+        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
+                 "could not get %zu bytes; the session may hold %zu", bytes, session->memory_limit);
     else
-        snprintf(s->out_of_memory_text, sizeof s->out_of_memory_text, "could not get %zu bytes",
-                 bytes);
-    s->diags.at[s->diags.n++] = (struct diag_record){
+        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
+                 "could not get %zu bytes", bytes);
+    session->diags.at[session->diags.n++] = (struct diag_record){
         .code = DIAG_out_of_memory,
         .severity = TSR_ERROR,
         .place = PLACE_NONE,
-        .message = str_of(s->out_of_memory_text),
+        .message = str_of(session->out_of_memory_text),
     };
 }
 
 // A copy of at most max bytes; a cut one ends in dots, on a boundary of characters.
-static struct str copy(tsr_session *s, struct str t, size_t max)
+static struct str copy(tsr_session *session, struct str text, size_t max)
 {
-    if (t.n == 0)
+    if (text.n == 0)
         return (struct str){"", 0};
-    if (t.n > max) {
+    if (text.n > max) {
         size_t n = max;
-        for (int i = 0; i < 3 && ((unsigned char)t.p[n] & 0xC0) == 0x80; i++)
+        for (int i = 0; i < 3 && ((unsigned char)text.p[n] & 0xC0) == 0x80; i++)
             n--;
-        t = tsr__arena_printf(&s->diag_arena, "%.*s...", (int)n, t.p);
+        text = tsr__arena_printf(&session->diag_arena, "%.*s...", (int)n, text.p);
     } else {
-        t = tsr__arena_str(&s->diag_arena, t);
+        text = tsr__arena_str(&session->diag_arena, text);
     }
-    return t.p ? t : (struct str){"", 0};
+    return text.p ? text : (struct str){"", 0};
 }
 
-static struct str format_message(tsr_session *s, const char *format, va_list args)
+static struct str format_message(tsr_session *session, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     size_t bytes = n < 0 ? 0 : n > MESSAGE_MAX ? MESSAGE_MAX : (size_t)n;
-    char *p = n < 0 ? NULL : arena_get(&s->diag_arena, bytes + 1, 1);
+    char *p = n < 0 ? NULL : arena_get(&session->diag_arena, bytes + 1, 1);
     if (p)
         vsnprintf(p, bytes + 1, format, again);
     va_end(again);
     return p ? (struct str){p, bytes} : (struct str){"", 0};
 }
 
-static struct place copy_place(tsr_session *s, const struct place *at)
+static struct place copy_place(tsr_session *session, const struct place *at)
 {
-    struct place p = *at;
-    struct str *parts[] = {&p.file, &p.graph, &p.node, &p.op, &p.value, &p.configuration};
+    struct place place = *at;
+    struct str *parts[] = {&place.file, &place.graph, &place.node,
+                           &place.op,   &place.value, &place.configuration};
     for (size_t i = 0; i < TSR_COUNT(parts); i++)
-        *parts[i] = copy(s, *parts[i], PART_MAX);
+        *parts[i] = copy(session, *parts[i], PART_MAX);
     if (!at->within.n)
-        return p;
-    struct str path = p.node.n ? tsr__arena_printf(&s->diag_arena, STR_FMT " > " STR_FMT,
-                                                   STR_ARG(at->within), STR_ARG(p.node))
-                               : tsr__arena_printf(&s->diag_arena, STR_FMT " > #%lld",
-                                                   STR_ARG(at->within), (long long)p.node_index);
-    p.node = path.p && path.n <= PART_MAX ? path : p.node;
-    p.within = (struct str){0};
-    return p;
+        return place;
+    struct str path = place.node.n
+                          ? tsr__arena_printf(&session->diag_arena, STR_FMT " > " STR_FMT,
+                                              STR_ARG(at->within), STR_ARG(place.node))
+                          : tsr__arena_printf(&session->diag_arena, STR_FMT " > #%lld",
+                                              STR_ARG(at->within), (long long)place.node_index);
+    place.node = path.p && path.n <= PART_MAX ? path : place.node;
+    place.within = (struct str){0};
+    return place;
 }
 
-void tsr__diag(tsr_session *s, enum diag_code code, const struct place *at, const char *hint,
+void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...)
 {
     struct place nowhere = PLACE_NONE;
-    s->counts[table[code].severity]++;
-    struct diag_record *d = s->diags.n < TSR_MAX_FINDINGS ? push(s) : NULL;
-    if (!d) {
-        s->n_dropped++;
-        s->diag_arena.failed = false;
+    session->counts[table[code].severity]++;
+    struct diag_record *record = session->diags.n < TSR_MAX_FINDINGS ? push(session) : NULL;
+    if (!record) {
+        session->n_dropped++;
+        session->diag_arena.failed = false;
         return;
     }
-    size_t i = (size_t)(d - s->diags.at); // the out-of-memory finding may follow; the array stays
+    size_t i = (size_t)(record -
+                        session->diags.at); // the out-of-memory finding may follow; the array stays
     va_list args;
     va_start(args, format);
     struct diag_record made = {.code = code, .severity = table[code].severity};
-    made.message = format_message(s, format, args);
+    made.message = format_message(session, format, args);
     va_end(args);
-    made.place = copy_place(s, at ? at : &nowhere);
-    made.hint = copy(s, str_of(hint), MESSAGE_MAX);
+    made.place = copy_place(session, at ? at : &nowhere);
+    made.hint = copy(session, str_of(hint), MESSAGE_MAX);
     if (made.message.n == 0)
         made.message = str_of(table[code].title);
-    s->diags.at[i] = made;
-    s->diag_arena.failed = false; // the next finding may fit
+    session->diags.at[i] = made;
+    session->diag_arena.failed = false; // the next finding may fit
 }
 
-struct diag_mark tsr__diag_mark(const tsr_session *s)
+struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
-    struct diag_mark m = {.n = s->diags.n, .n_dropped = s->n_dropped};
-    memcpy(m.counts, s->counts, sizeof m.counts);
-    return m;
+    struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};
+    memcpy(mark.counts, session->counts, sizeof mark.counts);
+    return mark;
 }
 
-void tsr__diag_back(tsr_session *s, const struct diag_mark *m, bool keep_errors)
+void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors)
 {
-    size_t kept = m->n;
-    if (s->out_of_memory)
+    size_t kept = mark->n;
+    if (session->out_of_memory)
         return; // its finding may stand among the others
-    size_t errors = s->counts[TSR_ERROR];
-    for (size_t i = m->n; i < s->diags.n && keep_errors; i++)
-        if (s->diags.at[i].severity == TSR_ERROR)
-            s->diags.at[kept++] = s->diags.at[i];
-    s->diags.n = kept;
-    s->n_dropped = m->n_dropped;
-    memcpy(s->counts, m->counts, sizeof s->counts);
+    size_t errors = session->counts[TSR_ERROR];
+    for (size_t i = mark->n; i < session->diags.n && keep_errors; i++)
+        if (session->diags.at[i].severity == TSR_ERROR)
+            session->diags.at[kept++] = session->diags.at[i];
+    session->diags.n = kept;
+    session->n_dropped = mark->n_dropped;
+    memcpy(session->counts, mark->counts, sizeof session->counts);
     if (keep_errors) {
-        s->counts[TSR_ERROR] = errors;
-        s->n_dropped += errors - m->counts[TSR_ERROR] - (kept - m->n);
+        session->counts[TSR_ERROR] = errors;
+        session->n_dropped += errors - mark->counts[TSR_ERROR] - (kept - mark->n);
     }
 }
 
-size_t tsr__diag_errors(const tsr_session *s)
+size_t tsr__diag_errors(const tsr_session *session)
 {
-    return s->counts[TSR_ERROR];
+    return session->counts[TSR_ERROR];
 }
 
 // ---- reading -----------------------------------------------------------------------------------
 
-static const char *plain(struct str s)
+static const char *plain(struct str text)
 {
-    return s.p ? s.p : "";
+    return text.p ? text.p : "";
 }
 
-size_t tsr_finding_count(const tsr_session *s)
+size_t tsr_finding_count(const tsr_session *session)
 {
-    return s->diags.n;
+    return session->diags.n;
 }
 
-size_t tsr_finding_total(const tsr_session *s, tsr_severity severity)
+size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)
 {
-    return (unsigned)severity < TSR_SEVERITY_COUNT ? s->counts[severity] : 0;
+    return (unsigned)severity < TSR_SEVERITY_COUNT ? session->counts[severity] : 0;
 }
 
-tsr_finding tsr_finding_at(const tsr_session *s, size_t i)
+tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
 {
-    if (i >= s->diags.n)
+    if (i >= session->diags.n)
         return (tsr_finding){.code = "",
                              .severity = TSR_NOTE,
                              .message = "",
@@ -197,35 +201,35 @@ tsr_finding tsr_finding_at(const tsr_session *s, size_t i)
                              .node_index = -1,
                              .axis = DIAG_NO_AXIS,
                              .rank = -1};
-    const struct diag_record *d = &s->diags.at[i];
-    const struct place *p = &d->place;
+    const struct diag_record *record = &session->diags.at[i];
+    const struct place *place = &record->place;
     return (tsr_finding){
-        .code = codes[d->code],
-        .severity = d->severity,
-        .message = plain(d->message),
-        .hint = plain(d->hint),
-        .file = plain(p->file),
-        .graph = plain(p->graph),
-        .node = plain(p->node),
-        .op = plain(p->op),
-        .value = plain(p->value),
-        .configuration = plain(p->configuration),
-        .offset = p->offset,
-        .node_index = p->node_index,
-        .axis = p->axis,
-        .rank = p->rank,
+        .code = codes[record->code],
+        .severity = record->severity,
+        .message = plain(record->message),
+        .hint = plain(record->hint),
+        .file = plain(place->file),
+        .graph = plain(place->graph),
+        .node = plain(place->node),
+        .op = plain(place->op),
+        .value = plain(place->value),
+        .configuration = plain(place->configuration),
+        .offset = place->offset,
+        .node_index = place->node_index,
+        .axis = place->axis,
+        .rank = place->rank,
     };
 }
 
-void tsr_finding_clear(tsr_session *s)
+void tsr_finding_clear(tsr_session *session)
 {
-    tsr__arena_free(&s->diag_arena);
-    s->diags.at = s->first_diags;
-    s->diags.n = 0;
-    s->diags.cap = SESSION_DIAGS;
-    s->n_dropped = 0;
-    s->out_of_memory = false;
-    memset(s->counts, 0, sizeof s->counts);
+    tsr__arena_free(&session->diag_arena);
+    session->diags.at = session->first_diags;
+    session->diags.n = 0;
+    session->diags.cap = SESSION_DIAGS;
+    session->n_dropped = 0;
+    session->out_of_memory = false;
+    memset(session->counts, 0, sizeof session->counts);
 }
 
 bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char **title,
@@ -246,109 +250,110 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
 
 // ---- as people read them -----------------------------------------------------------------------
 
-static void add_quoted(struct text *t, const char *before, struct str s)
+static void add_quoted(struct text *text, const char *before, struct str str)
 {
-    tsr__text_printf(t, "%s'", before);
-    tsr__text_add_safe(t, s);
-    tsr__text_add(t, STR("'"));
+    tsr__text_printf(text, "%s'", before);
+    tsr__text_add_safe(text, str);
+    tsr__text_add(text, STR("'"));
 }
 
 // "main > #17 MatMul 'ffn/up'": as much of it as is known.
-static void add_node(struct text *t, const struct place *p)
+static void add_node(struct text *text, const struct place *place)
 {
     const char *between = "";
-    if (p->graph.n) {
-        tsr__text_add_safe(t, p->graph);
+    if (place->graph.n) {
+        tsr__text_add_safe(text, place->graph);
         between = " > ";
     }
-    if (p->node_index >= 0) {
-        tsr__text_printf(t, "%s#%" PRId64, between, p->node_index);
+    if (place->node_index >= 0) {
+        tsr__text_printf(text, "%s#%" PRId64, between, place->node_index);
         between = " ";
     }
-    if (p->op.n) {
-        tsr__text_add(t, str_of(between));
-        tsr__text_add_safe(t, p->op);
+    if (place->op.n) {
+        tsr__text_add(text, str_of(between));
+        tsr__text_add_safe(text, place->op);
         between = " ";
     }
-    if (p->node.n) {
-        tsr__text_add(t, str_of(between));
-        add_quoted(t, p->node_index < 0 && !p->op.n ? "node " : "", p->node);
+    if (place->node.n) {
+        tsr__text_add(text, str_of(between));
+        add_quoted(text, place->node_index < 0 && !place->op.n ? "node " : "", place->node);
     }
 }
 
-static void add_place(struct text *t, const struct place *p)
+static void add_place(struct text *text, const struct place *place)
 {
-    size_t start = t->n;
-    add_node(t, p);
-#define BETWEEN (t->n > start ? ", " : "")
-    if (p->value.n) {
-        tsr__text_add(t, str_of(BETWEEN));
-        add_quoted(t, "value ", p->value);
+    size_t start = text->n;
+    add_node(text, place);
+#define BETWEEN (text->n > start ? ", " : "")
+    if (place->value.n) {
+        tsr__text_add(text, str_of(BETWEEN));
+        add_quoted(text, "value ", place->value);
     }
-    if (p->axis != DIAG_NO_AXIS)
-        tsr__text_printf(t, "%saxis %" PRId64, BETWEEN, p->axis);
-    if (p->configuration.n) {
-        tsr__text_add(t, str_of(BETWEEN));
-        add_quoted(t, "configuration ", p->configuration);
+    if (place->axis != DIAG_NO_AXIS)
+        tsr__text_printf(text, "%saxis %" PRId64, BETWEEN, place->axis);
+    if (place->configuration.n) {
+        tsr__text_add(text, str_of(BETWEEN));
+        add_quoted(text, "configuration ", place->configuration);
     }
-    if (p->rank >= 0)
-        tsr__text_printf(t, "%srank %" PRId64, BETWEEN, p->rank);
-    if (p->offset != DIAG_NO_OFFSET)
-        tsr__text_printf(t, "%sbyte %" PRIu64, BETWEEN, p->offset);
+    if (place->rank >= 0)
+        tsr__text_printf(text, "%srank %" PRId64, BETWEEN, place->rank);
+    if (place->offset != DIAG_NO_OFFSET)
+        tsr__text_printf(text, "%sbyte %" PRIu64, BETWEEN, place->offset);
 #undef BETWEEN
 }
 
 // Lines of a message after the first are set in, so that a finding stays one block.
-static void add_lines(struct text *t, struct str s)
+static void add_lines(struct text *text, struct str str)
 {
     const char *newline;
-    while (s.n && (newline = memchr(s.p, '\n', s.n))) {
-        size_t n = (size_t)(newline - s.p);
-        tsr__text_add_safe(t, (struct str){s.p, n});
-        tsr__text_add(t, STR("\n  "));
-        s = (struct str){newline + 1, s.n - n - 1};
+    while (str.n && (newline = memchr(str.p, '\n', str.n))) {
+        size_t n = (size_t)(newline - str.p);
+        tsr__text_add_safe(text, (struct str){str.p, n});
+        tsr__text_add(text, STR("\n  "));
+        str = (struct str){newline + 1, str.n - n - 1};
     }
-    tsr__text_add_safe(t, s);
-    tsr__text_add(t, STR("\n"));
+    tsr__text_add_safe(text, str);
+    tsr__text_add(text, STR("\n"));
 }
 
-static void render(struct text *t, const struct diag_record *d)
+static void render(struct text *text, const struct diag_record *record)
 {
     static const char *const severities[] = {"error", "warning", "note"};
-    if (d->place.file.n) {
-        tsr__text_add_safe(t, d->place.file);
-        tsr__text_add(t, STR(": "));
+    if (record->place.file.n) {
+        tsr__text_add_safe(text, record->place.file);
+        tsr__text_add(text, STR(": "));
     }
-    tsr__text_printf(t, "%s[%s]: ", severities[d->severity], codes[d->code]);
-    add_lines(t, d->message);
-    tsr__text_add(t, STR("  at "));
-    size_t start = t->n;
-    add_place(t, &d->place);
-    if (t->n > start)
-        tsr__text_add(t, STR("\n"));
-    else if (!t->failed)
-        t->n -= strlen("  at ");
-    if (d->hint.n) {
-        tsr__text_add(t, STR("  help: "));
-        add_lines(t, d->hint);
+    tsr__text_printf(text, "%s[%s]: ", severities[record->severity], codes[record->code]);
+    add_lines(text, record->message);
+    tsr__text_add(text, STR("  at "));
+    size_t start = text->n;
+    add_place(text, &record->place);
+    if (text->n > start)
+        tsr__text_add(text, STR("\n"));
+    else if (!text->failed)
+        text->n -= strlen("  at ");
+    if (record->hint.n) {
+        tsr__text_add(text, STR("  help: "));
+        add_lines(text, record->hint);
     }
 }
 
-const char *tsr_finding_text(tsr_session *s, size_t i)
+const char *tsr_finding_text(tsr_session *session, size_t i)
 {
-    if (i >= s->diags.n)
+    if (i >= session->diags.n)
         return "";
-    if (s->diags.at[i].rendered)
-        return s->diags.at[i].rendered;
-    struct text t;
-    tsr__text_init(&t, s);
-    render(&t, &s->diags.at[i]);
-    struct str kept =
-        t.failed ? (struct str){NULL, 0} : tsr__arena_str(&s->diag_arena, (struct str){t.p, t.n});
-    tsr__text_free(&t);
-    s->diag_arena.failed = false;
+    if (session->diags.at[i].rendered)
+        return session->diags.at[i].rendered;
+    struct text text;
+    tsr__text_init(&text, session);
+    render(&text, &session->diags.at[i]);
+    struct str kept = text.failed
+                          ? (struct str){NULL, 0}
+                          : tsr__arena_str(&session->diag_arena, (struct str){text.p, text.n});
+    tsr__text_free(&text);
+    session->diag_arena.failed = false;
     if (!kept.p) // said without memory
-        return table[s->diags.at[i].code].title;
-    s->diags.at[i].rendered = kept.p;
+        return table[session->diags.at[i].code].title;
+    session->diags.at[i].rendered = kept.p;
     return kept.p;
 }

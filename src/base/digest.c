@@ -107,50 +107,50 @@ static bool has_rounds(void)
 }
 #endif
 
-static void blocks(struct sha256 *d, const unsigned char *p, size_t n)
+static void blocks(struct sha256 *sha256, const unsigned char *p, size_t n)
 {
-    if (d->by_processor)
-        blocks_x86(d->h, p, n);
+    if (sha256->by_processor)
+        blocks_x86(sha256->h, p, n);
     else
-        blocks_portable(d->h, p, n);
+        blocks_portable(sha256->h, p, n);
 }
 
-void tsr__sha256_init(struct sha256 *d)
+void tsr__sha256_init(struct sha256 *sha256)
 {
-    *d = (struct sha256){.h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
-                               0x9b05688c, 0x1f83d9ab, 0x5be0cd19},
-                         .by_processor = has_rounds()};
+    *sha256 = (struct sha256){.h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
+                                    0x9b05688c, 0x1f83d9ab, 0x5be0cd19},
+                              .by_processor = has_rounds()};
 }
 
-void tsr__sha256_add(struct sha256 *d, const void *data, size_t n)
+void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
 {
     const unsigned char *p = data;
-    size_t held = d->bytes % 64;
-    d->bytes += n;
+    size_t held = sha256->bytes % 64;
+    sha256->bytes += n;
     if (held) {
         size_t take = n < 64 - held ? n : 64 - held;
-        memcpy(d->block + held, p, take);
+        memcpy(sha256->block + held, p, take);
         p += take, n -= take;
         if (held + take < 64)
             return;
-        blocks(d, d->block, 1);
+        blocks(sha256, sha256->block, 1);
     }
-    blocks(d, p, n / 64);
+    blocks(sha256, p, n / 64);
     if (n % 64)
-        memcpy(d->block, p + n / 64 * 64, n % 64);
+        memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-void tsr__sha256_hex(struct sha256 *d, char out[65])
+void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";
     unsigned char tail[72] = {0x80}, length[8];
-    uint64_t bits = d->bytes * 8;
+    uint64_t bits = sha256->bytes * 8;
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)(bits >> (56 - 8 * i));
-    tsr__sha256_add(d, tail, 1 + (119 - d->bytes % 64) % 64);
-    tsr__sha256_add(d, length, 8);
+    tsr__sha256_add(sha256, tail, 1 + (119 - sha256->bytes % 64) % 64);
+    tsr__sha256_add(sha256, length, 8);
     for (int i = 0; i < 32; i++) {
-        unsigned byte = d->h[i / 4] >> (24 - i % 4 * 8) & 0xFF;
+        unsigned byte = sha256->h[i / 4] >> (24 - i % 4 * 8) & 0xFF;
         out[2 * i] = digits[byte >> 4];
         out[2 * i + 1] = digits[byte & 15];
     }

@@ -4,20 +4,20 @@
 // Counting is atomic because the ranks of a run send and receive from their own threads.
 #include "base/internal.h"
 
-bool tsr__fault(tsr_session *s, enum fault_kind kind)
+bool tsr__fault(tsr_session *session, enum fault_kind kind)
 {
-    uint64_t after = s->fault_after[kind];
+    uint64_t after = session->fault_after[kind];
     if (TSR_LIKELY(after == 0))
         return false;
-    uint64_t seen = __atomic_add_fetch(&s->fault_seen[kind], 1, __ATOMIC_RELAXED);
-    return s->fault_sticky ? seen >= after : seen == after;
+    uint64_t seen = __atomic_add_fetch(&session->fault_seen[kind], 1, __ATOMIC_RELAXED);
+    return session->fault_sticky ? seen >= after : seen == after;
 }
 
-void tsr_session_fault(tsr_session *s, int kind, uint64_t n, bool sticky)
+void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 {
     if (kind < 0 || kind >= FAULT_COUNT)
         return;
-    s->fault_after[kind] = n;
-    s->fault_seen[kind] = 0;
-    s->fault_sticky = sticky;
+    session->fault_after[kind] = n;
+    session->fault_seen[kind] = 0;
+    session->fault_sticky = sticky;
 }

@@ -8,20 +8,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static tsr_status refuse(tsr_session *s, enum diag_code code, const char *path, const char *hint,
-                         const char *why)
+static tsr_status refuse(tsr_session *session, enum diag_code code, const char *path,
+                         const char *hint, const char *why)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(s, code, &at, hint, "cannot %s '%s': %s", code == DIAG_io_open ? "open" : "read",
-              path, why);
+    tsr__diag(session, code, &at, hint, "cannot %s '%s': %s",
+              code == DIAG_io_open ? "open" : "read", path, why);
     return TSR_IO;
 }
 
-static tsr_status open_regular(tsr_session *s, const char *path, int *fd_out, struct stat *st)
+static tsr_status open_regular(tsr_session *session, const char *path, int *fd_out, struct stat *st)
 {
     int fd = -1;
-    if (tsr__fault(s, FAULT_READ))
+    if (tsr__fault(session, FAULT_READ))
         errno = EIO;
     else
         fd = tsr__fd_above(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -29,14 +29,14 @@ static tsr_status open_regular(tsr_session *s, const char *path, int *fd_out, st
         int error = errno;
         if (fd >= 0)
             close(fd);
-        return refuse(s, DIAG_io_open, path,
+        return refuse(session, DIAG_io_open, path,
                       error == ENOENT ? "check the path; it is taken from the current folder"
                                       : NULL,
                       strerror(error));
     }
     if (!S_ISREG(st->st_mode)) {
         close(fd);
-        return refuse(s, DIAG_io_open, path, "give the path of a regular file",
+        return refuse(session, DIAG_io_open, path, "give the path of a regular file",
                       S_ISDIR(st->st_mode) ? "it is a folder" : "it is not a regular file");
     }
     *fd_out = fd;
@@ -76,9 +76,9 @@ static void *read_pages(int fd, size_t n)
     return MAP_FAILED;
 }
 
-static void *file_pages(tsr_session *s, int fd, off_t bytes)
+static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
-    if (tsr__fault(s, FAULT_READ)) {
+    if (tsr__fault(session, FAULT_READ)) {
         errno = EIO;
         return MAP_FAILED;
     }
@@ -87,18 +87,18 @@ static void *file_pages(tsr_session *s, int fd, off_t bytes)
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
-tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out)
+tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out)
 {
     struct stat st;
     int fd;
-    tsr_status status = open_regular(s, path, &fd, &st);
+    tsr_status status = open_regular(session, path, &fd, &st);
     if (status != TSR_OK)
         return status;
     void *p = NULL;
     if (st.st_size > 0) {
-        p = file_pages(s, fd, st.st_size);
+        p = file_pages(session, fd, st.st_size);
         if (p == MAP_FAILED) {
-            status = refuse(s, DIAG_io_read, path, NULL,
+            status = refuse(session, DIAG_io_read, path, NULL,
                             errno == ENODATA ? "it became shorter meanwhile" : strerror(errno));
             close(fd);
             return status;
@@ -108,20 +108,21 @@ tsr_status tsr__file_map(tsr_session *s, const char *path, struct mapped *out)
     return TSR_OK;
 }
 
-void tsr__file_unmap(struct mapped *m)
+void tsr__file_unmap(struct mapped *mapped)
 {
-    if (m->bytes.p)
-        munmap((void *)(uintptr_t)m->bytes.p, m->bytes.n);
-    if (m->fd > 0)
-        close(m->fd);
-    *m = (struct mapped){.fd = -1};
+    if (mapped->bytes.p)
+        munmap((void *)(uintptr_t)mapped->bytes.p, mapped->bytes.n);
+    if (mapped->fd > 0)
+        close(mapped->fd);
+    *mapped = (struct mapped){.fd = -1};
 }
 
 // Reads exactly n bytes; 0, or an errno, or -1 if the file ends before.
-static int read_all(tsr_session *s, int fd, char *p, size_t n)
+static int read_all(tsr_session *session, int fd, char *p, size_t n)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t got = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : read(fd, p + done, n - done);
+        ssize_t got =
+            tsr__fault(session, FAULT_READ) ? (errno = EIO, -1) : read(fd, p + done, n - done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -131,23 +132,23 @@ static int read_all(tsr_session *s, int fd, char *p, size_t n)
     return 0;
 }
 
-tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, size_t limit,
+tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out)
 {
     struct stat st;
     int fd;
-    tsr_status status = open_regular(s, path, &fd, &st);
+    tsr_status status = open_regular(session, path, &fd, &st);
     if (status != TSR_OK)
         return status;
     size_t n = (size_t)st.st_size;
     char *p = NULL;
     if ((uint64_t)st.st_size > limit)
-        status = refuse(s, DIAG_io_read, path, NULL, "it is larger than such a file may be");
-    else if (!(p = arena_get(a, n + 1, 1)))
+        status = refuse(session, DIAG_io_read, path, NULL, "it is larger than such a file may be");
+    else if (!(p = arena_get(arena, n + 1, 1)))
         status = TSR_NOMEM;
-    int error = status == TSR_OK ? read_all(s, fd, p, n) : 0;
+    int error = status == TSR_OK ? read_all(session, fd, p, n) : 0;
     if (error)
-        status = refuse(s, DIAG_io_read, path, NULL,
+        status = refuse(session, DIAG_io_read, path, NULL,
                         error < 0 ? "it became shorter meanwhile" : strerror(error));
     close(fd);
     if (status == TSR_OK)
@@ -155,12 +156,13 @@ tsr_status tsr__file_read(tsr_session *s, struct arena *a, const char *path, siz
     return status;
 }
 
-tsr_status tsr_session_read(tsr_session *s, const char *path, size_t limit, const char **text,
+tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit, const char **text,
                             size_t *bytes)
 {
     struct str whole = {0};
-    tsr__arena_free(&s->results[RESULT_TEXT]);
-    tsr_status status = tsr__file_read(s, &s->results[RESULT_TEXT], path, limit, &whole);
+    tsr__arena_free(&session->results[RESULT_TEXT]);
+    tsr_status status =
+        tsr__file_read(session, &session->results[RESULT_TEXT], path, limit, &whole);
     if (status != TSR_OK)
         return status;
     *text = whole.p;
@@ -172,16 +174,18 @@ tsr_status tsr_session_read(tsr_session *s, const char *path, size_t limit, cons
 // At most so many bytes of tree for each value; values are separated by these characters or begin with them.
 #define JSON_VALUE_BYTES 128
 
-bool tsr__json_fits(tsr_session *s, struct str text)
+bool tsr__json_fits(tsr_session *session, struct str text)
 {
     size_t values = 1;
     for (size_t i = 0; i < text.n; i++)
         values += text.p[i] == ',' || text.p[i] == '[' || text.p[i] == '{' || text.p[i] == ':';
     size_t need = values * JSON_VALUE_BYTES + text.n;
-    size_t room = s->memory_limit > s->memory_used ? s->memory_limit - s->memory_used : 0;
-    if (!s->memory_limit || need <= room)
+    size_t room = session->memory_limit > session->memory_used
+                      ? session->memory_limit - session->memory_used
+                      : 0;
+    if (!session->memory_limit || need <= room)
         return true;
-    tsr__diag_nomem(s, need);
+    tsr__diag_nomem(session, need);
     return false;
 }
 
@@ -194,30 +198,31 @@ bool tsr__same_file(const char *a, const char *b)
 #define DIGEST_BYTES (256u << 10)
 
 // By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
-tsr_status tsr__sha256_file(tsr_session *s, const char *path, struct sha256 *d)
+tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr_status st = tsr__file_map(s, path, &file);
+    tsr_status st = tsr__file_map(session, path, &file);
     if (st != TSR_OK)
         return st;
-    char *buffer = tsr__alloc(s, DIGEST_BYTES);
+    char *buffer = tsr__alloc(session, DIGEST_BYTES);
     st = buffer ? TSR_OK : TSR_NOMEM;
     for (size_t done = 0; done < file.bytes.n && st == TSR_OK;) {
         size_t left = file.bytes.n - done, want = left < DIGEST_BYTES ? left : DIGEST_BYTES;
-        ssize_t got = tsr__fault(s, FAULT_READ) ? -1 : pread(file.fd, buffer, want, (off_t)done);
+        ssize_t got =
+            tsr__fault(session, FAULT_READ) ? -1 : pread(file.fd, buffer, want, (off_t)done);
         if (got > 0) {
-            tsr__sha256_add(d, buffer, (size_t)got);
+            tsr__sha256_add(sha256, buffer, (size_t)got);
             done += (size_t)got;
         } else if (got == 0 || errno != EINTR) {
-            tsr__diag(s, DIAG_io_read, &at, NULL, "cannot read the model: %s",
+            tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s",
                       got == 0 ? "it became shorter" : strerror(errno));
             st = TSR_IO;
         }
     }
     if (buffer)
-        tsr__free(s, buffer, DIGEST_BYTES);
+        tsr__free(session, buffer, DIGEST_BYTES);
     tsr__file_unmap(&file);
     return st;
 }

@@ -45,40 +45,41 @@ static void nap(void)
 }
 
 // One block of a file, if there is one; true: there was.
-static bool digest_block(struct followed *f, char *buffer)
+static bool digest_block(struct followed *followed, char *buffer)
 {
-    uint64_t at = atomic_load(&f->at), ready = atomic_load(&f->ready);
-    if (at >= ready || f->error)
+    uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);
+    if (at >= ready || followed->error)
         return false;
     size_t want = ready - at < FOLLOW_BLOCK ? (size_t)(ready - at) : FOLLOW_BLOCK;
     ssize_t n;
     do
-        n = pread(f->fd, buffer, want, (off_t)at);
+        n = pread(followed->fd, buffer, want, (off_t)at);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
-        f->error = n < 0 ? errno : -1;
-        atomic_store(&f->at, UINT64_MAX); // the writer need not wait
+        followed->error = n < 0 ? errno : -1;
+        atomic_store(&followed->at, UINT64_MAX); // the writer need not wait
         return false;
     }
-    tsr__sha256_add(&f->digest, buffer, (size_t)n);
-    atomic_store(&f->at, at + (uint64_t)n);
+    tsr__sha256_add(&followed->digest, buffer, (size_t)n);
+    atomic_store(&followed->at, at + (uint64_t)n);
     return true;
 }
 
-static bool pass(struct follow *w, size_t first, size_t step, char *buffer)
+static bool pass(struct follow *follow, size_t first, size_t step, char *buffer)
 {
     bool any = false;
-    for (size_t i = first; i < w->n; i += step)
-        any |= digest_block(&w->files[i], buffer);
+    for (size_t i = first; i < follow->n; i += step)
+        any |= digest_block(&follow->files[i], buffer);
     return any;
 }
 
 static void *follow_main(void *data)
 {
-    struct follower *f = data;
+    struct follower *follower = data;
     for (;;) {
-        bool complete = atomic_load(&f->all->complete); // before looking, so that nothing is missed
-        if (pass(f->all, f->first, f->all->n_threads, f->buffer))
+        bool complete =
+            atomic_load(&follower->all->complete); // before looking, so that nothing is missed
+        if (pass(follower->all, follower->first, follower->all->n_threads, follower->buffer))
             continue;
         if (complete)
             return NULL;
@@ -96,106 +97,107 @@ static size_t threads_for(size_t files)
     return n < FOLLOW_THREADS ? n : FOLLOW_THREADS;
 }
 
-static void start_threads(struct follow *w)
+static void start_threads(struct follow *follow)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals go to the caller's threads
     size_t started = 0;
-    size_t want = w->n_threads;
-    while (started < want && !tsr__fault(w->session, FAULT_SPAWN) &&
-           pthread_create(&w->threads[started].thread, NULL, follow_main, &w->threads[started]) ==
-               0)
+    size_t want = follow->n_threads;
+    while (started < want && !tsr__fault(follow->session, FAULT_SPAWN) &&
+           pthread_create(&follow->threads[started].thread, NULL, follow_main,
+                          &follow->threads[started]) == 0)
         started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (size_t i = started; i < want; i++) // their files are left to the end
-        w->threads[i].all = NULL;
+        follow->threads[i].all = NULL;
 }
 
-tsr_status tsr__follow_start(tsr_session *s, const int *fds, size_t n, struct follow **out)
+tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, struct follow **out)
 {
-    struct follow *w = tsr__alloc(s, sizeof *w);
-    if (!w)
+    struct follow *follow = tsr__alloc(session, sizeof *follow);
+    if (!follow)
         return TSR_NOMEM;
-    *w = (struct follow){.session = s, .n = n};
-    w->files = tsr__alloc(s, (n + 1) * sizeof *w->files);
+    *follow = (struct follow){.session = session, .n = n};
+    follow->files = tsr__alloc(session, (n + 1) * sizeof *follow->files);
     size_t want = threads_for(n);
-    for (size_t i = 0; w->files && i < (want ? want : 1); i++) {
-        w->threads[i] = (struct follower){.all = w, .first = i};
-        w->threads[i].buffer = tsr__alloc(s, FOLLOW_BLOCK);
-        if (!w->threads[i].buffer)
+    for (size_t i = 0; follow->files && i < (want ? want : 1); i++) {
+        follow->threads[i] = (struct follower){.all = follow, .first = i};
+        follow->threads[i].buffer = tsr__alloc(session, FOLLOW_BLOCK);
+        if (!follow->threads[i].buffer)
             break;
-        w->n_buffers++;
+        follow->n_buffers++;
     }
-    if (!w->files || w->n_buffers < (want ? want : 1)) {
-        tsr__follow_free(w);
+    if (!follow->files || follow->n_buffers < (want ? want : 1)) {
+        tsr__follow_free(follow);
         return TSR_NOMEM;
     }
     for (size_t i = 0; i < n; i++) {
-        struct followed *f = &w->files[i];
-        f->fd = fds[i];
-        f->error = 0;
-        atomic_init(&f->ready, 0);
-        atomic_init(&f->at, 0);
-        tsr__sha256_init(&f->digest);
+        struct followed *followed = &follow->files[i];
+        followed->fd = fds[i];
+        followed->error = 0;
+        atomic_init(&followed->ready, 0);
+        atomic_init(&followed->at, 0);
+        tsr__sha256_init(&followed->digest);
     }
-    w->n_threads = want;
-    start_threads(w);
-    *out = w;
+    follow->n_threads = want;
+    start_threads(follow);
+    *out = follow;
     return TSR_OK;
 }
 
-void tsr__follow_ready(struct follow *w, size_t i, uint64_t bytes)
+void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes)
 {
-    struct followed *f = &w->files[i];
-    bool alone = w->n_threads == 0 || !w->threads[i % w->n_threads].all;
-    atomic_store(&f->ready, bytes);
-    while (!alone && bytes > FOLLOW_AHEAD && atomic_load(&f->at) < bytes - FOLLOW_AHEAD)
+    struct followed *followed = &follow->files[i];
+    bool alone = follow->n_threads == 0 || !follow->threads[i % follow->n_threads].all;
+    atomic_store(&followed->ready, bytes);
+    while (!alone && bytes > FOLLOW_AHEAD && atomic_load(&followed->at) < bytes - FOLLOW_AHEAD)
         nap();
 }
 
-static void join_threads(struct follow *w)
+static void join_threads(struct follow *follow)
 {
-    atomic_store(&w->complete, true);
-    for (size_t i = 0; i < w->n_threads; i++)
-        if (w->threads[i].all)
-            pthread_join(w->threads[i].thread, NULL);
-    for (size_t i = 0; i < w->n_threads; i++)
-        if (!w->threads[i].all)
-            while (pass(w, i, w->n_threads, w->threads[0].buffer))
+    atomic_store(&follow->complete, true);
+    for (size_t i = 0; i < follow->n_threads; i++)
+        if (follow->threads[i].all)
+            pthread_join(follow->threads[i].thread, NULL);
+    for (size_t i = 0; i < follow->n_threads; i++)
+        if (!follow->threads[i].all)
+            while (pass(follow, i, follow->n_threads, follow->threads[0].buffer))
                 continue;
-    w->n_threads = 0;
+    follow->n_threads = 0;
 }
 
-tsr_status tsr__follow_finish(struct follow *w)
+tsr_status tsr__follow_finish(struct follow *follow)
 {
-    join_threads(w);
+    join_threads(follow);
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < w->n; i++) {
-        int error = tsr__fault(w->session, FAULT_READ) ? EIO : w->files[i].error;
+    for (size_t i = 0; i < follow->n; i++) {
+        int error = tsr__fault(follow->session, FAULT_READ) ? EIO : follow->files[i].error;
         if (!error)
             continue;
-        tsr__diag(w->session, DIAG_io_read, NULL, NULL, "cannot read back what was written: %s",
+        tsr__diag(follow->session, DIAG_io_read, NULL, NULL,
+                  "cannot read back what was written: %s",
                   error > 0 ? strerror(error) : "it became shorter");
         st = TSR_IO;
     }
     return st;
 }
 
-void tsr__follow_digest(struct follow *w, size_t i, char out[65])
+void tsr__follow_digest(struct follow *follow, size_t i, char out[65])
 {
-    tsr__sha256_hex(&w->files[i].digest, out);
+    tsr__sha256_hex(&follow->files[i].digest, out);
 }
 
-void tsr__follow_free(struct follow *w)
+void tsr__follow_free(struct follow *follow)
 {
-    if (!w)
+    if (!follow)
         return;
-    if (w->n_threads)
-        join_threads(w);
-    for (size_t i = 0; i < w->n_buffers; i++)
-        tsr__free(w->session, w->threads[i].buffer, FOLLOW_BLOCK);
-    if (w->files)
-        tsr__free(w->session, w->files, (w->n + 1) * sizeof *w->files);
-    tsr__free(w->session, w, sizeof *w);
+    if (follow->n_threads)
+        join_threads(follow);
+    for (size_t i = 0; i < follow->n_buffers; i++)
+        tsr__free(follow->session, follow->threads[i].buffer, FOLLOW_BLOCK);
+    if (follow->files)
+        tsr__free(follow->session, follow->files, (follow->n + 1) * sizeof *follow->files);
+    tsr__free(follow->session, follow, sizeof *follow);
 }

@@ -14,7 +14,7 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes);
 extern const bool tsr__default_zeroes;
 
 // Adds the out-of-memory finding, which needs no memory, unless it is there already.
-void tsr__diag_nomem(tsr_session *s, size_t bytes);
+void tsr__diag_nomem(tsr_session *session, size_t bytes);
 
 // A character that would move the cursor, change colours, reorder the line or stay invisible.
 bool tsr__is_unsafe(uint32_t c);
@@ -36,16 +36,16 @@ int tsr__fd_above(int fd);
 // folder that it is in, open, or -1; a fresh name for a temporary.
 #define TEMPORARY_NAME   32
 #define TEMPORARY_PREFIX ".tessera-" // then the process, "-" and something random
-char *tsr__path_copy(tsr_session *s, const char *path, size_t n);
-void tsr__path_free(tsr_session *s, char **path);
+char *tsr__path_copy(tsr_session *session, const char *path, size_t n);
+void tsr__path_free(tsr_session *session, char **path);
 const char *tsr__path_name(const char *path);
 int tsr__path_open_parent(const char *path);
 void tsr__path_draw(char out[TEMPORARY_NAME]);
 // Adds the finding io-write for that errno; TSR_WRITE.
-tsr_status tsr__refuse_write(tsr_session *s, const char *path, int error);
+tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error);
 
 // Puts the folder o->temporary in the place of the one at o->path and removes that one. use_kernel
 // false takes the way for systems that cannot exchange two names in one step.
-tsr_status tsr__outfolder_replace(struct outfolder *o, bool use_kernel);
+tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel);
 
 #endif

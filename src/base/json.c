@@ -26,260 +26,260 @@ struct tsr_json {
     } level[JSON_DEPTH + 1]; // level 0 is the document: it may hold one value
 };
 
-tsr_json *tsr_json_new(tsr_session *s)
+tsr_json *tsr_json_new(tsr_session *session)
 {
-    tsr_json *j = tsr__alloc(s, sizeof *j);
-    if (!j)
+    tsr_json *json = tsr__alloc(session, sizeof *json);
+    if (!json)
         return NULL;
-    memset(j, 0, sizeof *j);
-    j->session = s;
-    tsr__text_init(&j->text, s);
-    j->text.max = JSON_MAX;
-    return j;
+    memset(json, 0, sizeof *json);
+    json->session = session;
+    tsr__text_init(&json->text, session);
+    json->text.max = JSON_MAX;
+    return json;
 }
 
-void tsr_json_free(tsr_json *j)
+void tsr_json_free(tsr_json *json)
 {
-    if (!j)
+    if (!json)
         return;
-    tsr__text_free(&j->text);
-    tsr__free(j->session, j, sizeof *j);
+    tsr__text_free(&json->text);
+    tsr__free(json->session, json, sizeof *json);
 }
 
-static void add_escaped(struct text *t, struct str s)
+static void add_escaped(struct text *text, struct str str)
 {
-    size_t i = 0, clean = 0; // s[clean..i) is written as it is
-    while (i < s.n) {
+    size_t i = 0, clean = 0; // str[clean..i) is written as it is
+    while (i < str.n) {
         uint32_t c = 0;
-        size_t length = tsr__utf8(s.p + i, s.n - i, &c);
+        size_t length = tsr__utf8(str.p + i, str.n - i, &c);
         if (length && c != '"' && c != '\\' && !tsr__is_unsafe(c)) {
             i += length;
             continue;
         }
-        tsr__text_add(t, (struct str){s.p + clean, i - clean});
+        tsr__text_add(text, (struct str){str.p + clean, i - clean});
         if (!length) // a byte that is no text is shown, as everywhere, as \xNN
-            tsr__text_printf(t, "\\\\x%02X", (unsigned char)s.p[i]);
+            tsr__text_printf(text, "\\\\x%02X", (unsigned char)str.p[i]);
         else if (c == '"' || c == '\\')
-            tsr__text_printf(t, "\\%c", (char)c);
+            tsr__text_printf(text, "\\%c", (char)c);
         else if (c == '\n' || c == '\t')
-            tsr__text_add(t, c == '\n' ? STR("\\n") : STR("\\t"));
+            tsr__text_add(text, c == '\n' ? STR("\\n") : STR("\\t"));
         else if (c >= 0x10000) // as the pair that UTF-16 has for it
-            tsr__text_printf(t, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10),
+            tsr__text_printf(text, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10),
                              0xDC00 + (c & 0x3FF));
         else
-            tsr__text_printf(t, "\\u%04" PRIx32, c);
+            tsr__text_printf(text, "\\u%04" PRIx32, c);
         i += length ? length : 1;
         clean = i;
     }
-    tsr__text_add(t, (struct str){s.p + clean, s.n - clean});
+    tsr__text_add(text, (struct str){str.p + clean, str.n - clean});
 }
 
-static void add_string(struct text *t, struct str s)
+static void add_string(struct text *text, struct str str)
 {
-    tsr__text_add(t, STR("\""));
-    add_escaped(t, s);
-    tsr__text_add(t, STR("\""));
+    tsr__text_add(text, STR("\""));
+    add_escaped(text, str);
+    tsr__text_add(text, STR("\""));
 }
 
-static void new_line(tsr_json *j)
+static void new_line(tsr_json *json)
 {
-    tsr__text_printf(&j->text, "\n%*s", 2 * j->depth, "");
+    tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");
 }
 
 // Everything before a value: comma, line, key. False where no value may stand.
-static bool before_value(tsr_json *j, const char *key)
+static bool before_value(tsr_json *json, const char *key)
 {
-    if (!j || j->failed)
+    if (!json || json->failed)
         return false;
-    bool in_object = j->level[j->depth].kind == '{';
-    if (in_object != (key != NULL) || (j->depth == 0 && j->level[0].count > 0)) {
-        j->failed = true;
+    bool in_object = json->level[json->depth].kind == '{';
+    if (in_object != (key != NULL) || (json->depth == 0 && json->level[0].count > 0)) {
+        json->failed = true;
         return false;
     }
-    if (j->level[j->depth].count++)
-        tsr__text_add(&j->text, STR(","));
-    if (j->depth)
-        new_line(j);
+    if (json->level[json->depth].count++)
+        tsr__text_add(&json->text, STR(","));
+    if (json->depth)
+        new_line(json);
     if (key) {
-        add_string(&j->text, str_of(key));
-        tsr__text_add(&j->text, STR(": "));
+        add_string(&json->text, str_of(key));
+        tsr__text_add(&json->text, STR(": "));
     }
     return true;
 }
 
-void tsr_json_begin(tsr_json *j, const char *key, char kind)
+void tsr_json_begin(tsr_json *json, const char *key, char kind)
 {
-    if (!before_value(j, key))
+    if (!before_value(json, key))
         return;
-    if ((kind != '{' && kind != '[') || j->depth == JSON_DEPTH) {
-        j->failed = true;
+    if ((kind != '{' && kind != '[') || json->depth == JSON_DEPTH) {
+        json->failed = true;
         return;
     }
-    j->level[j->depth].nested = true;
-    j->depth++;
-    j->level[j->depth].kind = kind;
-    j->level[j->depth].nested = false;
-    j->level[j->depth].count = 0;
-    j->level[j->depth].start = j->text.n;
-    tsr__text_add(&j->text, kind == '{' ? STR("{") : STR("["));
+    json->level[json->depth].nested = true;
+    json->depth++;
+    json->level[json->depth].kind = kind;
+    json->level[json->depth].nested = false;
+    json->level[json->depth].count = 0;
+    json->level[json->depth].start = json->text.n;
+    tsr__text_add(&json->text, kind == '{' ? STR("{") : STR("["));
 }
 
 // Length of the text from `start` with each newline and its indentation left out; with write, does
 // it.
-static size_t on_one_line(struct text *t, size_t start, bool write)
+static size_t on_one_line(struct text *text, size_t start, bool write)
 {
     size_t n = 0;
-    for (size_t i = start; i < t->n; i++) {
-        char c = t->p[i];
+    for (size_t i = start; i < text->n; i++) {
+        char c = text->p[i];
         if (c == '\n') {
-            while (i + 1 < t->n && t->p[i + 1] == ' ')
+            while (i + 1 < text->n && text->p[i + 1] == ' ')
                 i++;
             if (n == 1)
                 continue; // right after the bracket
             c = ' ';
         }
         if (write)
-            t->p[start + n] = c;
+            text->p[start + n] = c;
         n++;
     }
     return n;
 }
 
-void tsr_json_end(tsr_json *j)
+void tsr_json_end(tsr_json *json)
 {
-    if (!j || j->failed)
+    if (!json || json->failed)
         return;
-    if (j->depth == 0) {
-        j->failed = true;
+    if (json->depth == 0) {
+        json->failed = true;
         return;
     }
-    char kind = j->level[j->depth].kind;
-    size_t start = j->level[j->depth].start, count = j->level[j->depth].count;
-    bool plain = kind == '[' && !j->level[j->depth].nested && !j->text.failed;
-    j->depth--;
-    if (plain && count && on_one_line(&j->text, start, false) <= JSON_LINE)
-        j->text.n = start + on_one_line(&j->text, start, true);
+    char kind = json->level[json->depth].kind;
+    size_t start = json->level[json->depth].start, count = json->level[json->depth].count;
+    bool plain = kind == '[' && !json->level[json->depth].nested && !json->text.failed;
+    json->depth--;
+    if (plain && count && on_one_line(&json->text, start, false) <= JSON_LINE)
+        json->text.n = start + on_one_line(&json->text, start, true);
     else if (count)
-        new_line(j);
-    tsr__text_add(&j->text, kind == '{' ? STR("}") : STR("]"));
+        new_line(json);
+    tsr__text_add(&json->text, kind == '{' ? STR("}") : STR("]"));
 }
 
-static void put_str(tsr_json *j, const char *key, struct str value)
+static void put_str(tsr_json *json, const char *key, struct str value)
 {
-    if (before_value(j, key))
-        add_string(&j->text, value);
+    if (before_value(json, key))
+        add_string(&json->text, value);
 }
 
-void tsr_json_string(tsr_json *j, const char *key, const char *value)
+void tsr_json_string(tsr_json *json, const char *key, const char *value)
 {
     if (value)
-        put_str(j, key, str_of(value));
+        put_str(json, key, str_of(value));
     else
-        tsr_json_null(j, key);
+        tsr_json_null(json, key);
 }
 
-void tsr_json_int(tsr_json *j, const char *key, int64_t value)
+void tsr_json_int(tsr_json *json, const char *key, int64_t value)
 {
-    if (before_value(j, key))
-        tsr__text_printf(&j->text, "%" PRId64, value);
+    if (before_value(json, key))
+        tsr__text_printf(&json->text, "%" PRId64, value);
 }
 
-void tsr_json_number(tsr_json *j, const char *key, double value)
+void tsr_json_number(tsr_json *json, const char *key, double value)
 {
     char digits[32];
     if (!isfinite(value)) {
-        tsr_json_null(j, key);
+        tsr_json_null(json, key);
         return;
     }
     tsr__double_text(value, digits);
-    if (before_value(j, key))
-        tsr__text_add(&j->text, str_of(digits));
+    if (before_value(json, key))
+        tsr__text_add(&json->text, str_of(digits));
 }
 
-void tsr_json_bool(tsr_json *j, const char *key, bool value)
+void tsr_json_bool(tsr_json *json, const char *key, bool value)
 {
-    if (before_value(j, key))
-        tsr__text_add(&j->text, value ? STR("true") : STR("false"));
+    if (before_value(json, key))
+        tsr__text_add(&json->text, value ? STR("true") : STR("false"));
 }
 
-void tsr_json_null(tsr_json *j, const char *key)
+void tsr_json_null(tsr_json *json, const char *key)
 {
-    if (before_value(j, key))
-        tsr__text_add(&j->text, STR("null"));
+    if (before_value(json, key))
+        tsr__text_add(&json->text, STR("null"));
 }
 
-const char *tsr_json_text(tsr_json *j)
+const char *tsr_json_text(tsr_json *json)
 {
-    if (!j || j->failed || j->text.failed || j->depth || j->level[0].count != 1)
+    if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)
         return NULL;
-    if (j->text.p[j->text.n - 1] != '\n')
-        tsr__text_add(&j->text, STR("\n"));
-    return j->text.failed ? NULL : j->text.p;
+    if (json->text.p[json->text.n - 1] != '\n')
+        tsr__text_add(&json->text, STR("\n"));
+    return json->text.failed ? NULL : json->text.p;
 }
 
-tsr_status tsr_json_write(tsr_json *j, const char *path)
+tsr_status tsr_json_write(tsr_json *json, const char *path)
 {
     struct outfile out;
-    const char *text = tsr_json_text(j);
+    const char *text = tsr_json_text(json);
     if (!text)
         return TSR_NOMEM;
-    tsr_status status = tsr__out_open(j->session, path, &out);
+    tsr_status status = tsr__out_open(json->session, path, &out);
     if (status != TSR_OK)
         return status;
-    tsr__out_write(&out, text, j->text.n);
+    tsr__out_write(&out, text, json->text.n);
     return tsr__out_commit(&out);
 }
 
 // ---- findings ----------------------------------------------------------------------------------
 
-static void text_or_null(tsr_json *j, const char *key, struct str value)
+static void text_or_null(tsr_json *json, const char *key, struct str value)
 {
     if (value.n)
-        put_str(j, key, value);
+        put_str(json, key, value);
     else
-        tsr_json_null(j, key);
+        tsr_json_null(json, key);
 }
 
-static void int_or_null(tsr_json *j, const char *key, int64_t value, bool known)
+static void int_or_null(tsr_json *json, const char *key, int64_t value, bool known)
 {
     if (known)
-        tsr_json_int(j, key, value);
+        tsr_json_int(json, key, value);
     else
-        tsr_json_null(j, key);
+        tsr_json_null(json, key);
 }
 
-static void put_finding(tsr_json *j, const struct diag_record *d)
+static void put_finding(tsr_json *json, const struct diag_record *record)
 {
     static const char *const severities[] = {"error", "warning", "note"};
-    const struct place *p = &d->place;
+    const struct place *place = &record->place;
     const char *code = "";
-    tsr_code_at((size_t)d->code, &code, NULL, NULL, NULL);
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_string(j, "code", code);
-    tsr_json_string(j, "severity", severities[d->severity]);
-    put_str(j, "message", d->message);
-    text_or_null(j, "hint", d->hint);
-    text_or_null(j, "node", p->node);
-    text_or_null(j, "value", p->value);
-    int_or_null(j, "axis", p->axis, p->axis != DIAG_NO_AXIS);
-    text_or_null(j, "configuration", p->configuration);
-    text_or_null(j, "file", p->file);
-    int_or_null(j, "offset", (int64_t)p->offset, p->offset <= INT64_MAX);
-    text_or_null(j, "graph", p->graph);
-    text_or_null(j, "op", p->op);
-    int_or_null(j, "node_index", p->node_index, p->node_index >= 0);
-    int_or_null(j, "rank", p->rank, p->rank >= 0);
-    tsr_json_end(j);
+    tsr_code_at((size_t)record->code, &code, NULL, NULL, NULL);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "code", code);
+    tsr_json_string(json, "severity", severities[record->severity]);
+    put_str(json, "message", record->message);
+    text_or_null(json, "hint", record->hint);
+    text_or_null(json, "node", place->node);
+    text_or_null(json, "value", place->value);
+    int_or_null(json, "axis", place->axis, place->axis != DIAG_NO_AXIS);
+    text_or_null(json, "configuration", place->configuration);
+    text_or_null(json, "file", place->file);
+    int_or_null(json, "offset", (int64_t)place->offset, place->offset <= INT64_MAX);
+    text_or_null(json, "graph", place->graph);
+    text_or_null(json, "op", place->op);
+    int_or_null(json, "node_index", place->node_index, place->node_index >= 0);
+    int_or_null(json, "rank", place->rank, place->rank >= 0);
+    tsr_json_end(json);
 }
 
-void tsr_json_findings(tsr_json *j, const char *key)
+void tsr_json_findings(tsr_json *json, const char *key)
 {
-    if (!j)
+    if (!json)
         return;
     size_t n =
-        j->session->diags.n; // lack of memory on the way adds one, which this list leaves out
-    tsr_json_begin(j, key, '[');
+        json->session->diags.n; // lack of memory on the way adds one, which this list leaves out
+    tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)
-        put_finding(j, &j->session->diags.at[i]);
-    tsr_json_end(j);
+        put_finding(json, &json->session->diags.at[i]);
+    tsr_json_end(json);
 }

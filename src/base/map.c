@@ -35,10 +35,10 @@ static inline uint64_t fold(uint64_t a, uint64_t b)
 }
 
 // Folded multiplication, both factors keyed: with one of them open, zeros could be aimed at.
-static uint32_t keyed_hash(const struct map *m, const char *key, size_t n)
+static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;
-    uint64_t k0 = m->key[0], k1 = m->key[1], h = n ^ k1, a, b;
+    uint64_t k0 = map->key[0], k1 = map->key[1], h = n ^ k1, a, b;
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
@@ -69,80 +69,81 @@ static void draw_key(uint64_t key[2])
 
 // ---- the map -----------------------------------------------------------------------------------
 
-static bool resize(struct map *m, size_t cap)
+static bool resize(struct map *map, size_t cap)
 {
-    struct map_slot *slots = ARENA_ARRAY(m->arena, struct map_slot, cap);
+    struct map_slot *slots = ARENA_ARRAY(map->arena, struct map_slot, cap);
     if (!slots)
         return false;
-    for (size_t i = 0; i < m->cap; i++) {
-        if (!m->slots[i].hash)
+    for (size_t i = 0; i < map->cap; i++) {
+        if (!map->slots[i].hash)
             continue;
-        size_t at = m->slots[i].hash & (cap - 1);
+        size_t at = map->slots[i].hash & (cap - 1);
         while (slots[at].hash)
             at = (at + 1) & (cap - 1);
-        slots[at] = m->slots[i];
+        slots[at] = map->slots[i];
     }
-    m->slots = slots;
-    m->cap = cap;
+    map->slots = slots;
+    map->cap = cap;
     return true;
 }
 
-void tsr__map_init(struct map *m, struct arena *a, size_t expected)
+void tsr__map_init(struct map *map, struct arena *arena, size_t expected)
 {
-    *m = (struct map){.arena = a};
-    draw_key(m->key);
+    *map = (struct map){.arena = arena};
+    draw_key(map->key);
     if (expected == 0)
         return; // the first key makes the table
     size_t cap = MAP_MIN;
     while (cap - cap / 4 < expected && cap < SIZE_MAX / 2)
         cap *= 2;
-    resize(m, cap); // a failure shows at the first key
+    resize(map, cap); // a failure shows at the first key
 }
 
 // The slot of key, or the free one where it belongs. The table is never full.
-static struct map_slot *find(const struct map *m, struct str key, uint32_t hash)
+static struct map_slot *find(const struct map *map, struct str key, uint32_t hash)
 {
-    size_t mask = m->cap - 1;
+    size_t mask = map->cap - 1;
     for (size_t i = hash & mask;; i = (i + 1) & mask) {
-        struct map_slot *s = &m->slots[i];
-        if (s->hash == 0 || (s->hash == hash && s->n == key.n && memcmp(s->p, key.p, key.n) == 0))
-            return s;
+        struct map_slot *slot = &map->slots[i];
+        if (slot->hash == 0 ||
+            (slot->hash == hash && slot->n == key.n && memcmp(slot->p, key.p, key.n) == 0))
+            return slot;
     }
 }
 
-void *tsr__map_get(const struct map *m, struct str key)
+void *tsr__map_get(const struct map *map, struct str key)
 {
-    if (m->n == 0 || key.n > UINT32_MAX)
+    if (map->n == 0 || key.n > UINT32_MAX)
         return NULL;
     if (key.n == 0)
         key.p = "";
-    return find(m, key, keyed_hash(m, key.p, key.n))->value;
+    return find(map, key, keyed_hash(map, key.p, key.n))->value;
 }
 
-void tsr__map_prefetch(const struct map *m, struct str key)
+void tsr__map_prefetch(const struct map *map, struct str key)
 {
-    if (m->cap && key.n && key.n <= UINT32_MAX)
-        __builtin_prefetch(&m->slots[keyed_hash(m, key.p, key.n) & (m->cap - 1)], 1);
+    if (map->cap && key.n && key.n <= UINT32_MAX)
+        __builtin_prefetch(&map->slots[keyed_hash(map, key.p, key.n) & (map->cap - 1)], 1);
 }
 
-void **tsr__map_at(struct map *m, struct str key)
+void **tsr__map_at(struct map *map, struct str key)
 {
     if (key.n > UINT32_MAX) {
-        m->arena->failed = true;
-        tsr__diag_nomem(m->arena->session, key.n);
+        map->arena->failed = true;
+        tsr__diag_nomem(map->arena->session, key.n);
         return NULL;
     }
-    if (m->n >= m->cap - m->cap / 4 && !resize(m, m->cap ? m->cap * 2 : MAP_MIN))
+    if (map->n >= map->cap - map->cap / 4 && !resize(map, map->cap ? map->cap * 2 : MAP_MIN))
         return NULL;
     if (key.n == 0)
         key.p = "";
-    uint32_t hash = keyed_hash(m, key.p, key.n);
-    struct map_slot *s = find(m, key, hash);
-    if (s->hash == 0) {
-        *s = (struct map_slot){key.p, (uint32_t)key.n, hash, NULL};
-        m->n++;
+    uint32_t hash = keyed_hash(map, key.p, key.n);
+    struct map_slot *slot = find(map, key, hash);
+    if (slot->hash == 0) {
+        *slot = (struct map_slot){key.p, (uint32_t)key.n, hash, NULL};
+        map->n++;
     }
-    return &s->value;
+    return &slot->value;
 }
 
 // ---- stable hashes: XXH64, as its author describes it ------------------------------------------

@@ -132,21 +132,21 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
 
 // ---- folders -----------------------------------------------------------------------------------
 
-static tsr_status refuse_open(tsr_session *s, const char *path, const char *hint)
+static tsr_status refuse_open(tsr_session *session, const char *path, const char *hint)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(s, DIAG_io_open, &at, hint, "cannot open '%s': %s", path, strerror(errno));
+    tsr__diag(session, DIAG_io_open, &at, hint, "cannot open '%s': %s", path, strerror(errno));
     return TSR_IO;
 }
 
-tsr_status tsr__folder_open(tsr_session *s, const char *path, struct folder *out)
+tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folder *out)
 {
-    int fd = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1)
-                                       : open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = tsr__fault(session, FAULT_READ) ? (errno = EIO, -1)
+                                             : open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     fd = tsr__fd_above(fd);
     if (fd < 0)
-        return refuse_open(s, path, "give the path of a folder that may be read");
+        return refuse_open(session, path, "give the path of a folder that may be read");
     *out = (struct folder){.fd = fd, .real_fd = -1};
     return TSR_OK;
 }
@@ -167,13 +167,13 @@ static int open_parent(const char *path)
     return tsr__fd_above(open(name, O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-tsr_status tsr__folder_of_file(tsr_session *s, const char *file, struct folder *out)
+tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct folder *out)
 {
     char real[PATH_MAX];
     struct stat st;
-    int fd = tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : open_parent(file);
+    int fd = tsr__fault(session, FAULT_READ) ? (errno = EIO, -1) : open_parent(file);
     if (fd < 0)
-        return refuse_open(s, file, NULL);
+        return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
     // Content stores keep a model and its data as links into one folder: that one counts as well.
     if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
@@ -181,13 +181,13 @@ tsr_status tsr__folder_of_file(tsr_session *s, const char *file, struct folder *
     return TSR_OK;
 }
 
-void tsr__folder_close(struct folder *f)
+void tsr__folder_close(struct folder *folder)
 {
-    if (f->fd > 0)
-        close(f->fd);
-    if (f->real_fd > 0)
-        close(f->real_fd);
-    *f = (struct folder){.fd = -1, .real_fd = -1};
+    if (folder->fd > 0)
+        close(folder->fd);
+    if (folder->real_fd > 0)
+        close(folder->real_fd);
+    *folder = (struct folder){.fd = -1, .real_fd = -1};
 }
 
 // ---- files beneath them ------------------------------------------------------------------------
@@ -213,14 +213,14 @@ static const char *name_fault(struct str name)
     return NULL;
 }
 
-static int open_allowed(const struct folder *f, const char *name)
+static int open_allowed(const struct folder *folder, const char *name)
 {
-    int fd = tsr__open_beneath(f->fd, name, true);
-    if (fd >= 0 || f->real_fd <= 0)
+    int fd = tsr__open_beneath(folder->fd, name, true);
+    if (fd >= 0 || folder->real_fd <= 0)
         return fd;
     if (errno == EXDEV)
-        return tsr__open_through(f->fd, name, f->real_fd, true);
-    return errno == ENOENT ? tsr__open_beneath(f->real_fd, name, true) : fd;
+        return tsr__open_through(folder->fd, name, folder->real_fd, true);
+    return errno == ENOENT ? tsr__open_beneath(folder->real_fd, name, true) : fd;
 }
 
 static const char *kind_of(mode_t mode)
@@ -231,7 +231,7 @@ static const char *kind_of(mode_t mode)
                             : "is a device";
 }
 
-tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str name,
+tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out)
 {
     static const char inside[] = "files that a model names must lie in its own folder";
@@ -239,21 +239,22 @@ tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str n
     struct stat st;
     const char *fault = name_fault(name);
     if (fault) {
-        tsr__diag(s, DIAG_path_outside, at, inside, "the file name '" STR_FMT "' %s", STR_ARG(name),
-                  fault);
+        tsr__diag(session, DIAG_path_outside, at, inside, "the file name '" STR_FMT "' %s",
+                  STR_ARG(name), fault);
         return TSR_IO;
     }
     memcpy(path, name.p, name.n);
     path[name.n] = 0;
-    int fd = tsr__fd_above(tsr__fault(s, FAULT_READ) ? (errno = EIO, -1) : open_allowed(f, path));
+    int fd = tsr__fd_above(tsr__fault(session, FAULT_READ) ? (errno = EIO, -1)
+                                                           : open_allowed(folder, path));
     if (fd < 0 && (errno == EXDEV || errno == ELOOP)) {
-        tsr__diag(s, DIAG_path_outside, at, inside, "'%s' %s", path,
+        tsr__diag(session, DIAG_path_outside, at, inside, "'%s' %s", path,
                   errno == EXDEV ? "is a link that leads outside its folder"
                                  : "is a link that cannot be followed");
         return TSR_IO;
     }
     if (fd < 0 || fstat(fd, &st) != 0) {
-        tsr__diag(s, DIAG_io_open, at,
+        tsr__diag(session, DIAG_io_open, at,
                   errno == ENOENT ? "bring the file along, beside the one that names it" : NULL,
                   "cannot open '%s': %s", path, strerror(errno));
         if (fd >= 0)
@@ -261,8 +262,8 @@ tsr_status tsr__folder_file(tsr_session *s, const struct folder *f, struct str n
         return TSR_IO;
     }
     if (!S_ISREG(st.st_mode)) {
-        tsr__diag(s, DIAG_io_open, at, "only regular files are read", "cannot open '%s': it %s",
-                  path, kind_of(st.st_mode));
+        tsr__diag(session, DIAG_io_open, at, "only regular files are read",
+                  "cannot open '%s': it %s", path, kind_of(st.st_mode));
         close(fd);
         return TSR_IO;
     }

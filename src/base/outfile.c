@@ -41,30 +41,31 @@ static const char *remedy(int error)
     }
 }
 
-tsr_status tsr__refuse_write(tsr_session *s, const char *path, int error)
+tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(s, DIAG_io_write, &at, remedy(error), "cannot write '%s': %s", path, strerror(error));
+    tsr__diag(session, DIAG_io_write, &at, remedy(error), "cannot write '%s': %s", path,
+              strerror(error));
     return TSR_WRITE;
 }
 
-static void fail(struct outfile *o, tsr_status status)
+static void fail(struct outfile *outfile, tsr_status status)
 {
-    o->failed = true;
-    o->status = status;
+    outfile->failed = true;
+    outfile->status = status;
 }
 
-static void fail_write(struct outfile *o, int error)
+static void fail_write(struct outfile *outfile, int error)
 {
-    fail(o, tsr__refuse_write(o->session, o->path, error));
+    fail(outfile, tsr__refuse_write(outfile->session, outfile->path, error));
 }
 
 // ---- names -------------------------------------------------------------------------------------
 
-char *tsr__path_copy(tsr_session *s, const char *path, size_t n)
+char *tsr__path_copy(tsr_session *session, const char *path, size_t n)
 {
-    char *p = tsr__alloc(s, n + 1);
+    char *p = tsr__alloc(session, n + 1);
     if (p) {
         memcpy(p, path, n);
         p[n] = 0;
@@ -72,10 +73,10 @@ char *tsr__path_copy(tsr_session *s, const char *path, size_t n)
     return p;
 }
 
-void tsr__path_free(tsr_session *s, char **path)
+void tsr__path_free(tsr_session *session, char **path)
 {
     if (*path)
-        tsr__free(s, *path, strlen(*path) + 1);
+        tsr__free(session, *path, strlen(*path) + 1);
     *path = NULL;
 }
 
@@ -120,194 +121,196 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-// The folder of o->path is itself a temporary one: it goes as a whole.
-static bool in_temporary(const struct outfile *o)
+// The folder of outfile->path is itself a temporary one: it goes as a whole.
+static bool in_temporary(const struct outfile *outfile)
 {
-    const char *name = tsr__path_name(o->path);
-    const char *found = strstr(o->path, "/" TEMPORARY_PREFIX);
+    const char *name = tsr__path_name(outfile->path);
+    const char *found = strstr(outfile->path, "/" TEMPORARY_PREFIX);
     return found && found < name;
 }
 
-static void note_temporary(struct outfile *o, const char *name, int fd)
+static void note_temporary(struct outfile *outfile, const char *name, int fd)
 {
     char path[TEMPORARY_PATH];
-    int folder = (int)(tsr__path_name(o->path) - o->path);
-    int n = snprintf(path, sizeof path, "%.*s%s", folder, o->path, name);
-    if (n > 0 && (size_t)n < sizeof path && !in_temporary(o))
-        o->note = tsr__temporary_note(o->session, path, fd);
+    int folder = (int)(tsr__path_name(outfile->path) - outfile->path);
+    int n = snprintf(path, sizeof path, "%.*s%s", folder, outfile->path, name);
+    if (n > 0 && (size_t)n < sizeof path && !in_temporary(outfile))
+        outfile->note = tsr__temporary_note(outfile->session, path, fd);
 }
 
-static int create_temporary(struct outfile *o)
+static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
-    if (!in_temporary(o))
-        tsr__temporary_sweep(o->dir_fd, TEMPORARY_PREFIX);
+    if (!in_temporary(outfile))
+        tsr__temporary_sweep(outfile->dir_fd, TEMPORARY_PREFIX);
     for (int i = 0; i < NAME_TRIES; i++) {
         tsr__path_draw(name);
-        int fd = openat(o->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int fd =
+            openat(outfile->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0 && errno == EEXIST)
             continue;
         if (fd < 0)
             return -1;
-        o->temporary = tsr__path_copy(o->session, name, strlen(name));
-        if (!o->temporary) {
-            unlinkat(o->dir_fd, name, 0);
+        outfile->temporary = tsr__path_copy(outfile->session, name, strlen(name));
+        if (!outfile->temporary) {
+            unlinkat(outfile->dir_fd, name, 0);
             close(fd);
             errno = 0; // the finding is there
             return -1;
         }
         fd = tsr__fd_above(fd);
-        note_temporary(o, name, fd);
+        note_temporary(outfile, name, fd);
         return fd;
     }
     return -1;
 }
 
-static int open_target(struct outfile *o)
+static int open_target(struct outfile *outfile)
 {
     struct stat st;
-    if (tsr__fault(o->session, FAULT_WRITE)) {
+    if (tsr__fault(outfile->session, FAULT_WRITE)) {
         errno = EIO;
         return -1;
     }
-    if (!*o->path) {
+    if (!*outfile->path) {
         errno = ENOENT;
         return -1;
     }
-    if (is_special(o->path))
-        return tsr__fd_above(open(o->path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
-    o->dir_fd = tsr__path_open_parent(o->path);
-    if (o->dir_fd < 0)
+    if (is_special(outfile->path))
+        return tsr__fd_above(open(outfile->path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
+    outfile->dir_fd = tsr__path_open_parent(outfile->path);
+    if (outfile->dir_fd < 0)
         return -1;
-    const char *name = tsr__path_name(o->path);
-    bool folder =
-        !*name || (fstatat(o->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode));
+    const char *name = tsr__path_name(outfile->path);
+    bool folder = !*name || (fstatat(outfile->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                             S_ISDIR(st.st_mode));
     if (folder) {
         errno = EISDIR;
         return -1;
     }
-    return create_temporary(o);
+    return create_temporary(outfile);
 }
 
-static void release(struct outfile *o)
+static void release(struct outfile *outfile)
 {
-    tsr__temporary_forget(o->note);
-    if (o->fd > 0)
-        close(o->fd);
-    if (o->dir_fd > 0)
-        close(o->dir_fd);
-    tsr__path_free(o->session, &o->temporary);
-    tsr__path_free(o->session, &o->path);
-    tsr__free(o->session, o->buffer, OUT_BUFFER);
-    *o = (struct outfile){
-        .session = o->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
+    tsr__temporary_forget(outfile->note);
+    if (outfile->fd > 0)
+        close(outfile->fd);
+    if (outfile->dir_fd > 0)
+        close(outfile->dir_fd);
+    tsr__path_free(outfile->session, &outfile->temporary);
+    tsr__path_free(outfile->session, &outfile->path);
+    tsr__free(outfile->session, outfile->buffer, OUT_BUFFER);
+    *outfile = (struct outfile){
+        .session = outfile->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
 }
 
-tsr_status tsr__out_open(tsr_session *s, const char *path, struct outfile *out)
+tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out)
 {
-    struct outfile o = {.session = s, .fd = -1, .dir_fd = -1};
+    struct outfile outfile = {.session = session, .fd = -1, .dir_fd = -1};
     tsr_status status = TSR_NOMEM;
-    o.path = tsr__path_copy(s, path, strlen(path));
-    o.buffer = o.path ? tsr__alloc(s, OUT_BUFFER) : NULL;
-    if (!o.buffer)
+    outfile.path = tsr__path_copy(session, path, strlen(path));
+    outfile.buffer = outfile.path ? tsr__alloc(session, OUT_BUFFER) : NULL;
+    if (!outfile.buffer)
         goto failed;
-    o.fd = open_target(&o);
-    if (o.fd < 0) {
-        status = errno == 0 ? TSR_NOMEM : tsr__refuse_write(s, path, errno);
+    outfile.fd = open_target(&outfile);
+    if (outfile.fd < 0) {
+        status = errno == 0 ? TSR_NOMEM : tsr__refuse_write(session, path, errno);
         goto failed;
     }
-    *out = o;
+    *out = outfile;
     return TSR_OK;
 
 failed:
-    if (o.temporary)
-        unlinkat(o.dir_fd, o.temporary, 0);
-    release(&o);
+    if (outfile.temporary)
+        unlinkat(outfile.dir_fd, outfile.temporary, 0);
+    release(&outfile);
     return status;
 }
 
-static bool write_all(struct outfile *o, const char *p, size_t n)
+static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
-    while (n > 0 && !o->failed) {
-        ssize_t done = tsr__fault(o->session, FAULT_WRITE) ? (errno = EIO, -1) : write(o->fd, p, n);
+    while (n > 0 && !outfile->failed) {
+        ssize_t done = tsr__fault(outfile->session, FAULT_WRITE) ? (errno = EIO, -1)
+                                                                 : write(outfile->fd, p, n);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
-            fail_write(o, errno);
+            fail_write(outfile, errno);
             break;
         }
         p += done;
         n -= (size_t)done;
     }
-    return !o->failed;
+    return !outfile->failed;
 }
 
-static bool flush(struct outfile *o)
+static bool flush(struct outfile *outfile)
 {
-    size_t n = o->n;
-    o->n = 0;
-    return !o->failed && write_all(o, o->buffer, n);
+    size_t n = outfile->n;
+    outfile->n = 0;
+    return !outfile->failed && write_all(outfile, outfile->buffer, n);
 }
 
-void tsr__out_write(struct outfile *o, const void *p, size_t n)
+void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 {
-    if (o->failed || n == 0)
+    if (outfile->failed || n == 0)
         return;
-    if (o->digest)
-        tsr__sha256_add(o->digest, p, n);
-    o->offset += n;
-    if (n > OUT_BUFFER - o->n && !flush(o))
+    if (outfile->digest)
+        tsr__sha256_add(outfile->digest, p, n);
+    outfile->offset += n;
+    if (n > OUT_BUFFER - outfile->n && !flush(outfile))
         return;
     if (n >= OUT_BUFFER) {
-        write_all(o, p, n);
+        write_all(outfile, p, n);
         return;
     }
-    memcpy(o->buffer + o->n, p, n);
-    o->n += n;
+    memcpy(outfile->buffer + outfile->n, p, n);
+    outfile->n += n;
 }
 
 #define GATHER_MOST 1024 // pieces of one call: what Linux takes
 
 // Writes n pieces, of which a call may take only some: what is left of the first goes by write.
-static void gather_all(struct outfile *o, const struct iovec *v, int n)
+static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
-    while (n > 0 && !o->failed) {
-        ssize_t done = tsr__fault(o->session, FAULT_WRITE)
+    while (n > 0 && !outfile->failed) {
+        ssize_t done = tsr__fault(outfile->session, FAULT_WRITE)
                            ? (errno = EIO, -1)
-                           : writev(o->fd, v, n < GATHER_MOST ? n : GATHER_MOST);
+                           : writev(outfile->fd, iovec, n < GATHER_MOST ? n : GATHER_MOST);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
-            fail_write(o, errno);
+            fail_write(outfile, errno);
             return;
         }
-        for (; n > 0 && (size_t)done >= v->iov_len; v++, n--)
-            done -= (ssize_t)v->iov_len;
+        for (; n > 0 && (size_t)done >= iovec->iov_len; iovec++, n--)
+            done -= (ssize_t)iovec->iov_len;
         if (n > 0 && done > 0) {
-            write_all(o, (const char *)v->iov_base + done, v->iov_len - (size_t)done);
-            v++, n--;
+            write_all(outfile, (const char *)iovec->iov_base + done, iovec->iov_len - (size_t)done);
+            iovec++, n--;
         }
     }
 }
 
-void tsr__out_gather(struct outfile *o, const struct iovec *pieces, int n)
+void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
 {
-    if (o->failed || !flush(o))
+    if (outfile->failed || !flush(outfile))
         return;
     for (int i = 0; i < n; i++) {
-        if (o->digest)
-            tsr__sha256_add(o->digest, pieces[i].iov_base, pieces[i].iov_len);
-        o->offset += pieces[i].iov_len;
+        if (outfile->digest)
+            tsr__sha256_add(outfile->digest, pieces[i].iov_base, pieces[i].iov_len);
+        outfile->offset += pieces[i].iov_len;
     }
-    gather_all(o, pieces, n);
+    gather_all(outfile, pieces, n);
 }
 
-uint64_t tsr__out_reached(const struct outfile *o)
+uint64_t tsr__out_reached(const struct outfile *outfile)
 {
-    return o->offset - o->n;
+    return outfile->offset - outfile->n;
 }
 
-static void fail_source(struct outfile *o, int fd, uint64_t at, const char *why)
+static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char *why)
 {
     char link[64], name[PATH_MAX] = "its source";
     struct place place = PLACE_NONE;
@@ -317,29 +320,30 @@ static void fail_source(struct outfile *o, int fd, uint64_t at, const char *why)
         name[n] = 0;
     place.file = str_of(name);
     place.offset = at;
-    tsr__diag(o->session, DIAG_io_read, &place, NULL, "cannot read '%s' for '%s': %s", name,
-              o->path, why);
-    fail(o, TSR_IO);
+    tsr__diag(outfile->session, DIAG_io_read, &place, NULL, "cannot read '%s' for '%s': %s", name,
+              outfile->path, why);
+    fail(outfile, TSR_IO);
 }
 
 // Inside the kernel as far as it goes; what it did not take is left to the caller.
-static uint64_t copy_in_kernel(struct outfile *o, int fd, uint64_t offset, uint64_t length)
+static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t done = 0;
-    if (!flush(o))
+    if (!flush(outfile))
         return 0;
     while (done < length) {
-        if (tsr__fault(o->session, FAULT_WRITE)) {
-            fail_write(o, EIO);
+        if (tsr__fault(outfile->session, FAULT_WRITE)) {
+            fail_write(outfile, EIO);
             break;
         }
         uint64_t left = length - done;
         off_t from = (off_t)(offset + done);
-        ssize_t n = copy_file_range(fd, &from, o->fd, NULL, left < COPY_MOST ? left : COPY_MOST, 0);
+        ssize_t n =
+            copy_file_range(fd, &from, outfile->fd, NULL, left < COPY_MOST ? left : COPY_MOST, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-            fail_write(o, errno);
+            fail_write(outfile, errno);
         if (n <= 0)
             break; // other systems, other files: reading and writing decides what is wrong
         done += (uint64_t)n;
@@ -347,48 +351,49 @@ static uint64_t copy_in_kernel(struct outfile *o, int fd, uint64_t offset, uint6
     return done;
 }
 
-void tsr__out_copy(struct outfile *o, int fd, uint64_t offset, uint64_t length)
+void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t end;
-    if (o->failed || length == 0)
+    if (outfile->failed || length == 0)
         return;
     if (__builtin_add_overflow(offset, length, &end) || end > INT64_MAX) {
-        fail_source(o, fd, offset, "it is shorter than was said");
+        fail_source(outfile, fd, offset, "it is shorter than was said");
         return;
     }
-    if (!o->digest && length >= (o->copy_least ? o->copy_least : COPY_LEAST)) {
-        uint64_t done = copy_in_kernel(o, fd, offset, length);
-        o->offset += done;
+    if (!outfile->digest && length >= (outfile->copy_least ? outfile->copy_least : COPY_LEAST)) {
+        uint64_t done = copy_in_kernel(outfile, fd, offset, length);
+        outfile->offset += done;
         offset += done;
     }
-    while (offset < end && !o->failed) {
-        if (o->n == OUT_BUFFER && !flush(o))
+    while (offset < end && !outfile->failed) {
+        if (outfile->n == OUT_BUFFER && !flush(outfile))
             return;
-        size_t room = OUT_BUFFER - o->n, want = end - offset < room ? (size_t)(end - offset) : room;
-        ssize_t n = tsr__fault(o->session, FAULT_READ)
+        size_t room = OUT_BUFFER - outfile->n,
+               want = end - offset < room ? (size_t)(end - offset) : room;
+        ssize_t n = tsr__fault(outfile->session, FAULT_READ)
                         ? (errno = EIO, -1)
-                        : pread(fd, o->buffer + o->n, want, (off_t)offset);
+                        : pread(fd, outfile->buffer + outfile->n, want, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            fail_source(o, fd, offset, n < 0 ? strerror(errno) : "it ends early");
+            fail_source(outfile, fd, offset, n < 0 ? strerror(errno) : "it ends early");
             return;
         }
-        if (o->digest)
-            tsr__sha256_add(o->digest, o->buffer + o->n, (size_t)n);
-        o->n += (size_t)n;
-        o->offset += (uint64_t)n;
+        if (outfile->digest)
+            tsr__sha256_add(outfile->digest, outfile->buffer + outfile->n, (size_t)n);
+        outfile->n += (size_t)n;
+        outfile->offset += (uint64_t)n;
         offset += (uint64_t)n;
     }
 }
 
-void tsr__out_pad(struct outfile *o, size_t align)
+void tsr__out_pad(struct outfile *outfile, size_t align)
 {
     static const char zeros[4096];
-    size_t left = align ? (size_t)((align - o->offset % align) % align) : 0;
-    while (left > 0 && !o->failed) {
+    size_t left = align ? (size_t)((align - outfile->offset % align) % align) : 0;
+    while (left > 0 && !outfile->failed) {
         size_t n = left < sizeof zeros ? left : sizeof zeros;
-        tsr__out_write(o, zeros, n);
+        tsr__out_write(outfile, zeros, n);
         left -= n;
     }
 }
@@ -396,46 +401,48 @@ void tsr__out_pad(struct outfile *o, size_t align)
 // Waiting for the disk is what makes a rename safe against a power cut: always where there is
 // something to lose, an existing target. A large new file is left to the system, which doubles the
 // speed; what it was made from is still there. Pipes and devices know no such thing.
-static bool must_sync(const struct outfile *o)
+static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;
-    return o->temporary && (o->offset <= SYNC_LEAST || fstatat(o->dir_fd, tsr__path_name(o->path),
-                                                               &st, AT_SYMLINK_NOFOLLOW) == 0);
+    return outfile->temporary &&
+           (outfile->offset <= SYNC_LEAST ||
+            fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
-tsr_status tsr__out_commit(struct outfile *o)
+tsr_status tsr__out_commit(struct outfile *outfile)
 {
-    if (!o->path)
-        return o->status;
-    flush(o);
-    if (!o->failed && must_sync(o) &&
-        (tsr__fault(o->session, FAULT_WRITE) ? (errno = EIO, true) : fsync(o->fd) != 0))
-        fail_write(o, errno);
-    int fd = o->fd;
-    o->fd = -1;
-    if (close(fd) != 0 && !o->failed && errno != EINTR)
-        fail_write(o, errno);
-    if (!o->failed && o->temporary &&
-        (tsr__fault(o->session, FAULT_WRITE)
+    if (!outfile->path)
+        return outfile->status;
+    flush(outfile);
+    if (!outfile->failed && must_sync(outfile) &&
+        (tsr__fault(outfile->session, FAULT_WRITE) ? (errno = EIO, true) : fsync(outfile->fd) != 0))
+        fail_write(outfile, errno);
+    int fd = outfile->fd;
+    outfile->fd = -1;
+    if (close(fd) != 0 && !outfile->failed && errno != EINTR)
+        fail_write(outfile, errno);
+    if (!outfile->failed && outfile->temporary &&
+        (tsr__fault(outfile->session, FAULT_WRITE)
              ? (errno = EIO, true)
-             : renameat(o->dir_fd, o->temporary, o->dir_fd, tsr__path_name(o->path)) != 0))
-        fail_write(o, errno);
-    tsr_status status = o->failed ? o->status : TSR_OK;
-    if (o->failed) {
-        tsr__out_abort(o);
+             : renameat(outfile->dir_fd, outfile->temporary, outfile->dir_fd,
+                        tsr__path_name(outfile->path)) != 0))
+        fail_write(outfile, errno);
+    tsr_status status = outfile->failed ? outfile->status : TSR_OK;
+    if (outfile->failed) {
+        tsr__out_abort(outfile);
         return status;
     }
-    if (o->temporary)
-        fsync(o->dir_fd); // the file is in place; not every file system can do this
-    release(o);
+    if (outfile->temporary)
+        fsync(outfile->dir_fd); // the file is in place; not every file system can do this
+    release(outfile);
     return TSR_OK;
 }
 
-void tsr__out_abort(struct outfile *o)
+void tsr__out_abort(struct outfile *outfile)
 {
-    if (!o->path)
+    if (!outfile->path)
         return;
-    if (o->temporary)
-        unlinkat(o->dir_fd, o->temporary, 0);
-    release(o);
+    if (outfile->temporary)
+        unlinkat(outfile->dir_fd, outfile->temporary, 0);
+    release(outfile);
 }

@@ -16,13 +16,13 @@
 #define NAME_TRIES 100
 
 // A path in the same folder as `path`, with another last name.
-static char *sibling(tsr_session *s, const char *path, const char *name)
+static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
-    char *p = tsr__path_copy(s, path, folder);
-    char *q = p ? tsr__realloc(s, p, folder + 1, n + 1) : NULL;
+    char *p = tsr__path_copy(session, path, folder);
+    char *q = p ? tsr__realloc(session, p, folder + 1, n + 1) : NULL;
     if (p && !q)
-        tsr__free(s, p, folder + 1);
+        tsr__free(session, p, folder + 1);
     if (q)
         memcpy(q + folder, name, n - folder + 1);
     return q;
@@ -40,18 +40,18 @@ static enum target look_at(const char *path)
     DIR *dir = opendir(path);
     if (!dir)
         return TARGET_OTHER;
-    for (struct dirent *e; found != TARGET_OTHER && (e = readdir(dir));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+    for (struct dirent *dirent; found != TARGET_OTHER && (dirent = readdir(dir));) {
+        if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
             continue;
-        bool folder =
-            fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(st.st_mode);
+        bool folder = fstatat(dirfd(dir), dirent->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+                      S_ISDIR(st.st_mode);
         found = folder ? TARGET_OTHER : TARGET_FILES;
     }
     closedir(dir);
     return found;
 }
 
-static tsr_status check_target(tsr_session *s, const char *path, bool replace)
+static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;
     enum target found = look_at(path);
@@ -59,17 +59,17 @@ static tsr_status check_target(tsr_session *s, const char *path, bool replace)
     if (found == TARGET_ABSENT || found == TARGET_EMPTY || (found == TARGET_FILES && replace))
         return TSR_OK;
     if (found == TARGET_OTHER)
-        tsr__diag(s, DIAG_output_exists, &at, "choose another name",
+        tsr__diag(session, DIAG_output_exists, &at, "choose another name",
                   "'%s' exists and is not a folder of files alone, so it is not replaced", path);
     else
-        tsr__diag(s, DIAG_output_exists, &at,
+        tsr__diag(session, DIAG_output_exists, &at,
                   "choose another name, or let it be replaced (--force)", "'%s' exists", path);
     return TSR_WRITE;
 }
 
-static void sweep_parent(const struct outfolder *o)
+static void sweep_parent(const struct outfolder *outfolder)
 {
-    int parent = tsr__path_open_parent(o->path);
+    int parent = tsr__path_open_parent(outfolder->path);
     if (parent < 0)
         return;
     tsr__temporary_sweep(parent, TEMPORARY_PREFIX);
@@ -77,82 +77,84 @@ static void sweep_parent(const struct outfolder *o)
 }
 
 // Folders that killed processes have left beside the target go first.
-static tsr_status make_sibling(struct outfolder *o)
+static tsr_status make_sibling(struct outfolder *outfolder)
 {
     char name[TEMPORARY_NAME];
-    sweep_parent(o);
+    sweep_parent(outfolder);
     for (int i = 0; i < NAME_TRIES; i++) {
         tsr__path_draw(name);
-        o->temporary = sibling(o->session, o->path, name);
-        if (!o->temporary)
+        outfolder->temporary = sibling(outfolder->session, outfolder->path, name);
+        if (!outfolder->temporary)
             return TSR_NOMEM;
-        if (tsr__fault(o->session, FAULT_WRITE))
+        if (tsr__fault(outfolder->session, FAULT_WRITE))
             errno = EIO;
-        else if (mkdir(o->temporary, 0777) == 0) {
-            o->fd = tsr__fd_above(open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-            if (o->fd >= 0)
-                o->note = tsr__temporary_note(o->session, o->temporary, o->fd);
+        else if (mkdir(outfolder->temporary, 0777) == 0) {
+            outfolder->fd =
+                tsr__fd_above(open(outfolder->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+            if (outfolder->fd >= 0)
+                outfolder->note =
+                    tsr__temporary_note(outfolder->session, outfolder->temporary, outfolder->fd);
             return TSR_OK;
         }
         int error = errno;
-        tsr__path_free(o->session, &o->temporary);
+        tsr__path_free(outfolder->session, &outfolder->temporary);
         if (error != EEXIST)
-            return tsr__refuse_write(o->session, o->path, error);
+            return tsr__refuse_write(outfolder->session, outfolder->path, error);
     }
-    return tsr__refuse_write(o->session, o->path, EEXIST);
+    return tsr__refuse_write(outfolder->session, outfolder->path, EEXIST);
 }
 
-static void release_folder(struct outfolder *o)
+static void release_folder(struct outfolder *outfolder)
 {
-    tsr__temporary_forget(o->note);
-    o->note = NULL;
-    if (o->fd > 0)
-        close(o->fd);
-    o->fd = -1;
-    tsr__path_free(o->session, &o->temporary);
-    tsr__path_free(o->session, &o->path);
+    tsr__temporary_forget(outfolder->note);
+    outfolder->note = NULL;
+    if (outfolder->fd > 0)
+        close(outfolder->fd);
+    outfolder->fd = -1;
+    tsr__path_free(outfolder->session, &outfolder->temporary);
+    tsr__path_free(outfolder->session, &outfolder->path);
 }
 
-tsr_status tsr__outfolder_open(tsr_session *s, const char *path, bool replace,
+tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out)
 {
-    struct outfolder o = {.session = s, .replace = replace};
+    struct outfolder outfolder = {.session = session, .replace = replace};
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/')
         n--; // "parts/" is "parts"
-    o.path = tsr__path_copy(s, path, n);
-    if (!o.path)
+    outfolder.path = tsr__path_copy(session, path, n);
+    if (!outfolder.path)
         return TSR_NOMEM;
-    const char *name = tsr__path_name(o.path);
+    const char *name = tsr__path_name(outfolder.path);
     tsr_status status = TSR_OK;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        status = tsr__refuse_write(s, path, EINVAL);
+        status = tsr__refuse_write(session, path, EINVAL);
     if (status == TSR_OK)
-        status = check_target(s, o.path, replace);
+        status = check_target(session, outfolder.path, replace);
     if (status == TSR_OK)
-        status = make_sibling(&o);
+        status = make_sibling(&outfolder);
     if (status != TSR_OK) {
-        release_folder(&o);
+        release_folder(&outfolder);
         return status;
     }
-    *out = o;
+    *out = outfolder;
     return TSR_OK;
 }
 
-struct str tsr__outfolder_path(struct outfolder *o, struct arena *a, const char *name)
+struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena, const char *name)
 {
-    return tsr__arena_printf(a, "%s/%s", o->temporary, name);
+    return tsr__arena_printf(arena, "%s/%s", outfolder->temporary, name);
 }
 
 // One step after the other; on failure the old folder is put back.
-static bool replace_by_steps(struct outfolder *o, const char *old)
+static bool replace_by_steps(struct outfolder *outfolder, const char *old)
 {
-    if (rename(o->path, old) != 0)
+    if (rename(outfolder->path, old) != 0)
         return false;
-    if (rename(o->temporary, o->path) == 0)
+    if (rename(outfolder->temporary, outfolder->path) == 0)
         return true;
     int error = errno;
-    rename(old, o->path);
+    rename(old, outfolder->path);
     errno = error;
     return false;
 }
@@ -167,67 +169,71 @@ static void sync_all(const char *path)
     close(fd);
 }
 
-tsr_status tsr__outfolder_replace(struct outfolder *o, bool use_kernel)
+tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
-    sync_all(o->temporary);
-    if (use_kernel && renameat2(AT_FDCWD, o->temporary, AT_FDCWD, o->path, RENAME_EXCHANGE) == 0) {
-        tsr__folder_remove(o->temporary); // now the old one
+    sync_all(outfolder->temporary);
+    if (use_kernel && renameat2(AT_FDCWD, outfolder->temporary, AT_FDCWD, outfolder->path,
+                                RENAME_EXCHANGE) == 0) {
+        tsr__folder_remove(outfolder->temporary); // now the old one
         return TSR_OK;
     }
     if (use_kernel && errno != ENOSYS && errno != EINVAL)
-        return tsr__refuse_write(o->session, o->path, errno);
+        return tsr__refuse_write(outfolder->session, outfolder->path, errno);
     char name[TEMPORARY_NAME];
     tsr__path_draw(name);
-    char *old = sibling(o->session, o->path, name);
+    char *old = sibling(outfolder->session, outfolder->path, name);
     if (!old)
         return TSR_NOMEM;
-    tsr_status status =
-        replace_by_steps(o, old) ? TSR_OK : tsr__refuse_write(o->session, o->path, errno);
+    tsr_status status = replace_by_steps(outfolder, old)
+                            ? TSR_OK
+                            : tsr__refuse_write(outfolder->session, outfolder->path, errno);
     if (status == TSR_OK)
         tsr__folder_remove(old);
-    tsr__path_free(o->session, &old);
+    tsr__path_free(outfolder->session, &old);
     return status;
 }
 
-static tsr_status place_folder(struct outfolder *o)
+static tsr_status place_folder(struct outfolder *outfolder)
 {
-    if (tsr__fault(o->session, FAULT_WRITE))
-        return tsr__refuse_write(o->session, o->path, EIO);
-    tsr_status status = check_target(o->session, o->path, o->replace); // others may have been here
+    if (tsr__fault(outfolder->session, FAULT_WRITE))
+        return tsr__refuse_write(outfolder->session, outfolder->path, EIO);
+    tsr_status status = check_target(outfolder->session, outfolder->path,
+                                     outfolder->replace); // others may have been here
     if (status != TSR_OK)
         return status;
-    if (rename(o->temporary, o->path) == 0) // takes the place of nothing, or of an empty folder
+    if (rename(outfolder->temporary, outfolder->path) ==
+        0) // takes the place of nothing, or of an empty folder
         return TSR_OK;
-    if (o->replace && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
-        return tsr__outfolder_replace(o, true);
-    return tsr__refuse_write(o->session, o->path, errno);
+    if (outfolder->replace && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
+        return tsr__outfolder_replace(outfolder, true);
+    return tsr__refuse_write(outfolder->session, outfolder->path, errno);
 }
 
-tsr_status tsr__outfolder_commit(struct outfolder *o)
+tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
 {
-    if (!o->path)
+    if (!outfolder->path)
         return TSR_USAGE;
-    tsr_status status = place_folder(o);
+    tsr_status status = place_folder(outfolder);
     if (status != TSR_OK) {
-        tsr__outfolder_abort(o);
+        tsr__outfolder_abort(outfolder);
         return status;
     }
-    int parent = tsr__path_open_parent(o->path);
+    int parent = tsr__path_open_parent(outfolder->path);
     if (parent >= 0) {
         fsync(parent);
         close(parent);
     }
-    release_folder(o);
+    release_folder(outfolder);
     return TSR_OK;
 }
 
-void tsr__outfolder_abort(struct outfolder *o)
+void tsr__outfolder_abort(struct outfolder *outfolder)
 {
-    if (!o->path)
+    if (!outfolder->path)
         return;
-    if (o->temporary)
-        tsr__folder_remove(o->temporary);
-    release_folder(o);
+    if (outfolder->temporary)
+        tsr__folder_remove(outfolder->temporary);
+    release_folder(outfolder);
 }
 
 void tsr__folder_remove(const char *path)
@@ -241,8 +247,8 @@ void tsr__folder_remove(const char *path)
             unlink(path); // a link in place of a folder: what it leads to is not ours
         return;
     }
-    for (struct dirent *e; (e = readdir(dir));)
-        unlinkat(dirfd(dir), e->d_name, 0); // folders stay, and with them this one
+    for (struct dirent *dirent; (dirent = readdir(dir));)
+        unlinkat(dirfd(dir), dirent->d_name, 0); // folders stay, and with them this one
     closedir(dir);
     rmdir(path);
 }

@@ -8,58 +8,58 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     if (options) // a caller built with an older header has a shorter struct
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
     tsr_alloc_fn alloc = given.alloc ? given.alloc : tsr__default_alloc;
-    tsr_session *s = alloc(given.alloc_data, NULL, 0, sizeof *s);
-    if (!s)
+    tsr_session *session = alloc(given.alloc_data, NULL, 0, sizeof *session);
+    if (!session)
         return NULL;
-    memset(s, 0, sizeof *s);
-    s->alloc_fn = alloc;
-    s->alloc_data = given.alloc_data;
-    s->memory_limit = given.memory_limit;
-    s->memory_used = s->memory_peak = sizeof *s;
-    s->progress_fn = given.progress;
-    s->progress_data = given.progress_data;
-    tsr__arena_init(&s->diag_arena, s);
+    memset(session, 0, sizeof *session);
+    session->alloc_fn = alloc;
+    session->alloc_data = given.alloc_data;
+    session->memory_limit = given.memory_limit;
+    session->memory_used = session->memory_peak = sizeof *session;
+    session->progress_fn = given.progress;
+    session->progress_data = given.progress_data;
+    tsr__arena_init(&session->diag_arena, session);
     for (int i = 0; i < RESULT_COUNT; i++)
-        tsr__arena_init(&s->results[i], s);
-    tsr_finding_clear(s);
-    return s;
+        tsr__arena_init(&session->results[i], session);
+    tsr_finding_clear(session);
+    return session;
 }
 
-void tsr_session_free(tsr_session *s)
+void tsr_session_free(tsr_session *session)
 {
-    if (!s)
+    if (!session)
         return;
-    if (s->engine_free)
-        s->engine_free(s, s->engine);
+    if (session->engine_free)
+        session->engine_free(session, session->engine);
     for (int i = 0; i < RESULT_COUNT; i++)
-        tsr__arena_free(&s->results[i]);
-    for (size_t i = 0; i < TSR_COUNT(s->temporaries); i++)
-        tsr__temporary_remove(&s->temporaries[i]);
-    tsr__arena_free(&s->diag_arena);
-    s->alloc_fn(s->alloc_data, s, sizeof *s, 0);
+        tsr__arena_free(&session->results[i]);
+    for (size_t i = 0; i < TSR_COUNT(session->temporaries); i++)
+        tsr__temporary_remove(&session->temporaries[i]);
+    tsr__arena_free(&session->diag_arena);
+    session->alloc_fn(session->alloc_data, session, sizeof *session, 0);
 }
 
-void tsr__progress(tsr_session *s, const char *what, uint64_t done, uint64_t total)
+void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
 {
-    if (s->progress_fn)
-        s->progress_fn(s->progress_data, what, done, total);
+    if (session->progress_fn)
+        session->progress_fn(session->progress_data, what, done, total);
 }
 
-void tsr_session_cancel(tsr_session *s, bool on)
+void tsr_session_cancel(tsr_session *session, bool on)
 {
-    atomic_store_explicit(&s->cancelled, on, memory_order_relaxed);
+    atomic_store_explicit(&session->cancelled, on, memory_order_relaxed);
 }
 
-bool tsr__cancelled(const tsr_session *s)
+bool tsr__cancelled(const tsr_session *session)
 {
-    return atomic_load_explicit(&s->cancelled, memory_order_relaxed);
+    return atomic_load_explicit(&session->cancelled, memory_order_relaxed);
 }
 
-tsr_status tsr__cancel_check(tsr_session *s)
+tsr_status tsr__cancel_check(tsr_session *session)
 {
-    if (!tsr__cancelled(s))
+    if (!tsr__cancelled(session))
         return TSR_OK;
-    tsr__diag(s, DIAG_cancelled, NULL, NULL, "the work was cancelled before it was done");
+    tsr__diag(session, DIAG_cancelled, NULL, NULL, "the work was cancelled before it was done");
     return TSR_CANCELLED;
 }
 

@@ -48,11 +48,11 @@ static size_t match_one(const char *p, size_t n, char c)
     return *p == '?' || *p == c;
 }
 
-// After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |s|.
-bool tsr__str_glob(struct str pattern, struct str s)
+// After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |text|.
+bool tsr__str_glob(struct str pattern, struct str text)
 {
     size_t p = 0, i = 0, star = SIZE_MAX, star_i = 0;
-    while (i < s.n) {
+    while (i < text.n) {
         size_t step = 0;
         if (p < pattern.n && pattern.p[p] == '*') {
             star = ++p;
@@ -60,7 +60,7 @@ bool tsr__str_glob(struct str pattern, struct str s)
             continue;
         }
         if (p < pattern.n)
-            step = match_one(pattern.p + p, pattern.n - p, s.p[i]);
+            step = match_one(pattern.p + p, pattern.n - p, text.p[i]);
         if (step) {
             p += step;
             i++;
@@ -76,17 +76,17 @@ bool tsr__str_glob(struct str pattern, struct str s)
     return p == pattern.n;
 }
 
-bool tsr__str_int(struct str s, int64_t *out)
+bool tsr__str_int(struct str text, int64_t *out)
 {
-    bool negative = s.n > 0 && s.p[0] == '-';
+    bool negative = text.n > 0 && text.p[0] == '-';
     size_t i = negative;
     int64_t value = 0; // built downwards: the most negative number has no positive twin
-    if (i == s.n)
+    if (i == text.n)
         return false;
-    for (; i < s.n; i++) {
-        if (s.p[i] < '0' || s.p[i] > '9')
+    for (; i < text.n; i++) {
+        if (text.p[i] < '0' || text.p[i] > '9')
             return false;
-        if (!mul_ok(value, 10, &value) || !add_ok(value, -(s.p[i] - '0'), &value))
+        if (!mul_ok(value, 10, &value) || !add_ok(value, -(text.p[i] - '0'), &value))
             return false;
     }
     if (!negative && value == INT64_MIN)

@@ -47,11 +47,12 @@ static void empty_folder(int fd, int depth)
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
-            const struct entry *e = (const struct entry *)(buffer + at);
-            at += e->bytes;
-            bool itself = e->name[0] == '.' && (!e->name[1] || (e->name[1] == '.' && !e->name[2]));
+            const struct entry *entry = (const struct entry *)(buffer + at);
+            at += entry->bytes;
+            bool itself = entry->name[0] == '.' &&
+                          (!entry->name[1] || (entry->name[1] == '.' && !entry->name[2]));
             if (!itself)
-                (void)remove_tree(fd, e->name, depth + 1);
+                (void)remove_tree(fd, entry->name, depth + 1);
         }
     }
 }
@@ -71,15 +72,15 @@ static bool remove_tree(int parent, const char *name, int depth)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
-void tsr_session_sweep(tsr_session *s)
+void tsr_session_sweep(tsr_session *session)
 {
     int error = errno;
-    for (size_t i = 0; i < TSR_COUNT(s->temporaries); i++) {
-        struct temporary *t = &s->temporaries[i];
-        if (!atomic_load(&t->used) || t->owner != getpid())
+    for (size_t i = 0; i < TSR_COUNT(session->temporaries); i++) {
+        struct temporary *temporary = &session->temporaries[i];
+        if (!atomic_load(&temporary->used) || temporary->owner != getpid())
             continue;
         for (int k = 0; k < REMOVE_TRIES; k++)
-            if (remove_tree(AT_FDCWD, t->path, 0))
+            if (remove_tree(AT_FDCWD, temporary->path, 0))
                 break;
     }
     errno = error;
@@ -87,40 +88,41 @@ void tsr_session_sweep(tsr_session *s)
 
 // ---- slots ---------------------------------------------------------------------------------------
 
-struct temporary *tsr__temporary_note(tsr_session *s, const char *path, int fd)
+struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd)
 {
     size_t n = strlen(path);
     (void)flock(fd, LOCK_EX | LOCK_NB); // where locks do not work, remains stay
-    for (size_t i = 0; i < TSR_COUNT(s->temporaries) && n < sizeof s->temporaries[i].path; i++) {
-        struct temporary *t = &s->temporaries[i];
-        if (atomic_load(&t->used))
+    for (size_t i = 0;
+         i < TSR_COUNT(session->temporaries) && n < sizeof session->temporaries[i].path; i++) {
+        struct temporary *temporary = &session->temporaries[i];
+        if (atomic_load(&temporary->used))
             continue;
-        memcpy(t->path, path, n + 1);
-        t->owner = getpid();
-        t->fd = -1;
-        atomic_store(&t->used, true);
-        return t;
+        memcpy(temporary->path, path, n + 1);
+        temporary->owner = getpid();
+        temporary->fd = -1;
+        atomic_store(&temporary->used, true);
+        return temporary;
     }
     return NULL;
 }
 
-void tsr__temporary_forget(struct temporary *t)
+void tsr__temporary_forget(struct temporary *temporary)
 {
-    if (!t)
+    if (!temporary)
         return;
-    atomic_store(&t->used, false);
-    if (t->fd > 0)
-        close(t->fd);
-    t->fd = -1;
+    atomic_store(&temporary->used, false);
+    if (temporary->fd > 0)
+        close(temporary->fd);
+    temporary->fd = -1;
 }
 
-void tsr__temporary_remove(struct temporary *t)
+void tsr__temporary_remove(struct temporary *temporary)
 {
-    if (!t || !atomic_load(&t->used))
+    if (!temporary || !atomic_load(&temporary->used))
         return;
-    if (t->owner == getpid())
-        (void)remove_tree(AT_FDCWD, t->path, 0);
-    tsr__temporary_forget(t);
+    if (temporary->owner == getpid())
+        (void)remove_tree(AT_FDCWD, temporary->path, 0);
+    tsr__temporary_forget(temporary);
 }
 
 // ---- remains of processes that were killed -------------------------------------------------------
@@ -163,23 +165,23 @@ void tsr__temporary_sweep(int folder, const char *prefix)
         return;
     }
     for (int i = 0; i < SWEEP_MOST; i++) {
-        const struct dirent *e = readdir(dir);
-        if (!e)
+        const struct dirent *dirent = readdir(dir);
+        if (!dirent)
             break;
-        long pid = process_of(e->d_name, prefix);
-        if (pid && is_dead(folder, e->d_name, pid))
-            (void)remove_tree(folder, e->d_name, 0);
+        long pid = process_of(dirent->d_name, prefix);
+        if (pid && is_dead(folder, dirent->d_name, pid))
+            (void)remove_tree(folder, dirent->d_name, 0);
     }
     closedir(dir);
 }
 
 // ---- temporary folders ---------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_session *s, const char *base, const char *why)
+static tsr_status refuse(tsr_session *session, const char *base, const char *why)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(base);
-    tsr__diag(s, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
+    tsr__diag(session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
               "cannot make a temporary folder: %s", why);
     return TSR_WRITE;
 }
@@ -193,7 +195,7 @@ static void sweep_base(const char *base, const char *prefix)
     close(fd);
 }
 
-tsr_status tsr__temporary_folder(tsr_session *s, const char *base, const char *kind,
+tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {
     char prefix[48], path[TEMPORARY_PATH];
@@ -202,30 +204,30 @@ tsr_status tsr__temporary_folder(tsr_session *s, const char *base, const char *k
     snprintf(prefix, sizeof prefix, "tessera-%s-", kind);
     int n = snprintf(path, sizeof path, "%s/%s%d-XXXXXX", base, prefix, (int)getpid());
     if (n < 0 || (size_t)n >= sizeof path)
-        return refuse(s, base, strerror(ENAMETOOLONG));
+        return refuse(session, base, strerror(ENAMETOOLONG));
     sweep_base(base, prefix);
-    if (tsr__fault(s, FAULT_WRITE))
-        return refuse(s, base, strerror(EIO));
+    if (tsr__fault(session, FAULT_WRITE))
+        return refuse(session, base, strerror(EIO));
     if (!mkdtemp(path))
-        return refuse(s, base, strerror(errno));
+        return refuse(session, base, strerror(errno));
     int fd = tsr__fd_above(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    struct temporary *t = fd >= 0 ? tsr__temporary_note(s, path, fd) : NULL;
-    if (!t) {
+    struct temporary *temporary = fd >= 0 ? tsr__temporary_note(session, path, fd) : NULL;
+    if (!temporary) {
         rmdir(path);
         if (fd >= 0)
             close(fd);
-        return refuse(s, base, fd < 0 ? strerror(errno) : "too many at a time");
+        return refuse(session, base, fd < 0 ? strerror(errno) : "too many at a time");
     }
-    t->fd = fd;
-    *out = t;
+    temporary->fd = fd;
+    *out = temporary;
     return TSR_OK;
 }
 
-tsr_status tsr_session_temporary(tsr_session *s, const char *base, const char **path)
+tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path)
 {
-    struct temporary *t = NULL;
-    tsr_status status = tsr__temporary_folder(s, base, "work", &t);
+    struct temporary *temporary = NULL;
+    tsr_status status = tsr__temporary_folder(session, base, "work", &temporary);
     if (status == TSR_OK)
-        *path = t->path;
+        *path = temporary->path;
     return status;
 }

@@ -7,76 +7,76 @@
 
 #define TEXT_MAX ((size_t)64 << 20)
 
-void tsr__text_init(struct text *t, tsr_session *s)
+void tsr__text_init(struct text *text, tsr_session *session)
 {
-    *t = (struct text){.session = s};
+    *text = (struct text){.session = session};
 }
 
-void tsr__text_free(struct text *t)
+void tsr__text_free(struct text *text)
 {
-    tsr__free(t->session, t->p, t->cap);
-    tsr__text_init(t, t->session);
+    tsr__free(text->session, text->p, text->cap);
+    tsr__text_init(text, text->session);
 }
 
 // Makes room for `more` bytes and the NUL after them.
-static bool reserve(struct text *t, size_t more)
+static bool reserve(struct text *text, size_t more)
 {
-    size_t max = t->max ? t->max : TEXT_MAX;
-    if (t->failed)
+    size_t max = text->max ? text->max : TEXT_MAX;
+    if (text->failed)
         return false;
-    if (t->n > max || more > max - t->n) {
-        tsr__diag_nomem(t->session, more);
-        t->failed = true;
+    if (text->n > max || more > max - text->n) {
+        tsr__diag_nomem(text->session, more);
+        text->failed = true;
         return false;
     }
-    if (more < t->cap - t->n)
+    if (more < text->cap - text->n)
         return true;
-    size_t need = t->n + more + 1, cap = t->cap ? t->cap * 2 : 256;
+    size_t need = text->n + more + 1, cap = text->cap ? text->cap * 2 : 256;
     if (cap < need)
         cap = need;
-    char *p = tsr__realloc(t->session, t->p, t->cap, cap);
+    char *p = tsr__realloc(text->session, text->p, text->cap, cap);
     if (!p) {
-        t->failed = true;
+        text->failed = true;
         return false;
     }
-    t->p = p;
-    t->cap = cap;
+    text->p = p;
+    text->cap = cap;
     return true;
 }
 
-void tsr__text_add(struct text *t, struct str s)
+void tsr__text_add(struct text *text, struct str str)
 {
-    if (!reserve(t, s.n))
+    if (!reserve(text, str.n))
         return;
-    if (s.n)
-        memcpy(t->p + t->n, s.p, s.n);
-    t->n += s.n;
-    t->p[t->n] = 0;
+    if (str.n)
+        memcpy(text->p + text->n, str.p, str.n);
+    text->n += str.n;
+    text->p[text->n] = 0;
 }
 
-void tsr__text_vprintf(struct text *t, const char *format, va_list args)
+void tsr__text_vprintf(struct text *text, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
-    if (reserve(t, 0)) {
-        int n = vsnprintf(t->p + t->n, t->cap - t->n, format, args);
+    if (reserve(text, 0)) {
+        int n = vsnprintf(text->p + text->n, text->cap - text->n, format, args);
         if (n < 0)
-            t->failed = true;
-        else if ((size_t)n < t->cap - t->n)
-            t->n += (size_t)n;
-        else if (reserve(t, (size_t)n))
-            t->n += (size_t)vsnprintf(t->p + t->n, t->cap - t->n, format, again);
-        if (t->failed && t->p)
-            t->p[t->n] = 0; // a cut first attempt is not part of the text
+            text->failed = true;
+        else if ((size_t)n < text->cap - text->n)
+            text->n += (size_t)n;
+        else if (reserve(text, (size_t)n))
+            text->n += (size_t)vsnprintf(text->p + text->n, text->cap - text->n, format, again);
+        if (text->failed && text->p)
+            text->p[text->n] = 0; // a cut first attempt is not part of the text
     }
     va_end(again);
 }
 
-void tsr__text_printf(struct text *t, const char *format, ...)
+void tsr__text_printf(struct text *text, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    tsr__text_vprintf(t, format, args);
+    tsr__text_vprintf(text, format, args);
     va_end(args);
 }
 
@@ -160,22 +160,22 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     return made;
 }
 
-void tsr__text_add_safe(struct text *t, struct str s)
+void tsr__text_add_safe(struct text *text, struct str str)
 {
-    size_t i = 0, clean = 0; // s[clean..i) is shown as it is
-    while (i < s.n) {
+    size_t i = 0, clean = 0; // str[clean..i) is shown as it is
+    while (i < str.n) {
         uint32_t c = 0;
-        size_t length = tsr__utf8(s.p + i, s.n - i, &c);
+        size_t length = tsr__utf8(str.p + i, str.n - i, &c);
         if (length && !is_unsafe(c)) {
             i += length;
             continue;
         }
-        tsr__text_add(t, (struct str){s.p + clean, i - clean});
+        tsr__text_add(text, (struct str){str.p + clean, i - clean});
         for (size_t end = i + (length ? length : 1); i < end; i++)
-            tsr__text_printf(t, "\\x%02X", (unsigned char)s.p[i]);
+            tsr__text_printf(text, "\\x%02X", (unsigned char)str.p[i]);
         clean = i;
     }
-    tsr__text_add(t, (struct str){s.p + clean, s.n - clean});
+    tsr__text_add(text, (struct str){str.p + clean, str.n - clean});
 }
 
 // The locale decides what printf puts between whole and fraction; a point is put there again.

@@ -37,11 +37,11 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, 
     return NULL;
 }
 
-struct str tsr__bundle_file_path(const struct bundle *b, struct arena *a, const char *name)
+struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
-    size_t n = strlen(b->path);
-    const char *slash = n && b->path[n - 1] == '/' ? "" : "/";
-    return tsr__arena_printf(a, "%s%s%s", b->path, slash, name);
+    size_t n = strlen(bundle->path);
+    const char *slash = n && bundle->path[n - 1] == '/' ? "" : "/";
+    return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
@@ -64,9 +64,9 @@ tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const cha
     return st;
 }
 
-void tsr__bundle_close(struct bundle *b)
+void tsr__bundle_close(struct bundle *bundle)
 {
-    tsr__folder_close(&b->folder);
+    tsr__folder_close(&bundle->folder);
 }
 
 // ---- checking files ----------------------------------------------------------------------------

@@ -90,24 +90,27 @@ struct bundle {
 // Opens the folder and reads its manifest; no other file is touched. Not there: TSR_IO; not a
 // manifest, or one that contradicts itself: TSR_MALFORMED; a newer version: TSR_UNSUPPORTED. One
 // finding that names the file.
-tsr_status tsr__bundle_open(tsr_session *s, struct arena *a, const char *path,
+tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out) TSR_MUST_USE;
-void tsr__bundle_close(struct bundle *b);
+void tsr__bundle_close(struct bundle *bundle);
 // Checks the files that these ranks need (ranks NULL: all): present, of the written size, and small
 // ones (all of them with check_files) with the written digest. Every damaged file is a finding of
 // its own that names it.
-tsr_status tsr__bundle_verify(const struct bundle *b, const int64_t *ranks, size_t n_ranks,
+tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files) TSR_MUST_USE;
 // Entry of that file, or NULL.
-const struct manifest_file *tsr__manifest_find(const struct manifest *m, struct str name);
+const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
 // Path of a file of the partition, for an engine that opens files itself.
-struct str tsr__bundle_file_path(const struct bundle *b, struct arena *a, const char *name);
+struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena,
+                                 const char *name);
 
 // The manifest as JSON text, deterministic. Returns NULL when out of memory; free with
 // tsr_json_free(*owner).
-const char *tsr__manifest_text(tsr_session *s, const struct manifest *m, tsr_json **owner);
+const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
+                               tsr_json **owner);
 // Writes manifest.json into the folder that is being made.
-tsr_status tsr__manifest_write(struct outfolder *o, const struct manifest *m) TSR_MUST_USE;
+tsr_status tsr__manifest_write(struct outfolder *outfolder,
+                               const struct manifest *manifest) TSR_MUST_USE;
 // True for a plain file name: not empty, no separator, no control byte, neither "." nor "..".
 bool tsr__manifest_name_ok(struct str name);
 

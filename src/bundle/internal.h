@@ -6,7 +6,7 @@
 #include "bundle/bundle.h"
 
 // Reads the text of a manifest; file is its name for findings. One finding if it is bad.
-tsr_status tsr__manifest_parse(tsr_session *s, struct arena *a, struct str file, struct str text,
-                               struct manifest *out) TSR_MUST_USE;
+tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
+                               struct str text, struct manifest *out) TSR_MUST_USE;
 
 #endif

@@ -17,22 +17,23 @@ struct reader {
     bool failed;
 };
 
-static void wrong(struct reader *r, const char *field, const char *what)
+static void wrong(struct reader *reader, const char *field, const char *what)
 {
-    bool known = r->failed || r->arena->failed; // out of memory has its finding already
-    r->failed = true;
+    bool known = reader->failed || reader->arena->failed; // out of memory has its finding already
+    reader->failed = true;
     if (known)
         return;
     struct place at = PLACE_NONE;
-    at.file = r->file;
-    tsr__diag(r->session, DIAG_manifest_malformed, &at, "partition the model again", "\"%s\" %s",
-              field, what);
+    at.file = reader->file;
+    tsr__diag(reader->session, DIAG_manifest_malformed, &at, "partition the model again",
+              "\"%s\" %s", field, what);
 }
 
-static const json_t *member(struct reader *reader, const json_t *o, const char *key, json_type type)
+static const json_t *member(struct reader *reader, const json_t *object, const char *key,
+                            json_type type)
 {
     reader->failed |= reader->arena->failed;
-    const json_t *value = reader->failed ? NULL : json_object_get(o, key);
+    const json_t *value = reader->failed ? NULL : json_object_get(object, key);
     if (!reader->failed && !value)
         wrong(reader, key, "is missing");
     else if (value && json_typeof(value) != type) {
@@ -42,42 +43,43 @@ static const json_t *member(struct reader *reader, const json_t *o, const char *
     return value;
 }
 
-static const char *copy_text(struct reader *r, const char *key, const json_t *v)
+static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
-    if (!v || r->failed)
+    if (!value || reader->failed)
         return "";
-    struct str text = {json_string_value(v), json_string_length(v)};
+    struct str text = {json_string_value(value), json_string_length(value)};
     if (memchr(text.p, 0, text.n))
-        wrong(r, key, "holds a zero byte");
-    const char *copy = r->failed ? NULL : tsr__arena_str(r->arena, text).p;
-    r->failed |= !copy;
+        wrong(reader, key, "holds a zero byte");
+    const char *copy = reader->failed ? NULL : tsr__arena_str(reader->arena, text).p;
+    reader->failed |= !copy;
     return copy ? copy : "";
 }
 
-static const char *text_member(struct reader *r, const json_t *o, const char *key)
+static const char *text_member(struct reader *reader, const json_t *object, const char *key)
 {
-    return copy_text(r, key, member(r, o, key, JSON_STRING));
+    return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
-static int64_t int_member(struct reader *r, const json_t *o, const char *key, int64_t low,
+static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
                           int64_t high)
 {
-    const json_t *v = member(r, o, key, JSON_INTEGER);
-    int64_t i = v ? (int64_t)json_integer_value(v) : low;
-    if (v && (i < low || i > high))
-        wrong(r, key, "is out of range");
-    return r->failed ? low : i;
+    const json_t *value = member(reader, object, key, JSON_INTEGER);
+    int64_t i = value ? (int64_t)json_integer_value(value) : low;
+    if (value && (i < low || i > high))
+        wrong(reader, key, "is out of range");
+    return reader->failed ? low : i;
 }
 
-static const json_t *list_member(struct reader *r, const json_t *o, const char *key, size_t *n)
+static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
+                                 size_t *n)
 {
-    const json_t *v = member(r, o, key, JSON_ARRAY);
-    *n = v ? json_array_size(v) : 0;
+    const json_t *value = member(reader, object, key, JSON_ARRAY);
+    *n = value ? json_array_size(value) : 0;
     if (*n > MAX_ENTRIES) {
-        wrong(r, key, "has too many entries");
+        wrong(reader, key, "has too many entries");
         *n = 0;
     }
-    return v;
+    return value;
 }
 
 // An array in the reader's arena; NULL after a failure.
@@ -86,14 +88,14 @@ static const json_t *list_member(struct reader *r, const json_t *o, const char *
 
 // Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
 // then).
-static const json_t *entry(struct reader *r, const json_t *list, const char *key, size_t i)
+static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
 {
-    const json_t *v = r->failed ? NULL : json_array_get(list, i);
-    if (!r->failed && !json_is_object(v)) {
-        wrong(r, key, "has an entry that is no object");
+    const json_t *value = reader->failed ? NULL : json_array_get(list, i);
+    if (!reader->failed && !json_is_object(value)) {
+        wrong(reader, key, "has an entry that is no object");
         return NULL;
     }
-    return v;
+    return value;
 }
 
 // ---- the files ---------------------------------------------------------------------------------
@@ -167,11 +169,11 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->model_sha256 = text_member(reader, model, "sha256");
 }
 
-static const char *known_file(struct reader *r, const struct manifest *m, const char *field,
-                              const char *name)
+static const char *known_file(struct reader *reader, const struct manifest *manifest,
+                              const char *field, const char *name)
 {
-    if (!r->failed && !tsr__manifest_find(m, str_of(name)))
-        wrong(r, field, "names a file that \"files\" does not list");
+    if (!reader->failed && !tsr__manifest_find(manifest, str_of(name)))
+        wrong(reader, field, "names a file that \"files\" does not list");
     return name;
 }
 
@@ -294,11 +296,11 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
         if (reader->failed)
             return;
         const json_t *e = entry(reader, list, "states", i);
-        struct manifest_state *s = &manifest->states[manifest->n_states++];
-        s->input = text_member(reader, e, "input");
-        s->output = text_member(reader, e, "output");
-        if (!reader->failed && (!is_port(manifest->inputs, manifest->n_inputs, s->input) ||
-                                !is_port(manifest->outputs, manifest->n_outputs, s->output)))
+        struct manifest_state *state = &manifest->states[manifest->n_states++];
+        state->input = text_member(reader, e, "input");
+        state->output = text_member(reader, e, "output");
+        if (!reader->failed && (!is_port(manifest->inputs, manifest->n_inputs, state->input) ||
+                                !is_port(manifest->outputs, manifest->n_outputs, state->output)))
             wrong(reader, "states", "names an input or output that the model does not have");
     }
 }
@@ -427,11 +429,11 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
         json_decref(root);
         return TSR_MALFORMED;
     }
-    struct reader r = {session, arena, file, false};
-    struct manifest m = {0};
-    tsr_status st = read_root(&r, root, &m);
+    struct reader reader = {session, arena, file, false};
+    struct manifest manifest = {0};
+    tsr_status st = read_root(&reader, root, &manifest);
     json_decref(root);
     if (st == TSR_OK)
-        *out = m;
+        *out = manifest;
     return st;
 }

@@ -46,11 +46,11 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
         else
             tsr_json_begin(json, "shape", '[');
         for (int k = 0; k < ports[i].rank; k++) {
-            const tsr_dim *d = &ports[i].dims[k];
-            if (d->value >= 0)
-                tsr_json_int(json, NULL, d->value);
-            else if (d->symbol && d->symbol[0])
-                tsr_json_string(json, NULL, d->symbol);
+            const tsr_dim *dim = &ports[i].dims[k];
+            if (dim->value >= 0)
+                tsr_json_int(json, NULL, dim->value);
+            else if (dim->symbol && dim->symbol[0])
+                tsr_json_string(json, NULL, dim->symbol);
             else
                 tsr_json_null(json, NULL);
         }
@@ -64,16 +64,16 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
     tsr_json_end(json);
 }
 
-static void write_states(tsr_json *j, const struct manifest *m)
+static void write_states(tsr_json *json, const struct manifest *manifest)
 {
-    tsr_json_begin(j, "states", '[');
-    for (size_t i = 0; i < m->n_states; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "input", m->states[i].input);
-        tsr_json_string(j, "output", m->states[i].output);
-        tsr_json_end(j);
+    tsr_json_begin(json, "states", '[');
+    for (size_t i = 0; i < manifest->n_states; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "input", manifest->states[i].input);
+        tsr_json_string(json, "output", manifest->states[i].output);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
 static void write_devices(tsr_json *json, const struct manifest *manifest)
@@ -177,15 +177,15 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     return tsr_json_text(json);
 }
 
-tsr_status tsr__manifest_write(struct outfolder *o, const struct manifest *manifest)
+tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
 {
     struct arena arena;
-    tsr__arena_init(&arena, o->session);
+    tsr__arena_init(&arena, outfolder->session);
     tsr_json *owner = NULL;
-    const char *text = tsr__manifest_text(o->session, manifest, &owner);
-    struct str path = tsr__outfolder_path(o, &arena, MANIFEST_NAME);
+    const char *text = tsr__manifest_text(outfolder->session, manifest, &owner);
+    struct str path = tsr__outfolder_path(outfolder, &arena, MANIFEST_NAME);
     struct outfile file;
-    tsr_status st = text && path.p ? tsr__out_open(o->session, path.p, &file) : TSR_NOMEM;
+    tsr_status st = text && path.p ? tsr__out_open(outfolder->session, path.p, &file) : TSR_NOMEM;
     if (st == TSR_OK) {
         tsr__out_write(&file, text, strlen(text));
         st = tsr__out_commit(&file);

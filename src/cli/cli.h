@@ -89,7 +89,7 @@ struct command {
     const char *example;                    // works as typed from the project's root
     const struct option *options;           // besides --json, --quiet, --help
     int min_arguments, max_arguments;
-    int (*run)(struct cli *c);
+    int (*run)(struct cli *cli);
 };
 
 struct cli {
@@ -110,8 +110,8 @@ struct cli {
 };
 
 // Takes the model of a generation folder and fills in what the user did not say; 0, or a code after a message.
-int cli_folder(struct cli *c);
-void cli_folder_end(struct cli *c);
+int cli_folder(struct cli *cli);
+void cli_folder_end(struct cli *cli);
 
 extern const struct command *const cli_commands[]; // ends with NULL
 extern const struct option cli_common[];           // options of every command
@@ -120,39 +120,39 @@ extern const struct option cli_common[];           // options of every command
 void cli_streams(void);
 // What ends the command from outside removes the session's temporary files (signals.c). Called once; ended before the
 // session is freed.
-void cli_signals(tsr_session *s);
+void cli_signals(tsr_session *session);
 void cli_signals_end(void);
 // What the session may hold, in bytes: --memory-limit, else most of what the machine or the control group has. EXIT_USAGE
 // after a message, else 0.
-int cli_memory_limit(const struct cli *c, size_t *out);
+int cli_memory_limit(const struct cli *cli, size_t *out);
 // Folder for temporary files: $TMPDIR, or NULL.
 const char *cli_temporary(void);
 
 // The last value given for an option, or NULL; and whether a flag was given.
-const char *cli_value(const struct cli *c, const char *name);
-bool cli_flag(const struct cli *c, const char *name);
+const char *cli_value(const struct cli *cli, const char *name);
+bool cli_flag(const struct cli *cli, const char *name);
 // Option row of a command by name (common ones included), or NULL.
 const struct option *cli_option(const struct command *command, const char *name, size_t n);
 
 // EXIT_WRITE after a message where a result would replace a file that is read, or another result; else 0.
-int cli_guard(const struct cli *c);
+int cli_guard(const struct cli *cli);
 // The option or command that was probably meant, or NULL; edit distance of two words (1000: too long to tell).
 const char *cli_near_option(const struct command *command, const char *word);
 const char *cli_near_command(const char *word);
 size_t cli_distance(const char *a, const char *b);
 
 // Says what is wrong with the call on stderr, with the way to the help; returns EXIT_USAGE.
-int cli_usage(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints findings on stderr (notes only with --verbose) and returns the exit code for the status.
-int cli_finish(struct cli *c, tsr_status status);
+int cli_finish(struct cli *cli, tsr_status status);
 // Progress, results of writing and other remarks: stderr, not with --quiet or --json.
-void cli_say(const struct cli *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_say(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints a finished JSON document and frees it; EXIT_WRITE if stdout is closed.
-int cli_print_json(struct cli *c, tsr_json *j, int code);
+int cli_print_json(struct cli *cli, tsr_json *json, int code);
 // Of commands whose result is a file: says that it was written, or the document that names it (null: it was not).
-int cli_print_written(struct cli *c, const char *path, int code);
+int cli_print_written(struct cli *cli, const char *path, int code);
 // A document begun with its version.
-tsr_json *cli_json(struct cli *c);
+tsr_json *cli_json(struct cli *cli);
 
 // 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
 const char *cli_bytes(int64_t bytes);
@@ -161,23 +161,23 @@ const char *cli_count(int64_t n);          // 1234567 -> "1,234,567"
 
 // Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps beside the
 // program or above it; never the working directory. TSR_ENGINE with one finding if there is none.
-tsr_status cli_engine(struct cli *c, const char **found, const char **version);
+tsr_status cli_engine(struct cli *cli, const char **found, const char **version);
 // The folder that this program lies in; false: it cannot be told.
 bool cli_program_folder(char *out, size_t cap);
 // Only root, the user or the program's owner can have put this file there.
 bool cli_is_trusted(const char *path);
 // The set of inputs that the command line asks for, with its shapes; NULL after a message: EXIT_USAGE. Says the seed of
 // random ones. Valid until the next call.
-const char *cli_inputs(struct cli *c);
+const char *cli_inputs(struct cli *cli);
 // Loads that set for the command's model or partition (folder), and the model; of a partition, the file of this rank.
-tsr_status cli_load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_tensors *inputs,
                            tsr_model **m);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
-int cli_read_run_options(struct cli *c, tsr_run_options *options);
+int cli_read_run_options(struct cli *cli, tsr_run_options *options);
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
 bool cli_read_bytes(const char *text, int64_t *out);
 // A topology as --devices and `topology` take it: a file, or what tsr_topology_parse reads.
-tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out);
+tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 // "7x4" -> sizes (room for CLI_MAX_RANK) and their number; -1: not a shape.
 #define CLI_MAX_RANK 64
 int cli_shape(const char *text, int64_t *shape);
@@ -188,26 +188,26 @@ struct cli_dims {
     char *texts[CLI_MAX_DIMS];
     size_t n;
 };
-int cli_read_dims(struct cli *c, struct cli_dims *d);
-int cli_read_dims_of(struct cli *c, const char *option, struct cli_dims *d);
-void cli_free_dims(struct cli_dims *d);
+int cli_read_dims(struct cli *cli, struct cli_dims *dims);
+int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims);
+void cli_free_dims(struct cli_dims *dims);
 // Remarks on sizes that symbolic dimensions of the inputs are taken to have, and on sizes of dimensions that no input has.
-void cli_tell_dims(const struct cli *c, const tsr_model *m, const tsr_size *sizes, size_t n);
+void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_size *sizes, size_t n);
 // Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.
 struct planning {
     tsr_plan_options options; // devices 0 and no topology: --devices was not given
     struct cli_dims dims;
 };
-int cli_planning(struct cli *c, struct planning *p);
-void cli_planning_end(struct planning *p);
+int cli_planning(struct cli *cli, struct planning *planning);
+void cli_planning_end(struct planning *planning);
 // --notation: how shardings are written; tiles where it is not given. False: no such notation.
-bool cli_notation(const struct cli *c, tsr_notation *out);
+bool cli_notation(const struct cli *cli, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.
 bool cli_count_of(const char *text, uint64_t *out);
 // This process plans: it is no rank of a job of several processes, or its first.
 bool cli_plans(const tsr_run_options *options);
 // This process's rank, by --rank or the launcher; 0 where it has none.
-int cli_rank(const struct cli *c);
+int cli_rank(const struct cli *cli);
 // Parses --seconds, --timeout and the like: a positive number.
 bool cli_number(const char *text, double *out);
 

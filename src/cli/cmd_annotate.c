@@ -19,14 +19,14 @@ static char *trim(char *text)
 
 // One line of a script: the same words as on the command line, the rest of the line being the
 // value.
-static void script_line(struct editor *e, char *line)
+static void script_line(struct editor *editor, char *line)
 {
     char *option = trim(line);
     if (!*option || *option == '#')
         return;
     char *value = option + strcspn(option, " \t=");
     if (!*value) {
-        edit_wrong(e, EXIT_USAGE, "'%s' has no value", option);
+        edit_wrong(editor, EXIT_USAGE, "'%s' has no value", option);
         return;
     }
     *value++ = 0;
@@ -42,25 +42,25 @@ static void script_line(struct editor *e, char *line)
         value[n - 1] = 0;
         value++;
     }
-    edit_apply(e, option, value, cascade);
+    edit_apply(editor, option, value, cascade);
 }
 
 // Every line of the text is an edit. The text is not ours to change, so each line is copied.
-static void run_lines(struct editor *e, const char *text, size_t n)
+static void run_lines(struct editor *editor, const char *text, size_t n)
 {
     const char *end = text + n;
-    for (e->line = 1; text < end; e->line++) {
+    for (editor->line = 1; text < end; editor->line++) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t length = stop ? (size_t)(stop - text) : (size_t)(end - text);
         char *line = edit_copy(text, length);
         if (!line) {
-            edit_wrong(e, EXIT_READ, "out of memory");
+            edit_wrong(editor, EXIT_READ, "out of memory");
             return;
         }
         if (memchr(line, 0, length))
-            edit_wrong(e, EXIT_USAGE, "there is a zero byte in this line");
+            edit_wrong(editor, EXIT_USAGE, "there is a zero byte in this line");
         else
-            script_line(e, line);
+            script_line(editor, line);
         free(line);
         text += length + (stop != NULL);
     }
@@ -68,79 +68,80 @@ static void run_lines(struct editor *e, const char *text, size_t n)
 
 // A script, or the document of a plan, which begins with a brace; read whole before the first edit, so a file that
 // cannot be read to its end changes nothing.
-void edit_run_script(struct editor *e, const char *path)
+void edit_run_script(struct editor *editor, const char *path)
 {
     const char *text = NULL;
     size_t n = 0;
-    tsr_session *s = tsr_model_session(e->model);
-    tsr_status status = tsr_session_read(s, path, SCRIPT_MAX, &text, &n);
+    tsr_session *session = tsr_model_session(editor->model);
+    tsr_status status = tsr_session_read(session, path, SCRIPT_MAX, &text, &n);
     if (status == TSR_OK && n && text[0] == '{') {
-        status = tsr_plan_edits(s, path, &text);
+        status = tsr_plan_edits(session, path, &text);
         n = status == TSR_OK ? strlen(text) : 0;
     }
     if (status != TSR_OK) { // the finding says why
-        e->code = EXIT_READ;
+        editor->code = EXIT_READ;
         return;
     }
-    e->script = path;
-    run_lines(e, text, n);
-    e->script = NULL;
+    editor->script = path;
+    run_lines(editor, text, n);
+    editor->script = NULL;
 }
 
-static void run_edits(struct editor *e, const struct cli *c)
+static void run_edits(struct editor *editor, const struct cli *cli)
 {
-    for (size_t i = 0; i < c->n_given; i++) {
-        const char *name = c->given[i].option->name;
-        bool cascade = i + 1 < c->n_given && !strcmp(c->given[i + 1].option->name, "--cascade");
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *name = cli->given[i].option->name;
+        bool cascade = i + 1 < cli->n_given && !strcmp(cli->given[i + 1].option->name, "--cascade");
         if (!strcmp(name, "--script"))
-            edit_run_script(e, c->given[i].value);
-        else if (c->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim") &&
+            edit_run_script(editor, cli->given[i].value);
+        else if (cli->given[i].value && strcmp(name, "-o") && strcmp(name, "--dim") &&
                  strcmp(name, "--rules"))
-            edit_apply(e, name, c->given[i].value, cascade);
+            edit_apply(editor, name, cli->given[i].value, cascade);
     }
 }
 
-static int finish(struct cli *c, struct editor *e, tsr_model *m, const char *out)
+static int finish(struct cli *cli, struct editor *editor, tsr_model *model, const char *out)
 {
-    if (e->code) {
-        cli_finish(c, TSR_OK);
-        cli_say(c, "nothing was written\n");
-        return c->json ? cli_print_written(c, out, e->code) : e->code;
+    if (editor->code) {
+        cli_finish(cli, TSR_OK);
+        cli_say(cli, "nothing was written\n");
+        return cli->json ? cli_print_written(cli, out, editor->code) : editor->code;
     }
     tsr_status status = TSR_OK;
-    if (cli_flag(c, "--copy-data"))
-        status = tsr_model_copy_data(m, out);
+    if (cli_flag(cli, "--copy-data"))
+        status = tsr_model_copy_data(model, out);
     if (status == TSR_OK)
-        status = tsr_model_save(m, out);
-    int code = cli_finish(c, status);
+        status = tsr_model_save(model, out);
+    int code = cli_finish(cli, status);
     if (status == TSR_OK)
-        cli_say(c, "%s: %zu edit%s, written\n", out, e->n_applied, e->n_applied == 1 ? "" : "s");
-    return c->json ? cli_print_written(c, out, code) : code;
+        cli_say(cli, "%s: %zu edit%s, written\n", out, editor->n_applied,
+                editor->n_applied == 1 ? "" : "s");
+    return cli->json ? cli_print_written(cli, out, code) : code;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *out = cli_value(c, "-o");
-    tsr_model *m = NULL;
+    const char *out = cli_value(cli, "-o");
+    tsr_model *model = NULL;
     struct cli_dims dims;
-    struct editor e;
+    struct editor editor;
     if (!out)
-        return cli_usage(c, "where to? give -o OUT");
-    int code = cli_read_dims(c, &dims);
-    tsr_status status = code ? TSR_OK : tsr_model_load(c->session, c->arguments[0], &m);
+        return cli_usage(cli, "where to? give -o OUT");
+    int code = cli_read_dims(cli, &dims);
+    tsr_status status = code ? TSR_OK : tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status != TSR_OK)
-        code = cli_finish(c, status);
-    if (m) {
+        code = cli_finish(cli, status);
+    if (model) {
         code = EXIT_READ;
-        if (edit_begin(&e, c, m)) {
-            e.sizes = dims.at;
-            e.n_sizes = dims.n;
-            run_edits(&e, c);
-            code = finish(c, &e, m, out);
+        if (edit_begin(&editor, cli, model)) {
+            editor.sizes = dims.at;
+            editor.n_sizes = dims.n;
+            run_edits(&editor, cli);
+            code = finish(cli, &editor, model, out);
         }
-        edit_end(&e);
+        edit_end(&editor);
     }
-    tsr_model_free(m);
+    tsr_model_free(model);
     cli_free_dims(&dims);
     return code;
 }

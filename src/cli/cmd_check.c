@@ -4,155 +4,158 @@
 
 #include <string.h>
 
-static void print_findings(struct cli *c)
+static void print_findings(struct cli *cli)
 {
-    size_t n = tsr_finding_count(c->session);
+    size_t n = tsr_finding_count(cli->session);
     for (size_t i = 0; i < n; i++)
-        if (!c->quiet || tsr_finding_at(c->session, i).severity == TSR_ERROR)
-            fputs(tsr_finding_text(c->session, i), stdout);
-    printf("%zu errors, %zu warnings, %zu notes\n", tsr_finding_total(c->session, TSR_ERROR),
-           tsr_finding_total(c->session, TSR_WARNING), tsr_finding_total(c->session, TSR_NOTE));
+        if (!cli->quiet || tsr_finding_at(cli->session, i).severity == TSR_ERROR)
+            fputs(tsr_finding_text(cli->session, i), stdout);
+    printf("%zu errors, %zu warnings, %zu notes\n", tsr_finding_total(cli->session, TSR_ERROR),
+           tsr_finding_total(cli->session, TSR_WARNING), tsr_finding_total(cli->session, TSR_NOTE));
 }
 
-static int print_check_json(struct cli *c, int code)
+static int print_check_json(struct cli *cli, int code)
 {
-    tsr_json *j = cli_json(c);
-    if (j) {
-        tsr_json_findings(j, "findings");
-        tsr_json_int(j, "errors", (int64_t)tsr_finding_total(c->session, TSR_ERROR));
-        tsr_json_int(j, "warnings", (int64_t)tsr_finding_total(c->session, TSR_WARNING));
-        tsr_json_int(j, "notes", (int64_t)tsr_finding_total(c->session, TSR_NOTE));
+    tsr_json *json = cli_json(cli);
+    if (json) {
+        tsr_json_findings(json, "findings");
+        tsr_json_int(json, "errors", (int64_t)tsr_finding_total(cli->session, TSR_ERROR));
+        tsr_json_int(json, "warnings", (int64_t)tsr_finding_total(cli->session, TSR_WARNING));
+        tsr_json_int(json, "notes", (int64_t)tsr_finding_total(cli->session, TSR_NOTE));
     }
-    return cli_print_json(c, j, code);
+    return cli_print_json(cli, json, code);
 }
 
 static const char *const levels[] = {"error", "warning", "note"};
 
 // Rules of the codes that occur, as SARIF wants them.
-static void sarif_rules(struct cli *c, tsr_json *j)
+static void sarif_rules(struct cli *cli, tsr_json *json)
 {
     const char *code, *title, *explanation;
     tsr_severity severity;
-    tsr_json_begin(j, "rules", '[');
+    tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
         bool occurs = false;
-        for (size_t k = 0; k < tsr_finding_count(c->session) && !occurs; k++)
-            occurs = !strcmp(tsr_finding_at(c->session, k).code, code);
+        for (size_t k = 0; k < tsr_finding_count(cli->session) && !occurs; k++)
+            occurs = !strcmp(tsr_finding_at(cli->session, k).code, code);
         if (!occurs)
             continue;
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "id", code);
-        tsr_json_begin(j, "shortDescription", '{');
-        tsr_json_string(j, "text", title);
-        tsr_json_end(j);
-        tsr_json_begin(j, "fullDescription", '{');
-        tsr_json_string(j, "text", explanation);
-        tsr_json_end(j);
-        tsr_json_end(j);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "id", code);
+        tsr_json_begin(json, "shortDescription", '{');
+        tsr_json_string(json, "text", title);
+        tsr_json_end(json);
+        tsr_json_begin(json, "fullDescription", '{');
+        tsr_json_string(json, "text", explanation);
+        tsr_json_end(json);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
 // The file, and the node in its graph as a logical location.
-static void sarif_location(struct cli *c, tsr_json *j, const tsr_finding *f)
+static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
 {
     char name[512];
-    snprintf(name, sizeof name, "%s#%lld %s%s%s", f->graph, (long long)f->node_index,
-             f->node[0] ? f->node : f->op, f->value[0] ? ":" : "", f->value);
-    tsr_json_begin(j, "locations", '[');
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_begin(j, "physicalLocation", '{');
-    tsr_json_begin(j, "artifactLocation", '{');
-    tsr_json_string(j, "uri", f->file[0] ? f->file : c->arguments[0]);
-    tsr_json_end(j);
-    tsr_json_end(j);
-    if (f->node_index >= 0) {
-        tsr_json_begin(j, "logicalLocations", '[');
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "fullyQualifiedName", name);
-        tsr_json_end(j);
-        tsr_json_end(j);
+    snprintf(name, sizeof name, "%s#%lld %s%s%s", finding->graph, (long long)finding->node_index,
+             finding->node[0] ? finding->node : finding->op, finding->value[0] ? ":" : "",
+             finding->value);
+    tsr_json_begin(json, "locations", '[');
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_begin(json, "physicalLocation", '{');
+    tsr_json_begin(json, "artifactLocation", '{');
+    tsr_json_string(json, "uri", finding->file[0] ? finding->file : cli->arguments[0]);
+    tsr_json_end(json);
+    tsr_json_end(json);
+    if (finding->node_index >= 0) {
+        tsr_json_begin(json, "logicalLocations", '[');
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "fullyQualifiedName", name);
+        tsr_json_end(json);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
-    tsr_json_end(j);
+    tsr_json_end(json);
+    tsr_json_end(json);
 }
 
-static void sarif_results(struct cli *c, tsr_json *j)
+static void sarif_results(struct cli *cli, tsr_json *json)
 {
-    tsr_json_begin(j, "results", '[');
-    for (size_t i = 0; i < tsr_finding_count(c->session); i++) {
-        tsr_finding f = tsr_finding_at(c->session, i);
+    tsr_json_begin(json, "results", '[');
+    for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
+        tsr_finding finding = tsr_finding_at(cli->session, i);
         char text[2048];
-        snprintf(text, sizeof text, "%s%s%s", f.message, f.hint[0] ? ". Help: " : "", f.hint);
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "ruleId", f.code);
-        tsr_json_string(j, "level", levels[f.severity]);
-        tsr_json_begin(j, "message", '{');
-        tsr_json_string(j, "text", text);
-        tsr_json_end(j);
-        sarif_location(c, j, &f);
-        tsr_json_end(j);
+        snprintf(text, sizeof text, "%s%s%s", finding.message, finding.hint[0] ? ". Help: " : "",
+                 finding.hint);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "ruleId", finding.code);
+        tsr_json_string(json, "level", levels[finding.severity]);
+        tsr_json_begin(json, "message", '{');
+        tsr_json_string(json, "text", text);
+        tsr_json_end(json);
+        sarif_location(cli, json, &finding);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static int print_sarif(struct cli *c, int code)
+static int print_sarif(struct cli *cli, int code)
 {
-    tsr_json *j = tsr_json_new(c->session);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_string(j, "$schema", "https://json.schemastore.org/sarif-2.1.0.json");
-    tsr_json_string(j, "version", "2.1.0");
-    tsr_json_begin(j, "runs", '[');
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_begin(j, "tool", '{');
-    tsr_json_begin(j, "driver", '{');
-    tsr_json_string(j, "name", "tessera");
-    tsr_json_string(j, "version", tsr_version());
-    sarif_rules(c, j);
-    tsr_json_end(j);
-    tsr_json_end(j);
-    sarif_results(c, j);
-    tsr_json_end(j);
-    tsr_json_end(j);
-    return cli_print_json(c, j, code);
+    tsr_json *json = tsr_json_new(cli->session);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "$schema", "https://json.schemastore.org/sarif-2.1.0.json");
+    tsr_json_string(json, "version", "2.1.0");
+    tsr_json_begin(json, "runs", '[');
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_begin(json, "tool", '{');
+    tsr_json_begin(json, "driver", '{');
+    tsr_json_string(json, "name", "tessera");
+    tsr_json_string(json, "version", tsr_version());
+    sarif_rules(cli, json);
+    tsr_json_end(json);
+    tsr_json_end(json);
+    sarif_results(cli, json);
+    tsr_json_end(json);
+    tsr_json_end(json);
+    return cli_print_json(cli, json, code);
 }
 
 // A topology that cannot be read, or is of another number of devices, adds its own findings.
-static void check_topologies(tsr_model *m, const char *only)
+static void check_topologies(tsr_model *model, const char *only)
 {
-    for (size_t i = 0; i < tsr_model_config_count(m); i++) {
-        const char *name = tsr_config_name(tsr_model_config(m, i));
-        tsr_topology *t = NULL;
+    for (size_t i = 0; i < tsr_model_config_count(model); i++) {
+        const char *name = tsr_config_name(tsr_model_config(model, i));
+        tsr_topology *topology = NULL;
         if (!only || strcmp(only, name) == 0)
-            (void)tsr_model_topology(m, name, &t);
-        tsr_topology_free(t);
+            (void)tsr_model_topology(model, name, &topology);
+        tsr_topology_free(topology);
     }
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    tsr_model *m = NULL;
-    const char *only = cli_value(c, "--config");
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    tsr_model *model = NULL;
+    const char *only = cli_value(cli, "--config");
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
-        status = cli_flag(c, "--formalism") ? tsr_check_formalism(m, only) : tsr_check(m, only);
+        status = cli_flag(cli, "--formalism") ? tsr_check_formalism(model, only)
+                                              : tsr_check(model, only);
     if (status == TSR_OK)
-        check_topologies(m, only);
+        check_topologies(model, only);
     if (status != TSR_OK) {
-        int code = cli_finish(c, status);
-        tsr_model_free(m);
+        int code = cli_finish(cli, status);
+        tsr_model_free(model);
         return code;
     }
-    int code = tsr_finding_total(c->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
-    if (cli_flag(c, "--sarif"))
-        code = print_sarif(c, code);
-    else if (c->json)
-        code = print_check_json(c, code);
+    int code = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
+    if (cli_flag(cli, "--sarif"))
+        code = print_sarif(cli, code);
+    else if (cli->json)
+        code = print_check_json(cli, code);
     else
-        print_findings(c);
-    tsr_model_free(m);
+        print_findings(cli);
+    tsr_model_free(model);
     return code;
 }
 

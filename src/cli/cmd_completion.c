@@ -5,19 +5,19 @@
 
 #include <string.h>
 
-static void each_option(const struct command *k,
+static void each_option(const struct command *command,
                         void (*f)(const struct command *, const struct option *))
 {
-    for (const struct option *o = k->options; o && o->name; o++)
-        f(k, o);
-    for (const struct option *o = cli_common; o->name; o++)
-        f(k, o);
+    for (const struct option *option = command->options; option && option->name; option++)
+        f(command, option);
+    for (const struct option *option = cli_common; option->name; option++)
+        f(command, option);
 }
 
-static void word(const struct command *k, const struct option *o)
+static void word(const struct command *command, const struct option *option)
 {
-    (void)k;
-    printf(" %s", o->name);
+    (void)command;
+    printf(" %s", option->name);
 }
 
 static void bash(void)
@@ -37,13 +37,13 @@ static void bash(void)
            "complete -o default -F _tessera tessera\n");
 }
 
-static void zsh_option(const struct command *k, const struct option *o)
+static void zsh_option(const struct command *command, const struct option *option)
 {
-    (void)k;
-    printf(" '%s[", o->name);
-    for (const char *p = o->help; *p; p++)
+    (void)command;
+    printf(" '%s[", option->name);
+    for (const char *p = option->help; *p; p++)
         printf(strchr("[]:'\\", *p) ? *p == '\'' ? "'\\''" : "\\%c" : "%c", *p);
-    printf("]%s'", o->value ? ":value:_files" : "");
+    printf("]%s'", option->value ? ":value:_files" : "");
 }
 
 static void zsh(void)
@@ -62,11 +62,12 @@ static void zsh(void)
     printf("    esac\n}\ncompdef _tessera tessera\n");
 }
 
-static void fish_option(const struct command *k, const struct option *o)
+static void fish_option(const struct command *command, const struct option *option)
 {
-    printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", k->name);
-    printf(o->name[1] == '-' ? "-l %s" : "-s %s", o->name + (o->name[1] == '-' ? 2 : 1));
-    printf("%s -d \"%s\"\n", o->value ? " -r" : "", o->help);
+    printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);
+    printf(option->name[1] == '-' ? "-l %s" : "-s %s",
+           option->name + (option->name[1] == '-' ? 2 : 1));
+    printf("%s -d \"%s\"\n", option->value ? " -r" : "", option->help);
 }
 
 static void fish(void)
@@ -78,9 +79,9 @@ static void fish(void)
     }
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *shell = c->arguments[0];
+    const char *shell = cli->arguments[0];
     if (!strcmp(shell, "bash"))
         bash();
     else if (!strcmp(shell, "zsh"))
@@ -88,7 +89,7 @@ static int run(struct cli *c)
     else if (!strcmp(shell, "fish"))
         fish();
     else
-        return cli_usage(c, "no completion for '%s'; there is bash, zsh and fish", shell);
+        return cli_usage(cli, "no completion for '%s'; there is bash, zsh and fish", shell);
     return EXIT_DONE;
 }
 

@@ -22,218 +22,229 @@ struct builder {
     bool failed;
 };
 
-static float next_random(struct builder *b)
+static float next_random(struct builder *builder)
 {
-    b->random ^= b->random << 13;
-    b->random ^= b->random >> 7;
-    b->random ^= b->random << 17;
-    return (float)((double)(b->random >> 11) / 4503599627370496.0 - 1.0); // [-1, 1)
+    builder->random ^= builder->random << 13;
+    builder->random ^= builder->random >> 7;
+    builder->random ^= builder->random << 17;
+    return (float)((double)(builder->random >> 11) / 4503599627370496.0 - 1.0); // [-1, 1)
 }
 
 // A matrix (or, with columns 0, a vector) of random numbers whose products keep their size.
-static tsr_value *weight(struct builder *b, const char *name, int64_t rows, int64_t columns,
+static tsr_value *weight(struct builder *builder, const char *name, int64_t rows, int64_t columns,
                          float scale, float shift)
 {
     int64_t dims[2] = {rows, columns};
     size_t n = (size_t)(rows * (columns ? columns : 1));
     float *data = malloc(n * sizeof *data);
-    tsr_value *v = NULL;
+    tsr_value *value = NULL;
     for (size_t i = 0; data && i < n; i++)
-        data[i] = shift + scale * next_random(b);
+        data[i] = shift + scale * next_random(builder);
     if (data)
-        v = tsr_graph_add_initializer(b->graph, name, TSR_FLOAT, columns ? 2 : 1, dims, data,
-                                      n * sizeof *data);
+        value = tsr_graph_add_initializer(builder->graph, name, TSR_FLOAT, columns ? 2 : 1, dims,
+                                          data, n * sizeof *data);
     free(data);
-    b->failed |= !v;
-    return v;
+    builder->failed |= !value;
+    return value;
 }
 
-static tsr_value *shape_constant(struct builder *b, const char *name, const int64_t *dims,
+static tsr_value *shape_constant(struct builder *builder, const char *name, const int64_t *dims,
                                  int64_t n)
 {
-    tsr_value *v =
-        tsr_graph_add_initializer(b->graph, name, TSR_INT64, 1, &n, dims, (size_t)n * sizeof *dims);
-    b->failed |= !v;
-    return v;
+    tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_INT64, 1, &n, dims,
+                                                 (size_t)n * sizeof *dims);
+    builder->failed |= !value;
+    return value;
 }
 
-static tsr_value *typed(struct builder *b, tsr_node *n, int rank, const int64_t *sizes)
+static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const int64_t *sizes)
 {
     tsr_dim dims[4];
     for (int i = 0; i < rank; i++)
         dims[i] = (tsr_dim){sizes[i], ""};
-    tsr_value *v = n ? tsr_node_output(n, 0) : NULL;
-    b->failed |= !v || tsr_value_set_type(v, TSR_FLOAT, rank, dims) != TSR_OK;
-    return v;
+    tsr_value *value = n ? tsr_node_output(n, 0) : NULL;
+    builder->failed |= !value || tsr_value_set_type(value, TSR_FLOAT, rank, dims) != TSR_OK;
+    return value;
 }
 
-static tsr_node *node(struct builder *b, const char *op, tsr_value *x, tsr_value *y, tsr_value *z)
+static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
+                      tsr_value *z)
 {
     char name[32], out[32];
     const char *outputs[] = {out};
     tsr_value *inputs[] = {x, y, z};
-    if (b->failed)
+    if (builder->failed)
         return NULL;
-    snprintf(name, sizeof name, "%s_%d", op, b->n);
-    snprintf(out, sizeof out, "v%d", b->n++);
-    tsr_node *n = tsr_graph_add_node(b->graph, "", op, name, inputs, z ? 3 : y ? 2 : 1, outputs, 1);
-    b->failed |= !n;
+    snprintf(name, sizeof name, "%s_%d", op, builder->n);
+    snprintf(out, sizeof out, "v%d", builder->n++);
+    tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs,
+                                     z   ? 3
+                                     : y ? 2
+                                         : 1,
+                                     outputs, 1);
+    builder->failed |= !n;
     return n;
 }
 
 static const int64_t flat[] = {1, TOKENS, HIDDEN};
 
 // x * W + bias, W cut along its columns (up) or its rows (down).
-static tsr_value *project(struct builder *b, tsr_value *x, const char *name, int64_t in,
+static tsr_value *project(struct builder *builder, tsr_value *x, const char *name, int64_t in,
                           int64_t out, bool rows)
 {
     char text[96], bias_name[64];
-    tsr_value *w = weight(b, name, in, out, 1.7f / sqrtf((float)in), 0);
-    tsr_node *n = node(b, "MatMul", x, w, NULL);
+    tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
+    tsr_node *n = node(builder, "MatMul", x, w, NULL);
     const int64_t sizes[] = {1, TOKENS, out};
-    tsr_value *y = typed(b, n, 3, sizes);
-    snprintf(text, sizeof text, rows ? "{%d,1}" : "{1,%d}", (int)b->devices);
+    tsr_value *y = typed(builder, n, 3, sizes);
+    snprintf(text, sizeof text, rows ? "{%d,1}" : "{1,%d}", (int)builder->devices);
     snprintf(bias_name, sizeof bias_name, "%s.bias", name);
-    if (!b->failed)
-        b->failed |= tsr_node_shard_text(n, w, b->config, text) != TSR_OK;
-    tsr_value *bias = weight(b, bias_name, out, 0, 0.1f, 0);
-    return typed(b, node(b, "Add", y, bias, NULL), 3, sizes);
+    if (!builder->failed)
+        builder->failed |= tsr_node_shard_text(n, w, builder->config, text) != TSR_OK;
+    tsr_value *bias = weight(builder, bias_name, out, 0, 0.1f, 0);
+    return typed(builder, node(builder, "Add", y, bias, NULL), 3, sizes);
 }
 
 // [1, tokens, hidden] -> [1, heads, tokens, hidden / heads], or with the last two exchanged.
-static tsr_value *by_heads(struct builder *b, tsr_value *x, tsr_value *shape, bool exchanged)
+static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *shape, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
     const int64_t perm[2][4] = {{0, 2, 1, 3}, {0, 2, 3, 1}};
     int64_t sizes[4];
-    tsr_value *y = typed(b, node(b, "Reshape", x, shape, NULL), 4, split);
-    tsr_node *n = node(b, "Transpose", y, NULL, NULL);
+    tsr_value *y = typed(builder, node(builder, "Reshape", x, shape, NULL), 4, split);
+    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
     for (int i = 0; i < 4; i++)
         sizes[i] = split[perm[exchanged][i]];
     if (n)
-        b->failed |= tsr_node_set_ints(n, "perm", perm[exchanged], 4) != TSR_OK;
-    return typed(b, n, 4, sizes);
+        builder->failed |= tsr_node_set_ints(n, "perm", perm[exchanged], 4) != TSR_OK;
+    return typed(builder, n, 4, sizes);
 }
 
-static tsr_value *attention(struct builder *b, tsr_value *x)
+static tsr_value *attention(struct builder *builder, tsr_value *x)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS},
                   scores[] = {1, HEADS, TOKENS, TOKENS};
     const int64_t context[] = {1, HEADS, TOKENS, HIDDEN / HEADS}, perm[] = {0, 2, 1, 3};
     float scale = 1 / sqrtf(HIDDEN / HEADS);
-    tsr_value *to_heads = shape_constant(b, "to_heads", split, 4),
-              *to_flat = shape_constant(b, "to_flat", flat, 3);
-    tsr_value *factor =
-        tsr_graph_add_initializer(b->graph, "scale", TSR_FLOAT, 0, NULL, &scale, sizeof scale);
-    tsr_value *q = by_heads(b, project(b, x, "query", HIDDEN, HIDDEN, false), to_heads, false);
-    tsr_value *k = by_heads(b, project(b, x, "key", HIDDEN, HIDDEN, false), to_heads, true);
-    tsr_value *v = by_heads(b, project(b, x, "value", HIDDEN, HIDDEN, false), to_heads, false);
-    tsr_value *s = typed(b, node(b, "MatMul", q, k, NULL), 4, scores);
-    s = typed(b, node(b, "Mul", s, factor, NULL), 4, scores);
-    s = typed(b, node(b, "Softmax", s, NULL, NULL), 4, scores);
-    tsr_value *y = typed(b, node(b, "MatMul", s, v, NULL), 4, context);
-    tsr_node *n = node(b, "Transpose", y, NULL, NULL);
+    tsr_value *to_heads = shape_constant(builder, "to_heads", split, 4),
+              *to_flat = shape_constant(builder, "to_flat", flat, 3);
+    tsr_value *factor = tsr_graph_add_initializer(builder->graph, "scale", TSR_FLOAT, 0, NULL,
+                                                  &scale, sizeof scale);
+    tsr_value *q =
+        by_heads(builder, project(builder, x, "query", HIDDEN, HIDDEN, false), to_heads, false);
+    tsr_value *k =
+        by_heads(builder, project(builder, x, "key", HIDDEN, HIDDEN, false), to_heads, true);
+    tsr_value *v =
+        by_heads(builder, project(builder, x, "value", HIDDEN, HIDDEN, false), to_heads, false);
+    tsr_value *s = typed(builder, node(builder, "MatMul", q, k, NULL), 4, scores);
+    s = typed(builder, node(builder, "Mul", s, factor, NULL), 4, scores);
+    s = typed(builder, node(builder, "Softmax", s, NULL, NULL), 4, scores);
+    tsr_value *y = typed(builder, node(builder, "MatMul", s, v, NULL), 4, context);
+    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
     if (n)
-        b->failed |= tsr_node_set_ints(n, "perm", perm, 4) != TSR_OK;
-    y = typed(b, node(b, "Reshape", typed(b, n, 4, split), to_flat, NULL), 3, flat);
-    return project(b, y, "output", HIDDEN, HIDDEN, true);
+        builder->failed |= tsr_node_set_ints(n, "perm", perm, 4) != TSR_OK;
+    y = typed(builder, node(builder, "Reshape", typed(builder, n, 4, split), to_flat, NULL), 3,
+              flat);
+    return project(builder, y, "output", HIDDEN, HIDDEN, true);
 }
 
-static tsr_value *residual_norm(struct builder *b, tsr_value *x, tsr_value *y, const char *name)
+static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value *y,
+                                const char *name)
 {
     char bias[32];
     snprintf(bias, sizeof bias, "%s.bias", name);
-    tsr_value *sum = typed(b, node(b, "Add", x, y, NULL), 3, flat);
-    tsr_value *scale = weight(b, name, HIDDEN, 0, 0.1f, 1),
-              *shift = weight(b, bias, HIDDEN, 0, 0.1f, 0);
-    return typed(b, node(b, "LayerNormalization", sum, scale, shift), 3, flat);
+    tsr_value *sum = typed(builder, node(builder, "Add", x, y, NULL), 3, flat);
+    tsr_value *scale = weight(builder, name, HIDDEN, 0, 0.1f, 1),
+              *shift = weight(builder, bias, HIDDEN, 0, 0.1f, 0);
+    return typed(builder, node(builder, "LayerNormalization", sum, scale, shift), 3, flat);
 }
 
-static tsr_status build(struct cli *c, int64_t devices, tsr_model **out)
+static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
 {
-    tsr_model *m = NULL;
+    tsr_model *model = NULL;
     const int64_t inner[] = {1, TOKENS, INNER};
     const tsr_dim dims[] = {{1, ""}, {TOKENS, ""}, {HIDDEN, ""}};
-    tsr_status status = tsr_model_new(c->session, "block", 11, &m);
+    tsr_status status = tsr_model_new(cli->session, "block", 11, &model);
     if (status == TSR_OK)
-        status = tsr_model_set_opset(m, "", 18);
-    struct builder b = {.devices = devices, .random = 88172645463325252u};
+        status = tsr_model_set_opset(model, "", 18);
+    struct builder builder = {.devices = devices, .random = 88172645463325252u};
     if (status == TSR_OK)
-        status = tsr_model_add_config(m, "demo", devices, NULL, 0, &b.config);
+        status = tsr_model_add_config(model, "demo", devices, NULL, 0, &builder.config);
     if (status != TSR_OK) {
-        tsr_model_free(m);
+        tsr_model_free(model);
         return status;
     }
-    b.graph = tsr_model_graph(m);
-    tsr_value *x = tsr_graph_add_input(b.graph, "x");
-    b.failed = !x || tsr_value_set_type(x, TSR_FLOAT, 3, dims) != TSR_OK;
-    tsr_value *h = residual_norm(&b, x, attention(&b, x), "norm1");
-    tsr_value *up = project(&b, h, "up", HIDDEN, INNER, false);
-    up = typed(&b, node(&b, "Relu", up, NULL, NULL), 3, inner);
-    tsr_value *y = residual_norm(&b, h, project(&b, up, "down", INNER, HIDDEN, true), "norm2");
-    if (b.failed || tsr_graph_add_output(b.graph, y) != TSR_OK) {
-        tsr_model_free(m);
+    builder.graph = tsr_model_graph(model);
+    tsr_value *x = tsr_graph_add_input(builder.graph, "x");
+    builder.failed = !x || tsr_value_set_type(x, TSR_FLOAT, 3, dims) != TSR_OK;
+    tsr_value *value = residual_norm(&builder, x, attention(&builder, x), "norm1");
+    tsr_value *up = project(&builder, value, "up", HIDDEN, INNER, false);
+    up = typed(&builder, node(&builder, "Relu", up, NULL, NULL), 3, inner);
+    tsr_value *y =
+        residual_norm(&builder, value, project(&builder, up, "down", INNER, HIDDEN, true), "norm2");
+    if (builder.failed || tsr_graph_add_output(builder.graph, y) != TSR_OK) {
+        tsr_model_free(model);
         return TSR_NOMEM;
     }
-    *out = m;
+    *out = model;
     return TSR_OK;
 }
 
-static int report(struct cli *c, const tsr_verify_result *r, int code)
+static int report(struct cli *cli, const tsr_verify_result *result, int code)
 {
-    bool pass = code == EXIT_DONE && r->ok;
+    bool pass = code == EXIT_DONE && result->ok;
     double worst = 0;
-    for (size_t i = 0; i < r->n_outputs; i++)
-        worst = fmax(worst, r->outputs[i].max_rel);
-    if (c->json) {
-        tsr_json *j = cli_json(c);
-        if (j) {
-            tsr_json_bool(j, "ok", pass);
-            summary_json(j, &r->partition);
-            tsr_json_number(j, "max_rel", worst);
+    for (size_t i = 0; i < result->n_outputs; i++)
+        worst = fmax(worst, result->outputs[i].max_rel);
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        if (json) {
+            tsr_json_bool(json, "ok", pass);
+            summary_json(json, &result->partition);
+            tsr_json_number(json, "max_rel", worst);
         }
-        return cli_print_json(c, j, code);
+        return cli_print_json(cli, json, code);
     }
     printf("a transformer block (%d tokens, hidden %d, %d heads, inner %d) on %zu devices\n\n",
-           TOKENS, HIDDEN, HEADS, INNER, r->partition.devices);
-    summary_print(stdout, &r->partition);
+           TOKENS, HIDDEN, HEADS, INNER, result->partition.devices);
+    summary_print(stdout, &result->partition);
     printf("largest difference to the whole model: %.2g of the largest value\n\n%s\n", worst,
            pass ? "PASS" : "FAIL");
     return code;
 }
 
-static int verify_in(struct cli *c, const char *folder, int64_t devices)
+static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
-    tsr_model *m = NULL;
+    tsr_model *model = NULL;
     tsr_verify_options options = {.size = sizeof options, .inputs = "random:1", .work = folder};
     tsr_verify_result result = {.size = sizeof result};
     options.run.size = sizeof options.run;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
-    tsr_status status = build(c, devices, &m);
+    tsr_status status = build(cli, devices, &model);
     if (status == TSR_OK)
-        status = tsr_model_save(m, path);
-    if (status == TSR_OK && cli_value(c, "--keep"))
-        status = tsr_model_save(m, cli_value(c, "--keep"));
-    tsr_model_free(m);
+        status = tsr_model_save(model, path);
+    if (status == TSR_OK && cli_value(cli, "--keep"))
+        status = tsr_model_save(model, cli_value(cli, "--keep"));
+    tsr_model_free(model);
     if (status == TSR_OK)
-        status = tsr_verify(c->session, path, &options, &result);
-    int code = cli_finish(c, status);
-    return status == TSR_OK || status == TSR_DIFFERENT ? report(c, &result, code) : code;
+        status = tsr_verify(cli->session, path, &options, &result);
+    int code = cli_finish(cli, status);
+    return status == TSR_OK || status == TSR_DIFFERENT ? report(cli, &result, code) : code;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *text = cli_value(c, "--devices"), *folder = NULL;
+    const char *text = cli_value(cli, "--devices"), *folder = NULL;
     double devices = 4;
     if (text && (!cli_number(text, &devices) || devices > DEVICES_MAX || devices != (int)devices))
-        return cli_usage(c, "--devices wants 1 to %d, not '%s'", DEVICES_MAX, text);
-    tsr_status status = cli_engine(c, NULL, NULL);
+        return cli_usage(cli, "--devices wants 1 to %d, not '%s'", DEVICES_MAX, text);
+    tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
-        status = tsr_session_temporary(c->session, cli_temporary(), &folder);
+        status = tsr_session_temporary(cli->session, cli_temporary(), &folder);
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    return verify_in(c, folder, (int64_t)devices);
+        return cli_finish(cli, status);
+    return verify_in(cli, folder, (int64_t)devices);
 }
 
 static const struct option options_table[] = {

@@ -29,50 +29,50 @@ static void which(const char *name, char *out, size_t cap)
     }
 }
 
-static void set(struct item *i, const char *what, bool ok, const char *remedy)
+static void set(struct item *item, const char *what, bool ok, const char *remedy)
 {
-    i->what = what;
-    i->state = ok ? "ok" : "missing";
-    i->remedy = ok ? "" : remedy;
+    item->what = what;
+    item->state = ok ? "ok" : "missing";
+    item->remedy = ok ? "" : remedy;
 }
 
-static void look_engine(struct cli *c, struct item *i)
+static void look_engine(struct cli *cli, struct item *item)
 {
     const char *found = "", *version = "";
-    bool ok = cli_engine(c, &found, &version) == TSR_OK;
-    tsr_finding_clear(c->session);
-    set(i, "ONNX Runtime", ok,
+    bool ok = cli_engine(cli, &found, &version) == TSR_OK;
+    tsr_finding_clear(cli->session);
+    set(item, "ONNX Runtime", ok,
         "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path");
-    snprintf(i->detail, sizeof i->detail, "%s%s%s", version, ok ? " at " : "", found);
+    snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
 // What cut and whole models with 8-bit weights may differ by; not asked where there is no engine.
-static void look_bytes(struct cli *c, struct item *i)
+static void look_bytes(struct cli *cli, struct item *item)
 {
     bool saturates = false;
-    bool asked = tsr_engine_saturates(c->session, getenv("TMPDIR"), &saturates) == TSR_OK;
-    tsr_finding_clear(c->session);
-    set(i, "8-bit products", asked && !saturates,
+    bool asked = tsr_engine_saturates(cli->session, getenv("TMPDIR"), &saturates) == TSR_OK;
+    tsr_finding_clear(cli->session);
+    set(item, "8-bit products", asked && !saturates,
         asked ? "quantise weights to 7 bits (reduce_range) or to unsigned bytes: tessera explain "
                 "engine-saturates"
               : "needs an ONNX Runtime");
     if (asked && saturates)
-        i->state = "inexact";
+        item->state = "inexact";
     const char *detail = asked ? "exact on this CPU" : "";
     if (saturates)
         detail = "this engine adds products of bytes in 16 bits on this CPU, and saturates";
-    snprintf(i->detail, sizeof i->detail, "%s", detail);
+    snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
-static void look_mpi(struct item *i, const char *what, const char *program, const char *family,
+static void look_mpi(struct item *item, const char *what, const char *program, const char *family,
                      const char *remedy)
 {
     char path[PATH_MAX];
     which(program, path, sizeof path);
     bool plugin = tsr_transport_available(family);
-    set(i, what, path[0] && plugin,
+    set(item, what, path[0] && plugin,
         path[0] ? "rebuild: the plug-in is made where this MPI's headers are installed" : remedy);
-    snprintf(i->detail, sizeof i->detail, "%.400s%s", path,
+    snprintf(item->detail, sizeof item->detail, "%.400s%s", path,
              path[0] && !plugin ? " (no plug-in)" : "");
 }
 
@@ -95,30 +95,30 @@ static bool ask_python(const char *command, char *line, int cap)
 // The tree's own Python if the program lies in a build folder of it, else the one on the path; both see neither the working
 // directory nor PYTHONPATH. The path reaches the shell as a variable, so no character of it means anything there.
 // "CUDA 13.0; GPU 0: NVIDIA H200, 139 GiB, 138 GiB free; NCCL 2.30.7"
-static void look_gpus(struct cli *c, struct item *i)
+static void look_gpus(struct cli *cli, struct item *item)
 {
     tsr_gpus found = {.size = sizeof found, .why = ""};
-    tsr_gpus_find(c->session, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"), &found);
-    size_t cap = sizeof i->detail, n = 0;
-    set(i, "GPUs", found.n > 0, "only ranks on GPUs need one, with its driver");
+    tsr_gpus_find(cli->session, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"), &found);
+    size_t cap = sizeof item->detail, n = 0;
+    set(item, "GPUs", found.n > 0, "only ranks on GPUs need one, with its driver");
     if (found.n == 0) {
-        snprintf(i->detail, cap, "%.200s", found.why);
+        snprintf(item->detail, cap, "%.200s", found.why);
         return;
     }
-    n = (size_t)snprintf(i->detail, cap, "CUDA %d.%d", found.driver / 1000,
+    n = (size_t)snprintf(item->detail, cap, "CUDA %d.%d", found.driver / 1000,
                          found.driver % 1000 / 10);
     for (int k = 0; k < found.n && n < cap; k++)
-        n += (size_t)snprintf(i->detail + n, cap - n, "; GPU %d: %s, %s, %s free", k,
+        n += (size_t)snprintf(item->detail + n, cap - n, "; GPU %d: %s, %s, %s free", k,
                               found.gpus[k].name, cli_bytes(found.gpus[k].memory),
                               cli_bytes(found.gpus[k].free));
     if (n < cap && found.nccl)
-        snprintf(i->detail + n, cap - n, "; NCCL %d.%d.%d", found.nccl / 10000,
+        snprintf(item->detail + n, cap - n, "; NCCL %d.%d.%d", found.nccl / 10000,
                  found.nccl / 100 % 100, found.nccl % 100);
     else if (n < cap)
-        snprintf(i->detail + n, cap - n, "; no NCCL");
+        snprintf(item->detail + n, cap - n, "; no NCCL");
 }
 
-static void look_python(struct item *i)
+static void look_python(struct item *item)
 {
     char line[400] = "", folder[PATH_MAX], python[PATH_MAX + 32];
     bool ok = false;
@@ -128,32 +128,32 @@ static void look_python(struct item *i)
              ask_python("\"$TESSERA_PYTHON\"" VERSIONS, line, sizeof line);
     }
     ok = ok || ask_python("python3" VERSIONS, line, sizeof line);
-    set(i, "Python witnesses", ok, "only the tests need them; tools/setup puts them into .venv");
-    snprintf(i->detail, sizeof i->detail, "%s", line);
+    set(item, "Python witnesses", ok, "only the tests need them; tools/setup puts them into .venv");
+    snprintf(item->detail, sizeof item->detail, "%s", line);
 }
 
 // "2 ranks: 1 thread each, on cores 0 | 1; more: 1 thread each, anywhere"
-static void look_ranks(struct item *i)
+static void look_ranks(struct item *item)
 {
     int cores[CORES_SHOWN], threads = 1;
     int ranks = 2;
-    size_t n = 0, cap = sizeof i->detail;
-    set(i, "ranks", true, "");
+    size_t n = 0, cap = sizeof item->detail;
+    set(item, "ranks", true, "");
     int share = tsr_run_cores(0, ranks, cores, CORES_SHOWN, &threads);
-    n += (size_t)snprintf(i->detail, cap, "2 ranks have %d thread%s each%s", threads,
+    n += (size_t)snprintf(item->detail, cap, "2 ranks have %d thread%s each%s", threads,
                           threads > 1 ? "s" : "", share ? " and keep to cores" : ", on any core");
     for (int r = 0; share && r < ranks && n < cap; r++) {
         share = tsr_run_cores(r, ranks, cores, CORES_SHOWN, NULL);
-        n += (size_t)snprintf(i->detail + n, cap - n, "%s", r ? " |" : "");
+        n += (size_t)snprintf(item->detail + n, cap - n, "%s", r ? " |" : "");
         for (int k = 0; k < share && k < CORES_SHOWN && n < cap; k++)
-            n += (size_t)snprintf(i->detail + n, cap - n, " %d", cores[k]);
+            n += (size_t)snprintf(item->detail + n, cap - n, " %d", cores[k]);
         if (share > CORES_SHOWN && n < cap)
-            n += (size_t)snprintf(i->detail + n, cap - n, " and %d more", share - CORES_SHOWN);
+            n += (size_t)snprintf(item->detail + n, cap - n, " and %d more", share - CORES_SHOWN);
     }
     while (tsr_run_cores(0, ranks + 1, cores, CORES_SHOWN, NULL))
         ranks++;
     if (n < cap)
-        snprintf(i->detail + n, cap - n, "; more than %d run anywhere, with 1 thread", ranks);
+        snprintf(item->detail + n, cap - n, "; more than %d run anywhere, with 1 thread", ranks);
 }
 
 static int print_text(const struct item *items, size_t n)
@@ -166,25 +166,25 @@ static int print_text(const struct item *items, size_t n)
     return EXIT_DONE;
 }
 
-static int print_doctor_json(struct cli *c, const struct item *items, size_t n)
+static int print_doctor_json(struct cli *cli, const struct item *items, size_t n)
 {
-    tsr_json *j = cli_json(c);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_begin(j, "items", '[');
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_begin(json, "items", '[');
     for (size_t i = 0; i < n; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "what", items[i].what);
-        tsr_json_string(j, "state", items[i].state);
-        tsr_json_string(j, "detail", items[i].detail);
-        tsr_json_string(j, "remedy", items[i].remedy);
-        tsr_json_end(j);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "what", items[i].what);
+        tsr_json_string(json, "state", items[i].state);
+        tsr_json_string(json, "detail", items[i].detail);
+        tsr_json_string(json, "remedy", items[i].remedy);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
-    return cli_print_json(c, j, EXIT_DONE);
+    tsr_json_end(json);
+    return cli_print_json(cli, json, EXIT_DONE);
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
     struct item items[9] = {0};
     set(&items[0], "tessera", true, "");
@@ -194,15 +194,15 @@ static int run(struct cli *c)
              sysconf(_SC_NPROCESSORS_ONLN),
              cli_bytes((int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
     look_ranks(&items[2]);
-    look_engine(c, &items[3]);
-    look_bytes(c, &items[4]);
+    look_engine(cli, &items[3]);
+    look_bytes(cli, &items[4]);
     look_mpi(&items[5], "Open MPI", "mpirun.openmpi", "openmpi",
              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
     look_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
              "apt install mpich libmpich-dev; threads need no MPI");
     look_python(&items[7]);
-    look_gpus(c, &items[8]);
-    return c->json ? print_doctor_json(c, items, 9) : print_text(items, 9);
+    look_gpus(cli, &items[8]);
+    return cli->json ? print_doctor_json(cli, items, 9) : print_text(items, 9);
 }
 
 const struct command cmd_doctor = {

@@ -25,45 +25,45 @@ static void print_wrapped(const char *text)
     putchar('\n');
 }
 
-static int list_all(struct cli *c)
+static int list_all(struct cli *cli)
 {
     const char *code, *title, *explanation;
     tsr_severity severity;
-    tsr_json *j = c->json ? cli_json(c) : NULL;
-    if (j)
-        tsr_json_begin(j, "codes", '[');
+    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    if (json)
+        tsr_json_begin(json, "codes", '[');
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
-        if (!j) {
+        if (!json) {
             printf("%-28s %-8s %s\n", code, severities[severity], title);
             continue;
         }
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "code", code);
-        tsr_json_string(j, "severity", severities[severity]);
-        tsr_json_string(j, "title", title);
-        tsr_json_end(j);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "code", code);
+        tsr_json_string(json, "severity", severities[severity]);
+        tsr_json_string(json, "title", title);
+        tsr_json_end(json);
     }
-    if (j)
-        tsr_json_end(j);
-    return j ? cli_print_json(c, j, EXIT_DONE) : EXIT_DONE;
+    if (json)
+        tsr_json_end(json);
+    return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
 }
 
-static int explain(struct cli *c, const char *wanted)
+static int explain(struct cli *cli, const char *wanted)
 {
     const char *code, *title, *explanation;
     tsr_severity severity;
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
         if (strcmp(code, wanted))
             continue;
-        if (c->json) {
-            tsr_json *j = cli_json(c);
-            if (j) {
-                tsr_json_string(j, "code", code);
-                tsr_json_string(j, "severity", severities[severity]);
-                tsr_json_string(j, "title", title);
-                tsr_json_string(j, "explanation", explanation);
+        if (cli->json) {
+            tsr_json *json = cli_json(cli);
+            if (json) {
+                tsr_json_string(json, "code", code);
+                tsr_json_string(json, "severity", severities[severity]);
+                tsr_json_string(json, "title", title);
+                tsr_json_string(json, "explanation", explanation);
             }
-            return cli_print_json(c, j, EXIT_DONE);
+            return cli_print_json(cli, json, EXIT_DONE);
         }
         printf("%s (%s): %s\n\n", code, severities[severity], title);
         print_wrapped(explanation);
@@ -81,9 +81,9 @@ static int explain(struct cli *c, const char *wanted)
     return EXIT_NO;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    return c->n_arguments ? explain(c, c->arguments[0]) : list_all(c);
+    return cli->n_arguments ? explain(cli, cli->arguments[0]) : list_all(cli);
 }
 
 const struct command cmd_explain = {

@@ -9,7 +9,7 @@
 #define MAX_IDS (1 << 20)
 
 // "1,72,101" -> tokens; NULL after a message.
-static int64_t *read_ids(struct cli *c, const char *text, size_t *n)
+static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
 {
     int64_t *ids = calloc(strlen(text) / 2 + 1, sizeof *ids);
     *n = 0;
@@ -18,7 +18,8 @@ static int64_t *read_ids(struct cli *c, const char *text, size_t *n)
         errno = 0;
         long long id = strtoll(at, &end, 10);
         if (errno || end == at || id < 0 || (*end && *end != ',') || *n >= MAX_IDS) {
-            cli_usage(c, "--ids wants numbers with commas between them, such as 1,72,101, not '%s'",
+            cli_usage(cli,
+                      "--ids wants numbers with commas between them, such as 1,72,101, not '%s'",
                       text);
             free(ids);
             return NULL;
@@ -39,94 +40,97 @@ struct listener {
 
 static bool take(void *data, int64_t token)
 {
-    struct listener *l = data;
-    if (l->json)
-        tsr_json_int(l->json, NULL, token);
+    struct listener *listener = data;
+    if (listener->json)
+        tsr_json_int(listener->json, NULL, token);
     else
-        printf("%s%lld", l->first ? "" : " ", (long long)token);
-    l->first = false;
+        printf("%s%lld", listener->first ? "" : " ", (long long)token);
+    listener->first = false;
     return fflush(stdout) == 0;
 }
 
-static int read_options(struct cli *c, tsr_generate_options *o)
+static int read_options(struct cli *cli, tsr_generate_options *options)
 {
     uint64_t number;
     struct {
         const char *name;
         int64_t *to;
-    } counts[] = {
-        {"--devices", &o->devices}, {"--max-tokens", &o->max_tokens}, {"--top-k", &o->top_k}};
+    } counts[] = {{"--devices", &options->devices},
+                  {"--max-tokens", &options->max_tokens},
+                  {"--top-k", &options->top_k}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const char *text = cli_value(c, counts[i].name);
+        const char *text = cli_value(cli, counts[i].name);
         if (text && (!cli_count_of(text, &number) || number > INT32_MAX))
-            return cli_usage(c, "%s wants a number, not '%s'", counts[i].name, text);
+            return cli_usage(cli, "%s wants a number, not '%s'", counts[i].name, text);
         if (text)
             *counts[i].to = (int64_t)number;
     }
-    const char *temperature = cli_value(c, "--temperature"), *top_p = cli_value(c, "--top-p"),
-               *seed = cli_value(c, "--seed");
-    if (temperature && !cli_number(temperature, &o->temperature))
-        return cli_usage(c, "--temperature wants a positive number, not '%s'", temperature);
-    if (top_p && (!cli_number(top_p, &o->top_p) || o->top_p > 1))
-        return cli_usage(c, "--top-p wants a number up to 1, not '%s'", top_p);
-    if (seed && !cli_count_of(seed, &o->seed))
-        return cli_usage(c, "--seed wants a number, not '%s'", seed);
-    return cli_read_run_options(c, &o->run);
+    const char *temperature = cli_value(cli, "--temperature"), *top_p = cli_value(cli, "--top-p"),
+               *seed = cli_value(cli, "--seed");
+    if (temperature && !cli_number(temperature, &options->temperature))
+        return cli_usage(cli, "--temperature wants a positive number, not '%s'", temperature);
+    if (top_p && (!cli_number(top_p, &options->top_p) || options->top_p > 1))
+        return cli_usage(cli, "--top-p wants a number up to 1, not '%s'", top_p);
+    if (seed && !cli_count_of(seed, &options->seed))
+        return cli_usage(cli, "--seed wants a number, not '%s'", seed);
+    return cli_read_run_options(cli, &options->run);
 }
 
-static void report(struct cli *c, const struct listener *l, const tsr_generate_result *r)
+static void report(struct cli *cli, const struct listener *listener,
+                   const tsr_generate_result *result)
 {
-    double rate = r->tokens > 1 ? (double)(r->tokens - 1) / (r->seconds - r->first_s) : 0;
-    if (l->json) {
-        tsr_json_end(l->json);
-        tsr_json_number(l->json, "first_s", r->first_s);
-        tsr_json_number(l->json, "tokens_per_s", rate);
+    double rate =
+        result->tokens > 1 ? (double)(result->tokens - 1) / (result->seconds - result->first_s) : 0;
+    if (listener->json) {
+        tsr_json_end(listener->json);
+        tsr_json_number(listener->json, "first_s", result->first_s);
+        tsr_json_number(listener->json, "tokens_per_s", rate);
         return;
     }
     printf("\n");
-    cli_say(c, "%lld tokens; the first after %.3f s, then %.1f a second\n", (long long)r->tokens,
-            r->first_s, rate);
+    cli_say(cli, "%lld tokens; the first after %.3f s, then %.1f a second\n",
+            (long long)result->tokens, result->first_s, rate);
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
     tsr_generate_result result = {.size = sizeof result};
-    struct listener listener = {.cli = c, .first = true};
-    tsr_folder *f = NULL;
+    struct listener listener = {.cli = cli, .first = true};
+    tsr_folder *folder = NULL;
     size_t n;
-    if (!c->folder)
-        return cli_usage(c,
+    if (!cli->folder)
+        return cli_usage(cli,
                          "'%s' is no generation folder: it has neither genai_config.json nor "
                          "config.json and model.onnx",
-                         c->arguments[0]);
-    if (cli_value(c, "--prompt"))
+                         cli->arguments[0]);
+    if (cli_value(cli, "--prompt"))
         return cli_usage(
-            c, "text needs a tokenizer: pip install tokenizers, and Python's tessera.generate; "
-               "or give the tokens, --ids 1,72,101");
-    if (!cli_value(c, "--ids"))
-        return cli_usage(c, "what from? give --ids 1,72,101");
-    int code = read_options(c, &options);
+            cli, "text needs a tokenizer: pip install tokenizers, and Python's tessera.generate; "
+                 "or give the tokens, --ids 1,72,101");
+    if (!cli_value(cli, "--ids"))
+        return cli_usage(cli, "what from? give --ids 1,72,101");
+    int code = read_options(cli, &options);
     if (code)
         return code;
-    int64_t *ids = read_ids(c, cli_value(c, "--ids"), &n);
+    int64_t *ids = read_ids(cli, cli_value(cli, "--ids"), &n);
     if (!ids)
         return EXIT_USAGE;
-    if (c->json && (listener.json = cli_json(c)))
+    if (cli->json && (listener.json = cli_json(cli)))
         tsr_json_begin(listener.json, "tokens", '[');
-    tsr_status status = cli_engine(c, NULL, NULL);
+    tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
-        status = tsr_folder_open(c->session, c->folder, &f);
+        status = tsr_folder_open(cli->session, cli->folder, &folder);
     if (status == TSR_OK)
-        status = tsr_generate(f, ids, n, &options, take, &listener, &result);
-    code = cli_finish(c, status);
+        status = tsr_generate(folder, ids, n, &options, take, &listener, &result);
+    code = cli_finish(cli, status);
     if (status == TSR_OK)
-        report(c, &listener, &result);
-    if (status == TSR_OK && c->json)
-        code = cli_print_json(c, listener.json, EXIT_DONE);
+        report(cli, &listener, &result);
+    if (status == TSR_OK && cli->json)
+        code = cli_print_json(cli, listener.json, EXIT_DONE);
     else
         tsr_json_free(listener.json);
-    tsr_folder_free(f);
+    tsr_folder_free(folder);
     free(ids);
     return code;
 }

@@ -2,20 +2,20 @@
 // cmd_infer.c - fills in what the annotations left open and writes the model.
 #include "cli.h"
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *out = cli_value(c, "-o");
-    tsr_model *m = NULL;
+    const char *out = cli_value(cli, "-o");
+    tsr_model *model = NULL;
     if (!out)
-        return cli_usage(c, "where to? give -o OUT");
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+        return cli_usage(cli, "where to? give -o OUT");
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
-        status = tsr_infer_opts(m, cli_value(c, "--config"), cli_flag(c, "--propagate"));
+        status = tsr_infer_opts(model, cli_value(cli, "--config"), cli_flag(cli, "--propagate"));
     if (status == TSR_OK)
-        status = tsr_model_save(m, out);
-    int code = cli_finish(c, status);
-    tsr_model_free(m);
-    return cli_print_written(c, out, code);
+        status = tsr_model_save(model, out);
+    int code = cli_finish(cli, status);
+    tsr_model_free(model);
+    return cli_print_written(cli, out, code);
 }
 
 static const struct option options[] = {

@@ -5,41 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int report(struct cli *c, const char *folder, const tsr_partition_summary *p)
+static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary)
 {
-    if (c->json) {
-        tsr_json *j = cli_json(c);
-        if (j) {
-            tsr_json_string(j, "folder", folder); // null: nothing was written
-            summary_json(j, p);
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        if (json) {
+            tsr_json_string(json, "folder", folder); // null: nothing was written
+            summary_json(json, summary);
         }
-        return cli_print_json(c, j, EXIT_DONE);
+        return cli_print_json(cli, json, EXIT_DONE);
     }
-    if (!c->quiet)
-        summary_print(stdout, p);
+    if (!cli->quiet)
+        summary_print(stdout, summary);
     if (folder)
-        cli_say(c, "%s: written\n", folder);
+        cli_say(cli, "%s: written\n", folder);
     else
-        cli_say(c, "nothing was written\n");
+        cli_say(cli, "nothing was written\n");
     return EXIT_DONE;
 }
 
 // All values of an option that may be repeated; list has room for all that was given.
-static size_t values(const struct cli *c, const char *name, const char **list)
+static size_t values(const struct cli *cli, const char *name, const char **list)
 {
     size_t n = 0;
-    for (size_t i = 0; i < c->n_given; i++)
-        if (!strcmp(c->given[i].option->name, name))
-            list[n++] = c->given[i].value;
+    for (size_t i = 0; i < cli->n_given; i++)
+        if (!strcmp(cli->given[i].option->name, name))
+            list[n++] = cli->given[i].value;
     return n;
 }
 
 // Loads the model; with --devices it is planned for them first.
-static tsr_status prepare(struct cli *c, const struct planning *plan, const char **config,
+static tsr_status prepare(struct cli *cli, const struct planning *plan, const char **config,
                           tsr_model **out)
 {
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], out);
-    if (status != TSR_OK || !cli_value(c, "--devices"))
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], out);
+    if (status != TSR_OK || !cli_value(cli, "--devices"))
         return status;
     tsr_plan_summary planned = {.size = sizeof planned};
     status = tsr_plan(*out, &plan->options, &planned);
@@ -49,68 +49,68 @@ static tsr_status prepare(struct cli *c, const struct planning *plan, const char
 }
 
 // A generation folder for each device.
-static int lay_out_genai(struct cli *c, const char *out)
+static int lay_out_genai(struct cli *cli, const char *out)
 {
-    tsr_folder *f = NULL;
+    tsr_folder *folder = NULL;
     int64_t devices = 0;
-    const char *count = cli_value(c, "--devices");
+    const char *count = cli_value(cli, "--devices");
     tsr_partition_summary summary = {.size = sizeof summary};
     uint64_t number = 0;
-    if (!c->folder)
-        return cli_usage(c, "--layout genai wants a folder with genai_config.json, not a model");
+    if (!cli->folder)
+        return cli_usage(cli, "--layout genai wants a folder with genai_config.json, not a model");
     if (!count || !cli_count_of(count, &number) || number < 1 || number > 1024)
-        return cli_usage(c, "--layout genai wants --devices N, a number");
+        return cli_usage(cli, "--layout genai wants --devices N, a number");
     devices = (int64_t)number;
     tsr_folder_options options = {
-        .size = sizeof options, .devices = devices, .force = cli_flag(c, "--force")};
-    tsr_status status = tsr_folder_open(c->session, c->folder, &f);
+        .size = sizeof options, .devices = devices, .force = cli_flag(cli, "--force")};
+    tsr_status status = tsr_folder_open(cli->session, cli->folder, &folder);
     if (status == TSR_OK)
-        status = tsr_folder_partition(f, out, &options, &summary);
-    int code = cli_finish(c, status);
+        status = tsr_folder_partition(folder, out, &options, &summary);
+    int code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(c, out, &summary);
-    tsr_folder_free(f);
+        code = report(cli, out, &summary);
+    tsr_folder_free(folder);
     return code;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *folder = cli_value(c, "-o");
+    const char *folder = cli_value(cli, "-o");
     struct planning plan;
     tsr_partition_options options = {
         .size = sizeof options,
-        .config = cli_value(c, "--config"),
-        .force = cli_flag(c, "--force"),
-        .strict = cli_flag(c, "--strict"),
-        .dry_run = cli_flag(c, "--dry-run"),
-        .dialect = cli_value(c, "--dialect"),
-        .layout = cli_value(c, "--layout"),
+        .config = cli_value(cli, "--config"),
+        .force = cli_flag(cli, "--force"),
+        .strict = cli_flag(cli, "--strict"),
+        .dry_run = cli_flag(cli, "--dry-run"),
+        .dialect = cli_value(cli, "--dialect"),
+        .layout = cli_value(cli, "--layout"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
-    tsr_model *m = NULL;
+    tsr_model *model = NULL;
     if (!folder && !options.dry_run)
-        return cli_usage(c, "where to? give -o FOLDER");
+        return cli_usage(cli, "where to? give -o FOLDER");
     if (options.layout && strcmp(options.layout, "genai") == 0)
-        return lay_out_genai(c, folder);
-    int code = cli_planning(c, &plan);
+        return lay_out_genai(cli, folder);
+    int code = cli_planning(cli, &plan);
     if (code)
         return code;
-    const char **lists = calloc(2 * c->n_given + 1, sizeof *lists);
+    const char **lists = calloc(2 * cli->n_given + 1, sizeof *lists);
     if (!lists) {
         cli_planning_end(&plan);
-        return cli_finish(c, TSR_NOMEM);
+        return cli_finish(cli, TSR_NOMEM);
     }
     options.keep_cut = lists;
-    options.n_keep_cut = values(c, "--keep-cut", lists);
-    options.state = lists + c->n_given;
-    options.n_state = values(c, "--state", lists + c->n_given);
-    tsr_status status = prepare(c, &plan, &options.config, &m);
+    options.n_keep_cut = values(cli, "--keep-cut", lists);
+    options.state = lists + cli->n_given;
+    options.n_state = values(cli, "--state", lists + cli->n_given);
+    tsr_status status = prepare(cli, &plan, &options.config, &model);
     if (status == TSR_OK)
-        status = tsr_partition(m, folder, &options, &summary);
-    code = cli_finish(c, status);
+        status = tsr_partition(model, folder, &options, &summary);
+    code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(c, options.dry_run ? NULL : folder, &summary);
-    tsr_model_free(m);
+        code = report(cli, options.dry_run ? NULL : folder, &summary);
+    tsr_model_free(model);
     cli_planning_end(&plan);
     free(lists);
     return code;

@@ -15,115 +15,117 @@ struct report {
 };
 
 // The shardings of a plan's document.
-static int replay(struct report *r, const char *path)
+static int replay(struct report *report, const char *path)
 {
-    struct editor e;
+    struct editor editor;
     int code = EXIT_READ;
-    if (edit_begin(&e, r->c, r->model)) {
-        edit_run_script(&e, path);
-        code = e.code;
+    if (edit_begin(&editor, report->c, report->model)) {
+        edit_run_script(&editor, path);
+        code = editor.code;
     }
-    edit_end(&e);
-    if (!code && tsr_model_ir_version(r->model) < 11 &&
-        tsr_model_set_ir_version(r->model, 11) != TSR_OK)
+    edit_end(&editor);
+    if (!code && tsr_model_ir_version(report->model) < 11 &&
+        tsr_model_set_ir_version(report->model, 11) != TSR_OK)
         code = EXIT_READ;
     if (code)
-        cli_finish(r->c, TSR_OK);
+        cli_finish(report->c, TSR_OK);
     return code;
 }
 
-static const char *config_of(const struct report *r)
+static const char *config_of(const struct report *report)
 {
-    const char *named = cli_value(r->c, "--config");
-    if (named || tsr_model_config_count(r->model) != 1)
+    const char *named = cli_value(report->c, "--config");
+    if (named || tsr_model_config_count(report->model) != 1)
         return named;
-    return tsr_config_name(tsr_model_config(r->model, 0));
+    return tsr_config_name(tsr_model_config(report->model, 0));
 }
 
 // Numbers of the plan: of the one that is made here, or of the shardings that the model has. Those with stages have none.
-static tsr_status plan(struct report *r)
+static tsr_status plan(struct report *report)
 {
     tsr_model *copy = NULL;
-    tsr_plan_options o = r->g.options;
-    bool cut = r->config != NULL;
-    o.config = r->config;
-    if (!o.topology)
-        o.topology = r->kept;
-    if (cut && !o.topology && !o.devices)
-        o.devices = tsr_config_devices(tsr_model_find_config(r->model, r->config));
-    tsr_status status = cut ? tsr_model_clone(r->model, &copy) : TSR_OK;
+    tsr_plan_options options = report->g.options;
+    bool cut = report->config != NULL;
+    options.config = report->config;
+    if (!options.topology)
+        options.topology = report->kept;
+    if (cut && !options.topology && !options.devices)
+        options.devices = tsr_config_devices(tsr_model_find_config(report->model, report->config));
+    tsr_status status = cut ? tsr_model_clone(report->model, &copy) : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_plan(cut ? copy : r->model, &o, &r->plan);
+        status = tsr_plan(cut ? copy : report->model, &options, &report->plan);
     tsr_model_free(copy);
     if (status == TSR_OK && !cut)
-        r->config = r->plan.config;
+        report->config = report->plan.config;
     if (cut && status != TSR_OK) {
-        tsr_finding_clear(r->c->session);
-        r->plan.feasible = false;
+        tsr_finding_clear(report->c->session);
+        report->plan.feasible = false;
         return TSR_OK;
     }
     return status;
 }
 
-static tsr_status look(struct report *r)
+static tsr_status look(struct report *report)
 {
-    tsr_simulate_options o = {.size = sizeof o,
-                              .config = r->config,
-                              .topology = r->g.options.topology,
-                              .sizes = r->g.options.sizes,
-                              .n_sizes = r->g.options.n_sizes};
-    tsr_status status = tsr_simulate(r->model, &o, &r->simulation);
-    if (status == TSR_OK && !r->g.options.topology && !r->kept)
-        status = tsr_model_topology(r->model, r->config, &r->kept);
-    return status == TSR_OK ? tsr_check(r->model, r->config) : status;
+    tsr_simulate_options options = {.size = sizeof options,
+                                    .config = report->config,
+                                    .topology = report->g.options.topology,
+                                    .sizes = report->g.options.sizes,
+                                    .n_sizes = report->g.options.n_sizes};
+    tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
+    if (status == TSR_OK && !report->g.options.topology && !report->kept)
+        status = tsr_model_topology(report->model, report->config, &report->kept);
+    return status == TSR_OK ? tsr_check(report->model, report->config) : status;
 }
 
-static int make(struct report *r, const char *out)
+static int make(struct report *report, const char *out)
 {
     tsr_status status = TSR_OK;
-    r->config = config_of(r);
-    if (r->config && !tsr_model_find_config(r->model, r->config))
-        return cli_usage(r->c, "the model has no configuration '%s'", r->config);
-    if (r->config && !r->g.options.topology)
-        status = tsr_model_topology(r->model, r->config, &r->kept);
-    if (!r->config && !cli_value(r->c, "--devices"))
-        return cli_usage(r->c, "the model is not cut: give --devices N or a topology");
-    cli_tell_dims(r->c, r->model, r->g.options.sizes, r->g.options.n_sizes);
+    report->config = config_of(report);
+    if (report->config && !tsr_model_find_config(report->model, report->config))
+        return cli_usage(report->c, "the model has no configuration '%s'", report->config);
+    if (report->config && !report->g.options.topology)
+        status = tsr_model_topology(report->model, report->config, &report->kept);
+    if (!report->config && !cli_value(report->c, "--devices"))
+        return cli_usage(report->c, "the model is not cut: give --devices N or a topology");
+    cli_tell_dims(report->c, report->model, report->g.options.sizes, report->g.options.n_sizes);
     if (status == TSR_OK)
-        status = plan(r);
+        status = plan(report);
     if (status == TSR_OK)
-        status = look(r);
-    tsr_report_options o = {.size = sizeof o,
-                            .config = r->config,
-                            .topology = r->g.options.topology ? r->g.options.topology : r->kept,
-                            .plan = &r->plan,
-                            .simulation = &r->simulation,
-                            .trace = cli_value(r->c, "--trace")};
+        status = look(report);
+    tsr_report_options options = {
+        .size = sizeof options,
+        .config = report->config,
+        .topology = report->g.options.topology ? report->g.options.topology : report->kept,
+        .plan = &report->plan,
+        .simulation = &report->simulation,
+        .trace = cli_value(report->c, "--trace")};
     if (status == TSR_OK)
-        status = tsr_report(r->model, &o, out);
-    return cli_print_written(r->c, out, cli_finish(r->c, status));
+        status = tsr_report(report->model, &options, out);
+    return cli_print_written(report->c, out, cli_finish(report->c, status));
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    struct report r = {
-        .c = c, .plan = {.size = sizeof r.plan}, .simulation = {.size = sizeof r.simulation}};
-    const char *out = cli_value(c, "-o"), *document = cli_value(c, "--plan");
+    struct report report = {.c = cli,
+                            .plan = {.size = sizeof report.plan},
+                            .simulation = {.size = sizeof report.simulation}};
+    const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan");
     if (!out)
-        return cli_usage(c, "where to? give -o page.html");
-    int code = cli_planning(c, &r.g);
+        return cli_usage(cli, "where to? give -o page.html");
+    int code = cli_planning(cli, &report.g);
     if (code)
         return code;
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &r.model);
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &report.model);
     if (status != TSR_OK)
-        code = cli_finish(c, status);
+        code = cli_finish(cli, status);
     if (!code && document)
-        code = replay(&r, document);
+        code = replay(&report, document);
     if (!code)
-        code = make(&r, out);
-    tsr_topology_free(r.kept);
-    tsr_model_free(r.model);
-    cli_planning_end(&r.g);
+        code = make(&report, out);
+    tsr_topology_free(report.kept);
+    tsr_model_free(report.model);
+    cli_planning_end(&report.g);
     return code;
 }
 

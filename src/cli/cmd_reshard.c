@@ -6,32 +6,32 @@
 
 #define SHOWN 60 // columns of a list of groups
 
-static void groups_text(char *out, size_t cap, const tsr_step *s)
+static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
     size_t k = 0;
     out[0] = '\0';
-    for (size_t g = 0; g < s->n_groups; g++) {
-        for (size_t i = 0; i < s->groups[g].n && k < cap; i++)
+    for (size_t g = 0; g < step->n_groups; g++) {
+        for (size_t i = 0; i < step->groups[g].n && k < cap; i++)
             k += (size_t)snprintf(out + k, cap - k, "%s%lld",
                                   i   ? ","
                                   : g ? " "
                                       : "",
-                                  (long long)s->groups[g].devices[i]);
-        if (k >= SHOWN && g + 1 < s->n_groups) {
-            snprintf(out + SHOWN, cap - SHOWN, " ... (%zu)", s->n_groups);
+                                  (long long)step->groups[g].devices[i]);
+        if (k >= SHOWN && g + 1 < step->n_groups) {
+            snprintf(out + SHOWN, cap - SHOWN, " ... (%zu)", step->n_groups);
             return;
         }
     }
 }
 
-static void op_text(char *out, size_t cap, const tsr_step *s)
+static void op_text(char *out, size_t cap, const tsr_step *step)
 {
-    if (s->to_axis >= 0)
-        snprintf(out, cap, "%s %d to %d", s->op, s->axis, s->to_axis);
-    else if (s->axis >= 0)
-        snprintf(out, cap, "%s %d", s->op, s->axis);
+    if (step->to_axis >= 0)
+        snprintf(out, cap, "%s %d to %d", step->op, step->axis, step->to_axis);
+    else if (step->axis >= 0)
+        snprintf(out, cap, "%s %d", step->op, step->axis);
     else
-        snprintf(out, cap, "%s", s->op);
+        snprintf(out, cap, "%s", step->op);
 }
 
 // time: picoseconds, or -1.
@@ -53,42 +53,42 @@ static void print_steps(const tsr_step *steps, size_t n, int64_t time)
         printf("predicted time %.3f us\n", (double)time / 1e6);
 }
 
-static void json_groups(tsr_json *j, const tsr_step *s)
+static void json_groups(tsr_json *json, const tsr_step *step)
 {
-    tsr_json_begin(j, "groups", '[');
-    for (size_t g = 0; g < s->n_groups; g++) {
-        tsr_json_begin(j, NULL, '[');
-        for (size_t i = 0; i < s->groups[g].n; i++)
-            tsr_json_int(j, NULL, s->groups[g].devices[i]);
-        tsr_json_end(j);
+    tsr_json_begin(json, "groups", '[');
+    for (size_t g = 0; g < step->n_groups; g++) {
+        tsr_json_begin(json, NULL, '[');
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            tsr_json_int(json, NULL, step->groups[g].devices[i]);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static int print_steps_json(struct cli *c, const tsr_step *steps, size_t n, int64_t time)
+static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, int64_t time)
 {
-    tsr_json *j = cli_json(c);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_begin(j, "steps", '[');
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_begin(json, "steps", '[');
     for (size_t i = 0; i < n; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "op", steps[i].op);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "op", steps[i].op);
         if (steps[i].axis >= 0)
-            tsr_json_int(j, "axis", steps[i].axis);
+            tsr_json_int(json, "axis", steps[i].axis);
         if (steps[i].to_axis >= 0)
-            tsr_json_int(j, "to_axis", steps[i].to_axis);
-        tsr_json_int(j, "received", steps[i].received);
-        tsr_json_int(j, "sent", steps[i].sent);
-        tsr_json_int(j, "total", steps[i].total);
-        tsr_json_string(j, "sharding", steps[i].sharding);
-        json_groups(j, &steps[i]);
-        tsr_json_end(j);
+            tsr_json_int(json, "to_axis", steps[i].to_axis);
+        tsr_json_int(json, "received", steps[i].received);
+        tsr_json_int(json, "sent", steps[i].sent);
+        tsr_json_int(json, "total", steps[i].total);
+        tsr_json_string(json, "sharding", steps[i].sharding);
+        json_groups(json, &steps[i]);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
     if (time >= 0)
-        tsr_json_int(j, "time", time);
-    return cli_print_json(c, j, EXIT_DONE);
+        tsr_json_int(json, "time", time);
+    return cli_print_json(cli, json, EXIT_DONE);
 }
 
 static bool read_type(const char *text, tsr_dtype *out)
@@ -102,42 +102,43 @@ static bool read_type(const char *text, tsr_dtype *out)
     return !text;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *shape_text = cli_value(c, "--shape"), *from = cli_value(c, "--from");
-    const char *to = cli_value(c, "--to"), *partial = cli_value(c, "--partial");
+    const char *shape_text = cli_value(cli, "--shape"), *from = cli_value(cli, "--from");
+    const char *to = cli_value(cli, "--to"), *partial = cli_value(cli, "--partial");
     int64_t shape[CLI_MAX_RANK];
     tsr_dtype type;
     if (!shape_text || !from || !to)
-        return cli_usage(c, "needs --shape, --from and --to");
+        return cli_usage(cli, "needs --shape, --from and --to");
     int rank = cli_shape(shape_text, shape);
     if (rank < 0)
-        return cli_usage(c, "--shape wants sizes such as 7x4, not '%s'", shape_text);
-    if (!read_type(cli_value(c, "--type"), &type))
-        return cli_usage(c, "--type wants a type such as float32, not '%s'",
-                         cli_value(c, "--type"));
+        return cli_usage(cli, "--shape wants sizes such as 7x4, not '%s'", shape_text);
+    if (!read_type(cli_value(cli, "--type"), &type))
+        return cli_usage(cli, "--type wants a type such as float32, not '%s'",
+                         cli_value(cli, "--type"));
     if (partial && strcmp(partial, "sum") != 0 && strcmp(partial, "max") != 0 &&
         strcmp(partial, "min") != 0 && strcmp(partial, "prod") != 0)
-        return cli_usage(c, "--partial wants sum, max, min or prod, not '%s'", partial);
+        return cli_usage(cli, "--partial wants sum, max, min or prod, not '%s'", partial);
     const tsr_step *steps = NULL;
     size_t n = 0;
-    tsr_status status = tsr_connect(c->session, from, to, partial, type, rank, shape, &steps, &n);
+    tsr_status status = tsr_connect(cli->session, from, to, partial, type, rank, shape, &steps, &n);
     if (status == TSR_MALFORMED) {
-        cli_finish(c, status);
+        cli_finish(cli, status);
         return EXIT_USAGE;
     }
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    const char *devices = cli_value(c, "--devices");
+        return cli_finish(cli, status);
+    const char *devices = cli_value(cli, "--devices");
     int64_t time = -1;
-    tsr_topology *t = NULL;
-    if (devices && (status = cli_topology(c, devices, &t)) == TSR_OK)
-        status = tsr_connect_time(c->session, from, to, partial, type, rank, shape, t, &time);
-    tsr_topology_free(t);
+    tsr_topology *topology = NULL;
+    if (devices && (status = cli_topology(cli, devices, &topology)) == TSR_OK)
+        status =
+            tsr_connect_time(cli->session, from, to, partial, type, rank, shape, topology, &time);
+    tsr_topology_free(topology);
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    if (c->json)
-        return print_steps_json(c, steps, n, time);
+        return cli_finish(cli, status);
+    if (cli->json)
+        return print_steps_json(cli, steps, n, time);
     print_steps(steps, n, time);
     return EXIT_DONE;
 }

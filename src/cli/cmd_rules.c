@@ -6,39 +6,39 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *domain_name(const tsr_rule *r)
+static const char *domain_name(const tsr_rule *rule)
 {
-    return r->domain[0] ? r->domain : "ai.onnx";
+    return rule->domain[0] ? rule->domain : "ai.onnx";
 }
 
-static void print_json_rule(tsr_json *j, const tsr_rule *r)
+static void print_json_rule(tsr_json *json, const tsr_rule *rule)
 {
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_string(j, "op", r->op);
-    tsr_json_string(j, "domain", r->domain);
-    tsr_json_int(j, "since", r->since);
-    tsr_json_string(j, "rule", r->rule);
-    tsr_json_string(j, "whole", r->whole[0] ? r->whole : NULL);
-    tsr_json_string(j, "note", r->note);
-    tsr_json_end(j);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "op", rule->op);
+    tsr_json_string(json, "domain", rule->domain);
+    tsr_json_int(json, "since", rule->since);
+    tsr_json_string(json, "rule", rule->rule);
+    tsr_json_string(json, "whole", rule->whole[0] ? rule->whole : NULL);
+    tsr_json_string(json, "note", rule->note);
+    tsr_json_end(json);
 }
 
-static void print_rule(const tsr_rule *r)
+static void print_rule(const tsr_rule *rule)
 {
-    printf("%s (%s, from opset %lld)\n", r->op, domain_name(r), (long long)r->since);
-    if (r->rule[0])
-        printf("  rule: %s\n", r->rule);
-    for (const char *p = r->words; *p;) {
+    printf("%s (%s, from opset %lld)\n", rule->op, domain_name(rule), (long long)rule->since);
+    if (rule->rule[0])
+        printf("  rule: %s\n", rule->rule);
+    for (const char *p = rule->words; *p;) {
         size_t n = strcspn(p, "\n");
         printf("  %.*s\n", (int)n, p);
         p += n + (p[n] == '\n');
     }
 }
 
-static void print_line(const tsr_rule *r)
+static void print_line(const tsr_rule *rule)
 {
-    printf("%-28s %-14s %4lld  %s%s\n", r->op, domain_name(r), (long long)r->since,
-           r->whole[0] ? "whole: " : "", r->whole[0] ? r->whole : r->rule);
+    printf("%-28s %-14s %4lld  %s%s\n", rule->op, domain_name(rule), (long long)rule->since,
+           rule->whole[0] ? "whole: " : "", rule->whole[0] ? rule->whole : rule->rule);
 }
 
 // A cell of a Markdown table: bars would end it.
@@ -48,19 +48,19 @@ static void print_cell(const char *text)
         printf(*text == '|' ? "\\%c" : "%c", *text);
 }
 
-static void print_row(const tsr_rule *r)
+static void print_row(const tsr_rule *rule)
 {
-    printf("| %s | %lld | ", r->op, (long long)r->since);
-    if (r->whole[0]) {
+    printf("| %s | %lld | ", rule->op, (long long)rule->since);
+    if (rule->whole[0]) {
         printf("whole: ");
-        print_cell(r->whole);
+        print_cell(rule->whole);
     } else {
         printf("`");
-        print_cell(r->rule);
+        print_cell(rule->rule);
         printf("`");
     }
     printf(" | ");
-    print_cell(r->note);
+    print_cell(rule->note);
     printf(" |\n");
 }
 
@@ -69,22 +69,22 @@ struct counts {
 };
 
 // Operators, counted once each, of a domain (NULL: all); cut: with a rule by which they may be cut.
-static struct counts count(tsr_session *s, const char *domain)
+static struct counts count(tsr_session *session, const char *domain)
 {
     struct counts n = {0};
     char last[128] = "";
     bool last_cut = false;
-    tsr_rule r = {.size = sizeof(r)};
-    for (size_t i = 0; tsr_rule_at(s, i, &r); i++) {
+    tsr_rule rule = {.size = sizeof(rule)};
+    for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
         char key[128];
-        if (domain && strcmp(domain, r.domain) != 0)
+        if (domain && strcmp(domain, rule.domain) != 0)
             continue;
-        snprintf(key, sizeof key, "%s:%s", r.domain, r.op);
+        snprintf(key, sizeof key, "%s:%s", rule.domain, rule.op);
         bool fresh = strcmp(key, last) != 0;
         n.rows++;
         n.operators += fresh;
         last_cut = fresh ? false : last_cut;
-        if (!r.whole[0] && !last_cut) {
+        if (!rule.whole[0] && !last_cut) {
             n.cut++;
             last_cut = true;
         }
@@ -93,19 +93,19 @@ static struct counts count(tsr_session *s, const char *domain)
     return n;
 }
 
-static void print_domain(tsr_session *s, const char *domain)
+static void print_domain(tsr_session *session, const char *domain)
 {
-    tsr_rule r = {.size = sizeof(r)};
-    struct counts n = count(s, domain);
+    tsr_rule rule = {.size = sizeof(rule)};
+    struct counts n = count(session, domain);
     printf("\n## %s\n\n%zu operators, %zu of them may be cut.\n\n", domain[0] ? domain : "ai.onnx",
            n.operators, n.cut);
     printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
-    for (size_t i = 0; tsr_rule_at(s, i, &r); i++)
-        if (strcmp(r.domain, domain) == 0)
-            print_row(&r);
+    for (size_t i = 0; tsr_rule_at(session, i, &rule); i++)
+        if (strcmp(rule.domain, domain) == 0)
+            print_row(&rule);
 }
 
-static int print_markdown(struct cli *c)
+static int print_markdown(struct cli *cli)
 {
     static const char head[] =
         "# Operators and their rules\n\n"
@@ -130,21 +130,21 @@ static int print_markdown(struct cli *c)
         "has rewritten. Types and shapes are found for every operator listed here.\n";
     const char *domains[32];
     size_t n = 0;
-    tsr_rule r = {.size = sizeof(r)};
+    tsr_rule rule = {.size = sizeof(rule)};
     printf("%s", head);
-    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
+    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
         size_t k = 0;
-        while (k < n && strcmp(domains[k], r.domain) != 0)
+        while (k < n && strcmp(domains[k], rule.domain) != 0)
             k++;
         if (k == n && n < sizeof domains / sizeof *domains)
-            domains[n++] = r.domain;
+            domains[n++] = rule.domain;
     }
     for (size_t k = 0; k < n; k++) // the standard's own first
         if (!domains[k][0])
-            print_domain(c->session, domains[k]);
+            print_domain(cli->session, domains[k]);
     for (size_t k = 0; k < n; k++)
         if (domains[k][0])
-            print_domain(c->session, domains[k]);
+            print_domain(cli->session, domains[k]);
     return EXIT_DONE;
 }
 
@@ -158,13 +158,13 @@ struct covered {
 };
 
 // The newest row of an operator counts.
-static void count_operator(struct covered *d, const tsr_rule *r)
+static void count_operator(struct covered *covered, const tsr_rule *rule)
 {
-    d->operators++;
-    d->whole += r->whole[0] != 0;
-    d->cut += !r->whole[0];
-    d->replaced += !r->whole[0] && strstr(r->rule, "stat ");
-    d->inside += !r->whole[0] && r->bodies;
+    covered->operators++;
+    covered->whole += rule->whole[0] != 0;
+    covered->cut += !rule->whole[0];
+    covered->replaced += !rule->whole[0] && strstr(rule->rule, "stat ");
+    covered->inside += !rule->whole[0] && rule->bodies;
 }
 
 static struct covered *domain_at(struct covered *list, size_t *n, const char *domain)
@@ -177,26 +177,26 @@ static struct covered *domain_at(struct covered *list, size_t *n, const char *do
     return k < MAX_DOMAINS ? &list[k] : NULL;
 }
 
-static void print_covered(const char *name, const struct covered *d)
+static void print_covered(const char *name, const struct covered *covered)
 {
-    printf("%-26s %9zu %11zu %17zu %7zu %11zu\n", name, d->operators, d->cut, d->replaced,
-           d->inside, d->whole);
+    printf("%-26s %9zu %11zu %17zu %7zu %11zu\n", name, covered->operators, covered->cut,
+           covered->replaced, covered->inside, covered->whole);
 }
 
-static int print_summary(struct cli *c)
+static int print_summary(struct cli *cli)
 {
     struct covered list[MAX_DOMAINS], all = {0};
     size_t n = 0;
-    tsr_rule r = {.size = sizeof(r)}, next = {.size = sizeof(next)};
+    tsr_rule rule = {.size = sizeof(rule)}, next = {.size = sizeof(next)};
     domain_at(list, &n, ""); // the standard's own first
-    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
-        struct covered *d = domain_at(list, &n, r.domain);
-        tsr_rule now = r; // its texts that are not the table's own go with the next
-        if (tsr_rule_at(c->session, i + 1, &next) && !strcmp(next.op, now.op) &&
+    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
+        struct covered *covered = domain_at(list, &n, rule.domain);
+        tsr_rule now = rule; // its texts that are not the table's own go with the next
+        if (tsr_rule_at(cli->session, i + 1, &next) && !strcmp(next.op, now.op) &&
             !strcmp(next.domain, now.domain))
             continue;
-        if (d)
-            count_operator(d, &now);
+        if (covered)
+            count_operator(covered, &now);
         count_operator(&all, &now);
     }
     printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "may be cut",
@@ -207,56 +207,59 @@ static int print_summary(struct cli *c)
     return EXIT_DONE;
 }
 
-static int print_all(struct cli *c)
+static int print_all(struct cli *cli)
 {
-    tsr_rule r = {.size = sizeof(r)};
-    tsr_json *j = c->json ? cli_json(c) : NULL;
-    if (j)
-        tsr_json_begin(j, "rules", '[');
-    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
-        if (j)
-            print_json_rule(j, &r);
+    tsr_rule rule = {.size = sizeof(rule)};
+    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    if (json)
+        tsr_json_begin(json, "rules", '[');
+    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
+        if (json)
+            print_json_rule(json, &rule);
         else
-            print_line(&r);
+            print_line(&rule);
     }
-    if (j)
-        tsr_json_end(j);
-    struct counts n = count(c->session, NULL);
-    cli_say(c, "%zu rows for %zu operators, %zu of which may be cut\n", n.rows, n.operators, n.cut);
-    return j ? cli_print_json(c, j, EXIT_DONE) : EXIT_DONE;
+    if (json)
+        tsr_json_end(json);
+    struct counts n = count(cli->session, NULL);
+    cli_say(cli, "%zu rows for %zu operators, %zu of which may be cut\n", n.rows, n.operators,
+            n.cut);
+    return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
 }
 
-static int print_operator(struct cli *c, const char *op)
+static int print_operator(struct cli *cli, const char *op)
 {
-    tsr_rule r = {.size = sizeof(r)};
+    tsr_rule rule = {.size = sizeof(rule)};
     size_t found = 0;
-    tsr_json *j = c->json ? cli_json(c) : NULL;
-    if (j)
-        tsr_json_begin(j, "rules", '[');
-    for (size_t i = 0; tsr_rule_at(c->session, i, &r); i++) {
-        if (strcasecmp(r.op, op) != 0)
+    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    if (json)
+        tsr_json_begin(json, "rules", '[');
+    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
+        if (strcasecmp(rule.op, op) != 0)
             continue;
-        if (j)
-            print_json_rule(j, &r);
+        if (json)
+            print_json_rule(json, &rule);
         else
-            print_rule(&r);
+            print_rule(&rule);
         found++;
     }
-    if (j)
-        tsr_json_end(j);
+    if (json)
+        tsr_json_end(json);
     if (!found)
         fprintf(stderr, "tessera rules: no rule for '%s'; such a node runs whole on every device\n",
                 op);
-    return j ? cli_print_json(c, j, found ? EXIT_DONE : EXIT_NO) : found ? EXIT_DONE : EXIT_NO;
+    return json    ? cli_print_json(cli, json, found ? EXIT_DONE : EXIT_NO)
+           : found ? EXIT_DONE
+                   : EXIT_NO;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    if (cli_flag(c, "--markdown"))
-        return print_markdown(c);
-    if (cli_flag(c, "--summary"))
-        return print_summary(c);
-    return c->n_arguments ? print_operator(c, c->arguments[0]) : print_all(c);
+    if (cli_flag(cli, "--markdown"))
+        return print_markdown(cli);
+    if (cli_flag(cli, "--summary"))
+        return print_summary(cli);
+    return cli->n_arguments ? print_operator(cli, cli->arguments[0]) : print_all(cli);
 }
 
 static const struct option options[] = {

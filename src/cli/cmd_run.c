@@ -6,51 +6,52 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static void print_outputs(const tsr_tensors *t)
+static void print_outputs(const tsr_tensors *tensors)
 {
-    for (size_t i = 0; i < tsr_tensors_count(t); i++) {
-        const tsr_tensors *list = tsr_tensors_sequence(t, i);
-        printf("%-24s ", tsr_tensors_name(t, i));
-        if (tsr_tensors_rank(t, i) < 0) {
+    for (size_t i = 0; i < tsr_tensors_count(tensors); i++) {
+        const tsr_tensors *list = tsr_tensors_sequence(tensors, i);
+        printf("%-24s ", tsr_tensors_name(tensors, i));
+        if (tsr_tensors_rank(tensors, i) < 0) {
             printf(list ? "sequence of %zu\n" : "no value\n", list ? tsr_tensors_count(list) : 0);
             continue;
         }
-        printf("%s [", tsr_dtype_name(tsr_tensors_dtype(t, i)));
-        for (int k = 0; k < tsr_tensors_rank(t, i); k++)
-            printf("%s%lld", k ? ", " : "", (long long)tsr_tensors_dims(t, i)[k]);
+        printf("%s [", tsr_dtype_name(tsr_tensors_dtype(tensors, i)));
+        for (int k = 0; k < tsr_tensors_rank(tensors, i); k++)
+            printf("%s%lld", k ? ", " : "", (long long)tsr_tensors_dims(tensors, i)[k]);
         printf("]\n");
     }
 }
 
-static void json_outputs(tsr_json *j, const tsr_tensors *t)
+static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
 {
-    tsr_json_begin(j, "outputs", '[');
-    for (size_t i = 0; i < tsr_tensors_count(t); i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "name", tsr_tensors_name(t, i));
-        tsr_json_string(j, "type", tsr_dtype_name(tsr_tensors_dtype(t, i)));
-        if (tsr_tensors_sequence(t, i))
-            tsr_json_int(j, "elements", (int64_t)tsr_tensors_count(tsr_tensors_sequence(t, i)));
-        tsr_json_begin(j, "shape", '[');
-        for (int k = 0; k < tsr_tensors_rank(t, i); k++)
-            tsr_json_int(j, NULL, tsr_tensors_dims(t, i)[k]);
-        tsr_json_end(j);
-        tsr_json_end(j);
+    tsr_json_begin(json, "outputs", '[');
+    for (size_t i = 0; i < tsr_tensors_count(tensors); i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", tsr_tensors_name(tensors, i));
+        tsr_json_string(json, "type", tsr_dtype_name(tsr_tensors_dtype(tensors, i)));
+        if (tsr_tensors_sequence(tensors, i))
+            tsr_json_int(json, "elements",
+                         (int64_t)tsr_tensors_count(tsr_tensors_sequence(tensors, i)));
+        tsr_json_begin(json, "shape", '[');
+        for (int k = 0; k < tsr_tensors_rank(tensors, i); k++)
+            tsr_json_int(json, NULL, tsr_tensors_dims(tensors, i)[k]);
+        tsr_json_end(json);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static int report(struct cli *c, const tsr_tensors *outputs)
+static int report(struct cli *cli, const tsr_tensors *outputs)
 {
-    if (cli_rank(c) > 0)
+    if (cli_rank(cli) > 0)
         return EXIT_DONE;
-    if (c->json) {
-        tsr_json *j = cli_json(c);
-        if (j)
-            json_outputs(j, outputs);
-        return cli_print_json(c, j, EXIT_DONE);
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        if (json)
+            json_outputs(json, outputs);
+        return cli_print_json(cli, json, EXIT_DONE);
     }
-    if (!c->quiet)
+    if (!cli->quiet)
         print_outputs(outputs);
     return EXIT_DONE;
 }
@@ -62,58 +63,59 @@ static bool is_folder(const char *path)
 }
 
 // A model that has a device configuration is cut for it; without one it runs whole.
-static tsr_status execute(struct cli *c, const tsr_run_options *options,
+static tsr_status execute(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
                           tsr_tensors *outputs)
 {
-    const char *path = c->arguments[0], *file = cli_value(c, "--outputs");
-    const char *config = cli_value(c, "--config");
+    const char *path = cli->arguments[0], *file = cli_value(cli, "--outputs");
+    const char *config = cli_value(cli, "--config");
     bool folder = is_folder(path);
-    tsr_model *m = NULL;
+    tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = cli_load_inputs(c, set, folder, inputs, &m);
-    if (status == TSR_OK && !folder && cli_value(c, "--devices")) {
-        status = cli_plans(options) ? tsr_plan_for(m, &plan->options, inputs, &planned) : TSR_OK;
+    tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
+    if (status == TSR_OK && !folder && cli_value(cli, "--devices")) {
+        status =
+            cli_plans(options) ? tsr_plan_for(model, &plan->options, inputs, &planned) : TSR_OK;
         config = planned.config ? planned.config : "";
     }
     if (status == TSR_OK && folder)
-        status = tsr_run(c->session, path, options, inputs, outputs);
-    else if (status == TSR_OK && (config || tsr_model_config_count(m)))
-        status = tsr_run_annotated(m, config, cli_temporary(), options, inputs, outputs, NULL);
+        status = tsr_run(cli->session, path, options, inputs, outputs);
+    else if (status == TSR_OK && (config || tsr_model_config_count(model)))
+        status = tsr_run_annotated(model, config, cli_temporary(), options, inputs, outputs, NULL);
     else if (status == TSR_OK)
-        status = tsr_run_model(c->session, path, options, inputs, outputs);
-    tsr_model_free(m);
-    if (status == TSR_OK && file && cli_rank(c) == 0)
+        status = tsr_run_model(cli->session, path, options, inputs, outputs);
+    tsr_model_free(model);
+    if (status == TSR_OK && file && cli_rank(cli) == 0)
         status = tsr_tensors_save(outputs, file);
     return status;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
     tsr_run_options options;
     tsr_tensors *inputs = NULL, *outputs = NULL;
     struct planning plan;
-    int code = cli_read_run_options(c, &options);
-    const char *set = code ? NULL : cli_inputs(c);
+    int code = cli_read_run_options(cli, &options);
+    const char *set = code ? NULL : cli_inputs(cli);
     if (!set)
         return EXIT_USAGE;
-    code = cli_planning(c, &plan);
+    code = cli_planning(cli, &plan);
     if (code)
         return code;
     tsr_status status =
-        tsr_join(c->session, &options); // under MPI: the others learn what goes wrong here
+        tsr_join(cli->session, &options); // under MPI: the others learn what goes wrong here
     if (status == TSR_OK)
-        status = cli_engine(c, NULL, NULL);
+        status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
-        status = tsr_tensors_new(c->session, &inputs);
+        status = tsr_tensors_new(cli->session, &inputs);
     if (status == TSR_OK)
-        status = tsr_tensors_new(c->session, &outputs);
+        status = tsr_tensors_new(cli->session, &outputs);
     if (status == TSR_OK)
-        status = execute(c, &options, &plan, set, inputs, outputs);
+        status = execute(cli, &options, &plan, set, inputs, outputs);
     cli_planning_end(&plan);
-    code = cli_finish(c, status);
+    code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(c, outputs);
+        code = report(cli, outputs);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
     return code;

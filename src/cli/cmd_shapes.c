@@ -2,50 +2,51 @@
 // cmd_shapes.c - finds types and shapes of all values and writes them into the model.
 #include "cli.h"
 
-static int print_summary(struct cli *c, const char *out, const tsr_shapes_summary *s)
+static int print_summary(struct cli *cli, const char *out, const tsr_shapes_summary *summary)
 {
-    if (!c->json) {
+    if (!cli->json) {
         cli_say(
-            c, "%s: written; %zu of %zu values have a shape, %zu of them without an unknown size\n",
-            out, s->ranked, s->values, s->fixed);
+            cli,
+            "%s: written; %zu of %zu values have a shape, %zu of them without an unknown size\n",
+            out, summary->ranked, summary->values, summary->fixed);
         return EXIT_DONE;
     }
-    tsr_json *j = cli_json(c);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_int(j, "values", (int64_t)s->values);
-    tsr_json_int(j, "typed", (int64_t)s->typed);
-    tsr_json_int(j, "ranked", (int64_t)s->ranked);
-    tsr_json_int(j, "fixed", (int64_t)s->fixed);
-    tsr_json_findings(j, "findings");
-    return cli_print_json(c, j, EXIT_DONE);
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_int(json, "values", (int64_t)summary->values);
+    tsr_json_int(json, "typed", (int64_t)summary->typed);
+    tsr_json_int(json, "ranked", (int64_t)summary->ranked);
+    tsr_json_int(json, "fixed", (int64_t)summary->fixed);
+    tsr_json_findings(json, "findings");
+    return cli_print_json(cli, json, EXIT_DONE);
 }
 
-static int complete(struct cli *c, const char *out, const tsr_size *sizes, size_t n)
+static int complete(struct cli *cli, const char *out, const tsr_size *sizes, size_t n)
 {
-    tsr_model *m = NULL;
+    tsr_model *model = NULL;
     tsr_shapes_summary summary = {.size = sizeof(summary)};
-    tsr_status status = tsr_model_load(c->session, c->arguments[0], &m);
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
-        status = tsr_shapes(m, sizes, n, &summary);
+        status = tsr_shapes(model, sizes, n, &summary);
     if (status == TSR_OK)
-        status = tsr_model_save(m, out);
-    int code = cli_finish(c, status);
+        status = tsr_model_save(model, out);
+    int code = cli_finish(cli, status);
     if (status == TSR_OK)
-        print_summary(c, out, &summary);
-    tsr_model_free(m);
+        print_summary(cli, out, &summary);
+    tsr_model_free(model);
     return code;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *out = cli_value(c, "-o");
+    const char *out = cli_value(cli, "-o");
     struct cli_dims dims;
     if (!out)
-        return cli_usage(c, "where to? give -o OUT");
-    int code = cli_read_dims(c, &dims);
+        return cli_usage(cli, "where to? give -o OUT");
+    int code = cli_read_dims(cli, &dims);
     if (code == EXIT_DONE)
-        code = complete(c, out, dims.at, dims.n);
+        code = complete(cli, out, dims.at, dims.n);
     cli_free_dims(&dims);
     return code;
 }

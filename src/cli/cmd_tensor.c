@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void piece_name(const tsr_dict *d, size_t i, char *out, size_t cap)
+static void piece_name(const tsr_dict *dict, size_t i, char *out, size_t cap)
 {
-    int64_t device = tsr_dict_at(d, i).device, first = tsr_dict_find(d, device, 0);
+    int64_t device = tsr_dict_at(dict, i).device, first = tsr_dict_find(dict, device, 0);
     if ((size_t)first == i)
         snprintf(out, cap, "%lld", (long long)device);
     else
@@ -17,126 +17,130 @@ static void piece_name(const tsr_dict *d, size_t i, char *out, size_t cap)
 }
 
 // The tensor to work on: the only one of the set, or the one that --name names. -1 after a message.
-static int64_t choose(struct cli *c, const tsr_tensors *t)
+static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 {
-    const char *name = cli_value(c, "--name");
-    int64_t i = name ? tsr_tensors_find(t, name) : tsr_tensors_count(t) == 1 ? 0 : -1;
+    const char *name = cli_value(cli, "--name");
+    int64_t i = name ? tsr_tensors_find(tensors, name) : tsr_tensors_count(tensors) == 1 ? 0 : -1;
     if (i < 0 && name)
         fprintf(stderr, "tessera tensor: no tensor '%s' in the file\n", name);
     else if (i < 0)
         fprintf(stderr, "tessera tensor: the file has %zu tensors; choose one with --name\n",
-                tsr_tensors_count(t));
+                tsr_tensors_count(tensors));
     return i;
 }
 
-static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *s,
+static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *session,
                         tsr_tensors *out)
 {
-    tsr_dict *d = NULL;
-    tsr_status status = tsr_dict_new(s, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
-                                     tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &d);
-    for (size_t k = 0; status == TSR_OK && k < tsr_dict_count(d); k++) {
+    tsr_dict *dict = NULL;
+    tsr_status status =
+        tsr_dict_new(session, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
+                     tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &dict);
+    for (size_t k = 0; status == TSR_OK && k < tsr_dict_count(dict); k++) {
         char name[48];
-        tsr_piece p = tsr_dict_at(d, k);
-        piece_name(d, k, name, sizeof name);
-        status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), p.rank, p.dims, p.data);
+        tsr_piece piece = tsr_dict_at(dict, k);
+        piece_name(dict, k, name, sizeof name);
+        status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), piece.rank, piece.dims,
+                                 piece.data);
     }
-    tsr_dict_free(d);
+    tsr_dict_free(dict);
     return status;
 }
 
-static bool fits(const tsr_tensors *in, int64_t i, tsr_piece p)
+static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
 {
-    return i >= 0 && tsr_tensors_rank(in, (size_t)i) == p.rank &&
-           !memcmp(tsr_tensors_dims(in, (size_t)i), p.dims, (size_t)p.rank * sizeof *p.dims);
+    return i >= 0 && tsr_tensors_rank(in, (size_t)i) == piece.rank &&
+           !memcmp(tsr_tensors_dims(in, (size_t)i), piece.dims,
+                   (size_t)piece.rank * sizeof *piece.dims);
 }
 
 // Fills the pieces from the file; the exit code, 0 if all were there.
-static int fill(const tsr_tensors *in, tsr_dict *d)
+static int fill(const tsr_tensors *in, tsr_dict *dict)
 {
-    for (size_t k = 0; k < tsr_dict_count(d); k++) {
+    for (size_t k = 0; k < tsr_dict_count(dict); k++) {
         char name[48];
-        tsr_piece p = tsr_dict_at(d, k);
-        piece_name(d, k, name, sizeof name);
+        tsr_piece piece = tsr_dict_at(dict, k);
+        piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
-        if (!fits(in, i, p)) {
+        if (!fits(in, i, piece)) {
             fprintf(stderr, "tessera tensor: piece '%s' %s\n", name,
                     i < 0 ? "is not in the file" : "has another shape than the sharding gives it");
             return EXIT_NO;
         }
-        memcpy(p.data, tsr_tensors_data(in, (size_t)i, NULL), p.bytes);
+        memcpy(piece.data, tsr_tensors_data(in, (size_t)i, NULL), piece.bytes);
     }
     return EXIT_DONE;
 }
 
-static int join(struct cli *c, const char *sharding, const tsr_tensors *in, tsr_tensors *out,
+static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, tsr_tensors *out,
                 tsr_status *status)
 {
     int64_t shape[CLI_MAX_RANK], elements = 1;
-    const char *text = cli_value(c, "--shape");
+    const char *text = cli_value(cli, "--shape");
     int rank = text ? cli_shape(text, shape) : -1;
-    tsr_dict *d = NULL;
+    tsr_dict *dict = NULL;
     if (rank < 0)
-        return cli_usage(c, "join wants --shape, the sizes of the whole tensor, such as 7x4");
+        return cli_usage(cli, "join wants --shape, the sizes of the whole tensor, such as 7x4");
     if (!tsr_tensors_count(in)) {
         fprintf(stderr, "tessera tensor: no pieces in the file\n");
         return EXIT_NO;
     }
     tsr_dtype type = tsr_tensors_dtype(in, 0);
-    *status = tsr_dict_new(c->session, sharding, type, rank, shape, NULL, &d);
-    int code = *status == TSR_OK ? fill(in, d) : EXIT_DONE;
+    *status = tsr_dict_new(cli->session, sharding, type, rank, shape, NULL, &dict);
+    int code = *status == TSR_OK ? fill(in, dict) : EXIT_DONE;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
     void *whole = *status == TSR_OK && !code
                       ? calloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8)
                       : NULL;
     if (whole)
-        *status = tsr_dict_join(d, whole);
+        *status = tsr_dict_join(dict, whole);
     if (whole && *status == TSR_OK)
         *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
     free(whole);
-    tsr_dict_free(d);
+    tsr_dict_free(dict);
     return code;
 }
 
-static int work(struct cli *c, const char *sharding, const char *file, tsr_tensors *in,
+static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                 tsr_tensors *out)
 {
-    bool cut = !strcmp(c->arguments[0], "split");
-    tsr_status status = tsr_tensors_load(in, c->arguments[1], NULL, false);
+    bool cut = !strcmp(cli->arguments[0], "split");
+    tsr_status status = tsr_tensors_load(in, cli->arguments[1], NULL, false);
     int code = EXIT_DONE;
     if (status == TSR_OK && cut) {
-        int64_t i = choose(c, in);
+        int64_t i = choose(cli, in);
         if (i < 0)
             return EXIT_NO;
-        status = split(sharding, in, (size_t)i, c->session, out);
+        status = split(sharding, in, (size_t)i, cli->session, out);
     } else if (status == TSR_OK) {
-        code = join(c, sharding, in, out, &status);
+        code = join(cli, sharding, in, out, &status);
     }
     if (status == TSR_MALFORMED && tsr_tensors_count(in)) {
-        cli_finish(c, status);
+        cli_finish(cli, status);
         return EXIT_USAGE;
     }
     if (status == TSR_OK && !code)
         status = tsr_tensors_save(out, file);
-    int told = cli_finish(c, status);
+    int told = cli_finish(cli, status);
     if (status == TSR_OK && !code)
-        cli_say(c, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
+        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
                 cut ? "pieces" : "tensor");
     return code ? code : told;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *sharding = cli_value(c, "--sharding"), *file = cli_value(c, "-o");
+    const char *sharding = cli_value(cli, "--sharding"), *file = cli_value(cli, "-o");
     tsr_tensors *in = NULL, *out = NULL;
-    if (strcmp(c->arguments[0], "split") && strcmp(c->arguments[0], "join"))
-        return cli_usage(c, "'%s' is neither split nor join", c->arguments[0]);
+    if (strcmp(cli->arguments[0], "split") && strcmp(cli->arguments[0], "join"))
+        return cli_usage(cli, "'%s' is neither split nor join", cli->arguments[0]);
     if (!sharding || !file)
-        return cli_usage(c, "needs --sharding and -o");
+        return cli_usage(cli, "needs --sharding and -o");
     int code = EXIT_READ;
-    if (tsr_tensors_new(c->session, &in) == TSR_OK && tsr_tensors_new(c->session, &out) == TSR_OK)
-        code = work(c, sharding, file, in, out);
+    if (tsr_tensors_new(cli->session, &in) == TSR_OK &&
+        tsr_tensors_new(cli->session, &out) == TSR_OK)
+        code = work(cli, sharding, file, in, out);
     tsr_tensors_free(out);
     tsr_tensors_free(in);
     return code;

@@ -24,53 +24,53 @@ static void print_boxes(const tsr_box *boxes, size_t n, int rank)
     }
 }
 
-static void json_list(tsr_json *j, const char *key, const int64_t *v, const int64_t *minus,
+static void json_list(tsr_json *json, const char *key, const int64_t *v, const int64_t *minus,
                       int rank)
 {
-    tsr_json_begin(j, key, '[');
+    tsr_json_begin(json, key, '[');
     for (int i = 0; i < rank; i++)
-        tsr_json_int(j, NULL, v[i] - (minus ? minus[i] : 0));
-    tsr_json_end(j);
+        tsr_json_int(json, NULL, v[i] - (minus ? minus[i] : 0));
+    tsr_json_end(json);
 }
 
-static int print_tiles_json(struct cli *c, const tsr_box *boxes, size_t n, int rank)
+static int print_tiles_json(struct cli *cli, const tsr_box *boxes, size_t n, int rank)
 {
-    tsr_json *j = cli_json(c);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_begin(j, "tiles", '[');
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_begin(json, "tiles", '[');
     for (size_t i = 0; i < n; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_int(j, "device", boxes[i].device);
-        json_list(j, "start", boxes[i].start, NULL, rank);
-        json_list(j, "stop", boxes[i].stop, NULL, rank);
-        json_list(j, "size", boxes[i].stop, boxes[i].start, rank);
-        tsr_json_end(j);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "device", boxes[i].device);
+        json_list(json, "start", boxes[i].start, NULL, rank);
+        json_list(json, "stop", boxes[i].stop, NULL, rank);
+        json_list(json, "size", boxes[i].stop, boxes[i].start, rank);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
-    return cli_print_json(c, j, EXIT_DONE);
+    tsr_json_end(json);
+    return cli_print_json(cli, json, EXIT_DONE);
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *shape_text = cli_value(c, "--shape"), *sharding = cli_value(c, "--sharding");
+    const char *shape_text = cli_value(cli, "--shape"), *sharding = cli_value(cli, "--sharding");
     int64_t shape[CLI_MAX_RANK];
     if (!shape_text || !sharding)
-        return cli_usage(c, "needs --shape and --sharding");
+        return cli_usage(cli, "needs --shape and --sharding");
     int rank = cli_shape(shape_text, shape);
     if (rank < 0)
-        return cli_usage(c, "--shape wants sizes such as 7x4, not '%s'", shape_text);
+        return cli_usage(cli, "--shape wants sizes such as 7x4, not '%s'", shape_text);
     const tsr_box *boxes = NULL;
     size_t n = 0;
-    tsr_status status = tsr_tiles(c->session, sharding, rank, shape, 0, &boxes, &n);
+    tsr_status status = tsr_tiles(cli->session, sharding, rank, shape, 0, &boxes, &n);
     if (status == TSR_MALFORMED) {
-        cli_finish(c, status);
+        cli_finish(cli, status);
         return EXIT_USAGE;
     }
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    if (c->json)
-        return print_tiles_json(c, boxes, n, rank);
+        return cli_finish(cli, status);
+    if (cli->json)
+        return print_tiles_json(cli, boxes, n, rank);
     print_boxes(boxes, n, rank);
     return EXIT_DONE;
 }

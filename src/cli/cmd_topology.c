@@ -26,39 +26,40 @@ static bool is_model(const char *text)
     return n > 5 && strcmp(text + n - 5, ".onnx") == 0;
 }
 
-static tsr_status of_model(struct cli *c, const char *path, tsr_topology **out)
+static tsr_status of_model(struct cli *cli, const char *path, tsr_topology **out)
 {
-    tsr_model *m = NULL;
-    tsr_status status = tsr_model_load(c->session, path, &m);
+    tsr_model *model = NULL;
+    tsr_status status = tsr_model_load(cli->session, path, &model);
     *out = NULL;
     if (status == TSR_OK)
-        status = tsr_model_topology(m, NULL, out);
-    tsr_model_free(m);
+        status = tsr_model_topology(model, NULL, out);
+    tsr_model_free(model);
     if (status != TSR_OK || *out)
         return status;
-    fprintf(stderr, "tessera %s: %s was not planned: it has no topology\n", c->command->name, path);
+    fprintf(stderr, "tessera %s: %s was not planned: it has no topology\n", cli->command->name,
+            path);
     return TSR_INVALID;
 }
 
-tsr_status cli_topology(struct cli *c, const char *text, tsr_topology **out)
+tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
 {
     size_t n = strlen(text);
     if (!exists(text) && tsr_topology_is_real(text))
-        return tsr_topology_real(c->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
+        return tsr_topology_real(cli->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
                                  out);
     bool named =
         text[0] != '{' && (strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0));
     if (!named && is_notation(text))
-        return tsr_topology_parse(c->session, text, out);
+        return tsr_topology_parse(cli->session, text, out);
     if (is_model(text) && exists(text))
-        return of_model(c, text, out);
+        return of_model(cli, text, out);
     if (named || exists(text))
-        return tsr_topology_read(c->session, text, out);
-    return tsr_topology_parse(c->session, text, out);
+        return tsr_topology_read(cli->session, text, out);
+    return tsr_topology_parse(cli->session, text, out);
 }
 
 // The numbers given on the command line replace those of every device and link.
-static int set_numbers(struct cli *c, tsr_topology *t)
+static int set_numbers(struct cli *cli, tsr_topology *topology)
 {
     static const char *const names[] = {
         "--flops",    "--bandwidth",       "--latency",          "--link-bandwidth",
@@ -66,35 +67,37 @@ static int set_numbers(struct cli *c, tsr_topology *t)
     double number[7] = {0};
     int64_t memory = 0;
     for (int i = 0; i < 7; i++) {
-        const char *text = cli_value(c, names[i]);
+        const char *text = cli_value(cli, names[i]);
         if (text && !cli_number(text, &number[i]))
-            return cli_usage(c, "%s wants a positive number such as 2.5e9, not '%s'", names[i],
+            return cli_usage(cli, "%s wants a positive number such as 2.5e9, not '%s'", names[i],
                              text);
     }
-    const char *text = cli_value(c, "--memory");
+    const char *text = cli_value(cli, "--memory");
     if (text && !cli_read_bytes(text, &memory))
-        return cli_usage(c, "--memory wants a size such as 16GiB, not '%s'", text);
-    tsr_topology_device d = {
+        return cli_usage(cli, "--memory wants a size such as 16GiB, not '%s'", text);
+    tsr_topology_device device = {
         .memory = memory, .flops = number[0], .bandwidth = number[1], .overhead = number[4]};
-    for (int i = 0; i < tsr_topology_devices(t); i++)
-        tsr_topology_set_device(t, i, &d);
-    tsr_topology_set_links(t, number[2], number[3]);
-    if ((number[5] > 0 || number[6] > 0) && !tsr_topology_set_network(t, number[5], number[6]))
-        return cli_usage(c, "--network-latency and --network-bandwidth are of links between hosts: "
-                            "hosts:2x8, hosts:2xh100:8");
+    for (int i = 0; i < tsr_topology_devices(topology); i++)
+        tsr_topology_set_device(topology, i, &device);
+    tsr_topology_set_links(topology, number[2], number[3]);
+    if ((number[5] > 0 || number[6] > 0) &&
+        !tsr_topology_set_network(topology, number[5], number[6]))
+        return cli_usage(cli,
+                         "--network-latency and --network-bandwidth are of links between hosts: "
+                         "hosts:2x8, hosts:2xh100:8");
     return 0;
 }
 
 // ---- text
 
-static void print_devices(const tsr_topology *t)
+static void print_devices(const tsr_topology *topology)
 {
     printf("%-7s %-10s %10s %14s %14s %14s\n", "device", "name", "memory", "GFLOP/s", "memory GB/s",
            "us per node");
-    for (int i = 0; i < tsr_topology_devices(t); i++) {
-        const tsr_topology_device *d = tsr_topology_device_at(t, i);
-        printf("%-7d %-10s %10s %14.1f %14.1f %14.2f\n", i, d->name, cli_bytes(d->memory),
-               d->flops / 1e9, d->bandwidth / 1e9, d->overhead * 1e6);
+    for (int i = 0; i < tsr_topology_devices(topology); i++) {
+        const tsr_topology_device *device = tsr_topology_device_at(topology, i);
+        printf("%-7d %-10s %10s %14.1f %14.1f %14.2f\n", i, device->name, cli_bytes(device->memory),
+               device->flops / 1e9, device->bandwidth / 1e9, device->overhead * 1e6);
     }
 }
 
@@ -110,12 +113,12 @@ static void print_source(const char *text)
 }
 
 // Neighbours on one line, links of equal numbers together.
-static void print_links(const tsr_topology *t)
+static void print_links(const tsr_topology *topology)
 {
     int from, to, last = -1;
     double latency, bandwidth, said[2] = {0, 0};
     printf("\nlinks\n");
-    for (size_t i = 0; tsr_topology_link_at(t, i, &from, &to, &latency, &bandwidth); i++) {
+    for (size_t i = 0; tsr_topology_link_at(topology, i, &from, &to, &latency, &bandwidth); i++) {
         if (from != last || latency != said[0] || bandwidth != said[1])
             printf("%s  %d, %.3g us, %.3g GB/s to", i ? "\n" : "", from, latency * 1e6,
                    bandwidth / 1e9);
@@ -131,9 +134,9 @@ static const char *const collective_names[TSR_COLLECTIVE_COUNT] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send"};
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
-static int print_prices(struct cli *c, tsr_topology *t)
+static int print_prices(struct cli *cli, tsr_topology *topology)
 {
-    int n = tsr_topology_devices(t), *all = malloc((size_t)n * sizeof *all);
+    int n = tsr_topology_devices(topology), *all = malloc((size_t)n * sizeof *all);
     tsr_status status = all ? TSR_OK : TSR_NOMEM;
     for (int i = 0; all && i < n; i++)
         all[i] = i;
@@ -144,61 +147,63 @@ static int print_prices(struct cli *c, tsr_topology *t)
     for (int what = 0; what < TSR_COLLECTIVE_COUNT && status == TSR_OK; what++) {
         printf("%-16s", collective_names[what]);
         for (int k = 0; k < 4 && status == TSR_OK; k++) {
-            tsr_topology_price p = {0};
+            tsr_topology_price price = {0};
             char cell[64];
-            status = tsr_topology_cost(t, (tsr_collective)what, all, what == TSR_SEND ? 2 : n,
-                                       sizes[k], &p);
-            snprintf(cell, sizeof cell, "%.1f %s", (double)p.picoseconds / 1e6, p.algorithm);
+            status = tsr_topology_cost(topology, (tsr_collective)what, all,
+                                       what == TSR_SEND ? 2 : n, sizes[k], &price);
+            snprintf(cell, sizeof cell, "%.1f %s", (double)price.picoseconds / 1e6,
+                     price.algorithm);
             printf(" %22s", cell);
         }
         printf("\n");
     }
     free(all);
-    return cli_finish(c, status);
+    return cli_finish(cli, status);
 }
 
 // ---- the verbs
 
-static tsr_json *as_json(struct cli *c, const tsr_topology *t)
+static tsr_json *as_json(struct cli *cli, const tsr_topology *topology)
 {
-    tsr_json *j = cli_json(c);
-    if (j)
-        tsr_topology_add_json(t, j);
-    return j;
+    tsr_json *json = cli_json(cli);
+    if (json)
+        tsr_topology_add_json(topology, json);
+    return json;
 }
 
-static int show(struct cli *c, tsr_topology *t)
+static int show(struct cli *cli, tsr_topology *topology)
 {
-    int code = cli_finish(c, TSR_OK);
-    if (c->json)
-        return cli_print_json(c, as_json(c, t), code);
-    tsr_finding_clear(c->session); // told
-    print_devices(t);
-    if (c->n_arguments > 1) // what was measured has no name
-        print_source(c->arguments[1]);
-    print_links(t);
-    return tsr_topology_devices(t) > 1 ? print_prices(c, t) : code;
+    int code = cli_finish(cli, TSR_OK);
+    if (cli->json)
+        return cli_print_json(cli, as_json(cli, topology), code);
+    tsr_finding_clear(cli->session); // told
+    print_devices(topology);
+    if (cli->n_arguments > 1) // what was measured has no name
+        print_source(cli->arguments[1]);
+    print_links(topology);
+    return tsr_topology_devices(topology) > 1 ? print_prices(cli, topology) : code;
 }
 
-static int write_file(struct cli *c, const tsr_topology *t, const char *out, int code)
+static int write_file(struct cli *cli, const tsr_topology *topology, const char *out, int code)
 {
-    tsr_json *j = as_json(c, t);
-    if (j)
-        tsr_json_end(j);
-    tsr_status status = j ? tsr_json_write(j, out) : TSR_NOMEM;
-    tsr_json_free(j);
+    tsr_json *json = as_json(cli, topology);
+    if (json)
+        tsr_json_end(json);
+    tsr_status status = json ? tsr_json_write(json, out) : TSR_NOMEM;
+    tsr_json_free(json);
     if (status != TSR_OK)
-        return cli_finish(c, status);
-    cli_say(c, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(t),
-            tsr_topology_links(t));
+        return cli_finish(cli, status);
+    cli_say(cli, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(topology),
+            tsr_topology_links(topology));
     return code;
 }
 
-static int make(struct cli *c, tsr_topology *t)
+static int make(struct cli *cli, tsr_topology *topology)
 {
-    const char *out = cli_value(c, "-o");
-    int code = cli_finish(c, TSR_OK);
-    return out ? write_file(c, t, out, code) : cli_print_json(c, as_json(c, t), code);
+    const char *out = cli_value(cli, "-o");
+    int code = cli_finish(cli, TSR_OK);
+    return out ? write_file(cli, topology, out, code)
+               : cli_print_json(cli, as_json(cli, topology), code);
 }
 
 // "4" or "cpu:4": ranks on this host.
@@ -207,54 +212,55 @@ static bool read_count(const char *text, uint64_t *out)
     return cli_count_of(strncmp(text, "cpu:", 4) == 0 ? text + 4 : text, out) && *out > 0;
 }
 
-static int measure(struct cli *c)
+static int measure(struct cli *cli)
 {
     tsr_run_options run = {.size = sizeof run};
-    tsr_measure_options o = {.size = sizeof o, .run = &run};
-    const char *devices = cli_value(c, "--devices"), *seconds = cli_value(c, "--seconds");
+    tsr_measure_options measure_options = {.size = sizeof measure_options, .run = &run};
+    const char *devices = cli_value(cli, "--devices"), *seconds = cli_value(cli, "--seconds");
     uint64_t n = 0;
     if (devices && (!read_count(devices, &n) || n > 1024))
-        return cli_usage(c, "--devices wants a number of ranks such as cpu:4, not '%s'", devices);
-    if (seconds && !cli_number(seconds, &o.seconds))
-        return cli_usage(c, "--seconds wants a positive number, not '%s'", seconds);
-    int code = cli_read_run_options(c, &run);
+        return cli_usage(cli, "--devices wants a number of ranks such as cpu:4, not '%s'", devices);
+    if (seconds && !cli_number(seconds, &measure_options.seconds))
+        return cli_usage(cli, "--seconds wants a positive number, not '%s'", seconds);
+    int code = cli_read_run_options(cli, &run);
     if (code)
         return code;
-    o.devices = (int)n;
-    tsr_topology *t = NULL;
-    tsr_status status = cli_engine(c, NULL, NULL);
+    measure_options.devices = (int)n;
+    tsr_topology *topology = NULL;
+    tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
-        status = tsr_topology_measure(c->session, &o, &t);
-    code = cli_finish(c, status);
-    const char *out = cli_value(c, "-o");
-    if (t && (c->json || !c->quiet)) // NULL: a launcher's rank that is not the first
-        code = show(c, t);
-    if (t && out)
-        code = write_file(c, t, out, code);
-    tsr_topology_free(t);
+        status = tsr_topology_measure(cli->session, &measure_options, &topology);
+    code = cli_finish(cli, status);
+    const char *out = cli_value(cli, "-o");
+    if (topology && (cli->json || !cli->quiet)) // NULL: a launcher's rank that is not the first
+        code = show(cli, topology);
+    if (topology && out)
+        code = write_file(cli, topology, out, code);
+    tsr_topology_free(topology);
     return code;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
-    const char *verb = c->arguments[0];
+    const char *verb = cli->arguments[0];
     bool shows = strcmp(verb, "show") == 0;
     if (strcmp(verb, "measure") == 0)
-        return c->n_arguments == 1 ? measure(c) : cli_usage(c, "measure takes --devices cpu:N");
+        return cli->n_arguments == 1 ? measure(cli)
+                                     : cli_usage(cli, "measure takes --devices cpu:N");
     if (!shows && strcmp(verb, "make") != 0)
-        return cli_usage(c, "'%s' is none of show, make and measure", verb);
-    if (c->n_arguments < 2)
-        return cli_usage(c, "name a topology: 4, ring:4, hosts:2x8, a JSON file ...");
-    tsr_topology *t = NULL;
-    tsr_status status = cli_topology(c, c->arguments[1], &t);
+        return cli_usage(cli, "'%s' is none of show, make and measure", verb);
+    if (cli->n_arguments < 2)
+        return cli_usage(cli, "name a topology: 4, ring:4, hosts:2x8, a JSON file ...");
+    tsr_topology *topology = NULL;
+    tsr_status status = cli_topology(cli, cli->arguments[1], &topology);
     if (status != TSR_OK) {
-        int code = cli_finish(c, status);
+        int code = cli_finish(cli, status);
         return status == TSR_MALFORMED ? EXIT_USAGE : code;
     }
-    int code = set_numbers(c, t);
+    int code = set_numbers(cli, topology);
     if (!code)
-        code = shows ? show(c, t) : make(c, t);
-    tsr_topology_free(t);
+        code = shows ? show(cli, topology) : make(cli, topology);
+    tsr_topology_free(topology);
     return code;
 }
 

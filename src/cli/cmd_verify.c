@@ -7,215 +7,218 @@
 
 #define MAX_TRIALS 100000
 
-static void print_outputs(const tsr_verify_result *r)
+static void print_outputs(const tsr_verify_result *result)
 {
     printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
-    for (size_t i = 0; i < r->n_outputs; i++) {
-        const tsr_difference *d = &r->outputs[i];
-        printf("%-24s %12.3g %12.3g %s\n", d->name, d->max_abs, d->max_rel,
-               d->ok ? "" : "DIFFERENT");
+    for (size_t i = 0; i < result->n_outputs; i++) {
+        const tsr_difference *difference = &result->outputs[i];
+        printf("%-24s %12.3g %12.3g %s\n", difference->name, difference->max_abs,
+               difference->max_rel, difference->ok ? "" : "DIFFERENT");
     }
-    if (r->recorded > 0)
+    if (result->recorded > 0)
         printf("recorded outputs: equal within tolerance\n");
-    if (r->recorded == 0)
+    if (result->recorded == 0)
         printf("recorded outputs: different%s\n",
-               r->ok ? " (cut and whole agree: another model or engine made the recording)" : "");
-    printf("%s\n", r->ok ? "PASS" : "FAIL");
+               result->ok ? " (cut and whole agree: another model or engine made the recording)"
+                          : "");
+    printf("%s\n", result->ok ? "PASS" : "FAIL");
 }
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-static void json_recorded(tsr_json *j, int recorded)
+static void json_recorded(tsr_json *json, int recorded)
 {
     if (recorded < 0)
-        tsr_json_null(j, "recorded");
+        tsr_json_null(json, "recorded");
     else
-        tsr_json_bool(j, "recorded", recorded > 0);
+        tsr_json_bool(json, "recorded", recorded > 0);
 }
 
-static void json_outputs(tsr_json *j, const tsr_difference *list, size_t n)
+static void json_outputs(tsr_json *json, const tsr_difference *list, size_t n)
 {
-    tsr_json_begin(j, "outputs", '[');
+    tsr_json_begin(json, "outputs", '[');
     for (size_t i = 0; i < n; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "name", list[i].name);
-        tsr_json_number(j, "max_abs", list[i].max_abs);
-        tsr_json_number(j, "max_rel", list[i].max_rel);
-        tsr_json_bool(j, "ok", list[i].ok);
-        tsr_json_end(j);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", list[i].name);
+        tsr_json_number(json, "max_abs", list[i].max_abs);
+        tsr_json_number(json, "max_rel", list[i].max_rel);
+        tsr_json_bool(json, "ok", list[i].ok);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static void json_first(tsr_json *j, const tsr_first *f)
+static void json_first(tsr_json *json, const tsr_first *first)
 {
-    if (!f->value)
+    if (!first->value)
         return;
-    tsr_json_begin(j, "first", '{');
-    tsr_json_string(j, "value", f->value);
-    tsr_json_string(j, "node", f->node);
-    tsr_json_string(j, "op", f->op);
-    tsr_json_int(j, "node_index", f->node_index);
-    if (f->rank < 0)
-        tsr_json_null(j, "rank");
+    tsr_json_begin(json, "first", '{');
+    tsr_json_string(json, "value", first->value);
+    tsr_json_string(json, "node", first->node);
+    tsr_json_string(json, "op", first->op);
+    tsr_json_int(json, "node_index", first->node_index);
+    if (first->rank < 0)
+        tsr_json_null(json, "rank");
     else
-        tsr_json_int(j, "rank", f->rank);
-    tsr_json_number(j, "max_rel", f->max_rel);
-    tsr_json_end(j);
+        tsr_json_int(json, "rank", first->rank);
+    tsr_json_number(json, "max_rel", first->max_rel);
+    tsr_json_end(json);
 }
 
 // The edits, a string for each line.
-static void json_sharding(tsr_json *j, const char *edits)
+static void json_sharding(tsr_json *json, const char *edits)
 {
     char line[4096];
-    tsr_json_begin(j, "sharding", '[');
+    tsr_json_begin(json, "sharding", '[');
     for (const char *p = edits ? edits : ""; *p;) {
         const char *end = strchr(p, '\n');
         size_t n = end ? (size_t)(end - p) : strlen(p);
         if (n < sizeof line) {
             memcpy(line, p, n);
             line[n] = 0;
-            tsr_json_string(j, NULL, line);
+            tsr_json_string(json, NULL, line);
         }
         p += n + (end != NULL);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static void json_trials(tsr_json *j, const tsr_verify_result *r)
+static void json_trials(tsr_json *json, const tsr_verify_result *result)
 {
-    tsr_json_begin(j, "trials", '[');
-    for (size_t i = 0; i < r->n_trials; i++) {
-        const tsr_trial *t = &r->trials[i];
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_bool(j, "ok", t->ok);
-        json_recorded(j, t->recorded);
-        tsr_json_string(j, "status", tsr_status_text(t->status));
-        summary_json(j, &t->partition);
-        json_outputs(j, t->outputs, t->n_outputs);
-        json_first(j, &t->first);
-        json_sharding(j, t->sharding);
-        tsr_json_end(j);
+    tsr_json_begin(json, "trials", '[');
+    for (size_t i = 0; i < result->n_trials; i++) {
+        const tsr_trial *trial = &result->trials[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_bool(json, "ok", trial->ok);
+        json_recorded(json, trial->recorded);
+        tsr_json_string(json, "status", tsr_status_text(trial->status));
+        summary_json(json, &trial->partition);
+        json_outputs(json, trial->outputs, trial->n_outputs);
+        json_first(json, &trial->first);
+        json_sharding(json, trial->sharding);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static int print_verify_json(struct cli *c, const tsr_verify_options *o, const tsr_verify_result *r,
-                             int code)
+static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
+                             const tsr_verify_result *result, int code)
 {
-    tsr_json *j = cli_json(c);
-    if (!j)
-        return cli_print_json(c, j, EXIT_READ);
-    tsr_json_bool(j, "ok", r->ok);
-    json_recorded(j, r->recorded);
-    if (r->n_trials) {
-        tsr_json_int(j, "devices",
-                     o->devices ? o->devices : (int64_t)r->trials[0].partition.devices);
-        json_trials(j, r);
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    tsr_json_bool(json, "ok", result->ok);
+    json_recorded(json, result->recorded);
+    if (result->n_trials) {
+        tsr_json_int(json, "devices",
+                     options->devices ? options->devices
+                                      : (int64_t)result->trials[0].partition.devices);
+        json_trials(json, result);
     } else {
-        summary_json(j, &r->partition);
-        json_outputs(j, r->outputs, r->n_outputs);
-        json_first(j, &r->first);
+        summary_json(json, &result->partition);
+        json_outputs(json, result->outputs, result->n_outputs);
+        json_first(json, &result->first);
     }
-    tsr_json_findings(j, "findings");
-    return cli_print_json(c, j, code);
+    tsr_json_findings(json, "findings");
+    return cli_print_json(cli, json, code);
 }
 
 // ---- text --------------------------------------------------------------------------------------
 
-static double worst(const tsr_trial *t)
+static double worst(const tsr_trial *trial)
 {
     double most = 0;
-    for (size_t i = 0; i < t->n_outputs; i++)
-        if (!(t->outputs[i].max_rel <= most))
-            most = t->outputs[i].max_rel;
+    for (size_t i = 0; i < trial->n_outputs; i++)
+        if (!(trial->outputs[i].max_rel <= most))
+            most = trial->outputs[i].max_rel;
     return most;
 }
 
-static void print_trials(const tsr_verify_options *o, const tsr_verify_result *r)
+static void print_trials(const tsr_verify_options *options, const tsr_verify_result *result)
 {
     printf("%-8s %12s %12s %12s\n", "seed", "nodes cut", "collectives", "max rel");
-    for (size_t i = 0; i < r->n_trials; i++) {
-        const tsr_trial *t = &r->trials[i];
+    for (size_t i = 0; i < result->n_trials; i++) {
+        const tsr_trial *trial = &result->trials[i];
         size_t collectives = 0;
-        for (size_t k = 0; k < t->partition.n_collectives; k++)
-            collectives += t->partition.collectives[k].count;
-        printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(o->seed + i),
-               t->partition.cut_nodes, t->partition.nodes, collectives, worst(t),
-               t->ok ? "" : tsr_status_text(t->status),
-               t->recorded == 0 ? " (not as recorded)" : "");
-        if (!t->ok && t->sharding)
-            printf("%s", t->sharding);
+        for (size_t k = 0; k < trial->partition.n_collectives; k++)
+            collectives += trial->partition.collectives[k].count;
+        printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(options->seed + i),
+               trial->partition.cut_nodes, trial->partition.nodes, collectives, worst(trial),
+               trial->ok ? "" : tsr_status_text(trial->status),
+               trial->recorded == 0 ? " (not as recorded)" : "");
+        if (!trial->ok && trial->sharding)
+            printf("%s", trial->sharding);
     }
-    printf("%s\n", r->ok ? "PASS" : "FAIL");
+    printf("%s\n", result->ok ? "PASS" : "FAIL");
 }
 
 // ---- the command -------------------------------------------------------------------------------
 
-static int read_random(struct cli *c, tsr_verify_options *o)
+static int read_random(struct cli *cli, tsr_verify_options *options)
 {
     const char *names[] = {"--random", "--seed"};
     uint64_t numbers[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
-        const char *text = cli_value(c, names[i]);
+        const char *text = cli_value(cli, names[i]);
         if (text && !cli_count_of(text, &numbers[i]))
-            return cli_usage(c, "%s wants a number, not '%s'", names[i], text);
+            return cli_usage(cli, "%s wants a number, not '%s'", names[i], text);
     }
     if (numbers[0] > MAX_TRIALS)
-        return cli_usage(c, "at most %d trials", MAX_TRIALS);
+        return cli_usage(cli, "at most %d trials", MAX_TRIALS);
     if (!numbers[0] && numbers[1])
-        return cli_usage(c, "--seed goes with --random");
-    o->random = (size_t)numbers[0];
-    o->seed = numbers[1];
+        return cli_usage(cli, "--seed goes with --random");
+    options->random = (size_t)numbers[0];
+    options->seed = numbers[1];
     return 0;
 }
 
-static int read_options(struct cli *c, tsr_verify_options *o)
+static int read_options(struct cli *cli, tsr_verify_options *options)
 {
-    const char *tolerance = cli_value(c, "--tolerance"), *reference = cli_value(c, "--reference");
-    int code = cli_read_run_options(c, &o->run);
+    const char *tolerance = cli_value(cli, "--tolerance"),
+               *reference = cli_value(cli, "--reference");
+    int code = cli_read_run_options(cli, &options->run);
     if (!code)
-        code = read_random(c, o);
-    if (!code && tolerance && !cli_number(tolerance, &o->tolerance))
-        code = cli_usage(c, "--tolerance wants a positive number, not '%s'", tolerance);
+        code = read_random(cli, options);
+    if (!code && tolerance && !cli_number(tolerance, &options->tolerance))
+        code = cli_usage(cli, "--tolerance wants a positive number, not '%s'", tolerance);
     if (!code && reference && strcmp(reference, "cpu") != 0)
-        code = cli_usage(c, "--reference is cpu, not '%s'", reference);
-    if (!code && o->random && o->run.ranks > 0)
-        code = cli_usage(c, "--random runs its ranks in this process; leave --rank out");
-    o->reference_cpu = reference != NULL;
-    o->run.deterministic = true; // what is proved is to be the same each time
-    o->config = cli_value(c, "--config");
-    o->inputs = code ? NULL : cli_inputs(c);
-    o->work = cli_temporary();
-    return o->inputs ? 0 : EXIT_USAGE;
+        code = cli_usage(cli, "--reference is cpu, not '%s'", reference);
+    if (!code && options->random && options->run.ranks > 0)
+        code = cli_usage(cli, "--random runs its ranks in this process; leave --rank out");
+    options->reference_cpu = reference != NULL;
+    options->run.deterministic = true; // what is proved is to be the same each time
+    options->config = cli_value(cli, "--config");
+    options->inputs = code ? NULL : cli_inputs(cli);
+    options->work = cli_temporary();
+    return options->inputs ? 0 : EXIT_USAGE;
 }
 
-static int run(struct cli *c)
+static int run(struct cli *cli)
 {
     tsr_verify_options options = {.size = sizeof options};
     tsr_verify_result result = {.size = sizeof result};
     struct planning plan;
-    int code = read_options(c, &options);
+    int code = read_options(cli, &options);
     if (!code)
-        code = cli_planning(c, &plan);
+        code = cli_planning(cli, &plan);
     if (code)
         return code;
-    if (cli_value(c, "--devices") && !options.random)
+    if (cli_value(cli, "--devices") && !options.random)
         options.plan = &plan.options;
     options.devices = plan.options.devices;
     options.topology = plan.options.topology;
     if (options.topology)
         options.devices = tsr_topology_devices(options.topology);
-    tsr_status status = cli_engine(c, NULL, NULL);
+    tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
-        status = tsr_verify(c->session, c->arguments[0], &options, &result);
+        status = tsr_verify(cli->session, cli->arguments[0], &options, &result);
     cli_planning_end(&plan);
-    code = cli_finish(c, status);
+    code = cli_finish(cli, status);
     bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
     if (!has_result || options.run.rank > 0) // rank 0 compares
         return code;
-    if (c->json)
-        return print_verify_json(c, &options, &result, code);
+    if (cli->json)
+        return print_verify_json(cli, &options, &result, code);
     if (result.n_trials) {
         print_trials(&options, &result);
         return code;

@@ -21,44 +21,44 @@ static bool parse_dim(char *text, tsr_size *out)
     return true;
 }
 
-int cli_read_dims(struct cli *c, struct cli_dims *d)
+int cli_read_dims(struct cli *cli, struct cli_dims *dims)
 {
-    return cli_read_dims_of(c, "--dim", d);
+    return cli_read_dims_of(cli, "--dim", dims);
 }
 
-int cli_read_dims_of(struct cli *c, const char *option, struct cli_dims *d)
+int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
 {
-    d->n = 0;
-    for (size_t i = 0; i < c->n_given; i++) {
-        if (strcmp(c->given[i].option->name, option) != 0)
+    dims->n = 0;
+    for (size_t i = 0; i < cli->n_given; i++) {
+        if (strcmp(cli->given[i].option->name, option) != 0)
             continue;
-        char *text = d->n < CLI_MAX_DIMS ? strdup(c->given[i].value) : NULL;
+        char *text = dims->n < CLI_MAX_DIMS ? strdup(cli->given[i].value) : NULL;
         if (!text)
-            return cli_usage(c, "too many %s", option);
-        d->texts[d->n] = text;
-        if (!parse_dim(text, &d->at[d->n++]))
-            return cli_usage(c, "%s wants NAME=SIZE, not '%s'", option, c->given[i].value);
+            return cli_usage(cli, "too many %s", option);
+        dims->texts[dims->n] = text;
+        if (!parse_dim(text, &dims->at[dims->n++]))
+            return cli_usage(cli, "%s wants NAME=SIZE, not '%s'", option, cli->given[i].value);
     }
     return EXIT_DONE;
 }
 
-void cli_free_dims(struct cli_dims *d)
+void cli_free_dims(struct cli_dims *dims)
 {
-    for (size_t i = 0; i < d->n; i++)
-        free(d->texts[i]);
+    for (size_t i = 0; i < dims->n; i++)
+        free(dims->texts[i]);
 }
 
 // ---- remarks -----------------------------------------------------------------------------------
 
 // The sizes that the model's configuration was planned for have a line of that name.
-static bool is_kept(const tsr_model *m, const char *name)
+static bool is_kept(const tsr_model *model, const char *name)
 {
     char key[512];
     const char *text = NULL;
-    if (tsr_model_config_count(m) == 1 &&
+    if (tsr_model_config_count(model) == 1 &&
         (size_t)snprintf(key, sizeof key, "ai.tessera.dims.%s",
-                         tsr_config_name(tsr_model_config(m, 0))) < sizeof key)
-        text = tsr_model_metadata(m, key);
+                         tsr_config_name(tsr_model_config(model, 0))) < sizeof key)
+        text = tsr_model_metadata(model, key);
     for (size_t n = strlen(name); text && *text; text += strcspn(text, "\n"), text += *text == '\n')
         if (strncmp(text, name, n) == 0 && text[n] == '=')
             return true;
@@ -74,13 +74,13 @@ static bool is_listed(const char *const *names, size_t n, const char *name)
 }
 
 // Symbols of the inputs, each once; how many.
-static size_t symbols_of(const tsr_model *m, const char **out, size_t cap)
+static size_t symbols_of(const tsr_model *model, const char **out, size_t cap)
 {
-    const tsr_graph *g = tsr_model_graph(m);
+    const tsr_graph *graph = tsr_model_graph(model);
     size_t n = 0;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
-        for (int d = 0; d < tsr_value_rank(tsr_graph_input(g, i)); d++) {
-            const char *name = tsr_value_dim(tsr_graph_input(g, i), d).symbol;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        for (int d = 0; d < tsr_value_rank(tsr_graph_input(graph, i)); d++) {
+            const char *name = tsr_value_dim(tsr_graph_input(graph, i), d).symbol;
             if (name && name[0] && n < cap && !is_listed(out, n, name))
                 out[n++] = name;
         }
@@ -94,24 +94,25 @@ static size_t append(char *text, size_t cap, size_t at, const char *name)
     return at;
 }
 
-void cli_tell_dims(const struct cli *c, const tsr_model *m, const tsr_size *sizes, size_t n)
+void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_size *sizes, size_t n)
 {
     const char *symbols[64], *given[2 * CLI_MAX_DIMS];
     char open[512] = "", all[512] = "";
-    size_t k = symbols_of(m, symbols, 64), opened = 0, told = 0;
+    size_t k = symbols_of(model, symbols, 64), opened = 0, told = 0;
     n = n < 2 * CLI_MAX_DIMS ? n : 2 * CLI_MAX_DIMS;
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
     for (size_t i = 0; i < k; i++) {
         told = append(all, sizeof all, told, symbols[i]);
-        if (!is_listed(given, n, symbols[i]) && !is_kept(m, symbols[i]))
+        if (!is_listed(given, n, symbols[i]) && !is_kept(model, symbols[i]))
             opened = append(open, sizeof open, opened, symbols[i]);
     }
     if (opened)
-        cli_say(c, "sizes of %s are not given: each counts 128 and is not cut (--dim NAME=SIZE)\n",
+        cli_say(cli,
+                "sizes of %s are not given: each counts 128 and is not cut (--dim NAME=SIZE)\n",
                 open);
     for (size_t i = 0; i < n && k < 64; i++)
         if (!is_listed(symbols, k, given[i]))
-            cli_say(c, "no input has a dimension '%s'%s%s\n", given[i], k ? "; they have " : "",
+            cli_say(cli, "no input has a dimension '%s'%s%s\n", given[i], k ? "; they have " : "",
                     all);
 }

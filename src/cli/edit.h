@@ -28,24 +28,24 @@ struct editor {
     size_t n_applied, n_wrong;
 };
 
-bool edit_begin(struct editor *e, struct cli *c, tsr_model *m); // false: out of memory
-void edit_end(struct editor *e);
+bool edit_begin(struct editor *editor, struct cli *cli, tsr_model *model); // false: out of memory
+void edit_end(struct editor *editor);
 // Applies one edit; problems are told and remembered in e->code, and work goes on.
-void edit_apply(struct editor *e, const char *option, const char *value, bool cascade);
+void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
 // All edits of a file: one in each line, or the document of a plan (cmd_annotate.c).
-void edit_run_script(struct editor *e, const char *path);
+void edit_run_script(struct editor *editor, const char *path);
 // Says what is wrong with an edit and notes the exit code (EXIT_NO or EXIT_USAGE).
-void edit_wrong(struct editor *e, int code, const char *format, ...)
+void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // lookup.c: nodes that the text names (name, one of its outputs, #index, glob, `outer > branch >
 // inner`); the count.
-size_t edit_find_nodes(struct editor *e, const char *text, size_t n, bool globs);
+size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
 // Splits NODE:VALUE where it names nodes and one of their values. On success e->found holds the
 // nodes and *value the value's name. Otherwise it says why.
-bool edit_find_target(struct editor *e, const char *text, size_t n, char **value);
+bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
 // The value of that name (exactly) among the node's inputs and outputs, or NULL.
-tsr_value *edit_node_value(const tsr_node *n, const char *name);
+tsr_value *edit_node_value(const tsr_node *node, const char *name);
 char *edit_copy(const char *text, size_t n);
 
 #endif

@@ -45,7 +45,7 @@ bool cli_is_trusted(const char *path)
 
 // Opens the last match of a pattern (the newest version where several stand side by side). A relative folder would
 // mean the working directory.
-static bool try_glob(struct cli *c, const char *folder, const char *pattern, const char **found,
+static bool try_glob(struct cli *cli, const char *folder, const char *pattern, const char **found,
                      const char **version)
 {
     char text[PATH_MAX];
@@ -58,16 +58,16 @@ static bool try_glob(struct cli *c, const char *folder, const char *pattern, con
         return false;
     for (size_t i = g.gl_pathc; !ok && i-- > 0;)
         ok = cli_is_trusted(g.gl_pathv[i]) &&
-             tsr_engine_open(c->session, g.gl_pathv[i], found, version) == TSR_OK;
+             tsr_engine_open(cli->session, g.gl_pathv[i], found, version) == TSR_OK;
     globfree(&g);
     return ok;
 }
 
-static bool try_near(struct cli *c, const char *folder, const char **found, const char **version)
+static bool try_near(struct cli *cli, const char *folder, const char **found, const char **version)
 {
-    return try_glob(c, folder, "/.venv" IN_PYTHON, found, version) ||
-           try_glob(c, folder, IN_NODE, found, version) ||
-           try_glob(c, folder, "/.deps/libonnxruntime.so*", found, version);
+    return try_glob(cli, folder, "/.venv" IN_PYTHON, found, version) ||
+           try_glob(cli, folder, IN_NODE, found, version) ||
+           try_glob(cli, folder, "/.deps/libonnxruntime.so*", found, version);
 }
 
 bool cli_program_folder(char *out, size_t cap)
@@ -83,7 +83,7 @@ bool cli_program_folder(char *out, size_t cap)
 }
 
 // -I: neither the working directory nor PYTHONPATH nor the user's own packages are searched for modules.
-static bool try_python(struct cli *c, const char **found, const char **version)
+static bool try_python(struct cli *cli, const char **found, const char **version)
 {
     char line[PATH_MAX] = "";
     FILE *p = popen("python3 -I -c 'import importlib.util as u; s = u.find_spec(\"onnxruntime\"); "
@@ -94,23 +94,24 @@ static bool try_python(struct cli *c, const char **found, const char **version)
     bool read = fgets(line, sizeof line, p) != NULL;
     pclose(p);
     line[strcspn(line, "\n")] = 0;
-    return read && line[0] == '/' && try_glob(c, line, "/capi/libonnxruntime.so.*", found, version);
+    return read && line[0] == '/' &&
+           try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
 }
 
-tsr_status cli_engine(struct cli *c, const char **found, const char **version)
+tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
 {
     const char *named = getenv("TESSERA_ORT");
     char folder[PATH_MAX], above[PATH_MAX + 4];
     if (named && *named)
-        return tsr_engine_open(c->session, named, found, version);
-    bool ok = tsr_engine_open(c->session, NULL, found, version) == TSR_OK ||
-              try_glob(c, getenv("VIRTUAL_ENV"), IN_PYTHON, found, version) ||
-              try_glob(c, getenv("CONDA_PREFIX"), IN_PYTHON, found, version);
+        return tsr_engine_open(cli->session, named, found, version);
+    bool ok = tsr_engine_open(cli->session, NULL, found, version) == TSR_OK ||
+              try_glob(cli, getenv("VIRTUAL_ENV"), IN_PYTHON, found, version) ||
+              try_glob(cli, getenv("CONDA_PREFIX"), IN_PYTHON, found, version);
     if (!ok && cli_program_folder(folder, sizeof folder)) {
         snprintf(above, sizeof above, "%s/..", folder);
-        ok = try_near(c, folder, found, version) || try_near(c, above, found, version);
+        ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
     }
-    ok = ok || try_python(c, found, version);
-    tsr_finding_clear(c->session);
-    return ok ? TSR_OK : tsr_engine_open(c->session, NULL, found, version);
+    ok = ok || try_python(cli, found, version);
+    tsr_finding_clear(cli->session);
+    return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);
 }

@@ -8,20 +8,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool is(const struct cli *c, const char *command)
+static bool is(const struct cli *cli, const char *command)
 {
-    return !strcmp(c->command->name, command);
+    return !strcmp(cli->command->name, command);
 }
 
 // The option names a file that the command writes.
-static bool writes(const struct cli *c, const char *option)
+static bool writes(const struct cli *cli, const char *option)
 {
     static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], option))
             return true;
-    return (!strcmp(option, "--plan") && is(c, "plan")) ||
-           (!strcmp(option, "--trace") && !is(c, "report"));
+    return (!strcmp(option, "--plan") && is(cli, "plan")) ||
+           (!strcmp(option, "--trace") && !is(cli, "report"));
 }
 
 // Both names lead to one regular file. Pipes and devices may be given twice.
@@ -38,43 +38,43 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
-static int refuse(const struct cli *c, const char *path, const char *what)
+static int refuse(const struct cli *cli, const char *path, const char *what)
 {
     fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: give another name\n",
-            c->command->name, path, what);
+            cli->command->name, path, what);
     return EXIT_WRITE;
 }
 
 // The other options: what they read, and what they write too.
-static int guard_options(const struct cli *c, size_t at)
+static int guard_options(const struct cli *cli, size_t at)
 {
-    const char *out = c->given[at].value;
-    for (size_t k = 0; k < c->n_given; k++) {
-        const struct option *o = c->given[k].option;
-        const char *value = c->given[k].value;
-        if (o == c->given[at].option || !value)
+    const char *out = cli->given[at].value;
+    for (size_t k = 0; k < cli->n_given; k++) {
+        const struct option *option = cli->given[k].option;
+        const char *value = cli->given[k].value;
+        if (option == cli->given[at].option || !value)
             continue;
-        bool also = writes(c, o->name);
+        bool also = writes(cli, option->name);
         if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
-            return refuse(c, out, "named for two results");
+            return refuse(cli, out, "named for two results");
         if (!also && same_file(out, value))
-            return refuse(c, out, "an input");
+            return refuse(cli, out, "an input");
     }
     return 0;
 }
 
-int cli_guard(const struct cli *c)
+int cli_guard(const struct cli *cli)
 {
     int code = 0;
-    for (size_t i = 0; i < c->n_given && !code; i++) {
-        const char *out = c->given[i].value;
-        if (!out || !writes(c, c->given[i].option->name))
+    for (size_t i = 0; i < cli->n_given && !code; i++) {
+        const char *out = cli->given[i].value;
+        if (!out || !writes(cli, cli->given[i].option->name))
             continue;
-        for (size_t k = 0; k < c->n_arguments && !code; k++)
-            if (same_file(out, c->arguments[k]))
-                code = refuse(c, out, "an input");
+        for (size_t k = 0; k < cli->n_arguments && !code; k++)
+            if (same_file(out, cli->arguments[k]))
+                code = refuse(cli, out, "an input");
         if (!code)
-            code = guard_options(c, i);
+            code = guard_options(cli, i);
     }
     return code;
 }
@@ -103,11 +103,11 @@ size_t cli_distance(const char *a, const char *b)
 static const struct option *nearest_in(const struct option *table, const char *word, size_t *least)
 {
     const struct option *best = NULL;
-    for (const struct option *o = table; o && o->name; o++) {
-        size_t d = cli_distance(word, o->name);
+    for (const struct option *option = table; option && option->name; option++) {
+        size_t d = cli_distance(word, option->name);
         if (d < *least) {
             *least = d;
-            best = o;
+            best = option;
         }
     }
     return best;

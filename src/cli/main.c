@@ -6,25 +6,27 @@
 #include <string.h>
 #include <unistd.h>
 
-static void print_option(FILE *to, const struct option *o)
+static void print_option(FILE *to, const struct option *option)
 {
     char left[64];
-    snprintf(left, sizeof left, "%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
-    fprintf(to, strlen(left) > 28 ? "  %s\n%32s%s\n" : "  %-28s%s%s\n", left, "  ", o->help);
+    snprintf(left, sizeof left, "%s%s%s", option->name, option->value ? " " : "",
+             option->value ? option->value : "");
+    fprintf(to, strlen(left) > 28 ? "  %s\n%32s%s\n" : "  %-28s%s%s\n", left, "  ", option->help);
 }
 
-static int help_command(const struct command *k)
+static int help_command(const struct command *command)
 {
-    printf("%s: %s\n\nusage: tessera %s %s\n", k->name, k->summary, k->name, k->arguments);
-    if (k->detail)
-        printf("\n%s\n", k->detail);
+    printf("%s: %s\n\nusage: tessera %s %s\n", command->name, command->summary, command->name,
+           command->arguments);
+    if (command->detail)
+        printf("\n%s\n", command->detail);
     printf("\noptions:\n");
-    for (const struct option *o = k->options; o && o->name; o++)
-        print_option(stdout, o);
-    for (const struct option *o = cli_common; o->name; o++)
-        print_option(stdout, o);
-    if (k->example)
-        printf("\nexample:\n  %s\n", k->example);
+    for (const struct option *option = command->options; option && option->name; option++)
+        print_option(stdout, option);
+    for (const struct option *option = cli_common; option->name; option++)
+        print_option(stdout, option);
+    if (command->example)
+        printf("\nexample:\n  %s\n", command->example);
     return EXIT_DONE;
 }
 
@@ -50,36 +52,36 @@ static const struct command *find_command(const char *name)
 }
 
 // Takes argv[i] (and its value) as an option. Returns how many words it took, 0 after a message.
-static int take_option(struct cli *c, char **argv, int i, int argc)
+static int take_option(struct cli *cli, char **argv, int i, int argc)
 {
     const char *word = argv[i];
     size_t n = strcspn(word, "=");
-    const struct option *o = cli_option(c->command, word, word[1] == '-' ? n : strlen(word));
-    if (!o) {
-        const char *near = cli_near_option(c->command, word);
-        cli_usage(c, "no option %s%s%s%s", word, near ? "; did you mean " : "", near ? near : "",
+    const struct option *option = cli_option(cli->command, word, word[1] == '-' ? n : strlen(word));
+    if (!option) {
+        const char *near = cli_near_option(cli->command, word);
+        cli_usage(cli, "no option %s%s%s%s", word, near ? "; did you mean " : "", near ? near : "",
                   near ? "?" : "");
         return 0;
     }
-    struct given *g = &c->given[c->n_given++];
-    *g = (struct given){o, NULL};
+    struct given *given = &cli->given[cli->n_given++];
+    *given = (struct given){option, NULL};
     bool inside = word[1] == '-' && word[n] == '=';
-    if (!o->value && inside) {
-        cli_usage(c, "%s takes no value", o->name);
+    if (!option->value && inside) {
+        cli_usage(cli, "%s takes no value", option->name);
         return 0;
     }
-    if (!o->value)
+    if (!option->value)
         return 1;
     if (!inside && i + 1 >= argc) {
-        cli_usage(c, "%s needs a value: %s", o->name, o->value);
+        cli_usage(cli, "%s needs a value: %s", option->name, option->value);
         return 0;
     }
-    g->value = inside ? word + n + 1 : argv[i + 1];
+    given->value = inside ? word + n + 1 : argv[i + 1];
     return inside ? 1 : 2;
 }
 
 // 0: parsed; else an exit code plus 1000.
-static int parse(struct cli *c, int argc, char **argv)
+static int parse(struct cli *cli, int argc, char **argv)
 {
     bool options = true;
     for (int i = 2; i < argc;) {
@@ -87,34 +89,34 @@ static int parse(struct cli *c, int argc, char **argv)
             options = false;
             i++;
         } else if (options && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
-            return 1000 + help_command(c->command);
+            return 1000 + help_command(cli->command);
         } else if (options && argv[i][0] == '-' && argv[i][1]) {
-            int took = take_option(c, argv, i, argc);
+            int took = take_option(cli, argv, i, argc);
             if (!took)
                 return 1000 + EXIT_USAGE;
             i += took;
         } else {
-            c->arguments[c->n_arguments++] = argv[i++];
+            cli->arguments[cli->n_arguments++] = argv[i++];
         }
     }
-    int n = (int)c->n_arguments;
-    if (n < c->command->min_arguments)
-        return 1000 + cli_usage(c, "missing argument: %s", c->command->arguments);
-    if (n > c->command->max_arguments)
-        return 1000 + cli_usage(c, "too many arguments: '%s'", c->arguments[n - 1]);
-    c->json = cli_flag(c, "--json");
-    c->quiet = cli_flag(c, "--quiet");
-    c->verbose = cli_flag(c, "--verbose");
+    int n = (int)cli->n_arguments;
+    if (n < cli->command->min_arguments)
+        return 1000 + cli_usage(cli, "missing argument: %s", cli->command->arguments);
+    if (n > cli->command->max_arguments)
+        return 1000 + cli_usage(cli, "too many arguments: '%s'", cli->arguments[n - 1]);
+    cli->json = cli_flag(cli, "--json");
+    cli->quiet = cli_flag(cli, "--quiet");
+    cli->verbose = cli_flag(cli, "--verbose");
     return 0;
 }
 
 // One line on a terminal, gone when the work is done.
 static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
 {
-    const struct cli *c = data;
+    const struct cli *cli = data;
     char line[256] =
         "\r\x1b[K"; // written past stderr, which would show these bytes instead of doing them
-    if (c->quiet || c->json)
+    if (cli->quiet || cli->json)
         return;
     fflush(stderr);
     if (done < total)
@@ -125,60 +127,60 @@ static void show_progress(void *data, const char *what, uint64_t done, uint64_t 
 }
 
 // Files of --rules, before anything asks for a rule; 0, or the code of one that cannot be read.
-static int read_rules(struct cli *c)
+static int read_rules(struct cli *cli)
 {
-    for (size_t i = 0; i < c->n_given; i++) {
-        if (strcmp(c->given[i].option->name, "--rules") != 0)
+    for (size_t i = 0; i < cli->n_given; i++) {
+        if (strcmp(cli->given[i].option->name, "--rules") != 0)
             continue;
-        tsr_status status = tsr_rules_read(c->session, c->given[i].value);
+        tsr_status status = tsr_rules_read(cli->session, cli->given[i].value);
         if (status != TSR_OK)
-            return cli_finish(c, status);
+            return cli_finish(cli, status);
     }
     return 0;
 }
 
 // Parses the words, makes the session that the command works with, and runs it.
-static int run_parsed(struct cli *c, int argc, char **argv)
+static int run_parsed(struct cli *cli, int argc, char **argv)
 {
-    tsr_session_options options = {.size = sizeof options, .progress_data = c};
+    tsr_session_options options = {.size = sizeof options, .progress_data = cli};
     if (isatty(STDERR_FILENO))
         options.progress = show_progress;
-    int parsed = parse(c, argc, argv);
+    int parsed = parse(cli, argc, argv);
     if (parsed)
         return parsed - 1000;
-    int code = cli_memory_limit(c, &options.memory_limit);
+    int code = cli_memory_limit(cli, &options.memory_limit);
     if (code)
         return code;
-    c->session = tsr_session_new(&options);
-    if (!c->session) {
+    cli->session = tsr_session_new(&options);
+    if (!cli->session) {
         fprintf(stderr, "tessera: out of memory\n");
         return EXIT_READ;
     }
-    cli_signals(c->session);
-    code = cli_guard(c);
+    cli_signals(cli->session);
+    code = cli_guard(cli);
     if (!code)
-        code = read_rules(c);
+        code = read_rules(cli);
     if (!code)
-        code = cli_folder(c);
-    return code ? code : c->command->run(c);
+        code = cli_folder(cli);
+    return code ? code : cli->command->run(cli);
 }
 
-static int run_command(struct cli *c, int argc, char **argv)
+static int run_command(struct cli *cli, int argc, char **argv)
 {
     int code = EXIT_READ;
-    c->given = calloc((size_t)argc, sizeof *c->given);
-    c->arguments = calloc((size_t)argc, sizeof *c->arguments);
-    if (c->given && c->arguments)
-        code = run_parsed(c, argc, argv);
+    cli->given = calloc((size_t)argc, sizeof *cli->given);
+    cli->arguments = calloc((size_t)argc, sizeof *cli->arguments);
+    if (cli->given && cli->arguments)
+        code = run_parsed(cli, argc, argv);
     else
         fprintf(stderr, "tessera: out of memory\n");
     if (fflush(stdout) != 0 && code == EXIT_DONE)
         code = EXIT_WRITE;
     cli_signals_end();
-    tsr_session_free(c->session);
-    cli_folder_end(c);
-    free(c->arguments);
-    free(c->given);
+    tsr_session_free(cli->session);
+    cli_folder_end(cli);
+    free(cli->arguments);
+    free(cli->given);
     return code;
 }
 
@@ -195,13 +197,13 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     bool help = !strcmp(argv[1], "help");
-    struct cli c = {.command = find_command(argv[help ? 2 : 1]), .program = argv[0]};
-    if (!c.command) {
+    struct cli cli = {.command = find_command(argv[help ? 2 : 1]), .program = argv[0]};
+    if (!cli.command) {
         const char *near = cli_near_command(argv[help ? 2 : 1]);
         fprintf(stderr, "tessera: no command '%s'%s%s%s; `tessera --help` lists them\n",
                 argv[help ? 2 : 1], near ? ", did you mean " : "", near ? near : "",
                 near ? "?" : "");
         return EXIT_USAGE;
     }
-    return help ? help_command(c.command) : run_command(&c, argc, argv);
+    return help ? help_command(cli.command) : run_command(&cli, argc, argv);
 }

@@ -40,14 +40,14 @@ static int64_t of_machine(void)
     return least > 0 ? least / OF_PARTS * PART_OF : 0;
 }
 
-int cli_memory_limit(const struct cli *c, size_t *out)
+int cli_memory_limit(const struct cli *cli, size_t *out)
 {
-    const char *text = cli_value(c, "--memory-limit");
+    const char *text = cli_value(cli, "--memory-limit");
     int64_t bytes = 0;
     if (!text)
         bytes = of_machine();
     else if (!cli_read_bytes(text, &bytes))
-        return cli_usage(c, "--memory-limit wants a size such as 2GiB, not '%s'", text);
+        return cli_usage(cli, "--memory-limit wants a size such as 2GiB, not '%s'", text);
     *out = (size_t)bytes;
     return 0;
 }

@@ -34,11 +34,11 @@ const struct command *const cli_commands[] = {
     NULL,
 };
 
-const char *cli_value(const struct cli *c, const char *name)
+const char *cli_value(const struct cli *cli, const char *name)
 {
-    for (size_t i = c->n_given; i-- > 0;)
-        if (!strcmp(c->given[i].option->name, name))
-            return c->given[i].value;
+    for (size_t i = cli->n_given; i-- > 0;)
+        if (!strcmp(cli->given[i].option->name, name))
+            return cli->given[i].value;
     return NULL;
 }
 
@@ -48,36 +48,36 @@ const char *cli_temporary(void)
     return folder && *folder ? folder : NULL;
 }
 
-bool cli_flag(const struct cli *c, const char *name)
+bool cli_flag(const struct cli *cli, const char *name)
 {
-    for (size_t i = 0; i < c->n_given; i++)
-        if (!strcmp(c->given[i].option->name, name))
+    for (size_t i = 0; i < cli->n_given; i++)
+        if (!strcmp(cli->given[i].option->name, name))
             return true;
     return false;
 }
 
 static const struct option *find_in(const struct option *table, const char *name, size_t n)
 {
-    for (const struct option *o = table; o && o->name; o++)
-        if (strlen(o->name) == n && !memcmp(o->name, name, n))
-            return o;
+    for (const struct option *option = table; option && option->name; option++)
+        if (strlen(option->name) == n && !memcmp(option->name, name, n))
+            return option;
     return NULL;
 }
 
 const struct option *cli_option(const struct command *command, const char *name, size_t n)
 {
-    const struct option *o = find_in(command->options, name, n);
-    return o ? o : find_in(cli_common, name, n);
+    const struct option *option = find_in(command->options, name, n);
+    return option ? option : find_in(cli_common, name, n);
 }
 
-int cli_usage(const struct cli *c, const char *format, ...)
+int cli_usage(const struct cli *cli, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "tessera %s: ", c->command->name);
+    fprintf(stderr, "tessera %s: ", cli->command->name);
     vfprintf(stderr, format, args);
-    fprintf(stderr, "\nusage: tessera %s %s\n`tessera %s --help` says more\n", c->command->name,
-            c->command->arguments, c->command->name);
+    fprintf(stderr, "\nusage: tessera %s %s\n`tessera %s --help` says more\n", cli->command->name,
+            cli->command->arguments, cli->command->name);
     va_end(args);
     return EXIT_USAGE;
 }
@@ -105,43 +105,43 @@ static int exit_code(tsr_status status)
 
 // Warnings of one code beyond the first few are counted, unless everything is asked for.
 #define FEW 8
-static size_t alike_before(const struct cli *c, size_t at)
+static size_t alike_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;
-    const char *code = tsr_finding_at(c->session, at).code;
+    const char *code = tsr_finding_at(cli->session, at).code;
     for (size_t i = 0; i < at && n <= FEW; i++)
-        n += strcmp(tsr_finding_at(c->session, i).code, code) == 0;
+        n += strcmp(tsr_finding_at(cli->session, i).code, code) == 0;
     return n;
 }
 
-int cli_finish(struct cli *c, tsr_status status)
+int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, alike = 0;
-    for (size_t i = 0; i < tsr_finding_count(c->session); i++) {
-        tsr_severity severity = tsr_finding_at(c->session, i).severity;
-        if (severity != TSR_ERROR && (c->quiet || (severity != TSR_WARNING && !c->verbose)))
+    for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
+        tsr_severity severity = tsr_finding_at(cli->session, i).severity;
+        if (severity != TSR_ERROR && (cli->quiet || (severity != TSR_WARNING && !cli->verbose)))
             continue;
         shown++;
-        if (severity == TSR_WARNING && !c->verbose && alike_before(c, i) >= FEW)
+        if (severity == TSR_WARNING && !cli->verbose && alike_before(cli, i) >= FEW)
             alike++;
         else
-            fputs(tsr_finding_text(c->session, i), stderr);
+            fputs(tsr_finding_text(cli->session, i), stderr);
     }
     if (alike)
         fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n",
                 alike);
     size_t all =
-        tsr_finding_total(c->session, TSR_ERROR) + tsr_finding_total(c->session, TSR_WARNING);
-    if (shown < all && !c->quiet && tsr_finding_count(c->session) >= TSR_MAX_FINDINGS)
+        tsr_finding_total(cli->session, TSR_ERROR) + tsr_finding_total(cli->session, TSR_WARNING);
+    if (shown < all && !cli->quiet && tsr_finding_count(cli->session) >= TSR_MAX_FINDINGS)
         fprintf(stderr, "... and %zu more findings\n", all - shown);
-    if (status != TSR_OK && !tsr_finding_total(c->session, TSR_ERROR) && status != TSR_DIFFERENT)
-        fprintf(stderr, "tessera %s: %s\n", c->command->name, tsr_status_text(status));
+    if (status != TSR_OK && !tsr_finding_total(cli->session, TSR_ERROR) && status != TSR_DIFFERENT)
+        fprintf(stderr, "tessera %s: %s\n", cli->command->name, tsr_status_text(status));
     return exit_code(status);
 }
 
-void cli_say(const struct cli *c, const char *format, ...)
+void cli_say(const struct cli *cli, const char *format, ...)
 {
-    if (c->quiet || c->json)
+    if (cli->quiet || cli->json)
         return;
     va_list args;
     va_start(args, format);
@@ -149,46 +149,46 @@ void cli_say(const struct cli *c, const char *format, ...)
     va_end(args);
 }
 
-tsr_json *cli_json(struct cli *c)
+tsr_json *cli_json(struct cli *cli)
 {
-    tsr_json *j = tsr_json_new(c->session);
-    if (j) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_int(j, "version", 1);
+    tsr_json *json = tsr_json_new(cli->session);
+    if (json) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "version", 1);
     }
-    return j;
+    return json;
 }
 
-int cli_print_json(struct cli *c, tsr_json *j, int code)
+int cli_print_json(struct cli *cli, tsr_json *json, int code)
 {
-    if (j)
-        tsr_json_end(j);
-    const char *text = j ? tsr_json_text(j) : NULL;
+    if (json)
+        tsr_json_end(json);
+    const char *text = json ? tsr_json_text(json) : NULL;
     if (!text) {
-        fprintf(stderr, "tessera %s: out of memory\n", c->command->name);
+        fprintf(stderr, "tessera %s: out of memory\n", cli->command->name);
         code = EXIT_READ;
     } else if (fputs(text, stdout) < 0 || fputc('\n', stdout) < 0) {
         code = EXIT_WRITE;
     }
-    tsr_json_free(j);
+    tsr_json_free(json);
     return code;
 }
 
-int cli_print_written(struct cli *c, const char *path, int code)
+int cli_print_written(struct cli *cli, const char *path, int code)
 {
-    tsr_json *j = c->json ? cli_json(c) : NULL;
-    if (!c->json) {
+    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    if (!cli->json) {
         if (code == EXIT_DONE)
-            cli_say(c, "%s: written\n", path);
+            cli_say(cli, "%s: written\n", path);
         return code;
     }
-    if (j && code == EXIT_DONE)
-        tsr_json_string(j, "written", path);
-    else if (j)
-        tsr_json_null(j, "written");
-    if (j)
-        tsr_json_findings(j, "findings");
-    return cli_print_json(c, j, code);
+    if (json && code == EXIT_DONE)
+        tsr_json_string(json, "written", path);
+    else if (json)
+        tsr_json_null(json, "written");
+    if (json)
+        tsr_json_findings(json, "findings");
+    return cli_print_json(cli, json, code);
 }
 
 static char *scratch(void)
@@ -249,14 +249,14 @@ bool cli_count_of(const char *text, uint64_t *out)
     return true;
 }
 
-bool cli_notation(const struct cli *c, tsr_notation *out)
+bool cli_notation(const struct cli *cli, tsr_notation *out)
 {
     static const char *const names[] = {
         [TSR_NOTATION_TILES] = "tiles",
         [TSR_NOTATION_MESH] = "mesh",
         [TSR_NOTATION_SETS] = "sets",
     };
-    const char *given = cli_value(c, "--notation");
+    const char *given = cli_value(cli, "--notation");
     *out = TSR_NOTATION_TILES;
     if (!given)
         return true;
@@ -318,22 +318,22 @@ int cli_shape(const char *text, int64_t *shape)
     }
 }
 
-const char *cli_inputs(struct cli *c)
+const char *cli_inputs(struct cli *cli)
 {
     static char set[8192];
-    const char *given = cli_value(c, "--inputs");
+    const char *given = cli_value(cli, "--inputs");
     int64_t shape[CLI_MAX_RANK];
     bool random = !given || strncmp(given, "random", 6) == 0;
     size_t n = (size_t)snprintf(set, sizeof set, "%s", given ? given : "random:0");
     if (!strcmp(set, "random"))
         n = (size_t)snprintf(set, sizeof set, "random:0");
-    for (size_t i = 0; i < c->n_given; i++) {
-        const char *text = c->given[i].value;
-        if (strcmp(c->given[i].option->name, "--shape") != 0)
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *text = cli->given[i].value;
+        if (strcmp(cli->given[i].option->name, "--shape") != 0)
             continue;
         const char *colon = strrchr(text, ':');
         if (!random || !colon || colon == text || (colon[1] && cli_shape(colon + 1, shape) < 0)) {
-            cli_usage(c,
+            cli_usage(cli,
                       random ? "--shape wants NAME:2x3 (NAME: for a scalar), not '%s'"
                              : "--shape is for random inputs; '%s' has shapes of its own",
                       random ? text : given);
@@ -343,32 +343,32 @@ const char *cli_inputs(struct cli *c)
             n += (size_t)snprintf(set + n, sizeof set - n, ",%s", text);
     }
     if (n >= sizeof set) {
-        cli_usage(c, "the set of inputs is too long");
+        cli_usage(cli, "the set of inputs is too long");
         return NULL;
     }
-    if (random && cli_rank(c) == 0 && strncmp(set, "random:", 7) == 0)
-        cli_say(c, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
+    if (random && cli_rank(cli) == 0 && strncmp(set, "random:", 7) == 0)
+        cli_say(cli, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
     return set;
 }
 
 // Ranks on other hosts need not have each other's files; where the launcher's ranks are not those of the partition, rank
 // 0 stands for all, until the run refuses them.
-tsr_status cli_load_inputs(struct cli *c, const char *set, bool folder, tsr_tensors *inputs,
+tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_tensors *inputs,
                            tsr_model **m)
 {
     char file[4096];
-    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", c->arguments[0], cli_rank(c));
+    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", cli->arguments[0], cli_rank(cli));
     if (folder && access(file, F_OK) != 0)
-        snprintf(file, sizeof file, "%s/rank0.onnx", c->arguments[0]);
-    tsr_status status = tsr_model_load(c->session, file, m);
+        snprintf(file, sizeof file, "%s/rank0.onnx", cli->arguments[0]);
+    tsr_status status = tsr_model_load(cli->session, file, m);
     return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
 }
 
-int cli_rank(const struct cli *c)
+int cli_rank(const struct cli *cli)
 {
     uint64_t told;
     int rank = 0;
-    const char *text = cli_value(c, "--rank");
+    const char *text = cli_value(cli, "--rank");
     if (text && cli_count_of(text, &told) && told < MAX_RANKS)
         return (int)told;
     tsr_launcher(&rank, NULL, NULL);
@@ -376,43 +376,45 @@ int cli_rank(const struct cli *c)
 }
 
 // --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
-static int read_place(struct cli *c, tsr_run_options *options)
+static int read_place(struct cli *cli, tsr_run_options *options)
 {
     static char path[PATH_MAX];
     uint64_t rank, ranks;
-    const char *rank_text = cli_value(c, "--rank"), *ranks_text = cli_value(c, "--ranks");
-    options->meet = cli_value(c, "--meet");
+    const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
+    options->meet = cli_value(cli, "--meet");
     if (!rank_text && !ranks_text)
-        return options->meet ? cli_usage(c, "--meet goes with --rank K --ranks N") : 0;
+        return options->meet ? cli_usage(cli, "--meet goes with --rank K --ranks N") : 0;
     if (!rank_text || !ranks_text)
-        return cli_usage(c, "--rank K and --ranks N go together");
+        return cli_usage(cli, "--rank K and --ranks N go together");
     if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
-        return cli_usage(c, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS, ranks_text);
+        return cli_usage(cli, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS,
+                         ranks_text);
     if (!cli_count_of(rank_text, &rank) || rank >= ranks)
-        return cli_usage(c, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
+        return cli_usage(cli, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
                          rank_text);
     if (options->transport && strcmp(options->transport, "threads") == 0)
-        return cli_usage(c, "--rank is for ranks that are processes, not for --transport threads");
+        return cli_usage(cli,
+                         "--rank is for ranks that are processes, not for --transport threads");
     if (!options->meet)
-        options->meet = realpath(c->arguments[0], path) ? path : c->arguments[0];
+        options->meet = realpath(cli->arguments[0], path) ? path : cli->arguments[0];
     options->rank = (int)rank;
     options->ranks = (int)ranks;
     return 0;
 }
 
 // Every --map-device, in the order given.
-static int read_map(struct cli *c, tsr_run_options *options)
+static int read_map(struct cli *cli, tsr_run_options *options)
 {
     static const char *map[64];
-    for (size_t i = 0; i < c->n_given; i++) {
-        const char *text = c->given[i].value;
-        if (strcmp(c->given[i].option->name, "--map-device") != 0)
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *text = cli->given[i].value;
+        if (strcmp(cli->given[i].option->name, "--map-device") != 0)
             continue;
         const char *equals = strchr(text, '=');
         if (!equals || equals == text || !equals[1])
-            return cli_usage(c, "--map-device wants NAME=DEVICE, not '%s'", text);
+            return cli_usage(cli, "--map-device wants NAME=DEVICE, not '%s'", text);
         if (options->n_map_devices == sizeof map / sizeof *map)
-            return cli_usage(c, "too many --map-device");
+            return cli_usage(cli, "too many --map-device");
         map[options->n_map_devices++] = text;
     }
     options->map_devices = map;
@@ -420,73 +422,73 @@ static int read_map(struct cli *c, tsr_run_options *options)
 }
 
 // Every --provider-option, in the order given.
-static int read_provider_options(struct cli *c, tsr_run_options *options)
+static int read_provider_options(struct cli *cli, tsr_run_options *options)
 {
     static const char *list[48];
-    for (size_t i = 0; i < c->n_given; i++) {
-        const char *text = c->given[i].value;
-        if (strcmp(c->given[i].option->name, "--provider-option") != 0)
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *text = cli->given[i].value;
+        if (strcmp(cli->given[i].option->name, "--provider-option") != 0)
             continue;
         const char *equals = strchr(text, '=');
         if (!equals || equals == text)
-            return cli_usage(c, "--provider-option wants KEY=VALUE, not '%s'", text);
+            return cli_usage(cli, "--provider-option wants KEY=VALUE, not '%s'", text);
         if (options->n_provider_options == sizeof list / sizeof *list)
-            return cli_usage(c, "too many --provider-option");
+            return cli_usage(cli, "too many --provider-option");
         list[options->n_provider_options++] = text;
     }
     options->provider_options = list;
     return 0;
 }
 
-static int read_gpu_options(struct cli *c, tsr_run_options *options)
+static int read_gpu_options(struct cli *cli, tsr_run_options *options)
 {
     static const char *const ways[] = {"auto", "own", "nccl", "host"};
-    const char *memory = cli_value(c, "--gpu-memory");
+    const char *memory = cli_value(cli, "--gpu-memory");
     bool known = false;
-    options->tf32 = cli_flag(c, "--tf32");
-    options->deterministic = cli_flag(c, "--deterministic");
-    options->gpu_way = cli_value(c, "--gpu-way");
+    options->tf32 = cli_flag(cli, "--tf32");
+    options->deterministic = cli_flag(cli, "--deterministic");
+    options->gpu_way = cli_value(cli, "--gpu-way");
     options->gpu_driver = getenv("TESSERA_CUDA");
     options->gpu_nccl = getenv("TESSERA_NCCL");
     for (size_t i = 0; options->gpu_way && i < sizeof ways / sizeof *ways; i++)
         known = known || strcmp(options->gpu_way, ways[i]) == 0;
     if (options->gpu_way && !known)
-        return cli_usage(c, "--gpu-way is auto, own, nccl or host, not '%s'", options->gpu_way);
+        return cli_usage(cli, "--gpu-way is auto, own, nccl or host, not '%s'", options->gpu_way);
     if (memory && !cli_read_bytes(memory, &options->gpu_memory))
-        return cli_usage(c, "--gpu-memory wants a size such as 8GiB, not '%s'", memory);
-    return read_provider_options(c, options);
+        return cli_usage(cli, "--gpu-memory wants a size such as 8GiB, not '%s'", memory);
+    return read_provider_options(cli, options);
 }
 
-int cli_read_run_options(struct cli *c, tsr_run_options *options)
+int cli_read_run_options(struct cli *cli, tsr_run_options *options)
 {
     const char *text;
     double v = 0;
     *options = (tsr_run_options){.size = sizeof *options};
-    options->transport = cli_value(c, "--transport");
-    options->ort_ops = cli_value(c, "--ort-ops");
-    options->check_files = cli_flag(c, "--check-files");
-    options->no_pin = cli_flag(c, "--no-pin");
+    options->transport = cli_value(cli, "--transport");
+    options->ort_ops = cli_value(cli, "--ort-ops");
+    options->check_files = cli_flag(cli, "--check-files");
+    options->no_pin = cli_flag(cli, "--no-pin");
     options->plugins = getenv("TESSERA_PLUGINS");
-    options->trace = cli_value(c, "--trace");
+    options->trace = cli_value(cli, "--trace");
     options->work = cli_temporary();
-    int code = read_gpu_options(c, options);
+    int code = read_gpu_options(cli, options);
     if (!code)
-        code = read_place(c, options);
+        code = read_place(cli, options);
     if (code)
         return code;
-    if ((text = cli_value(c, "--timeout"))) {
+    if ((text = cli_value(cli, "--timeout"))) {
         if (!cli_number(text, &options->timeout_s))
-            return cli_usage(c, "--timeout wants seconds, not '%s'", text);
+            return cli_usage(cli, "--timeout wants seconds, not '%s'", text);
     }
-    if ((text = cli_value(c, "--threads"))) {
+    if ((text = cli_value(cli, "--threads"))) {
         if (!cli_number(text, &v) || v > 4096 || v != (int)v)
-            return cli_usage(c, "--threads wants a whole number, not '%s'", text);
+            return cli_usage(cli, "--threads wants a whole number, not '%s'", text);
         options->threads = (int)v;
     }
-    if ((text = cli_value(c, "--optimize"))) {
+    if ((text = cli_value(cli, "--optimize"))) {
         if (text[0] < '0' || text[0] > '3' || text[1])
-            return cli_usage(c, "--optimize wants 0, 1, 2 or 3, not '%s'", text);
+            return cli_usage(cli, "--optimize wants 0, 1, 2 or 3, not '%s'", text);
         options->optimize = text[0] - '0' + 1;
     }
-    return read_map(c, options);
+    return read_map(cli, options);
 }

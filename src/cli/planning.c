@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static int read_devices(struct cli *c, struct planning *p)
+static int read_devices(struct cli *cli, struct planning *planning)
 {
-    const char *text = cli_value(c, "--devices");
+    const char *text = cli_value(cli, "--devices");
     char *end;
     if (!text)
         return 0;
@@ -18,61 +18,61 @@ static int read_devices(struct cli *c, struct planning *p)
     long long n = strtoll(text, &end, 10);
     if (isdigit((unsigned char)text[0]) && !*end) {
         if (errno || n < 1)
-            return cli_usage(c, "--devices wants at least 1, not '%s'", text);
-        p->options.devices = n;
+            return cli_usage(cli, "--devices wants at least 1, not '%s'", text);
+        planning->options.devices = n;
         return 0;
     }
-    tsr_status status = cli_topology(c, text, &p->options.topology);
+    tsr_status status = cli_topology(cli, text, &planning->options.topology);
     if (status == TSR_OK)
         return 0;
-    int code = cli_finish(c, status);
+    int code = cli_finish(cli, status);
     return status == TSR_MALFORMED && access(text, F_OK) != 0 ? EXIT_USAGE : code;
 }
 
-static int read_stages(struct cli *c, tsr_plan_options *o)
+static int read_stages(struct cli *cli, tsr_plan_options *options)
 {
-    const char *stages = cli_value(c, "--stages"), *objective = cli_value(c, "--objective");
+    const char *stages = cli_value(cli, "--stages"), *objective = cli_value(cli, "--objective");
     uint64_t n = 0;
     if (stages && strcmp(stages, "auto") == 0)
-        o->stages = TSR_STAGES_AUTO;
+        options->stages = TSR_STAGES_AUTO;
     else if (stages && cli_count_of(stages, &n) && n > 0 && n <= INT64_MAX)
-        o->stages = (int64_t)n;
+        options->stages = (int64_t)n;
     else if (stages)
-        return cli_usage(c, "--stages wants a number from 1 on, or auto, not '%s'", stages);
+        return cli_usage(cli, "--stages wants a number from 1 on, or auto, not '%s'", stages);
     if (objective && strcmp(objective, "throughput") == 0)
-        o->objective = TSR_THROUGHPUT;
+        options->objective = TSR_THROUGHPUT;
     else if (objective && strcmp(objective, "latency") != 0)
-        return cli_usage(c, "--objective is latency or throughput, not '%s'", objective);
+        return cli_usage(cli, "--objective is latency or throughput, not '%s'", objective);
     if (objective && !stages)
-        return cli_usage(c, "--objective is of stages: give --stages K or --stages auto");
+        return cli_usage(cli, "--objective is of stages: give --stages K or --stages auto");
     return 0;
 }
 
-int cli_planning(struct cli *c, struct planning *p)
+int cli_planning(struct cli *cli, struct planning *planning)
 {
-    const char *memory = cli_value(c, "--memory"), *seconds = cli_value(c, "--time");
-    *p = (struct planning){.options = {.size = sizeof p->options}};
-    int code = cli_read_dims(c, &p->dims);
-    p->options.sizes = p->dims.at;
-    p->options.n_sizes = p->dims.n;
+    const char *memory = cli_value(cli, "--memory"), *seconds = cli_value(cli, "--time");
+    *planning = (struct planning){.options = {.size = sizeof planning->options}};
+    int code = cli_read_dims(cli, &planning->dims);
+    planning->options.sizes = planning->dims.at;
+    planning->options.n_sizes = planning->dims.n;
     if (!code)
-        code = read_devices(c, p);
-    if (!code && memory && !cli_read_bytes(memory, &p->options.memory))
-        code = cli_usage(c, "--memory wants a size such as 8GiB, not '%s'", memory);
-    if (!code && seconds && !cli_number(seconds, &p->options.seconds))
-        code = cli_usage(c, "--time wants seconds, more than 0, not '%s'", seconds);
+        code = read_devices(cli, planning);
+    if (!code && memory && !cli_read_bytes(memory, &planning->options.memory))
+        code = cli_usage(cli, "--memory wants a size such as 8GiB, not '%s'", memory);
+    if (!code && seconds && !cli_number(seconds, &planning->options.seconds))
+        code = cli_usage(cli, "--time wants seconds, more than 0, not '%s'", seconds);
     if (!code)
-        code = read_stages(c, &p->options);
+        code = read_stages(cli, &planning->options);
     if (code)
-        cli_planning_end(p);
+        cli_planning_end(planning);
     return code;
 }
 
-void cli_planning_end(struct planning *p)
+void cli_planning_end(struct planning *planning)
 {
-    tsr_topology_free(p->options.topology);
-    cli_free_dims(&p->dims);
-    *p = (struct planning){0};
+    tsr_topology_free(planning->options.topology);
+    cli_free_dims(&planning->dims);
+    *planning = (struct planning){0};
 }
 
 bool cli_plans(const tsr_run_options *options)

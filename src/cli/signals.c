@@ -113,11 +113,11 @@ static void on_bus(int number, siginfo_t *info, void *context)
     _exit(EXIT_READ);
 }
 
-void cli_signals(tsr_session *s)
+void cli_signals(tsr_session *session)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
     struct sigaction action;
-    current = s;
+    current = session;
     memset(&action, 0, sizeof action);
     sigfillset(&action.sa_mask);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {

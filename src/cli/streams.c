@@ -32,48 +32,49 @@ static bool write_all(int fd, const char *p, size_t n)
 }
 
 // Writes text; what it ends in the middle of is kept for later unless this is the last of it.
-static bool put(struct stream *s, const char *text, size_t n, bool last)
+static bool put(struct stream *stream, const char *text, size_t n, bool last)
 {
     char out[BUFFER];
     while (n > 0) {
         size_t used = 0, made = tsr_safe_text(text, n, last, out, sizeof out, &used);
         if (!used)
             break;
-        if (!write_all(s->fd, out, made))
+        if (!write_all(stream->fd, out, made))
             return false;
         text += used;
         n -= used;
     }
-    memcpy(s->pending, text, n);
-    s->n_pending = n;
+    memcpy(stream->pending, text, n);
+    stream->n_pending = n;
     return true;
 }
 
 static ssize_t stream_write(void *cookie, const char *text, size_t n)
 {
-    struct stream *s = cookie;
+    struct stream *stream = cookie;
     char start[8];
     size_t taken = 0;
-    while (s->n_pending && taken < n) { // first the character that was cut off
-        memcpy(start, s->pending, s->n_pending);
-        start[s->n_pending] = text[taken++];
-        if (!put(s, start, s->n_pending + 1, s->n_pending == sizeof s->pending - 1))
+    while (stream->n_pending && taken < n) { // first the character that was cut off
+        memcpy(start, stream->pending, stream->n_pending);
+        start[stream->n_pending] = text[taken++];
+        if (!put(stream, start, stream->n_pending + 1,
+                 stream->n_pending == sizeof stream->pending - 1))
             return 0;
     }
-    return put(s, text + taken, n - taken, false) ? (ssize_t)n : 0;
+    return put(stream, text + taken, n - taken, false) ? (ssize_t)n : 0;
 }
 
 static int stream_close(void *cookie)
 {
-    struct stream *s = cookie;
-    return put(s, s->pending, s->n_pending, true) ? 0 : EOF;
+    struct stream *stream = cookie;
+    return put(stream, stream->pending, stream->n_pending, true) ? 0 : EOF;
 }
 
-static FILE *open_stream(struct stream *s, int fd, int mode)
+static FILE *open_stream(struct stream *stream, int fd, int mode)
 {
     cookie_io_functions_t calls = {.write = stream_write, .close = stream_close};
-    *s = (struct stream){.fd = fd};
-    FILE *f = fopencookie(s, "w", calls);
+    *stream = (struct stream){.fd = fd};
+    FILE *f = fopencookie(stream, "w", calls);
     if (f)
         setvbuf(f, NULL, mode, BUFFER);
     return f;

@@ -5,7 +5,8 @@
 
 #include "cli.h"
 
-void summary_print(FILE *to, const tsr_partition_summary *p);
-void summary_json(tsr_json *j, const tsr_partition_summary *p); // adds its fields to an open object
+void summary_print(FILE *to, const tsr_partition_summary *summary);
+void summary_json(tsr_json *json,
+                  const tsr_partition_summary *summary); // adds its fields to an open object
 
 #endif

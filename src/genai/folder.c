@@ -29,17 +29,17 @@ bool tsr_folder_is(const char *path)
     return is_file(path, OPTIMUM_CONFIG) && is_file(path, "model.onnx");
 }
 
-static const json_t *decoder_of(const tsr_folder *f)
+static const json_t *decoder_of(const tsr_folder *folder)
 {
-    const json_t *model = json_object_get(f->config, "model");
+    const json_t *model = json_object_get(folder->config, "model");
     const json_t *decoder = model ? json_object_get(model, "decoder") : NULL;
-    return decoder ? decoder : f->config;
+    return decoder ? decoder : folder->config;
 }
 
-int64_t tsr__genai_number(const tsr_folder *f, const char *key)
+int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
 {
-    const json_t *model = json_object_get(f->config, "model");
-    const json_t *places[] = {decoder_of(f), model, f->config};
+    const json_t *model = json_object_get(folder->config, "model");
+    const json_t *places[] = {decoder_of(folder), model, folder->config};
     for (size_t i = 0; i < TSR_COUNT(places); i++) {
         const json_t *number = places[i] ? json_object_get(places[i], key) : NULL;
         if (json_is_integer(number) && json_integer_value(number) > 0)
@@ -48,107 +48,109 @@ int64_t tsr__genai_number(const tsr_folder *f, const char *key)
     return 0;
 }
 
-static tsr_status refuse(tsr_folder *f, const char *file, const char *what)
+static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(file);
-    tsr__diag(f->session, DIAG_folder_malformed, &at,
+    tsr__diag(folder->session, DIAG_folder_malformed, &at,
               "a generation folder has genai_config.json, or config.json and model.onnx", "%s",
               what);
     return TSR_MALFORMED;
 }
 
-static tsr_status read_config(tsr_folder *f)
+static tsr_status read_config(tsr_folder *folder)
 {
-    const char *name = f->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;
-    const char *path = tsr__arena_printf(&f->arena, "%s/%s", f->path, name).p;
+    const char *name = folder->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;
+    const char *path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, name).p;
     struct str text;
     json_error_t error;
     if (!path)
         return TSR_NOMEM;
-    tsr_status st = tsr__file_read(f->session, &f->arena, path, MAX_CONFIG, &text);
+    tsr_status st = tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text);
     if (st != TSR_OK)
         return st;
-    f->config = json_loadb(text.p ? text.p : "", text.n, 0, &error);
-    if (!json_is_object(f->config))
-        return refuse(f, path, "this is no JSON object");
-    f->heads = tsr__genai_number(f, "num_attention_heads");
-    f->kv_heads = tsr__genai_number(f, "num_key_value_heads");
-    f->head_size = tsr__genai_number(f, "head_size");
-    f->context = tsr__genai_number(f, f->is_genai ? "context_length" : "max_position_embeddings");
-    f->vocabulary = tsr__genai_number(f, "vocab_size");
-    if (!f->kv_heads)
-        f->kv_heads = f->heads;
-    if (!f->head_size && f->heads)
-        f->head_size = tsr__genai_number(f, "hidden_size") / f->heads;
+    folder->config = json_loadb(text.p ? text.p : "", text.n, 0, &error);
+    if (!json_is_object(folder->config))
+        return refuse(folder, path, "this is no JSON object");
+    folder->heads = tsr__genai_number(folder, "num_attention_heads");
+    folder->kv_heads = tsr__genai_number(folder, "num_key_value_heads");
+    folder->head_size = tsr__genai_number(folder, "head_size");
+    folder->context =
+        tsr__genai_number(folder, folder->is_genai ? "context_length" : "max_position_embeddings");
+    folder->vocabulary = tsr__genai_number(folder, "vocab_size");
+    if (!folder->kv_heads)
+        folder->kv_heads = folder->heads;
+    if (!folder->head_size && folder->heads)
+        folder->head_size = tsr__genai_number(folder, "hidden_size") / folder->heads;
     return TSR_OK;
 }
 
 // The model's file inside the folder: a plain name, never a way out of it.
-static tsr_status find_model(tsr_folder *f)
+static tsr_status find_model(tsr_folder *folder)
 {
-    const json_t *name = f->is_genai ? json_object_get(decoder_of(f), "filename") : NULL;
+    const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
     const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
     if (strchr(file, '/') || strcmp(file, "..") == 0)
-        return refuse(f, f->path, "the model's file is not named plainly");
-    f->model_path = tsr__arena_printf(&f->arena, "%s/%s", f->path, file).p;
-    return f->model_path ? TSR_OK : TSR_NOMEM;
+        return refuse(folder, folder->path, "the model's file is not named plainly");
+    folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
+    return folder->model_path ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- caches ------------------------------------------------------------------------------------
 
 // The name with the first `from` in it replaced by `to`; NULL: it has none, or no memory.
-static const char *renamed(tsr_folder *f, const char *name, const char *from, const char *to)
+static const char *renamed(tsr_folder *folder, const char *name, const char *from, const char *to)
 {
     const char *at = strstr(name, from);
     if (!at)
         return NULL;
-    return tsr__arena_printf(&f->arena, "%.*s%s%s", (int)(at - name), name, to, at + strlen(from))
+    return tsr__arena_printf(&folder->arena, "%.*s%s%s", (int)(at - name), name, to,
+                             at + strlen(from))
         .p;
 }
 
-static bool is_output(const tsr_graph *g, const char *name)
+static bool is_output(const tsr_graph *graph, const char *name)
 {
-    tsr_value *v = name ? tsr_graph_value(g, name) : NULL;
-    return v && tsr_value_is_output(v);
+    tsr_value *value = name ? tsr_graph_value(graph, name) : NULL;
+    return value && tsr_value_is_output(value);
 }
 
-static const char *present_of(tsr_folder *f, const tsr_graph *g, const char *past)
+static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const char *past)
 {
     static const char *const ways[][2] = {{"past_key_values", "present"},
                                           {"past_key_values", "present_key_values"},
                                           {"past", "present"}};
     for (size_t i = 0; i < TSR_COUNT(ways); i++) {
-        const char *name = renamed(f, past, ways[i][0], ways[i][1]);
-        if (is_output(g, name))
+        const char *name = renamed(folder, past, ways[i][0], ways[i][1]);
+        if (is_output(graph, name))
             return name;
     }
     return NULL;
 }
 
-static tsr_status find_caches(tsr_folder *f)
+static tsr_status find_caches(tsr_folder *folder)
 {
-    const tsr_graph *g = tsr_model_graph(f->model);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        const char *present = present_of(f, g, tsr_value_name(v));
-        if (!present || tsr_value_rank(v) != 4)
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        const char *present = present_of(folder, graph, tsr_value_name(value));
+        if (!present || tsr_value_rank(value) != 4)
             continue;
-        struct cache *cache = vec_push(&f->arena, &f->caches);
+        struct cache *cache = vec_push(&folder->arena, &folder->caches);
         if (!cache)
             return TSR_NOMEM;
-        *cache = (struct cache){tsr_value_name(v), present};
+        *cache = (struct cache){tsr_value_name(value), present};
     }
-    return f->arena.failed ? TSR_NOMEM : TSR_OK;
+    return folder->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-int64_t tsr__genai_cache_heads(const tsr_folder *f)
+int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {
-    if (!f->caches.n)
+    if (!folder->caches.n)
         return 0;
-    const tsr_graph *g = tsr_model_graph(f->model);
-    tsr_dim heads = tsr_value_dim(tsr_graph_value(g, f->caches.at[0].past), 1);
-    return heads.value > 0 ? heads.value : f->kv_heads;
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    tsr_dim heads = tsr_value_dim(tsr_graph_value(graph, folder->caches.at[0].past), 1);
+    return heads.value > 0 ? heads.value : folder->kv_heads;
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -159,96 +161,96 @@ struct sizes {
 };
 
 // The name of that dimension gets this size, unless it is a number, an expression, or has one.
-static void name_size(struct sizes *s, const tsr_value *v, int axis, int64_t size)
+static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int64_t size)
 {
-    if (!v || axis >= tsr_value_rank(v))
+    if (!value || axis >= tsr_value_rank(value))
         return;
-    tsr_dim dim = tsr_value_dim(v, axis);
+    tsr_dim dim = tsr_value_dim(value, axis);
     if (dim.value >= 0 || !dim.symbol[0] || strpbrk(dim.symbol, " +-*/()"))
         return;
-    for (size_t i = 0; i < s->list.n; i++)
-        if (strcmp(s->list.at[i].name, dim.symbol) == 0)
+    for (size_t i = 0; i < sizes->list.n; i++)
+        if (strcmp(sizes->list.at[i].name, dim.symbol) == 0)
             return;
-    tsr_size *entry = vec_push(&s->folder->arena, &s->list);
+    tsr_size *entry = vec_push(&sizes->folder->arena, &sizes->list);
     if (entry)
         *entry = (tsr_size){dim.symbol, size};
 }
 
-tsr_status tsr__genai_sizes(tsr_folder *f, int64_t tokens, int64_t past, const tsr_size **out,
+tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
                             size_t *n)
 {
-    const tsr_graph *g = tsr_model_graph(f->model);
-    struct sizes s = {.folder = f};
-    const tsr_value *ids = tsr_graph_value(g, "input_ids");
-    const tsr_value *mask = tsr_graph_value(g, "attention_mask");
-    name_size(&s, ids, 0, 1);
-    name_size(&s, ids, 1, tokens);
-    name_size(&s, mask, 1, past + tokens);
-    for (size_t i = 0; i < f->caches.n; i++) {
-        const tsr_value *cache = tsr_graph_value(g, f->caches.at[i].past);
-        name_size(&s, cache, 0, 1);
-        name_size(&s, cache, 1, f->kv_heads);
-        name_size(&s, cache, 2, past);
-        name_size(&s, cache, 3, f->head_size);
-        name_size(&s, tsr_graph_value(g, f->caches.at[i].present), 2, past + tokens);
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    struct sizes sizes = {.folder = folder};
+    const tsr_value *ids = tsr_graph_value(graph, "input_ids");
+    const tsr_value *mask = tsr_graph_value(graph, "attention_mask");
+    name_size(&sizes, ids, 0, 1);
+    name_size(&sizes, ids, 1, tokens);
+    name_size(&sizes, mask, 1, past + tokens);
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        const tsr_value *cache = tsr_graph_value(graph, folder->caches.at[i].past);
+        name_size(&sizes, cache, 0, 1);
+        name_size(&sizes, cache, 1, folder->kv_heads);
+        name_size(&sizes, cache, 2, past);
+        name_size(&sizes, cache, 3, folder->head_size);
+        name_size(&sizes, tsr_graph_value(graph, folder->caches.at[i].present), 2, past + tokens);
     }
-    *out = s.list.at;
-    *n = s.list.n;
-    return f->arena.failed ? TSR_NOMEM : TSR_OK;
+    *out = sizes.list.at;
+    *n = sizes.list.n;
+    return folder->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
 // ---- the folder --------------------------------------------------------------------------------
 
-void tsr_folder_free(tsr_folder *f)
+void tsr_folder_free(tsr_folder *folder)
 {
-    if (!f)
+    if (!folder)
         return;
-    tsr_session *s = f->session;
-    tsr_model_free(f->model);
-    json_decref(f->config);
-    tsr__arena_free(&f->arena);
-    tsr__free(s, f, sizeof *f);
+    tsr_session *session = folder->session;
+    tsr_model_free(folder->model);
+    json_decref(folder->config);
+    tsr__arena_free(&folder->arena);
+    tsr__free(session, folder, sizeof *folder);
 }
 
-tsr_status tsr_folder_open(tsr_session *s, const char *path, tsr_folder **out)
+tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
-    tsr_folder *f = tsr__alloc(s, sizeof *f);
-    if (!f)
+    tsr_folder *folder = tsr__alloc(session, sizeof *folder);
+    if (!folder)
         return TSR_NOMEM;
-    *f = (tsr_folder){.session = s, .is_genai = is_file(path, GENAI_CONFIG)};
-    tsr__arena_init(&f->arena, s);
-    f->path = tsr__arena_str(&f->arena, str_of(path)).p;
-    tsr_status st = f->path ? read_config(f) : TSR_NOMEM;
+    *folder = (tsr_folder){.session = session, .is_genai = is_file(path, GENAI_CONFIG)};
+    tsr__arena_init(&folder->arena, session);
+    folder->path = tsr__arena_str(&folder->arena, str_of(path)).p;
+    tsr_status st = folder->path ? read_config(folder) : TSR_NOMEM;
     if (st == TSR_OK)
-        st = find_model(f);
+        st = find_model(folder);
     if (st == TSR_OK)
-        st = tsr_model_load(s, f->model_path, &f->model);
+        st = tsr_model_load(session, folder->model_path, &folder->model);
     if (st == TSR_OK)
-        st = find_caches(f);
+        st = find_caches(folder);
     if (st != TSR_OK) {
-        tsr_folder_free(f);
+        tsr_folder_free(folder);
         return st;
     }
-    *out = f;
+    *out = folder;
     return TSR_OK;
 }
 
-const char *tsr_folder_model(const tsr_folder *f)
+const char *tsr_folder_model(const tsr_folder *folder)
 {
-    return f->model_path;
+    return folder->model_path;
 }
 
-bool tsr_folder_cache(const tsr_folder *f, size_t i, const char **past, const char **present)
+bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past, const char **present)
 {
-    if (i >= f->caches.n)
+    if (i >= folder->caches.n)
         return false;
-    *past = f->caches.at[i].past;
-    *present = f->caches.at[i].present;
+    *past = folder->caches.at[i].past;
+    *present = folder->caches.at[i].present;
     return true;
 }
 
-tsr_status tsr_folder_sizes(tsr_folder *f, int64_t tokens, int64_t past, const tsr_size **out,
+tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
                             size_t *n)
 {
-    return tsr__genai_sizes(f, tokens, past, out, n);
+    return tsr__genai_sizes(folder, tokens, past, out, n);
 }

@@ -6,44 +6,47 @@
 #include <stdio.h>
 
 // Text of a random set with the shapes of all inputs: "random:7,past_key_values.0.key:1x4x5x32,...".
-static const char *random_set(tsr_folder *f, uint64_t seed, const tsr_size *sizes, size_t n_sizes)
+static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_size *sizes,
+                              size_t n_sizes)
 {
-    const tsr_graph *g = tsr_model_graph(f->model);
-    struct str text = tsr__arena_printf(&f->arena, "random:%llu", (unsigned long long)seed);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        if (tsr_value_initializer(v) || tsr_value_rank(v) < 1)
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    struct str text = tsr__arena_printf(&folder->arena, "random:%llu", (unsigned long long)seed);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (tsr_value_initializer(value) || tsr_value_rank(value) < 1)
             continue;
-        text = tsr__arena_printf(&f->arena, "%s,%s:", text.p, tsr_value_name(v));
-        for (int d = 0; d < tsr_value_rank(v) && text.p; d++) {
-            tsr_dim dim = tsr_value_dim(v, d);
+        text = tsr__arena_printf(&folder->arena, "%s,%s:", text.p, tsr_value_name(value));
+        for (int d = 0; d < tsr_value_rank(value) && text.p; d++) {
+            tsr_dim dim = tsr_value_dim(value, d);
             int64_t size = dim.value >= 0 ? dim.value : 1;
             for (size_t k = 0; k < n_sizes && dim.value < 0; k++)
                 if (strcmp(sizes[k].name, dim.symbol) == 0)
                     size = sizes[k].size;
-            text = tsr__arena_printf(&f->arena, "%s%s%lld", text.p, d ? "x" : "", (long long)size);
+            text = tsr__arena_printf(&folder->arena, "%s%s%lld", text.p, d ? "x" : "",
+                                     (long long)size);
         }
     }
     return text.p;
 }
 
 // Replaces a tensor of whole numbers by first, first + step, ... (modulo the limit, if there is one).
-static tsr_status count_up(tsr_tensors *t, const char *name, int64_t first, int64_t step,
+static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first, int64_t step,
                            int64_t limit)
 {
-    int64_t at = tsr_tensors_find(t, name), n = 1, dims[8];
+    int64_t at = tsr_tensors_find(tensors, name), n = 1, dims[8];
     if (at < 0)
         return TSR_OK; // the model has no such input
-    int rank = tsr_tensors_rank(t, (size_t)at);
-    tsr_dtype type = tsr_tensors_dtype(t, (size_t)at);
+    int rank = tsr_tensors_rank(tensors, (size_t)at);
+    tsr_dtype type = tsr_tensors_dtype(tensors, (size_t)at);
     if (rank > 8 || (type != TSR_INT64 && type != TSR_INT32))
         return TSR_OK;
     for (int d = 0; d < rank; d++)
-        n *= dims[d] = tsr_tensors_dims(t, (size_t)at)[d];
-    tsr_status st = tsr_tensors_put(t, name, type, rank, dims, NULL);
+        n *= dims[d] = tsr_tensors_dims(tensors, (size_t)at)[d];
+    tsr_status st = tsr_tensors_put(tensors, name, type, rank, dims, NULL);
     if (st != TSR_OK)
         return st;
-    void *data = (void *)(uintptr_t)tsr_tensors_data(t, (size_t)at, NULL); // our own: just put
+    void *data =
+        (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL); // our own: just put
     for (int64_t i = 0; i < n; i++) {
         int64_t number = first + step * i;
         number = limit ? number % limit : number;
@@ -55,21 +58,21 @@ static tsr_status count_up(tsr_tensors *t, const char *name, int64_t first, int6
     return TSR_OK;
 }
 
-tsr_status tsr_folder_inputs(tsr_folder *f, uint64_t seed, int64_t tokens, int64_t past,
+tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, int64_t past,
                              tsr_tensors *to)
 {
     const tsr_size *sizes;
     size_t n_sizes;
-    tsr_status st = tsr__genai_sizes(f, tokens, past, &sizes, &n_sizes);
+    tsr_status st = tsr__genai_sizes(folder, tokens, past, &sizes, &n_sizes);
     if (st != TSR_OK)
         return st;
-    const char *set = random_set(f, seed, sizes, n_sizes);
+    const char *set = random_set(folder, seed, sizes, n_sizes);
     if (!set)
         return TSR_NOMEM;
-    st = tsr_tensors_load(to, set, f->model, false);
+    st = tsr_tensors_load(to, set, folder->model, false);
     if (st != TSR_OK)
         return st;
-    st = count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, f->vocabulary);
+    st = count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, folder->vocabulary);
     if (st != TSR_OK)
         return st;
     st = count_up(to, "attention_mask", 1, 0, 0);

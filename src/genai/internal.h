@@ -27,12 +27,12 @@ struct tsr_folder {
 };
 
 // An integer of the configuration, wherever it stands: genai nests it below model.decoder; 0: absent.
-int64_t tsr__genai_number(const tsr_folder *f, const char *key);
+int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
 // The size of a cache's axis of heads; 0: no caches, or not known.
-int64_t tsr__genai_cache_heads(const tsr_folder *f);
+int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 
 // A size for each name among the dimensions of the model's inputs, for `tokens` new ones after `past`.
-tsr_status tsr__genai_sizes(tsr_folder *f, int64_t tokens, int64_t past, const tsr_size **out,
+tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
                             size_t *n);
 
 #endif

@@ -23,113 +23,115 @@
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-static bool first_use(void *data, tsr_node *n, size_t input)
+static bool first_use(void *data, tsr_node *node, size_t input)
 {
     (void)input;
-    *(tsr_node **)data = n;
+    *(tsr_node **)data = node;
     return false;
 }
 
-static tsr_status shard_heads(tsr_node *n, tsr_value *v, tsr_config *c, int64_t ranks)
+static tsr_status shard_heads(tsr_node *node, tsr_value *value, tsr_config *config, int64_t ranks)
 {
-    return tsr_node_shard(n, v, c, AXIS_HEADS, ranks, NULL, 0, -1);
+    return tsr_node_shard(node, value, config, AXIS_HEADS, ranks, NULL, 0, -1);
 }
 
 // Cuts each cache between heads, at the node that reads it and at the one that makes it anew.
-static tsr_status shard_caches(tsr_folder *f, tsr_model *m, tsr_config *c, int64_t ranks)
+static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config *config,
+                               int64_t ranks)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    for (size_t i = 0; i < f->caches.n; i++) {
-        tsr_value *past = tsr_graph_value(g, f->caches.at[i].past);
-        tsr_value *present = tsr_graph_value(g, f->caches.at[i].present);
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        tsr_value *past = tsr_graph_value(graph, folder->caches.at[i].past);
+        tsr_value *present = tsr_graph_value(graph, folder->caches.at[i].present);
         tsr_node *reader = NULL;
         tsr_value_uses(past, first_use, &reader);
         if (!reader || !tsr_value_producer(present))
             continue; // nothing is computed with it
-        tsr_status st = shard_heads(reader, past, c, ranks);
+        tsr_status st = shard_heads(reader, past, config, ranks);
         if (st == TSR_OK)
-            st = shard_heads(tsr_value_producer(present), present, c, ranks);
+            st = shard_heads(tsr_value_producer(present), present, config, ranks);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-static tsr_status refuse(tsr_folder *f, const char *hint, const char *what)
+static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(f->path);
-    tsr__diag(f->session, DIAG_folder_layout, &at, hint, "%s", what);
+    at.file = str_of(folder->path);
+    tsr__diag(folder->session, DIAG_folder_layout, &at, hint, "%s", what);
     return TSR_UNSUPPORTED;
 }
 
 // Whether the layout is possible at all: caches with heads, at least one for each rank.
-static tsr_status check_heads(tsr_folder *f, int64_t ranks)
+static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
 {
-    if (!f->is_genai)
-        return refuse(f, "make one with onnxruntime-genai's builder",
+    if (!folder->is_genai)
+        return refuse(folder, "make one with onnxruntime-genai's builder",
                       "the folder has no genai_config.json");
-    int64_t heads = tsr__genai_cache_heads(f);
+    int64_t heads = tsr__genai_cache_heads(folder);
     if (!heads)
-        return refuse(f, "use tessera partition without --layout",
+        return refuse(folder, "use tessera partition without --layout",
                       "the model has no caches with heads");
     if (heads >= ranks)
         return TSR_OK;
     char text[128];
     snprintf(text, sizeof text, "%lld heads of keys cannot be given to %lld devices",
              (long long)heads, (long long)ranks);
-    return refuse(f, "use at most as many devices as there are heads of keys", text);
+    return refuse(folder, "use at most as many devices as there are heads of keys", text);
 }
 
 // ---- the partition -----------------------------------------------------------------------------
 
 // Names of caches, to be kept cut; and of all other outputs, which every rank gives.
-static tsr_status list_ports(tsr_folder *f, const tsr_model *m, tsr_partition_options *o)
+static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
+                             tsr_partition_options *options)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    size_t n_outputs = tsr_graph_output_count(g);
-    const char **kept = ARENA_ARRAY(&f->arena, const char *, 2 * f->caches.n + 1);
-    const char **everywhere = ARENA_ARRAY(&f->arena, const char *, n_outputs + 1);
+    const tsr_graph *graph = tsr_model_graph(model);
+    size_t n_outputs = tsr_graph_output_count(graph);
+    const char **kept = ARENA_ARRAY(&folder->arena, const char *, 2 * folder->caches.n + 1);
+    const char **everywhere = ARENA_ARRAY(&folder->arena, const char *, n_outputs + 1);
     if (!kept || !everywhere)
         return TSR_NOMEM;
-    for (size_t i = 0; i < f->caches.n; i++) {
-        kept[o->n_keep_cut++] = f->caches.at[i].past;
-        kept[o->n_keep_cut++] = f->caches.at[i].present;
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        kept[options->n_keep_cut++] = folder->caches.at[i].past;
+        kept[options->n_keep_cut++] = folder->caches.at[i].present;
     }
     for (size_t i = 0; i < n_outputs; i++) {
-        const char *name = tsr_value_name(tsr_graph_output(g, i));
+        const char *name = tsr_value_name(tsr_graph_output(graph, i));
         bool is_cache = false;
-        for (size_t k = 0; k < f->caches.n; k++)
-            is_cache |= strcmp(name, f->caches.at[k].present) == 0;
+        for (size_t k = 0; k < folder->caches.n; k++)
+            is_cache |= strcmp(name, folder->caches.at[k].present) == 0;
         if (!is_cache)
-            everywhere[o->n_everywhere++] = name;
+            everywhere[options->n_everywhere++] = name;
     }
-    o->keep_cut = kept;
-    o->everywhere = everywhere;
+    options->keep_cut = kept;
+    options->everywhere = everywhere;
     return TSR_OK;
 }
 
 // Plans one step of decode with a half-full context, and cuts the model into the folder.
-static tsr_status cut(tsr_folder *f, tsr_model *m, int64_t ranks, const char *folder,
+static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char *folder,
                       tsr_partition_summary *summary)
 {
-    tsr_config *c;
+    tsr_config *config;
     int64_t past = f->context > 2 ? f->context / 2 : 128;
     tsr_plan_options plan = {.size = sizeof plan, .devices = ranks, .config = CONFIG_NAME};
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_partition_options o = {.size = sizeof o, .config = CONFIG_NAME};
-    tsr_status st = tsr_model_add_config(m, CONFIG_NAME, ranks, NULL, 0, &c);
+    tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
+    tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
     if (st == TSR_OK)
-        st = shard_caches(f, m, c, ranks);
+        st = shard_caches(f, model, config, ranks);
     if (st == TSR_OK)
         st = tsr__genai_sizes(f, 1, past, &plan.sizes, &plan.n_sizes);
     if (st == TSR_OK)
-        st = tsr_plan(m, &plan, &planned);
+        st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK)
-        st = list_ports(f, m, &o);
+        st = list_ports(f, model, &options);
     if (st != TSR_OK)
         return st;
-    return tsr_partition(m, folder, &o, summary);
+    return tsr_partition(model, folder, &options, summary);
 }
 
 // ---- files -------------------------------------------------------------------------------------
@@ -142,24 +144,24 @@ struct rank_folders {
     int64_t ranks;
 };
 
-static tsr_status cannot_write(struct rank_folders *r, const char *path)
+static tsr_status cannot_write(struct rank_folders *folders, const char *path)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(r->folder->session, DIAG_io_write, &at, NULL, "cannot be written: %s",
+    tsr__diag(folders->folder->session, DIAG_io_write, &at, NULL, "cannot be written: %s",
               strerror(errno));
     return TSR_WRITE;
 }
 
-static const char *rank_path(struct rank_folders *r, int64_t rank, const char *name)
+static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
 {
     struct str inner =
-        tsr__arena_printf(r->arena, "rank%lld%s%s", (long long)rank, *name ? "/" : "", name);
-    return inner.p ? tsr__outfolder_path(&r->out, r->arena, inner.p).p : NULL;
+        tsr__arena_printf(folders->arena, "rank%lld%s%s", (long long)rank, *name ? "/" : "", name);
+    return inner.p ? tsr__outfolder_path(&folders->out, folders->arena, inner.p).p : NULL;
 }
 
 // Copies a file whole; one that is not there is no failure.
-static tsr_status copy_file(struct rank_folders *r, const char *from, const char *to)
+static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to)
 {
     struct stat st;
     struct outfile file;
@@ -169,7 +171,7 @@ static tsr_status copy_file(struct rank_folders *r, const char *from, const char
             close(fd);
         return TSR_OK;
     }
-    tsr_status status = tsr__out_open(r->folder->session, to, &file);
+    tsr_status status = tsr__out_open(folders->folder->session, to, &file);
     if (status == TSR_OK) {
         tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
         status = tsr__out_commit(&file);
@@ -180,38 +182,39 @@ static tsr_status copy_file(struct rank_folders *r, const char *from, const char
 }
 
 // Puts a file of the partition into a rank's folder: moved, or, where all ranks need it, linked.
-static tsr_status place_part(struct rank_folders *r, int64_t rank, const char *name, const char *as,
-                             bool shared)
+static tsr_status place_part(struct rank_folders *folders, int64_t rank, const char *name,
+                             const char *as, bool shared)
 {
-    const char *from = tsr__arena_printf(r->arena, "%s/%s", r->parts, name).p;
-    const char *to = rank_path(r, rank, as);
+    const char *from = tsr__arena_printf(folders->arena, "%s/%s", folders->parts, name).p;
+    const char *to = rank_path(folders, rank, as);
     if (!from || !to)
         return TSR_NOMEM;
     if (access(from, F_OK) != 0)
         return TSR_OK; // a rank may have no data of its own
     if (!shared)
-        return rename(from, to) == 0 ? TSR_OK : cannot_write(r, to);
-    return link(from, to) == 0 ? TSR_OK : copy_file(r, from, to);
+        return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
+    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to);
 }
 
 // Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.
-static bool goes_along(const tsr_folder *f, const char *name)
+static bool goes_along(const tsr_folder *folder, const char *name)
 {
-    const char *model = strrchr(f->model_path, '/') + 1;
+    const char *model = strrchr(folder->model_path, '/') + 1;
     return name[0] != '.' && strncmp(name, model, strlen(model)) != 0 &&
            strcmp(name, GENAI_CONFIG) != 0;
 }
 
-static tsr_status copy_rest(struct rank_folders *r, int64_t rank)
+static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 {
-    DIR *d = opendir(r->folder->path);
+    DIR *d = opendir(folders->folder->path);
     tsr_status st = TSR_OK;
     for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
-        if (!goes_along(r->folder, entry->d_name))
+        if (!goes_along(folders->folder, entry->d_name))
             continue;
-        const char *from = tsr__arena_printf(r->arena, "%s/%s", r->folder->path, entry->d_name).p;
-        const char *to = rank_path(r, rank, entry->d_name);
-        st = from && to ? copy_file(r, from, to) : TSR_NOMEM;
+        const char *from =
+            tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
+        const char *to = rank_path(folders, rank, entry->d_name);
+        st = from && to ? copy_file(folders, from, to) : TSR_NOMEM;
         if (st != TSR_OK)
             break;
     }
@@ -221,7 +224,7 @@ static tsr_status copy_rest(struct rank_folders *r, int64_t rank)
 }
 
 // The plug-in and its transports lie beside this library; onnxruntime-genai takes none from outside of the model's folder.
-static tsr_status copy_plugins(struct rank_folders *r, int64_t rank, const char *given)
+static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
                                         "libtessera_mpi_mpich.so", "libjansson.so.4"};
@@ -232,34 +235,35 @@ static tsr_status copy_plugins(struct rank_folders *r, int64_t rank, const char 
         snprintf(beside, sizeof beside, "%.*s",
                  (int)(strrchr(info.dli_fname, '/') - info.dli_fname), info.dli_fname);
     for (size_t i = 0; i < TSR_COUNT(names); i++) {
-        const char *from = tsr__arena_printf(r->arena, "%s/%s", given ? given : beside, names[i]).p;
-        const char *to = rank_path(r, rank, names[i]);
+        const char *from =
+            tsr__arena_printf(folders->arena, "%s/%s", given ? given : beside, names[i]).p;
+        const char *to = rank_path(folders, rank, names[i]);
         if (!from || !to)
             return TSR_NOMEM;
-        tsr_status st = copy_file(r, from, to);
+        tsr_status st = copy_file(folders, from, to);
         if (st != TSR_OK)
             return st;
         if (i == 0 && access(to, F_OK) != 0)
-            return refuse(r->folder, "name their folder with --plugins",
+            return refuse(folders->folder, "name their folder with --plugins",
                           "the plug-in " PLUGIN " was not found");
     }
     return TSR_OK;
 }
 
 // The configuration of a rank: its own numbers of heads, the plug-in, the model's name.
-static tsr_status write_config(struct rank_folders *r, int64_t rank)
+static tsr_status write_config(struct rank_folders *folders, int64_t rank)
 {
-    tsr_folder *f = r->folder;
-    int64_t cache_heads = tsr__genai_cache_heads(f);
-    int64_t own = (rank + 1) * cache_heads / r->ranks - rank * cache_heads / r->ranks;
-    const char *path = rank_path(r, rank, GENAI_CONFIG);
-    json_t *config = json_deep_copy(f->config);
+    tsr_folder *folder = folders->folder;
+    int64_t cache_heads = tsr__genai_cache_heads(folder);
+    int64_t own = (rank + 1) * cache_heads / folders->ranks - rank * cache_heads / folders->ranks;
+    const char *path = rank_path(folders, rank, GENAI_CONFIG);
+    json_t *config = json_deep_copy(folder->config);
     json_t *decoder = json_object_get(json_object_get(config, "model"), "decoder");
     json_t *options = json_object_get(decoder, "session_options");
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
     failed |= json_object_set_new(decoder, "num_attention_heads",
-                                  json_integer(own * (f->heads / cache_heads)));
+                                  json_integer(own * (folder->heads / cache_heads)));
     if (!options) {
         options = json_object();
         failed |= json_object_set_new(decoder, "session_options", options);
@@ -270,7 +274,7 @@ static tsr_status write_config(struct rank_folders *r, int64_t rank)
     if (!text)
         return TSR_NOMEM;
     struct outfile file;
-    tsr_status st = tsr__out_open(f->session, path, &file);
+    tsr_status st = tsr__out_open(folder->session, path, &file);
     if (st == TSR_OK) {
         tsr__out_write(&file, text, strlen(text));
         st = tsr__out_commit(&file);
@@ -280,66 +284,67 @@ static tsr_status write_config(struct rank_folders *r, int64_t rank)
     return st;
 }
 
-static tsr_status fill_rank(struct rank_folders *r, int64_t rank, const char *plugins)
+static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const char *plugins)
 {
-    const char *folder = rank_path(r, rank, "");
-    const char *model = tsr__arena_printf(r->arena, "rank%lld.onnx", (long long)rank).p;
-    const char *data = tsr__arena_printf(r->arena, "rank%lld.data", (long long)rank).p;
+    const char *folder = rank_path(folders, rank, "");
+    const char *model = tsr__arena_printf(folders->arena, "rank%lld.onnx", (long long)rank).p;
+    const char *data = tsr__arena_printf(folders->arena, "rank%lld.data", (long long)rank).p;
     if (!folder || !model || !data)
         return TSR_NOMEM;
     if (mkdir(folder, 0777) != 0)
-        return cannot_write(r, folder);
-    tsr_status st = place_part(r, rank, model, "model.onnx", false);
+        return cannot_write(folders, folder);
+    tsr_status st = place_part(folders, rank, model, "model.onnx", false);
     if (st == TSR_OK)
-        st = place_part(r, rank, data, data, false);
+        st = place_part(folders, rank, data, data, false);
     if (st == TSR_OK)
-        st = place_part(r, rank, "common.data", "common.data", true);
+        st = place_part(folders, rank, "common.data", "common.data", true);
     if (st == TSR_OK)
-        st = write_config(r, rank);
+        st = write_config(folders, rank);
     if (st == TSR_OK)
-        st = copy_rest(r, rank);
+        st = copy_rest(folders, rank);
     if (st == TSR_OK)
-        st = copy_plugins(r, rank, plugins);
+        st = copy_plugins(folders, rank, plugins);
     return st;
 }
 
 // After a failure: what ranks have got so far, so that the folder that is being made can go.
-static void remove_ranks(struct rank_folders *r)
+static void remove_ranks(struct rank_folders *folders)
 {
-    for (int64_t rank = 0; rank < r->ranks; rank++) {
-        const char *path = rank_path(r, rank, "");
+    for (int64_t rank = 0; rank < folders->ranks; rank++) {
+        const char *path = rank_path(folders, rank, "");
         if (path)
             tsr__folder_remove(path);
     }
 }
 
-tsr_status tsr_folder_partition(tsr_folder *f, const char *out, const tsr_folder_options *options,
-                                tsr_partition_summary *summary)
+tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
+                                const tsr_folder_options *options, tsr_partition_summary *summary)
 {
     tsr_folder_options given = {.size = sizeof given};
     memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
-    struct rank_folders r = {.folder = f, .arena = &f->arena, .ranks = given.devices};
-    tsr_model *m = NULL;
-    tsr_status st = check_heads(f, given.devices);
+    struct rank_folders folders = {
+        .folder = folder, .arena = &folder->arena, .ranks = given.devices};
+    tsr_model *model = NULL;
+    tsr_status st = check_heads(folder, given.devices);
     if (st != TSR_OK)
         return st;
-    st = tsr__outfolder_open(f->session, out, given.force, &r.out);
+    st = tsr__outfolder_open(folder->session, out, given.force, &folders.out);
     if (st != TSR_OK)
         return st;
-    r.parts = tsr__outfolder_path(&r.out, r.arena, "parts").p;
-    st = r.parts ? tsr_model_load(f->session, f->model_path, &m) : TSR_NOMEM;
+    folders.parts = tsr__outfolder_path(&folders.out, folders.arena, "parts").p;
+    st = folders.parts ? tsr_model_load(folder->session, folder->model_path, &model) : TSR_NOMEM;
     if (st == TSR_OK)
-        st = cut(f, m, given.devices, r.parts, summary);
+        st = cut(folder, model, given.devices, folders.parts, summary);
     for (int64_t rank = 0; rank < given.devices; rank++)
         if (st == TSR_OK)
-            st = fill_rank(&r, rank, given.plugins);
-    if (r.parts)
-        tsr__folder_remove(r.parts); // the ranks have taken their files out of it
+            st = fill_rank(&folders, rank, given.plugins);
+    if (folders.parts)
+        tsr__folder_remove(folders.parts); // the ranks have taken their files out of it
     if (st == TSR_OK)
-        st = tsr__outfolder_commit(&r.out);
+        st = tsr__outfolder_commit(&folders.out);
     else
-        remove_ranks(&r);
-    tsr__outfolder_abort(&r.out);
-    tsr_model_free(m);
+        remove_ranks(&folders);
+    tsr__outfolder_abort(&folders.out);
+    tsr_model_free(model);
     return st;
 }

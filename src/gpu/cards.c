@@ -17,50 +17,50 @@
 enum { ATTRIBUTE_CLOCK = 13, ATTRIBUTE_UNITS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 enum { ATTRIBUTE_MEMORY_CLOCK = 36, ATTRIBUTE_MEMORY_BITS = 37 };
 
-static int look_at_card(const struct gpu *g, int ordinal, struct gpu_card *c)
+static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *card)
 {
     int device = 0;
     void *context = NULL;
     size_t available = 0, all = 0;
-    int code = g->cuDeviceGet(&device, ordinal);
+    int code = gpu->cuDeviceGet(&device, ordinal);
     if (code != 0)
         return code;
-    g->cuDeviceGetName(c->name, (int)sizeof c->name, device);
-    g->cuDeviceGetAttribute(&c->major, ATTRIBUTE_MAJOR, device);
-    g->cuDeviceGetAttribute(&c->minor, ATTRIBUTE_MINOR, device);
-    g->cuDeviceGetAttribute(&c->units, ATTRIBUTE_UNITS, device);
-    g->cuDeviceGetAttribute(&c->clock_khz, ATTRIBUTE_CLOCK, device);
+    gpu->cuDeviceGetName(card->name, (int)sizeof card->name, device);
+    gpu->cuDeviceGetAttribute(&card->major, ATTRIBUTE_MAJOR, device);
+    gpu->cuDeviceGetAttribute(&card->minor, ATTRIBUTE_MINOR, device);
+    gpu->cuDeviceGetAttribute(&card->units, ATTRIBUTE_UNITS, device);
+    gpu->cuDeviceGetAttribute(&card->clock_khz, ATTRIBUTE_CLOCK, device);
     int memory_khz = 0, memory_bits = 0;
-    g->cuDeviceGetAttribute(&memory_khz, ATTRIBUTE_MEMORY_CLOCK, device);
-    g->cuDeviceGetAttribute(&memory_bits, ATTRIBUTE_MEMORY_BITS, device);
-    c->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers in a clock
-    code = g->cuDevicePrimaryCtxRetain(&context, device);
+    gpu->cuDeviceGetAttribute(&memory_khz, ATTRIBUTE_MEMORY_CLOCK, device);
+    gpu->cuDeviceGetAttribute(&memory_bits, ATTRIBUTE_MEMORY_BITS, device);
+    card->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers in a clock
+    code = gpu->cuDevicePrimaryCtxRetain(&context, device);
     if (code != 0)
         return code;
-    if (g->cuCtxSetCurrent(context) == 0 && g->cuMemGetInfo_v2(&available, &all) == 0) {
-        c->memory = (int64_t)all;
-        c->free = (int64_t)available;
+    if (gpu->cuCtxSetCurrent(context) == 0 && gpu->cuMemGetInfo_v2(&available, &all) == 0) {
+        card->memory = (int64_t)all;
+        card->free = (int64_t)available;
     }
-    g->cuDevicePrimaryCtxRelease_v2(device);
+    gpu->cuDevicePrimaryCtxRelease_v2(device);
     return 0;
 }
 
 static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
-    struct gpu g;
+    struct gpu gpu;
     char words[96];
     memset(out, 0, sizeof *out);
-    if (!tsr__gpu_load(libraries, &g, out->why, sizeof out->why))
+    if (!tsr__gpu_load(libraries, &gpu, out->why, sizeof out->why))
         return;
-    out->driver = g.version;
-    out->stands_in = g.stands_in;
-    out->nccl_version = g.nccl_version;
-    int n = g.count < GPU_MAX_CARDS ? g.count : GPU_MAX_CARDS;
+    out->driver = gpu.version;
+    out->stands_in = gpu.stands_in;
+    out->nccl_version = gpu.nccl_version;
+    int n = gpu.count < GPU_MAX_CARDS ? gpu.count : GPU_MAX_CARDS;
     for (int i = 0; i < n; i++) {
-        int code = look_at_card(&g, i, &out->cards[i]);
+        int code = look_at_card(&gpu, i, &out->cards[i]);
         if (code != 0) {
             snprintf(out->why, sizeof out->why, "GPU %d: %.90s", i,
-                     tsr__gpu_words(&g, code, words, sizeof words));
+                     tsr__gpu_words(&gpu, code, words, sizeof words));
             break;
         }
         out->n++;

@@ -22,13 +22,13 @@ static const struct entry nccl_entries[] = {
     NCCL_FUNCTIONS(ENTRY){"ncclGetErrorString", offsetof(struct gpu, ncclGetErrorString)}};
 
 // The first name that the library lacks, or NULL.
-static const char *fill(struct gpu *g, void *library, const struct entry *entries, size_t n)
+static const char *fill(struct gpu *gpu, void *library, const struct entry *entries, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         void *found = dlsym(library, entries[i].name);
         if (!found)
             return entries[i].name;
-        memcpy((char *)g + entries[i].at, &found, sizeof found);
+        memcpy((char *)gpu + entries[i].at, &found, sizeof found);
     }
     return NULL;
 }
@@ -39,86 +39,86 @@ static void *open_library(const char *name)
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-static void load_nccl(struct gpu *g, const char *name)
+static void load_nccl(struct gpu *gpu, const char *name)
 {
-    g->nccl = open_library(name ? name : nccl_name);
-    if (!g->nccl)
+    gpu->nccl = open_library(name ? name : nccl_name);
+    if (!gpu->nccl)
         return;
-    bool whole = !fill(g, g->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
-                 g->ncclGetVersion(&g->nccl_version) == 0;
+    bool whole = !fill(gpu, gpu->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
+                 gpu->ncclGetVersion(&gpu->nccl_version) == 0;
     if (whole)
         return;
-    dlclose(g->nccl);
-    g->nccl = NULL;
-    g->nccl_version = 0;
+    dlclose(gpu->nccl);
+    gpu->nccl = NULL;
+    gpu->nccl_version = 0;
 }
 
-bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *g, char *why, size_t n)
+bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;
-    memset(g, 0, sizeof *g);
-    g->driver = open_library(name);
-    if (!g->driver) {
+    memset(gpu, 0, sizeof *gpu);
+    gpu->driver = open_library(name);
+    if (!gpu->driver) {
         snprintf(why, n, "the driver %s is not here", name);
         return false;
     }
-    const char *missing = fill(g, g->driver, driver_entries, TSR_COUNT(driver_entries));
+    const char *missing = fill(gpu, gpu->driver, driver_entries, TSR_COUNT(driver_entries));
     if (missing) {
         snprintf(why, n, "%s has no %s: too old, or no driver", name, missing);
         return false;
     }
-    g->stands_in = dlsym(g->driver, STAND_IN) != NULL;
-    int code = g->cuInit(0);
+    gpu->stands_in = dlsym(gpu->driver, STAND_IN) != NULL;
+    int code = gpu->cuInit(0);
     if (code == 0)
-        code = g->cuDriverGetVersion(&g->version);
+        code = gpu->cuDriverGetVersion(&gpu->version);
     if (code == 0)
-        code = g->cuDeviceGetCount(&g->count);
+        code = gpu->cuDeviceGetCount(&gpu->count);
     if (code != 0) {
         char words[160];
         snprintf(why, n, "the driver does not start: %.120s",
-                 tsr__gpu_words(g, code, words, sizeof words));
+                 tsr__gpu_words(gpu, code, words, sizeof words));
         return false;
     }
-    load_nccl(g, libraries->nccl);
+    load_nccl(gpu, libraries->nccl);
     return true;
 }
 
-struct gpu *tsr__gpu_open(tsr_session *s, const struct gpu_libraries *libraries, char *why,
+struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n)
 {
-    struct gpu *g = tsr__alloc(s, sizeof *g);
-    if (!g) {
+    struct gpu *gpu = tsr__alloc(session, sizeof *gpu);
+    if (!gpu) {
         snprintf(why, n, "out of memory");
         return NULL;
     }
-    if (tsr__gpu_load(libraries, g, why, n))
-        return g;
-    tsr__free(s, g, sizeof *g);
+    if (tsr__gpu_load(libraries, gpu, why, n))
+        return gpu;
+    tsr__free(session, gpu, sizeof *gpu);
     return NULL;
 }
 
-void tsr__gpu_close(tsr_session *s, struct gpu *g)
+void tsr__gpu_close(tsr_session *session, struct gpu *gpu)
 {
-    if (g)
-        tsr__free(s, g, sizeof *g); // the libraries stay open
+    if (gpu)
+        tsr__free(session, gpu, sizeof *gpu); // the libraries stay open
 }
 
-int tsr__gpu_count(const struct gpu *g)
+int tsr__gpu_count(const struct gpu *gpu)
 {
-    return g->count;
+    return gpu->count;
 }
 
-bool tsr__gpu_stands_in(const struct gpu *g)
+bool tsr__gpu_stands_in(const struct gpu *gpu)
 {
-    return g->stands_in;
+    return gpu->stands_in;
 }
 
-const char *tsr__gpu_words(const struct gpu *g, int code, char *out, size_t n)
+const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 {
     const char *name = NULL, *text = NULL;
-    if (g->cuGetErrorName(code, &name) != 0 || !name)
+    if (gpu->cuGetErrorName(code, &name) != 0 || !name)
         name = "unknown";
-    if (g->cuGetErrorString(code, &text) != 0 || !text)
+    if (gpu->cuGetErrorString(code, &text) != 0 || !text)
         text = "an error without a name";
     snprintf(out, n, "%s (%s, %d)", text, name, code);
     return out;

@@ -6,47 +6,47 @@ int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce red
 {
     if (!tsr__fold_has(type))
         return GPU_NO_ADDRESS;
-    struct kernels *k = &seat->folds[type][reduce];
-    if (k->module)
+    struct kernels *kernels = &seat->folds[type][reduce];
+    if (kernels->module)
         return 0;
-    const struct gpu *g = seat->gpu;
-    struct text t;
-    tsr__text_init(&t, seat->session);
-    tsr__ptx_fold(&t, type, reduce);
+    const struct gpu *gpu = seat->gpu;
+    struct text text;
+    tsr__text_init(&text, seat->session);
+    tsr__ptx_fold(&text, type, reduce);
     int code = tsr__seat_enter(seat);
     if (code == 0)
-        code = t.failed ? GPU_NO_ADDRESS : g->cuModuleLoadData(&k->module, t.p);
-    tsr__text_free(&t);
+        code = text.failed ? GPU_NO_ADDRESS : gpu->cuModuleLoadData(&kernels->module, text.p);
+    tsr__text_free(&text);
     if (code == 0)
-        code = g->cuModuleGetFunction(&k->wide, k->module, "wide");
+        code = gpu->cuModuleGetFunction(&kernels->wide, kernels->module, "wide");
     if (code == 0)
-        code = g->cuModuleGetFunction(&k->single, k->module, "single");
+        code = gpu->cuModuleGetFunction(&kernels->single, kernels->module, "single");
     return code;
 }
 
 // Places that all lie on 16 bytes can be read and written so.
-static bool aligned(const struct gpu_fold *f)
+static bool aligned(const struct gpu_fold *fold)
 {
     uint64_t all = 0;
-    for (int i = 0; i < f->n_in; i++)
-        all |= address(f->in[i]);
-    for (int i = 0; i < f->n_out; i++)
-        all |= address(f->out[i]);
+    for (int i = 0; i < fold->n_in; i++)
+        all |= address(fold->in[i]);
+    for (int i = 0; i < fold->n_out; i++)
+        all |= address(fold->out[i]);
     return all % 16 == 0;
 }
 
-static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *f,
+static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *fold,
                   size_t skip, uint64_t count, void *stream)
 {
-    struct fold_arguments a = {
-        .count = count, .n_in = (uint32_t)f->n_in, .n_out = (uint32_t)f->n_out};
-    void *arguments[] = {&a};
+    struct fold_arguments fold_arguments = {
+        .count = count, .n_in = (uint32_t)fold->n_in, .n_out = (uint32_t)fold->n_out};
+    void *arguments[] = {&fold_arguments};
     if (count == 0)
         return 0;
-    for (int i = 0; i < f->n_in; i++)
-        a.in[i] = address(f->in[i]) + skip;
-    for (int i = 0; i < f->n_out; i++)
-        a.out[i] = address(f->out[i]) + skip;
+    for (int i = 0; i < fold->n_in; i++)
+        fold_arguments.in[i] = address(fold->in[i]) + skip;
+    for (int i = 0; i < fold->n_out; i++)
+        fold_arguments.out[i] = address(fold->out[i]) + skip;
     uint64_t blocks = (count + GPU_BLOCK - 1) / GPU_BLOCK;
     if (blocks > INT32_MAX)
         return GPU_NO_ADDRESS; // more than 8 TiB, or 512 GiB that lie on odd places
@@ -54,17 +54,19 @@ static int launch(const struct gpu_seat *seat, void *function, const struct gpu_
                                      arguments, NULL);
 }
 
-int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *f, void *stream)
+int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *fold, void *stream)
 {
-    if (f->n_in < 1 || f->n_in > GPU_MAX_MEMBERS || f->n_out < 1 || f->n_out > GPU_MAX_MEMBERS)
+    if (fold->n_in < 1 || fold->n_in > GPU_MAX_MEMBERS || fold->n_out < 1 ||
+        fold->n_out > GPU_MAX_MEMBERS)
         return GPU_NO_ADDRESS;
-    int code = tsr__seat_prepare(seat, f->type, f->reduce);
+    int code = tsr__seat_prepare(seat, fold->type, fold->reduce);
     if (code != 0)
         return code;
-    const struct kernels *k = &seat->folds[f->type][f->reduce];
-    size_t bytes = (size_t)tsr_dtype_bits(f->type) / 8, all = (size_t)f->count * bytes;
-    size_t wide = aligned(f) ? all / 16 : 0;
-    code = launch(seat, k->wide, f, 0, wide, stream);
-    return code != 0 ? code
-                     : launch(seat, k->single, f, 16 * wide, (all - 16 * wide) / bytes, stream);
+    const struct kernels *kernels = &seat->folds[fold->type][fold->reduce];
+    size_t bytes = (size_t)tsr_dtype_bits(fold->type) / 8, all = (size_t)fold->count * bytes;
+    size_t wide = aligned(fold) ? all / 16 : 0;
+    code = launch(seat, kernels->wide, fold, 0, wide, stream);
+    return code != 0
+               ? code
+               : launch(seat, kernels->single, fold, 16 * wide, (all - 16 * wide) / bytes, stream);
 }

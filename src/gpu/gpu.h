@@ -47,20 +47,20 @@ void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *o
 // The driver's functions. Not changed after it is opened: all ranks of a process share it.
 struct gpu;
 // NULL: `why` says the reason. The session's memory; by its thread.
-struct gpu *tsr__gpu_open(tsr_session *s, const struct gpu_libraries *libraries, char *why,
+struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n);
-void tsr__gpu_close(tsr_session *s, struct gpu *g); // NULL is fine
-int tsr__gpu_count(const struct gpu *g);
-bool tsr__gpu_stands_in(const struct gpu *g);
+void tsr__gpu_close(tsr_session *session, struct gpu *gpu); // NULL is fine
+int tsr__gpu_count(const struct gpu *gpu);
+bool tsr__gpu_stands_in(const struct gpu *gpu);
 // "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns out.
-const char *tsr__gpu_words(const struct gpu *g, int code, char *out, size_t n);
+const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n);
 
 // ---- a place on a GPU (seat.c) -----------------------------------------------------------------
 
 // One rank's place on one GPU: context, events, kernels, memory of its own. Belongs to one thread at a time.
 struct gpu_seat;
 // 0 and *out, or the driver's number. Card is counted from 0.
-int tsr__seat_open(tsr_session *s, const struct gpu *g, int card, struct gpu_seat **out);
+int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out);
 void tsr__seat_close(struct gpu_seat *seat);      // NULL is fine; waits for the GPU first
 int tsr__seat_enter(const struct gpu_seat *seat); // the calling thread works on this GPU
 const struct gpu *tsr__seat_gpu(const struct gpu_seat *seat);
@@ -91,7 +91,7 @@ struct gpu_rows {
     const void *from;
     size_t to_pitch, from_pitch, width, rows;
 };
-int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *r, void *stream);
+int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream);
 
 // Events: number i of GPU_EVENTS.
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream);
@@ -142,7 +142,7 @@ struct gpu_fold {
 bool tsr__fold_has(tsr_dtype type);
 // Compiles the kernels of that fold, so that nothing is loaded while others wait on the GPU.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce);
-int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *f, void *stream);
+int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *fold, void *stream);
 
 // ---- NCCL (nccl.c) -----------------------------------------------------------------------------
 
@@ -151,22 +151,23 @@ struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 };
 // Version such as 23007 (2.30.7); 0: NCCL was not found.
-int tsr__nccl_version(const struct gpu *g);
+int tsr__nccl_version(const struct gpu *gpu);
 bool tsr__nccl_has(tsr_dtype type); // elements that it can add up
-int tsr__nccl_id(const struct gpu *g, struct nccl_id *out);
+int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out);
 // All members call it at the same time. 0 and *out, or NCCL's number.
 int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int members, int self,
                    void **out);
-void tsr__nccl_leave(const struct gpu *g, void *comm, bool abort);
-int tsr__nccl_all_reduce(const struct gpu *g, void *comm, const struct gpu_fold *f, void *stream);
+void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort);
+int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
+                         void *stream);
 // One message to each member and from each, at the same time; lengths 0: none.
 struct nccl_part {
     const void *send;
     void *recv;
     size_t send_bytes, recv_bytes;
 };
-int tsr__nccl_exchange(const struct gpu *g, void *comm, const struct nccl_part *parts, int members,
-                       int self, void *stream);
-const char *tsr__nccl_words(const struct gpu *g, int code);
+int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
+                       int members, int self, void *stream);
+const char *tsr__nccl_words(const struct gpu *gpu, int code);
 
 #endif

@@ -80,7 +80,7 @@ struct gpu {
 #define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: what this room itself answers with
 
 // Opens both libraries and fills the tables; false: why says what is missing. Calls nothing but cuInit.
-bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *g, char *why, size_t n);
+bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n);
 
 struct kernels {
     void *module, *wide, *single; // single: one element for each thread
@@ -110,8 +110,8 @@ struct gpu_seat {
 };
 
 // ptx.c: the text of the kernels for one fold ("wide" and "single"), or of those that copy rows ("rows1" .. "rows16").
-void tsr__ptx_fold(struct text *t, tsr_dtype type, enum gpu_reduce reduce);
-void tsr__ptx_rows(struct text *t);
+void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce);
+void tsr__ptx_rows(struct text *text);
 // The arguments of a fold's kernels, as they lie in memory: the PTX reads them by these offsets.
 struct fold_arguments {
     uint64_t count; // of 16-byte blocks, or of elements

@@ -33,9 +33,9 @@ static int type_of(tsr_dtype type)
     }
 }
 
-int tsr__nccl_version(const struct gpu *g)
+int tsr__nccl_version(const struct gpu *gpu)
 {
-    return g->nccl ? g->nccl_version : 0;
+    return gpu->nccl ? gpu->nccl_version : 0;
 }
 
 bool tsr__nccl_has(tsr_dtype type)
@@ -43,9 +43,9 @@ bool tsr__nccl_has(tsr_dtype type)
     return type_of(type) != NCCL_NONE;
 }
 
-int tsr__nccl_id(const struct gpu *g, struct nccl_id *out)
+int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out)
 {
-    return g->ncclGetUniqueId(out);
+    return gpu->ncclGetUniqueId(out);
 }
 
 int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int members, int self,
@@ -55,45 +55,46 @@ int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int me
     return code == 0 ? seat->gpu->ncclCommInitRank(out, members, *id, self) : code;
 }
 
-void tsr__nccl_leave(const struct gpu *g, void *comm, bool abort)
+void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort)
 {
     if (!comm)
         return;
     if (abort)
-        g->ncclCommAbort(comm);
+        gpu->ncclCommAbort(comm);
     else
-        g->ncclCommDestroy(comm);
+        gpu->ncclCommDestroy(comm);
 }
 
-int tsr__nccl_all_reduce(const struct gpu *g, void *comm, const struct gpu_fold *f, void *stream)
+int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
+                         void *stream)
 {
     static const int ops[GPU_REDUCE_COUNT] = {
         [GPU_SUM] = 0, [GPU_PROD] = 1, [GPU_MAX] = 2, [GPU_MIN] = 3};
-    return g->ncclAllReduce(f->in[0], f->out[0], (size_t)f->count, type_of(f->type), ops[f->reduce],
-                            comm, stream);
+    return gpu->ncclAllReduce(fold->in[0], fold->out[0], (size_t)fold->count, type_of(fold->type),
+                              ops[fold->reduce], comm, stream);
 }
 
-int tsr__nccl_exchange(const struct gpu *g, void *comm, const struct nccl_part *parts, int members,
-                       int self, void *stream)
+int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
+                       int members, int self, void *stream)
 {
-    int code = g->ncclGroupStart();
+    int code = gpu->ncclGroupStart();
     if (code != 0)
         return code;
     for (int i = 0; i < members; i++) {
-        const struct nccl_part *p = &parts[i];
+        const struct nccl_part *part = &parts[i];
         if (i == self)
             continue;
-        if (p->send_bytes && code == 0)
-            code = g->ncclSend(p->send, p->send_bytes, NCCL_INT8, i, comm, stream);
-        if (p->recv_bytes && code == 0)
-            code = g->ncclRecv(p->recv, p->recv_bytes, NCCL_INT8, i, comm, stream);
+        if (part->send_bytes && code == 0)
+            code = gpu->ncclSend(part->send, part->send_bytes, NCCL_INT8, i, comm, stream);
+        if (part->recv_bytes && code == 0)
+            code = gpu->ncclRecv(part->recv, part->recv_bytes, NCCL_INT8, i, comm, stream);
     }
-    int ended = g->ncclGroupEnd();
+    int ended = gpu->ncclGroupEnd();
     return code != 0 ? code : ended;
 }
 
-const char *tsr__nccl_words(const struct gpu *g, int code)
+const char *tsr__nccl_words(const struct gpu *gpu, int code)
 {
-    const char *text = g->ncclGetErrorString ? g->ncclGetErrorString(code) : NULL;
+    const char *text = gpu->ncclGetErrorString ? gpu->ncclGetErrorString(code) : NULL;
     return text ? text : "an error without a name";
 }

@@ -37,42 +37,42 @@ bool tsr__fold_has(tsr_dtype type)
 }
 
 // Words w0 .. (or q0 .. of 64 bits) become lanes of that letter: A is folded into, X is folded.
-static void unpack(struct text *t, const struct element *e, char to, int lanes)
+static void unpack(struct text *text, const struct element *element, char to, int lanes)
 {
-    int per_word = e->bytes < 4 ? 4 / e->bytes : 1, bits = 8 * e->bytes;
+    int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
     for (int i = 0; i < lanes; i++) {
         int word = i / per_word, part = i % per_word;
-        switch (e->packing) {
+        switch (element->packing) {
         case WORDS:
-            tsr__text_printf(t, "mov.b32 %%%c%d,%%w%d;\n", to, i, word);
+            tsr__text_printf(text, "mov.b32 %%%c%d,%%w%d;\n", to, i, word);
             break;
         case LONGS:
-            tsr__text_printf(t, "mov.b64 %%%c%d,%%q%d;\n", to, i, word);
+            tsr__text_printf(text, "mov.b64 %%%c%d,%%q%d;\n", to, i, word);
             break;
         case HALVES:
-            tsr__text_printf(t, "mov.b32 {%%h0,%%h1},%%w%d;\ncvt.f32.f16 %%%c%d,%%h%d;\n", word, to,
-                             i, part);
+            tsr__text_printf(text, "mov.b32 {%%h0,%%h1},%%w%d;\ncvt.f32.f16 %%%c%d,%%h%d;\n", word,
+                             to, i, part);
             break;
         case BFLOATS:
             if (part == 0)
-                tsr__text_printf(t, "shl.b32 %%t0,%%w%d,16;\n", word);
+                tsr__text_printf(text, "shl.b32 %%t0,%%w%d,16;\n", word);
             else
-                tsr__text_printf(t, "and.b32 %%t0,%%w%d,0xffff0000;\n", word);
-            tsr__text_printf(t, "mov.b32 %%%c%d,%%t0;\n", to, i);
+                tsr__text_printf(text, "and.b32 %%t0,%%w%d,0xffff0000;\n", word);
+            tsr__text_printf(text, "mov.b32 %%%c%d,%%t0;\n", to, i);
             break;
         case SIGNED_PARTS:
         case PARTS:
-            tsr__text_printf(t, "bfe.%s %%%c%d,%%w%d,%d,%d;\n", e->as, to, i, word, part * bits,
-                             bits);
+            tsr__text_printf(text, "bfe.%s %%%c%d,%%w%d,%d,%d;\n", element->as, to, i, word,
+                             part * bits, bits);
             break;
         }
     }
 }
 
 // float32 in lane i to bfloat16 in %t0: to nearest even, one NaN of each sign.
-static void round_bfloat(struct text *t, int lane)
+static void round_bfloat(struct text *text, int lane)
 {
-    tsr__text_printf(t,
+    tsr__text_printf(text,
                      "mov.b32 %%t1,%%A%d;\n"
                      "setp.nan.f32 %%p1,%%A%d,%%A%d;\n"
                      "shr.u32 %%t2,%%t1,16;\n"
@@ -87,52 +87,53 @@ static void round_bfloat(struct text *t, int lane)
 }
 
 // Puts the narrow value in register `from` into part `part` of a word.
-static void insert(struct text *t, const char *from, int word, int part, int bits)
+static void insert(struct text *text, const char *from, int word, int part, int bits)
 {
     if (part == 0)
-        tsr__text_printf(t, "mov.b32 %%w%d,%s;\n", word, from);
+        tsr__text_printf(text, "mov.b32 %%w%d,%s;\n", word, from);
     else
-        tsr__text_printf(t, "bfi.b32 %%w%d,%s,%%w%d,%d,%d;\n", word, from, word, part * bits, bits);
+        tsr__text_printf(text, "bfi.b32 %%w%d,%s,%%w%d,%d,%d;\n", word, from, word, part * bits,
+                         bits);
 }
 
-static void pack(struct text *t, const struct element *e, int lanes)
+static void pack(struct text *text, const struct element *element, int lanes)
 {
-    int per_word = e->bytes < 4 ? 4 / e->bytes : 1, bits = 8 * e->bytes;
+    int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
     char lane[8];
     for (int i = 0; i < lanes; i++) {
         int word = i / per_word, part = i % per_word;
         snprintf(lane, sizeof lane, "%%A%d", i);
-        switch (e->packing) {
+        switch (element->packing) {
         case WORDS:
-            tsr__text_printf(t, "mov.b32 %%w%d,%%A%d;\n", word, i);
+            tsr__text_printf(text, "mov.b32 %%w%d,%%A%d;\n", word, i);
             break;
         case LONGS:
-            tsr__text_printf(t, "mov.b64 %%q%d,%%A%d;\n", word, i);
+            tsr__text_printf(text, "mov.b64 %%q%d,%%A%d;\n", word, i);
             break;
         case HALVES:
-            tsr__text_printf(t, "cvt.rn.f16.f32 %%h0,%%A%d;\ncvt.u32.u16 %%t0,%%h0;\n", i);
-            insert(t, "%t0", word, part, bits);
+            tsr__text_printf(text, "cvt.rn.f16.f32 %%h0,%%A%d;\ncvt.u32.u16 %%t0,%%h0;\n", i);
+            insert(text, "%t0", word, part, bits);
             break;
         case BFLOATS:
-            round_bfloat(t, i);
-            insert(t, "%t0", word, part, bits);
+            round_bfloat(text, i);
+            insert(text, "%t0", word, part, bits);
             break;
         case SIGNED_PARTS:
         case PARTS:
-            insert(t, lane, word, part, bits);
+            insert(text, lane, word, part, bits);
             break;
         }
     }
 }
 
 // A := A op X in one lane. The larger or smaller of two floats is X only if it is so, or if it alone is NaN.
-static void combine(struct text *t, const struct element *e, bool is_bool, enum gpu_reduce reduce,
-                    int lane)
+static void combine(struct text *text, const struct element *element, bool is_bool,
+                    enum gpu_reduce reduce, int lane)
 {
-    bool is_float = e->as[0] == 'f', product = reduce == GPU_PROD, sum = reduce == GPU_SUM;
+    bool is_float = element->as[0] == 'f', product = reduce == GPU_PROD, sum = reduce == GPU_SUM;
     if (is_bool) {
         bool any = sum || reduce == GPU_MAX;
-        tsr__text_printf(t, "%s.b32 %%A%d,%%A%d,%%X%d;\n", any ? "or" : "and", lane, lane, lane);
+        tsr__text_printf(text, "%s.b32 %%A%d,%%A%d,%%X%d;\n", any ? "or" : "and", lane, lane, lane);
         return;
     }
     if (sum || product) {
@@ -140,59 +141,62 @@ static void combine(struct text *t, const struct element *e, bool is_bool, enum 
         const char *how = is_float ? ".rn" : "";
         if (!is_float && product)
             how = ".lo";
-        tsr__text_printf(t, "%s%s.%s %%A%d,%%A%d,%%X%d;\n", op, how, e->as, lane, lane, lane);
+        tsr__text_printf(text, "%s%s.%s %%A%d,%%A%d,%%X%d;\n", op, how, element->as, lane, lane,
+                         lane);
         return;
     }
     bool largest = reduce == GPU_MAX;
     if (!is_float) {
-        tsr__text_printf(t, "%s.%s %%A%d,%%A%d,%%X%d;\n", largest ? "max" : "min", e->as, lane,
-                         lane, lane);
+        tsr__text_printf(text, "%s.%s %%A%d,%%A%d,%%X%d;\n", largest ? "max" : "min", element->as,
+                         lane, lane, lane);
         return;
     }
-    tsr__text_printf(t,
+    tsr__text_printf(text,
                      "setp.%s.%s %%p1,%%X%d,%%A%d;\n"
                      "setp.nan.%s %%p2,%%X%d,%%X%d;\n"
                      "setp.num.%s %%p3,%%A%d,%%A%d;\n"
                      "and.pred %%p2,%%p2,%%p3;\n"
                      "or.pred %%p1,%%p1,%%p2;\n"
                      "selp.%s %%A%d,%%X%d,%%A%d,%%p1;\n",
-                     largest ? "gt" : "lt", e->as, lane, lane, e->as, lane, lane, e->as, lane, lane,
-                     e->as, lane, lane, lane);
+                     largest ? "gt" : "lt", element->as, lane, lane, element->as, lane, lane,
+                     element->as, lane, lane, element->as, lane, lane, lane);
 }
 
 // One load or store of what a thread has of one tensor, at address %d2.
-static void access(struct text *t, const struct element *e, bool wide, bool store)
+static void access(struct text *text, const struct element *element, bool wide, bool store)
 {
     const char *verb = store ? "st" : "ld", *what;
     char type[16];
     if (wide)
-        what = e->bytes == 8 ? "{%q0,%q1}" : "{%w0,%w1,%w2,%w3}";
+        what = element->bytes == 8 ? "{%q0,%q1}" : "{%w0,%w1,%w2,%w3}";
     else
-        what = e->bytes == 8 ? "%q0" : "%w0";
+        what = element->bytes == 8 ? "%q0" : "%w0";
     if (wide)
-        snprintf(type, sizeof type, e->bytes == 8 ? "v2.u64" : "v4.u32");
+        snprintf(type, sizeof type, element->bytes == 8 ? "v2.u64" : "v4.u32");
     else
-        snprintf(type, sizeof type, "u%d", 8 * e->bytes);
+        snprintf(type, sizeof type, "u%d", 8 * element->bytes);
     if (store)
-        tsr__text_printf(t, "%s.global.%s [%%d2],%s;\n", verb, type, what);
+        tsr__text_printf(text, "%s.global.%s [%%d2],%s;\n", verb, type, what);
     else
-        tsr__text_printf(t, "%s.global.%s %s,[%%d2];\n", verb, type, what);
+        tsr__text_printf(text, "%s.global.%s %s,[%%d2];\n", verb, type, what);
 }
 
-static void point_at(struct text *t, size_t argument)
+static void point_at(struct text *text, size_t argument)
 {
     tsr__text_printf(
-        t, "ld.param.u64 %%d2,[a+%zu];\ncvta.to.global.u64 %%d2,%%d2;\nadd.u64 %%d2,%%d2,%%d1;\n",
+        text,
+        "ld.param.u64 %%d2,[a+%zu];\ncvta.to.global.u64 %%d2,%%d2;\nadd.u64 %%d2,%%d2,%%d1;\n",
         argument);
 }
 
-static void write_fold(struct text *t, const char *name, const struct element *e, bool is_bool,
-                       enum gpu_reduce reduce)
+static void write_fold(struct text *text, const char *name, const struct element *element,
+                       bool is_bool, enum gpu_reduce reduce)
 {
     bool wide = strcmp(name, "wide") == 0;
-    int lanes = wide ? 16 / e->bytes : 1, shift = wide ? 4 : __builtin_ctz((unsigned)e->bytes);
+    int lanes = wide ? 16 / element->bytes : 1,
+        shift = wide ? 4 : __builtin_ctz((unsigned)element->bytes);
     tsr__text_printf(
-        t,
+        text,
         ".visible .entry %s(.param .align 8 .b8 a[%zu]){\n"
         ".reg .pred %%p<4>;\n.reg .b16 %%h<2>;\n.reg .b32 %%t<3>,%%r<3>,%%w<4>;\n"
         ".reg .b64 %%d<3>,%%q<2>;\n.reg .%s %%A<%d>,%%X<%d>;\n"
@@ -200,39 +204,39 @@ static void write_fold(struct text *t, const char *name, const struct element *e
         "mul.wide.u32 %%d1,%%r0,%%r1;\ncvt.u64.u32 %%d2,%%r2;\nadd.u64 %%d1,%%d1,%%d2;\n"
         "ld.param.u64 %%d0,[a+%zu];\nsetp.ge.u64 %%p0,%%d1,%%d0;\n@%%p0 bra DONE;\n"
         "shl.b64 %%d1,%%d1,%d;\nld.param.u32 %%r0,[a+%zu];\nld.param.u32 %%r1,[a+%zu];\n",
-        name, sizeof(struct fold_arguments), e->as, lanes, lanes,
+        name, sizeof(struct fold_arguments), element->as, lanes, lanes,
         offsetof(struct fold_arguments, count), shift, offsetof(struct fold_arguments, n_in),
         offsetof(struct fold_arguments, n_out));
     for (int i = 0; i < GPU_MAX_MEMBERS; i++) {
         if (i)
-            tsr__text_printf(t, "setp.le.u32 %%p0,%%r0,%d;\n@%%p0 bra STORE;\n", i);
-        point_at(t, AT_IN + 8 * (size_t)i);
-        access(t, e, wide, false);
-        unpack(t, e, i ? 'X' : 'A', lanes);
+            tsr__text_printf(text, "setp.le.u32 %%p0,%%r0,%d;\n@%%p0 bra STORE;\n", i);
+        point_at(text, AT_IN + 8 * (size_t)i);
+        access(text, element, wide, false);
+        unpack(text, element, i ? 'X' : 'A', lanes);
         for (int k = 0; i && k < lanes; k++)
-            combine(t, e, is_bool, reduce, k);
+            combine(text, element, is_bool, reduce, k);
     }
-    tsr__text_printf(t, "STORE:\n");
-    pack(t, e, lanes);
+    tsr__text_printf(text, "STORE:\n");
+    pack(text, element, lanes);
     for (int i = 0; i < GPU_MAX_MEMBERS; i++) {
         if (i)
-            tsr__text_printf(t, "setp.le.u32 %%p0,%%r1,%d;\n@%%p0 bra DONE;\n", i);
-        point_at(t, AT_OUT + 8 * (size_t)i);
-        access(t, e, wide, true);
+            tsr__text_printf(text, "setp.le.u32 %%p0,%%r1,%d;\n@%%p0 bra DONE;\n", i);
+        point_at(text, AT_OUT + 8 * (size_t)i);
+        access(text, element, wide, true);
     }
-    tsr__text_printf(t, "DONE: ret;\n}\n");
+    tsr__text_printf(text, "DONE: ret;\n}\n");
 }
 
-void tsr__ptx_fold(struct text *t, tsr_dtype type, enum gpu_reduce reduce)
+void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce)
 {
-    const struct element *e = &elements[type];
-    tsr__text_printf(t, "// fold %d %d\n%s", (int)type, (int)reduce, head);
-    write_fold(t, "wide", e, type == TSR_BOOL, reduce);
-    write_fold(t, "single", e, type == TSR_BOOL, reduce);
+    const struct element *element = &elements[type];
+    tsr__text_printf(text, "// fold %d %d\n%s", (int)type, (int)reduce, head);
+    write_fold(text, "wide", element, type == TSR_BOOL, reduce);
+    write_fold(text, "single", element, type == TSR_BOOL, reduce);
 }
 
 // Thread i moves unit i: of row i / per_row, at place i % per_row in it.
-static void write_rows(struct text *t, int bytes)
+static void write_rows(struct text *text, int bytes)
 {
     static const char *const types[] = {
         [1] = "u8", [2] = "u16", [4] = "u32", [8] = "u64", [16] = "v4.u32"};
@@ -242,7 +246,7 @@ static void write_rows(struct text *t, int bytes)
     if (bytes == 16)
         what = "{%w0,%w1,%w2,%w3}";
     tsr__text_printf(
-        t,
+        text,
         ".visible .entry rows%d(.param .align 8 .b8 a[%zu]){\n"
         ".reg .pred %%p0;\n.reg .b32 %%r<6>,%%w<4>;\n.reg .b64 %%d<8>,%%q0;\n"
         "mov.u32 %%r0,%%ctaid.x;\nmov.u32 %%r1,%%ntid.x;\nmov.u32 %%r2,%%tid.x;\n"
@@ -263,9 +267,9 @@ static void write_rows(struct text *t, int bytes)
         offsetof(struct rows_arguments, from_pitch), types[bytes], what, types[bytes], what);
 }
 
-void tsr__ptx_rows(struct text *t)
+void tsr__ptx_rows(struct text *text)
 {
-    tsr__text_printf(t, "// rows\n%s", head);
+    tsr__text_printf(text, "// rows\n%s", head);
     for (int bytes = 1; bytes <= 16; bytes *= 2)
-        write_rows(t, bytes);
+        write_rows(text, bytes);
 }

@@ -11,61 +11,61 @@ enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 // ---- opening -----------------------------------------------------------------------------------
 
 // Events that other processes can wait for, where the driver lets them.
-static int make_event(const struct gpu *g, void **out)
+static int make_event(const struct gpu *gpu, void **out)
 {
-    int code = g->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
-    return code == 0 ? 0 : g->cuEventCreate(out, EVENT_NO_TIMING);
+    int code = gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
+    return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
 static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
-    const struct gpu *g = seat->gpu;
-    struct text t;
-    tsr__text_init(&t, seat->session);
-    tsr__ptx_rows(&t);
-    int code = t.failed ? GPU_NO_ADDRESS : g->cuModuleLoadData(&seat->rows_module, t.p);
-    tsr__text_free(&t);
+    const struct gpu *gpu = seat->gpu;
+    struct text text;
+    tsr__text_init(&text, seat->session);
+    tsr__ptx_rows(&text);
+    int code = text.failed ? GPU_NO_ADDRESS : gpu->cuModuleLoadData(&seat->rows_module, text.p);
+    tsr__text_free(&text);
     for (size_t i = 0; i < TSR_COUNT(names); i++)
         if (code == 0)
-            code = g->cuModuleGetFunction(&seat->rows[i], seat->rows_module, names[i]);
+            code = gpu->cuModuleGetFunction(&seat->rows[i], seat->rows_module, names[i]);
     return code;
 }
 
 static int fill_seat(struct gpu_seat *seat)
 {
-    const struct gpu *g = seat->gpu;
-    int code = g->cuDevicePrimaryCtxRetain(&seat->context, seat->device);
+    const struct gpu *gpu = seat->gpu;
+    int code = gpu->cuDevicePrimaryCtxRetain(&seat->context, seat->device);
     if (code != 0)
         return code;
     code = tsr__seat_enter(seat);
     if (code == 0)
-        code = g->cuDeviceGetUuid(seat->id, seat->device);
+        code = gpu->cuDeviceGetUuid(seat->id, seat->device);
     if (code == 0)
-        code = g->cuStreamCreate(&seat->stream, STREAM_NON_BLOCKING);
+        code = gpu->cuStreamCreate(&seat->stream, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_EVENTS; i++)
         if (code == 0)
-            code = make_event(g, &seat->events[i]);
+            code = make_event(gpu, &seat->events[i]);
     for (int i = 0; i < GPU_STEPS; i++)
         if (code == 0)
-            code = g->cuEventCreate(&seat->steps[i], EVENT_NO_TIMING);
+            code = gpu->cuEventCreate(&seat->steps[i], EVENT_NO_TIMING);
     return code == 0 ? load_rows(seat) : code;
 }
 
-int tsr__seat_open(tsr_session *s, const struct gpu *g, int card, struct gpu_seat **out)
+int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out)
 {
-    int device = 0, code = g->cuDeviceGet(&device, card);
+    int device = 0, code = gpu->cuDeviceGet(&device, card);
     if (code != 0)
         return code;
-    struct gpu_seat *seat = tsr__alloc(s, sizeof *seat);
+    struct gpu_seat *seat = tsr__alloc(session, sizeof *seat);
     if (!seat)
         return 2; // CUDA_ERROR_OUT_OF_MEMORY
     memset(seat, 0, sizeof *seat);
-    seat->session = s;
-    seat->gpu = g;
+    seat->session = session;
+    seat->gpu = gpu;
     seat->card = card;
     seat->device = device;
-    tsr__arena_init(&seat->arena, s);
+    tsr__arena_init(&seat->arena, session);
     code = fill_seat(seat);
     if (code == 0)
         *out = seat;
@@ -76,45 +76,45 @@ int tsr__seat_open(tsr_session *s, const struct gpu *g, int card, struct gpu_sea
 
 static void unload(struct gpu_seat *seat)
 {
-    const struct gpu *g = seat->gpu;
+    const struct gpu *gpu = seat->gpu;
     for (size_t type = 0; type < TSR_DTYPE_COUNT; type++)
         for (size_t op = 0; op < GPU_REDUCE_COUNT; op++)
             if (seat->folds[type][op].module)
-                g->cuModuleUnload(seat->folds[type][op].module);
+                gpu->cuModuleUnload(seat->folds[type][op].module);
     if (seat->rows_module)
-        g->cuModuleUnload(seat->rows_module);
+        gpu->cuModuleUnload(seat->rows_module);
 }
 
 void tsr__seat_close(struct gpu_seat *seat)
 {
     if (!seat)
         return;
-    const struct gpu *g = seat->gpu;
+    const struct gpu *gpu = seat->gpu;
     if (seat->context && tsr__seat_enter(seat) == 0) {
         if (seat->stream) {
-            g->cuStreamSynchronize(seat->stream);
-            g->cuStreamDestroy_v2(seat->stream);
+            gpu->cuStreamSynchronize(seat->stream);
+            gpu->cuStreamDestroy_v2(seat->stream);
         }
         for (size_t i = 0; i < seat->imported.n; i++)
             if (seat->imported.at[i].at)
-                g->cuIpcCloseMemHandle(seat->imported.at[i].at);
+                gpu->cuIpcCloseMemHandle(seat->imported.at[i].at);
         for (size_t i = 0; i < seat->imported_events.n; i++)
-            g->cuEventDestroy_v2(seat->imported_events.at[i]);
+            gpu->cuEventDestroy_v2(seat->imported_events.at[i]);
         for (int i = 0; i < GPU_EVENTS; i++)
             if (seat->events[i])
-                g->cuEventDestroy_v2(seat->events[i]);
+                gpu->cuEventDestroy_v2(seat->events[i]);
         for (int i = 0; i < GPU_STEPS; i++)
             if (seat->steps[i])
-                g->cuEventDestroy_v2(seat->steps[i]);
+                gpu->cuEventDestroy_v2(seat->steps[i]);
         unload(seat);
         for (int i = 0; i < 2; i++)
             if (seat->scratch[i].p)
-                g->cuMemFree_v2(address(seat->scratch[i].p));
+                gpu->cuMemFree_v2(address(seat->scratch[i].p));
         if (seat->pinned.p)
-            g->cuMemFreeHost(seat->pinned.p);
+            gpu->cuMemFreeHost(seat->pinned.p);
     }
     if (seat->context)
-        g->cuDevicePrimaryCtxRelease_v2(seat->device);
+        gpu->cuDevicePrimaryCtxRelease_v2(seat->device);
     tsr__arena_free(&seat->arena);
     tsr__free(seat->session, seat, sizeof *seat);
 }
@@ -239,11 +239,11 @@ int tsr__seat_wait(const struct gpu_seat *seat, void *stream)
 }
 
 // log2 of the widest unit that divides all addresses and lengths of the rows: 12 and 8 give 2 (units of 4 bytes).
-static int unit_of(const struct gpu_rows *r)
+static int unit_of(const struct gpu_rows *rows)
 {
-    uint64_t all = address(r->to) | address(r->from) | r->width;
-    if (r->rows > 1)
-        all |= r->to_pitch | r->from_pitch;
+    uint64_t all = address(rows->to) | address(rows->from) | rows->width;
+    if (rows->rows > 1)
+        all |= rows->to_pitch | rows->from_pitch;
     int log = 0;
     while (log < 4 && !(all & 1)) {
         all >>= 1;
@@ -252,41 +252,44 @@ static int unit_of(const struct gpu_rows *r)
     return log;
 }
 
-static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *r, void *stream)
+static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     int code = 0;
-    for (size_t i = 0; i < r->rows; i++)
+    for (size_t i = 0; i < rows->rows; i++)
         if (code == 0)
-            code = tsr__seat_copy(seat, (char *)r->to + i * r->to_pitch,
-                                  (const char *)r->from + i * r->from_pitch, r->width, stream);
+            code = tsr__seat_copy(seat, (char *)rows->to + i * rows->to_pitch,
+                                  (const char *)rows->from + i * rows->from_pitch, rows->width,
+                                  stream);
     return code;
 }
 
 // A kernel counts units in 32 bits, so a launch takes as many rows as that allows; rows that are longer go one by one.
 #define MOST_UNITS (UINT32_MAX / 2)
 
-int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *r, void *stream)
+int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
-    if (r->rows == 0 || r->width == 0)
+    if (rows->rows == 0 || rows->width == 0)
         return 0;
-    bool whole = r->rows == 1 || (r->to_pitch == r->width && r->from_pitch == r->width);
+    bool whole =
+        rows->rows == 1 || (rows->to_pitch == rows->width && rows->from_pitch == rows->width);
     if (whole)
-        return tsr__seat_copy(seat, r->to, r->from, r->width * r->rows, stream);
-    int log = unit_of(r);
-    size_t per_row = r->width >> log;
+        return tsr__seat_copy(seat, rows->to, rows->from, rows->width * rows->rows, stream);
+    int log = unit_of(rows);
+    size_t per_row = rows->width >> log;
     if (per_row > MOST_UNITS)
-        return copy_each(seat, r, stream);
+        return copy_each(seat, rows, stream);
     size_t most = MOST_UNITS / per_row;
-    for (size_t row = 0; row < r->rows; row += most) {
-        size_t n = r->rows - row < most ? r->rows - row : most;
-        struct rows_arguments a = {.to = address(r->to) + row * r->to_pitch,
-                                   .from = address(r->from) + row * r->from_pitch,
-                                   .to_pitch = r->to_pitch,
-                                   .from_pitch = r->from_pitch,
-                                   .per_row = (uint32_t)per_row,
-                                   .n = (uint32_t)(per_row * n)};
-        void *arguments[] = {&a};
-        unsigned blocks = (a.n + GPU_BLOCK - 1) / GPU_BLOCK;
+    for (size_t row = 0; row < rows->rows; row += most) {
+        size_t n = rows->rows - row < most ? rows->rows - row : most;
+        struct rows_arguments rows_arguments = {.to = address(rows->to) + row * rows->to_pitch,
+                                                .from =
+                                                    address(rows->from) + row * rows->from_pitch,
+                                                .to_pitch = rows->to_pitch,
+                                                .from_pitch = rows->from_pitch,
+                                                .per_row = (uint32_t)per_row,
+                                                .n = (uint32_t)(per_row * n)};
+        void *arguments[] = {&rows_arguments};
+        unsigned blocks = (rows_arguments.n + GPU_BLOCK - 1) / GPU_BLOCK;
         int code = seat->gpu->cuLaunchKernel(seat->rows[log], blocks, 1, 1, GPU_BLOCK, 1, 1, 0,
                                              stream, arguments, NULL);
         if (code != 0)
@@ -342,17 +345,17 @@ int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
 
 int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset)
 {
-    const struct gpu *g = seat->gpu;
+    const struct gpu *gpu = seat->gpu;
     device_address base = 0;
     size_t bytes = 0;
     uint64_t number = 0;
-    int code = g->cuMemGetAddressRange_v2(&base, &bytes, address(p));
+    int code = gpu->cuMemGetAddressRange_v2(&base, &bytes, address(p));
     if (code == 0 && bytes < GPU_OWN_PAGE)
         code = GPU_NO_ADDRESS; // the driver opens a page once, for one of the blocks in it
     if (code == 0)
-        code = g->cuPointerGetAttribute(&number, POINTER_NUMBER, base);
+        code = gpu->cuPointerGetAttribute(&number, POINTER_NUMBER, base);
     if (code == 0)
-        code = g->cuIpcGetMemHandle(&out->handle, base);
+        code = gpu->cuIpcGetMemHandle(&out->handle, base);
     if (code != 0)
         return code;
     out->base = base;
@@ -375,18 +378,18 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
 
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
-    struct imported *e = entry_of(seat, block);
-    if (!e)
+    struct imported *imported = entry_of(seat, block);
+    if (!imported)
         return 2; // out of memory
-    if (!e->at || e->block.number != block->number) {
-        if (e->at)
-            seat->gpu->cuIpcCloseMemHandle(e->at);
-        *e = (struct imported){.block = *block};
-        int code = seat->gpu->cuIpcOpenMemHandle_v2(&e->at, block->handle, IPC_PEERS);
+    if (!imported->at || imported->block.number != block->number) {
+        if (imported->at)
+            seat->gpu->cuIpcCloseMemHandle(imported->at);
+        *imported = (struct imported){.block = *block};
+        int code = seat->gpu->cuIpcOpenMemHandle_v2(&imported->at, block->handle, IPC_PEERS);
         if (code != 0)
             return code;
     }
-    *out = (void *)(uintptr_t)e->at;
+    *out = (void *)(uintptr_t)imported->at;
     return 0;
 }
 

@@ -3,28 +3,28 @@
 #include "ir/internal.h"
 
 // The public views are const; decoding fills the object behind them once.
-static tsr_attr *ready(const tsr_attr *a)
+static tsr_attr *ready(const tsr_attr *attr)
 {
-    if (a)
-        tsr__attr_decode((tsr_attr *)a);
-    return (tsr_attr *)a;
+    if (attr)
+        tsr__attr_decode((tsr_attr *)attr);
+    return (tsr_attr *)attr;
 }
 
-const char *tsr_attr_name(const tsr_attr *a)
+const char *tsr_attr_name(const tsr_attr *attr)
 {
-    return a->name.p;
+    return attr->name.p;
 }
-tsr_attr_kind tsr_attr_kind_of(const tsr_attr *a)
+tsr_attr_kind tsr_attr_kind_of(const tsr_attr *attr)
 {
-    return a->kind;
+    return attr->kind;
 }
-struct str tsr__attr_ref(const tsr_attr *a)
+struct str tsr__attr_ref(const tsr_attr *attr)
 {
-    return a->ref;
+    return attr->ref;
 }
-size_t tsr_attr_graph_count(const tsr_attr *a)
+size_t tsr_attr_graph_count(const tsr_attr *attr)
 {
-    return a->n_graphs;
+    return attr->n_graphs;
 }
 
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
@@ -62,9 +62,9 @@ size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
     return ints ? r->n_ints : 0;
 }
 
-tsr_graph *tsr_attr_graph(const tsr_attr *a, size_t i)
+tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i)
 {
-    return i < a->n_graphs ? a->graphs[i] : NULL;
+    return i < attr->n_graphs ? attr->graphs[i] : NULL;
 }
 
 const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
@@ -75,14 +75,14 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 
 // ---- setting --------------------------------------------------------------------------------
 
-static tsr_status check_edit(tsr_node *n, const char *name)
+static tsr_status check_edit(tsr_node *node, const char *name)
 {
-    bool gone = n->flags & N_GONE;
+    bool gone = node->flags & N_GONE;
     if (!gone && name && *name)
         return TSR_OK;
-    struct place at = tsr__place_node(n);
-    tsr__diag(n->graph->model->session, gone ? DIAG_node_removed : DIAG_name_empty, &at, NULL, "%s",
-              gone ? "the node is no longer in its graph" : "an attribute needs a name");
+    struct place at = tsr__place_node(node);
+    tsr__diag(node->graph->model->session, gone ? DIAG_node_removed : DIAG_name_empty, &at, NULL,
+              "%s", gone ? "the node is no longer in its graph" : "an attribute needs a name");
     return TSR_INVALID;
 }
 
@@ -99,10 +99,10 @@ static tsr_attr *append_attr(tsr_node *node)
     return at;
 }
 
-tsr_attr *tsr__attr_append(tsr_node *n)
+tsr_attr *tsr__attr_append(tsr_node *node)
 {
-    tsr__attrs_decode(n);
-    return append_attr(n);
+    tsr__attrs_decode(node);
+    return append_attr(node);
 }
 
 // The attribute of that name, emptied, or a new one; it takes the place of one that was there.
@@ -127,21 +127,21 @@ static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kin
     return model_status(node->graph->model);
 }
 
-tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value)
+tsr_status tsr_node_set_int(tsr_node *node, const char *name, int64_t value)
 {
-    tsr_attr *a;
-    tsr_status st = fresh_attr(n, name, TSR_ATTR_INT, &a);
+    tsr_attr *attr;
+    tsr_status st = fresh_attr(node, name, TSR_ATTR_INT, &attr);
     if (st == TSR_OK)
-        a->integer = value;
+        attr->integer = value;
     return st;
 }
 
-tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value)
+tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value)
 {
-    tsr_attr *a;
-    tsr_status st = fresh_attr(n, name, TSR_ATTR_FLOAT, &a);
+    tsr_attr *attr;
+    tsr_status st = fresh_attr(node, name, TSR_ATTR_FLOAT, &attr);
     if (st == TSR_OK)
-        a->real = value;
+        attr->real = value;
     return st;
 }
 

@@ -18,66 +18,67 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
     }
 }
 
-void tsr__cloner_init(struct cloner *c, tsr_model *to, const tsr_model *from)
+void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
-    *c = (struct cloner){.to = to, .from = from};
-    tsr__arena_init(&c->scratch, to->session);
-    tsr__map_init(&c->twins, &c->scratch, 0);
+    *cloner = (struct cloner){.to = to, .from = from};
+    tsr__arena_init(&cloner->scratch, to->session);
+    tsr__map_init(&cloner->twins, &cloner->scratch, 0);
     if (to != from)
         tsr__model_hold(to, from);
 }
 
-tsr_status tsr__cloner_end(struct cloner *c)
+tsr_status tsr__cloner_end(struct cloner *cloner)
 {
-    bool failed = c->scratch.failed || c->to->arena.failed || c->to->store->arena.failed;
-    tsr__arena_free(&c->scratch);
+    bool failed =
+        cloner->scratch.failed || cloner->to->arena.failed || cloner->to->store->arena.failed;
+    tsr__arena_free(&cloner->scratch);
     return failed ? TSR_NOMEM : TSR_OK;
 }
 
-void tsr__twin_set(struct cloner *c, const tsr_value *v, tsr_value *twin)
+void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
 {
-    const tsr_value **key = ARENA_NEW(&c->scratch, const tsr_value *);
+    const tsr_value **key = ARENA_NEW(&cloner->scratch, const tsr_value *);
     if (!key)
         return;
-    *key = v;
-    void **slot = tsr__map_at(&c->twins, (struct str){(const char *)key, sizeof(*key)});
+    *key = value;
+    void **slot = tsr__map_at(&cloner->twins, (struct str){(const char *)key, sizeof(*key)});
     if (slot)
         *slot = twin;
 }
 
-tsr_value *tsr__twin(struct cloner *c, tsr_value *v)
+tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
         return NULL;
-    tsr_value *t = tsr__map_get(&c->twins, (struct str){(const char *)&v, sizeof(v)});
-    return t || !c->outer ? t : c->outer(c->data, v);
+    tsr_value *t = tsr__map_get(&cloner->twins, (struct str){(const char *)&v, sizeof(v)});
+    return t || !cloner->outer ? t : cloner->outer(cloner->data, v);
 }
 
 // ---- values ---------------------------------------------------------------------------------
 
 // A view of the file is shared, anything else is copied.
-static struct str clone_name(struct cloner *c, struct str name, bool text)
+static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
-    struct str file = c->from->store->bytes;
+    struct str file = cloner->from->store->bytes;
     bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
-    return shared && !text ? name : tsr__keep(c->to, name);
+    return shared && !text ? name : tsr__keep(cloner->to, name);
 }
 
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
-    struct vtype *w = ARENA_NEW(&cloner->to->arena, struct vtype);
+    struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
     tsr_dim *dims =
         ARENA_ARRAY(&cloner->to->arena, tsr_dim, type->rank > 0 ? (size_t)type->rank : 0);
-    if (!w || !dims)
+    if (!vtype || !dims)
         return NULL;
-    *w = *type;
-    w->dims = dims;
+    *vtype = *type;
+    vtype->dims = dims;
     for (int i = 0; i < type->rank; i++) {
         dims[i] = type->dims[i];
         if (dims[i].symbol[0])
             dims[i].symbol = tsr__keep(cloner->to, str_of(dims[i].symbol)).p;
     }
-    return w;
+    return vtype;
 }
 
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
@@ -124,11 +125,11 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_val
 static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
     for (size_t i = 0; i < from->cap; i++) {
-        const struct map_slot *s = &from->slots[i];
-        if (!s->hash || !s->value)
+        const struct map_slot *map_slot = &from->slots[i];
+        if (!map_slot->hash || !map_slot->value)
             continue;
-        struct str key = {s->p, s->n};
-        tsr_value *twin = s->value;
+        struct str key = {map_slot->p, map_slot->n};
+        tsr_value *twin = map_slot->value;
         if (twin != &tsr__no_value)
             twin = tsr__twin(cloner, twin);
         struct str kept = twin ? tsr__keep(cloner->to, key) : (struct str){NULL, 0};
@@ -238,21 +239,21 @@ tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_nod
     return copy;
 }
 
-static int64_t *clone_ints(struct cloner *c, const int64_t *from, size_t n)
+static int64_t *clone_ints(struct cloner *cloner, const int64_t *from, size_t n)
 {
-    int64_t *to = ARENA_ARRAY(&c->to->arena, int64_t, n);
+    int64_t *to = ARENA_ARRAY(&cloner->to->arena, int64_t, n);
     if (to && n)
         memcpy(to, from, n * sizeof(*to));
     return to;
 }
 
-static void clone_spec_dim(struct cloner *c, struct spec_dim *to, const struct spec_dim *from)
+static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const struct spec_dim *from)
 {
     *to = *from;
-    to->factors = ARENA_ARRAY(&c->to->arena, struct spec_factor, from->n);
+    to->factors = ARENA_ARRAY(&cloner->to->arena, struct spec_factor, from->n);
     for (size_t i = 0; to->factors && i < from->n; i++) {
         to->factors[i] = from->factors[i];
-        to->factors[i].size.symbol = tsr__keep(c->to, str_of(from->factors[i].size.symbol)).p;
+        to->factors[i].size.symbol = tsr__keep(cloner->to, str_of(from->factors[i].size.symbol)).p;
     }
 }
 
@@ -293,16 +294,16 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
     for (size_t i = 0; i < from->n_configs; i++) {
         const tsr_node_config *nc = from->configs[i];
         tsr_config *config = nc->config ? cloner->config(cloner->data, nc->config) : NULL;
-        tsr_node_config *w = tsr__node_config_make(to, config);
-        if (!w)
+        tsr_node_config *node_config = tsr__node_config_make(to, config);
+        if (!node_config)
             return;
-        w->whole = nc->whole;
-        w->has_stage = nc->has_stage;
-        w->stage = nc->stage;
+        node_config->whole = nc->whole;
+        node_config->has_stage = nc->has_stage;
+        node_config->stage = nc->stage;
         for (size_t k = 0; k < nc->n_specs; k++)
-            clone_spec(cloner, w, nc->specs[k]);
-        w->changed = nc->changed || !cloner->exact || w->n_specs != nc->n_specs;
-        if (w->changed)
+            clone_spec(cloner, node_config, nc->specs[k]);
+        node_config->changed = nc->changed || !cloner->exact || node_config->n_specs != nc->n_specs;
+        if (node_config->changed)
             to->flags |= N_CONFIGS;
     }
 }
@@ -397,10 +398,10 @@ tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_n
 
 // ---- whole models ---------------------------------------------------------------------------
 
-static tsr_config *config_twin(void *data, tsr_config *c)
+static tsr_config *config_twin(void *data, tsr_config *config)
 {
     (void)data;
-    return c->twin;
+    return config->twin;
 }
 
 static tsr_config *clone_config(tsr_model *to, tsr_config *config)
@@ -445,11 +446,11 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
 static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
 {
     for (size_t i = 0; i < old->n; i++) {
-        struct opset *o = vec_push(&to->arena, list);
-        if (!o)
+        struct opset *opset = vec_push(&to->arena, list);
+        if (!opset)
             return;
-        *o = old->at[i];
-        o->domain = tsr__keep(to, o->domain);
+        *opset = old->at[i];
+        opset->domain = tsr__keep(to, opset->domain);
     }
 }
 

@@ -8,13 +8,13 @@
 
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
-struct store *tsr__store_new(tsr_session *s)
+struct store *tsr__store_new(tsr_session *session)
 {
-    struct store *st = tsr__alloc(s, sizeof(*st));
+    struct store *st = tsr__alloc(session, sizeof(*st));
     if (!st)
         return NULL;
-    *st = (struct store){.session = s, .refs = 1};
-    tsr__arena_init(&st->arena, s);
+    *st = (struct store){.session = session, .refs = 1};
+    tsr__arena_init(&st->arena, session);
     return st;
 }
 
@@ -82,9 +82,9 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
     return graph;
 }
 
-struct str tsr__keep(tsr_model *m, struct str text)
+struct str tsr__keep(tsr_model *model, struct str text)
 {
-    struct str copy = tsr__arena_str(&m->arena, text);
+    struct str copy = tsr__arena_str(&model->arena, text);
     return copy.p ? copy : STR("");
 }
 
@@ -141,20 +141,20 @@ tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
     return value;
 }
 
-tsr_value *tsr__graph_own(const tsr_graph *g, struct str name)
+tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name)
 {
     if (!name.n)
         return NULL;
-    tsr_value *v = tsr__map_get(&g->names, name);
-    return v == &tsr__no_value ? NULL : v;
+    tsr_value *value = tsr__map_get(&graph->names, name);
+    return value == &tsr__no_value ? NULL : value;
 }
 
-tsr_value *tsr__graph_lookup(const tsr_graph *g, struct str name)
+tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
 {
-    for (; g; g = g->owner ? g->owner->graph : NULL) {
-        tsr_value *v = tsr__graph_own(g, name);
-        if (v)
-            return v;
+    for (; graph; graph = graph->owner ? graph->owner->graph : NULL) {
+        tsr_value *value = tsr__graph_own(graph, name);
+        if (value)
+            return value;
     }
     return NULL;
 }
@@ -165,21 +165,22 @@ static bool same_name(struct str a, struct str b)
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
-void tsr__name_seen(tsr_model *m, struct str name)
+void tsr__name_seen(tsr_model *model, struct str name)
 {
-    void **slot = m->seen.arena && name.n ? tsr__map_at(&m->seen, name) : NULL;
+    void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
     if (slot)
-        *slot = m;
+        *slot = model;
 }
 
 // All names of all graphs, once: looking into every graph for every new name would take graphs times names.
-static void see_all_names(tsr_model *m)
+static void see_all_names(tsr_model *model)
 {
-    tsr__map_init(&m->seen, &m->arena, m->n_value_ids);
-    for (const tsr_graph *g = m->graphs; g; g = g->next)
-        for (size_t i = 0; i < g->names.cap; i++)
-            if (g->names.slots[i].hash)
-                tsr__name_seen(m, (struct str){g->names.slots[i].p, g->names.slots[i].n});
+    tsr__map_init(&model->seen, &model->arena, model->n_value_ids);
+    for (const tsr_graph *graph = model->graphs; graph; graph = graph->next)
+        for (size_t i = 0; i < graph->names.cap; i++)
+            if (graph->names.slots[i].hash)
+                tsr__name_seen(model,
+                               (struct str){graph->names.slots[i].p, graph->names.slots[i].n});
 }
 
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
@@ -255,9 +256,9 @@ void tsr__use_unlink(struct use *use)
     value->n_uses--;
 }
 
-tsr_model *tsr__value_model(const tsr_value *v)
+tsr_model *tsr__value_model(const tsr_value *value)
 {
-    return v->home->model;
+    return value->home->model;
 }
 
 // ---- nodes ----------------------------------------------------------------------------------
@@ -305,35 +306,35 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
         graph->flags |= G_LIST;
 }
 
-static void mark_graph(tsr_graph *g, uint32_t bits);
+static void mark_graph(tsr_graph *graph, uint32_t bits);
 
-void tsr__touch_node(tsr_node *n, uint32_t bits)
+void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
     if (bits != N_CONFIGS)
-        n->graph->model->n_edits++;
-    if ((n->flags & bits) == bits)
+        node->graph->model->n_edits++;
+    if ((node->flags & bits) == bits)
         return;
-    n->flags |= bits;
-    mark_graph(n->graph, G_NODES);
+    node->flags |= bits;
+    mark_graph(node->graph, G_NODES);
 }
 
-void tsr__touch_graph(tsr_graph *g, uint32_t bits)
+void tsr__touch_graph(tsr_graph *graph, uint32_t bits)
 {
-    g->model->n_edits++;
-    mark_graph(g, bits);
+    graph->model->n_edits++;
+    mark_graph(graph, bits);
 }
 
 // Marks the graph, and the nodes that hold it, as changed.
-static void mark_graph(tsr_graph *g, uint32_t bits)
+static void mark_graph(tsr_graph *graph, uint32_t bits)
 {
-    if ((g->flags & bits) == bits && g->model->changed)
+    if ((graph->flags & bits) == bits && graph->model->changed)
         return;
-    g->flags |= bits;
-    g->model->changed = true;
-    if (g->attr)
-        g->attr->changed = true;
-    if (g->owner)
-        tsr__touch_node(g->owner, N_ATTRIBUTES);
+    graph->flags |= bits;
+    graph->model->changed = true;
+    if (graph->attr)
+        graph->attr->changed = true;
+    if (graph->owner)
+        tsr__touch_node(graph->owner, N_ATTRIBUTES);
 }
 
 bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
@@ -344,11 +345,11 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
-tsr_graph *tsr__node_subgraph(const tsr_node *n)
+tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
-    for (size_t i = 0; (n->flags & N_GRAPHS) && i < n->n_attrs; i++)
-        if (n->attrs[i]->n_graphs)
-            return n->attrs[i]->graphs[0];
+    for (size_t i = 0; (node->flags & N_GRAPHS) && i < node->n_attrs; i++)
+        if (node->attrs[i]->n_graphs)
+            return node->attrs[i]->graphs[0];
     return NULL;
 }
 
@@ -373,53 +374,53 @@ size_t tsr__room_for(size_t n)
     return room;
 }
 
-void *tsr__room(struct arena *a, void *at, size_t n)
+void *tsr__room(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
         return at;
-    void **more = ARENA_ARRAY(a, void *, n ? 2 * n : 1);
+    void **more = ARENA_ARRAY(arena, void *, n ? 2 * n : 1);
     if (more && n)
         memcpy(more, at, n * sizeof(*more));
     return more;
 }
 
-bool tsr__node_has(const tsr_node *n, const tsr_value *v)
+bool tsr__node_has(const tsr_node *node, const tsr_value *value)
 {
-    for (size_t i = 0; i < n->n_inputs; i++)
-        if (n->inputs[i].value == v)
+    for (size_t i = 0; i < node->n_inputs; i++)
+        if (node->inputs[i].value == value)
             return true;
-    for (size_t i = 0; i < n->n_outputs; i++)
-        if (n->outputs[i] == v)
+    for (size_t i = 0; i < node->n_outputs; i++)
+        if (node->outputs[i] == value)
             return true;
     return false;
 }
 
 // ---- numbers, texts and places for other rooms ----------------------------------------------
 
-struct arena *tsr__model_arena(tsr_model *m)
+struct arena *tsr__model_arena(tsr_model *model)
 {
-    return &m->arena;
+    return &model->arena;
 }
-uint32_t tsr__node_id(const tsr_node *n)
+uint32_t tsr__node_id(const tsr_node *node)
 {
-    return n->id;
+    return node->id;
 }
-uint32_t tsr__value_id(const tsr_value *v)
+uint32_t tsr__value_id(const tsr_value *value)
 {
-    return v->id;
+    return value->id;
 }
-uint32_t tsr__model_node_ids(const tsr_model *m)
+uint32_t tsr__model_node_ids(const tsr_model *model)
 {
-    return m->n_node_ids;
+    return model->n_node_ids;
 }
-uint32_t tsr__model_value_ids(const tsr_model *m)
+uint32_t tsr__model_value_ids(const tsr_model *model)
 {
-    return m->n_value_ids;
+    return model->n_value_ids;
 }
 
-const int *tsr__model_ranks(const tsr_model *m)
+const int *tsr__model_ranks(const tsr_model *model)
 {
-    return m->ranks_n_edits == m->n_edits ? m->ranks : NULL;
+    return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;
 }
 
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)
@@ -434,21 +435,21 @@ tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)
     memcpy(kept, ranks, model->n_value_ids * sizeof *kept);
     return TSR_OK;
 }
-struct str tsr__value_str(const tsr_value *v)
+struct str tsr__value_str(const tsr_value *value)
 {
-    return v->name;
+    return value->name;
 }
-struct str tsr__node_str(const tsr_node *n)
+struct str tsr__node_str(const tsr_node *node)
 {
-    return n->name;
+    return node->name;
 }
-struct str tsr__node_op_str(const tsr_node *n)
+struct str tsr__node_op_str(const tsr_node *node)
 {
-    return n->op->text;
+    return node->op->text;
 }
-struct str tsr__node_domain_str(const tsr_node *n)
+struct str tsr__node_domain_str(const tsr_node *node)
 {
-    return n->domain->text;
+    return node->domain->text;
 }
 
 struct str tsr__graph_path(const tsr_graph *cg)
@@ -487,42 +488,42 @@ static struct str graph_words(tsr_graph *graph)
                                             STR_ARG(graph->attr ? graph->attr->name : STR("")));
 }
 
-struct place tsr__place_node(const tsr_node *n)
+struct place tsr__place_node(const tsr_node *node)
 {
     struct place at = PLACE_NONE;
-    at.within = graph_words(n->graph);
-    at.file = str_of(n->graph->model->path ? n->graph->model->path : "");
-    at.graph = tsr__graph_path(n->graph);
-    at.node_index = n->flags & N_GONE ? -1 : tsr_node_index(n);
-    at.node = n->name;
-    at.op = n->op->text;
+    at.within = graph_words(node->graph);
+    at.file = str_of(node->graph->model->path ? node->graph->model->path : "");
+    at.graph = tsr__graph_path(node->graph);
+    at.node_index = node->flags & N_GONE ? -1 : tsr_node_index(node);
+    at.node = node->name;
+    at.op = node->op->text;
     return at;
 }
 
-struct place tsr__place_value(const tsr_value *v)
+struct place tsr__place_value(const tsr_value *value)
 {
     struct place at = PLACE_NONE;
-    tsr_model *m = tsr__value_model(v);
-    at.file = str_of(m->path ? m->path : "");
-    at.graph = tsr__graph_path(v->home);
-    at.value = v->name;
+    tsr_model *model = tsr__value_model(value);
+    at.file = str_of(model->path ? model->path : "");
+    at.graph = tsr__graph_path(value->home);
+    at.value = value->name;
     return at;
 }
 
-int64_t tsr__graph_opset(const tsr_graph *g, struct str domain)
+int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
-    while (g->owner)
-        g = g->owner->graph;
-    const opset_list *list = g->function ? &g->function->opsets : &g->model->opsets;
+    while (graph->owner)
+        graph = graph->owner->graph;
+    const opset_list *list = graph->function ? &graph->function->opsets : &graph->model->opsets;
     for (size_t i = 0; i < list->n; i++)
         if (str_eq(list->at[i].domain, domain))
             return list->at[i].version;
     return 0;
 }
 
-int64_t tsr__node_opset(const tsr_node *n)
+int64_t tsr__node_opset(const tsr_node *node)
 {
-    return tsr__graph_opset(n->graph, n->domain->text);
+    return tsr__graph_opset(node->graph, node->domain->text);
 }
 
 // base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the

@@ -8,15 +8,15 @@
 
 // ---- configurations -------------------------------------------------------------------------
 
-static void touch_configs(tsr_model *m)
+static void touch_configs(tsr_model *model)
 {
-    m->configs_changed = m->changed = m->devices_touched = true;
+    model->configs_changed = model->changed = model->devices_touched = true;
 }
 
-static struct place place_config(const tsr_model *m, struct str name)
+static struct place place_config(const tsr_model *model, struct str name)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(m->path ? m->path : "");
+    at.file = str_of(model->path ? model->path : "");
     at.configuration = name;
     return at;
 }
@@ -80,32 +80,33 @@ tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t coun
     return model_status(model);
 }
 
-size_t tsr_model_config_count(const tsr_model *m)
+size_t tsr_model_config_count(const tsr_model *model)
 {
-    return m->configs.n;
+    return model->configs.n;
 }
 
-tsr_config *tsr_model_config(const tsr_model *m, size_t i)
+tsr_config *tsr_model_config(const tsr_model *model, size_t i)
 {
-    return i < m->configs.n ? m->configs.at[i] : NULL;
+    return i < model->configs.n ? model->configs.at[i] : NULL;
 }
 
-tsr_config *tsr_model_find_config(const tsr_model *m, const char *name)
+tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
-    for (size_t i = 0; i < m->configs.n; i++)
-        if (str_is(m->configs.at[i]->name, name))
-            return m->configs.at[i];
+    for (size_t i = 0; i < model->configs.n; i++)
+        if (str_is(model->configs.at[i]->name, name))
+            return model->configs.at[i];
     return NULL;
 }
 
 // Drops node entries bound to c, or (named) to any configuration of its name.
-static void cascade_away(tsr_model *m, const tsr_config *c, bool named)
+static void cascade_away(tsr_model *model, const tsr_config *c, bool named)
 {
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
-        for (size_t i = n->n_configs; i-- > 0;) {
-            const tsr_config *d = n->configs[i]->config;
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        for (size_t i = node->n_configs; i-- > 0;) {
+            const tsr_config *d = node->configs[i]->config;
             if (d == c || (named && d && str_eq(d->name, c->name)))
-                tsr_node_remove_config(n, n->configs[i]);
+                tsr_node_remove_config(node, node->configs[i]);
         }
 }
 
@@ -124,15 +125,15 @@ static tsr_status remove_config(tsr_model *model, tsr_config *config, bool casca
     return model_status(model);
 }
 
-tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade)
+tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
-    if (!c || c->model != m || !c->registered) {
-        struct place at = place_config(m, c ? c->name : STR(""));
-        tsr__diag(m->session, DIAG_config_unknown, &at, NULL,
+    if (!config || config->model != model || !config->registered) {
+        struct place at = place_config(model, config ? config->name : STR(""));
+        tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
                   "the configuration is not declared by this model");
         return TSR_INVALID;
     }
-    return remove_config(m, c, cascade, false);
+    return remove_config(model, config, cascade, false);
 }
 
 // "did you mean" for a configuration that is not there.
@@ -151,34 +152,34 @@ static const char *config_hint(tsr_model *model, struct str name)
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
-tsr_status tsr_model_remove_config_named(tsr_model *m, const char *name, bool cascade)
+tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
-    tsr_config *c = tsr_model_find_config(m, name);
-    if (!c) {
-        struct place at = place_config(m, str_of(name));
-        tsr__diag(m->session, DIAG_config_unknown, &at, config_hint(m, str_of(name)),
+    tsr_config *config = tsr_model_find_config(model, name);
+    if (!config) {
+        struct place at = place_config(model, str_of(name));
+        tsr__diag(model->session, DIAG_config_unknown, &at, config_hint(model, str_of(name)),
                   "there is no device configuration '%s'", name);
         return TSR_INVALID;
     }
-    return remove_config(m, c, cascade, true);
+    return remove_config(model, config, cascade, true);
 }
 
-const char *tsr_config_name(const tsr_config *c)
+const char *tsr_config_name(const tsr_config *config)
 {
-    return c->name.p;
+    return config->name.p;
 }
-int64_t tsr_config_devices(const tsr_config *c)
+int64_t tsr_config_devices(const tsr_config *config)
 {
-    return c->devices;
+    return config->devices;
 }
-size_t tsr_config_device_name_count(const tsr_config *c)
+size_t tsr_config_device_name_count(const tsr_config *config)
 {
-    return c->n_names;
+    return config->n_names;
 }
 
-const char *tsr_config_device_name(const tsr_config *c, size_t i)
+const char *tsr_config_device_name(const tsr_config *config, size_t i)
 {
-    return i < c->n_names ? c->names[i].p : NULL;
+    return i < config->n_names ? config->names[i].p : NULL;
 }
 
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
@@ -199,13 +200,13 @@ tsr_status tsr_config_rename(tsr_config *config, const char *name)
     return TSR_OK;
 }
 
-bool tsr__config_is_declared(const tsr_config *c)
+bool tsr__config_is_declared(const tsr_config *config)
 {
-    return c->registered;
+    return config->registered;
 }
-bool tsr__config_has_count(const tsr_config *c)
+bool tsr__config_has_count(const tsr_config *config)
 {
-    return c->has_count;
+    return config->has_count;
 }
 
 // ---- entries of nodes -----------------------------------------------------------------------
@@ -225,31 +226,31 @@ tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
     return nc;
 }
 
-size_t tsr_node_config_count(const tsr_node *n)
+size_t tsr_node_config_count(const tsr_node *node)
 {
-    return n->n_configs;
+    return node->n_configs;
 }
 
-tsr_node_config *tsr_node_config_at(const tsr_node *n, size_t i)
+tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i)
 {
-    return i < n->n_configs ? n->configs[i] : NULL;
+    return i < node->n_configs ? node->configs[i] : NULL;
 }
 
-bool tsr__config_is_of(const tsr_config *c, tsr_model *m)
+bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
 {
-    if (c && c->model == m)
+    if (config && config->model == model)
         return true;
-    struct place at = place_config(m, c ? c->name : STR(""));
-    tsr__diag(m->session, DIAG_config_unknown, &at, NULL,
+    struct place at = place_config(model, config ? config->name : STR(""));
+    tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
               "the configuration is not declared by this model");
     return false;
 }
 
-tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c)
+tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
-    for (size_t i = 0; i < n->n_configs; i++)
-        if (n->configs[i]->config == c)
-            return n->configs[i];
+    for (size_t i = 0; i < node->n_configs; i++)
+        if (node->configs[i]->config == config)
+            return node->configs[i];
     return NULL;
 }
 
@@ -294,11 +295,11 @@ tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
     return i < nc->n_specs ? nc->specs[i] : NULL;
 }
 
-tsr_spec *tsr_node_sharding_of(const tsr_node *n, const tsr_value *v, size_t i)
+tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i)
 {
-    for (size_t k = 0; k < n->n_configs; k++)
-        for (size_t j = 0; j < n->configs[k]->n_specs; j++)
-            if (n->configs[k]->specs[j]->value == v && i-- == 0)
-                return n->configs[k]->specs[j];
+    for (size_t k = 0; k < node->n_configs; k++)
+        for (size_t j = 0; j < node->configs[k]->n_specs; j++)
+            if (node->configs[k]->specs[j]->value == value && i-- == 0)
+                return node->configs[k]->specs[j];
     return NULL;
 }

@@ -53,26 +53,26 @@ static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value 
     return TSR_INVALID;
 }
 
-static tsr_status need_name(tsr_graph *g, const char *name)
+static tsr_status need_name(tsr_graph *graph, const char *name)
 {
     if (name && *name)
-        return check_name(g, str_of(name), NULL);
+        return check_name(graph, str_of(name), NULL);
     struct place at = PLACE_NONE;
-    at.graph = tsr__graph_path(g);
-    tsr__diag(g->model->session, DIAG_name_empty, &at, NULL, "the value needs a name");
+    at.graph = tsr__graph_path(graph);
+    tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "the value needs a name");
     return TSR_INVALID;
 }
 
 // A defined value of that name (checked before), made by a call.
-static tsr_value *new_value(tsr_graph *g, struct str name)
+static tsr_value *new_value(tsr_graph *graph, struct str name)
 {
-    struct str kept = tsr__keep(g->model, name);
-    tsr_value *v = g->model->arena.failed ? NULL : tsr__value_define(g, kept);
-    if (v) {
-        v->name = kept;
-        v->flags |= V_NEW | V_TEXT;
+    struct str kept = tsr__keep(graph->model, name);
+    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    if (value) {
+        value->name = kept;
+        value->flags |= V_NEW | V_TEXT;
     }
-    return v;
+    return value;
 }
 
 tsr_status tsr_value_rename(tsr_value *value, const char *name)
@@ -127,11 +127,11 @@ static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const
     return true;
 }
 
-static void typed(tsr_value *v, struct vtype *t)
+static void typed(tsr_value *value, struct vtype *vtype)
 {
-    v->type = t;
-    v->flags |= V_TYPED | V_DECODED;
-    tsr__touch_graph(v->home, G_INFOS);
+    value->type = vtype;
+    value->flags |= V_TYPED | V_DECODED;
+    tsr__touch_graph(value->home, G_INFOS);
 }
 
 // rank -1 is "not known". A type that is the same as before changes nothing, so that the value's field
@@ -273,11 +273,11 @@ static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int r
     at.value = str_of(name);
     if (rank >= 0 && (rank == 0 || dims) && (unsigned)type < TSR_DTYPE_COUNT) {
         int64_t *copy = (int64_t *)dims;
-        tsr_tensor t = {.decoded = true, .type = (int32_t)type, .rank = rank, .dims = copy};
-        int64_t want = tsr_tensor_bytes(&t);
+        tsr_tensor tensor = {.decoded = true, .type = (int32_t)type, .rank = rank, .dims = copy};
+        int64_t want = tsr_tensor_bytes(&tensor);
         if (want >= 0 && (uint64_t)want == n)
             return false;
-        if (type == TSR_STRING && n == 0 && tsr_tensor_elements(&t) == 0)
+        if (type == TSR_STRING && n == 0 && tsr_tensor_elements(&tensor) == 0)
             return false; // texts that are none have no bytes
         tsr__diag(graph->model->session, DIAG_tensor_size, &at, NULL,
                   "%llu bytes were given, the shape asks for %lld", (unsigned long long)n,
@@ -392,12 +392,12 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
 
 // ---- moving, removing -----------------------------------------------------------------------
 
-static tsr_status check_there(tsr_node *n)
+static tsr_status check_there(tsr_node *node)
 {
-    if (!(n->flags & N_GONE))
+    if (!(node->flags & N_GONE))
         return TSR_OK;
-    struct place at = tsr__place_node(n);
-    tsr__diag(n->graph->model->session, DIAG_node_removed, &at, NULL,
+    struct place at = tsr__place_node(node);
+    tsr__diag(node->graph->model->session, DIAG_node_removed, &at, NULL,
               "the node is no longer in its graph");
     return TSR_INVALID;
 }
@@ -449,26 +449,26 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     return TSR_OK;
 }
 
-static tsr_status still_used(tsr_node *n, const tsr_value *v)
+static tsr_status still_used(tsr_node *node, const tsr_value *value)
 {
-    struct place at = tsr__place_node(n);
-    at.value = v->name;
-    tsr__diag(n->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
-              "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(v->name), v->n_uses,
-              v->n_outputs ? "an output" : "no output");
+    struct place at = tsr__place_node(node);
+    at.value = value->name;
+    tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
+              "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
+              value->n_uses, value->n_outputs ? "an output" : "no output");
     return TSR_INVALID;
 }
 
-static void drop_value(tsr_value *v)
+static void drop_value(tsr_value *value)
 {
-    tsr_graph *g = v->home;
-    v->flags |= V_GONE;
-    void **slot = v->name.n ? tsr__map_at(&g->names, v->name) : NULL;
-    if (slot && *slot == v)
+    tsr_graph *graph = value->home;
+    value->flags |= V_GONE;
+    void **slot = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
+    if (slot && *slot == value)
         *slot = (void *)&tsr__no_value;
 }
 
-static void unlink_uses(tsr_node *n);
+static void unlink_uses(tsr_node *node);
 
 void tsr__attr_unlink(tsr_attr *attr)
 {
@@ -483,13 +483,13 @@ void tsr__attr_unlink(tsr_attr *attr)
     }
 }
 
-static void unlink_uses(tsr_node *n)
+static void unlink_uses(tsr_node *node)
 {
-    for (size_t i = 0; i < n->n_inputs; i++)
-        tsr__use_unlink(&n->inputs[i]);
-    if (n->flags & N_GRAPHS)
-        for (size_t i = 0; i < n->n_attrs; i++)
-            tsr__attr_unlink(n->attrs[i]);
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_unlink(&node->inputs[i]);
+    if (node->flags & N_GRAPHS)
+        for (size_t i = 0; i < node->n_attrs; i++)
+            tsr__attr_unlink(node->attrs[i]);
 }
 
 tsr_status tsr_node_remove(tsr_node *node)
@@ -514,10 +514,11 @@ tsr_status tsr_node_remove(tsr_node *node)
 
 // ---- replacing ------------------------------------------------------------------------------
 
-static tsr_status bad_index(tsr_node *n, size_t i)
+static tsr_status bad_index(tsr_node *node, size_t i)
 {
-    struct place at = tsr__place_node(n);
-    tsr__diag(n->graph->model->session, DIAG_index_range, &at, NULL, "the node has no slot %zu", i);
+    struct place at = tsr__place_node(node);
+    tsr__diag(node->graph->model->session, DIAG_index_range, &at, NULL, "the node has no slot %zu",
+              i);
     return TSR_INVALID;
 }
 

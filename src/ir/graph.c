@@ -10,77 +10,77 @@ const char *tsr_graph_name(const tsr_graph *g)
     return tsr__text(w->model, &w->name, &w->flags, G_TEXT);
 }
 
-tsr_model *tsr_graph_model(const tsr_graph *g)
+tsr_model *tsr_graph_model(const tsr_graph *graph)
 {
-    return g->model;
+    return graph->model;
 }
-tsr_node *tsr_graph_owner(const tsr_graph *g)
+tsr_node *tsr_graph_owner(const tsr_graph *graph)
 {
-    return g->owner;
+    return graph->owner;
 }
-size_t tsr_graph_node_count(const tsr_graph *g)
+size_t tsr_graph_node_count(const tsr_graph *graph)
 {
-    return g->n_nodes;
+    return graph->n_nodes;
 }
-tsr_node *tsr_graph_first(const tsr_graph *g)
+tsr_node *tsr_graph_first(const tsr_graph *graph)
 {
-    return g->first;
+    return graph->first;
 }
-tsr_node *tsr_node_next(const tsr_node *n)
+tsr_node *tsr_node_next(const tsr_node *node)
 {
-    return n->next;
+    return node->next;
 }
-size_t tsr_graph_input_count(const tsr_graph *g)
+size_t tsr_graph_input_count(const tsr_graph *graph)
 {
-    return g->inputs.n;
+    return graph->inputs.n;
 }
-size_t tsr_graph_output_count(const tsr_graph *g)
+size_t tsr_graph_output_count(const tsr_graph *graph)
 {
-    return g->outputs.n;
+    return graph->outputs.n;
 }
-size_t tsr_graph_initializer_count(const tsr_graph *g)
+size_t tsr_graph_initializer_count(const tsr_graph *graph)
 {
-    return g->initializers.n + g->sparse.n;
-}
-
-tsr_value *tsr_graph_input(const tsr_graph *g, size_t i)
-{
-    return i < g->inputs.n ? g->inputs.at[i].value : NULL;
+    return graph->initializers.n + graph->sparse.n;
 }
 
-tsr_value *tsr_graph_output(const tsr_graph *g, size_t i)
+tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i)
 {
-    return i < g->outputs.n ? g->outputs.at[i].value : NULL;
+    return i < graph->inputs.n ? graph->inputs.at[i].value : NULL;
 }
 
-tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i)
+tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
 {
-    if (i < g->initializers.n)
-        return g->initializers.at[i];
-    i -= g->initializers.n;
-    return i < g->sparse.n ? g->sparse.at[i] : NULL;
+    return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
 }
 
-tsr_value *tsr_graph_value(const tsr_graph *g, const char *name)
+tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
-    tsr_value *v = tsr__graph_own(g, str_of(name));
-    return v && !(v->flags & V_STANDIN) ? v : NULL;
+    if (i < graph->initializers.n)
+        return graph->initializers.at[i];
+    i -= graph->initializers.n;
+    return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
 }
 
-// First node of g or of the subgraphs after it.
-static tsr_node *first_in(const tsr_graph *g)
+tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
-    for (; g; g = g->sibling)
-        if (g->first)
-            return g->first;
+    tsr_value *value = tsr__graph_own(graph, str_of(name));
+    return value && !(value->flags & V_STANDIN) ? value : NULL;
+}
+
+// First node of graph or of the subgraphs after it.
+static tsr_node *first_in(const tsr_graph *graph)
+{
+    for (; graph; graph = graph->sibling)
+        if (graph->first)
+            return graph->first;
     return NULL;
 }
 
-static tsr_node *first_of_functions(const tsr_model *m, size_t i)
+static tsr_node *first_of_functions(const tsr_model *model, size_t i)
 {
-    for (; i < m->functions.n; i++)
-        if (m->functions.at[i]->graph->first)
-            return m->functions.at[i]->graph->first;
+    for (; i < model->functions.n; i++)
+        if (model->functions.at[i]->graph->first)
+            return model->functions.at[i]->graph->first;
     return NULL;
 }
 
@@ -101,31 +101,31 @@ tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-const char *tsr_node_name(const tsr_node *n)
+const char *tsr_node_name(const tsr_node *node)
 {
-    tsr_node *w = (tsr_node *)n;
+    tsr_node *w = (tsr_node *)node;
     return tsr__text(w->graph->model, &w->name, &w->flags, N_TEXT);
 }
 
-const char *tsr_node_op(const tsr_node *n)
+const char *tsr_node_op(const tsr_node *node)
 {
-    return n->op->text.p;
+    return node->op->text.p;
 }
-const char *tsr_node_domain(const tsr_node *n)
+const char *tsr_node_domain(const tsr_node *node)
 {
-    return n->domain->text.p;
+    return node->domain->text.p;
 }
-tsr_graph *tsr_node_graph(const tsr_node *n)
+tsr_graph *tsr_node_graph(const tsr_node *node)
 {
-    return n->graph;
+    return node->graph;
 }
-size_t tsr_node_input_count(const tsr_node *n)
+size_t tsr_node_input_count(const tsr_node *node)
 {
-    return n->n_inputs;
+    return node->n_inputs;
 }
-size_t tsr_node_output_count(const tsr_node *n)
+size_t tsr_node_output_count(const tsr_node *node)
 {
-    return n->n_outputs;
+    return node->n_outputs;
 }
 
 int64_t tsr_node_index(const tsr_node *node)
@@ -142,69 +142,69 @@ int64_t tsr_node_index(const tsr_node *node)
     return node->index;
 }
 
-tsr_value *tsr_node_input(const tsr_node *n, size_t i)
+tsr_value *tsr_node_input(const tsr_node *node, size_t i)
 {
-    return i < n->n_inputs ? n->inputs[i].value : NULL;
+    return i < node->n_inputs ? node->inputs[i].value : NULL;
 }
 
-tsr_value *tsr_node_output(const tsr_node *n, size_t i)
+tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 {
-    return i < n->n_outputs ? n->outputs[i] : NULL;
+    return i < node->n_outputs ? node->outputs[i] : NULL;
 }
 
-size_t tsr_node_attr_count(const tsr_node *n)
+size_t tsr_node_attr_count(const tsr_node *node)
 {
-    tsr__attrs_decode((tsr_node *)n);
-    return n->n_attrs;
+    tsr__attrs_decode((tsr_node *)node);
+    return node->n_attrs;
 }
 
-tsr_attr *tsr_node_attr(const tsr_node *n, size_t i)
+tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
 {
-    tsr__attrs_decode((tsr_node *)n);
-    return i < n->n_attrs ? n->attrs[i] : NULL;
+    tsr__attrs_decode((tsr_node *)node);
+    return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name)
+tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
-    tsr__attrs_decode((tsr_node *)n);
-    for (size_t i = 0; i < n->n_attrs; i++)
-        if (str_is(n->attrs[i]->name, name))
-            return n->attrs[i];
+    tsr__attrs_decode((tsr_node *)node);
+    for (size_t i = 0; i < node->n_attrs; i++)
+        if (str_is(node->attrs[i]->name, name))
+            return node->attrs[i];
     return NULL;
 }
 
 // ---- values ---------------------------------------------------------------------------------
 
-const char *tsr_value_name(const tsr_value *v)
+const char *tsr_value_name(const tsr_value *value)
 {
-    tsr_value *w = (tsr_value *)v;
-    return tsr__text(tsr__value_model(v), &w->name, &w->flags, V_TEXT);
+    tsr_value *w = (tsr_value *)value;
+    return tsr__text(tsr__value_model(value), &w->name, &w->flags, V_TEXT);
 }
 
-tsr_graph *tsr_value_graph(const tsr_value *v)
+tsr_graph *tsr_value_graph(const tsr_value *value)
 {
-    return v->flags & (V_STANDIN | V_GONE) ? NULL : v->home;
+    return value->flags & (V_STANDIN | V_GONE) ? NULL : value->home;
 }
 
-tsr_node *tsr_value_producer(const tsr_value *v)
+tsr_node *tsr_value_producer(const tsr_value *value)
 {
-    return v->producer;
+    return value->producer;
 }
-size_t tsr_value_use_count(const tsr_value *v)
+size_t tsr_value_use_count(const tsr_value *value)
 {
-    return v->n_uses;
+    return value->n_uses;
 }
-bool tsr_value_is_input(const tsr_value *v)
+bool tsr_value_is_input(const tsr_value *value)
 {
-    return v->flags & V_INPUT;
+    return value->flags & V_INPUT;
 }
-bool tsr_value_is_output(const tsr_value *v)
+bool tsr_value_is_output(const tsr_value *value)
 {
-    return v->n_outputs > 0;
+    return value->n_outputs > 0;
 }
-const tsr_tensor *tsr_value_initializer(const tsr_value *v)
+const tsr_tensor *tsr_value_initializer(const tsr_value *value)
 {
-    return v->tensor;
+    return value->tensor;
 }
 
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
@@ -221,56 +221,56 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
-static const struct vtype *type_of(const tsr_value *v)
+static const struct vtype *type_of(const tsr_value *value)
 {
-    tsr__type_decode((tsr_value *)v);
-    return v->type;
+    tsr__type_decode((tsr_value *)value);
+    return value->type;
 }
 
-tsr_dtype tsr_value_dtype(const tsr_value *v)
+tsr_dtype tsr_value_dtype(const tsr_value *value)
 {
-    const struct vtype *t = type_of(v);
-    return t ? t->dtype : TSR_UNDEFINED;
+    const struct vtype *vtype = type_of(value);
+    return vtype ? vtype->dtype : TSR_UNDEFINED;
 }
 
-int tsr_value_rank(const tsr_value *v)
+int tsr_value_rank(const tsr_value *value)
 {
-    const struct vtype *t = type_of(v);
-    return t ? t->rank : -1;
+    const struct vtype *vtype = type_of(value);
+    return vtype ? vtype->rank : -1;
 }
 
-tsr_dim tsr_value_dim(const tsr_value *v, int axis)
+tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 {
-    const struct vtype *t = type_of(v);
-    return t && axis >= 0 && axis < t->rank ? t->dims[axis] : (tsr_dim){-1, ""};
+    const struct vtype *vtype = type_of(value);
+    return vtype && axis >= 0 && axis < vtype->rank ? vtype->dims[axis] : (tsr_dim){-1, ""};
 }
 
-const tsr_dim *tsr__value_dims(const tsr_value *v)
+const tsr_dim *tsr__value_dims(const tsr_value *value)
 {
-    const struct vtype *t = type_of(v);
-    return t ? t->dims : NULL;
+    const struct vtype *vtype = type_of(value);
+    return vtype ? vtype->dims : NULL;
 }
 
-struct str tsr__dim_symbol(const tsr_value *v, int axis)
+struct str tsr__dim_symbol(const tsr_value *value, int axis)
 {
-    return str_of(tsr_value_dim(v, axis).symbol);
+    return str_of(tsr_value_dim(value, axis).symbol);
 }
 
-bool tsr__value_is_other(const tsr_value *v)
+bool tsr__value_is_other(const tsr_value *value)
 {
-    const struct vtype *t = type_of(v);
-    return t && t->other.n > 0;
+    const struct vtype *vtype = type_of(value);
+    return vtype && vtype->other.n > 0;
 }
 
 // ---- names of nodes ----------------------------------------------------------------------------
 
 // A name that no node in `taken` has: the node's own with the lowest number behind it that is free from *count on.
-static struct str free_name(tsr_model *m, struct map *taken, struct str name, uintptr_t *count)
+static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
 {
     for (;;) {
-        struct str try = tsr__arena_printf(&m->arena, STR_FMT "_%llu", STR_ARG(name),
+        struct str try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
                                            (unsigned long long)++*count);
-        if (m->arena.failed || !tsr__map_get(taken, try))
+        if (model->arena.failed || !tsr__map_get(taken, try))
             return try;
     }
 }

@@ -27,7 +27,7 @@ struct store {
     struct window *windows;
     struct opened *opened;
 };
-struct store *tsr__store_new(tsr_session *s);
+struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *st);
 void tsr__store_drop(struct store *st);
 void tsr__store_close_external(struct store *st);
@@ -307,68 +307,69 @@ extern const tsr_value tsr__no_value; // what a removed name maps to
 // ---- helpers (core.c) -----------------------------------------------------------------------
 
 // TSR_OK, or TSR_NOMEM once the model's memory has failed.
-static inline tsr_status model_status(const tsr_model *m)
+static inline tsr_status model_status(const tsr_model *model)
 {
-    return m->arena.failed ? TSR_NOMEM : TSR_OK;
+    return model->arena.failed ? TSR_NOMEM : TSR_OK;
 }
-tsr_model *tsr__model_make(tsr_session *s); // no graph yet
-tsr_graph *tsr__graph_make(tsr_model *m, size_t names);
+tsr_model *tsr__model_make(tsr_session *session); // no graph yet
+tsr_graph *tsr__graph_make(tsr_model *model, size_t names);
 // A graph has this name now: names that are made later differ from it.
-void tsr__name_seen(tsr_model *m, struct str name);
-const struct symbol *tsr__symbol(tsr_model *m, struct str text);
-struct str tsr__keep(tsr_model *m, struct str text); // a NUL-terminated copy; never NULL text
-const char *tsr__text(tsr_model *m, struct str *view, uint32_t *flags, uint32_t bit);
+void tsr__name_seen(tsr_model *model, struct str name);
+const struct symbol *tsr__symbol(tsr_model *model, struct str text);
+struct str tsr__keep(tsr_model *model, struct str text); // a NUL-terminated copy; never NULL text
+const char *tsr__text(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit);
 
-tsr_value *tsr__value_make(tsr_graph *g, struct str name);
+tsr_value *tsr__value_make(tsr_graph *graph, struct str name);
 // The value that a definition of name gives: a stand-in that was waiting for it, or a new one.
-tsr_value *tsr__value_define(tsr_graph *g, struct str name);
-tsr_value *tsr__graph_own(const tsr_graph *g, struct str name);    // in g, stand-ins included
-tsr_value *tsr__graph_lookup(const tsr_graph *g, struct str name); // in g and outwards
-tsr_value *tsr__graph_refer(tsr_graph *g, struct str name); // the same, made as stand-in if absent
-void tsr__use_link(struct use *u, tsr_value *v);
-void tsr__use_unlink(struct use *u); // value stays readable
-void tsr__node_append(tsr_graph *g, tsr_node *n);
-tsr_node *tsr__node_make(tsr_graph *g, struct str domain, struct str op, struct str name,
+tsr_value *tsr__value_define(tsr_graph *graph, struct str name);
+tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name);    // in g, stand-ins included
+tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name); // in g and outwards
+tsr_value *tsr__graph_refer(tsr_graph *graph,
+                            struct str name); // the same, made as stand-in if absent
+void tsr__use_link(struct use *use, tsr_value *value);
+void tsr__use_unlink(struct use *use); // value stays readable
+void tsr__node_append(tsr_graph *graph, tsr_node *node);
+tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs);
-void tsr__touch_node(tsr_node *n, uint32_t bits);
-void tsr__touch_graph(tsr_graph *g, uint32_t bits);
-tsr_model *tsr__value_model(const tsr_value *v);
+void tsr__touch_node(tsr_node *node, uint32_t bits);
+void tsr__touch_graph(tsr_graph *graph, uint32_t bits);
+tsr_model *tsr__value_model(const tsr_value *value);
 bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer); // the same, or nested in it
-tsr_graph *tsr__node_subgraph(const tsr_node *n); // the first; others by sibling
-void tsr__node_relink(tsr_node *n);               // after its subgraphs changed
+tsr_graph *tsr__node_subgraph(const tsr_node *node); // the first; others by sibling
+void tsr__node_relink(tsr_node *node);               // after its subgraphs changed
 // An array of n pointers with room for one more: the old one, or a copy of twice the size. Its room
 // is always the power of two at or above n. NULL: out of memory.
-void *tsr__room(struct arena *a, void *at, size_t n);
-size_t tsr__room_for(size_t n);                            // that power of two
-bool tsr__node_has(const tsr_node *n, const tsr_value *v); // is an input or output
-struct place tsr__place_value(const tsr_value *v);
-struct str tsr__graph_path(const tsr_graph *g);
+void *tsr__room(struct arena *arena, void *at, size_t n);
+size_t tsr__room_for(size_t n);                                   // that power of two
+bool tsr__node_has(const tsr_node *node, const tsr_value *value); // is an input or output
+struct place tsr__place_value(const tsr_value *value);
+struct str tsr__graph_path(const tsr_graph *graph);
 
 // ---- serde_*.c, the only files that see wire ------------------------------------------------
 
-tsr_status tsr__serde_read(tsr_model *m) TSR_MUST_USE;   // from m->store
-void tsr__external_warn(tsr_model *m, const char *path); // data files that stay behind
-void tsr__attrs_decode(tsr_node *n); // all attributes of a node, without their values
-void tsr__attr_decode(tsr_attr *a);  // its value
-void tsr__type_decode(tsr_value *v);
-void tsr__tensor_decode(tsr_tensor *t);
-tsr_status tsr__tensor_ready(tsr_tensor *t) TSR_MUST_USE; // fills data and bytes
-struct str tsr__node_overload(const tsr_node *n);
+tsr_status tsr__serde_read(tsr_model *model) TSR_MUST_USE;   // from m->store
+void tsr__external_warn(tsr_model *model, const char *path); // data files that stay behind
+void tsr__attrs_decode(tsr_node *node); // all attributes of a node, without their values
+void tsr__attr_decode(tsr_attr *attr);  // its value
+void tsr__type_decode(tsr_value *value);
+void tsr__tensor_decode(tsr_tensor *tensor);
+tsr_status tsr__tensor_ready(tsr_tensor *tensor) TSR_MUST_USE; // fills data and bytes
+struct str tsr__node_overload(const tsr_node *node);
 // Attribute that the function declares with a default; body empty: none.
-struct str tsr__function_default(const tsr_function *f, struct str name);
-struct str tsr__type_bytes(tsr_model *m, const struct vtype *t); // TypeProto body
-void tsr__config_decode(tsr_config *c, struct str body);
+struct str tsr__function_default(const tsr_function *function, struct str name);
+struct str tsr__type_bytes(tsr_model *model, const struct vtype *vtype); // TypeProto body
+void tsr__config_decode(tsr_config *config, struct str body);
 void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 
 // ---- annotations (device.c, spec.c) ---------------------------------------------------------
 
-tsr_node_config *tsr__node_config_make(tsr_node *n, tsr_config *c);
-tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *v);
-void tsr__spec_touch(tsr_spec *p, uint32_t bits);
-tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v);
-void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *p);
+tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
+tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
+void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
+void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec);
 // After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
-void tsr__specs_follow(tsr_node *n, tsr_value *from, tsr_value *to);
+void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);
 
 // ---- copying (copy.c) -----------------------------------------------------------------------
 
@@ -378,28 +379,30 @@ struct cloner {
     tsr_model *to;
     const tsr_model *from;
     struct arena scratch;
-    struct map twins;                              // value -> its copy
-    tsr_value *(*outer)(void *data, tsr_value *v); // for values without one; NULL: they have none
+    struct map twins; // value -> its copy
+    tsr_value *(*outer)(void *data,
+                        tsr_value *value); // for values without one; NULL: they have none
     void *data;
-    tsr_config *(*config)(void *data, tsr_config *c); // NULL: annotations are left out
+    tsr_config *(*config)(void *data, tsr_config *config); // NULL: annotations are left out
     bool exact;           // the copy is as changed or unchanged as the original
     const tsr_node *call; // attributes that stand for the call's are replaced, or NULL
     const tsr_function *fn;
 };
-void tsr__cloner_init(struct cloner *c, tsr_model *to, const tsr_model *from);
-tsr_status tsr__cloner_end(struct cloner *c); // TSR_NOMEM if anything was lacking
-void tsr__twin_set(struct cloner *c, const tsr_value *v, tsr_value *twin);
-tsr_value *tsr__twin(struct cloner *c, tsr_value *v);
-tsr_graph *tsr__clone_graph(struct cloner *c, const tsr_graph *g, tsr_node *owner, tsr_attr *attr);
+void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from);
+tsr_status tsr__cloner_end(struct cloner *cloner); // TSR_NOMEM if anything was lacking
+void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin);
+tsr_value *tsr__twin(struct cloner *cloner, tsr_value *value);
+tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
+                            tsr_attr *attr);
 // A copy of n with everything but inputs, outputs and place; inputs and outputs are counted, not set.
-tsr_node *tsr__clone_node(struct cloner *c, tsr_graph *g, const tsr_node *n, size_t n_inputs,
-                          size_t n_outputs);
-void tsr__clone_configs(struct cloner *c, tsr_node *to, const tsr_node *from);
+tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
+                          size_t n_inputs, size_t n_outputs);
+void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
 // ---- attributes and subgraphs (attr.c, edit.c) ----------------------------------------------
 
-tsr_attr *tsr__attr_append(tsr_node *n);
-void tsr__attr_unlink(tsr_attr *a); // its subgraphs no longer read anything
+tsr_attr *tsr__attr_append(tsr_node *node);
+void tsr__attr_unlink(tsr_attr *attr); // its subgraphs no longer read anything
 
 #endif

@@ -8,92 +8,92 @@
 
 struct tsr_model;
 // Memory with the model's lifetime.
-struct arena *tsr__model_arena(tsr_model *m);
+struct arena *tsr__model_arena(tsr_model *model);
 
 // Dense numbers for side tables: every node and value of a model has one, below the count (removed ones keep
 // theirs). Values include graph inputs, initializers, outputs of nodes of all graphs, and stand-ins.
-uint32_t tsr__node_id(const tsr_node *n);
-uint32_t tsr__value_id(const tsr_value *v);
-uint32_t tsr__model_node_ids(const tsr_model *m);
-uint32_t tsr__model_value_ids(const tsr_model *m);
+uint32_t tsr__node_id(const tsr_node *node);
+uint32_t tsr__value_id(const tsr_value *value);
+uint32_t tsr__model_node_ids(const tsr_model *model);
+uint32_t tsr__model_value_ids(const tsr_model *model);
 
 // Ranks by value id (-1: not known) that another room has found, kept with the model until anything but its annotations
 // changes. NULL: none are kept. Keeping copies the list, which has one rank for each value id.
-const int *tsr__model_ranks(const tsr_model *m);
-tsr_status tsr__model_keep_ranks(tsr_model *m, const int *ranks) TSR_MUST_USE;
+const int *tsr__model_ranks(const tsr_model *model);
+tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
 
-struct str tsr__value_str(const tsr_value *v);
-struct str tsr__node_str(const tsr_node *n); // name
-struct str tsr__node_op_str(const tsr_node *n);
-struct str tsr__node_domain_str(const tsr_node *n); // "" for ai.onnx
-const tsr_dim *
-tsr__value_dims(const tsr_value *v); // tsr_value_rank of them; valid until the type is set again
-struct str tsr__dim_symbol(const tsr_value *v, int axis); // "" where none
+struct str tsr__value_str(const tsr_value *value);
+struct str tsr__node_str(const tsr_node *node); // name
+struct str tsr__node_op_str(const tsr_node *node);
+struct str tsr__node_domain_str(const tsr_node *node); // "" for ai.onnx
+const tsr_dim *tsr__value_dims(
+    const tsr_value *value); // tsr_value_rank of them; valid until the type is set again
+struct str tsr__dim_symbol(const tsr_value *value, int axis); // "" where none
 // Opset version that the node's domain has in its model or function; 0: not imported.
-int64_t tsr__node_opset(const tsr_node *n);
+int64_t tsr__node_opset(const tsr_node *node);
 // The same of any domain, for a graph and what is in it.
-int64_t tsr__graph_opset(const tsr_graph *g, struct str domain);
+int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain);
 // Place of a node for findings (graph path such as "main > #3 If then_branch", index, name, operator).
-struct place tsr__place_node(const tsr_node *n);
-struct place tsr__place_value(const tsr_value *v);
+struct place tsr__place_node(const tsr_node *node);
+struct place tsr__place_value(const tsr_value *value);
 
 // Whose spec it is: the node that has it, and the configuration it holds for (NULL: the id was absent).
-tsr_node *tsr__spec_node(const tsr_spec *p);
-tsr_config *tsr__spec_config(const tsr_spec *p);
+tsr_node *tsr__spec_node(const tsr_spec *spec);
+tsr_config *tsr__spec_config(const tsr_spec *spec);
 
 // A copy of n (attributes as they stand, subgraphs not allowed here) at the end of g, which may be of another
 // model; no annotations are copied. outputs are made with the given names.
-tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
-                         const struct str *outputs, size_t n_outputs);
+tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
+                         size_t n_inputs, const struct str *outputs, size_t n_outputs);
 // The same for a node with subgraphs: outer values that they read are looked up through map(data, value).
-tsr_node *tsr__node_copy_deep(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs,
+tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data);
 // An empty subgraph of that name as an attribute of n (which had none of that name). NULL: failed.
-tsr_graph *tsr__node_add_graph(tsr_node *n, const char *attribute, const char *name);
+tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
 // Values that the subgraphs of n read from outside (each once): count and list in the model's arena.
-size_t tsr__node_captures(const tsr_node *n, tsr_value ***out);
+size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
 // An initializer whose bytes lie in another file.
-tsr_value *tsr__graph_add_external(tsr_graph *g, const char *name, tsr_dtype type, int rank,
+tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length);
 // Copies an initializer as it stands (strings and odd encodings too; external data becomes a view of its bytes).
-tsr_value *tsr__graph_copy_initializer(tsr_graph *g, const tsr_value *v, const char *name);
+tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
 // Copies the functions of another model, without their annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // A type from v for w (dimensions and all; sequence, optional and map types too).
-tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *v);
+tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *value);
 // Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
 // tsr_tensor_data (typed fields) instead. The fd belongs to the model.
-bool tsr__tensor_window(const tsr_tensor *t, int *fd, uint64_t *offset, uint64_t *length);
+bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
 // What the public queries leave out, for the checker: absent is not the same as zero.
-bool tsr__config_is_declared(const tsr_config *c); // false: a stand-in, or taken off the model
-bool tsr__config_has_count(const tsr_config *c);
-bool tsr__spec_dim_has_axis(const tsr_spec *p, size_t i);
-bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k);
-tsr_node_config *tsr__spec_entry(const tsr_spec *p);
+bool tsr__config_is_declared(const tsr_config *config); // false: a stand-in, or taken off the model
+bool tsr__config_has_count(const tsr_config *config);
+bool tsr__spec_dim_has_axis(const tsr_spec *spec, size_t i);
+bool tsr__spec_factor_has_shards(const tsr_spec *spec, size_t i, size_t k);
+tsr_node_config *tsr__spec_entry(const tsr_spec *spec);
 tsr_node *tsr__node_config_node(const tsr_node_config *nc);
-bool tsr__value_is_other(const tsr_value *v); // declared as sequence, map, optional, ...
+bool tsr__value_is_other(const tsr_value *value); // declared as sequence, map, optional, ...
 // A value declared as a sequence (result 1), an optional (2) or an optional sequence (3) of tensors, and what those
 // are; -1: anything else. dims lie in the model's memory.
-int tsr__value_wrapped(const tsr_value *v, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
-struct str tsr__attr_ref(const tsr_attr *a); // function attribute it stands for, or empty
+int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
+struct str tsr__attr_ref(const tsr_attr *attr); // function attribute it stands for, or empty
 // Numbers of a FLOATS attribute (the count may be above cap); -1: it is none. Entries of a list attribute; -1: no list.
-int64_t tsr__attr_floats(const tsr_attr *a, float *out, int64_t cap);
-int64_t tsr__attr_length(const tsr_attr *a);
+int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap);
+int64_t tsr__attr_length(const tsr_attr *attr);
 // A list of texts, floats or integers keeps its entries first .. last - 1 alone.
-tsr_status tsr__attr_keep(tsr_attr *a, int64_t first, int64_t last) TSR_MUST_USE;
+tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last) TSR_MUST_USE;
 tsr_attr *tsr__function_attr(const tsr_function *fn,
                              struct str name); // its default in the function, or NULL
 // tsr_node_inline for callers who know that the body means the same in the operator sets of this place.
 tsr_status tsr__node_inline_here(tsr_node *call) TSR_MUST_USE;
 // The function of the model that the node calls, or NULL.
-tsr_function *tsr__node_function(const tsr_node *n);
+tsr_function *tsr__node_function(const tsr_node *node);
 // The function whose body the node is part of, directly or in a subgraph; NULL: the main graph.
-const tsr_function *tsr__node_home(const tsr_node *n);
-size_t tsr__function_index(const tsr_function *f); // in its model
+const tsr_function *tsr__node_home(const tsr_node *node);
+size_t tsr__function_index(const tsr_function *function); // in its model
 // False, with a finding, if the configuration is not one of this model.
-bool tsr__config_is_of(const tsr_config *c, tsr_model *m);
+bool tsr__config_is_of(const tsr_config *config, tsr_model *model);
 // What `rules` found out about calls of a function: why its body does not fit a place. It holds for calls from the
 // same body while the model imports as many operator sets.
 struct call_memo {
@@ -101,14 +101,14 @@ struct call_memo {
     size_t n_opsets; // 1 more than there were; 0: nothing is known yet
     const char *misfit;
 };
-struct call_memo *tsr__function_memo(tsr_function *f);
+struct call_memo *tsr__function_memo(tsr_function *function);
 // Name not yet used in g, starting from base.
-struct str tsr__graph_fresh_name(tsr_graph *g, struct str base);
+struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
 // Nodes of g and of the bodies in it that share their name with an earlier node of their graph get a name of their
 // own, "mm_1" say: engines refuse graphs in which two nodes have one name. Nodes without a name stay so.
-tsr_status tsr__graph_part_names(tsr_graph *g) TSR_MUST_USE;
+tsr_status tsr__graph_part_names(tsr_graph *graph) TSR_MUST_USE;
 // The texts of a tensor of texts, in the arena, as many as its shape says; views into the model.
-tsr_status tsr__tensor_texts(const tsr_tensor *t, struct arena *a,
+tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena,
                              const struct str **out) TSR_MUST_USE;
 // What a file of ONNX test data holds: one tensor (wrapped -1), or what tsr__value_wrapped tells apart: a sequence, an
 // optional, an optional sequence. n 0 without sequence: an optional without a value.
@@ -119,8 +119,8 @@ struct tensor_file {
     tsr_model **holders; // of the tensors
 };
 // To be closed after use, in every case; the arena must outlive that.
-tsr_status tsr__tensor_file_open(tsr_session *s, struct arena *a, const char *path, int wrapped,
-                                 struct tensor_file *out) TSR_MUST_USE;
-void tsr__tensor_file_close(struct tensor_file *f);
+tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, const char *path,
+                                 int wrapped, struct tensor_file *out) TSR_MUST_USE;
+void tsr__tensor_file_close(struct tensor_file *file);
 
 #endif

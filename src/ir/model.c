@@ -9,25 +9,25 @@
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
-static size_t budget_of(const tsr_session *s, size_t bytes)
+static size_t budget_of(const tsr_session *session, size_t bytes)
 {
     size_t budget;
     if (__builtin_mul_overflow(bytes, OBJECTS_TIMES, &budget) ||
-        __builtin_add_overflow(budget, OBJECTS_LEAST + s->memory_used, &budget))
+        __builtin_add_overflow(budget, OBJECTS_LEAST + session->memory_used, &budget))
         return 0;
     return budget;
 }
 
-static tsr_status finish_load(tsr_model *m, tsr_model **out)
+static tsr_status finish_load(tsr_model *model, tsr_model **out)
 {
-    m->session->memory_budget = budget_of(m->session, m->store->bytes.n);
-    tsr_status st = tsr__serde_read(m);
-    m->session->memory_budget = 0;
+    model->session->memory_budget = budget_of(model->session, model->store->bytes.n);
+    tsr_status st = tsr__serde_read(model);
+    model->session->memory_budget = 0;
     if (st != TSR_OK) {
-        tsr_model_free(m);
+        tsr_model_free(model);
         return st;
     }
-    *out = m;
+    *out = model;
     return TSR_OK;
 }
 
@@ -56,13 +56,13 @@ tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **ou
     return finish_load(model, out);
 }
 
-tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n, tsr_model **out)
+tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
-    tsr_model *m = tsr__model_make(s);
-    if (!m)
+    tsr_model *model = tsr__model_make(session);
+    if (!model)
         return TSR_NOMEM;
-    m->store->bytes = (struct str){bytes, n};
-    return finish_load(m, out);
+    model->store->bytes = (struct str){bytes, n};
+    return finish_load(model, out);
 }
 
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
@@ -91,68 +91,68 @@ tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t i
 
 // ---- properties -----------------------------------------------------------------------------
 
-tsr_session *tsr_model_session(const tsr_model *m)
+tsr_session *tsr_model_session(const tsr_model *model)
 {
-    return m->session;
+    return model->session;
 }
-const char *tsr_model_path(const tsr_model *m)
+const char *tsr_model_path(const tsr_model *model)
 {
-    return m->path ? m->path : "";
+    return model->path ? model->path : "";
 }
-int64_t tsr_model_ir_version(const tsr_model *m)
+int64_t tsr_model_ir_version(const tsr_model *model)
 {
-    return m->ir_version;
+    return model->ir_version;
 }
-const char *tsr_model_producer(const tsr_model *m)
+const char *tsr_model_producer(const tsr_model *model)
 {
-    return m->producer.p;
+    return model->producer.p;
 }
-size_t tsr_model_opset_count(const tsr_model *m)
+size_t tsr_model_opset_count(const tsr_model *model)
 {
-    return m->opsets.n;
+    return model->opsets.n;
 }
-tsr_graph *tsr_model_graph(const tsr_model *m)
+tsr_graph *tsr_model_graph(const tsr_model *model)
 {
-    return m->graph;
+    return model->graph;
 }
-size_t tsr_model_function_count(const tsr_model *m)
+size_t tsr_model_function_count(const tsr_model *model)
 {
-    return m->functions.n;
+    return model->functions.n;
 }
-const char *tsr_function_name(const tsr_function *f)
+const char *tsr_function_name(const tsr_function *function)
 {
-    return f->name.p;
+    return function->name.p;
 }
-const char *tsr_function_domain(const tsr_function *f)
+const char *tsr_function_domain(const tsr_function *function)
 {
-    return f->domain.p;
+    return function->domain.p;
 }
-tsr_graph *tsr_function_graph(const tsr_function *f)
+tsr_graph *tsr_function_graph(const tsr_function *function)
 {
-    return f->graph;
-}
-
-tsr_function *tsr_model_function(const tsr_model *m, size_t i)
-{
-    return i < m->functions.n ? m->functions.at[i] : NULL;
+    return function->graph;
 }
 
-const char *tsr_model_opset_domain(const tsr_model *m, size_t i)
+tsr_function *tsr_model_function(const tsr_model *model, size_t i)
 {
-    return i < m->opsets.n ? m->opsets.at[i].domain.p : NULL;
+    return i < model->functions.n ? model->functions.at[i] : NULL;
 }
 
-int64_t tsr_model_opset_version(const tsr_model *m, size_t i)
+const char *tsr_model_opset_domain(const tsr_model *model, size_t i)
 {
-    return i < m->opsets.n ? m->opsets.at[i].version : 0;
+    return i < model->opsets.n ? model->opsets.at[i].domain.p : NULL;
 }
 
-tsr_status tsr_model_set_ir_version(tsr_model *m, int64_t version)
+int64_t tsr_model_opset_version(const tsr_model *model, size_t i)
 {
-    if (m->has_ir_version && m->ir_version == version)
+    return i < model->opsets.n ? model->opsets.at[i].version : 0;
+}
+
+tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
+{
+    if (model->has_ir_version && model->ir_version == version)
         return TSR_OK;
-    m->ir_version = version;
-    m->has_ir_version = m->ir_changed = m->changed = true;
+    model->ir_version = version;
+    model->has_ir_version = model->ir_changed = model->changed = true;
     return TSR_OK;
 }
 
@@ -181,18 +181,18 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
-static struct metadata *find_metadata(const tsr_model *m, const char *key)
+static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
-    for (size_t i = 0; i < m->metadata.n; i++)
-        if (str_is(m->metadata.at[i].key, key))
-            return &m->metadata.at[i];
+    for (size_t i = 0; i < model->metadata.n; i++)
+        if (str_is(model->metadata.at[i].key, key))
+            return &model->metadata.at[i];
     return NULL;
 }
 
-const char *tsr_model_metadata(const tsr_model *m, const char *key)
+const char *tsr_model_metadata(const tsr_model *model, const char *key)
 {
-    const struct metadata *e = find_metadata(m, key);
-    return e ? e->value.p : NULL;
+    const struct metadata *metadata = find_metadata(model, key);
+    return metadata ? metadata->value.p : NULL;
 }
 
 // value == NULL removes the entry. Setting what is there already leaves the model unchanged, so that it

@@ -10,13 +10,13 @@
 // Payload of a complete field.
 static inline struct str tsr__field_body(struct str whole)
 {
-    struct wire_cursor c = wire_over(whole);
-    struct wire_field f;
-    return whole.n && tsr__wire_next(&c, &f) ? f.bytes : (struct str){"", 0};
+    struct wire_cursor cursor = wire_over(whole);
+    struct wire_field field;
+    return whole.n && tsr__wire_next(&cursor, &field) ? field.bytes : (struct str){"", 0};
 }
 
 // Shape and elements of a sparse tensor (serde_sparse.c); bytes: what the elements take, zeros included.
-void tsr__sparse_decode(tsr_tensor *t);
-tsr_status tsr__sparse_load(tsr_tensor *t, int64_t bytes) TSR_MUST_USE;
+void tsr__sparse_decode(tsr_tensor *tensor);
+tsr_status tsr__sparse_load(tsr_tensor *tensor, int64_t bytes) TSR_MUST_USE;
 
 #endif

@@ -55,19 +55,19 @@ static void walk_message(struct walk *walk, struct str body, enum wire_message m
     }
 }
 
-static tsr_status find_locations(tsr_model *m, struct walk *w)
+static tsr_status find_locations(tsr_model *model, struct walk *walk)
 {
-    *w = (struct walk){.model = m};
-    tsr__map_init(&w->seen, &m->arena, 0);
-    walk_message(w, m->store->bytes, WIRE_MODEL);
-    return m->arena.failed ? TSR_NOMEM : w->status;
+    *walk = (struct walk){.model = model};
+    tsr__map_init(&walk->seen, &model->arena, 0);
+    walk_message(walk, model->store->bytes, WIRE_MODEL);
+    return model->arena.failed ? TSR_NOMEM : walk->status;
 }
 
-static tsr_status refuse(tsr_model *m, struct str location, const char *why)
+static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 {
     struct place at = PLACE_NONE;
     at.file = location;
-    tsr__diag(m->session, DIAG_io_write, &at,
+    tsr__diag(model->session, DIAG_io_write, &at,
               "save the model with its data under plain file names first",
               "external data is not copied: %s", why);
     return TSR_WRITE;
@@ -145,10 +145,10 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
 }
 
 // True if both folders are the same one.
-static bool same_folder(tsr_model *m, const char *path)
+static bool same_folder(tsr_model *model, const char *path)
 {
-    struct str a = tsr__arena_printf(&m->arena, STR_FMT ".", STR_ARG(folder_of(m->path)));
-    struct str b = tsr__arena_printf(&m->arena, STR_FMT ".", STR_ARG(folder_of(path)));
+    struct str a = tsr__arena_printf(&model->arena, STR_FMT ".", STR_ARG(folder_of(model->path)));
+    struct str b = tsr__arena_printf(&model->arena, STR_FMT ".", STR_ARG(folder_of(path)));
     return a.p && b.p && tsr__same_file(a.p, b.p);
 }
 

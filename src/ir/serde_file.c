@@ -23,11 +23,11 @@ static size_t put_head(unsigned char *out, int field, uint64_t length)
     return n;
 }
 
-static tsr_status damaged(tsr_session *s, const char *path, const char *what)
+static tsr_status damaged(tsr_session *session, const char *path, const char *what)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(s, DIAG_tensor_file, &at, NULL, "%s", what);
+    tsr__diag(session, DIAG_tensor_file, &at, NULL, "%s", what);
     return TSR_MALFORMED;
 }
 
@@ -115,8 +115,8 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
     return st;
 }
 
-void tsr__tensor_file_close(struct tensor_file *f)
+void tsr__tensor_file_close(struct tensor_file *file)
 {
-    for (size_t i = 0; f->holders && i < f->n; i++)
-        tsr_model_free(f->holders[i]);
+    for (size_t i = 0; file->holders && i < file->n; i++)
+        tsr_model_free(file->holders[i]);
 }

@@ -78,27 +78,27 @@ void tsr__attrs_decode(tsr_node *node)
     }
 }
 
-static void decode_tensor(tsr_attr *a, struct str body)
+static void decode_tensor(tsr_attr *attr, struct str body)
 {
-    tsr_model *m = a->node->graph->model;
+    tsr_model *model = attr->node->graph->model;
     bool present = false;
-    struct str t = tsr__wire_merged(&m->store->arena, body, F_ATTRIBUTE_T, &present);
-    a->tensor = present ? ARENA_NEW(&m->arena, tsr_tensor) : NULL;
-    if (a->tensor)
-        *a->tensor = (tsr_tensor){.model = m, .node = a->node, .body = t};
+    struct str text = tsr__wire_merged(&model->store->arena, body, F_ATTRIBUTE_T, &present);
+    attr->tensor = present ? ARENA_NEW(&model->arena, tsr_tensor) : NULL;
+    if (attr->tensor)
+        *attr->tensor = (tsr_tensor){.model = model, .node = attr->node, .body = text};
 }
 
-static void decode_ints(tsr_attr *a, struct str body)
+static void decode_ints(tsr_attr *attr, struct str body)
 {
     size_t n = tsr__wire_ints(body, F_ATTRIBUTE_INTS, NULL, 0);
-    a->ints = ARENA_ARRAY(&a->node->graph->model->arena, int64_t, n);
-    if (a->ints)
-        a->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, a->ints, n);
+    attr->ints = ARENA_ARRAY(&attr->node->graph->model->arena, int64_t, n);
+    if (attr->ints)
+        attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
-static struct str attr_body(const tsr_attr *a)
+static struct str attr_body(const tsr_attr *attr)
 {
-    return a->whole.n ? tsr__field_body(a->whole) : a->rest;
+    return attr->whole.n ? tsr__field_body(attr->whole) : attr->rest;
 }
 
 void tsr__attr_decode(tsr_attr *attr)
@@ -180,31 +180,31 @@ struct kept_entries {
     int64_t at, first, last;
 };
 
-static void keep_bytes(struct kept_entries *k, struct str bytes)
+static void keep_bytes(struct kept_entries *entries, struct str bytes)
 {
-    memcpy(k->to + k->n, bytes.p, bytes.n);
-    k->n += bytes.n;
+    memcpy(entries->to + entries->n, bytes.p, bytes.n);
+    entries->n += bytes.n;
 }
 
 // Floats of one field, one after the other, become fields of their own: 5 bytes for 4.
-static void keep_packed(struct kept_entries *k, struct str list)
+static void keep_packed(struct kept_entries *entries, struct str list)
 {
     const char tag = (char)(F_ATTRIBUTE_FLOATS << 3 | WIRE_I32);
-    for (size_t i = 0; i + 4 <= list.n; i += 4, k->at++) {
-        if (k->at < k->first || k->at >= k->last)
+    for (size_t i = 0; i + 4 <= list.n; i += 4, entries->at++) {
+        if (entries->at < entries->first || entries->at >= entries->last)
             continue;
-        keep_bytes(k, (struct str){&tag, 1});
-        keep_bytes(k, (struct str){list.p + i, 4});
+        keep_bytes(entries, (struct str){&tag, 1});
+        keep_bytes(entries, (struct str){list.p + i, 4});
     }
 }
 
-static tsr_status keep_ints(tsr_attr *a, int64_t first, int64_t last)
+static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
 {
     const int64_t *all;
-    int64_t n = (int64_t)tsr_attr_ints(a, &all);
+    int64_t n = (int64_t)tsr_attr_ints(attr, &all);
     if (first > n || last > n)
         return TSR_BUG;
-    return tsr_node_set_ints(a->node, tsr_attr_name(a), all + first, (size_t)(last - first));
+    return tsr_node_set_ints(attr->node, tsr_attr_name(attr), all + first, (size_t)(last - first));
 }
 
 // Keeps the entries [first, last) of a list. Entries of floats and strings are copied as bytes; packed
@@ -239,48 +239,48 @@ tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
     return TSR_OK;
 }
 
-struct str tsr__node_overload(const tsr_node *n)
+struct str tsr__node_overload(const tsr_node *node)
 {
-    return tsr__wire_bytes(tsr__field_body(n->whole), F_NODE_OVERLOAD, NULL);
+    return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
 }
 
 struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
-    struct wire_cursor c = wire_over(tsr__field_body(fn->whole));
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        if (f.number == F_FUNCTION_ATTRIBUTE_PROTO && f.type == WIRE_LEN &&
-            str_eq(tsr__wire_bytes(f.bytes, F_ATTRIBUTE_NAME, NULL), name))
-            return f.bytes;
+    struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == F_FUNCTION_ATTRIBUTE_PROTO && field.type == WIRE_LEN &&
+            str_eq(tsr__wire_bytes(field.bytes, F_ATTRIBUTE_NAME, NULL), name))
+            return field.bytes;
     return (struct str){"", 0};
 }
 
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
-    tsr_attr *a = body.n && fn->graph->first ? ARENA_NEW(&fn->model->arena, tsr_attr) : NULL;
-    if (!a)
+    tsr_attr *attr = body.n && fn->graph->first ? ARENA_NEW(&fn->model->arena, tsr_attr) : NULL;
+    if (!attr)
         return NULL;
-    a->node = fn->graph->first;
-    a->rest = body;
-    decode_head(a, body);
-    return a;
+    attr->node = fn->graph->first;
+    attr->rest = body;
+    decode_head(attr, body);
+    return attr;
 }
 
 // ---- types ----------------------------------------------------------------------------------
 
 static tsr_dim decode_dim(tsr_model *model, struct str body)
 {
-    tsr_dim d = {-1, ""};
+    tsr_dim dim = {-1, ""};
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) { // a oneof: the last member wins
         if (field.number == F_DIMENSION_DIM_VALUE && field.type == WIRE_VARINT)
-            d = (tsr_dim){(int64_t)field.integer < 0 ? -1 : (int64_t)field.integer, ""};
+            dim = (tsr_dim){(int64_t)field.integer < 0 ? -1 : (int64_t)field.integer, ""};
         else if (field.number == F_DIMENSION_DIM_PARAM && field.type == WIRE_LEN)
-            d = (tsr_dim){-1, field.bytes.n ? tsr__keep(model, field.bytes).p : ""};
+            dim = (tsr_dim){-1, field.bytes.n ? tsr__keep(model, field.bytes).p : ""};
     }
-    return d;
+    return dim;
 }
 
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
@@ -316,25 +316,25 @@ static uint32_t type_member(struct str type, struct str *body)
     return number;
 }
 
-static void decode_tensor_type(tsr_model *m, struct vtype *t, struct str type)
+static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str type)
 {
     int64_t elem = 0;
-    struct str body = tsr__wire_merged(&m->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
+    struct str body = tsr__wire_merged(&model->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
     tsr__wire_int(body, F_TYPE_TENSOR_ELEM_TYPE, &elem);
-    t->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
+    vtype->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
     bool shaped = false;
-    struct str shape = tsr__wire_merged(&m->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
+    struct str shape = tsr__wire_merged(&model->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
     if (shaped)
-        decode_shape(m, shape, t);
+        decode_shape(model, shape, vtype);
 }
 
-static void decode_type(tsr_value *v, struct vtype *t, struct str type)
+static void decode_type(tsr_value *value, struct vtype *vtype, struct str type)
 {
     struct str body = {"", 0};
     if (type_member(type, &body) == F_TYPE_TENSOR_TYPE)
-        decode_tensor_type(tsr__value_model(v), t, type);
+        decode_tensor_type(tsr__value_model(value), vtype, type);
     else
-        t->other = type;
+        vtype->other = type;
 }
 
 // Bit 0 of the result: a sequence, bit 1: an optional one; -1: anything else.
@@ -365,16 +365,17 @@ int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, cons
     return form;
 }
 
-static void type_of_tensor(tsr_value *v, struct vtype *t)
+static void type_of_tensor(tsr_value *value, struct vtype *vtype)
 {
-    tsr_tensor_rank(v->tensor);
-    t->dtype = tsr_tensor_dtype(v->tensor);
-    t->dims = ARENA_ARRAY(&tsr__value_model(v)->arena, tsr_dim, (size_t)v->tensor->rank);
-    if (!t->dims)
+    tsr_tensor_rank(value->tensor);
+    vtype->dtype = tsr_tensor_dtype(value->tensor);
+    vtype->dims =
+        ARENA_ARRAY(&tsr__value_model(value)->arena, tsr_dim, (size_t)value->tensor->rank);
+    if (!vtype->dims)
         return;
-    t->rank = v->tensor->rank;
-    for (int i = 0; i < t->rank; i++)
-        t->dims[i] = (tsr_dim){v->tensor->dims[i] < 0 ? -1 : v->tensor->dims[i], ""};
+    vtype->rank = value->tensor->rank;
+    for (int i = 0; i < vtype->rank; i++)
+        vtype->dims[i] = (tsr_dim){value->tensor->dims[i] < 0 ? -1 : value->tensor->dims[i], ""};
 }
 
 // The type that the value's ValueInfo declares; an initializer without a usable one has that of its
@@ -461,17 +462,17 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
     dim->whole = field->whole;
     dim->has_axis = tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &dim->axis);
     struct wire_cursor cursor = wire_over(field->bytes);
-    struct wire_field f;
+    struct wire_field wire_field;
     size_t n = 0;
-    while (tsr__wire_next(&cursor, &f))
-        n += f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN;
+    while (tsr__wire_next(&cursor, &wire_field))
+        n += wire_field.number == F_SHARDED_DIM_SIMPLE_SHARDING && wire_field.type == WIRE_LEN;
     dim->factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
     if (!dim->factors)
         return;
     cursor = wire_over(field->bytes);
-    while (tsr__wire_next(&cursor, &f))
-        if (f.number == F_SHARDED_DIM_SIMPLE_SHARDING && f.type == WIRE_LEN)
-            dim->factors[dim->n++] = decode_factor(model, f.bytes);
+    while (tsr__wire_next(&cursor, &wire_field))
+        if (wire_field.number == F_SHARDED_DIM_SIMPLE_SHARDING && wire_field.type == WIRE_LEN)
+            dim->factors[dim->n++] = decode_factor(model, wire_field.bytes);
 }
 
 #define OWN_MAX 64
@@ -506,22 +507,23 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
         spec->devices.n = spec->devices.cap =
             tsr__wire_ints(field->bytes, F_SPEC_DEVICE, spec->devices.at, n);
     struct wire_cursor cursor = wire_over(field->bytes);
-    struct wire_field f;
+    struct wire_field wire_field;
     size_t groups = 0, dims = 0; // exact room: there may be many specs
-    while (tsr__wire_next(&cursor, &f)) {
-        groups += f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN;
-        dims += f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN;
+    while (tsr__wire_next(&cursor, &wire_field)) {
+        groups +=
+            wire_field.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && wire_field.type == WIRE_LEN;
+        dims += wire_field.number == F_SPEC_SHARDED_DIM && wire_field.type == WIRE_LEN;
     }
     if (groups && (spec->groups.at = ARENA_ARRAY(&model->arena, struct spec_group, groups)))
         spec->groups.cap = groups;
     if (dims && (spec->dims.at = ARENA_ARRAY(&model->arena, struct spec_dim, dims)))
         spec->dims.cap = dims;
     cursor = wire_over(field->bytes);
-    while (tsr__wire_next(&cursor, &f)) {
-        if (f.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && f.type == WIRE_LEN)
-            decode_group(model, spec, &f);
-        else if (f.number == F_SPEC_SHARDED_DIM && f.type == WIRE_LEN)
-            decode_spec_dim(model, spec, &f);
+    while (tsr__wire_next(&cursor, &wire_field)) {
+        if (wire_field.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && wire_field.type == WIRE_LEN)
+            decode_group(model, spec, &wire_field);
+        else if (wire_field.number == F_SPEC_SHARDED_DIM && wire_field.type == WIRE_LEN)
+            decode_spec_dim(model, spec, &wire_field);
     }
 }
 

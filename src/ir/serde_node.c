@@ -4,13 +4,13 @@
 
 // ---- annotations ----------------------------------------------------------------------------
 
-static void emit_group(struct rope *r, void *data)
+static void emit_group(struct rope *rope, void *data)
 {
-    const struct spec_group *g = data;
-    size_t mark = tsr__rope_begin(r, F_SPEC_INDEX_TO_DEVICE_GROUP_MAP);
-    tsr__rope_int(r, F_GROUP_KEY, g->key);
-    tsr__rope_ints(r, F_GROUP_VALUE, g->members, g->n);
-    tsr__rope_end(r, mark);
+    const struct spec_group *group = data;
+    size_t mark = tsr__rope_begin(rope, F_SPEC_INDEX_TO_DEVICE_GROUP_MAP);
+    tsr__rope_int(rope, F_GROUP_KEY, group->key);
+    tsr__rope_ints(rope, F_GROUP_VALUE, group->members, group->n);
+    tsr__rope_end(rope, mark);
 }
 
 static void emit_sharded_dim(struct rope *rope, void *data)
@@ -19,22 +19,22 @@ static void emit_sharded_dim(struct rope *rope, void *data)
     size_t mark = tsr__rope_begin(rope, F_SPEC_SHARDED_DIM);
     tsr__rope_int(rope, F_SHARDED_DIM_AXIS, dim->axis);
     for (size_t i = 0; i < dim->n; i++) {
-        const struct spec_factor *f = &dim->factors[i];
+        const struct spec_factor *factor = &dim->factors[i];
         size_t inner = tsr__rope_begin(rope, F_SHARDED_DIM_SIMPLE_SHARDING);
-        if (f->size.value >= 0)
-            tsr__rope_int(rope, F_SIMPLE_DIM_DIM_VALUE, f->size.value);
-        else if (f->size.symbol && f->size.symbol[0])
-            tsr__rope_bytes(rope, F_SIMPLE_DIM_DIM_PARAM, str_of(f->size.symbol));
-        tsr__rope_int(rope, F_SIMPLE_DIM_NUM_SHARDS, f->shards);
+        if (factor->size.value >= 0)
+            tsr__rope_int(rope, F_SIMPLE_DIM_DIM_VALUE, factor->size.value);
+        else if (factor->size.symbol && factor->size.symbol[0])
+            tsr__rope_bytes(rope, F_SIMPLE_DIM_DIM_PARAM, str_of(factor->size.symbol));
+        tsr__rope_int(rope, F_SIMPLE_DIM_NUM_SHARDS, factor->shards);
         tsr__rope_end(rope, inner);
     }
     tsr__rope_end(rope, mark);
 }
 
-static void emit_devices(struct rope *r, void *data)
+static void emit_devices(struct rope *rope, void *data)
 {
-    const tsr_spec *p = data;
-    tsr__rope_ints(r, F_SPEC_DEVICE, p->devices.at, p->devices.n);
+    const tsr_spec *spec = data;
+    tsr__rope_ints(rope, F_SPEC_DEVICE, spec->devices.at, spec->devices.n);
 }
 
 // A spec that a call made (no `whole`) is written from its fields; of one that was read, only what was
@@ -45,55 +45,55 @@ static void emit_spec(struct rope *rope, void *data)
     bool all = !spec->whole.n;
     uint32_t managed[4];
     size_t n = 0;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     if (all || (spec->flags & S_NAME)) {
         managed[n++] = F_SPEC_TENSOR_NAME;
         if (spec->value)
-            tsr__part_text(&p, F_SPEC_TENSOR_NAME, spec->value->name);
+            tsr__part_text(&parts, F_SPEC_TENSOR_NAME, spec->value->name);
     }
     if (all || (spec->flags & S_DEVICES)) {
         managed[n++] = F_SPEC_DEVICE;
         if (spec->devices.n)
-            tsr__part_emit(&p, F_SPEC_DEVICE, emit_devices, spec);
+            tsr__part_emit(&parts, F_SPEC_DEVICE, emit_devices, spec);
     }
     if (all || (spec->flags & S_GROUPS)) {
         managed[n++] = F_SPEC_INDEX_TO_DEVICE_GROUP_MAP;
         for (size_t i = 0; i < spec->groups.n; i++)
             if (spec->groups.at[i].whole.n)
-                tsr__part(&p, managed[n - 1], spec->groups.at[i].whole);
+                tsr__part(&parts, managed[n - 1], spec->groups.at[i].whole);
             else
-                tsr__part_emit(&p, managed[n - 1], emit_group, &spec->groups.at[i]);
+                tsr__part_emit(&parts, managed[n - 1], emit_group, &spec->groups.at[i]);
     }
     if (all || (spec->flags & S_DIMS)) {
         managed[n++] = F_SPEC_SHARDED_DIM;
         for (size_t i = 0; i < spec->dims.n; i++)
             if (spec->dims.at[i].whole.n)
-                tsr__part(&p, managed[n - 1], spec->dims.at[i].whole);
+                tsr__part(&parts, managed[n - 1], spec->dims.at[i].whole);
             else
-                tsr__part_emit(&p, managed[n - 1], emit_sharded_dim, &spec->dims.at[i]);
+                tsr__part_emit(&parts, managed[n - 1], emit_sharded_dim, &spec->dims.at[i]);
     }
     tsr__parts_write(rope, F_NODE_CONFIG_SHARDING_SPEC, tsr__field_body(spec->whole), managed, n,
-                     &p);
+                     &parts);
 }
 
 // The parts of a number stay where they are if they say the same already.
-static void part_same_text(struct parts *p, struct str origin, uint32_t number, struct str text)
+static void part_same_text(struct parts *parts, struct str origin, uint32_t number, struct str text)
 {
     bool present = false;
     struct str now = tsr__wire_bytes(origin, number, &present);
     if (present && str_eq(now, text))
-        tsr__parts_keep(p, origin, number);
+        tsr__parts_keep(parts, origin, number);
     else
-        tsr__part_text(p, number, text);
+        tsr__part_text(parts, number, text);
 }
 
-static void part_same_int(struct parts *p, struct str origin, uint32_t number, int64_t value)
+static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
 {
     int64_t now = 0;
     if (tsr__wire_int(origin, number, &now) && now == value)
-        tsr__parts_keep(p, origin, number);
+        tsr__parts_keep(parts, origin, number);
     else
-        tsr__part_int(p, number, value);
+        tsr__part_int(parts, number, value);
 }
 
 static void emit_node_config(struct rope *rope, void *data)
@@ -101,49 +101,49 @@ static void emit_node_config(struct rope *rope, void *data)
     tsr_node_config *nc = data;
     static const uint32_t managed[] = {F_NODE_CONFIG_CONFIGURATION_ID, F_NODE_CONFIG_SHARDING_SPEC,
                                        F_NODE_CONFIG_PIPELINE_STAGE};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct str origin = tsr__field_body(nc->whole);
     if (nc->config)
-        part_same_text(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID, nc->config->name);
+        part_same_text(&parts, origin, F_NODE_CONFIG_CONFIGURATION_ID, nc->config->name);
     else
-        tsr__parts_keep(&p, origin, F_NODE_CONFIG_CONFIGURATION_ID);
+        tsr__parts_keep(&parts, origin, F_NODE_CONFIG_CONFIGURATION_ID);
     for (size_t i = 0; i < nc->n_specs; i++) {
         tsr_spec *spec = nc->specs[i];
         if (spec->whole.n && !spec->flags)
-            tsr__part(&p, F_NODE_CONFIG_SHARDING_SPEC, spec->whole);
+            tsr__part(&parts, F_NODE_CONFIG_SHARDING_SPEC, spec->whole);
         else
-            tsr__part_emit(&p, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, spec);
+            tsr__part_emit(&parts, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, spec);
     }
     if (nc->has_stage)
-        part_same_int(&p, origin, F_NODE_CONFIG_PIPELINE_STAGE, nc->stage);
-    tsr__parts_write(rope, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &p);
+        part_same_int(&parts, origin, F_NODE_CONFIG_PIPELINE_STAGE, nc->stage);
+    tsr__parts_write(rope, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &parts);
 }
 
 // ---- attributes -----------------------------------------------------------------------------
 
-static void emit_graph_one(struct rope *r, void *g)
+static void emit_graph_one(struct rope *rope, void *g)
 {
-    tsr__emit_graph(r, F_ATTRIBUTE_G, g);
+    tsr__emit_graph(rope, F_ATTRIBUTE_G, g);
 }
-static void emit_graph_many(struct rope *r, void *g)
+static void emit_graph_many(struct rope *rope, void *g)
 {
-    tsr__emit_graph(r, F_ATTRIBUTE_GRAPHS, g);
+    tsr__emit_graph(rope, F_ATTRIBUTE_GRAPHS, g);
 }
 
 // An attribute whose subgraphs were changed.
 static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     size_t k = 0;
     bool single = false;
     tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
     if (single && attr->n_graphs) {
         tsr_graph *graph = attr->graphs[k++];
         if (graph->flags & G_CHANGED || !graph->body.n)
-            tsr__part_emit(&p, F_ATTRIBUTE_G, emit_graph_one, graph);
+            tsr__part_emit(&parts, F_ATTRIBUTE_G, emit_graph_one, graph);
         else
-            tsr__parts_keep(&p, origin, F_ATTRIBUTE_G);
+            tsr__parts_keep(&parts, origin, F_ATTRIBUTE_G);
     }
     struct wire_cursor cursor = wire_over(origin);
     struct wire_field field;
@@ -152,14 +152,14 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
             continue;
         tsr_graph *graph = attr->graphs[k++];
         if (graph->flags & G_CHANGED)
-            tsr__part_emit(&p, F_ATTRIBUTE_GRAPHS, emit_graph_many, graph);
+            tsr__part_emit(&parts, F_ATTRIBUTE_GRAPHS, emit_graph_many, graph);
         else
-            tsr__part(&p, F_ATTRIBUTE_GRAPHS, field.whole);
+            tsr__part(&parts, F_ATTRIBUTE_GRAPHS, field.whole);
     }
     bool named = !attr->whole.n; // copied under another name
     if (named)
-        tsr__part_text(&p, F_ATTRIBUTE_NAME, attr->name);
-    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &p);
+        tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
+    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &parts);
 }
 
 // An attribute that a call made. Calls make only the kinds below; others keep the bytes that they were
@@ -196,12 +196,12 @@ static void emit_attr(struct rope *rope, void *data)
     const tsr_attr *attr = data;
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
     struct str origin = attr->whole.n ? tsr__field_body(attr->whole) : attr->rest;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     if (attr->n_graphs && origin.n) {
         emit_attr_graphs(rope, attr, origin);
     } else if (origin.n) {
-        tsr__part_text(&p, F_ATTRIBUTE_NAME, attr->name);
-        tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, &name_field, 1, &p);
+        tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
+        tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, &name_field, 1, &parts);
     } else {
         emit_new_attr(rope, attr);
     }
@@ -228,25 +228,26 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node,
     return i == count;
 }
 
-static void parts_of_slots(struct parts *p, const tsr_node *n, bool outputs)
+static void parts_of_slots(struct parts *parts, const tsr_node *node, bool outputs)
 {
     uint32_t number = outputs ? F_NODE_OUTPUT : F_NODE_INPUT;
-    for (size_t i = 0; i < (outputs ? n->n_outputs : n->n_inputs); i++) {
-        const tsr_value *v = outputs ? n->outputs[i] : n->inputs[i].value;
-        tsr__part_text(p, number, v ? v->name : STR(""));
+    for (size_t i = 0; i < (outputs ? node->n_outputs : node->n_inputs); i++) {
+        const tsr_value *value = outputs ? node->outputs[i] : node->inputs[i].value;
+        tsr__part_text(parts, number, value ? value->name : STR(""));
     }
 }
 
-static void parts_of_head(struct parts *p, const tsr_node *n, uint32_t *managed, size_t *count)
+static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
+                          size_t *count)
 {
     managed[(*count)++] = F_NODE_NAME;
     managed[(*count)++] = F_NODE_OP_TYPE;
     managed[(*count)++] = F_NODE_DOMAIN;
-    if (n->name.n)
-        tsr__part_text(p, F_NODE_NAME, n->name);
-    tsr__part_text(p, F_NODE_OP_TYPE, n->op->text);
-    if (n->domain->text.n)
-        tsr__part_text(p, F_NODE_DOMAIN, n->domain->text);
+    if (node->name.n)
+        tsr__part_text(parts, F_NODE_NAME, node->name);
+    tsr__part_text(parts, F_NODE_OP_TYPE, node->op->text);
+    if (node->domain->text.n)
+        tsr__part_text(parts, F_NODE_DOMAIN, node->domain->text);
 }
 
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES])
@@ -270,13 +271,14 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
     return count;
 }
 
-static bool write_renamed(struct rope *r, uint32_t number, const tsr_node *n, struct str origin)
+static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *node,
+                          struct str origin)
 {
     struct wire_splice s[SPLICES];
-    size_t count = tsr__node_splices(n, origin, s);
+    size_t count = tsr__node_splices(node, origin, s);
     if (count > SPLICES)
         return false;
-    tsr__rope_splice(r, number, origin, s, count);
+    tsr__rope_splice(rope, number, origin, s, count);
     return true;
 }
 
@@ -284,46 +286,46 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[8];
     size_t count = 0;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct str origin = tsr__field_body(node->whole);
     if (!(node->flags & N_BEYOND_NAMES) && write_renamed(rope, number, node, origin))
         return;
     bool fresh = node->flags & N_NEW; // a copy keeps what we do not manage
     if (fresh || ((node->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, node, false))) {
         managed[count++] = F_NODE_INPUT;
-        parts_of_slots(&p, node, false);
+        parts_of_slots(&parts, node, false);
     }
     if (fresh || ((node->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, node, true))) {
         managed[count++] = F_NODE_OUTPUT;
-        parts_of_slots(&p, node, true);
+        parts_of_slots(&parts, node, true);
     }
     if (fresh)
-        parts_of_head(&p, node, managed, &count);
+        parts_of_head(&parts, node, managed, &count);
     if (fresh || (node->flags & N_ATTRIBUTES)) {
         managed[count++] = F_NODE_ATTRIBUTE;
         for (size_t i = 0; i < node->n_attrs; i++)
             if (node->attrs[i]->whole.n && !node->attrs[i]->changed)
-                tsr__part(&p, F_NODE_ATTRIBUTE, node->attrs[i]->whole);
+                tsr__part(&parts, F_NODE_ATTRIBUTE, node->attrs[i]->whole);
             else
-                tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attr, node->attrs[i]);
+                tsr__part_emit(&parts, F_NODE_ATTRIBUTE, emit_attr, node->attrs[i]);
     }
     if (fresh || (node->flags & N_CONFIGS)) {
         managed[count++] = F_NODE_DEVICE_CONFIGURATIONS;
         for (size_t i = 0; i < node->n_configs; i++)
             if (node->configs[i]->whole.n && !node->configs[i]->changed)
-                tsr__part(&p, F_NODE_DEVICE_CONFIGURATIONS, node->configs[i]->whole);
+                tsr__part(&parts, F_NODE_DEVICE_CONFIGURATIONS, node->configs[i]->whole);
             else
-                tsr__part_emit(&p, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config,
+                tsr__part_emit(&parts, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config,
                                node->configs[i]);
     }
-    tsr__parts_write(rope, number, origin, managed, count, &p);
+    tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
-void tsr__emit_node(struct rope *r, void *node)
+void tsr__emit_node(struct rope *rope, void *node)
 {
-    write_node(r, F_GRAPH_NODE, node);
+    write_node(rope, F_GRAPH_NODE, node);
 }
-void tsr__emit_function_node(struct rope *r, void *node)
+void tsr__emit_function_node(struct rope *rope, void *node)
 {
-    write_node(r, F_FUNCTION_NODE, node);
+    write_node(rope, F_FUNCTION_NODE, node);
 }

@@ -22,37 +22,38 @@ struct reader {
 // True if the bytes of a part are whole; the finding is added.
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
-    const tsr_model *m = rd->m;
+    const tsr_model *model = rd->m;
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
-        rd->status = tsr__wire_check(m->session, str_of(m->path ? m->path : ""), m->store->bytes.p,
-                                     body, what, depth);
+        rd->status = tsr__wire_check(model->session, str_of(model->path ? model->path : ""),
+                                     model->store->bytes.p, body, what, depth);
     return rd->status == TSR_OK;
 }
 
-static void read_graph(struct reader *rd, tsr_graph *g, struct str body);
+static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
 static bool holds_graph(struct str attribute)
 {
-    struct wire_cursor c = wire_over(attribute);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        if ((f.number == F_ATTRIBUTE_G || f.number == F_ATTRIBUTE_GRAPHS) && f.type == WIRE_LEN)
+    struct wire_cursor cursor = wire_over(attribute);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if ((field.number == F_ATTRIBUTE_G || field.number == F_ATTRIBUTE_GRAPHS) &&
+            field.type == WIRE_LEN)
             return true;
     return false;
 }
 
-static tsr_graph *sub_graph(struct reader *rd, tsr_attr *a, struct str body)
+static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
-    tsr_graph *g = tsr__graph_make(rd->m, 0);
-    if (!g)
+    tsr_graph *graph = tsr__graph_make(rd->m, 0);
+    if (!graph)
         return NULL;
-    g->owner = a->node;
-    g->attr = a;
+    graph->owner = attr->node;
+    graph->attr = attr;
     rd->m->has_subgraphs = true;
-    read_graph(rd, g, body);
-    return g;
+    read_graph(rd, graph, body);
+    return graph;
 }
 
 // Two passes: the first counts, so that the array is made once. The single graph `g` may be written in
@@ -185,16 +186,16 @@ static bool has_type(struct str info)
     ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
                       ((v)->cap = (count)) > 0))
 
-static void read_input(tsr_graph *g, struct str name, struct str whole, bool typed)
+static void read_input(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
-    tsr_value *v = tsr__value_define(g, name);
-    struct port *p = vec_push(&g->model->arena, &g->inputs);
-    if (!v || !p)
+    tsr_value *value = tsr__value_define(graph, name);
+    struct port *port = vec_push(&graph->model->arena, &graph->inputs);
+    if (!value || !port)
         return;
-    v->flags |= V_INPUT;
+    value->flags |= V_INPUT;
     if (typed)
-        v->info = whole;
-    *p = (struct port){.value = v, .whole = whole};
+        value->info = whole;
+    *port = (struct port){.value = value, .whole = whole};
 }
 
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
@@ -258,26 +259,26 @@ struct run {
 
 #define RUNS (F_GRAPH_METADATA_PROPS + 1)
 
-static struct str run_bytes(const struct run *r)
+static struct str run_bytes(const struct run *run)
 {
-    return r->n ? (struct str){r->start, (size_t)(r->end - r->start)} : (struct str){"", 0};
+    return run->n ? (struct str){run->start, (size_t)(run->end - run->start)} : (struct str){"", 0};
 }
 
 // Next field of that number.
-static bool next_of(struct wire_cursor *c, uint32_t number, struct wire_field *f)
+static bool next_of(struct wire_cursor *cursor, uint32_t number, struct wire_field *field)
 {
-    while (tsr__wire_next(c, f))
-        if (f->number == number && f->type == WIRE_LEN)
+    while (tsr__wire_next(cursor, field))
+        if (field->number == number && field->type == WIRE_LEN)
             return true;
     return false;
 }
 
-static void note_run(struct run *runs, const struct wire_field *f)
+static void note_run(struct run *runs, const struct wire_field *field)
 {
-    struct run *r = &runs[f->number];
-    if (!r->n++)
-        r->start = f->whole.p;
-    r->end = f->whole.p + f->whole.n;
+    struct run *run = &runs[field->number];
+    if (!run->n++)
+        run->start = field->whole.p;
+    run->end = field->whole.p + field->whole.n;
 }
 
 #define FETCH_BYTES 1024
@@ -359,14 +360,14 @@ static void read_constants(struct reader *rd, tsr_graph *graph, const struct run
 // The names that the next node defines will be looked for in a table that does not fit the caches.
 static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
 {
-    struct wire_field node, f;
+    struct wire_field node, field;
     if (!tsr__wire_next(cursor, &node) || node.number != F_GRAPH_NODE || node.type != WIRE_LEN)
         return;
     struct wire_cursor in = wire_over(node.bytes);
     bool first = true; // input: mostly what was made just before
-    while (tsr__wire_next(&in, &f) && f.number <= F_NODE_OUTPUT) {
-        if (!first && f.type == WIRE_LEN)
-            tsr__map_prefetch(&graph->names, f.bytes);
+    while (tsr__wire_next(&in, &field) && field.number <= F_NODE_OUTPUT) {
+        if (!first && field.type == WIRE_LEN)
+            tsr__map_prefetch(&graph->names, field.bytes);
         first = false;
     }
 }
@@ -432,29 +433,29 @@ static void bind_standin(tsr_value *value, tsr_value *real)
 }
 
 // A name that a subgraph reads may be defined further down in an outer graph: bind it there.
-static void settle_standins(tsr_model *m)
+static void settle_standins(tsr_model *model)
 {
-    for (tsr_graph *g = m->graphs; g; g = g->next)
-        for (tsr_value *v = g->owner ? g->values : NULL; v; v = v->next) {
+    for (tsr_graph *graph = model->graphs; graph; graph = graph->next)
+        for (tsr_value *value = graph->owner ? graph->values : NULL; value; value = value->next) {
             tsr_value *w = NULL;
-            if (v->flags & V_STANDIN)
-                w = tsr__graph_lookup(g->owner->graph, v->name);
+            if (value->flags & V_STANDIN)
+                w = tsr__graph_lookup(graph->owner->graph, value->name);
             if (w)
-                bind_standin(v, w);
+                bind_standin(value, w);
         }
 }
 
 // ---- functions, model -----------------------------------------------------------------------
 
-static void read_opset(tsr_model *m, opset_list *list, const struct wire_field *f)
+static void read_opset(tsr_model *model, opset_list *list, const struct wire_field *field)
 {
-    struct opset *o = vec_push(&m->arena, list);
-    if (!o)
+    struct opset *opset = vec_push(&model->arena, list);
+    if (!opset)
         return;
-    struct str domain = tsr__wire_bytes(f->bytes, F_OPSET_DOMAIN, NULL);
-    o->domain = tsr__keep(m, str_is(domain, "ai.onnx") ? STR("") : domain);
-    o->whole = f->whole;
-    tsr__wire_int(f->bytes, F_OPSET_VERSION, &o->version);
+    struct str domain = tsr__wire_bytes(field->bytes, F_OPSET_DOMAIN, NULL);
+    opset->domain = tsr__keep(model, str_is(domain, "ai.onnx") ? STR("") : domain);
+    opset->whole = field->whole;
+    tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
@@ -520,14 +521,14 @@ static void read_config(tsr_model *model, const struct wire_field *field)
         *id = config; // of two with one name the last counts
 }
 
-static void read_metadata(tsr_model *m, const struct wire_field *f)
+static void read_metadata(tsr_model *model, const struct wire_field *field)
 {
-    struct metadata *e = vec_push(&m->arena, &m->metadata);
-    if (!e)
+    struct metadata *metadata = vec_push(&model->arena, &model->metadata);
+    if (!metadata)
         return;
-    e->key = tsr__keep(m, tsr__wire_bytes(f->bytes, F_STRING_PAIR_KEY, NULL));
-    e->value = tsr__keep(m, tsr__wire_bytes(f->bytes, F_STRING_PAIR_VALUE, NULL));
-    e->whole = f->whole;
+    metadata->key = tsr__keep(model, tsr__wire_bytes(field->bytes, F_STRING_PAIR_KEY, NULL));
+    metadata->value = tsr__keep(model, tsr__wire_bytes(field->bytes, F_STRING_PAIR_VALUE, NULL));
+    metadata->whole = field->whole;
 }
 
 // The lists of a model. The graph and the single numbers are read elsewhere, since a message that is

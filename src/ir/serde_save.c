@@ -54,9 +54,9 @@ static tsr_status check_annotations(tsr_model *model, bool *any)
 
 // ---- renames --------------------------------------------------------------------------------
 
-static bool renamed(const tsr_value *v)
+static bool renamed(const tsr_value *value)
 {
-    return v && (v->flags & V_RENAMED);
+    return value && (value->flags & V_RENAMED);
 }
 
 void tsr__touch_renamed(tsr_node *node)
@@ -80,16 +80,17 @@ void tsr__touch_renamed(tsr_node *node)
 }
 
 // Where all nodes are in one graph and are written in place, that is done on the way.
-static void touch_renamed(tsr_model *m)
+static void touch_renamed(tsr_model *model)
 {
-    bool later = !m->has_subgraphs && !m->functions.n && tsr__graph_in_place(m->graph);
-    for (tsr_node *n = later ? NULL : tsr_model_next_node(m, NULL); n;
-         n = tsr_model_next_node(m, n))
-        tsr__touch_renamed(n);
-    for (tsr_graph *g = m->graphs; g; g = g->next) // an outer value may be a subgraph's output
-        for (size_t i = 0; i < g->outputs.n; i++)
-            if (renamed(g->outputs.at[i].value) && !(g->flags & G_GONE))
-                tsr__touch_graph(g, G_OUTPUTS);
+    bool later = !model->has_subgraphs && !model->functions.n && tsr__graph_in_place(model->graph);
+    for (tsr_node *node = later ? NULL : tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        tsr__touch_renamed(node);
+    for (tsr_graph *graph = model->graphs; graph;
+         graph = graph->next) // an outer value may be a subgraph's output
+        for (size_t i = 0; i < graph->outputs.n; i++)
+            if (renamed(graph->outputs.at[i].value) && !(graph->flags & G_GONE))
+                tsr__touch_graph(graph, G_OUTPUTS);
 }
 
 // ---- the model ------------------------------------------------------------------------------
@@ -98,11 +99,11 @@ static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;
     static const uint32_t managed = F_CONFIG_NAME;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     if (config->whole.n) { // only its name can change
-        tsr__part_text(&p, F_CONFIG_NAME, config->name);
+        tsr__part_text(&parts, F_CONFIG_NAME, config->name);
         tsr__parts_write(rope, F_MODEL_CONFIGURATION, tsr__field_body(config->whole), &managed, 1,
-                         &p);
+                         &parts);
         return;
     }
     size_t mark = tsr__rope_begin(rope, F_MODEL_CONFIGURATION);
@@ -117,11 +118,11 @@ static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;
     static const uint32_t managed = F_OPSET_VERSION;
-    PARTS(p, rope->arena);
-    tsr__part_int(&p, F_OPSET_VERSION, opset->version);
+    PARTS(parts, rope->arena);
+    tsr__part_int(&parts, F_OPSET_VERSION, opset->version);
     if (opset->whole.n) {
         tsr__parts_write(rope, F_MODEL_OPSET_IMPORT, tsr__field_body(opset->whole), &managed, 1,
-                         &p);
+                         &parts);
         return;
     }
     size_t mark = tsr__rope_begin(rope, F_MODEL_OPSET_IMPORT);
@@ -130,18 +131,18 @@ static void emit_opset(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-static void emit_metadata(struct rope *r, void *data)
+static void emit_metadata(struct rope *rope, void *data)
 {
-    const struct metadata *e = data;
-    size_t mark = tsr__rope_begin(r, F_MODEL_METADATA_PROPS);
-    tsr__rope_bytes(r, F_STRING_PAIR_KEY, e->key);
-    tsr__rope_bytes(r, F_STRING_PAIR_VALUE, e->value);
-    tsr__rope_end(r, mark);
+    const struct metadata *metadata = data;
+    size_t mark = tsr__rope_begin(rope, F_MODEL_METADATA_PROPS);
+    tsr__rope_bytes(rope, F_STRING_PAIR_KEY, metadata->key);
+    tsr__rope_bytes(rope, F_STRING_PAIR_VALUE, metadata->value);
+    tsr__rope_end(rope, mark);
 }
 
-static void emit_main_graph(struct rope *r, void *data)
+static void emit_main_graph(struct rope *rope, void *data)
 {
-    tsr__emit_graph(r, F_MODEL_GRAPH, data);
+    tsr__emit_graph(rope, F_MODEL_GRAPH, data);
 }
 
 // A list in which anything changed is written anew, entry by entry: entries that did not change as the
@@ -175,14 +176,14 @@ static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *mana
     }
 }
 
-static void parts_of_functions(struct parts *p, tsr_model *m)
+static void parts_of_functions(struct parts *parts, tsr_model *model)
 {
-    for (size_t i = 0; i < m->functions.n; i++) {
-        tsr_function *f = m->functions.at[i];
-        if (f->whole.n && !(f->graph->flags & G_CHANGED))
-            tsr__part(p, F_MODEL_FUNCTIONS, f->whole);
+    for (size_t i = 0; i < model->functions.n; i++) {
+        tsr_function *function = model->functions.at[i];
+        if (function->whole.n && !(function->graph->flags & G_CHANGED))
+            tsr__part(parts, F_MODEL_FUNCTIONS, function->whole);
         else
-            tsr__part_emit(p, F_MODEL_FUNCTIONS, tsr__emit_function, f);
+            tsr__part_emit(parts, F_MODEL_FUNCTIONS, tsr__emit_function, function);
     }
 }
 
@@ -191,17 +192,17 @@ static void build_model(struct rope *rope, tsr_model *model)
     struct str origin = model->store->bytes;
     uint32_t managed[8];
     size_t n = 0;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     if (model->ir_changed)
-        tsr__part_int(&p, managed[n++] = F_MODEL_IR_VERSION, model->ir_version);
+        tsr__part_int(&parts, managed[n++] = F_MODEL_IR_VERSION, model->ir_version);
     if (model->graph->flags & (G_CHANGED | G_NAME))
-        tsr__part_emit(&p, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
-    parts_of_lists(&p, model, managed, &n);
-    if (model->renamed && tsr__parts_of_training(&p, model))
+        tsr__part_emit(&parts, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
+    parts_of_lists(&parts, model, managed, &n);
+    if (model->renamed && tsr__parts_of_training(&parts, model))
         managed[n++] = F_MODEL_TRAINING_INFO;
     managed[n++] = F_MODEL_FUNCTIONS;
-    parts_of_functions(&p, model);
-    tsr__rope_rewrite(rope, origin, managed, n, p.at, p.n);
+    parts_of_functions(&parts, model);
+    tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
 static tsr_status build(tsr_model *model, struct rope *rope)
@@ -278,8 +279,8 @@ tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
     return st;
 }
 
-void tsr_bytes_free(tsr_session *s, void *bytes, size_t n)
+void tsr_bytes_free(tsr_session *session, void *bytes, size_t n)
 {
     if (bytes)
-        tsr__free(s, bytes, n ? n : 1);
+        tsr__free(session, bytes, n ? n : 1);
 }

@@ -10,30 +10,30 @@
 #define DENSE_FREE   (64 << 20) // bytes
 #define DENSE_FACTOR 256        // times what is stored
 
-static tsr_tensor part_of(const tsr_tensor *t, uint32_t number)
+static tsr_tensor part_of(const tsr_tensor *tensor, uint32_t number)
 {
-    tsr_tensor part = {.model = t->model, .value = t->value, .store = t->store};
-    part.body = tsr__wire_bytes(t->sparse, number, NULL);
+    tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};
+    part.body = tsr__wire_bytes(tensor->sparse, number, NULL);
     return part;
 }
 
-void tsr__sparse_decode(tsr_tensor *t)
+void tsr__sparse_decode(tsr_tensor *tensor)
 {
-    struct str values = tsr__wire_bytes(t->sparse, F_SPARSE_TENSOR_VALUES, NULL);
+    struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
     int64_t type = 0;
     tsr__wire_int(values, F_TENSOR_DATA_TYPE, &type);
-    t->type = (int32_t)type;
-    size_t n = tsr__wire_ints(t->sparse, F_SPARSE_TENSOR_DIMS, NULL, 0);
-    t->dims = ARENA_ARRAY(&t->model->arena, int64_t, n);
-    if (t->dims && n <= INT32_MAX)
-        t->rank = (int)tsr__wire_ints(t->sparse, F_SPARSE_TENSOR_DIMS, t->dims, n);
+    tensor->type = (int32_t)type;
+    size_t n = tsr__wire_ints(tensor->sparse, F_SPARSE_TENSOR_DIMS, NULL, 0);
+    tensor->dims = ARENA_ARRAY(&tensor->model->arena, int64_t, n);
+    if (tensor->dims && n <= INT32_MAX)
+        tensor->rank = (int)tsr__wire_ints(tensor->sparse, F_SPARSE_TENSOR_DIMS, tensor->dims, n);
 }
 
-static tsr_status wrong(const tsr_tensor *t, const char *what)
+static tsr_status wrong(const tsr_tensor *tensor, const char *what)
 {
-    struct place at = tsr__place_value(t->value);
-    tsr__diag(t->model->session, DIAG_tensor_sparse, &at, "export the model with a dense weight",
-              "%s", what);
+    struct place at = tsr__place_value(tensor->value);
+    tsr__diag(tensor->model->session, DIAG_tensor_sparse, &at,
+              "export the model with a dense weight", "%s", what);
     return TSR_MALFORMED;
 }
 

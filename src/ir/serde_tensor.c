@@ -18,10 +18,10 @@ struct opened {
 
 void tsr__store_close_external(struct store *st)
 {
-    for (struct window *w = st->windows; w; w = w->next)
-        tsr__external_unmap(&w->map);
-    for (struct opened *o = st->opened; o; o = o->next)
-        close(o->fd);
+    for (struct window *window = st->windows; window; window = window->next)
+        tsr__external_unmap(&window->map);
+    for (struct opened *opened = st->opened; opened; opened = opened->next)
+        close(opened->fd);
 }
 
 // ---- shape ----------------------------------------------------------------------------------
@@ -47,29 +47,29 @@ void tsr__tensor_decode(tsr_tensor *tensor)
         tensor->rank = (int)tsr__wire_ints(tensor->body, F_TENSOR_DIMS, tensor->dims, n);
 }
 
-static tsr_tensor *ready(const tsr_tensor *t)
+static tsr_tensor *ready(const tsr_tensor *tensor)
 {
-    tsr__tensor_decode((tsr_tensor *)t);
-    return (tsr_tensor *)t;
+    tsr__tensor_decode((tsr_tensor *)tensor);
+    return (tsr_tensor *)tensor;
 }
 
-tsr_dtype tsr_tensor_dtype(const tsr_tensor *t)
+tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor)
 {
-    int32_t type = ready(t)->type;
+    int32_t type = ready(tensor)->type;
     return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
 }
 
-int tsr_tensor_rank(const tsr_tensor *t)
+int tsr_tensor_rank(const tsr_tensor *tensor)
 {
-    return ready(t)->rank;
+    return ready(tensor)->rank;
 }
-const int64_t *tsr_tensor_dims(const tsr_tensor *t)
+const int64_t *tsr_tensor_dims(const tsr_tensor *tensor)
 {
-    return ready(t)->dims;
+    return ready(tensor)->dims;
 }
-bool tsr_tensor_is_external(const tsr_tensor *t)
+bool tsr_tensor_is_external(const tsr_tensor *tensor)
 {
-    return ready(t)->external;
+    return ready(tensor)->external;
 }
 
 int64_t tsr_tensor_elements(const tsr_tensor *tensor)
@@ -87,38 +87,38 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return over ? -1 : n;
 }
 
-int64_t tsr_tensor_bytes(const tsr_tensor *t)
+int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
-    int64_t n = tsr_tensor_elements(t);
-    return n < 0 ? -1 : tsr_dtype_bytes(tsr_tensor_dtype(t), n);
+    int64_t n = tsr_tensor_elements(tensor);
+    return n < 0 ? -1 : tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
 }
 
 // ---- typed fields ---------------------------------------------------------------------------
 
-static struct place place_tensor(const tsr_tensor *t)
+static struct place place_tensor(const tsr_tensor *tensor)
 {
     struct place at = PLACE_NONE;
-    if (t->value)
-        return tsr__place_value(t->value);
-    if (t->node)
-        return tsr__place_node(t->node);
-    at.file = str_of(t->model->path ? t->model->path : "");
+    if (tensor->value)
+        return tsr__place_value(tensor->value);
+    if (tensor->node)
+        return tsr__place_node(tensor->node);
+    at.file = str_of(tensor->model->path ? tensor->model->path : "");
     return at;
 }
 
-static tsr_status bad_size(const tsr_tensor *t, uint64_t have, int64_t want, const char *unit)
+static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want, const char *unit)
 {
-    struct place at = place_tensor(t);
-    tsr__diag(t->model->session, DIAG_tensor_size, &at, "export the model again",
+    struct place at = place_tensor(tensor);
+    tsr__diag(tensor->model->session, DIAG_tensor_size, &at, "export the model again",
               "the tensor holds %llu %s, its shape asks for %lld", (unsigned long long)have, unit,
               (long long)want);
     return TSR_MALFORMED;
 }
 
 // Bytes of one entry of the typed field, and which field a type is stored in.
-static uint32_t typed_field(tsr_dtype d, size_t *entry)
+static uint32_t typed_field(tsr_dtype type, size_t *entry)
 {
-    switch (d) {
+    switch (type) {
     case TSR_FLOAT:
     case TSR_COMPLEX64:
         *entry = 4;
@@ -132,10 +132,10 @@ static uint32_t typed_field(tsr_dtype d, size_t *entry)
         return F_TENSOR_INT64_DATA;
     case TSR_UINT64:
     case TSR_UINT32:
-        *entry = d == TSR_UINT64 ? 8 : 4;
+        *entry = type == TSR_UINT64 ? 8 : 4;
         return F_TENSOR_UINT64_DATA;
     default: {
-        int bits = tsr_dtype_bits(d);
+        int bits = tsr_dtype_bits(type);
         *entry = bits >= 8 ? (size_t)bits / 8 : 1;
         return F_TENSOR_INT32_DATA;
     }
@@ -228,20 +228,20 @@ static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, 
     return TSR_OK;
 }
 
-static tsr_status load_typed(tsr_tensor *t, int64_t bytes)
+static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 {
     size_t entry = 0;
-    uint32_t number = typed_field(tsr_tensor_dtype(t), &entry);
+    uint32_t number = typed_field(tsr_tensor_dtype(tensor), &entry);
     if (number == F_TENSOR_FLOAT_DATA || number == F_TENSOR_DOUBLE_DATA)
-        return load_fixed(t, number, entry, bytes);
-    return load_integers(t, number, entry, bytes);
+        return load_fixed(tensor, number, entry, bytes);
+    return load_integers(tensor, number, entry, bytes);
 }
 
 // ---- external data --------------------------------------------------------------------------
 
-static struct store *store_of(const tsr_tensor *t)
+static struct store *store_of(const tsr_tensor *tensor)
 {
-    return t->store ? t->store : t->model->store;
+    return tensor->store ? tensor->store : tensor->model->store;
 }
 
 static tsr_status open_folder(const tsr_tensor *tensor, struct store *st)
@@ -290,15 +290,15 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
         status = open_folder(tensor, st);
     if (status != TSR_OK)
         return status;
-    struct window *w = ARENA_NEW(&st->arena, struct window);
-    if (!w)
+    struct window *window = ARENA_NEW(&st->arena, struct window);
+    if (!window)
         return TSR_NOMEM;
-    status = tsr__external_map(st->session, &st->folder, &external, &at, &w->map);
+    status = tsr__external_map(st->session, &st->folder, &external, &at, &window->map);
     if (status != TSR_OK)
         return status;
-    w->next = st->windows;
-    st->windows = w;
-    tensor->data = w->map.bytes.p;
+    window->next = st->windows;
+    st->windows = window;
+    tensor->data = window->map.bytes.p;
     return TSR_OK;
 }
 
@@ -309,12 +309,12 @@ static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
 {
     struct place at = place_tensor(tensor);
     tsr_session *session = tensor->model->session;
-    tsr_dtype d = tsr_tensor_dtype(tensor);
-    if (d == TSR_STRING) {
+    tsr_dtype type = tsr_tensor_dtype(tensor);
+    if (type == TSR_STRING) {
         tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor holds texts");
         return TSR_UNSUPPORTED;
     }
-    if (d == TSR_UNDEFINED) {
+    if (type == TSR_UNDEFINED) {
         tsr__diag(session, DIAG_tensor_type, &at, NULL, "the tensor has element type %d",
                   tensor->type);
         return TSR_UNSUPPORTED;
@@ -352,22 +352,22 @@ static tsr_status load(tsr_tensor *tensor)
 }
 
 // A failure is remembered, so that asking twice gives one finding.
-tsr_status tsr__tensor_ready(tsr_tensor *t)
+tsr_status tsr__tensor_ready(tsr_tensor *tensor)
 {
-    tsr__tensor_decode(t);
-    if (!t->data_ready) {
-        t->status = load(t);
-        t->data_ready = t->status != TSR_NOMEM;
+    tsr__tensor_decode(tensor);
+    if (!tensor->data_ready) {
+        tensor->status = load(tensor);
+        tensor->data_ready = tensor->status != TSR_NOMEM;
     }
-    return t->status;
+    return tensor->status;
 }
 
-tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n)
+tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n)
 {
-    tsr_status st = tsr__tensor_ready((tsr_tensor *)t);
+    tsr_status st = tsr__tensor_ready((tsr_tensor *)tensor);
     if (st == TSR_OK) {
-        *bytes = t->data;
-        *n = t->bytes;
+        *bytes = tensor->data;
+        *n = tensor->bytes;
     }
     return st;
 }

@@ -15,43 +15,45 @@ struct training {
     uint32_t number;
 };
 
-static struct str new_name(const struct training *t, struct str name)
+static struct str new_name(const struct training *training, struct str name)
 {
-    for (const struct scope *s = t->scope; s; s = s->outer)
-        if (tsr__map_get(&s->own, name))
+    for (const struct scope *scope = training->scope; scope; scope = scope->outer)
+        if (tsr__map_get(&scope->own, name))
             return name;
-    const tsr_value *v = tsr__map_get(&t->model->graph->renamed, name);
-    return v ? v->name : name;
+    const tsr_value *value = tsr__map_get(&training->model->graph->renamed, name);
+    return value ? value->name : name;
 }
 
-static struct training *part_of(struct rope *r, const struct training *t, struct wire_field f)
+static struct training *part_of(struct rope *rope, const struct training *t,
+                                struct wire_field field)
 {
-    struct training *p = ARENA_NEW(r->arena, struct training);
+    struct training *p = ARENA_NEW(rope->arena, struct training);
     if (p)
-        *p = (struct training){t->model, f.bytes, t->scope, f.number};
+        *p = (struct training){t->model, field.bytes, t->scope, field.number};
     return p;
 }
 
 // ---- what it sets ------------------------------------------------------------------------------
 
-static void emit_binding(struct rope *r, void *data)
+static void emit_binding(struct rope *rope, void *data)
 {
-    const struct training *t = data;
+    const struct training *training = data;
     static const uint32_t managed = F_STRING_PAIR_KEY;
-    PARTS(p, r->arena);
-    tsr__part_text(&p, managed, new_name(t, tsr__wire_bytes(t->body, managed, NULL)));
-    tsr__parts_write(r, t->number, t->body, &managed, 1, &p);
+    PARTS(parts, rope->arena);
+    tsr__part_text(&parts, managed,
+                   new_name(training, tsr__wire_bytes(training->body, managed, NULL)));
+    tsr__parts_write(rope, training->number, training->body, &managed, 1, &parts);
 }
 
 // ---- what its graphs read ----------------------------------------------------------------------
 
-static void emit_graph(struct rope *r, void *data);
+static void emit_graph(struct rope *rope, void *data);
 
 static void emit_attribute(struct rope *rope, void *data)
 {
     const struct training *training = data;
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -59,39 +61,39 @@ static void emit_attribute(struct rope *rope, void *data)
         struct training *inner =
             graph && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
         if (inner)
-            tsr__part_emit(&p, field.number, emit_graph, inner);
+            tsr__part_emit(&parts, field.number, emit_graph, inner);
     }
-    tsr__parts_write(rope, F_NODE_ATTRIBUTE, training->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_NODE_ATTRIBUTE, training->body, managed, TSR_COUNT(managed), &parts);
 }
 
 static void emit_node(struct rope *rope, void *data)
 {
     const struct training *training = data;
     static const uint32_t managed[] = {F_NODE_INPUT, F_NODE_ATTRIBUTE};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
         bool attribute = field.number == F_NODE_ATTRIBUTE && field.type == WIRE_LEN;
         struct training *inner = attribute ? part_of(rope, training, field) : NULL;
         if (field.number == F_NODE_INPUT && field.type == WIRE_LEN)
-            tsr__part_text(&p, F_NODE_INPUT, new_name(training, field.bytes));
+            tsr__part_text(&parts, F_NODE_INPUT, new_name(training, field.bytes));
         if (inner)
-            tsr__part_emit(&p, F_NODE_ATTRIBUTE, emit_attribute, inner);
+            tsr__part_emit(&parts, F_NODE_ATTRIBUTE, emit_attribute, inner);
     }
-    tsr__parts_write(rope, F_GRAPH_NODE, training->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_GRAPH_NODE, training->body, managed, TSR_COUNT(managed), &parts);
 }
 
 // A branch may hand on what another graph made.
-static void emit_output(struct rope *r, void *data)
+static void emit_output(struct rope *rope, void *data)
 {
-    const struct training *t = data;
+    const struct training *training = data;
     static const uint32_t managed = F_VALUE_INFO_NAME;
-    PARTS(p, r->arena);
-    struct str name = tsr__wire_bytes(t->body, managed, NULL);
+    PARTS(parts, rope->arena);
+    struct str name = tsr__wire_bytes(training->body, managed, NULL);
     if (name.n)
-        tsr__part_text(&p, managed, new_name(t, name));
-    tsr__parts_write(r, F_GRAPH_OUTPUT, t->body, &managed, 1, &p);
+        tsr__part_text(&parts, managed, new_name(training, name));
+    tsr__parts_write(rope, F_GRAPH_OUTPUT, training->body, &managed, 1, &parts);
 }
 
 static void define(struct map *own, struct str name)
@@ -125,7 +127,7 @@ static void emit_graph(struct rope *rope, void *data)
     static const uint32_t managed[] = {F_GRAPH_NODE, F_GRAPH_OUTPUT};
     struct scope scope = {.outer = training->scope};
     struct training inside = {training->model, training->body, &scope, training->number};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     tsr__map_init(&scope.own, rope->arena, 0);
     find_own(&scope.own, training->body);
     struct wire_cursor cursor = wire_over(training->body);
@@ -135,9 +137,9 @@ static void emit_graph(struct rope *rope, void *data)
         struct training *n =
             (node || output) && field.type == WIRE_LEN ? part_of(rope, &inside, field) : NULL;
         if (n)
-            tsr__part_emit(&p, field.number, node ? emit_node : emit_output, n);
+            tsr__part_emit(&parts, field.number, node ? emit_node : emit_output, n);
     }
-    tsr__parts_write(rope, training->number, training->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, training->number, training->body, managed, TSR_COUNT(managed), &parts);
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ static void emit_training(struct rope *rope, void *data)
     static const uint32_t managed[] = {F_TRAINING_INITIALIZATION, F_TRAINING_ALGORITHM,
                                        F_TRAINING_INITIALIZATION_BINDING,
                                        F_TRAINING_UPDATE_BINDING};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -159,9 +161,10 @@ static void emit_training(struct rope *rope, void *data)
         struct training *inner =
             (graph || pair) && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
         if (inner)
-            tsr__part_emit(&p, field.number, graph ? emit_graph : emit_binding, inner);
+            tsr__part_emit(&parts, field.number, graph ? emit_graph : emit_binding, inner);
     }
-    tsr__parts_write(rope, F_MODEL_TRAINING_INFO, training->body, managed, TSR_COUNT(managed), &p);
+    tsr__parts_write(rope, F_MODEL_TRAINING_INFO, training->body, managed, TSR_COUNT(managed),
+                     &parts);
 }
 
 bool tsr__parts_of_training(struct parts *parts, const tsr_model *model)

@@ -9,41 +9,41 @@
 
 // ---- small parts ----------------------------------------------------------------------------
 
-void tsr__parts_reserve(struct parts *p, size_t n)
+void tsr__parts_reserve(struct parts *parts, size_t n)
 {
-    if (n <= p->cap - p->n)
+    if (n <= parts->cap - parts->n)
         return;
-    struct wire_part *at = ARENA_ARRAY(p->arena, struct wire_part, p->n + n);
+    struct wire_part *at = ARENA_ARRAY(parts->arena, struct wire_part, parts->n + n);
     if (!at)
         return;
-    memcpy(at, p->at, p->n * sizeof *at);
-    p->at = at;
-    p->cap = p->n + n;
+    memcpy(at, parts->at, parts->n * sizeof *at);
+    parts->at = at;
+    parts->cap = parts->n + n;
 }
 
-struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span)
+struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
 {
-    struct wire_part *q = vec_push(p->arena, p);
-    if (q)
-        *q = (struct wire_part){.number = number, .span = span};
-    return q;
+    struct wire_part *part = vec_push(parts->arena, parts);
+    if (part)
+        *part = (struct wire_part){.number = number, .span = span};
+    return part;
 }
 
-void tsr__part_emit(struct parts *p, uint32_t number, void (*emit)(struct rope *, void *),
+void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data)
 {
-    struct wire_part *q = tsr__part(p, number, (struct str){NULL, 0});
-    if (q) {
-        q->emit = emit;
-        q->data = data;
+    struct wire_part *part = tsr__part(parts, number, (struct str){NULL, 0});
+    if (part) {
+        part->emit = emit;
+        part->data = data;
     }
 }
 
-void tsr__part_text(struct parts *p, uint32_t number, struct str text)
+void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
 {
-    struct wire_part *q = tsr__part(p, number, text);
-    if (q)
-        q->text = true;
+    struct wire_part *part = tsr__part(parts, number, text);
+    if (part)
+        part->text = true;
 }
 
 struct int_part {
@@ -51,46 +51,47 @@ struct int_part {
     int64_t value;
 };
 
-static void emit_int(struct rope *r, void *data)
+static void emit_int(struct rope *rope, void *data)
 {
-    struct int_part *t = data;
-    tsr__rope_int(r, t->number, t->value);
+    struct int_part *part = data;
+    tsr__rope_int(rope, part->number, part->value);
 }
 
-void tsr__part_int(struct parts *p, uint32_t number, int64_t value)
+void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
 {
-    struct int_part *t = ARENA_NEW(p->arena, struct int_part);
-    if (!t)
+    struct int_part *part = ARENA_NEW(parts->arena, struct int_part);
+    if (!part)
         return;
-    *t = (struct int_part){number, value};
-    tsr__part_emit(p, number, emit_int, t);
+    *part = (struct int_part){number, value};
+    tsr__part_emit(parts, number, emit_int, part);
 }
 
-void tsr__parts_keep(struct parts *p, struct str origin, uint32_t number)
+void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
 {
-    struct wire_cursor c = wire_over(origin);
-    struct wire_field f;
-    while (tsr__wire_next(&c, &f))
-        if (f.number == number)
-            tsr__part(p, number, f.whole);
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == number)
+            tsr__part(parts, number, field.whole);
 }
 
-void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const uint32_t *managed,
-                      size_t n, const struct parts *p)
+void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
+                      const uint32_t *managed, size_t n, const struct parts *parts)
 {
-    size_t mark = tsr__rope_begin(r, number);
-    tsr__rope_rewrite(r, origin, managed, n, p->at, p->n);
-    tsr__rope_end(r, mark);
+    size_t mark = tsr__rope_begin(rope, number);
+    tsr__rope_rewrite(rope, origin, managed, n, parts->at, parts->n);
+    tsr__rope_end(rope, mark);
 }
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 
-static void write_dim(struct rope *r, uint32_t value_field, uint32_t param_field, const tsr_dim *d)
+static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
+                      const tsr_dim *dim)
 {
-    if (d->value >= 0)
-        tsr__rope_int(r, value_field, d->value);
-    else if (d->symbol && d->symbol[0])
-        tsr__rope_bytes(r, param_field, str_of(d->symbol));
+    if (dim->value >= 0)
+        tsr__rope_int(rope, value_field, dim->value);
+    else if (dim->symbol && dim->symbol[0])
+        tsr__rope_bytes(rope, param_field, str_of(dim->symbol));
 }
 
 static void write_type(struct rope *rope, const struct vtype *known_type)
@@ -115,9 +116,9 @@ static void write_type(struct rope *rope, const struct vtype *known_type)
     tsr__rope_end(rope, type);
 }
 
-static void emit_type(struct rope *r, void *data)
+static void emit_type(struct rope *rope, void *data)
 {
-    write_type(r, data);
+    write_type(rope, data);
 }
 
 struct info_part {
@@ -146,75 +147,78 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
 
 static void emit_info(struct rope *rope, void *data)
 {
-    struct info_part *t = data;
+    struct info_part *part = data;
     static const uint32_t managed[] = {F_VALUE_INFO_NAME, F_VALUE_INFO_TYPE};
-    PARTS(p, rope->arena);
-    tsr_value *value = t->value;
-    if (t->whole.n && !t->retype && !(value->flags & V_TYPED) &&
-        write_renamed_info(rope, t->number, tsr__field_body(t->whole), value->name))
+    PARTS(parts, rope->arena);
+    tsr_value *value = part->value;
+    if (part->whole.n && !part->retype && !(value->flags & V_TYPED) &&
+        write_renamed_info(rope, part->number, tsr__field_body(part->whole), value->name))
         return;
-    tsr__part_text(&p, F_VALUE_INFO_NAME, value->name);
-    bool retype = t->retype || (value->flags & V_TYPED) || !t->whole.n;
+    tsr__part_text(&parts, F_VALUE_INFO_NAME, value->name);
+    bool retype = part->retype || (value->flags & V_TYPED) || !part->whole.n;
     if (retype && value->type)
-        tsr__part_emit(&p, F_VALUE_INFO_TYPE, emit_type, value->type);
-    tsr__parts_write(rope, t->number, tsr__field_body(t->whole), managed, retype ? 2 : 1, &p);
+        tsr__part_emit(&parts, F_VALUE_INFO_TYPE, emit_type, value->type);
+    tsr__parts_write(rope, part->number, tsr__field_body(part->whole), managed, retype ? 2 : 1,
+                     &parts);
 }
 
-static void part_info(struct parts *p, uint32_t number, tsr_value *v, struct str whole, bool retype)
+static void part_info(struct parts *parts, uint32_t number, tsr_value *value, struct str whole,
+                      bool retype)
 {
-    struct info_part *t = ARENA_NEW(p->arena, struct info_part);
-    if (!t)
+    struct info_part *part = ARENA_NEW(parts->arena, struct info_part);
+    if (!part)
         return;
     if (retype || !whole.n)
-        tsr__type_decode(v);
-    *t = (struct info_part){number, v, whole, retype};
-    tsr__part_emit(p, number, emit_info, t);
+        tsr__type_decode(value);
+    *part = (struct info_part){number, value, whole, retype};
+    tsr__part_emit(parts, number, emit_info, part);
 }
 
-static void parts_of_ports(struct parts *p, uint32_t number, const struct port *at, size_t n)
+static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         bool changed = at[i].replaced || (at[i].value->flags & (V_RENAMED | V_TYPED));
         if (at[i].whole.n && !changed)
-            tsr__part(p, number, at[i].whole);
+            tsr__part(parts, number, at[i].whole);
         else
-            part_info(p, number, at[i].value, at[i].whole, at[i].replaced);
+            part_info(parts, number, at[i].value, at[i].whole, at[i].replaced);
     }
 }
 
 // Functions list their inputs and outputs as plain names.
-static void parts_of_names(struct parts *p, uint32_t number, const struct port *at, size_t n)
+static void parts_of_names(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (at[i].whole.n && !at[i].replaced && !(at[i].value->flags & V_RENAMED))
-            tsr__part(p, number, at[i].whole);
+            tsr__part(parts, number, at[i].whole);
         else
-            tsr__part_text(p, number, at[i].value->name);
+            tsr__part_text(parts, number, at[i].value->name);
     }
 }
 
 // Value that a name in the file means: it may be called otherwise now.
-static tsr_value *value_once(const tsr_graph *g, struct str name)
+static tsr_value *value_once(const tsr_graph *graph, struct str name)
 {
-    tsr_value *v = tsr__map_get(&g->renamed, name);
-    return v ? v : tsr__map_get(&g->names, name);
+    tsr_value *value = tsr__map_get(&graph->renamed, name);
+    return value ? value : tsr__map_get(&graph->names, name);
 }
 
 #define GUESSES 4 // values without a declared type that may stand between two with one
 
 // Value that a value_info is for; they mostly stand in the order of the values.
-static tsr_value *info_value(const tsr_graph *g, const struct wire_field *f, tsr_value *guess)
+static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
+                             tsr_value *guess)
 {
-    for (int i = 0; i < GUESSES && guess && guess->info.p != f->whole.p; i++)
+    for (int i = 0; i < GUESSES && guess && guess->info.p != field->whole.p; i++)
         guess = guess->next;
-    if (guess && guess->info.p == f->whole.p)
+    if (guess && guess->info.p == field->whole.p)
         return guess;
-    return value_once(g, tsr__wire_bytes(f->bytes, F_VALUE_INFO_NAME, NULL));
+    return value_once(graph, tsr__wire_bytes(field->bytes, F_VALUE_INFO_NAME, NULL));
 }
 
-static bool is_port(const tsr_value *v)
+static bool is_port(const tsr_value *value)
 {
-    return (v->flags & V_INPUT) || v->n_outputs;
+    return (value->flags & V_INPUT) || value->n_outputs;
 }
 
 // First the infos of the file in their order: unchanged ones as bytes, those of removed values not at
@@ -248,12 +252,12 @@ static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *grap
 
 // ---- initializers ---------------------------------------------------------------------------
 
-static void write_external(struct rope *r, const char *key, struct str value)
+static void write_external(struct rope *rope, const char *key, struct str value)
 {
-    size_t mark = tsr__rope_begin(r, F_TENSOR_EXTERNAL_DATA);
-    tsr__rope_bytes(r, F_STRING_PAIR_KEY, str_of(key));
-    tsr__rope_bytes(r, F_STRING_PAIR_VALUE, value);
-    tsr__rope_end(r, mark);
+    size_t mark = tsr__rope_begin(rope, F_TENSOR_EXTERNAL_DATA);
+    tsr__rope_bytes(rope, F_STRING_PAIR_KEY, str_of(key));
+    tsr__rope_bytes(rope, F_STRING_PAIR_VALUE, value);
+    tsr__rope_end(rope, mark);
 }
 
 static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct str name)
@@ -284,13 +288,13 @@ static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
     const tsr_tensor *tensor = value->tensor;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     if (tensor->body.n) {
-        tsr__part_text(&p, F_TENSOR_NAME, value->name);
+        tsr__part_text(&parts, F_TENSOR_NAME, value->name);
         if (tensor->replaced)
-            tsr__part_text(&p, F_TENSOR_RAW_DATA, tensor->raw);
+            tsr__part_text(&parts, F_TENSOR_RAW_DATA, tensor->raw);
         tsr__parts_write(rope, F_GRAPH_INITIALIZER, tensor->body, tensor_data_fields,
-                         tensor->replaced ? TSR_COUNT(tensor_data_fields) : 1, &p);
+                         tensor->replaced ? TSR_COUNT(tensor_data_fields) : 1, &parts);
         return;
     }
     size_t mark = tsr__rope_begin(rope, F_GRAPH_INITIALIZER);
@@ -298,14 +302,14 @@ static void emit_initializer(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-static void parts_of_initializers(struct parts *p, tsr_graph *g)
+static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
-    for (size_t i = 0; i < g->initializers.n; i++) {
-        tsr_value *v = g->initializers.at[i];
-        if (v->tensor->whole.n && !(v->flags & V_RENAMED))
-            tsr__part(p, F_GRAPH_INITIALIZER, v->tensor->whole);
+    for (size_t i = 0; i < graph->initializers.n; i++) {
+        tsr_value *value = graph->initializers.at[i];
+        if (value->tensor->whole.n && !(value->flags & V_RENAMED))
+            tsr__part(parts, F_GRAPH_INITIALIZER, value->tensor->whole);
         else
-            tsr__part_emit(p, F_GRAPH_INITIALIZER, emit_initializer, v);
+            tsr__part_emit(parts, F_GRAPH_INITIALIZER, emit_initializer, value);
     }
 }
 
@@ -316,10 +320,10 @@ struct renamed_part {
     struct wire_field field;
 };
 
-static struct str new_name(const tsr_graph *g, struct str name)
+static struct str new_name(const tsr_graph *graph, struct str name)
 {
-    const tsr_value *v = tsr__map_get(&g->renamed, name);
-    return v ? v->name : name;
+    const tsr_value *value = tsr__map_get(&graph->renamed, name);
+    return value ? value->name : name;
 }
 
 static void emit_sparse(struct rope *rope, void *data)
@@ -330,22 +334,22 @@ static void emit_sparse(struct rope *rope, void *data)
     struct str name = tsr__wire_bytes(values, F_TENSOR_NAME, NULL);
     struct rope inner;
     tsr__rope_init(&inner, rope->arena);
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     PARTS(q, rope->arena);
-    tsr__part_text(&p, F_TENSOR_NAME, new_name(part->graph, name));
-    tsr__parts_write(&inner, F_SPARSE_TENSOR_VALUES, values, &name_field, 1, &p);
+    tsr__part_text(&parts, F_TENSOR_NAME, new_name(part->graph, name));
+    tsr__parts_write(&inner, F_SPARSE_TENSOR_VALUES, values, &name_field, 1, &parts);
     tsr__part(&q, F_SPARSE_TENSOR_VALUES, tsr__rope_flat(&inner, rope->arena));
     tsr__parts_write(rope, F_GRAPH_SPARSE_INITIALIZER, part->field.bytes, &values_field, 1, &q);
 }
 
-static void emit_pair(struct rope *r, void *data)
+static void emit_pair(struct rope *rope, void *data)
 {
-    struct renamed_part *t = data;
+    struct renamed_part *part = data;
     static const uint32_t managed = F_STRING_PAIR_VALUE;
-    PARTS(p, r->arena);
-    struct str name = tsr__wire_bytes(t->field.bytes, F_STRING_PAIR_VALUE, NULL);
-    tsr__part_text(&p, F_STRING_PAIR_VALUE, new_name(t->graph, name));
-    tsr__parts_write(r, t->field.number, t->field.bytes, &managed, 1, &p);
+    PARTS(parts, rope->arena);
+    struct str name = tsr__wire_bytes(part->field.bytes, F_STRING_PAIR_VALUE, NULL);
+    tsr__part_text(&parts, F_STRING_PAIR_VALUE, new_name(part->graph, name));
+    tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
 }
 
 // A quantization annotation names tensors in two places: its own, and one in each parameter pair. Both
@@ -355,7 +359,7 @@ static void emit_annotation(struct rope *rope, void *data)
     struct renamed_part *part = data;
     static const uint32_t managed[] = {F_ANNOTATION_TENSOR_NAME,
                                        F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES};
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     struct wire_cursor cursor = wire_over(part->field.bytes);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -363,15 +367,15 @@ static void emit_annotation(struct rope *rope, void *data)
             continue;
         struct renamed_part *pair = NULL;
         if (field.number == F_ANNOTATION_TENSOR_NAME)
-            tsr__part_text(&p, field.number, new_name(part->graph, field.bytes));
+            tsr__part_text(&parts, field.number, new_name(part->graph, field.bytes));
         else if (field.number == F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES)
             pair = ARENA_NEW(rope->arena, struct renamed_part);
         if (pair) {
             *pair = (struct renamed_part){part->graph, field};
-            tsr__part_emit(&p, field.number, emit_pair, pair);
+            tsr__part_emit(&parts, field.number, emit_pair, pair);
         }
     }
-    tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &p);
+    tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
 }
 
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
@@ -392,27 +396,27 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
 
 // ---- graphs, functions ----------------------------------------------------------------------
 
-static void parts_of_nodes(struct parts *p, uint32_t number, tsr_graph *g)
+static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
-    for (tsr_node *n = g->first; n; n = n->next) {
-        if (!(n->flags & (N_CHANGED | N_NEW)))
-            tsr__part(p, number, n->whole);
+    for (tsr_node *node = graph->first; node; node = node->next) {
+        if (!(node->flags & (N_CHANGED | N_NEW)))
+            tsr__part(parts, number, node->whole);
         else
-            tsr__part_emit(p, number,
-                           number == F_GRAPH_NODE ? tsr__emit_node : tsr__emit_function_node, n);
+            tsr__part_emit(parts, number,
+                           number == F_GRAPH_NODE ? tsr__emit_node : tsr__emit_function_node, node);
     }
 }
 
 // True if every object of the graph is the field of body that it was read from, in the same order:
 // then what changed can be written where it stands, without a list of parts.
-bool tsr__graph_in_place(const tsr_graph *g)
+bool tsr__graph_in_place(const tsr_graph *graph)
 {
     const uint32_t fine = G_NODES | G_RENAMED | G_OUTPUTS;
-    if ((g->flags & (G_CHANGED | G_NAME | G_LIST) & ~fine) || !g->body.n ||
-        g->n_nodes != g->n_fields)
+    if ((graph->flags & (G_CHANGED | G_NAME | G_LIST) & ~fine) || !graph->body.n ||
+        graph->n_nodes != graph->n_fields)
         return false;
-    for (size_t i = 0; i < g->outputs.n; i++)
-        if (!g->outputs.at[i].whole.n || g->outputs.at[i].replaced)
+    for (size_t i = 0; i < graph->outputs.n; i++)
+        if (!graph->outputs.at[i].whole.n || graph->outputs.at[i].replaced)
             return false;
     return true;
 }
@@ -422,7 +426,7 @@ struct places {
     tsr_node *node;
     size_t initializers, inputs, outputs;
     tsr_value *info;
-    void (*emit)(struct rope *r, void *data); // NULL: nothing, the field goes
+    void (*emit)(struct rope *rope, void *data); // NULL: nothing, the field goes
     void *data;
     struct info_part info_part;
     struct renamed_part renamed_part;
@@ -438,10 +442,10 @@ static bool change(struct places *at, bool changed, void (*emit)(struct rope *, 
     return changed;
 }
 
-static void emit_spliced_node(struct rope *r, void *data)
+static void emit_spliced_node(struct rope *rope, void *data)
 {
     const struct places *at = data;
-    tsr__rope_splice(r, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
+    tsr__rope_splice(rope, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
 }
 
 // Most changed nodes only have other names in them; that is seen and prepared in one look.
@@ -459,11 +463,11 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
-static bool change_info(struct places *at, const struct wire_field *f, tsr_value *v)
+static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
-    if (!v || !(v->flags & V_RENAMED))
+    if (!value || !(value->flags & V_RENAMED))
         return false;
-    at->info_part = (struct info_part){f->number, v, f->whole, false};
+    at->info_part = (struct info_part){field->number, value, field->whole, false};
     return change(at, true, emit_info, &at->info_part);
 }
 
@@ -532,33 +536,34 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     uint32_t managed[8];
     size_t n = 0;
-    PARTS(p, rope->arena);
+    PARTS(parts, rope->arena);
     bool renamed = graph->flags & G_RENAMED;
     if (tsr__graph_in_place(graph)) {
         write_in_place(rope, number, graph);
         return;
     }
-    tsr__parts_reserve(&p,
+    tsr__parts_reserve(&parts,
                        graph->n_nodes + graph->initializers.n + graph->inputs.n + graph->outputs.n);
     if (graph->flags & G_NODES)
-        parts_of_nodes(&p, managed[n++] = F_GRAPH_NODE, graph);
+        parts_of_nodes(&parts, managed[n++] = F_GRAPH_NODE, graph);
     if ((graph->flags & G_NAME) && graph->name.n)
-        tsr__part_text(&p, managed[n++] = F_GRAPH_NAME, graph->name);
+        tsr__part_text(&parts, managed[n++] = F_GRAPH_NAME, graph->name);
     if ((graph->flags & G_INITIALIZERS) || renamed) {
         managed[n++] = F_GRAPH_INITIALIZER;
-        parts_of_initializers(&p, graph);
+        parts_of_initializers(&parts, graph);
     }
     if ((graph->flags & (G_INPUTS | G_INFOS)) || renamed)
-        parts_of_ports(&p, managed[n++] = F_GRAPH_INPUT, graph->inputs.at, graph->inputs.n);
+        parts_of_ports(&parts, managed[n++] = F_GRAPH_INPUT, graph->inputs.at, graph->inputs.n);
     if ((graph->flags & (G_OUTPUTS | G_INFOS)) || renamed)
-        parts_of_ports(&p, managed[n++] = F_GRAPH_OUTPUT, graph->outputs.at, graph->outputs.n);
+        parts_of_ports(&parts, managed[n++] = F_GRAPH_OUTPUT, graph->outputs.at, graph->outputs.n);
     if ((graph->flags & (G_INFOS | G_NODES)) || renamed)
-        parts_of_infos(&p, managed[n++] = F_GRAPH_VALUE_INFO, graph);
+        parts_of_infos(&parts, managed[n++] = F_GRAPH_VALUE_INFO, graph);
     if (renamed) {
-        parts_renamed(&p, graph, managed[n++] = F_GRAPH_QUANTIZATION_ANNOTATION, emit_annotation);
-        parts_renamed(&p, graph, managed[n++] = F_GRAPH_SPARSE_INITIALIZER, emit_sparse);
+        parts_renamed(&parts, graph, managed[n++] = F_GRAPH_QUANTIZATION_ANNOTATION,
+                      emit_annotation);
+        parts_renamed(&parts, graph, managed[n++] = F_GRAPH_SPARSE_INITIALIZER, emit_sparse);
     }
-    tsr__parts_write(rope, number, graph->body, managed, n, &p);
+    tsr__parts_write(rope, number, graph->body, managed, n, &parts);
 }
 
 void tsr__emit_function(struct rope *rope, void *data)
@@ -567,10 +572,10 @@ void tsr__emit_function(struct rope *rope, void *data)
     tsr_graph *graph = fn->graph;
     static const uint32_t managed[] = {F_FUNCTION_INPUT, F_FUNCTION_OUTPUT, F_FUNCTION_NODE,
                                        F_FUNCTION_VALUE_INFO};
-    PARTS(p, rope->arena);
-    parts_of_names(&p, F_FUNCTION_INPUT, graph->inputs.at, graph->inputs.n);
-    parts_of_names(&p, F_FUNCTION_OUTPUT, graph->outputs.at, graph->outputs.n);
-    parts_of_nodes(&p, F_FUNCTION_NODE, graph);
-    parts_of_infos(&p, F_FUNCTION_VALUE_INFO, graph);
-    tsr__parts_write(rope, F_MODEL_FUNCTIONS, tsr__field_body(fn->whole), managed, 4, &p);
+    PARTS(parts, rope->arena);
+    parts_of_names(&parts, F_FUNCTION_INPUT, graph->inputs.at, graph->inputs.n);
+    parts_of_names(&parts, F_FUNCTION_OUTPUT, graph->outputs.at, graph->outputs.n);
+    parts_of_nodes(&parts, F_FUNCTION_NODE, graph);
+    parts_of_infos(&parts, F_FUNCTION_VALUE_INFO, graph);
+    tsr__parts_write(rope, F_MODEL_FUNCTIONS, tsr__field_body(fn->whole), managed, 4, &parts);
 }

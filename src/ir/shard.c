@@ -14,52 +14,53 @@ struct request {
     size_t wrong;  // findings so far
 };
 
-static struct place place_request(const struct request *q)
+static struct place place_request(const struct request *request)
 {
-    struct place at = tsr__place_node(q->node);
-    if (q->value)
-        at.value = q->value->name;
-    if (q->config)
-        at.configuration = q->config->name;
+    struct place at = tsr__place_node(request->node);
+    if (request->value)
+        at.value = request->value->name;
+    if (request->config)
+        at.configuration = request->config->name;
     return at;
 }
 
-static tsr_session *session_of(const struct request *q)
+static tsr_session *session_of(const struct request *request)
 {
-    return q->node->graph->model->session;
+    return request->node->graph->model->session;
 }
 
-static bool known_config(struct request *q)
+static bool known_config(struct request *request)
 {
-    const tsr_model *m = q->node->graph->model;
-    if (q->config && q->config->model == m && q->config->registered)
+    const tsr_model *model = request->node->graph->model;
+    if (request->config && request->config->model == model && request->config->registered)
         return true;
-    struct place at = place_request(q);
-    tsr__diag(session_of(q), DIAG_config_unknown, &at, "declare it with tsr_model_add_config",
+    struct place at = place_request(request);
+    tsr__diag(session_of(request), DIAG_config_unknown, &at, "declare it with tsr_model_add_config",
               "the configuration is not declared by this model");
-    q->wrong++;
+    request->wrong++;
     return false;
 }
 
-static void check_node(struct request *q)
+static void check_node(struct request *request)
 {
-    if (!(q->node->flags & N_GONE))
+    if (!(request->node->flags & N_GONE))
         return;
-    struct place at = place_request(q);
-    tsr__diag(session_of(q), DIAG_node_removed, &at, NULL, "the node is no longer in its graph");
-    q->wrong++;
+    struct place at = place_request(request);
+    tsr__diag(session_of(request), DIAG_node_removed, &at, NULL,
+              "the node is no longer in its graph");
+    request->wrong++;
 }
 
-static void check_value(struct request *q)
+static void check_value(struct request *request)
 {
-    if (q->value && tsr__node_has(q->node, q->value))
+    if (request->value && tsr__node_has(request->node, request->value))
         return;
-    struct place at = place_request(q);
-    tsr__diag(session_of(q), DIAG_shard_value, &at, "name an input or output of the node",
-              q->value ? "'" STR_FMT "' is no input or output of the node"
-                       : "no value was given" STR_FMT,
-              STR_ARG(q->value ? q->value->name : STR("")));
-    q->wrong++;
+    struct place at = place_request(request);
+    tsr__diag(session_of(request), DIAG_shard_value, &at, "name an input or output of the node",
+              request->value ? "'" STR_FMT "' is no input or output of the node"
+                             : "no value was given" STR_FMT,
+              STR_ARG(request->value ? request->value->name : STR("")));
+    request->wrong++;
 }
 
 static void check_stage(struct request *request)
@@ -101,10 +102,10 @@ static int64_t normal_axis(int64_t axis, int rank)
     return axis < 0 && rank >= 0 ? axis + rank : axis;
 }
 
-static struct place place_axis(const struct request *q)
+static struct place place_axis(const struct request *request)
 {
-    struct place at = place_request(q);
-    at.axis = q->axis;
+    struct place at = place_request(request);
+    at.axis = request->axis;
     return at;
 }
 

@@ -3,25 +3,25 @@
 // nothing.
 #include "ir/internal.h"
 
-static tsr_model *model_of(const tsr_spec *p)
+static tsr_model *model_of(const tsr_spec *spec)
 {
-    return p->entry->node->graph->model;
+    return spec->entry->node->graph->model;
 }
 
-tsr_node *tsr__spec_node(const tsr_spec *p)
+tsr_node *tsr__spec_node(const tsr_spec *spec)
 {
-    return p->entry->node;
+    return spec->entry->node;
 }
-tsr_config *tsr__spec_config(const tsr_spec *p)
+tsr_config *tsr__spec_config(const tsr_spec *spec)
 {
-    return p->entry->config;
+    return spec->entry->config;
 }
 
-void tsr__spec_touch(tsr_spec *p, uint32_t bits)
+void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
-    p->flags |= bits;
-    p->entry->changed = true;
-    tsr__touch_node(p->entry->node, N_CONFIGS);
+    spec->flags |= bits;
+    spec->entry->changed = true;
+    tsr__touch_node(spec->entry->node, N_CONFIGS);
 }
 
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
@@ -38,10 +38,10 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
     return spec;
 }
 
-tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *v)
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     for (size_t i = 0; i < nc->n_specs; i++)
-        if (nc->specs[i]->value == v)
+        if (nc->specs[i]->value == value)
             return nc->specs[i];
     return NULL;
 }
@@ -83,82 +83,82 @@ void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 
 // ---- reading --------------------------------------------------------------------------------
 
-tsr_value *tsr_spec_value(const tsr_spec *p)
+tsr_value *tsr_spec_value(const tsr_spec *spec)
 {
-    return p->value;
+    return spec->value;
 }
-size_t tsr_spec_group_count(const tsr_spec *p)
+size_t tsr_spec_group_count(const tsr_spec *spec)
 {
-    return p->groups.n;
+    return spec->groups.n;
 }
-size_t tsr_spec_dim_count(const tsr_spec *p)
+size_t tsr_spec_dim_count(const tsr_spec *spec)
 {
-    return p->dims.n;
+    return spec->dims.n;
 }
-tsr_node_config *tsr__spec_entry(const tsr_spec *p)
+tsr_node_config *tsr__spec_entry(const tsr_spec *spec)
 {
-    return p->entry;
+    return spec->entry;
 }
 tsr_node *tsr__node_config_node(const tsr_node_config *nc)
 {
     return nc->node;
 }
 
-size_t tsr_spec_devices(const tsr_spec *p, const int64_t **out)
+size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
 {
     if (out)
-        *out = p->devices.at;
-    return p->devices.n;
+        *out = spec->devices.at;
+    return spec->devices.n;
 }
 
-int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members, size_t *n)
+int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n)
 {
-    bool there = i < p->groups.n;
+    bool there = i < spec->groups.n;
     if (members)
-        *members = there ? p->groups.at[i].members : NULL;
+        *members = there ? spec->groups.at[i].members : NULL;
     if (n)
-        *n = there ? p->groups.at[i].n : 0;
-    return there ? p->groups.at[i].key : -1;
+        *n = there ? spec->groups.at[i].n : 0;
+    return there ? spec->groups.at[i].key : -1;
 }
 
-int64_t tsr_spec_dim_axis(const tsr_spec *p, size_t i)
+int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i)
 {
-    return i < p->dims.n ? p->dims.at[i].axis : 0;
+    return i < spec->dims.n ? spec->dims.at[i].axis : 0;
 }
 
-bool tsr__spec_dim_has_axis(const tsr_spec *p, size_t i)
+bool tsr__spec_dim_has_axis(const tsr_spec *spec, size_t i)
 {
-    return i < p->dims.n && p->dims.at[i].has_axis;
+    return i < spec->dims.n && spec->dims.at[i].has_axis;
 }
 
-size_t tsr_spec_dim_factor_count(const tsr_spec *p, size_t i)
+size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i)
 {
-    return i < p->dims.n ? p->dims.at[i].n : 0;
+    return i < spec->dims.n ? spec->dims.at[i].n : 0;
 }
 
-int64_t tsr_spec_dim_factor(const tsr_spec *p, size_t i, size_t k, tsr_dim *size)
+int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size)
 {
-    bool there = k < tsr_spec_dim_factor_count(p, i);
+    bool there = k < tsr_spec_dim_factor_count(spec, i);
     if (size)
-        *size = there ? p->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
-    return there ? p->dims.at[i].factors[k].shards : 0;
+        *size = there ? spec->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
+    return there ? spec->dims.at[i].factors[k].shards : 0;
 }
 
-bool tsr__spec_factor_has_shards(const tsr_spec *p, size_t i, size_t k)
+bool tsr__spec_factor_has_shards(const tsr_spec *spec, size_t i, size_t k)
 {
-    return k < tsr_spec_dim_factor_count(p, i) && p->dims.at[i].factors[k].has_shards;
+    return k < tsr_spec_dim_factor_count(spec, i) && spec->dims.at[i].factors[k].has_shards;
 }
 
 // ---- building -------------------------------------------------------------------------------
 
 // Handles of another model would be read after that model is freed.
-static bool is_foreign(tsr_node *n, const tsr_config *c, const tsr_value *v)
+static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value *value)
 {
-    const tsr_model *m = n->graph->model;
-    if ((!c || c->model == m) && (!v || tsr__value_model(v) == m))
+    const tsr_model *model = node->graph->model;
+    if ((!config || config->model == model) && (!value || tsr__value_model(value) == model))
         return false;
-    struct place at = tsr__place_node(n);
-    tsr__diag(m->session, DIAG_argument_invalid, &at, "use handles of the node's own model",
+    struct place at = tsr__place_node(node);
+    tsr__diag(model->session, DIAG_argument_invalid, &at, "use handles of the node's own model",
               "the configuration or the value is of another model");
     return true;
 }
@@ -178,39 +178,39 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
     return spec;
 }
 
-static int64_t *copy_ints(tsr_model *m, const int64_t *from, size_t n)
+static int64_t *copy_ints(tsr_model *model, const int64_t *from, size_t n)
 {
-    int64_t *to = ARENA_ARRAY(&m->arena, int64_t, n);
+    int64_t *to = ARENA_ARRAY(&model->arena, int64_t, n);
     if (to && n)
         memcpy(to, from, n * sizeof(*to));
     return to;
 }
 
-static void touched(tsr_spec *p, uint32_t bits)
+static void touched(tsr_spec *spec, uint32_t bits)
 {
-    model_of(p)->devices_touched = true;
-    tsr__spec_touch(p, bits);
+    model_of(spec)->devices_touched = true;
+    tsr__spec_touch(spec, bits);
 }
 
-tsr_status tsr_spec_set_devices(tsr_spec *p, const int64_t *devices, size_t n)
+tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
-    int64_t *copy = copy_ints(model_of(p), devices, n);
+    int64_t *copy = copy_ints(model_of(spec), devices, n);
     if (!copy)
         return TSR_NOMEM;
-    p->devices.at = copy;
-    p->devices.n = p->devices.cap = n;
-    touched(p, S_DEVICES);
+    spec->devices.at = copy;
+    spec->devices.n = spec->devices.cap = n;
+    touched(spec, S_DEVICES);
     return TSR_OK;
 }
 
-tsr_status tsr_spec_add_group(tsr_spec *p, int64_t key, const int64_t *members, size_t n)
+tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members, size_t n)
 {
-    int64_t *copy = copy_ints(model_of(p), members, n);
-    struct spec_group *g = copy ? vec_push(&model_of(p)->arena, &p->groups) : NULL;
-    if (!g)
+    int64_t *copy = copy_ints(model_of(spec), members, n);
+    struct spec_group *group = copy ? vec_push(&model_of(spec)->arena, &spec->groups) : NULL;
+    if (!group)
         return TSR_NOMEM;
-    *g = (struct spec_group){.key = key, .members = copy, .n = n, .has_key = true};
-    touched(p, S_GROUPS);
+    *group = (struct spec_group){.key = key, .members = copy, .n = n, .has_key = true};
+    touched(spec, S_GROUPS);
     return TSR_OK;
 }
 

@@ -21,15 +21,15 @@ static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, siz
     return TSR_OK;
 }
 
-static tsr_value *copy_output(tsr_graph *g, struct str name)
+static tsr_value *copy_output(tsr_graph *graph, struct str name)
 {
-    struct str kept = tsr__keep(g->model, name);
-    tsr_value *v = g->model->arena.failed ? NULL : tsr__value_define(g, kept);
-    if (v) {
-        v->name = kept; // also of a stand-in that waited for it
-        v->flags |= V_NEW | V_TEXT;
+    struct str kept = tsr__keep(graph->model, name);
+    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    if (value) {
+        value->name = kept; // also of a stand-in that waited for it
+        value->flags |= V_NEW | V_TEXT;
     }
-    return v;
+    return value;
 }
 
 // Copies a node with its subgraphs, also from another model; `map` says which value of this model stands
@@ -61,10 +61,10 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     return copy;
 }
 
-tsr_node *tsr__node_copy(tsr_graph *g, const tsr_node *n, tsr_value *const *inputs, size_t n_inputs,
-                         const struct str *outputs, size_t n_outputs)
+tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
+                         size_t n_inputs, const struct str *outputs, size_t n_outputs)
 {
-    return tsr__node_copy_deep(g, n, inputs, n_inputs, outputs, n_outputs, NULL, NULL);
+    return tsr__node_copy_deep(graph, node, inputs, n_inputs, outputs, n_outputs, NULL, NULL);
 }
 
 // ---- captures -------------------------------------------------------------------------------
@@ -77,53 +77,53 @@ struct captures {
     VEC(tsr_value *) list;
 };
 
-static bool defined_below(const tsr_graph *g, const tsr_node *n)
+static bool defined_below(const tsr_graph *graph, const tsr_node *node)
 {
-    for (; g; g = g->owner ? g->owner->graph : NULL)
-        if (g->owner == n)
+    for (; graph; graph = graph->owner ? graph->owner->graph : NULL)
+        if (graph->owner == node)
             return true;
     return false;
 }
 
-static void capture(struct captures *c, tsr_value *value)
+static void capture(struct captures *captures, tsr_value *value)
 {
-    if (!value || defined_below(value->home, c->node))
+    if (!value || defined_below(value->home, captures->node))
         return;
-    tsr_value **key = ARENA_NEW(&c->scratch, tsr_value *);
+    tsr_value **key = ARENA_NEW(&captures->scratch, tsr_value *);
     if (!key)
         return;
     *key = value;
-    void **slot = tsr__map_at(&c->seen, (struct str){(const char *)key, sizeof(*key)});
-    tsr_value **entry = slot && !*slot ? vec_push(c->arena, &c->list) : NULL;
+    void **slot = tsr__map_at(&captures->seen, (struct str){(const char *)key, sizeof(*key)});
+    tsr_value **entry = slot && !*slot ? vec_push(captures->arena, &captures->list) : NULL;
     if (entry)
         *slot = *entry = value;
 }
 
-static void captures_of(struct captures *c, const tsr_node *node)
+static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
         for (const tsr_node *in = graph->first; in; in = in->next) {
             for (size_t i = 0; i < in->n_inputs; i++)
-                capture(c, in->inputs[i].value);
-            captures_of(c, in);
+                capture(captures, in->inputs[i].value);
+            captures_of(captures, in);
         }
         for (size_t i = 0; i < graph->outputs.n; i++)
-            capture(c, graph->outputs.at[i].value);
+            capture(captures, graph->outputs.at[i].value);
     }
 }
 
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
 {
-    struct captures c = {.node = node, .arena = &node->graph->model->arena};
+    struct captures captures = {.node = node, .arena = &node->graph->model->arena};
     *out = NULL;
     if (!(node->flags & N_GRAPHS))
         return 0;
-    tsr__arena_init(&c.scratch, node->graph->model->session);
-    tsr__map_init(&c.seen, &c.scratch, 0);
-    captures_of(&c, node);
-    tsr__arena_free(&c.scratch);
-    *out = c.list.at;
-    return c.list.n;
+    tsr__arena_init(&captures.scratch, node->graph->model->session);
+    tsr__map_init(&captures.seen, &captures.scratch, 0);
+    captures_of(&captures, node);
+    tsr__arena_free(&captures.scratch);
+    *out = captures.list.at;
+    return captures.list.n;
 }
 
 // ---- constants ------------------------------------------------------------------------------
@@ -208,44 +208,44 @@ static void name_functions(tsr_model *model)
 // By a table: models with thousands of functions and calls are read too.
 static tsr_function *function_of(const tsr_node *call)
 {
-    tsr_model *m = call->graph->model;
-    if (!m->functions.n)
+    tsr_model *model = call->graph->model;
+    if (!model->functions.n)
         return NULL;
-    name_functions(m);
-    struct function_key key = {.domain = tsr__symbol(m, call->domain->text),
-                               .name = tsr__symbol(m, call->op->text),
-                               .overload = tsr__symbol(m, tsr__node_overload(call))};
-    return tsr__map_get(&m->function_names, key_bytes(&key));
+    name_functions(model);
+    struct function_key key = {.domain = tsr__symbol(model, call->domain->text),
+                               .name = tsr__symbol(model, call->op->text),
+                               .overload = tsr__symbol(model, tsr__node_overload(call))};
+    return tsr__map_get(&model->function_names, key_bytes(&key));
 }
 
-static const opset_list *opsets_at(const tsr_graph *g)
+static const opset_list *opsets_at(const tsr_graph *graph)
 {
-    while (g->owner)
-        g = g->owner->graph;
-    return g->function ? &g->function->opsets : &g->model->opsets;
+    while (graph->owner)
+        graph = graph->owner->graph;
+    return graph->function ? &graph->function->opsets : &graph->model->opsets;
 }
 
-tsr_function *tsr__node_function(const tsr_node *n)
+tsr_function *tsr__node_function(const tsr_node *node)
 {
-    return function_of(n);
+    return function_of(node);
 }
 
-const tsr_function *tsr__node_home(const tsr_node *n)
+const tsr_function *tsr__node_home(const tsr_node *node)
 {
-    const tsr_graph *g = n->graph;
-    while (g->owner)
-        g = g->owner->graph;
-    return g->function;
+    const tsr_graph *graph = node->graph;
+    while (graph->owner)
+        graph = graph->owner->graph;
+    return graph->function;
 }
 
-size_t tsr__function_index(const tsr_function *f)
+size_t tsr__function_index(const tsr_function *function)
 {
-    return f->index;
+    return function->index;
 }
 
-struct call_memo *tsr__function_memo(tsr_function *f)
+struct call_memo *tsr__function_memo(tsr_function *function)
 {
-    return &f->memo;
+    return &function->memo;
 }
 
 // The body's operator sets must be those of the place where it goes, or new there; of another version
@@ -313,25 +313,25 @@ static tsr_status check_call(tsr_node *call, bool any_version, const tsr_functio
     return check_opsets(call, function, false, any_version);
 }
 
-static tsr_config *same_config(void *data, tsr_config *c)
+static tsr_config *same_config(void *data, tsr_config *config)
 {
     (void)data;
-    return c;
+    return config;
 }
 
-static tsr_value *no_outer(void *data, tsr_value *v)
+static tsr_value *no_outer(void *data, tsr_value *value)
 {
     (void)data;
-    (void)v;
+    (void)value;
     return NULL;
 }
 
 // A name for a thing of the body: the call's name (or operator) in front.
 static struct str inner_name(tsr_node *call, struct str name)
 {
-    tsr_model *m = call->graph->model;
+    tsr_model *model = call->graph->model;
     struct str base = call->name.n ? call->name : call->op->text;
-    return tsr__arena_printf(&m->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
+    return tsr__arena_printf(&model->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
 }
 
 // Values of the body: inputs are the call's, results that the call uses are its outputs, the rest is new.

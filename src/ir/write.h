@@ -15,33 +15,33 @@ struct parts {
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
     struct parts p = {p##_few, 0, PARTS_FEW, a}
-void tsr__parts_reserve(struct parts *p, size_t n); // room for that many more
-struct wire_part *tsr__part(struct parts *p, uint32_t number, struct str span);
-void tsr__part_emit(struct parts *p, uint32_t number, void (*emit)(struct rope *, void *),
+void tsr__parts_reserve(struct parts *parts, size_t n); // room for that many more
+struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
+void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data);
-void tsr__part_text(struct parts *p, uint32_t number, struct str text);
-void tsr__part_int(struct parts *p, uint32_t number, int64_t value);
-void tsr__parts_keep(struct parts *p, struct str origin, uint32_t number); // all of that number
+void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
+void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
+void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number); // all of that number
 // One field of that number that holds origin, rewritten.
-void tsr__parts_write(struct rope *r, uint32_t number, struct str origin, const uint32_t *managed,
-                      size_t n, const struct parts *p);
+void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
+                      const uint32_t *managed, size_t n, const struct parts *parts);
 
 // serde_training.c: the model's training information under the names that its values have now. False: there is none.
-bool tsr__parts_of_training(struct parts *p, const tsr_model *m);
+bool tsr__parts_of_training(struct parts *parts, const tsr_model *model);
 
-bool tsr__graph_in_place(const tsr_graph *g);
+bool tsr__graph_in_place(const tsr_graph *graph);
 void tsr__touch_renamed(
-    tsr_node *n); // marks what of the node names something that has another name now
+    tsr_node *node); // marks what of the node names something that has another name now
 // A node that reads and writes under other names and is the same otherwise, which is what renaming
 // makes of most of a model: the names to exchange in its field; each name there stands for its slot.
 // More than SPLICES: too many, the node is written by parts.
 #define SPLICES 12
-size_t tsr__node_splices(const tsr_node *n, struct str origin, struct wire_splice s[SPLICES]);
+size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES]);
 // Changes with which more than names are different.
 #define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS))
-void tsr__emit_graph(struct rope *r, uint32_t number, tsr_graph *g);
-void tsr__emit_function(struct rope *r, void *function);
-void tsr__emit_node(struct rope *r, void *node);          // as a field of a graph
-void tsr__emit_function_node(struct rope *r, void *node); // as a field of a function
+void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
+void tsr__emit_function(struct rope *rope, void *function);
+void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
+void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
 
 #endif

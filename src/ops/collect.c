@@ -19,18 +19,21 @@ struct along {
     int64_t length;
 };
 
-static OrtStatus *look_along(struct kernel *k, const struct tensor_view *x, int64_t axis,
+static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
                              struct along *out)
 {
-    int64_t at = axis < 0 ? axis + x->rank : axis;
-    if (at < 0 || at >= x->rank)
-        return tsr__kernel_error(k, "axis %lld of a tensor of rank %d", (long long)axis, x->rank);
-    *out = (struct along){
-        .axis = (int)at, .outer = 1, .inner = tsr__elem_bytes(x->type), .length = x->dims[at]};
+    int64_t at = axis < 0 ? axis + view->rank : axis;
+    if (at < 0 || at >= view->rank)
+        return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d", (long long)axis,
+                                 view->rank);
+    *out = (struct along){.axis = (int)at,
+                          .outer = 1,
+                          .inner = tsr__elem_bytes(view->type),
+                          .length = view->dims[at]};
     for (int d = 0; d < out->axis; d++)
-        out->outer *= (size_t)x->dims[d];
-    for (int d = out->axis + 1; d < x->rank; d++)
-        out->inner *= (size_t)x->dims[d];
+        out->outer *= (size_t)view->dims[d];
+    for (int d = out->axis + 1; d < view->rank; d++)
+        out->inner *= (size_t)view->dims[d];
     return NULL;
 }
 
@@ -41,167 +44,170 @@ static int64_t start_of(int64_t length, int64_t unit, int n, int j)
     return at < length ? at : length;
 }
 
-static OrtStatus *check_parts(struct kernel *k, const struct along *a)
+static OrtStatus *check_parts(struct kernel *kernel, const struct along *along)
 {
-    int n = k->call.n_group;
+    int n = kernel->call.n_group;
     for (int j = 0; j < n; j++)
-        if (start_of(a->length, k->unit, n, j) == start_of(a->length, k->unit, n, j + 1))
-            return tsr__kernel_error(k, "%lld elements of axis %d are too few for %d parts",
-                                     (long long)a->length, a->axis, n);
+        if (start_of(along->length, kernel->unit, n, j) ==
+            start_of(along->length, kernel->unit, n, j + 1))
+            return tsr__kernel_error(kernel, "%lld elements of axis %d are too few for %d parts",
+                                     (long long)along->length, along->axis, n);
     return NULL;
 }
 
 // Copies part [from, to) of the axis, row after row.
-static OrtStatus *copy_part(struct kernel *k, const struct along *a, const char *data, int64_t from,
-                            int64_t to, char *out)
+static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, const char *data,
+                            int64_t from, int64_t to, char *out)
 {
-    size_t row = (size_t)a->length * a->inner, width = (size_t)(to - from) * a->inner;
-    struct device_rows r = {.to = out,
-                            .from = data + (size_t)from * a->inner,
-                            .to_pitch = width,
-                            .from_pitch = row,
-                            .width = width,
-                            .rows = a->outer};
-    return tsr__kernel_rows(k, &r);
+    size_t row = (size_t)along->length * along->inner, width = (size_t)(to - from) * along->inner;
+    struct device_rows rows = {.to = out,
+                               .from = data + (size_t)from * along->inner,
+                               .to_pitch = width,
+                               .from_pitch = row,
+                               .width = width,
+                               .rows = along->outer};
+    return tsr__kernel_rows(kernel, &rows);
 }
 
-static OrtStatus *read_int(struct kernel *k, const OrtKernelInfo *info, const char *name,
+static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                            int64_t least, int64_t most, int64_t *out)
 {
-    OrtStatus *st = k->api->KernelInfoGetAttribute_int64(info, name, out);
+    OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
     if (st) {
-        k->api->ReleaseStatus(st);
-        return tsr__kernel_error(k, "attribute '%s' is absent or no integer", name);
+        kernel->api->ReleaseStatus(st);
+        return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
     }
     if (*out < least || *out > most)
-        return tsr__kernel_error(k, "attribute '%s' is %lld", name, (long long)*out);
-    k->call.detail = tsr__hash64(out, sizeof *out, k->call.detail);
+        return tsr__kernel_error(kernel, "attribute '%s' is %lld", name, (long long)*out);
+    kernel->call.detail = tsr__hash64(out, sizeof *out, kernel->call.detail);
     return NULL;
 }
 
-static OrtStatus *read_axis(struct kernel *k, const OrtKernelInfo *info, const char *name,
+static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t *out)
 {
-    return read_int(k, info, name, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
+    return read_int(kernel, info, name, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-static OrtStatus *read_member(struct kernel *k, const OrtKernelInfo *info, const char *name,
+static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               int64_t *out)
 {
-    TRY(read_int(k, info, name, 0, COMM_MAX_RANKS, out));
-    for (int i = 0; i < k->call.n_group; i++)
-        if (k->call.group[i] == *out)
+    TRY(read_int(kernel, info, name, 0, COMM_MAX_RANKS, out));
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (kernel->call.group[i] == *out)
             return NULL;
-    return tsr__kernel_error(k, "attribute '%s' names rank %lld, which is not in the group", name,
-                             (long long)*out);
+    return tsr__kernel_error(kernel, "attribute '%s' names rank %lld, which is not in the group",
+                             name, (long long)*out);
 }
 
 // The shape must be the same on all members.
-static uint64_t with_shape(const struct kernel *k, const struct tensor_view *x)
+static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view *view)
 {
-    return tsr__hash64(x->dims, (size_t)x->rank * sizeof *x->dims, k->call.detail);
+    return tsr__hash64(view->dims, (size_t)view->rank * sizeof *view->dims, kernel->call.detail);
 }
 
 // ---- ReduceScatter -----------------------------------------------------------------------------
 
-OrtStatus *tsr__reduce_scatter_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(tsr__all_reduce_create(k, info));
-    TRY(read_axis(k, info, "axis", &k->axis));
-    return read_int(k, info, "unit", 1, INT64_MAX, &k->unit);
+    TRY(tsr__all_reduce_create(kernel, info));
+    TRY(read_axis(kernel, info, "axis", &kernel->axis));
+    return read_int(kernel, info, "unit", 1, INT64_MAX, &kernel->unit);
 }
 
 // The parts in the order of the members, one after the other; a tensor cut along its outermost
 // axis lies so already.
-static OrtStatus *parts_in_order(struct kernel *k, const struct along *a, const void *data,
+static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {
-    int n = k->call.n_group;
-    size_t bytes = a->outer * (size_t)a->length * a->inner, unit = tsr__elem_bytes(k->call.type);
-    bool packed = a->outer > 1;
+    int n = kernel->call.n_group;
+    size_t bytes = along->outer * (size_t)along->length * along->inner,
+           unit = tsr__elem_bytes(kernel->call.type);
+    bool packed = along->outer > 1;
     char *at = NULL;
     *out = data;
     if (packed) {
-        TRY(tsr__kernel_scratch(k, 0, bytes, &at));
+        TRY(tsr__kernel_scratch(kernel, 0, bytes, &at));
         *out = at;
     }
     for (int j = 0; j < n; j++) {
-        int64_t from = start_of(a->length, k->unit, n, j);
-        int64_t to = start_of(a->length, k->unit, n, j + 1);
-        size_t part = a->outer * (size_t)(to - from) * a->inner;
+        int64_t from = start_of(along->length, kernel->unit, n, j);
+        int64_t to = start_of(along->length, kernel->unit, n, j + 1);
+        size_t part = along->outer * (size_t)(to - from) * along->inner;
         counts[j] = (int64_t)(part / unit);
         if (packed)
-            TRY(copy_part(k, a, data, from, to, at));
+            TRY(copy_part(kernel, along, data, from, to, at));
         at += packed ? part : 0;
     }
     return NULL;
 }
 
-static OrtStatus *reduce_scatter(struct kernel *k, OrtKernelContext *context,
-                                 const struct tensor_view *x, int64_t *counts)
+static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
+                                 const struct tensor_view *view, int64_t *counts)
 {
-    struct along a;
-    int n = k->call.n_group;
+    struct along along;
+    int n = kernel->call.n_group;
     void *out;
     int64_t dims[OPS_MAX_RANK];
-    TRY(look_along(k, x, k->axis, &a));
-    TRY(check_parts(k, &a));
-    memcpy(dims, x->dims, (size_t)x->rank * sizeof *dims);
-    dims[a.axis] =
-        start_of(a.length, k->unit, n, k->self + 1) - start_of(a.length, k->unit, n, k->self);
-    TRY(tsr__kernel_output(k, context, 0, dims, x->rank, &out));
+    TRY(look_along(kernel, view, kernel->axis, &along));
+    TRY(check_parts(kernel, &along));
+    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
+    dims[along.axis] = start_of(along.length, kernel->unit, n, kernel->self + 1) -
+                       start_of(along.length, kernel->unit, n, kernel->self);
+    TRY(tsr__kernel_output(kernel, context, 0, dims, view->rank, &out));
     const char *parts;
-    TRY(parts_in_order(k, &a, x->data, counts, &parts));
-    struct comm_call c = k->call;
-    c.detail = with_shape(k, x);
+    TRY(parts_in_order(kernel, &along, view->data, counts, &parts));
+    struct comm_call call = kernel->call;
+    call.detail = with_shape(kernel, view);
     struct comm_trouble why;
-    if (tsr__comm_reduce_scatter(k->ops->endpoint, &c, parts, counts, out, &why) != TSR_OK)
-        return tsr__kernel_trouble(k, &why);
-    return tsr__pass_token(k, context);
+    if (tsr__comm_reduce_scatter(kernel->ops->endpoint, &call, parts, counts, out, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
 }
 
-OrtStatus *tsr__reduce_scatter_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__reduce_scatter_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
-    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
-    size_t bytes = (size_t)k->call.n_group * sizeof(int64_t);
-    int64_t *counts = tsr__alloc(k->ops->session, bytes);
-    OrtStatus *st =
-        counts ? reduce_scatter(k, context, &x, counts) : tsr__kernel_error(k, "out of memory");
-    tsr__free(k->ops->session, counts, bytes);
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    size_t bytes = (size_t)kernel->call.n_group * sizeof(int64_t);
+    int64_t *counts = tsr__alloc(kernel->ops->session, bytes);
+    OrtStatus *st = counts ? reduce_scatter(kernel, context, &x, counts)
+                           : tsr__kernel_error(kernel, "out of memory");
+    tsr__free(kernel->ops->session, counts, bytes);
     return st;
 }
 
 // ---- Reduce ------------------------------------------------------------------------------------
 
-OrtStatus *tsr__reduce_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(tsr__all_reduce_create(k, info));
-    return read_member(k, info, "root", &k->root);
+    TRY(tsr__all_reduce_create(kernel, info));
+    return read_member(kernel, info, "root", &kernel->root);
 }
 
-static OrtStatus *empty_output(struct kernel *k, OrtKernelContext *context)
+static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
 {
     int64_t none = 0;
     void *out;
-    return tsr__kernel_output(k, context, 0, &none, 1, &out);
+    return tsr__kernel_output(kernel, context, 0, &none, 1, &out);
 }
 
-OrtStatus *tsr__reduce_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
     void *out = NULL;
-    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
-    if (k->root == k->ops->endpoint->rank)
-        TRY(tsr__kernel_output(k, context, 0, x.dims, x.rank, &out));
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    if (kernel->root == kernel->ops->endpoint->rank)
+        TRY(tsr__kernel_output(kernel, context, 0, x.dims, x.rank, &out));
     else
-        TRY(empty_output(k, context));
-    struct comm_call c = k->call;
+        TRY(empty_output(kernel, context));
+    struct comm_call call = kernel->call;
     struct comm_trouble why;
-    c.count = x.elements;
-    if (tsr__comm_reduce(k->ops->endpoint, &c, (int)k->root, x.data, out, &why) != TSR_OK)
-        return tsr__kernel_trouble(k, &why);
-    return tsr__pass_token(k, context);
+    call.count = x.elements;
+    if (tsr__comm_reduce(kernel->ops->endpoint, &call, (int)kernel->root, x.data, out, &why) !=
+        TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
 }
 
 // ---- AllToAll ----------------------------------------------------------------------------------
@@ -220,28 +226,28 @@ struct turn {
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
 
-OrtStatus *tsr__all_to_all_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(read_axis(k, info, "split_axis", &k->split_axis));
-    TRY(read_axis(k, info, "axis", &k->axis));
-    return read_int(k, info, "unit", 1, INT64_MAX, &k->unit);
+    TRY(read_axis(kernel, info, "split_axis", &kernel->split_axis));
+    TRY(read_axis(kernel, info, "axis", &kernel->axis));
+    return read_int(kernel, info, "unit", 1, INT64_MAX, &kernel->unit);
 }
 
-static int64_t hash_others(const struct tensor_view *x, int axis)
+static int64_t hash_others(const struct tensor_view *view, int axis)
 {
     int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, x->dims, (size_t)x->rank * sizeof *dims);
+    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
     dims[axis] = 0;
-    return (int64_t)tsr__hash64(dims, (size_t)x->rank * sizeof *dims, 0);
+    return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
 }
 
-static tsr_status refuse(const struct kernel *k, struct comm_trouble *why, int rank,
+static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                          const char *what)
 {
     why->status = TSR_PEER;
     why->rank = rank;
-    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", k->kind->plain,
-             k->call.node, (long long)k->call.id, rank, what);
+    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", kernel->kind->plain,
+             kernel->call.node, (long long)kernel->call.id, rank, what);
     return TSR_PEER;
 }
 
@@ -249,125 +255,127 @@ static tsr_status refuse(const struct kernel *k, struct comm_trouble *why, int r
 static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                struct comm_trouble *why)
 {
-    struct turn *t = data;
-    struct kernel *k = t->k;
-    int self = k->self, me = k->ops->endpoint->rank;
-    int64_t total = 0, others = (int64_t)tsr__elem_bytes(k->call.type);
-    for (int i = 0; i < k->call.n_group; i++)
+    struct turn *turn = data;
+    struct kernel *kernel = turn->k;
+    int self = kernel->self, me = kernel->ops->endpoint->rank;
+    int64_t total = 0, others = (int64_t)tsr__elem_bytes(kernel->call.type);
+    for (int i = 0; i < kernel->call.n_group; i++)
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS] || notes[i][NOTE_LENGTH] < 0 ||
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
-            return refuse(k, why, (int)k->call.group[i], "brings a piece of another shape");
-    t->dims[t->concat.axis] = total;
-    for (int d = 0; d < t->x->rank; d++)
-        if (d != t->concat.axis && !mul_ok(others, t->dims[d], &others))
-            return refuse(k, why, me, "would get a piece that is too large");
+            return refuse(kernel, why, (int)kernel->call.group[i],
+                          "brings a piece of another shape");
+    turn->dims[turn->concat.axis] = total;
+    for (int axis = 0; axis < turn->x->rank; axis++)
+        if (axis != turn->concat.axis && !mul_ok(others, turn->dims[axis], &others))
+            return refuse(kernel, why, me, "would get a piece that is too large");
     void *out;
     int64_t bytes;
     if (!mul_ok(others, total, &bytes))
-        return refuse(k, why, me, "would get a piece that is too large");
-    t->status = tsr__kernel_output(k, t->context, 0, t->dims, t->x->rank, &out);
-    if (t->status)
-        return refuse(k, why, me, "cannot make the output");
-    t->out = out;
+        return refuse(kernel, why, me, "would get a piece that is too large");
+    turn->status = tsr__kernel_output(kernel, turn->context, 0, turn->dims, turn->x->rank, &out);
+    if (turn->status)
+        return refuse(kernel, why, me, "cannot make the output");
+    turn->out = out;
     char *at;
-    t->status = tsr__kernel_scratch(k, 1, (size_t)bytes, &at);
-    if (t->status)
-        return refuse(k, why, me, "is out of memory");
-    for (int i = 0; i < k->call.n_group; i++) {
-        t->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
-        at += t->recv[i].bytes;
+    turn->status = tsr__kernel_scratch(kernel, 1, (size_t)bytes, &at);
+    if (turn->status)
+        return refuse(kernel, why, me, "is out of memory");
+    for (int i = 0; i < kernel->call.n_group; i++) {
+        turn->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
+        at += turn->recv[i].bytes;
     }
     return TSR_OK;
 }
 
 // Blocks that arrived stand side by side along the axis that becomes whole.
-static OrtStatus *weave(const struct turn *t)
+static OrtStatus *weave(const struct turn *turn)
 {
-    size_t outer = 1, inner = tsr__elem_bytes(t->k->call.type), before = 0;
-    for (int d = 0; d < t->concat.axis; d++)
-        outer *= (size_t)t->dims[d];
-    for (int d = t->concat.axis + 1; d < t->x->rank; d++)
-        inner *= (size_t)t->dims[d];
-    size_t row = (size_t)t->dims[t->concat.axis] * inner;
-    for (int i = 0; i < t->k->call.n_group; i++) {
-        size_t width = outer ? t->recv[i].bytes / outer : 0;
-        struct device_rows r = {.to = t->out + before,
-                                .from = t->recv[i].p,
-                                .to_pitch = row,
-                                .from_pitch = width,
-                                .width = width,
-                                .rows = outer};
-        TRY(tsr__kernel_rows(t->k, &r));
+    size_t outer = 1, inner = tsr__elem_bytes(turn->k->call.type), before = 0;
+    for (int axis = 0; axis < turn->concat.axis; axis++)
+        outer *= (size_t)turn->dims[axis];
+    for (int axis = turn->concat.axis + 1; axis < turn->x->rank; axis++)
+        inner *= (size_t)turn->dims[axis];
+    size_t row = (size_t)turn->dims[turn->concat.axis] * inner;
+    for (int i = 0; i < turn->k->call.n_group; i++) {
+        size_t width = outer ? turn->recv[i].bytes / outer : 0;
+        struct device_rows rows = {.to = turn->out + before,
+                                   .from = turn->recv[i].p,
+                                   .to_pitch = row,
+                                   .from_pitch = width,
+                                   .width = width,
+                                   .rows = outer};
+        TRY(tsr__kernel_rows(turn->k, &rows));
         before += width;
     }
     return NULL;
 }
 
-static OrtStatus *pack_parts(struct turn *t)
+static OrtStatus *pack_parts(struct turn *turn)
 {
-    struct kernel *k = t->k;
-    const struct along *a = &t->split;
+    struct kernel *kernel = turn->k;
+    const struct along *along = &turn->split;
     char *at;
-    TRY(tsr__kernel_scratch(k, 0, a->outer * (size_t)a->length * a->inner, &at));
-    for (int j = 0; j < k->call.n_group; j++) {
-        int64_t from = start_of(a->length, k->unit, k->call.n_group, j);
-        int64_t to = start_of(a->length, k->unit, k->call.n_group, j + 1);
-        TRY(copy_part(k, a, t->x->data, from, to, at));
-        t->send[j] =
-            (struct comm_buffer){.p = at, .bytes = a->outer * (size_t)(to - from) * a->inner};
-        at += t->send[j].bytes;
+    TRY(tsr__kernel_scratch(kernel, 0, along->outer * (size_t)along->length * along->inner, &at));
+    for (int j = 0; j < kernel->call.n_group; j++) {
+        int64_t from = start_of(along->length, kernel->unit, kernel->call.n_group, j);
+        int64_t to = start_of(along->length, kernel->unit, kernel->call.n_group, j + 1);
+        TRY(copy_part(kernel, along, turn->x->data, from, to, at));
+        turn->send[j] = (struct comm_buffer){
+            .p = at, .bytes = along->outer * (size_t)(to - from) * along->inner};
+        at += turn->send[j].bytes;
     }
     return NULL;
 }
 
-static OrtStatus *all_to_all(struct turn *t)
+static OrtStatus *all_to_all(struct turn *turn)
 {
-    struct kernel *k = t->k;
-    int n = k->call.n_group;
-    TRY(look_along(k, t->x, k->split_axis, &t->split));
-    TRY(look_along(k, t->x, k->axis, &t->concat));
-    if (t->split.axis == t->concat.axis)
-        return tsr__kernel_error(k, "both axes are %d", t->split.axis);
-    TRY(check_parts(k, &t->split));
-    memcpy(t->dims, t->x->dims, (size_t)t->x->rank * sizeof *t->dims);
-    t->dims[t->split.axis] = start_of(t->split.length, k->unit, n, k->self + 1) -
-                             start_of(t->split.length, k->unit, n, k->self);
-    TRY(pack_parts(t));
-    struct comm_exchange e = {.send = t->send, .recv = t->recv, .arrived = turn_arrived, .data = t};
-    e.notes[NOTE_LENGTH] = t->concat.length;
-    e.notes[NOTE_RANK] = t->x->rank;
-    e.notes[NOTE_OTHERS] = hash_others(t->x, t->concat.axis);
+    struct kernel *kernel = turn->k;
+    int n = kernel->call.n_group;
+    TRY(look_along(kernel, turn->x, kernel->split_axis, &turn->split));
+    TRY(look_along(kernel, turn->x, kernel->axis, &turn->concat));
+    if (turn->split.axis == turn->concat.axis)
+        return tsr__kernel_error(kernel, "both axes are %d", turn->split.axis);
+    TRY(check_parts(kernel, &turn->split));
+    memcpy(turn->dims, turn->x->dims, (size_t)turn->x->rank * sizeof *turn->dims);
+    turn->dims[turn->split.axis] = start_of(turn->split.length, kernel->unit, n, kernel->self + 1) -
+                                   start_of(turn->split.length, kernel->unit, n, kernel->self);
+    TRY(pack_parts(turn));
+    struct comm_exchange exchange = {
+        .send = turn->send, .recv = turn->recv, .arrived = turn_arrived, .data = turn};
+    exchange.notes[NOTE_LENGTH] = turn->concat.length;
+    exchange.notes[NOTE_RANK] = turn->x->rank;
+    exchange.notes[NOTE_OTHERS] = hash_others(turn->x, turn->concat.axis);
     struct comm_trouble why;
-    if (tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why) != TSR_OK)
-        return t->status ? t->status : tsr__kernel_trouble(k, &why);
-    TRY(weave(t));
-    return tsr__pass_token(k, t->context);
+    if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+        return turn->status ? turn->status : tsr__kernel_trouble(kernel, &why);
+    TRY(weave(turn));
+    return tsr__pass_token(kernel, turn->context);
 }
 
-OrtStatus *tsr__all_to_all_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
-    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
-    struct arena a; // of this call
-    tsr__arena_init(&a, k->ops->session);
-    size_t n = (size_t)k->call.n_group;
-    struct turn t = {.k = k, .context = context, .x = &x};
-    t.send = ARENA_ARRAY(&a, struct comm_buffer, n);
-    t.recv = ARENA_ARRAY(&a, struct comm_buffer, n);
-    OrtStatus *st = a.failed ? tsr__kernel_error(k, "out of memory") : all_to_all(&t);
-    tsr__arena_free(&a);
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    struct arena arena; // of this call
+    tsr__arena_init(&arena, kernel->ops->session);
+    size_t n = (size_t)kernel->call.n_group;
+    struct turn turn = {.k = kernel, .context = context, .x = &x};
+    turn.send = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    turn.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    OrtStatus *st = arena.failed ? tsr__kernel_error(kernel, "out of memory") : all_to_all(&turn);
+    tsr__arena_free(&arena);
     return st;
 }
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
-static OrtStatus *note_shape(struct kernel *k, const struct tensor_view *x, int64_t *notes)
+static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
-    if (x->rank > NOTED_RANK)
-        return tsr__kernel_error(k, "a tensor of rank %d, at most %d", x->rank, NOTED_RANK);
-    notes[0] = x->rank;
-    memcpy(notes + 1, x->dims, (size_t)x->rank * sizeof *x->dims);
+    if (view->rank > NOTED_RANK)
+        return tsr__kernel_error(kernel, "a tensor of rank %d, at most %d", view->rank, NOTED_RANK);
+    notes[0] = view->rank;
+    memcpy(notes + 1, view->dims, (size_t)view->rank * sizeof *view->dims);
     return NULL;
 }
 
@@ -380,106 +388,111 @@ struct arrival {
     OrtStatus *status;
 };
 
-static tsr_status make_arrived(struct arrival *a, const int64_t *notes, struct comm_buffer *into,
-                               struct comm_trouble *why)
+static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
+                               struct comm_buffer *into, struct comm_trouble *why)
 {
-    struct kernel *k = a->k;
-    int me = k->ops->endpoint->rank;
-    int64_t bytes = (int64_t)tsr__elem_bytes(k->call.type);
+    struct kernel *kernel = arrival->k;
+    int me = kernel->ops->endpoint->rank;
+    int64_t bytes = (int64_t)tsr__elem_bytes(kernel->call.type);
     bool fits = notes[0] >= 0 && notes[0] <= NOTED_RANK;
     for (int64_t d = 0; fits && d < notes[0]; d++)
         fits = notes[1 + d] >= 0 && mul_ok(bytes, notes[1 + d], &bytes);
     if (!fits)
-        return refuse(k, why, me, "is sent a shape that no tensor has");
-    a->status = tsr__kernel_output(k, a->context, 0, notes + 1, (int)notes[0], &into->p);
+        return refuse(kernel, why, me, "is sent a shape that no tensor has");
+    arrival->status =
+        tsr__kernel_output(kernel, arrival->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
-    return a->status ? refuse(k, why, me, "cannot make the output") : TSR_OK;
+    return arrival->status ? refuse(kernel, why, me, "cannot make the output") : TSR_OK;
 }
 
 static tsr_status broadcast_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                     struct comm_trouble *why)
 {
-    struct arrival *a = data;
-    if (a->root == a->k->self)
+    struct arrival *arrival = data;
+    if (arrival->root == arrival->k->self)
         return TSR_OK;
-    return make_arrived(a, notes[a->root], &a->recv[a->root], why);
+    return make_arrived(arrival, notes[arrival->root], &arrival->recv[arrival->root], why);
 }
 
-OrtStatus *tsr__broadcast_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    return read_member(k, info, "root", &k->root);
+    return read_member(kernel, info, "root", &kernel->root);
 }
 
-static OrtStatus *broadcast(struct kernel *k, OrtKernelContext *context,
-                            const struct tensor_view *x, struct comm_buffer *send,
+static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
+                            const struct tensor_view *view, struct comm_buffer *send,
                             struct comm_buffer *recv)
 {
-    struct arrival a = {.k = k, .context = context, .recv = recv};
-    while (k->call.group[a.root] != k->root)
-        a.root++;
-    struct comm_exchange e = {.send = send, .recv = recv, .arrived = broadcast_arrived, .data = &a};
-    size_t bytes = (size_t)x->elements * tsr__elem_bytes(x->type);
-    if (a.root == k->self) {
+    struct arrival arrival = {.k = kernel, .context = context, .recv = recv};
+    while (kernel->call.group[arrival.root] != kernel->root)
+        arrival.root++;
+    struct comm_exchange exchange = {
+        .send = send, .recv = recv, .arrived = broadcast_arrived, .data = &arrival};
+    size_t bytes = (size_t)view->elements * tsr__elem_bytes(view->type);
+    if (arrival.root == kernel->self) {
         void *out;
-        TRY(note_shape(k, x, e.notes));
-        TRY(tsr__kernel_output(k, context, 0, x->dims, x->rank, &out));
-        struct device_rows r = {.to = out, .from = x->data, .width = bytes, .rows = 1};
-        TRY(tsr__kernel_rows(k, &r));
-        for (int i = 0; i < k->call.n_group; i++)
-            if (i != a.root)
-                send[i] = (struct comm_buffer){.p = (void *)x->data, .bytes = bytes};
+        TRY(note_shape(kernel, view, exchange.notes));
+        TRY(tsr__kernel_output(kernel, context, 0, view->dims, view->rank, &out));
+        struct device_rows rows = {.to = out, .from = view->data, .width = bytes, .rows = 1};
+        TRY(tsr__kernel_rows(kernel, &rows));
+        for (int i = 0; i < kernel->call.n_group; i++)
+            if (i != arrival.root)
+                send[i] = (struct comm_buffer){.p = (void *)view->data, .bytes = bytes};
     }
     struct comm_trouble why;
-    if (tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why) != TSR_OK)
-        return a.status ? a.status : tsr__kernel_trouble(k, &why);
-    return tsr__pass_token(k, context);
+    if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+        return arrival.status ? arrival.status : tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
 }
 
-OrtStatus *tsr__broadcast_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
-    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
-    struct arena a; // of this call
-    tsr__arena_init(&a, k->ops->session);
-    struct comm_buffer *send = ARENA_ARRAY(&a, struct comm_buffer, (size_t)k->call.n_group);
-    struct comm_buffer *recv = ARENA_ARRAY(&a, struct comm_buffer, (size_t)k->call.n_group);
-    OrtStatus *st =
-        a.failed ? tsr__kernel_error(k, "out of memory") : broadcast(k, context, &x, send, recv);
-    tsr__arena_free(&a);
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    struct arena arena; // of this call
+    tsr__arena_init(&arena, kernel->ops->session);
+    struct comm_buffer *send =
+        ARENA_ARRAY(&arena, struct comm_buffer, (size_t)kernel->call.n_group);
+    struct comm_buffer *recv =
+        ARENA_ARRAY(&arena, struct comm_buffer, (size_t)kernel->call.n_group);
+    OrtStatus *st = arena.failed ? tsr__kernel_error(kernel, "out of memory")
+                                 : broadcast(kernel, context, &x, send, recv);
+    tsr__arena_free(&arena);
     return st;
 }
 
 // Both sides say who sends and who gets.
-OrtStatus *tsr__send_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(read_member(k, info, "from", &k->root));
-    TRY(read_member(k, info, "to", &k->to));
-    if (k->call.n_group != 2 || k->root == k->to)
-        return tsr__kernel_error(k, "a message goes from one rank to another");
+    TRY(read_member(kernel, info, "from", &kernel->root));
+    TRY(read_member(kernel, info, "to", &kernel->to));
+    if (kernel->call.n_group != 2 || kernel->root == kernel->to)
+        return tsr__kernel_error(kernel, "a message goes from one rank to another");
     return NULL;
 }
 
-static OrtStatus *wrong_side(struct kernel *k)
+static OrtStatus *wrong_side(struct kernel *kernel)
 {
-    return tsr__kernel_error(k, "goes from rank %lld to rank %lld, and this is rank %d",
-                             (long long)k->root, (long long)k->to, k->ops->endpoint->rank);
+    return tsr__kernel_error(kernel, "goes from rank %lld to rank %lld, and this is rank %d",
+                             (long long)kernel->root, (long long)kernel->to,
+                             kernel->ops->endpoint->rank);
 }
 
-OrtStatus *tsr__send_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
     int64_t notes[COMM_NOTES] = {0};
-    if (k->root != k->ops->endpoint->rank)
-        return wrong_side(k);
-    TRY(tsr__kernel_input(k, context, 0, k->call.type, &x));
-    TRY(note_shape(k, &x, notes));
-    TRY(empty_output(k, context));
+    if (kernel->root != kernel->ops->endpoint->rank)
+        return wrong_side(kernel);
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    TRY(note_shape(kernel, &x, notes));
+    TRY(empty_output(kernel, context));
     struct comm_trouble why;
     size_t bytes = (size_t)x.elements * tsr__elem_bytes(x.type);
-    if (tsr__comm_send(k->ops->endpoint, &k->call, (int)k->to, x.data, bytes, notes, &why) !=
-        TSR_OK)
-        return tsr__kernel_trouble(k, &why);
-    return tsr__pass_token(k, context);
+    if (tsr__comm_send(kernel->ops->endpoint, &kernel->call, (int)kernel->to, x.data, bytes, notes,
+                       &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
 }
 
 static tsr_status recv_arrived(void *data, const int64_t *notes, struct comm_buffer *into,
@@ -488,14 +501,15 @@ static tsr_status recv_arrived(void *data, const int64_t *notes, struct comm_buf
     return make_arrived(data, notes, into, why);
 }
 
-OrtStatus *tsr__recv_compute(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arrival a = {.k = k, .context = context};
-    struct comm_incoming in = {.arrived = recv_arrived, .data = &a};
+    struct arrival arrival = {.k = kernel, .context = context};
+    struct comm_incoming in = {.arrived = recv_arrived, .data = &arrival};
     struct comm_trouble why;
-    if (k->to != k->ops->endpoint->rank)
-        return wrong_side(k);
-    if (tsr__comm_recv(k->ops->endpoint, &k->call, (int)k->root, &in, &why) != TSR_OK)
-        return a.status ? a.status : tsr__kernel_trouble(k, &why);
-    return tsr__pass_token(k, context);
+    if (kernel->to != kernel->ops->endpoint->rank)
+        return wrong_side(kernel);
+    if (tsr__comm_recv(kernel->ops->endpoint, &kernel->call, (int)kernel->root, &in, &why) !=
+        TSR_OK)
+        return arrival.status ? arrival.status : tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
 }

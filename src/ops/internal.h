@@ -19,8 +19,8 @@ struct op_kind {
     int inputs;     // token included
     tsr_dtype only; // the one element type, or TSR_UNDEFINED for all
     bool inplace;
-    OrtStatus *(*create)(struct kernel *k, const OrtKernelInfo *info);
-    OrtStatus *(*compute)(struct kernel *k, OrtKernelContext *context);
+    OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
+    OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
     OrtStatus *(*infer)(const OrtCustomOp *op,
                         OrtShapeInferContext *context); // NULL: shapes not known
 };
@@ -73,29 +73,29 @@ struct tensor_view {
 };
 
 // An error of this kernel, with operator and node in front.
-OrtStatus *tsr__kernel_error(struct kernel *k, const char *format, ...) TSR_PRINTF(2, 3);
+OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...) TSR_PRINTF(2, 3);
 // Ends an AllGather: what is wrong with what that rank brings.
-tsr_status tsr__gather_refuse(const struct kernel *k, struct comm_trouble *why, int rank,
+tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what);
 // The error of a call that failed; kept as the trouble of the run.
-OrtStatus *tsr__kernel_trouble(struct kernel *k, const struct comm_trouble *why);
-OrtStatus *tsr__kernel_ints(struct kernel *k, const OrtKernelInfo *info, const char *name,
+OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
+OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n);
 // Input i, which must be a tensor that a kernel can look at. type TSR_UNDEFINED: whatever it has.
-OrtStatus *tsr__kernel_input(struct kernel *k, OrtKernelContext *context, size_t i, tsr_dtype type,
-                             struct tensor_view *out);
-OrtStatus *tsr__kernel_output(struct kernel *k, OrtKernelContext *context, size_t i,
+OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
+                             tsr_dtype type, struct tensor_view *out);
+OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data);
 // At least that many bytes where the tensors are, that live until the next call with that block (0 or 1).
-OrtStatus *tsr__kernel_scratch(struct kernel *k, int block, size_t bytes, char **out);
+OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out);
 // Copies rows of bytes where the tensors are.
-OrtStatus *tsr__kernel_rows(struct kernel *k, const struct device_rows *r);
-static inline bool on_device(const struct kernel *k)
+OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows);
+static inline bool on_device(const struct kernel *kernel)
 {
-    return k->side != SIDE_HOST;
+    return kernel->side != SIDE_HOST;
 }
 // What two pieces have in common, from one to the other; one may be packed as a message is.
-OrtStatus *tsr__kernel_pieces(struct kernel *k, const struct tile_piece *from, const void *src,
+OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed);
 
 // text.c: the elements of a tensor of texts, where they lie.
@@ -105,38 +105,38 @@ struct texts {
     size_t bytes; // of all
 };
 // Input 0, copied into the arena.
-OrtStatus *tsr__texts_read(struct kernel *k, OrtKernelContext *context, struct arena *a,
-                           struct tensor_view *x, struct texts *out);
-OrtStatus *tsr__texts_write(struct kernel *k, OrtKernelContext *context, const int64_t *dims,
-                            int rank, const struct texts *t); // output 0
+OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
+                           struct tensor_view *view, struct texts *out);
+OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
+                            int rank, const struct texts *texts); // output 0
 // The sum of n lengths; false: no lengths.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
 // Where each of n texts begins that lie one after the other.
 void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
-OrtStatus *tsr__texts_gather(struct kernel *k, OrtKernelContext *context); // AllGather
+OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
 
 // The token goes on: last input to last output.
-OrtStatus *tsr__pass_token(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);
 
-OrtStatus *tsr__all_reduce_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__all_reduce_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__all_gather_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__all_gather_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__reshard_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__reshard_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__halo_create(struct kernel *k, const OrtKernelInfo *info);
-void tsr__reshard_free(struct kernel *k);
+OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info);
+void tsr__reshard_free(struct kernel *kernel);
 // collect.c
-OrtStatus *tsr__reduce_scatter_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__reduce_scatter_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__reduce_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__reduce_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__all_to_all_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__all_to_all_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__broadcast_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__broadcast_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__send_create(struct kernel *k, const OrtKernelInfo *info);
-OrtStatus *tsr__send_compute(struct kernel *k, OrtKernelContext *context);
-OrtStatus *tsr__recv_compute(struct kernel *k, OrtKernelContext *context);
+OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__reduce_scatter_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info);
+OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context);
 
 #endif

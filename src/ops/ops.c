@@ -51,48 +51,49 @@ static const struct op_kind kinds[] = {
 
 // ---- attributes that all have ------------------------------------------------------------------
 
-static OrtStatus *read_text(struct kernel *k, const OrtKernelInfo *info, const char *name,
+static OrtStatus *read_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out)
 {
     size_t n = 0;
-    OrtStatus *st = k->api->KernelInfoGetAttribute_string(info, name, NULL, &n);
+    OrtStatus *st = kernel->api->KernelInfoGetAttribute_string(info, name, NULL, &n);
     if (st || n == 0 || n > 65536) {
         if (st)
-            k->api->ReleaseStatus(st);
-        return tsr__kernel_error(k, "attribute '%s' is absent or no text", name);
+            kernel->api->ReleaseStatus(st);
+        return tsr__kernel_error(kernel, "attribute '%s' is absent or no text", name);
     }
-    char *text = arena_get(&k->arena, n + 1, 1);
+    char *text = arena_get(&kernel->arena, n + 1, 1);
     if (!text)
-        return tsr__kernel_error(k, "out of memory");
-    TRY(k->api->KernelInfoGetAttribute_string(info, name, text, &n));
+        return tsr__kernel_error(kernel, "out of memory");
+    TRY(kernel->api->KernelInfoGetAttribute_string(info, name, text, &n));
     *out = text;
     return NULL;
 }
 
-OrtStatus *tsr__kernel_ints(struct kernel *k, const OrtKernelInfo *info, const char *name,
+OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n)
 {
     *n = 0;
-    OrtStatus *st = k->api->KernelInfoGetAttributeArray_int64(info, name, NULL, n);
+    OrtStatus *st = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, n);
     if (st || *n == 0) {
         if (st)
-            k->api->ReleaseStatus(st);
-        return tsr__kernel_error(k, "attribute '%s' is absent, empty or no list of integers", name);
+            kernel->api->ReleaseStatus(st);
+        return tsr__kernel_error(kernel, "attribute '%s' is absent, empty or no list of integers",
+                                 name);
     }
-    *out = ARENA_ARRAY(&k->arena, int64_t, *n);
+    *out = ARENA_ARRAY(&kernel->arena, int64_t, *n);
     if (!*out)
-        return tsr__kernel_error(k, "out of memory");
-    return k->api->KernelInfoGetAttributeArray_int64(info, name, *out, n);
+        return tsr__kernel_error(kernel, "out of memory");
+    return kernel->api->KernelInfoGetAttributeArray_int64(info, name, *out, n);
 }
 
-static OrtStatus *read_int(struct kernel *k, const OrtKernelInfo *info, const char *name,
+static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                            int64_t *out)
 {
-    OrtStatus *st = k->api->KernelInfoGetAttribute_int64(info, name, out);
+    OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
     if (!st)
         return NULL;
-    k->api->ReleaseStatus(st);
-    return tsr__kernel_error(k, "attribute '%s' is absent or no integer", name);
+    kernel->api->ReleaseStatus(st);
+    return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
 }
 
 // The plan's fingerprint: exactly 16 hex digits.
@@ -111,75 +112,77 @@ static bool read_plan(const char *text, uint64_t *out)
     return n == 16;
 }
 
-static OrtStatus *check_group(struct kernel *k, const int64_t *group, size_t n)
+static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_t n)
 {
-    const struct endpoint *e = k->ops->endpoint;
-    if (n > (size_t)e->size)
-        return tsr__kernel_error(k, "a group of %zu in a job of %d ranks", n, e->size);
-    k->self = -1;
+    const struct endpoint *endpoint = kernel->ops->endpoint;
+    if (n > (size_t)endpoint->size)
+        return tsr__kernel_error(kernel, "a group of %zu in a job of %d ranks", n, endpoint->size);
+    kernel->self = -1;
     for (size_t i = 0; i < n; i++) {
-        if (group[i] < 0 || group[i] >= e->size)
-            return tsr__kernel_error(k, "group names rank %lld, the job has %d ranks",
-                                     (long long)group[i], e->size);
+        if (group[i] < 0 || group[i] >= endpoint->size)
+            return tsr__kernel_error(kernel, "group names rank %lld, the job has %d ranks",
+                                     (long long)group[i], endpoint->size);
         if (i && group[i] <= group[i - 1])
-            return tsr__kernel_error(k, "the group is not ascending");
-        if (group[i] == e->rank)
-            k->self = (int)i;
+            return tsr__kernel_error(kernel, "the group is not ascending");
+        if (group[i] == endpoint->rank)
+            kernel->self = (int)i;
     }
-    if (k->self < 0)
-        return tsr__kernel_error(k, "rank %d is not in the group: is this another rank's file?",
-                                 e->rank);
+    if (kernel->self < 0)
+        return tsr__kernel_error(
+            kernel, "rank %d is not in the group: is this another rank's file?", endpoint->rank);
     return NULL;
 }
 
-static OrtStatus *read_common(struct kernel *k, const OrtKernelInfo *info)
+static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 {
     char *plan;
     int64_t id, type, *group;
     size_t n;
-    TRY(read_text(k, info, "plan", &plan));
-    if (!read_plan(plan, &k->call.plan))
-        return tsr__kernel_error(k, "attribute 'plan' is not 16 hex digits");
-    TRY(read_int(k, info, "id", &id));
-    TRY(read_int(k, info, "elem_type", &type));
-    bool texts =
-        type == TSR_STRING && (k->kind->kind == COMM_ALL_GATHER || k->kind->kind == COMM_RESHARD);
+    TRY(read_text(kernel, info, "plan", &plan));
+    if (!read_plan(plan, &kernel->call.plan))
+        return tsr__kernel_error(kernel, "attribute 'plan' is not 16 hex digits");
+    TRY(read_int(kernel, info, "id", &id));
+    TRY(read_int(kernel, info, "elem_type", &type));
+    bool texts = type == TSR_STRING &&
+                 (kernel->kind->kind == COMM_ALL_GATHER || kernel->kind->kind == COMM_RESHARD);
     if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
-        return tsr__kernel_error(k, "element type %lld cannot travel", (long long)type);
-    if (k->kind->only && k->kind->only != (tsr_dtype)type)
-        return tsr__kernel_error(k, "is for %s only", tsr_dtype_name(k->kind->only));
-    if (texts && on_device(k))
-        return tsr__kernel_error(k, "texts cannot travel between GPUs: put their rank on the CPU");
-    TRY(tsr__kernel_ints(k, info, "group", &group, &n));
-    TRY(check_group(k, group, n));
-    k->call.id = id;
-    k->call.type = (tsr_dtype)type;
-    k->call.group = group;
-    k->call.n_group = (int)n;
+        return tsr__kernel_error(kernel, "element type %lld cannot travel", (long long)type);
+    if (kernel->kind->only && kernel->kind->only != (tsr_dtype)type)
+        return tsr__kernel_error(kernel, "is for %s only", tsr_dtype_name(kernel->kind->only));
+    if (texts && on_device(kernel))
+        return tsr__kernel_error(kernel,
+                                 "texts cannot travel between GPUs: put their rank on the CPU");
+    TRY(tsr__kernel_ints(kernel, info, "group", &group, &n));
+    TRY(check_group(kernel, group, n));
+    kernel->call.id = id;
+    kernel->call.type = (tsr_dtype)type;
+    kernel->call.group = group;
+    kernel->call.n_group = (int)n;
     return NULL;
 }
 
-OrtStatus *tsr__all_reduce_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
     char *reduce;
-    TRY(read_text(k, info, "reduce", &reduce));
+    TRY(read_text(kernel, info, "reduce", &reduce));
     for (int r = COMM_SUM; r < COMM_REDUCE_COUNT; r++)
         if (strcmp(reduce, names[r]) == 0)
-            k->call.reduce = (enum comm_reduce)r;
-    if (k->call.reduce == COMM_NONE)
-        return tsr__kernel_error(k, "attribute 'reduce' is not sum, max, min or prod");
-    if (!tsr__reduce_ok(k->call.type, k->call.reduce))
-        return tsr__kernel_error(k, "%s elements cannot be reduced", tsr_dtype_name(k->call.type));
+            kernel->call.reduce = (enum comm_reduce)r;
+    if (kernel->call.reduce == COMM_NONE)
+        return tsr__kernel_error(kernel, "attribute 'reduce' is not sum, max, min or prod");
+    if (!tsr__reduce_ok(kernel->call.type, kernel->call.reduce))
+        return tsr__kernel_error(kernel, "%s elements cannot be reduced",
+                                 tsr_dtype_name(kernel->call.type));
     return NULL;
 }
 
-OrtStatus *tsr__all_gather_create(struct kernel *k, const OrtKernelInfo *info)
+OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(read_int(k, info, "axis", &k->axis));
-    if (k->axis < -OPS_MAX_RANK || k->axis >= OPS_MAX_RANK)
-        return tsr__kernel_error(k, "axis %lld", (long long)k->axis);
-    k->call.detail = tsr__hash64(&k->axis, sizeof k->axis, 0);
+    TRY(read_int(kernel, info, "axis", &kernel->axis));
+    if (kernel->axis < -OPS_MAX_RANK || kernel->axis >= OPS_MAX_RANK)
+        return tsr__kernel_error(kernel, "axis %lld", (long long)kernel->axis);
+    kernel->call.detail = tsr__hash64(&kernel->axis, sizeof kernel->axis, 0);
     return NULL;
 }
 
@@ -319,108 +322,109 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
 static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
-    tsr_session *s = k->ops->session;
+    tsr_session *session = k->ops->session;
     if (k->reshard)
         tsr__reshard_free(k);
     tsr__arena_free(&k->arena);
-    tsr__free(s, k, sizeof *k);
+    tsr__free(session, k, sizeof *k);
 }
 
-static OrtStatus *read_node_name(struct kernel *k, const OrtKernelInfo *info)
+static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *info)
 {
     size_t n = 0;
-    k->call.node = "";
-    TRY(k->api->KernelInfo_GetNodeName(info, NULL, &n));
-    char *name = arena_get(&k->arena, n + 1, 1);
+    kernel->call.node = "";
+    TRY(kernel->api->KernelInfo_GetNodeName(info, NULL, &n));
+    char *name = arena_get(&kernel->arena, n + 1, 1);
     if (!name)
-        return tsr__kernel_error(k, "out of memory");
-    TRY(k->api->KernelInfo_GetNodeName(info, name, &n));
-    k->call.node = name;
+        return tsr__kernel_error(kernel, "out of memory");
+    TRY(kernel->api->KernelInfo_GetNodeName(info, name, &n));
+    kernel->call.node = name;
     return NULL;
 }
 
 // Where ranks may be on GPUs: what takes long is done before the first run.
-static OrtStatus *prepare(struct kernel *k)
+static OrtStatus *prepare(struct kernel *kernel)
 {
-    struct endpoint *e = k->ops->endpoint;
+    struct endpoint *endpoint = kernel->ops->endpoint;
     struct comm_trouble why;
-    if (!tsr__device_is(e))
+    if (!tsr__device_is(endpoint))
         return NULL;
-    tsr__device_expect(e, k->call.group, k->call.n_group);
-    k->call.place = on_device(k) ? COMM_DEVICE : COMM_HOST;
-    if (on_device(k) && tsr__device_prepare(e, &k->call, &why) != TSR_OK)
-        return tsr__kernel_trouble(k, &why);
+    tsr__device_expect(endpoint, kernel->call.group, kernel->call.n_group);
+    kernel->call.place = on_device(kernel) ? COMM_DEVICE : COMM_HOST;
+    if (on_device(kernel) && tsr__device_prepare(endpoint, &kernel->call, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
     return NULL;
 }
 
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
-    struct ops *o = op_of(op)->ops;
-    struct kernel *k = tsr__alloc(o->session, sizeof *k);
-    if (!k)
+    struct ops *ops = op_of(op)->ops;
+    struct kernel *kernel = tsr__alloc(ops->session, sizeof *kernel);
+    if (!kernel)
         return api->CreateStatus(ORT_FAIL, "out of memory");
-    memset(k, 0, sizeof *k);
-    k->ops = o;
-    k->api = api;
-    k->kind = op_of(op)->kind;
-    k->side = op_of(op)->side;
-    k->call.kind = k->kind->kind;
-    k->call.op = k->kind->plain;
-    tsr__arena_init(&k->arena, o->session);
-    OrtStatus *st = read_node_name(k, info);
-    if (!st && !o->endpoint)
-        st = tsr__kernel_error(k, "%s", o->why);
+    memset(kernel, 0, sizeof *kernel);
+    kernel->ops = ops;
+    kernel->api = api;
+    kernel->kind = op_of(op)->kind;
+    kernel->side = op_of(op)->side;
+    kernel->call.kind = kernel->kind->kind;
+    kernel->call.op = kernel->kind->plain;
+    tsr__arena_init(&kernel->arena, ops->session);
+    OrtStatus *st = read_node_name(kernel, info);
+    if (!st && !ops->endpoint)
+        st = tsr__kernel_error(kernel, "%s", ops->why);
     if (!st)
-        st = read_common(k, info);
+        st = read_common(kernel, info);
     if (!st)
-        st = k->kind->create(k, info);
+        st = kernel->kind->create(kernel, info);
     if (!st)
-        st = prepare(k);
+        st = prepare(kernel);
     if (st) {
-        kernel_destroy(k);
+        kernel_destroy(kernel);
         return st;
     }
-    *out = k;
+    *out = kernel;
     return NULL;
 }
 
 static uint64_t now_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    struct timespec timespec;
+    clock_gettime(CLOCK_REALTIME, &timespec);
+    return (uint64_t)timespec.tv_sec * 1000000000u + (uint64_t)timespec.tv_nsec;
 }
 
-static void note_event(struct kernel *k, uint64_t start_ns)
+static void note_event(struct kernel *kernel, uint64_t start_ns)
 {
-    struct ops *o = k->ops;
-    struct ops_event *e =
-        o->events.n < OPS_MAX_EVENTS ? vec_push(&o->events_arena, &o->events) : NULL;
-    if (e)
-        *e = (struct ops_event){.op = k->call.op,
-                                .node = k->call.node,
-                                .id = k->call.id,
-                                .run = k->call.run,
-                                .start_ns = start_ns,
-                                .end_ns = now_ns(),
-                                .first = k->call.group[0],
-                                .n_group = k->call.n_group,
-                                .type = k->call.type};
+    struct ops *ops = kernel->ops;
+    struct ops_event *event =
+        ops->events.n < OPS_MAX_EVENTS ? vec_push(&ops->events_arena, &ops->events) : NULL;
+    if (event)
+        *event = (struct ops_event){.op = kernel->call.op,
+                                    .node = kernel->call.node,
+                                    .id = kernel->call.id,
+                                    .run = kernel->call.run,
+                                    .start_ns = start_ns,
+                                    .end_ns = now_ns(),
+                                    .first = kernel->call.group[0],
+                                    .n_group = kernel->call.n_group,
+                                    .type = kernel->call.type};
 }
 
 // The work of a kernel, on the stream that the engine gives. Where a library stands in for the driver there is none, and
 // the engine goes on at once: the work is waited for.
-static OrtStatus *compute(struct kernel *k, OrtKernelContext *context)
+static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct comm_trouble why;
-    if (k->side == SIDE_CUDA)
-        TRY(k->api->KernelContext_GetGPUComputeStream(context, &k->call.stream));
-    if (k->side == SIDE_STAND_IN)
-        k->call.stream = tsr__device_stand_in(k->ops->endpoint);
-    TRY(k->kind->compute(k, context));
-    if (k->side == SIDE_STAND_IN && tsr__device_wait(k->ops->endpoint, &k->call, &why) != TSR_OK)
-        return tsr__kernel_trouble(k, &why);
+    if (kernel->side == SIDE_CUDA)
+        TRY(kernel->api->KernelContext_GetGPUComputeStream(context, &kernel->call.stream));
+    if (kernel->side == SIDE_STAND_IN)
+        kernel->call.stream = tsr__device_stand_in(kernel->ops->endpoint);
+    TRY(kernel->kind->compute(kernel, context));
+    if (kernel->side == SIDE_STAND_IN &&
+        tsr__device_wait(kernel->ops->endpoint, &kernel->call, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
     return NULL;
 }
 
@@ -444,13 +448,13 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 #define LIST_BYTES (2 * TSR_COUNT(kinds) * sizeof(struct op))
 
-static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int minor,
+static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, int minor,
                     enum op_side side)
 {
-    p->kind = kind;
-    p->side = side;
-    p->ops = o;
-    p->ort = (OrtCustomOp){
+    op->kind = kind;
+    op->side = side;
+    op->ops = ops;
+    op->ort = (OrtCustomOp){
         .version = (uint32_t)(minor < ORT_OP_VERSION ? minor : ORT_OP_VERSION),
         .GetName = get_name,
         .GetExecutionProviderType = get_provider,
@@ -478,85 +482,85 @@ static void op_init(struct op *p, const struct op_kind *kind, struct ops *o, int
     };
 }
 
-static OrtStatus *add_side(struct ops *o, int minor, struct op *list, enum op_side side)
+static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (size_t i = 0; i < TSR_COUNT(kinds); i++) {
-        op_init(&list[i], &kinds[i], o, minor, side);
-        TRY(o->api->CustomOpDomain_Add(o->domain, &list[i].ort));
+        op_init(&list[i], &kinds[i], ops, minor, side);
+        TRY(ops->api->CustomOpDomain_Add(ops->domain, &list[i].ort));
     }
     return NULL;
 }
 
 // A rank on a GPU has every operator twice, and the engine picks the side that it puts the node on.
-static OrtStatus *add_all(struct ops *o, int minor, OrtSessionOptions *options)
+static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
-    struct gpu_seat *seat = o->endpoint ? tsr__device_seat(o->endpoint) : NULL;
-    bool stands_in = seat && tsr__device_stand_in(o->endpoint);
-    TRY(o->api->CreateCustomOpDomain(OPS_DOMAIN, &o->domain));
-    TRY(add_side(o, minor, o->list, stands_in ? SIDE_STAND_IN : SIDE_HOST));
+    struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;
+    bool stands_in = seat && tsr__device_stand_in(ops->endpoint);
+    TRY(ops->api->CreateCustomOpDomain(OPS_DOMAIN, &ops->domain));
+    TRY(add_side(ops, minor, ops->list, stands_in ? SIDE_STAND_IN : SIDE_HOST));
     if (seat && !stands_in)
-        TRY(add_side(o, minor, o->list + TSR_COUNT(kinds), SIDE_CUDA));
-    return o->api->AddCustomOpDomain(options, o->domain);
+        TRY(add_side(ops, minor, ops->list + TSR_COUNT(kinds), SIDE_CUDA));
+    return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
-                        struct endpoint *e, const char *why, struct ops **out)
+                        struct endpoint *endpoint, const char *why, struct ops **out)
 {
-    tsr_session *s = tsr_session_new(NULL); // of its own: kernels live on the rank's thread
-    struct ops *o = s ? tsr__alloc(s, sizeof *o) : NULL;
-    struct op *list = o ? tsr__alloc(s, LIST_BYTES) : NULL;
+    tsr_session *session = tsr_session_new(NULL); // of its own: kernels live on the rank's thread
+    struct ops *ops = session ? tsr__alloc(session, sizeof *ops) : NULL;
+    struct op *list = ops ? tsr__alloc(session, LIST_BYTES) : NULL;
     if (!list) {
-        if (o)
-            tsr__free(s, o, sizeof *o);
-        tsr_session_free(s);
+        if (ops)
+            tsr__free(session, ops, sizeof *ops);
+        tsr_session_free(session);
         return api->CreateStatus(ORT_FAIL, "out of memory");
     }
-    memset(o, 0, sizeof *o);
+    memset(ops, 0, sizeof *ops);
     memset(list, 0, LIST_BYTES);
-    atomic_flag_clear(&o->busy);
-    o->session = s;
-    o->api = api;
-    o->endpoint = e;
-    o->list = list;
-    tsr__arena_init(&o->events_arena, s);
-    snprintf(o->why, sizeof o->why, "%s", why ? why : "no transport");
-    OrtStatus *st = add_all(o, minor, options);
+    atomic_flag_clear(&ops->busy);
+    ops->session = session;
+    ops->api = api;
+    ops->endpoint = endpoint;
+    ops->list = list;
+    tsr__arena_init(&ops->events_arena, session);
+    snprintf(ops->why, sizeof ops->why, "%s", why ? why : "no transport");
+    OrtStatus *st = add_all(ops, minor, options);
     if (st)
-        tsr__ops_free(o);
+        tsr__ops_free(ops);
     else
-        *out = o;
+        *out = ops;
     return st;
 }
 
-void tsr__ops_free(struct ops *o)
+void tsr__ops_free(struct ops *ops)
 {
-    if (!o)
+    if (!ops)
         return;
-    tsr_session *s = o->session;
-    tsr__arena_free(&o->events_arena);
-    if (o->domain)
-        o->api->ReleaseCustomOpDomain(o->domain);
+    tsr_session *session = ops->session;
+    tsr__arena_free(&ops->events_arena);
+    if (ops->domain)
+        ops->api->ReleaseCustomOpDomain(ops->domain);
     for (int i = 0; i < 2; i++)
-        tsr__free(s, o->scratch[i].p, o->scratch[i].bytes);
-    tsr__free(s, o->list, LIST_BYTES);
-    tsr__free(s, o, sizeof *o);
-    tsr_session_free(s);
+        tsr__free(session, ops->scratch[i].p, ops->scratch[i].bytes);
+    tsr__free(session, ops->list, LIST_BYTES);
+    tsr__free(session, ops, sizeof *ops);
+    tsr_session_free(session);
 }
 
-void tsr__ops_trace(struct ops *o)
+void tsr__ops_trace(struct ops *ops)
 {
-    o->traced = true;
+    ops->traced = true;
 }
 
-const struct ops_event *tsr__ops_events(const struct ops *o, size_t *n)
+const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n)
 {
-    *n = o->events.n;
-    return o->events.at;
+    *n = ops->events.n;
+    return ops->events.at;
 }
 
-const struct comm_trouble *tsr__ops_trouble(const struct ops *o)
+const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
 {
-    return o->trouble.status != TSR_OK ? &o->trouble : NULL;
+    return ops->trouble.status != TSR_OK ? &ops->trouble : NULL;
 }
 
 int tsr__ort_minor(const char *version)

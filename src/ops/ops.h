@@ -21,10 +21,10 @@ struct ops;
 // gives. Must outlive the session; the endpoint must outlive it too. Returns NULL and *out, or ONNX
 // Runtime's word on what failed.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
-                        struct endpoint *e, const char *why, struct ops **out);
-void tsr__ops_free(struct ops *o); // NULL is fine
+                        struct endpoint *endpoint, const char *why, struct ops **out);
+void tsr__ops_free(struct ops *ops); // NULL is fine
 // What stopped the last run, or NULL: says more than ONNX Runtime's status.
-const struct comm_trouble *tsr__ops_trouble(const struct ops *o);
+const struct comm_trouble *tsr__ops_trouble(const struct ops *ops);
 
 // One communication of this rank, while traced. Texts belong to the kernels.
 struct ops_event {
@@ -36,8 +36,8 @@ struct ops_event {
     tsr_dtype type;
 };
 #define OPS_MAX_EVENTS (1 << 20) // later ones are not kept
-void tsr__ops_trace(struct ops *o);
-const struct ops_event *tsr__ops_events(const struct ops *o, size_t *n);
+void tsr__ops_trace(struct ops *ops);
+const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n);
 // Minor number of a version text such as "1.31.1"; 0: not understood.
 int tsr__ort_minor(const char *version);
 

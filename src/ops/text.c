@@ -6,23 +6,23 @@
 
 #include <stdio.h>
 
-OrtStatus *tsr__texts_read(struct kernel *k, OrtKernelContext *context, struct arena *a,
-                           struct tensor_view *x, struct texts *out)
+OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
+                           struct tensor_view *view, struct texts *out)
 {
     const OrtValue *value = NULL;
     size_t bytes = 0;
-    TRY(tsr__kernel_input(k, context, 0, TSR_STRING, x));
-    TRY(k->api->KernelContext_GetInput(context, 0, &value));
-    TRY(k->api->GetStringTensorDataLength(value, &bytes));
-    size_t n = (size_t)x->elements;
-    char *chars = arena_get(a, bytes + 1, 1);
-    size_t *starts = ARENA_ARRAY(a, size_t, n + 1);
-    out->lengths = ARENA_ARRAY(a, int64_t, n + 1);
-    out->at = ARENA_ARRAY(a, char *, n + 1);
-    if (a->failed)
-        return tsr__kernel_error(k, "out of memory");
+    TRY(tsr__kernel_input(kernel, context, 0, TSR_STRING, view));
+    TRY(kernel->api->KernelContext_GetInput(context, 0, &value));
+    TRY(kernel->api->GetStringTensorDataLength(value, &bytes));
+    size_t n = (size_t)view->elements;
+    char *chars = arena_get(arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(arena, size_t, n + 1);
+    out->lengths = ARENA_ARRAY(arena, int64_t, n + 1);
+    out->at = ARENA_ARRAY(arena, char *, n + 1);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
     if (n)
-        TRY(k->api->GetStringTensorContent(value, chars, bytes, starts, n));
+        TRY(kernel->api->GetStringTensorContent(value, chars, bytes, starts, n));
     for (size_t i = 0; i < n; i++) {
         out->at[i] = chars + starts[i];
         out->lengths[i] = (int64_t)((i + 1 < n ? starts[i + 1] : bytes) - starts[i]);
@@ -31,20 +31,20 @@ OrtStatus *tsr__texts_read(struct kernel *k, OrtKernelContext *context, struct a
     return NULL;
 }
 
-OrtStatus *tsr__texts_write(struct kernel *k, OrtKernelContext *context, const int64_t *dims,
-                            int rank, const struct texts *t)
+OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
+                            int rank, const struct texts *texts)
 {
     OrtValue *value = NULL;
     int64_t n = 1;
-    TRY(k->api->KernelContext_GetOutput(context, 0, dims, (size_t)rank, &value));
-    for (int d = 0; d < rank; d++)
-        n *= dims[d];
+    TRY(kernel->api->KernelContext_GetOutput(context, 0, dims, (size_t)rank, &value));
+    for (int axis = 0; axis < rank; axis++)
+        n *= dims[axis];
     for (int64_t i = 0; i < n; i++) {
         char *to = NULL;
-        size_t length = (size_t)t->lengths[i];
-        TRY(k->api->GetResizedStringTensorElementBuffer(value, (size_t)i, length, &to));
+        size_t length = (size_t)texts->lengths[i];
+        TRY(kernel->api->GetResizedStringTensorElementBuffer(value, (size_t)i, length, &to));
         if (length)
-            memcpy(to, t->at[i], length);
+            memcpy(to, texts->at[i], length);
     }
     return NULL;
 }
@@ -84,49 +84,50 @@ struct gather {
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
-    struct gather *g = data;
-    const int64_t *mine = notes[g->k->self];
-    for (int i = 0; i < g->k->call.n_group; i++) {
-        int rank = (int)g->k->call.group[i];
+    struct gather *gather = data;
+    const int64_t *mine = notes[gather->k->self];
+    for (int i = 0; i < gather->k->call.n_group; i++) {
+        int rank = (int)gather->k->call.group[i];
         int64_t bytes;
         if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
-            return tsr__gather_refuse(g->k, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(gather->k, why, rank, "brings a piece of another shape");
         if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
-            !mul_ok(notes[i][NOTE_LENGTH], g->outer * g->inner, &g->count[i]) ||
-            !mul_ok(g->count[i], (int64_t)sizeof(int64_t), &bytes) ||
+            !mul_ok(notes[i][NOTE_LENGTH], gather->outer * gather->inner, &gather->count[i]) ||
+            !mul_ok(gather->count[i], (int64_t)sizeof(int64_t), &bytes) ||
             !add_ok(bytes, notes[i][NOTE_BYTES], &bytes) ||
-            !add_ok(g->total, notes[i][NOTE_LENGTH], &g->total) || bytes > INT64_MAX / 4)
-            return tsr__gather_refuse(g->k, why, rank, "brings a piece that is too large");
-        g->recv[i].bytes = (size_t)bytes;
-        g->recv[i].p = arena_get(g->arena, (size_t)bytes + 1, 8);
+            !add_ok(gather->total, notes[i][NOTE_LENGTH], &gather->total) || bytes > INT64_MAX / 4)
+            return tsr__gather_refuse(gather->k, why, rank, "brings a piece that is too large");
+        gather->recv[i].bytes = (size_t)bytes;
+        gather->recv[i].p = arena_get(gather->arena, (size_t)bytes + 1, 8);
     }
-    return g->arena->failed
-               ? tsr__gather_refuse(g->k, why, g->k->ops->endpoint->rank, "is out of memory")
+    return gather->arena->failed
+               ? tsr__gather_refuse(gather->k, why, gather->k->ops->endpoint->rank,
+                                    "is out of memory")
                : TSR_OK;
 }
 
 // Puts the elements of all members in the order of the whole.
-static OrtStatus *weave(struct gather *g, struct texts *out)
+static OrtStatus *weave(struct gather *gather, struct texts *out)
 {
-    int64_t n = 0, before = 0, row = g->total * g->inner;
-    for (int i = 0; i < g->k->call.n_group; i++)
-        n += g->count[i];
-    out->lengths = ARENA_ARRAY(g->arena, int64_t, (size_t)n + 1);
-    out->at = ARENA_ARRAY(g->arena, char *, (size_t)n + 1);
-    if (g->arena->failed)
-        return tsr__kernel_error(g->k, "out of memory");
-    for (int i = 0; i < g->k->call.n_group; i++) {
-        const int64_t *lengths = g->recv[i].p;
-        int64_t count = g->count[i], width = g->outer ? count / g->outer : 0;
+    int64_t n = 0, before = 0, row = gather->total * gather->inner;
+    for (int i = 0; i < gather->k->call.n_group; i++)
+        n += gather->count[i];
+    out->lengths = ARENA_ARRAY(gather->arena, int64_t, (size_t)n + 1);
+    out->at = ARENA_ARRAY(gather->arena, char *, (size_t)n + 1);
+    if (gather->arena->failed)
+        return tsr__kernel_error(gather->k, "out of memory");
+    for (int i = 0; i < gather->k->call.n_group; i++) {
+        const int64_t *lengths = gather->recv[i].p;
+        int64_t count = gather->count[i], width = gather->outer ? count / gather->outer : 0;
         size_t head = (size_t)count * sizeof(int64_t), total = 0;
-        char **at = ARENA_ARRAY(g->arena, char *, (size_t)count + 1);
+        char **at = ARENA_ARRAY(gather->arena, char *, (size_t)count + 1);
         if (!at)
-            return tsr__kernel_error(g->k, "out of memory");
-        if (!tsr__texts_total(lengths, count, &total) || head + total != g->recv[i].bytes)
-            return tsr__kernel_error(g->k, "rank %lld sent lengths that do not fit its texts",
-                                     (long long)g->k->call.group[i]);
-        tsr__texts_place(lengths, count, (char *)g->recv[i].p + head, at);
-        for (int64_t o = 0; o < g->outer && width; o++) {
+            return tsr__kernel_error(gather->k, "out of memory");
+        if (!tsr__texts_total(lengths, count, &total) || head + total != gather->recv[i].bytes)
+            return tsr__kernel_error(gather->k, "rank %lld sent lengths that do not fit its texts",
+                                     (long long)gather->k->call.group[i]);
+        tsr__texts_place(lengths, count, (char *)gather->recv[i].p + head, at);
+        for (int64_t o = 0; o < gather->outer && width; o++) {
             memcpy(out->lengths + o * row + before, lengths + o * width,
                    (size_t)width * sizeof *lengths);
             memcpy(out->at + o * row + before, at + o * width, (size_t)width * sizeof *at);
@@ -136,62 +137,65 @@ static OrtStatus *weave(struct gather *g, struct texts *out)
     return NULL;
 }
 
-static char *message_of(struct arena *a, const struct texts *t, int64_t n, size_t *bytes)
+static char *message_of(struct arena *arena, const struct texts *texts, int64_t n, size_t *bytes)
 {
     size_t head = (size_t)n * sizeof(int64_t);
-    char *message = arena_get(a, head + t->bytes + 1, 8), *to = message + head;
-    *bytes = head + t->bytes;
+    char *message = arena_get(arena, head + texts->bytes + 1, 8), *to = message + head;
+    *bytes = head + texts->bytes;
     if (!message)
         return NULL;
-    memcpy(message, t->lengths, head);
+    memcpy(message, texts->lengths, head);
     for (int64_t i = 0; i < n; i++) {
-        memcpy(to, t->at[i], (size_t)t->lengths[i]);
-        to += t->lengths[i];
+        memcpy(to, texts->at[i], (size_t)texts->lengths[i]);
+        to += texts->lengths[i];
     }
     return message;
 }
 
-static OrtStatus *gather_texts(struct kernel *k, OrtKernelContext *context, struct arena *a)
+static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
+                               struct arena *arena)
 {
     struct tensor_view x;
-    struct texts t, all;
-    TRY(tsr__texts_read(k, context, a, &x, &t));
-    int64_t axis = k->axis < 0 ? k->axis + x.rank : k->axis, others[OPS_MAX_RANK];
+    struct texts texts, all;
+    TRY(tsr__texts_read(kernel, context, arena, &x, &texts));
+    int64_t axis = kernel->axis < 0 ? kernel->axis + x.rank : kernel->axis, others[OPS_MAX_RANK];
     if (axis < 0 || axis >= x.rank)
-        return tsr__kernel_error(k, "axis %lld of a tensor of rank %d", (long long)k->axis, x.rank);
-    size_t n = (size_t)k->call.n_group, bytes = 0;
-    struct gather g = {.k = k, .arena = a, .outer = 1, .inner = 1};
+        return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d",
+                                 (long long)kernel->axis, x.rank);
+    size_t n = (size_t)kernel->call.n_group, bytes = 0;
+    struct gather gather = {.k = kernel, .arena = arena, .outer = 1, .inner = 1};
     for (int d = 0; d < x.rank; d++)
-        *(d < axis ? &g.outer : &g.inner) *= d == axis ? 1 : x.dims[d];
-    struct comm_buffer *send = ARENA_ARRAY(a, struct comm_buffer, n);
-    g.recv = ARENA_ARRAY(a, struct comm_buffer, n);
-    g.count = ARENA_ARRAY(a, int64_t, n);
-    char *message = message_of(a, &t, x.elements, &bytes);
-    if (a->failed)
-        return tsr__kernel_error(k, "out of memory");
+        *(d < axis ? &gather.outer : &gather.inner) *= d == axis ? 1 : x.dims[d];
+    struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, n);
+    gather.recv = ARENA_ARRAY(arena, struct comm_buffer, n);
+    gather.count = ARENA_ARRAY(arena, int64_t, n);
+    char *message = message_of(arena, &texts, x.elements, &bytes);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
     for (size_t i = 0; i < n; i++)
         send[i] = (struct comm_buffer){.p = message, .bytes = bytes};
     memcpy(others, x.dims, sizeof others);
     others[axis] = 0;
-    struct comm_exchange e = {.send = send, .recv = g.recv, .arrived = texts_arrived, .data = &g};
-    e.notes[NOTE_LENGTH] = x.dims[axis];
-    e.notes[NOTE_RANK] = x.rank;
-    e.notes[NOTE_OTHERS] = (int64_t)tsr__hash64(others, (size_t)x.rank * sizeof *others, 0);
-    e.notes[NOTE_BYTES] = (int64_t)t.bytes;
+    struct comm_exchange exchange = {
+        .send = send, .recv = gather.recv, .arrived = texts_arrived, .data = &gather};
+    exchange.notes[NOTE_LENGTH] = x.dims[axis];
+    exchange.notes[NOTE_RANK] = x.rank;
+    exchange.notes[NOTE_OTHERS] = (int64_t)tsr__hash64(others, (size_t)x.rank * sizeof *others, 0);
+    exchange.notes[NOTE_BYTES] = (int64_t)texts.bytes;
     struct comm_trouble why;
-    if (tsr__comm_exchange(k->ops->endpoint, &k->call, &e, &why) != TSR_OK)
-        return tsr__kernel_trouble(k, &why);
-    TRY(weave(&g, &all));
-    x.dims[axis] = g.total;
-    TRY(tsr__texts_write(k, context, x.dims, x.rank, &all));
-    return tsr__pass_token(k, context);
+    if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    TRY(weave(&gather, &all));
+    x.dims[axis] = gather.total;
+    TRY(tsr__texts_write(kernel, context, x.dims, x.rank, &all));
+    return tsr__pass_token(kernel, context);
 }
 
-OrtStatus *tsr__texts_gather(struct kernel *k, OrtKernelContext *context)
+OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arena a;
-    tsr__arena_init(&a, k->ops->session);
-    OrtStatus *st = gather_texts(k, context, &a);
-    tsr__arena_free(&a);
+    struct arena arena;
+    tsr__arena_init(&arena, kernel->ops->session);
+    OrtStatus *st = gather_texts(kernel, context, &arena);
+    tsr__arena_free(&arena);
     return st;
 }

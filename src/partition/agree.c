@@ -9,13 +9,14 @@
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-static bool same_size(const struct form *f, int d, int64_t a, int64_t b)
+static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 {
-    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = f->item->dims[d].value;
-    if (!tsr__device_coords(f->layout, a, d, x) || !tsr__device_coords(f->layout, b, d, y))
+    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
+    if (!tsr__device_coords(form->layout, a, axis, x) ||
+        !tsr__device_coords(form->layout, b, axis, y))
         return false;
-    struct local_size m = tsr__local_size(&f->layout->dims[d], x),
-                      n = tsr__local_size(&f->layout->dims[d], y);
+    struct local_size m = tsr__local_size(&form->layout->dims[axis], x),
+                      n = tsr__local_size(&form->layout->dims[axis], y);
     if (size >= 0)
         return tsr__local_size_of(&m, size) == tsr__local_size_of(&n, size);
     return m.unit == n.unit && m.scale == n.scale && m.part == n.part && m.parts == n.parts;
@@ -29,34 +30,35 @@ struct sizes {
 // What members of a group fold or put together is as large on each of them, but for the axis along which it is joined.
 static void check_sizes(void *data, const struct step *st)
 {
-    struct sizes *s = data;
+    struct sizes *sizes = data;
     bool folds = st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER ||
                  st->kind == STEP_REDUCE_TO,
          joins = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
-    const struct form *f = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
-    for (size_t g = 0; f && g < st->n_groups; g++)
-        for (size_t i = 1; st->group_live[g] && i < st->groups[g].n; i++)
-            for (int d = 0; d < f->item->rank; d++) {
-                int64_t rank = st->groups[g].devices[i];
-                if ((joins && d == st->axis) || same_size(f, d, st->groups[g].devices[0], rank) ||
-                    s->status != TSR_OK)
+    const struct form *form = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
+    for (size_t group = 0; form && group < st->n_groups; group++)
+        for (size_t i = 1; st->group_live[group] && i < st->groups[group].n; i++)
+            for (int axis = 0; axis < form->item->rank; axis++) {
+                int64_t rank = st->groups[group].devices[i];
+                if ((joins && axis == st->axis) ||
+                    same_size(form, axis, st->groups[group].devices[0], rank) ||
+                    sizes->status != TSR_OK)
                     continue;
                 struct place at = PLACE_NONE;
                 at.rank = rank;
-                at.value = f->item->name;
-                tsr__diag(s->plan->session, DIAG_partition_disagrees, &at,
+                at.value = form->item->name;
+                tsr__diag(sizes->plan->session, DIAG_partition_disagrees, &at,
                           "please report this with the model",
                           "rank %lld: the members of %s %lld have parts of different sizes",
                           (long long)rank, tsr__step_op(st), (long long)st->id);
-                s->status = TSR_BUG;
+                sizes->status = TSR_BUG;
             }
 }
 
-tsr_status tsr__sizes_agree(struct plan *p)
+tsr_status tsr__sizes_agree(struct plan *plan)
 {
-    struct sizes s = {p, TSR_OK};
-    tsr__steps_visit(&p->steps, check_sizes, &s);
-    return s.status;
+    struct sizes sizes = {plan, TSR_OK};
+    tsr__steps_visit(&plan->steps, check_sizes, &sizes);
+    return sizes.status;
 }
 
 // ---- the graphs --------------------------------------------------------------------------------
@@ -68,30 +70,30 @@ struct meeting {
     struct meeting *next;
 };
 
-static tsr_status disagree(struct part *t, const tsr_node *n, const char *what)
+static tsr_status disagree(struct part *part, const tsr_node *node, const char *what)
 {
-    struct place at = n ? tsr__place_node(n) : PLACE_NONE;
-    at.rank = t->rank;
-    tsr__diag(t->plan->session, DIAG_partition_disagrees, &at, "please report this with the model",
-              "rank %lld: %s", (long long)t->rank, what);
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    at.rank = part->rank;
+    tsr__diag(part->plan->session, DIAG_partition_disagrees, &at,
+              "please report this with the model", "rank %lld: %s", (long long)part->rank, what);
     return TSR_BUG;
 }
 
-static size_t group_of(const tsr_node *n, const int64_t **ranks)
+static size_t group_of(const tsr_node *node, const int64_t **ranks)
 {
-    return tsr_attr_ints(tsr_node_find_attr(n, "group"), ranks);
+    return tsr_attr_ints(tsr_node_find_attr(node, "group"), ranks);
 }
 
-static bool attr_equal(const tsr_attr *a, const tsr_attr *b)
+static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
 {
-    if (!a || !b || tsr_attr_kind_of(a) != tsr_attr_kind_of(b))
-        return !a && !b;
+    if (!attr || !b || tsr_attr_kind_of(attr) != tsr_attr_kind_of(b))
+        return !attr && !b;
     const int64_t *x, *y;
-    size_t n = tsr_attr_ints(a, &x), n_text, m_text;
-    const char *s = tsr_attr_string(a, &n_text), *r = tsr_attr_string(b, &m_text);
+    size_t n = tsr_attr_ints(attr, &x), n_text, m_text;
+    const char *s = tsr_attr_string(attr, &n_text), *r = tsr_attr_string(b, &m_text);
     if (s || r)
         return s && r && n_text == m_text && memcmp(s, r, n_text) == 0;
-    return tsr_attr_int(a, 0) == tsr_attr_int(b, 0) && n == tsr_attr_ints(b, &y) &&
+    return tsr_attr_int(attr, 0) == tsr_attr_int(b, 0) && n == tsr_attr_ints(b, &y) &&
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
@@ -128,40 +130,40 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     const tsr_node *x = tsr_graph_owner(g), *y = tsr_graph_owner(h);
     if (!x || !y)
         return !x && !y;
-    struct control c, d;
+    struct control control, d;
     if (!str_eq(tsr__node_str(x), tsr__node_str(y)) ||
-        !str_eq(tsr__node_op_str(x), tsr__node_op_str(y)) || !tsr__control_of(x, &c) ||
+        !str_eq(tsr__node_op_str(x), tsr__node_op_str(y)) || !tsr__control_of(x, &control) ||
         !tsr__control_of(y, &d))
         return false;
-    return (c.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
+    return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-static tsr_status meet(struct part *t, const tsr_node *n, struct meeting **table)
+static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
 {
-    struct plan *p = t->plan;
+    struct plan *plan = part->plan;
     const int64_t *ranks, *others;
-    size_t count = group_of(n, &ranks);
-    int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
+    size_t count = group_of(node, &ranks);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool member = false;
     for (size_t i = 0; i < count; i++)
-        member |= ranks[i] == t->rank;
-    if (!member || id < 0 || id >= p->n_comms)
-        return disagree(t, n, "a communication that this rank is no part of");
-    for (struct meeting *m = table[id]; m; m = m->next) {
-        if (group_of(m->node, &others) == 0 || others[0] != ranks[0])
+        member |= ranks[i] == part->rank;
+    if (!member || id < 0 || id >= plan->n_comms)
+        return disagree(part, node, "a communication that this rank is no part of");
+    for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
+        if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
             continue;
-        m->seen++;
-        return node_equal(m->node, n) && same_place(m->node, n)
+        meeting->seen++;
+        return node_equal(meeting->node, node) && same_place(meeting->node, node)
                    ? TSR_OK
-                   : disagree(t, n, "the members of a communication differ about it");
+                   : disagree(part, node, "the members of a communication differ about it");
     }
-    if (ranks[0] != t->rank)
-        return disagree(t, n, "a communication that its lowest rank does not have");
-    struct meeting *m = ARENA_NEW(p->arena, struct meeting);
-    if (!m)
+    if (ranks[0] != part->rank)
+        return disagree(part, node, "a communication that its lowest rank does not have");
+    struct meeting *meeting = ARENA_NEW(plan->arena, struct meeting);
+    if (!meeting)
         return TSR_NOMEM;
-    *m = (struct meeting){n, 1, table[id]};
-    table[id] = m;
+    *meeting = (struct meeting){node, 1, table[id]};
+    table[id] = meeting;
     return TSR_OK;
 }
 
@@ -172,112 +174,120 @@ struct walk {
     const tsr_value *token; // the last one
 };
 
-static tsr_status walk_graph(struct walk *w, const tsr_graph *g);
+static tsr_status walk_graph(struct walk *walk, const tsr_graph *graph);
 
-static tsr_status walk_comm(struct walk *w, const tsr_node *n)
+static tsr_status walk_comm(struct walk *w, const tsr_node *node)
 {
-    int64_t id = tsr_attr_int(tsr_node_find_attr(n, "id"), -1);
-    size_t last = tsr_node_input_count(n);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
+    size_t last = tsr_node_input_count(node);
     if (id <= w->before)
-        return disagree(w->part, n, "communications do not ascend");
-    if (last == 0 || tsr_node_input(n, last - 1) != w->token)
-        return disagree(w->part, n, "a communication is not on the chain of tokens");
+        return disagree(w->part, node, "communications do not ascend");
+    if (last == 0 || tsr_node_input(node, last - 1) != w->token)
+        return disagree(w->part, node, "a communication is not on the chain of tokens");
     w->before = id;
-    w->token = tsr_node_output(n, 1);
-    return meet(w->part, n, w->table);
+    w->token = tsr_node_output(node, 1);
+    return meet(w->part, node, w->table);
 }
 
-static bool communicates(const tsr_graph *g)
+static bool communicates(const tsr_graph *graph)
 {
-    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n)) {
-        if (str_is(tsr__node_domain_str(n), COMM_DOMAIN))
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
             return true;
-        for (size_t i = 0; i < tsr_node_attr_count(n); i++)
-            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(n, i)); k++)
-                if (communicates(tsr_attr_graph(tsr_node_attr(n, i), k)))
+        for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(node, i)); k++)
+                if (communicates(tsr_attr_graph(tsr_node_attr(node, i), k)))
                     return true;
     }
     return false;
 }
 
-static const tsr_value *copied(const tsr_value *v)
+static const tsr_value *copied(const tsr_value *value)
 {
-    const tsr_node *n = v ? tsr_value_producer(v) : NULL; // a copy: an output is made in its graph
-    return n && !str_is(tsr__node_domain_str(n), COMM_DOMAIN) && tsr_node_input_count(n) == 1
-               ? tsr_node_input(n, 0)
-               : v;
+    const tsr_node *node =
+        value ? tsr_value_producer(value) : NULL; // a copy: an output is made in its graph
+    return node && !str_is(tsr__node_domain_str(node), COMM_DOMAIN) &&
+                   tsr_node_input_count(node) == 1
+               ? tsr_node_input(node, 0)
+               : value;
 }
 
 // A node whose bodies communicate: the token goes through each of them.
-static tsr_status walk_bodies(struct walk *w, const tsr_node *n)
+static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
 {
-    struct control c = {0};
+    struct control control = {0};
     bool any = false;
-    if (!tsr__control_of(n, &c))
+    if (!tsr__control_of(node, &control))
         return TSR_OK;
-    for (int k = 0; k < c.n_bodies; k++)
-        any |= communicates(c.bodies[k]);
+    for (int k = 0; k < control.n_bodies; k++)
+        any |= communicates(control.bodies[k]);
     if (!any)
         return TSR_OK;
-    int at = (c.loops ? c.n_states : c.n_results) - 1;
+    int at = (control.loops ? control.n_states : control.n_results) - 1;
     const tsr_value *outside = w->token;
-    if (at < 0 || (c.loops && tsr_node_input(n, (size_t)(c.n_steer + at)) != outside))
-        return disagree(w->part, n, "a body communicates off the chain of tokens");
-    for (int k = 0; k < c.n_bodies; k++) {
-        w->token = c.loops ? tsr_graph_input(c.bodies[k], (size_t)(c.n_numbers + at)) : outside;
-        tsr_status st = walk_graph(w, c.bodies[k]);
+    if (at < 0 ||
+        (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
+        return disagree(w->part, node, "a body communicates off the chain of tokens");
+    for (int k = 0; k < control.n_bodies; k++) {
+        w->token = control.loops
+                       ? tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at))
+                       : outside;
+        tsr_status st = walk_graph(w, control.bodies[k]);
         if (st != TSR_OK)
             return st;
-        const tsr_value *end = tsr_graph_output(c.bodies[k], (size_t)(c.condition + at));
+        const tsr_value *end =
+            tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
         if (end != w->token && copied(end) != w->token)
-            return disagree(w->part, n, "a body does not give the last token");
+            return disagree(w->part, node, "a body does not give the last token");
     }
-    w->token = tsr_node_output(n, (size_t)at);
+    w->token = tsr_node_output(node, (size_t)at);
     return TSR_OK;
 }
 
-static bool has_bodies(const tsr_node *n)
+static bool has_bodies(const tsr_node *node)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
             return true;
     return false;
 }
 
-static tsr_status walk_graph(struct walk *w, const tsr_graph *g)
+static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
 {
     tsr_status st = TSR_OK;
-    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n)) {
-        if (str_is(tsr__node_domain_str(n), COMM_DOMAIN))
-            st = walk_comm(w, n);
-        else if (has_bodies(n))
-            st = walk_bodies(w, n);
+    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
+         node = tsr_node_next(node)) {
+        if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
+            st = walk_comm(w, node);
+        else if (has_bodies(node))
+            st = walk_bodies(w, node);
     }
     return st;
 }
 
-static tsr_status walk(struct part *t, struct meeting **table)
+static tsr_status walk(struct part *part, struct meeting **table)
 {
-    struct walk w = {.part = t, .table = table, .before = -1};
-    w.token = tsr_graph_value(t->graph, TOKEN_NAME);
-    return walk_graph(&w, t->graph);
+    struct walk w = {.part = part, .table = table, .before = -1};
+    w.token = tsr_graph_value(part->graph, TOKEN_NAME);
+    return walk_graph(&w, part->graph);
 }
 
-tsr_status tsr__parts_agree(struct plan *p, struct part *parts)
+tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
 {
-    struct meeting **table = ARENA_ARRAY(p->arena, struct meeting *, (size_t)p->n_comms + 1);
+    struct meeting **table = ARENA_ARRAY(plan->arena, struct meeting *, (size_t)plan->n_comms + 1);
     if (!table)
         return TSR_NOMEM;
-    for (int64_t r = 0; r < p->n_ranks; r++) {
-        tsr_status st = walk(&parts[r], table);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status st = walk(&parts[rank], table);
         if (st != TSR_OK)
             return st;
     }
-    for (int64_t id = 0; id < p->n_comms; id++)
-        for (struct meeting *m = table[id]; m; m = m->next) {
+    for (int64_t id = 0; id < plan->n_comms; id++)
+        for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
             const int64_t *ranks;
-            if (m->seen != group_of(m->node, &ranks))
-                return disagree(&parts[ranks[0]], m->node, "a member of a communication lacks it");
+            if (meeting->seen != group_of(meeting->node, &ranks))
+                return disagree(&parts[ranks[0]], meeting->node,
+                                "a member of a communication lacks it");
         }
     return TSR_OK;
 }

@@ -10,22 +10,22 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-struct scope *tsr__scope_of(struct plan *p, const tsr_value *v)
+struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
 {
-    const tsr_graph *home = tsr_value_graph(v);
-    struct scope *s = p->scope;
-    while (s->outer && s->graph != home)
-        s = s->outer;
-    return s;
+    const tsr_graph *home = tsr_value_graph(value);
+    struct scope *scope = plan->scope;
+    while (scope->outer && scope->graph != home)
+        scope = scope->outer;
+    return scope;
 }
 
-void tsr__scope_go(struct plan *p, struct scope *to)
+void tsr__scope_go(struct plan *plan, struct scope *to)
 {
-    if (p->scope == to)
+    if (plan->scope == to)
         return;
-    p->scope->steps = p->steps;
-    p->steps = to->steps;
-    p->scope = to;
+    plan->scope->steps = plan->steps;
+    plan->steps = to->steps;
+    plan->scope = to;
 }
 
 // ---- what decides ------------------------------------------------------------------------------
@@ -51,146 +51,147 @@ static bool is_exact_type(tsr_dtype t)
 }
 
 // An input of the model, or the number or the condition of a turn; of states nothing is known.
-static bool exact_input(const struct plan *p, const tsr_value *v)
+static bool exact_input(const struct plan *plan, const tsr_value *value)
 {
-    const tsr_graph *g = tsr_value_graph(v);
-    const tsr_node *owner = g ? tsr_graph_owner(g) : NULL;
-    struct control c;
-    if (g == p->main.graph)
+    const tsr_graph *graph = tsr_value_graph(value);
+    const tsr_node *owner = graph ? tsr_graph_owner(graph) : NULL;
+    struct control control;
+    if (graph == plan->main.graph)
         return true;
-    for (int i = 0; owner && tsr__control_of(owner, &c) && i < c.n_numbers; i++)
-        if (tsr_graph_input(g, (size_t)i) == v)
+    for (int i = 0; owner && tsr__control_of(owner, &control) && i < control.n_numbers; i++)
+        if (tsr_graph_input(graph, (size_t)i) == value)
             return true;
     return false;
 }
 
 // The value has the same bits on every device that computes it: nothing went into it but inputs,
 // constants and arithmetic of whole numbers.
-static bool exact(const struct plan *p, const tsr_value *v, int *budget)
+static bool exact(const struct plan *plan, const tsr_value *value, int *budget)
 {
-    const tsr_node *n = tsr_value_producer(v);
-    if (tsr_value_initializer(v))
+    const tsr_node *node = tsr_value_producer(value);
+    if (tsr_value_initializer(value))
         return true;
-    if (!n)
-        return exact_input(p, v);
-    bool ok = (*budget)-- > 0 && is_exact_type(tsr__shapes_of(p->flow->shapes, v).dtype);
-    for (size_t i = 0; ok && i < tsr_node_attr_count(n); i++)
-        ok = tsr_attr_graph_count(tsr_node_attr(n, i)) == 0;
-    for (size_t i = 0; ok && i < tsr_node_input_count(n); i++)
-        ok = !tsr_node_input(n, i) || exact(p, tsr_node_input(n, i), budget);
+    if (!node)
+        return exact_input(plan, value);
+    bool ok = (*budget)-- > 0 && is_exact_type(tsr__shapes_of(plan->flow->shapes, value).dtype);
+    for (size_t i = 0; ok && i < tsr_node_attr_count(node); i++)
+        ok = tsr_attr_graph_count(tsr_node_attr(node, i)) == 0;
+    for (size_t i = 0; ok && i < tsr_node_input_count(node); i++)
+        ok = !tsr_node_input(node, i) || exact(plan, tsr_node_input(node, i), budget);
     return ok;
 }
 
-static struct form *plan_decision(struct plan *p, const struct step *st, const tsr_value *v,
-                                  const struct tile_layout *l)
+static struct form *plan_decision(struct plan *plan, const struct step *st, const tsr_value *value,
+                                  const struct tile_layout *layout)
 {
-    struct item *it = tsr__item_of(p, v);
+    struct item *it = tsr__item_of(plan, value);
     int budget = MAX_EXACT;
-    if (!it || exact(p, v, &budget))
-        return it ? tsr__plan_convert(p, it, l, st->flow->node) : NULL;
-    return tsr__plan_equal(p, it, l, st->flow->node);
+    if (!it || exact(plan, value, &budget))
+        return it ? tsr__plan_convert(plan, it, layout, st->flow->node) : NULL;
+    return tsr__plan_equal(plan, it, layout, st->flow->node);
 }
 
 // ---- planning ----------------------------------------------------------------------------------
 
-static bool start_body(struct plan *p, struct body *b)
+static bool start_body(struct plan *plan, struct body *body)
 {
-    const tsr_graph *g = b->flow->graph;
-    size_t n = tsr_graph_input_count(g);
-    b->inputs = ARENA_ARRAY(p->arena, struct form *, n + 1);
-    b->outputs = ARENA_ARRAY(p->arena, struct form *, tsr_graph_output_count(g) + 1);
-    for (size_t i = 0; b->inputs && i < n; i++) {
-        struct item *it = tsr__item_of(p, tsr_graph_input(g, i));
+    const tsr_graph *graph = body->flow->graph;
+    size_t n = tsr_graph_input_count(graph);
+    body->inputs = ARENA_ARRAY(plan->arena, struct form *, n + 1);
+    body->outputs = ARENA_ARRAY(plan->arena, struct form *, tsr_graph_output_count(graph) + 1);
+    for (size_t i = 0; body->inputs && i < n; i++) {
+        struct item *it = tsr__item_of(plan, tsr_graph_input(graph, i));
         if (!it)
             return false;
-        b->inputs[i] = tsr__form_new(p, it, b->flow->inputs[i], FORM_INPUT);
+        body->inputs[i] = tsr__form_new(plan, it, body->flow->inputs[i], FORM_INPUT);
     }
-    return !p->arena->failed;
+    return !plan->arena->failed;
 }
 
-static bool end_body(struct plan *p, const struct step *st, struct body *b)
+static bool end_body(struct plan *plan, const struct step *st, struct body *body)
 {
-    const tsr_graph *g = b->flow->graph;
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
-        const tsr_value *v = tsr_graph_output(g, i);
-        const struct tile_layout *l = b->flow->outputs[i];
-        struct item *it = tsr__item_of(p, v);
+    const tsr_graph *graph = body->flow->graph;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        const struct tile_layout *layout = body->flow->outputs[i];
+        struct item *it = tsr__item_of(plan, value);
         if (i == 0 && st->flow->control->condition)
-            b->outputs[i] = plan_decision(p, st, v, l);
+            body->outputs[i] = plan_decision(plan, st, value, layout);
         else
-            b->outputs[i] = it ? tsr__plan_convert(p, it, l, st->flow->node) : NULL;
-        if (!b->outputs[i])
+            body->outputs[i] = it ? tsr__plan_convert(plan, it, layout, st->flow->node) : NULL;
+        if (!body->outputs[i])
             return false;
     }
     return true;
 }
 
-static bool plan_body(struct plan *p, const struct step *st, struct body *b)
+static bool plan_body(struct plan *plan, const struct step *st, struct body *body)
 {
-    const tsr_graph *g = b->flow->graph;
+    const tsr_graph *graph = body->flow->graph;
     unsigned char *needed =
-        ARENA_ARRAY(p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
-    struct scope *inner = ARENA_NEW(p->arena, struct scope), *here = p->scope;
+        ARENA_ARRAY(plan->arena, unsigned char, tsr__model_value_ids(plan->model) + 1);
+    struct scope *inner = ARENA_NEW(plan->arena, struct scope), *here = plan->scope;
     if (!needed || !inner)
         return false;
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         bool decides = i == 0 && st->flow->control->condition;
-        needed[tsr__value_id(tsr_graph_output(g, i))] = 1;
-        tsr__plan_want(p, tsr_graph_output(g, i), decides ? NULL : b->flow->outputs[i]);
+        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
+        tsr__plan_want(plan, tsr_graph_output(graph, i), decides ? NULL : body->flow->outputs[i]);
     }
-    *inner = (struct scope){.outer = here, .graph = g};
+    *inner = (struct scope){.outer = here, .graph = graph};
     inner->loops = here->loops || st->flow->control->loops;
-    tsr__scope_go(p, inner);
-    bool ok = start_body(p, b) && tsr__plan_nodes(p, b->flow->nodes, b->flow->n_nodes, needed) &&
-              end_body(p, st, b);
-    tsr__scope_go(p, here);
-    b->steps = inner->steps;
+    tsr__scope_go(plan, inner);
+    bool ok = start_body(plan, body) &&
+              tsr__plan_nodes(plan, body->flow->nodes, body->flow->n_nodes, needed) &&
+              end_body(plan, st, body);
+    tsr__scope_go(plan, here);
+    body->steps = inner->steps;
     return ok;
 }
 
-bool tsr__plan_bodies(struct plan *p, struct step *st)
+bool tsr__plan_bodies(struct plan *plan, struct step *st)
 {
-    const struct control *c = st->flow->control;
-    st->n_bodies = c->n_bodies;
-    st->bodies = ARENA_ARRAY(p->arena, struct body, 2);
-    for (int k = 0; st->bodies && k < c->n_bodies; k++) {
+    const struct control *control = st->flow->control;
+    st->n_bodies = control->n_bodies;
+    st->bodies = ARENA_ARRAY(plan->arena, struct body, 2);
+    for (int k = 0; st->bodies && k < control->n_bodies; k++) {
         st->bodies[k].flow = &st->flow->bodies[k];
-        if (!plan_body(p, st, &st->bodies[k]))
+        if (!plan_body(plan, st, &st->bodies[k]))
             return false;
     }
-    for (int i = 0; st->bodies && i < c->n_steer; i++) {
-        const tsr_value *v = tsr_node_input(st->flow->node, (size_t)i);
-        if (v && !(st->inputs[i] = plan_decision(p, st, v, st->flow->inputs[i])))
+    for (int i = 0; st->bodies && i < control->n_steer; i++) {
+        const tsr_value *value = tsr_node_input(st->flow->node, (size_t)i);
+        if (value && !(st->inputs[i] = plan_decision(plan, st, value, st->flow->inputs[i])))
             return false;
     }
-    return !p->arena->failed;
+    return !plan->arena->failed;
 }
 
 // ---- who needs what ----------------------------------------------------------------------------
 
-static void live_body(struct plan *p, struct step *st, struct body *b)
+static void live_body(struct plan *plan, struct step *st, struct body *body)
 {
     const struct placement *place = &st->flow->place;
-    for (size_t d = 0; d < place->n_devices; d++)
-        for (size_t i = 0; i < tsr_graph_output_count(b->flow->graph); i++)
-            form_want(b->outputs[i], place->devices[d]);
-    tsr__live_steps(p, &b->steps);
+    for (size_t device = 0; device < place->n_devices; device++)
+        for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
+            form_want(body->outputs[i], place->devices[device]);
+    tsr__live_steps(plan, &body->steps);
 }
 
-void tsr__live_bodies(struct plan *p, struct step *st)
+void tsr__live_bodies(struct plan *plan, struct step *st)
 {
     const struct placement *place = &st->flow->place;
     bool any = false;
-    for (size_t d = 0; d < place->n_devices; d++)
+    for (size_t device = 0; device < place->n_devices; device++)
         for (size_t i = 0; i < st->n_outputs; i++)
-            any |= form_wanted(st->outputs[i], place->devices[d]);
+            any |= form_wanted(st->outputs[i], place->devices[device]);
     for (int k = 0; k < st->n_bodies && any; k++)
-        live_body(p, st, &st->bodies[k]);
-    for (size_t d = 0; d < place->n_devices && any; d++) {
+        live_body(plan, st, &st->bodies[k]);
+    for (size_t device = 0; device < place->n_devices && any; device++) {
         for (size_t i = 0; i < st->n_outputs; i++)
-            form_want(st->outputs[i], place->devices[d]);
+            form_want(st->outputs[i], place->devices[device]);
         for (size_t i = 0; i < st->n_inputs; i++)
-            form_want(st->inputs[i], place->devices[d]);
+            form_want(st->inputs[i], place->devices[device]);
     }
 }
 
@@ -200,9 +201,9 @@ bool tsr__comms_on(const struct step *st, int64_t rank)
         for (size_t i = 0; i < st->bodies[k].steps.n; i++)
             if (tsr__comms_on(st->bodies[k].steps.at[i], rank))
                 return true;
-    for (size_t g = 0; st->id >= 0 && g < st->n_groups; g++)
-        for (size_t i = 0; st->group_live[g] && i < st->groups[g].n; i++)
-            if (st->groups[g].devices[i] == rank)
+    for (size_t group = 0; st->id >= 0 && group < st->n_groups; group++)
+        for (size_t i = 0; st->group_live[group] && i < st->groups[group].n; i++)
+            if (st->groups[group].devices[i] == rank)
                 return true;
     return false;
 }

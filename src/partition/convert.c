@@ -8,36 +8,36 @@
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
-static struct form *fail(struct plan *p, enum diag_code code, const struct item *it,
+static struct form *fail(struct plan *plan, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
     struct place at = reader ? tsr__place_node(reader) : PLACE_NONE;
     at.value = it->name;
-    at.configuration = str_of(tsr_config_name(p->flow->config));
-    tsr__diag(p->session, code, &at, hint, "%s", what);
-    if (p->status == TSR_OK)
-        p->status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
+    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    tsr__diag(plan->session, code, &at, hint, "%s", what);
+    if (plan->status == TSR_OK)
+        plan->status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
     return NULL;
 }
 
-static struct form *step_form(struct plan *p, enum step_kind kind, struct form *from,
+static struct form *step_form(struct plan *plan, enum step_kind kind, struct form *from,
                               const struct tile_layout *to, struct step **out)
 {
-    struct form *f = tsr__form_new(p, from->item, to, FORM_MADE);
-    struct step *st = f ? tsr__step_new(p, kind, 2, 1) : NULL;
+    struct form *form = tsr__form_new(plan, from->item, to, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
     if (!st)
         return NULL;
     st->inputs[0] = from;
-    st->outputs[0] = f;
+    st->outputs[0] = form;
     *out = st;
-    return f;
+    return form;
 }
 
-static bool set_groups(struct plan *p, struct step *st, struct device_group *groups, size_t n)
+static bool set_groups(struct plan *plan, struct step *st, struct device_group *groups, size_t n)
 {
     st->groups = groups;
     st->n_groups = n;
-    st->group_live = ARENA_ARRAY(p->arena, unsigned char, n + 1);
+    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, n + 1);
     return st->group_live != NULL;
 }
 
@@ -45,37 +45,37 @@ static bool set_groups(struct plan *p, struct step *st, struct device_group *gro
 
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
-    for (struct form *f = it->first; f; f = f->next)
-        if (!f->partial && tsr__layout_same(f->layout, want))
-            return f;
+    for (struct form *form = it->first; form; form = form->next)
+        if (!form->partial && tsr__layout_same(form->layout, want))
+            return form;
     return NULL;
 }
 
 // A constant is stored in the layout that is wanted; texts and unknown types only whole.
-static struct form *const_form(struct plan *p, struct item *it, const struct tile_layout *want)
+static struct form *const_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
     if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
-    struct form *f = tsr__form_new(p, it, want, whole ? FORM_MADE : FORM_CONST);
-    if (f && whole)
-        f->same = it->first; // stored once for all
-    return f;
+    struct form *form = tsr__form_new(plan, it, want, whole ? FORM_MADE : FORM_CONST);
+    if (form && whole)
+        form->same = it->first; // stored once for all
+    return form;
 }
 
-static struct form *local_form(struct plan *p, struct item *it, const struct tile_layout *want)
+static struct form *local_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
         bool identity;
-        if (from->partial || !tsr__local_ok(p, it, from->layout, want, &identity))
+        if (from->partial || !tsr__local_ok(plan, it, from->layout, want, &identity))
             continue;
         struct step *st;
         if (!identity)
-            return step_form(p, STEP_SLICE, from, want, &st);
-        struct form *f = tsr__form_new(p, it, want, FORM_MADE);
-        if (f)
-            f->same = from;
-        return f;
+            return step_form(plan, STEP_SLICE, from, want, &st);
+        struct form *form = tsr__form_new(plan, it, want, FORM_MADE);
+        if (form)
+            form->same = from;
+        return form;
     }
     return NULL;
 }
@@ -83,62 +83,64 @@ static struct form *local_form(struct plan *p, struct item *it, const struct til
 // ---- with communication ------------------------------------------------------------------------
 
 // Gathers loop i of from; want NULL: whatever comes out.
-static struct form *gather_loop(struct plan *p, struct form *from, int loop,
+static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
                                 const struct tile_layout *want)
 {
     struct device_group *groups;
     size_t n_groups;
-    const struct tile_layout *to = tsr__gathered(p->arena, from->layout, loop, &groups, &n_groups);
+    const struct tile_layout *to =
+        tsr__gathered(plan->arena, from->layout, loop, &groups, &n_groups);
     struct step *st = NULL;
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
-    struct form *f = step_form(p, STEP_GATHER, from, to, &st);
-    if (!f || !set_groups(p, st, groups, n_groups))
+    struct form *form = step_form(plan, STEP_GATHER, from, to, &st);
+    if (!form || !set_groups(plan, st, groups, n_groups))
         return NULL;
     st->axis = from->layout->loops[loop].dim;
-    return f;
+    return form;
 }
 
-static struct form *gather_form(struct plan *p, struct item *it, const struct tile_layout *want)
+static struct form *gather_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next)
         for (int i = 0; !from->partial && i < from->layout->n_loops; i++) {
-            struct form *f = gather_loop(p, from, i, want);
-            if (f)
-                return f;
+            struct form *form = gather_loop(plan, from, i, want);
+            if (form)
+                return form;
         }
     return NULL;
 }
 
-static struct form *lowered_form(struct plan *p, struct item *it, const struct tile_layout *want)
+static struct form *lowered_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
-    struct form *last = it->last, *f = NULL;
-    for (struct form *from = it->first; from && !f; from = from == last ? NULL : from->next)
+    struct form *last = it->last, *form = NULL;
+    for (struct form *from = it->first; from && !form; from = from == last ? NULL : from->next)
         if (!from->partial)
-            f = tsr__plan_lower(p, from, NULL, want);
-    return f;
+            form = tsr__plan_lower(plan, from, NULL, want);
+    return form;
 }
 
 // Gathers until nothing is cut; NULL: some cut cannot be gathered.
-static struct form *gather_all(struct plan *p, struct form *from)
+static struct form *gather_all(struct plan *plan, struct form *from)
 {
     while (from && from->layout->n_loops) {
         struct form *next = NULL;
         for (int i = 0; i < from->layout->n_loops && !next; i++)
-            next = gather_loop(p, from, i, NULL);
+            next = gather_loop(plan, from, i, NULL);
         from = next;
     }
     return from;
 }
 
-static const struct tile_layout *whole_on_both(struct plan *p, int rank,
+static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
                                                const struct tile_layout *a,
                                                const struct tile_layout *b,
                                                struct device_group *out)
 {
     int64_t *x, *y, n = 0;
-    size_t n_x = tsr__layout_devices(p->arena, a, &x), n_y = tsr__layout_devices(p->arena, b, &y);
-    int64_t *both = ARENA_ARRAY(p->arena, int64_t, n_x + n_y + 1);
+    size_t n_x = tsr__layout_devices(plan->arena, a, &x),
+           n_y = tsr__layout_devices(plan->arena, b, &y);
+    int64_t *both = ARENA_ARRAY(plan->arena, int64_t, n_x + n_y + 1);
     if (!both)
         return NULL;
     for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
@@ -148,258 +150,261 @@ static const struct tile_layout *whole_on_both(struct plan *p, int rank,
             both[n++] = device;
     }
     *out = (struct device_group){both, (size_t)n};
-    return tsr__layout_whole(p->arena, rank, both, (size_t)n);
+    return tsr__layout_whole(plan->arena, rank, both, (size_t)n);
 }
 
-static struct form *reshard(struct plan *p, struct form *from, const struct tile_layout *want,
+static struct form *reshard(struct plan *plan, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
     struct step *st = NULL;
-    struct form *f = step_form(p, STEP_RESHARD, from, want, &st);
-    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
-    if (!f || !group || !whole_on_both(p, 0, from->layout, want, group) ||
-        !set_groups(p, st, group, 1))
+    struct form *form = step_form(plan, STEP_RESHARD, from, want, &st);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    if (!form || !group || !whole_on_both(plan, 0, from->layout, want, group) ||
+        !set_groups(plan, st, group, 1))
         return NULL;
     st->inputs[1] = shape;
-    return f;
+    return form;
 }
 
 // The shape of a value that lies whole somewhere, as a value of its own.
-static struct form *shape_form(struct plan *p, struct form *whole, const struct tile_layout *want,
-                               const tsr_node *reader)
+static struct form *shape_form(struct plan *plan, struct form *whole,
+                               const struct tile_layout *want, const tsr_node *reader)
 {
-    struct item *it = whole->item, *s = it->shape_item;
-    if (!s) {
-        s = tsr__shape_item(p, it);
-        if (!s)
+    struct item *it = whole->item, *item = it->shape_item;
+    if (!item) {
+        item = tsr__shape_item(plan, it);
+        if (!item)
             return NULL;
         int64_t *devices;
-        size_t n = tsr__layout_devices(p->arena, whole->layout, &devices);
-        struct tile_layout *there = tsr__layout_whole(p->arena, 1, devices, n);
-        struct form *f = there ? tsr__form_new(p, s, there, FORM_MADE) : NULL;
-        struct step *st = f ? tsr__step_new(p, STEP_SHAPE, 1, 1) : NULL;
+        size_t n = tsr__layout_devices(plan->arena, whole->layout, &devices);
+        struct tile_layout *there = tsr__layout_whole(plan->arena, 1, devices, n);
+        struct form *form = there ? tsr__form_new(plan, item, there, FORM_MADE) : NULL;
+        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
         if (!st)
             return NULL;
         st->inputs[0] = whole;
-        st->outputs[0] = f;
+        st->outputs[0] = form;
     }
-    return tsr__plan_convert(p, it->shape_item, want, reader);
+    return tsr__plan_convert(plan, it->shape_item, want, reader);
 }
 
 // It cannot be gathered either: its sizes are summed up.
-static struct form *count_and_reshard(struct plan *p, struct form *from,
+static struct form *count_and_reshard(struct plan *plan, struct form *from,
                                       const struct tile_layout *want)
 {
-    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
-    const struct tile_layout *both = group ? whole_on_both(p, 1, from->layout, want, group) : NULL;
-    struct form *shape = both ? tsr__plan_count(p, from, both, group) : NULL;
-    return shape ? reshard(p, from, want, shape) : NULL;
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    const struct tile_layout *both =
+        group ? whole_on_both(plan, 1, from->layout, want, group) : NULL;
+    struct form *shape = both ? tsr__plan_count(plan, from, both, group) : NULL;
+    return shape ? reshard(plan, from, want, shape) : NULL;
 }
 
 // A whole value of which nothing is known but its type travels with its shape: from its first device
 // to those that want it.
-static struct form *hand_over(struct plan *p, struct form *from, const struct tile_layout *want,
+static struct form *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
                               enum step_kind kind, struct step **step)
 {
     struct step *st = NULL;
-    struct form *f = step_form(p, kind, from, want, &st);
-    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
-    int64_t *root = ARENA_ARRAY(p->arena, int64_t, 1);
-    struct tile_layout *first = tsr__layout_whole(p->arena, 0, from->layout->owners, 1);
-    if (!f || !group || !root || !first || !whole_on_both(p, 0, first, want, group) ||
-        !set_groups(p, st, group, 1))
+    struct form *form = step_form(plan, kind, from, want, &st);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    int64_t *root = ARENA_ARRAY(plan->arena, int64_t, 1);
+    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, from->layout->owners, 1);
+    if (!form || !group || !root || !first || !whole_on_both(plan, 0, first, want, group) ||
+        !set_groups(plan, st, group, 1))
         return NULL;
     *root = from->layout->owners[0];
     st->roots = root;
     *step = st;
-    return f;
+    return form;
 }
 
 // No rank can compute the whole shape: gather, then slice, or send the shape along.
-static struct form *reshard_unknown(struct plan *p, struct item *it, struct form *from,
+static struct form *reshard_unknown(struct plan *plan, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
-    struct form *whole = it->rank < 0 ? NULL : gather_all(p, from);
-    if (plan_status(p) != TSR_OK)
+    struct form *whole = it->rank < 0 ? NULL : gather_all(plan, from);
+    if (plan_status(plan) != TSR_OK)
         return NULL;
     if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
-        return hand_over(p, from, want, STEP_BROADCAST, &(struct step *){NULL});
+        return hand_over(plan, from, want, STEP_BROADCAST, &(struct step *){NULL});
     if (it->rank < 0)
-        return fail(p, DIAG_partition_no_tensor, it, reader,
+        return fail(plan, DIAG_partition_no_tensor, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
                     "its sharding must change here, and its number of dimensions is not known");
     if (!whole)
-        return count_and_reshard(p, from, want);
-    struct form *f = local_form(p, it, want);
-    if (f)
-        return f;
+        return count_and_reshard(plan, from, want);
+    struct form *form = local_form(plan, it, want);
+    if (form)
+        return form;
     struct device_group group;
-    const struct tile_layout *both = whole_on_both(p, 1, whole->layout, want, &group);
-    struct form *shape = both ? shape_form(p, whole, both, reader) : NULL;
-    return shape ? reshard(p, whole, want, shape) : NULL;
+    const struct tile_layout *both = whole_on_both(plan, 1, whole->layout, want, &group);
+    struct form *shape = both ? shape_form(plan, whole, both, reader) : NULL;
+    return shape ? reshard(plan, whole, want, shape) : NULL;
 }
 
-static struct form *reshard_form(struct plan *p, struct item *it, const struct tile_layout *want,
+static struct form *reshard_form(struct plan *plan, struct item *it, const struct tile_layout *want,
                                  const tsr_node *reader)
 {
     struct form *from = it->first;
     while (from && from->partial)
         from = from->next;
     if (!from)
-        return fail(p, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
+        return fail(plan, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
                     "this value is read before anything makes it");
     if (!FIXED_BITS(tsr__carried(it->dtype)) && it->dtype != TSR_STRING)
-        return fail(p, DIAG_partition_no_tensor, it, reader,
+        return fail(plan, DIAG_partition_no_tensor, it, reader,
                     "declare its type in the model's value_info, or keep it where it is made",
                     "this value must move between devices and is no tensor of numbers, or its type "
                     "is not known");
     if (!tsr__owns_once(want))
-        return fail(p, DIAG_partition_no_tensor, it, reader, "give each device one shard",
+        return fail(plan, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
-    if (tsr__shape_known(p, it))
-        return reshard(p, from, want, NULL);
-    return reshard_unknown(p, it, from, want, reader);
+    if (tsr__shape_known(plan, it))
+        return reshard(plan, from, want, NULL);
+    return reshard_unknown(plan, it, from, want, reader);
 }
 
-struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_layout *on,
+struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
                              const tsr_node *reader)
 {
-    struct tile_layout *first = tsr__layout_whole(p->arena, on->rank, on->owners, 1);
-    struct form *from = first ? tsr__plan_convert(p, it, first, reader) : NULL;
-    struct scope *here = p->scope;
+    struct tile_layout *first = tsr__layout_whole(plan->arena, on->rank, on->owners, 1);
+    struct form *from = first ? tsr__plan_convert(plan, it, first, reader) : NULL;
+    struct scope *here = plan->scope;
     if (!from || on->first[1] < 2)
         return from;
     struct step *st = NULL;
-    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
-    tsr__scope_go(p, it->scope);
-    struct form *f = step_form(p, STEP_BROADCAST, from, on, &st);
-    tsr__scope_go(p, here);
-    if (!f || !group || !set_groups(p, st, group, 1))
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    tsr__scope_go(plan, it->scope);
+    struct form *form = step_form(plan, STEP_BROADCAST, from, on, &st);
+    tsr__scope_go(plan, here);
+    if (!form || !group || !set_groups(plan, st, group, 1))
         return NULL;
     *group = (struct device_group){on->owners, (size_t)on->first[1]};
     st->roots = group->devices; // the first
-    return f;
+    return form;
 }
 
-struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_layout *want)
+struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
-    struct form *f = find_form(it, want);
-    if (!f && it->first)
-        f = const_form(p, it, want);
-    if (!f && plan_status(p) == TSR_OK)
-        f = local_form(p, it, want);
-    return f;
+    struct form *form = find_form(it, want);
+    if (!form && it->first)
+        form = const_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = local_form(plan, it, want);
+    return form;
 }
 
 // How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
-static struct form *length_form(struct plan *p, struct form *list, const struct tile_layout *want,
-                                const tsr_node *reader)
+static struct form *length_form(struct plan *plan, struct form *list,
+                                const struct tile_layout *want, const tsr_node *reader)
 {
     struct item *it = list->item, *length = it->shape_item;
     if (!length) {
-        length = ARENA_NEW(p->arena, struct item);
+        length = ARENA_NEW(plan->arena, struct item);
         if (!length)
             return NULL;
         *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
-        length->name = tsr__arena_printf(p->arena, STR_FMT ".length", STR_ARG(it->name));
-        length->shape = ARENA_ARRAY(p->arena, int64_t, 1);
+        length->name = tsr__arena_printf(plan->arena, STR_FMT ".length", STR_ARG(it->name));
+        length->shape = ARENA_ARRAY(plan->arena, int64_t, 1);
         struct tile_layout *there =
-            tsr__layout_whole(p->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
-        struct form *f = there ? tsr__form_new(p, length, there, FORM_MADE) : NULL;
-        struct step *st = f ? tsr__step_new(p, STEP_SHAPE, 1, 1) : NULL;
-        if (!st || p->arena->failed)
+            tsr__layout_whole(plan->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
+        struct form *form = there ? tsr__form_new(plan, length, there, FORM_MADE) : NULL;
+        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
+        if (!st || plan->arena->failed)
             return NULL;
         st->inputs[0] = list;
-        st->outputs[0] = f;
+        st->outputs[0] = form;
         it->shape_item = length;
     }
     struct device_group group;
-    struct tile_layout *first = tsr__layout_whole(p->arena, 0, list->layout->owners, 1);
-    const struct tile_layout *both = first ? whole_on_both(p, 0, first, want, &group) : NULL;
-    return both ? tsr__plan_convert(p, length, both, reader) : NULL;
+    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, list->layout->owners, 1);
+    const struct tile_layout *both = first ? whole_on_both(plan, 0, first, want, &group) : NULL;
+    return both ? tsr__plan_convert(plan, length, both, reader) : NULL;
 }
 
 // The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
-static struct form *move_list(struct plan *p, struct form *from, const struct tile_layout *want,
+static struct form *move_list(struct plan *plan, struct form *from, const struct tile_layout *want,
                               const tsr_node *reader)
 {
     bool counted = from->item->way == LIST_SEQUENCE;
-    struct form *length = counted ? length_form(p, from, want, reader) : NULL;
+    struct form *length = counted ? length_form(plan, from, want, reader) : NULL;
     struct step *st = NULL;
     if (counted && !length)
         return NULL;
-    struct form *f = hand_over(p, from, want, STEP_LIST, &st);
-    if (f)
+    struct form *form = hand_over(plan, from, want, STEP_LIST, &st);
+    if (form)
         st->inputs[1] = length;
-    return f;
+    return form;
 }
 
 // A list is there, or it is handed over whole.
-static struct form *list_form(struct plan *p, struct item *it, const struct tile_layout *want,
+static struct form *list_form(struct plan *plan, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
-    struct form *f = find_form(it, want), *whole = NULL;
-    for (struct form *from = it->first; from && !f; from = from->next) {
+    struct form *form = find_form(it, want), *whole = NULL;
+    for (struct form *from = it->first; from && !form; from = from->next) {
         bool identity = false;
         if (from->partial || !tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
             continue;
         whole = whole ? whole : from;
-        if (tsr__local_ok(p, it, from->layout, want, &identity) && identity) {
-            f = tsr__form_new(p, it, want, FORM_MADE);
-            if (f)
-                f->same = from;
+        if (tsr__local_ok(plan, it, from->layout, want, &identity) && identity) {
+            form = tsr__form_new(plan, it, want, FORM_MADE);
+            if (form)
+                form->same = from;
         }
     }
-    if (f)
-        return f;
-    if (whole && it->way != LIST_STAYS && !p->microsoft)
-        return move_list(p, whole, want, reader);
-    return fail(p, DIAG_partition_no_tensor, it, reader, "keep it on the devices where it is made",
+    if (form)
+        return form;
+    if (whole && it->way != LIST_STAYS && !plan->microsoft)
+        return move_list(plan, whole, want, reader);
+    return fail(plan, DIAG_partition_no_tensor, it, reader,
+                "keep it on the devices where it is made",
                 "this value must move between devices and is no tensor of numbers");
 }
 
-static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
+static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader);
 
 // Whole on every device, of which each takes what it wants: where only what all do together can be
 // said (dialect.c). NULL: that is what is wanted.
-static struct form *through_all(struct plan *p, struct item *it, const struct tile_layout *want,
+static struct form *through_all(struct plan *plan, struct item *it, const struct tile_layout *want,
                                 const tsr_node *reader)
 {
-    const struct tile_layout *all = tsr__layout_whole(p->arena, it->rank < 0 ? 0 : it->rank,
-                                                      p->all_devices, (size_t)p->n_ranks);
-    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(p, it, all, reader))
+    const struct tile_layout *all = tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank,
+                                                      plan->all_devices, (size_t)plan->n_ranks);
+    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(plan, it, all, reader))
         return NULL;
-    return local_form(p, it, want);
+    return local_form(plan, it, want);
 }
 
-static struct form *convert(struct plan *p, struct item *it, const struct tile_layout *want,
+static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
-    struct form *f = it->list ? list_form(p, it, want, reader) : tsr__plan_free(p, it, want);
-    if (!f && plan_status(p) == TSR_OK)
-        f = gather_form(p, it, want);
-    if (!f && plan_status(p) == TSR_OK && p->microsoft && tsr__layout_is_whole(want))
-        f = through_all(p, it, want, reader);
-    if (!f && plan_status(p) == TSR_OK)
-        f = lowered_form(p, it, want);
-    if (!f && plan_status(p) == TSR_OK && p->microsoft)
-        f = through_all(p, it, want, reader);
-    if (!f && plan_status(p) == TSR_OK)
-        f = reshard_form(p, it, want, reader);
-    return plan_status(p) == TSR_OK ? f : NULL;
+    struct form *form =
+        it->list ? list_form(plan, it, want, reader) : tsr__plan_free(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = gather_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK && plan->microsoft && tsr__layout_is_whole(want))
+        form = through_all(plan, it, want, reader);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = lowered_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK && plan->microsoft)
+        form = through_all(plan, it, want, reader);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = reshard_form(plan, it, want, reader);
+    return plan_status(plan) == TSR_OK ? form : NULL;
 }
 
-struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
+struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                                const tsr_node *reader)
 {
-    struct scope *here = p->scope;
+    struct scope *here = plan->scope;
     if (!want) { // the flow gives every present input a layout
-        p->status = p->status == TSR_OK ? TSR_BUG : p->status;
+        plan->status = plan->status == TSR_OK ? TSR_BUG : plan->status;
         return NULL;
     }
-    tsr__scope_go(p, it->scope);
-    struct form *f = convert(p, it, want, reader);
-    tsr__scope_go(p, here);
-    return f;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = convert(plan, it, want, reader);
+    tsr__scope_go(plan, here);
+    return form;
 }

@@ -11,48 +11,48 @@
 
 // ---- what they can say -------------------------------------------------------------------------
 
-static void refuse(struct plan *p, const struct step *st, const char *why)
+static void refuse(struct plan *plan, const struct step *st, const char *why)
 {
     const struct item *it = st->outputs[0]->item;
-    const tsr_node *n = st->flow    ? st->flow->node
-                        : it->value ? tsr_value_producer(it->value)
-                                    : NULL;
-    struct place at = n ? tsr__place_node(n) : PLACE_NONE;
+    const tsr_node *node = st->flow    ? st->flow->node
+                           : it->value ? tsr_value_producer(it->value)
+                                       : NULL;
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.value = it->name;
-    at.configuration = str_of(tsr_config_name(p->flow->config));
-    tsr__diag(p->session, DIAG_partition_dialect, &at,
+    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    tsr__diag(plan->session, DIAG_partition_dialect, &at,
               "another sharding, or leave --dialect away: Tessera's own operators can do it",
               "%s of '" STR_FMT "': %s", tsr__step_op(st), STR_ARG(it->name), why);
-    p->status = TSR_UNSUPPORTED;
+    plan->status = TSR_UNSUPPORTED;
 }
 
 // Elements of that axis on a rank; -1: not known, or it has none.
-static int64_t size_on(const struct form *f, int axis, int64_t rank)
+static int64_t size_on(const struct form *form, int axis, int64_t rank)
 {
     int64_t coords[TILE_MAX_FACTORS];
-    const struct item *it = f->item;
+    const struct item *it = form->item;
     if (axis >= it->rank || it->dims[axis].value < 0 ||
-        !tsr__device_coords(f->layout, rank, axis, coords))
+        !tsr__device_coords(form->layout, rank, axis, coords))
         return -1;
-    struct local_size l = tsr__local_size(&f->layout->dims[axis], coords);
-    return tsr__local_size_of(&l, it->dims[axis].value);
+    struct local_size size = tsr__local_size(&form->layout->dims[axis], coords);
+    return tsr__local_size_of(&size, it->dims[axis].value);
 }
 
-static bool even(const struct plan *p, const struct form *f, int axis)
+static bool even(const struct plan *plan, const struct form *form, int axis)
 {
-    for (int64_t r = 0; r < p->n_ranks; r++)
-        if (size_on(f, axis, r) < 0 || size_on(f, axis, r) != size_on(f, axis, 0))
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (size_on(form, axis, rank) < 0 || size_on(form, axis, rank) != size_on(form, axis, 0))
             return false;
     return true;
 }
 
-static bool everybody(const struct plan *p, const struct step *st)
+static bool everybody(const struct plan *plan, const struct step *st)
 {
-    const struct device_group *g = &st->groups[0];
-    for (size_t i = 0; i < g->n; i++)
-        if (g->devices[i] != (int64_t)i)
+    const struct device_group *group = &st->groups[0];
+    for (size_t i = 0; i < group->n; i++)
+        if (group->devices[i] != (int64_t)i)
             return false;
-    return st->n_groups == 1 && (int64_t)g->n == p->n_ranks;
+    return st->n_groups == 1 && (int64_t)group->n == plan->n_ranks;
 }
 
 static bool type_fits(const struct step *st, tsr_dtype type)
@@ -63,13 +63,13 @@ static bool type_fits(const struct step *st, tsr_dtype type)
     return moves && (type == TSR_INT64 || type == TSR_BOOL);
 }
 
-static const char *why_not(const struct plan *p, const struct step *st)
+static const char *why_not(const struct plan *plan, const struct step *st)
 {
     bool reduces =
         st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE_TO;
     if (!reduces && st->kind != STEP_GATHER && st->kind != STEP_ALL_TO_ALL)
         return DOMAIN " has AllReduce, AllGather and AllToAll only";
-    if (!everybody(p, st))
+    if (!everybody(plan, st))
         return "not all ranks take part, and " DOMAIN " knows no groups";
     if (reduces && st->flow->combine != COMBINE_SUM)
         return DOMAIN "'s AllReduce can only add";
@@ -78,9 +78,9 @@ static const char *why_not(const struct plan *p, const struct step *st)
     if (!type_fits(st, st->outputs[0]->item->dtype))
         return "the operator of " DOMAIN " does not take this element type";
     if ((st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL) &&
-        !even(p, st->inputs[0], st->axis))
+        !even(plan, st->inputs[0], st->axis))
         return "the parts have different sizes, or unknown ones";
-    if (st->kind == STEP_ALL_TO_ALL && !even(p, st->outputs[0], st->split_axis))
+    if (st->kind == STEP_ALL_TO_ALL && !even(plan, st->outputs[0], st->split_axis))
         return "the parts have different sizes, or unknown ones";
     if (st->kind == STEP_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
         return "the size of the axis that is cut is not known";
@@ -96,33 +96,33 @@ static void check_body(void *data, const struct step *st)
 static bool waits(const struct step *st)
 {
     size_t most = 0;
-    for (size_t g = 0; g < st->n_groups; g++)
-        most = st->group_live[g] && st->groups[g].n > most ? st->groups[g].n : most;
+    for (size_t group = 0; group < st->n_groups; group++)
+        most = st->group_live[group] && st->groups[group].n > most ? st->groups[group].n : most;
     return st->id >= 0 && (most > 1 || st->kind == STEP_RESHARD || st->kind == STEP_HALO);
 }
 
-tsr_status tsr__dialect_check(struct plan *p)
+tsr_status tsr__dialect_check(struct plan *plan)
 {
-    for (size_t i = 0; i < p->steps.n; i++) {
-        const struct step *st = p->steps.at[i];
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct step *st = plan->steps.at[i];
         for (int k = 0; k < st->n_bodies; k++)
-            tsr__steps_visit(&st->bodies[k].steps, check_body, p);
-        const char *why = waits(st) ? why_not(p, st) : NULL;
+            tsr__steps_visit(&st->bodies[k].steps, check_body, plan);
+        const char *why = waits(st) ? why_not(plan, st) : NULL;
         if (why)
-            refuse(p, st, why);
+            refuse(plan, st, why);
     }
-    return p->status;
+    return plan->status;
 }
 
 // ---- one after the other -----------------------------------------------------------------------
 
-static bool reads_marked(const tsr_node *n, const unsigned char *marked)
+static bool reads_marked(const tsr_node *node, const unsigned char *marked)
 {
     tsr_value **captures;
-    size_t n_in = tsr_node_input_count(n), n_captures = tsr__node_captures(n, &captures);
+    size_t n_in = tsr_node_input_count(node), n_captures = tsr__node_captures(node, &captures);
     for (size_t i = 0; i < n_in + n_captures; i++) {
-        const tsr_value *v = i < n_in ? tsr_node_input(n, i) : captures[i - n_in];
-        const tsr_node *maker = v ? tsr_value_producer(v) : NULL;
+        const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+        const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
         if (maker && marked[tsr__node_id(maker)])
             return true;
     }
@@ -130,191 +130,193 @@ static bool reads_marked(const tsr_node *n, const unsigned char *marked)
 }
 
 // x is made of what the last communication gave. Nodes are made in order: only later ones can be.
-static bool follows(struct part *t, const tsr_value *x, bool *out)
+static bool follows(struct part *part, const tsr_value *x, bool *out)
 {
-    const tsr_node *end = tsr_value_producer(x), *last = t->comms.at[t->comms.n - 1];
-    size_t n = tsr__model_node_ids(t->model);
-    unsigned char *marked = ARENA_ARRAY(t->plan->arena, unsigned char, n + 1);
+    const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1];
+    size_t n = tsr__model_node_ids(part->model);
+    unsigned char *marked = ARENA_ARRAY(part->plan->arena, unsigned char, n + 1);
     *out = false;
     if (!marked)
         return false;
     marked[tsr__node_id(last)] = 1;
-    for (const tsr_node *k = tsr_node_next(last); k && end; k = tsr_node_next(k))
-        marked[tsr__node_id(k)] = reads_marked(k, marked);
+    for (const tsr_node *node = tsr_node_next(last); node && end; node = tsr_node_next(node))
+        marked[tsr__node_id(node)] = reads_marked(node, marked);
     *out = end && marked[tsr__node_id(end)];
     return true;
 }
 
 // x with nothing in front of it: no element of `before`, in the shape of x.
-static tsr_value *behind(struct part *t, tsr_value *x, tsr_value *before, tsr_dtype from,
+static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr_dtype from,
                          tsr_dtype to)
 {
     static const int64_t all[1] = {-1}, zero[1] = {0}, one[1] = {1}, end[1] = {INT64_MAX};
     const struct str any = {0};
-    tsr_value *none = tsr__part_node(t, "Reshape", any, 2, before, tsr__part_ints(t, all, 1));
-    tsr_value *at = tsr__part_ints(t, zero, 1);
-    none = tsr__part_node(t, "Slice", any, 4, none, at, at, at);
+    tsr_value *none = tsr__part_node(part, "Reshape", any, 2, before, tsr__part_ints(part, all, 1));
+    tsr_value *at = tsr__part_ints(part, zero, 1);
+    none = tsr__part_node(part, "Slice", any, 4, none, at, at, at);
     if (from != to) {
-        none = none ? tsr__part_node(t, "Cast", any, 1, none) : NULL;
+        none = none ? tsr__part_node(part, "Cast", any, 1, none) : NULL;
         if (!none || tsr_node_set_int(tsr_value_producer(none), "to", to) != TSR_OK)
             return NULL;
     }
-    tsr_value *shape = tsr__part_node(t, "Shape", any, 1, x);
-    shape = tsr__part_node(t, "Slice", any, 4, shape, tsr__part_ints(t, one, 1),
-                           tsr__part_ints(t, end, 1), at);
-    shape = tsr__part_node(t, "Concat", any, 2, at, shape);
+    tsr_value *shape = tsr__part_node(part, "Shape", any, 1, x);
+    shape = tsr__part_node(part, "Slice", any, 4, shape, tsr__part_ints(part, one, 1),
+                           tsr__part_ints(part, end, 1), at);
+    shape = tsr__part_node(part, "Concat", any, 2, at, shape);
     if (!shape || tsr_node_set_int(tsr_value_producer(shape), "axis", 0) != TSR_OK)
         return NULL;
-    none = tsr__part_node(t, "Reshape", any, 2, none, shape);
+    none = tsr__part_node(part, "Reshape", any, 2, none, shape);
     if (!none || tsr_node_set_int(tsr_value_producer(none), "allowzero", 1) != TSR_OK)
         return NULL;
-    tsr_value *y = tsr__part_node(t, "Concat", any, 2, none, x);
+    tsr_value *y = tsr__part_node(part, "Concat", any, 2, none, x);
     return y && tsr_node_set_int(tsr_value_producer(y), "axis", 0) == TSR_OK ? y : NULL;
 }
 
-static tsr_status chain(struct part *t, const struct step *st, tsr_value **x)
+static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
 {
     bool follows_already = true;
     const struct item *it = st->outputs[0]->item;
-    if (t->comms.n && !follows(t, *x, &follows_already))
+    if (part->comms.n && !follows(part, *x, &follows_already))
         return TSR_NOMEM;
     if (follows_already)
         return TSR_OK;
-    if (it->rank < 1 || t->plan->opset < 14) {
-        refuse(t->plan, st,
+    if (it->rank < 1 || part->plan->opset < 14) {
+        refuse(part->plan, st,
                it->rank < 1 ? "a single number, which cannot be put behind the communication before"
                             : "it cannot be put behind the communication before it in this opset");
         return TSR_UNSUPPORTED;
     }
-    size_t last = t->comms.n - 1;
-    *x = behind(t, *x, tsr_node_output(t->comms.at[last], 0), t->items.at[last]->dtype, it->dtype);
+    size_t last = part->comms.n - 1;
+    *x = behind(part, *x, tsr_node_output(part->comms.at[last], 0), part->items.at[last]->dtype,
+                it->dtype);
     return *x ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
 
 // Parts of x along one axis, one after the other along another.
-static tsr_value *turned(struct part *t, tsr_value *x, int from, int to, struct str out)
+static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, struct str out)
 {
-    struct plan *p = t->plan;
-    size_t n = (size_t)p->n_ranks;
-    const char **names = ARENA_ARRAY(p->arena, const char *, n);
-    tsr_value **parts = ARENA_ARRAY(p->arena, tsr_value *, n);
+    struct plan *plan = part->plan;
+    size_t n = (size_t)plan->n_ranks;
+    const char **names = ARENA_ARRAY(plan->arena, const char *, n);
+    tsr_value **parts = ARENA_ARRAY(plan->arena, tsr_value *, n);
     for (size_t i = 0; i < n && names; i++)
-        names[i] = tsr__part_fresh(t).p;
-    struct str name = out.p ? out : tsr__part_fresh(t);
-    if (p->arena->failed)
+        names[i] = tsr__part_fresh(part).p;
+    struct str name = out.p ? out : tsr__part_fresh(part);
+    if (plan->arena->failed)
         return NULL;
-    tsr_node *split = tsr_graph_add_node(t->graph, "", "Split", names[0], &x, 1, names, n);
+    tsr_node *split = tsr_graph_add_node(part->graph, "", "Split", names[0], &x, 1, names, n);
     if (!split || tsr_node_set_int(split, "axis", from) != TSR_OK ||
-        (p->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
+        (plan->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
         return NULL;
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
-    tsr_node *join = tsr_graph_add_node(t->graph, "", "Concat", name.p, parts, n, &name.p, 1);
+    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", name.p, parts, n, &name.p, 1);
     return join && tsr_node_set_int(join, "axis", to) == TSR_OK ? tsr_node_output(join, 0) : NULL;
 }
 
-static tsr_value *comm_node(struct part *t, const struct step *st, const char *op, tsr_value *x,
+static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,
                             struct str out)
 {
-    struct plan *p = t->plan;
-    struct str label = tsr__arena_printf(p->arena, "%s_%lld", op, (long long)st->id);
-    struct str name = out.p ? out : tsr__part_fresh(t);
-    tsr_node *n = p->arena->failed
-                      ? NULL
-                      : tsr_graph_add_node(t->graph, DOMAIN, op, label.p, &x, 1, &name.p, 1);
+    struct plan *plan = part->plan;
+    struct str label = tsr__arena_printf(plan->arena, "%s_%lld", op, (long long)st->id);
+    struct str name = out.p ? out : tsr__part_fresh(part);
+    tsr_node *node = plan->arena->failed
+                         ? NULL
+                         : tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &name.p, 1);
     bool sized = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
-    if (!n || (sized && tsr_node_set_int(n, "group_size", p->n_ranks) != TSR_OK) ||
-        (st->kind == STEP_GATHER && tsr_node_set_int(n, "axis", st->axis) != TSR_OK))
+    if (!node || (sized && tsr_node_set_int(node, "group_size", plan->n_ranks) != TSR_OK) ||
+        (st->kind == STEP_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
         return NULL;
-    tsr_node **slot = vec_push(p->arena, &t->comms);
-    const struct item **item = vec_push(p->arena, &t->items);
+    tsr_node **slot = vec_push(plan->arena, &part->comms);
+    const struct item **item = vec_push(plan->arena, &part->items);
     if (!slot || !item)
         return NULL;
-    *slot = n;
+    *slot = node;
     *item = st->outputs[0]->item;
-    return tsr_node_output(n, 0);
+    return tsr_node_output(node, 0);
 }
 
 // Of a sum that all have, the part that this rank wants.
-static tsr_value *own_part(struct part *t, const struct step *st, tsr_value *x, struct str out)
+static tsr_value *own_part(struct part *part, const struct step *st, tsr_value *x, struct str out)
 {
-    int64_t start = 0, stop = size_on(st->outputs[0], st->axis, t->rank), axis = st->axis;
-    for (int64_t r = 0; r < t->rank; r++)
-        start += size_on(st->outputs[0], st->axis, r);
+    int64_t start = 0, stop = size_on(st->outputs[0], st->axis, part->rank), axis = st->axis;
+    for (int64_t rank = 0; rank < part->rank; rank++)
+        start += size_on(st->outputs[0], st->axis, rank);
     stop += start;
-    return tsr__part_node(t, "Slice", out, 4, x, tsr__part_ints(t, &start, 1),
-                          tsr__part_ints(t, &stop, 1), tsr__part_ints(t, &axis, 1));
+    return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, &start, 1),
+                          tsr__part_ints(part, &stop, 1), tsr__part_ints(part, &axis, 1));
 }
 
-static tsr_value *emit_one(struct part *t, const struct step *st, tsr_value *x, struct str out)
+static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *x, struct str out)
 {
     const struct str any = {0};
     switch (st->kind) {
     case STEP_GATHER:
-        return comm_node(t, st, "AllGather", x, out);
+        return comm_node(part, st, "AllGather", x, out);
     case STEP_ALL_TO_ALL:
         if (st->split_axis != 0)
-            x = turned(t, x, st->split_axis, 0, any);
-        x = x ? comm_node(t, st, "AllToAll", x, st->axis ? any : out) : NULL;
-        return x && st->axis ? turned(t, x, 0, st->axis, out) : x;
+            x = turned(part, x, st->split_axis, 0, any);
+        x = x ? comm_node(part, st, "AllToAll", x, st->axis ? any : out) : NULL;
+        return x && st->axis ? turned(part, x, 0, st->axis, out) : x;
     case STEP_REDUCE_SCATTER:
-        x = comm_node(t, st, "AllReduce", x, any);
-        return x ? own_part(t, st, x, out) : NULL;
+        x = comm_node(part, st, "AllReduce", x, any);
+        return x ? own_part(part, st, x, out) : NULL;
     default:
-        return comm_node(t, st, "AllReduce", x, out);
+        return comm_node(part, st, "AllReduce", x, out);
     }
 }
 
-tsr_status tsr__dialect_emit(struct part *t, struct step *st)
+tsr_status tsr__dialect_emit(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
-    bool keeps = tsr__layout_has_device(to->layout, t->rank);
-    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
-    tsr_status status = x ? chain(t, st, &x) : TSR_NOMEM;
+    bool keeps = tsr__layout_has_device(to->layout, part->rank);
+    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
+    tsr_status status = x ? chain(part, st, &x) : TSR_NOMEM;
     if (status != TSR_OK)
         return status;
-    struct str name = keeps ? tsr__form_name(t, to) : tsr__part_fresh(t);
-    tsr_value *y = name.p ? emit_one(t, st, x, name) : NULL;
+    struct str name = keeps ? tsr__form_name(part, to) : tsr__part_fresh(part);
+    tsr_value *y = name.p ? emit_one(part, st, x, name) : NULL;
     if (keeps)
-        to->local[t->rank] = y;
+        to->local[part->rank] = y;
     return y ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- the end -----------------------------------------------------------------------------------
 
-static bool is_read(const struct part *t, const tsr_value *v)
+static bool is_read(const struct part *part, const tsr_value *value)
 {
-    for (size_t i = 0; i < tsr_graph_output_count(t->graph); i++)
-        if (tsr_graph_output(t->graph, i) == v)
+    for (size_t i = 0; i < tsr_graph_output_count(part->graph); i++)
+        if (tsr_graph_output(part->graph, i) == value)
             return true;
-    for (const tsr_node *n = tsr_node_next(tsr_value_producer(v)); n; n = tsr_node_next(n)) {
+    for (const tsr_node *node = tsr_node_next(tsr_value_producer(value)); node;
+         node = tsr_node_next(node)) {
         tsr_value **captures;
-        size_t n_captures = tsr__node_captures(n, &captures);
-        for (size_t i = 0; i < tsr_node_input_count(n); i++)
-            if (tsr_node_input(n, i) == v)
+        size_t n_captures = tsr__node_captures(node, &captures);
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            if (tsr_node_input(node, i) == value)
                 return true;
         for (size_t i = 0; i < n_captures; i++)
-            if (captures[i] == v)
+            if (captures[i] == value)
                 return true;
     }
     return false;
 }
 
-tsr_status tsr__dialect_outputs(struct part *t)
+tsr_status tsr__dialect_outputs(struct part *part)
 {
     tsr_status st = TSR_OK;
     tsr_dim unknown[TILE_MAX_RANK];
-    for (int d = 0; d < TILE_MAX_RANK; d++)
-        unknown[d] = (tsr_dim){-1, ""};
-    for (size_t i = 0; i < t->comms.n && st == TSR_OK; i++) {
-        tsr_value *v = tsr_node_output(t->comms.at[i], 0);
-        if (is_read(t, v))
+    for (int axis = 0; axis < TILE_MAX_RANK; axis++)
+        unknown[axis] = (tsr_dim){-1, ""};
+    for (size_t i = 0; i < part->comms.n && st == TSR_OK; i++) {
+        tsr_value *value = tsr_node_output(part->comms.at[i], 0);
+        if (is_read(part, value))
             continue;
-        st = tsr_value_set_type(v, t->items.at[i]->dtype, t->items.at[i]->rank, unknown);
+        st = tsr_value_set_type(value, part->items.at[i]->dtype, part->items.at[i]->rank, unknown);
         if (st == TSR_OK)
-            st = tsr_graph_add_output(t->graph, v);
+            st = tsr_graph_add_output(part->graph, value);
     }
     return st;
 }
@@ -330,20 +332,20 @@ static bool same(const tsr_node *a, const tsr_node *b)
 }
 
 // The proof before publishing: every rank has the same operators, in one order that its data keep.
-tsr_status tsr__dialect_agree(struct plan *p, struct part *parts)
+tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts)
 {
-    for (int64_t r = 1; r < p->n_ranks; r++) {
-        const struct part *t = &parts[r];
-        bool ok = t->comms.n == parts[0].comms.n;
-        for (size_t i = 0; ok && i < t->comms.n; i++)
-            ok = same(t->comms.at[i], parts[0].comms.at[i]) &&
-                 t->items.at[i] == parts[0].items.at[i];
+    for (int64_t rank = 1; rank < plan->n_ranks; rank++) {
+        const struct part *part = &parts[rank];
+        bool ok = part->comms.n == parts[0].comms.n;
+        for (size_t i = 0; ok && i < part->comms.n; i++)
+            ok = same(part->comms.at[i], parts[0].comms.at[i]) &&
+                 part->items.at[i] == parts[0].items.at[i];
         if (ok)
             continue;
         struct place at = PLACE_NONE;
-        at.rank = r;
-        tsr__diag(p->session, DIAG_partition_disagrees, &at, "please report this with the model",
-                  "rank %lld: its communications differ from those of rank 0", (long long)r);
+        at.rank = rank;
+        tsr__diag(plan->session, DIAG_partition_disagrees, &at, "please report this with the model",
+                  "rank %lld: its communications differ from those of rank 0", (long long)rank);
         return TSR_BUG;
     }
     return TSR_OK;

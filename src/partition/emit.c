@@ -6,89 +6,91 @@
 
 // ---- a part's frame ----------------------------------------------------------------------------
 
-static tsr_status copy_opsets(struct part *t)
+static tsr_status copy_opsets(struct part *part)
 {
-    const tsr_model *m = t->plan->model;
+    const tsr_model *model = part->plan->model;
     tsr_status st = TSR_OK;
     bool onnx = false;
-    for (size_t i = 0; i < tsr_model_opset_count(m) && st == TSR_OK; i++) {
-        const char *domain = tsr_model_opset_domain(m, i);
+    for (size_t i = 0; i < tsr_model_opset_count(model) && st == TSR_OK; i++) {
+        const char *domain = tsr_model_opset_domain(model, i);
         onnx |= !domain[0];
-        st = tsr_model_set_opset(t->model, domain, tsr_model_opset_version(m, i));
+        st = tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i));
     }
     if (!onnx && st == TSR_OK)
-        st = tsr_model_set_opset(t->model, "", t->plan->opset);
-    const char *ours = t->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
-    return st == TSR_OK ? tsr_model_set_opset(t->model, ours, 1) : st;
+        st = tsr_model_set_opset(part->model, "", part->plan->opset);
+    const char *ours = part->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
+    return st == TSR_OK ? tsr_model_set_opset(part->model, ours, 1) : st;
 }
 
-tsr_value *tsr__part_input(struct part *t, struct item *it)
+tsr_value *tsr__part_input(struct part *part, struct item *it)
 {
-    tsr_value **local = &it->first->local[t->rank];
+    tsr_value **local = &it->first->local[part->rank];
     if (*local)
         return *local;
-    tsr_value *w = tsr_graph_add_input(tsr_model_graph(t->model), tsr_value_name(it->value));
-    if (w && tsr__port_type(t, w, it->value, it->first->layout) == TSR_OK)
+    tsr_value *w = tsr_graph_add_input(tsr_model_graph(part->model), tsr_value_name(it->value));
+    if (w && tsr__port_type(part, w, it->value, it->first->layout) == TSR_OK)
         *local = w;
     return *local;
 }
 
-static bool wanted_somewhere(const struct plan *p, const struct form *f)
+static bool wanted_somewhere(const struct plan *plan, const struct form *form)
 {
-    for (int64_t r = 0; r < p->n_ranks; r++)
-        if (f->live[r])
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (form->live[rank])
             return true;
     return false;
 }
 
 // A rank takes in what it needs; rank 0 also what nobody needs, so that none is lost. Inputs that
 // only their sizes are wanted of come later (emit_shape.c).
-static tsr_status add_inputs(struct part *t)
+static tsr_status add_inputs(struct part *part)
 {
-    tsr_graph *g = tsr_model_graph(t->plan->model);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        tsr_value *v = tsr_graph_input(g, i);
-        if (tsr_value_initializer(v))
+    tsr_graph *graph = tsr_model_graph(part->plan->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        tsr_value *value = tsr_graph_input(graph, i);
+        if (tsr_value_initializer(value))
             continue; // a constant with a default (IR 3): here it is a constant
-        struct item *it = tsr__item_of(t->plan, v);
+        struct item *it = tsr__item_of(part->plan, value);
         if (!it)
             return TSR_NOMEM;
-        bool needed =
-            it->first->live[t->rank] || (t->rank == 0 && !wanted_somewhere(t->plan, it->first));
-        if (needed && !tsr__part_input(t, it))
+        bool needed = it->first->live[part->rank] ||
+                      (part->rank == 0 && !wanted_somewhere(part->plan, it->first));
+        if (needed && !tsr__part_input(part, it))
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-static tsr_status add_token(struct part *t)
+static tsr_status add_token(struct part *part)
 {
     static const int64_t one[1] = {1}, zero[1] = {0};
-    t->token =
-        tsr_graph_add_initializer(t->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
-    return t->token ? TSR_OK : TSR_NOMEM;
+    part->token =
+        tsr_graph_add_initializer(part->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
+    return part->token ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status part_begin(struct plan *p, struct part *t, int64_t rank)
+static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
 {
-    *t = (struct part){.plan = p, .rank = rank};
-    const char *name = tsr_graph_name(tsr_model_graph(p->model));
-    tsr_status st = tsr_model_new(p->session, name[0] ? name : "main", tsr__part_ir(p), &t->model);
+    *part = (struct part){.plan = plan, .rank = rank};
+    const char *name = tsr_graph_name(tsr_model_graph(plan->model));
+    tsr_status st =
+        tsr_model_new(plan->session, name[0] ? name : "main", tsr__part_ir(plan), &part->model);
     if (st != TSR_OK)
         return st;
-    t->graph = tsr_model_graph(t->model);
-    tsr__map_init(&t->constants, p->arena, 16);
-    tsr__map_init(&t->sizes, p->arena, 16);
-    struct str number = tsr__arena_printf(p->arena, "%lld", (long long)rank);
+    part->graph = tsr_model_graph(part->model);
+    tsr__map_init(&part->constants, plan->arena, 16);
+    tsr__map_init(&part->sizes, plan->arena, 16);
+    struct str number = tsr__arena_printf(plan->arena, "%lld", (long long)rank);
     if (!number.p)
         return TSR_NOMEM;
-    if (tsr__calls_left(p->model) && (st = tsr__model_copy_functions(t->model, p->model)) != TSR_OK)
+    if (tsr__calls_left(plan->model) &&
+        (st = tsr__model_copy_functions(part->model, plan->model)) != TSR_OK)
         return st;
-    if ((st = copy_opsets(t)) != TSR_OK || (st = add_inputs(t)) != TSR_OK ||
-        (!p->microsoft && (st = add_token(t)) != TSR_OK) ||
-        (st = tsr_model_set_metadata(t->model, "ai.tessera.plan", p->fingerprint)) != TSR_OK)
+    if ((st = copy_opsets(part)) != TSR_OK || (st = add_inputs(part)) != TSR_OK ||
+        (!plan->microsoft && (st = add_token(part)) != TSR_OK) ||
+        (st = tsr_model_set_metadata(part->model, "ai.tessera.plan", plan->fingerprint)) != TSR_OK)
         return st;
-    return tsr_model_set_metadata(t->model, "ai.tessera.rank", number.p);
+    return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -107,9 +109,9 @@ static bool added_by_first(const struct node_flow *nf, int64_t device, int input
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
         return false;
-    for (size_t g = 0; g < nf->n_groups; g++)
-        for (size_t i = 1; i < nf->groups[g].n; i++)
-            if (nf->groups[g].devices[i] == device)
+    for (size_t group = 0; group < nf->n_groups; group++)
+        for (size_t i = 1; i < nf->groups[group].n; i++)
+            if (nf->groups[group].devices[i] == device)
                 return true;
     return false;
 }
@@ -123,23 +125,24 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
     for (int i = 0; rule && i < rule->n_rewrites; i++)
         once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
     int64_t at = once ? place_index(&nf->place, device) : -1;
-    for (int f = 0; at >= 0 && f < rule->n_factors; f++)
-        if (rule->factors[f].kind == FACTOR_RED && nf->place.cuts[f] > 1 &&
-            nf->place.coords[at * rule->n_factors + f] != 0)
+    for (int factor = 0; at >= 0 && factor < rule->n_factors; factor++)
+        if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
+            nf->place.coords[at * rule->n_factors + factor] != 0)
             return true;
     return false;
 }
 
-bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t device, int input)
+bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input)
 {
     const struct rule *rule = nf->place.rule;
     for (int i = 0; rule && i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *w = &rule->rewrites[i];
-        const tsr_value *v = w->index == input ? tsr_node_input(nf->node, (size_t)input) : NULL;
-        if (v && w->kind == REWRITE_SHAPE && nf->outputs[w->output] &&
-            tsr__shape_constant(p, v, nf->outputs[w->output]))
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        const tsr_value *value =
+            rewrite->index == input ? tsr_node_input(nf->node, (size_t)input) : NULL;
+        if (value && rewrite->kind == REWRITE_SHAPE && nf->outputs[rewrite->output] &&
+            tsr__shape_constant(plan, value, nf->outputs[rewrite->output]))
             return true;
-        if (v && w == tsr__gives_sizes(nf))
+        if (value && rewrite == tsr__gives_sizes(nf))
             return true;
     }
     for (int i = 0; rule && i < rule->n_lists; i++)
@@ -149,91 +152,94 @@ bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t dev
 }
 
 // Numbers that the local node has in place of its own.
-static tsr_status rewrite_lists(struct part *t, const struct node_flow *nf, tsr_value **inputs,
+static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, tsr_value **inputs,
                                 size_t *n_inputs)
 {
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, t->rank), *numbers;
+    int64_t at = place_index(&nf->place, part->rank), *numbers;
     for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && i < rule->n_lists; i++) {
-        const struct rule_list *l = &rule->lists[i];
-        if (l->input < 0)
+        const struct rule_list *list = &rule->lists[i];
+        if (list->input < 0)
             continue;
-        tsr_status st = tsr__window_numbers(t, nf, at, l, &numbers);
+        tsr_status st = tsr__window_numbers(part, nf, at, list, &numbers);
         if (st != TSR_OK)
             return st;
-        inputs[l->input] = tsr__part_ints(t, numbers, l->n);
-        if (!inputs[l->input])
+        inputs[list->input] = tsr__part_ints(part, numbers, list->n);
+        if (!inputs[list->input])
             return TSR_NOMEM;
-        *n_inputs = *n_inputs > (size_t)l->input ? *n_inputs : (size_t)l->input + 1;
+        *n_inputs = *n_inputs > (size_t)list->input ? *n_inputs : (size_t)list->input + 1;
     }
     return TSR_OK;
 }
 
-static tsr_status rewrite_list_attributes(struct part *t, const struct node_flow *nf,
+static tsr_status rewrite_list_attributes(struct part *part, const struct node_flow *nf,
                                           tsr_node *copy)
 {
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, t->rank), *numbers;
+    int64_t at = place_index(&nf->place, part->rank), *numbers;
     tsr_status st = TSR_OK;
     for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && st == TSR_OK && i < rule->n_lists;
          i++) {
-        const struct rule_list *l = &rule->lists[i];
-        if (l->input >= 0)
+        const struct rule_list *list = &rule->lists[i];
+        if (list->input >= 0)
             continue;
-        if (!l->n) {
-            st = tsr_node_find_attr(copy, l->name) ? tsr_node_remove_attr(copy, l->name) : TSR_OK;
+        if (!list->n) {
+            st = tsr_node_find_attr(copy, list->name) ? tsr_node_remove_attr(copy, list->name)
+                                                      : TSR_OK;
             continue;
         }
-        st = tsr__window_numbers(t, nf, at, l, &numbers);
+        st = tsr__window_numbers(part, nf, at, list, &numbers);
         if (st == TSR_OK)
-            st = tsr_node_set_ints(copy, l->name, numbers, (size_t)l->n);
+            st = tsr_node_set_ints(copy, list->name, numbers, (size_t)list->n);
     }
     return st;
 }
 
 // Part j of n of the n' = max(limit - start, 0) numbers from start on: from floor(j n' / n) to floor((j + 1) n' / n).
 static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
-                                const struct rule_rewrite *w, tsr_value **inputs)
+                                const struct rule_rewrite *rewrite, tsr_value **inputs)
 {
     const struct str any = {0};
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, t->rank), n = nf->place.cuts[w->factor], zero = 0;
+    int64_t at = place_index(&nf->place, t->rank), n = nf->place.cuts[rewrite->factor], zero = 0;
     if (at < 0 || n < 2)
         return TSR_OK;
-    tsr_value *start = inputs[w->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
-    tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[w->index + 1], start);
+    tsr_value *start = inputs[rewrite->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
+    tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[rewrite->index + 1], start);
     count = tsr__part_largest(t, any, count, tsr__part_ints(t, &zero, 1));
     for (int i = 0; i < 2; i++) {
-        int64_t part = nf->place.coords[at * rule->n_factors + w->factor] + i;
+        int64_t part = nf->place.coords[at * rule->n_factors + rewrite->factor] + i;
         tsr_value *x = tsr__part_node(t, "Mul", any, 2, count, tsr__part_ints(t, &part, 1));
         x = tsr__part_node(t, "Div", any, 2, x, parts);
         x = tsr__part_node(t, "Add", any, 2, start, x);
         bounds[i] = tsr__part_node(t, "Reshape", any, 2, x, tsr__part_empty(t, TSR_INT64));
     }
-    inputs[w->index] = bounds[0];
-    inputs[w->index + 1] = bounds[1];
+    inputs[rewrite->index] = bounds[0];
+    inputs[rewrite->index + 1] = bounds[1];
     return bounds[0] && bounds[1] ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_value **inputs)
+static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
     const struct node_flow *nf = st->flow;
     const struct rule *rule = nf->place.rule;
     for (int i = 0; rule && i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *w = &rule->rewrites[i];
-        if (w->index < 0 || (size_t)w->index >= st->n_node_inputs)
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if (rewrite->index < 0 || (size_t)rewrite->index >= st->n_node_inputs)
             continue;
-        if (w->kind == REWRITE_RANGE && rewrite_range(t, nf, w, inputs) != TSR_OK)
+        if (rewrite->kind == REWRITE_RANGE && rewrite_range(part, nf, rewrite, inputs) != TSR_OK)
             return TSR_NOMEM;
-        if (w->kind == REWRITE_ADD_ONCE && tsr__adds_elsewhere(nf, t->rank, w->index))
-            inputs[w->index] = NULL;
-        const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
-        if (w->kind == REWRITE_SHAPE && source && nf->outputs[w->output]) {
-            struct item *made = tsr__item_of(t->plan, tsr_node_output(nf->node, (size_t)w->output));
+        if (rewrite->kind == REWRITE_ADD_ONCE &&
+            tsr__adds_elsewhere(nf, part->rank, rewrite->index))
+            inputs[rewrite->index] = NULL;
+        const tsr_value *source = tsr_node_input(nf->node, (size_t)rewrite->index);
+        if (rewrite->kind == REWRITE_SHAPE && source && nf->outputs[rewrite->output]) {
+            struct item *made =
+                tsr__item_of(part->plan, tsr_node_output(nf->node, (size_t)rewrite->output));
             if (made)
-                inputs[w->index] = tsr__part_local_shape(t, source, inputs[w->index], made,
-                                                         nf->outputs[w->output]);
-            if (!made || !inputs[w->index])
+                inputs[rewrite->index] = tsr__part_local_shape(part, source, inputs[rewrite->index],
+                                                               made, nf->outputs[rewrite->output]);
+            if (!made || !inputs[rewrite->index])
                 return TSR_NOMEM;
         }
     }
@@ -242,18 +248,18 @@ static tsr_status rewrite_inputs(struct part *t, const struct step *st, tsr_valu
 
 // A number that counts a factor counts the local part of it: whole / size * local. An attribute that
 // counts several factors is told of each.
-static int64_t local_count(const struct rule_factor *f, const struct local_size *part,
+static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {
-    if (f->size.value > 0 && whole % f->size.value == 0)
-        return whole / f->size.value * tsr__local_size_of(part, f->size.value);
+    if (factor->size.value > 0 && whole % factor->size.value == 0)
+        return whole / factor->size.value * tsr__local_size_of(part, factor->size.value);
     return tsr__local_size_of(part, whole);
 }
 
 #define MAX_COUNTS 8
 
 static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const char *name,
-                                    const struct rule_factor *f, const struct local_size *part)
+                                    const struct rule_factor *factor, const struct local_size *part)
 {
     const int64_t *whole;
     int64_t local[MAX_COUNTS];
@@ -261,9 +267,9 @@ static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const 
     if (n > MAX_COUNTS)
         return TSR_BUG; // no operator counts a factor so often
     if (!n)
-        return tsr_node_set_int(copy, name, local_count(f, part, tsr_attr_int(attr, 0)));
+        return tsr_node_set_int(copy, name, local_count(factor, part, tsr_attr_int(attr, 0)));
     for (size_t i = 0; i < n; i++)
-        local[i] = local_count(f, part, whole[i]);
+        local[i] = local_count(factor, part, whole[i]);
     return tsr_node_set_ints(copy, name, local, n);
 }
 
@@ -280,32 +286,34 @@ static struct str word_at(struct str words, int64_t at)
 
 // Texts and lists that say something of each element of a factor say it of the local ones: of the directions "forward"
 // and "reverse" of a recurrent layer, the second of two devices has the second, and its activations.
-static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite *w, tsr_node *copy,
-                                tsr_attr *attr, int64_t size, const struct local_size *part)
+static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite *rewrite,
+                                tsr_node *copy, tsr_attr *attr, int64_t size,
+                                const struct local_size *part)
 {
     int64_t start = tsr__tile_start(size, part->parts, part->part);
     int64_t stop = tsr__tile_start(size, part->parts, part->part + 1);
-    if (w->kind == REWRITE_SHARE) {
+    if (rewrite->kind == REWRITE_SHARE) {
         int64_t each = tsr__attr_length(attr) / size;
         return tsr__attr_keep(attr, start * each, stop * each);
     }
     if (stop - start != 1)
         return TSR_OK;
-    struct str text = tsr__arena_str(t->plan->arena, word_at(str_of(w->words), start));
-    return text.p ? tsr_node_set_string(copy, w->name, text.p) : TSR_NOMEM;
+    struct str text = tsr__arena_str(t->plan->arena, word_at(str_of(rewrite->words), start));
+    return text.p ? tsr_node_set_string(copy, rewrite->name, text.p) : TSR_NOMEM;
 }
 
 // [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
-static tsr_status rewrite_zeros(const struct part *t, const struct node_flow *nf,
-                                const struct rule_rewrite *w, tsr_node *copy)
+static tsr_status rewrite_zeros(const struct part *part, const struct node_flow *nf,
+                                const struct rule_rewrite *rewrite, tsr_node *copy)
 {
-    const tsr_value *source = tsr_node_input(nf->node, (size_t)w->index);
-    const struct tile_layout *l = nf->outputs[w->output];
+    const tsr_value *source = tsr_node_input(nf->node, (size_t)rewrite->index);
+    const struct tile_layout *layout = nf->outputs[rewrite->output];
     struct item *made =
-        l ? tsr__item_of(t->plan, tsr_node_output(nf->node, (size_t)w->output)) : NULL;
-    if (!made || !source || !tsr__shape_of_sizes(t->plan, source, made, l))
+        layout ? tsr__item_of(part->plan, tsr_node_output(nf->node, (size_t)rewrite->output))
+               : NULL;
+    if (!made || !source || !tsr__shape_of_sizes(part->plan, source, made, layout))
         return TSR_OK;
-    return tsr_node_set_int(copy, w->name, 1);
+    return tsr_node_set_int(copy, rewrite->name, 1);
 }
 
 static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
@@ -314,27 +322,27 @@ static tsr_status rewrite_attributes(const struct part *t, const struct step *st
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, t->rank);
     for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *w = &rule->rewrites[i];
-        if (w->kind == REWRITE_SHAPE && w->name) {
-            tsr_status status = rewrite_zeros(t, nf, w, copy);
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if (rewrite->kind == REWRITE_SHAPE && rewrite->name) {
+            tsr_status status = rewrite_zeros(t, nf, rewrite, copy);
             if (status != TSR_OK)
                 return status;
         }
-        bool named = w->kind == REWRITE_WORD || w->kind == REWRITE_SHARE;
+        bool named = rewrite->kind == REWRITE_WORD || rewrite->kind == REWRITE_SHARE;
         tsr_attr *attr =
-            named || w->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, w->name) : NULL;
-        if (!attr || nf->place.cuts[w->factor] < 2)
+            named || rewrite->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, rewrite->name) : NULL;
+        if (!attr || nf->place.cuts[rewrite->factor] < 2)
             continue;
-        const struct rule_factor *f = &rule->factors[w->factor];
-        struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + w->factor],
-                                  nf->place.cuts[w->factor]};
+        const struct rule_factor *factor = &rule->factors[rewrite->factor];
+        struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + rewrite->factor],
+                                  nf->place.cuts[rewrite->factor]};
         tsr_status status;
         if (named)
-            status = rewrite_named(t, w, copy, attr, f->size.value, &part);
-        else if (st->made && st->made_factor == w->factor)
-            status = tsr_node_set_int(copy, w->name, tsr__windows_size(st->made, t->rank));
+            status = rewrite_named(t, rewrite, copy, attr, factor->size.value, &part);
+        else if (st->made && st->made_factor == rewrite->factor)
+            status = tsr_node_set_int(copy, rewrite->name, tsr__windows_size(st->made, t->rank));
         else
-            status = rewrite_attribute(copy, attr, w->name, f, &part);
+            status = rewrite_attribute(copy, attr, rewrite->name, factor, &part);
         if (status != TSR_OK)
             return status;
     }
@@ -349,200 +357,201 @@ struct captured {
 
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
-    const struct captured *c = data;
-    for (size_t i = c->step->n_node_inputs; i < c->step->n_inputs; i++)
-        if (c->list[i - c->step->n_node_inputs] == outer && c->step->inputs[i])
-            return form_root(c->step->inputs[i])->local[c->rank];
+    const struct captured *captured = data;
+    for (size_t i = captured->step->n_node_inputs; i < captured->step->n_inputs; i++)
+        if (captured->list[i - captured->step->n_node_inputs] == outer && captured->step->inputs[i])
+            return form_root(captured->step->inputs[i])->local[captured->rank];
     return NULL;
 }
 
-static bool has_graphs(const tsr_node *n)
+static bool has_graphs(const tsr_node *node)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
             return true;
     return false;
 }
 
-static tsr_node *copy_node(struct part *t, struct step *st, tsr_value **inputs, size_t n_inputs,
+static tsr_node *copy_node(struct part *part, struct step *st, tsr_value **inputs, size_t n_inputs,
                            const struct str *outputs)
 {
-    const tsr_node *n = st->flow->node;
+    const tsr_node *node = st->flow->node;
     while (n_inputs && !inputs[n_inputs - 1])
         n_inputs--;
-    if (!has_graphs(n))
-        return tsr__node_copy(t->graph, n, inputs, n_inputs, outputs, st->n_outputs);
-    struct captured c = {.step = st, .rank = t->rank};
-    tsr__node_captures(n, &c.list);
-    return tsr__node_copy_deep(t->graph, n, inputs, n_inputs, outputs, st->n_outputs, find_captured,
-                               &c);
+    if (!has_graphs(node))
+        return tsr__node_copy(part->graph, node, inputs, n_inputs, outputs, st->n_outputs);
+    struct captured captured = {.step = st, .rank = part->rank};
+    tsr__node_captures(node, &captured.list);
+    return tsr__node_copy_deep(part->graph, node, inputs, n_inputs, outputs, st->n_outputs,
+                               find_captured, &captured);
 }
 
 // A sum of parts without the inputs that another device adds; NULL: out of memory.
-static tsr_node *sum_parts(struct part *t, struct step *st, tsr_value **inputs,
+static tsr_node *sum_parts(struct part *part, struct step *st, tsr_value **inputs,
                            const struct str *outputs)
 {
     size_t n = 0;
     for (size_t i = 0; i < st->n_node_inputs; i++)
-        if (!tsr__adds_elsewhere(st->flow, t->rank, (int)i))
+        if (!tsr__adds_elsewhere(st->flow, part->rank, (int)i))
             inputs[n++] = inputs[i];
     if (n > 1 || n == st->n_node_inputs)
-        return copy_node(t, st, inputs, n, outputs);
-    tsr_value *y = tsr__part_node(t, "Identity", outputs[0], 1, inputs[0]);
+        return copy_node(part, st, inputs, n, outputs);
+    tsr_value *y = tsr__part_node(part, "Identity", outputs[0], 1, inputs[0]);
     return y ? tsr_value_producer(y) : NULL;
 }
 
 // What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
 // caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity.
-static tsr_status copy_written(struct part *t, const struct step *st, tsr_value **inputs)
+static tsr_status copy_written(struct part *part, const struct step *st, tsr_value **inputs)
 {
     for (size_t i = 0; i < st->n_node_inputs; i++) {
         if (!inputs[i] || !tsr__node_writes(st->flow->node, i))
             continue;
-        inputs[i] = tsr__part_node(t, "Max", (struct str){0}, 1, inputs[i]);
+        inputs[i] = tsr__part_node(part, "Max", (struct str){0}, 1, inputs[i]);
         if (!inputs[i])
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-static tsr_status emit_node(struct part *t, struct step *st)
+static tsr_status emit_node(struct part *part, struct step *st)
 {
-    struct plan *p = t->plan;
+    struct plan *plan = part->plan;
     bool any = false;
     for (size_t i = 0; i < st->n_outputs; i++)
-        any |= st->outputs[i] && st->outputs[i]->live[t->rank];
+        any |= st->outputs[i] && st->outputs[i]->live[part->rank];
     if (!any)
         return TSR_OK;
     const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
     if (sizes)
-        return tsr__emit_sizes(t, st, sizes);
+        return tsr__emit_sizes(part, st, sizes);
     size_t n_inputs = st->n_node_inputs;
-    tsr_value **inputs = ARENA_ARRAY(p->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
-    struct str *outputs = ARENA_ARRAY(p->arena, struct str, st->n_outputs + 1);
+    tsr_value **inputs = ARENA_ARRAY(plan->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
+    struct str *outputs = ARENA_ARRAY(plan->arena, struct str, st->n_outputs + 1);
     if (!inputs || !outputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_node_inputs; i++)
-        inputs[i] = st->inputs[i] ? form_root(st->inputs[i])->local[t->rank] : NULL;
+        inputs[i] = st->inputs[i] ? form_root(st->inputs[i])->local[part->rank] : NULL;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
-            outputs[i] = tsr__form_name(t, st->outputs[i]);
-    tsr_status status = rewrite_inputs(t, st, inputs);
+            outputs[i] = tsr__form_name(part, st->outputs[i]);
+    tsr_status status = rewrite_inputs(part, st, inputs);
     if (status == TSR_OK)
-        status = copy_written(t, st, inputs);
+        status = copy_written(part, st, inputs);
     if (status == TSR_OK)
-        status = rewrite_lists(t, st->flow, inputs, &n_inputs);
+        status = rewrite_lists(part, st->flow, inputs, &n_inputs);
     tsr_value *here = NULL;
     if (status == TSR_OK)
-        status = tsr__lookup_begin(t, st, inputs, &here);
+        status = tsr__lookup_begin(part, st, inputs, &here);
     if (status != TSR_OK)
         return status;
     struct str found = outputs[0];
     if (here || tsr__trims(st->flow))
-        outputs[0] = tsr__part_fresh(t);
-    tsr_node *copy = st->flow->pending ? sum_parts(t, st, inputs, outputs)
-                                       : copy_node(t, st, inputs, n_inputs, outputs);
+        outputs[0] = tsr__part_fresh(part);
+    tsr_node *copy = st->flow->pending ? sum_parts(part, st, inputs, outputs)
+                                       : copy_node(part, st, inputs, n_inputs, outputs);
     if (!copy)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
-            st->outputs[i]->local[t->rank] = tsr_node_output(copy, i);
-    status = rewrite_list_attributes(t, st->flow, copy);
+            st->outputs[i]->local[part->rank] = tsr_node_output(copy, i);
+    status = rewrite_list_attributes(part, st->flow, copy);
     if (status == TSR_OK)
-        status = rewrite_attributes(t, st, copy);
+        status = rewrite_attributes(part, st, copy);
     if (status == TSR_OK && tsr__trims(st->flow))
-        return tsr__emit_trim(t, st, tsr_node_output(copy, 0), found);
-    return status == TSR_OK && here ? tsr__lookup_end(t, st, here, tsr_node_output(copy, 0), found)
-                                    : status;
+        return tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
+    return status == TSR_OK && here
+               ? tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found)
+               : status;
 }
 
-static tsr_status emit_shape(struct part *t, struct step *st)
+static tsr_status emit_shape(struct part *part, struct step *st)
 {
-    struct str name = tsr__form_name(t, st->outputs[0]);
-    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    struct str name = tsr__form_name(part, st->outputs[0]);
+    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
     const struct item *it = st->inputs[0]->item;
     tsr_value *y;
     if (st->outputs[0]->partial)
-        y = tsr__part_count(t, st->inputs[0], name);
+        y = tsr__part_count(part, st->inputs[0], name);
     else if (it->list)
-        y = tsr__part_node(t, "SequenceLength", name, 1, x);
+        y = tsr__part_node(part, "SequenceLength", name, 1, x);
     else
-        y = tsr__part_sizes(t, x, it->dtype, name);
-    st->outputs[0]->local[t->rank] = y;
+        y = tsr__part_sizes(part, x, it->dtype, name);
+    st->outputs[0]->local[part->rank] = y;
     return y ? TSR_OK : TSR_NOMEM;
 }
 
-tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st)
+tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st)
 {
     if (st->n_groups)
         return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
     if (st->bodies)
-        return tsr__emit_bodies(p, parts, st);
+        return tsr__emit_bodies(plan, parts, st);
     tsr_status status = TSR_OK;
-    for (int64_t r = 0; r < p->n_ranks && status == TSR_OK; r++) {
-        if (st->kind == STEP_NODE && place_index(&st->flow->place, r) >= 0)
-            status = emit_node(&parts[r], st);
-        else if (st->kind == STEP_SLICE && st->outputs[0]->live[r])
-            status = tsr__emit_slice(&parts[r], st);
-        else if (st->kind == STEP_CROP && st->outputs[0]->live[r])
-            status = tsr__emit_crop(&parts[r], st);
-        else if (st->kind == STEP_SHAPE && st->outputs[0]->live[r])
-            status = emit_shape(&parts[r], st);
+    for (int64_t rank = 0; rank < plan->n_ranks && status == TSR_OK; rank++) {
+        if (st->kind == STEP_NODE && place_index(&st->flow->place, rank) >= 0)
+            status = emit_node(&parts[rank], st);
+        else if (st->kind == STEP_SLICE && st->outputs[0]->live[rank])
+            status = tsr__emit_slice(&parts[rank], st);
+        else if (st->kind == STEP_CROP && st->outputs[0]->live[rank])
+            status = tsr__emit_crop(&parts[rank], st);
+        else if (st->kind == STEP_SHAPE && st->outputs[0]->live[rank])
+            status = emit_shape(&parts[rank], st);
     }
     return status;
 }
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-static tsr_status add_outputs(struct part *t)
+static tsr_status add_outputs(struct part *part)
 {
-    tsr_graph *g = tsr_model_graph(t->plan->model);
-    for (size_t i = 0; i < t->plan->outputs.n; i++) {
-        tsr_value *v = tsr_graph_output(g, i);
-        struct form *f = t->plan->outputs.at[i];
-        if (!tsr__layout_has_device(f->layout, t->rank))
+    tsr_graph *graph = tsr_model_graph(part->plan->model);
+    for (size_t i = 0; i < part->plan->outputs.n; i++) {
+        tsr_value *value = tsr_graph_output(graph, i);
+        struct form *form = part->plan->outputs.at[i];
+        if (!tsr__layout_has_device(form->layout, part->rank))
             continue;
-        tsr_value *local = form_root(f)->local[t->rank];
-        if (local && strcmp(tsr_value_name(local), tsr_value_name(v)) != 0)
-            local = tsr__part_same(t, local, f->item->dtype, str_of(tsr_value_name(v)));
-        if (!local || tsr__port_type(t, local, v, f->layout) != TSR_OK ||
-            tsr_graph_add_output(t->graph, local) != TSR_OK)
+        tsr_value *local = form_root(form)->local[part->rank];
+        if (local && strcmp(tsr_value_name(local), tsr_value_name(value)) != 0)
+            local = tsr__part_same(part, local, form->item->dtype, str_of(tsr_value_name(value)));
+        if (!local || tsr__port_type(part, local, value, form->layout) != TSR_OK ||
+            tsr_graph_add_output(part->graph, local) != TSR_OK)
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
 // The last token is an output, so that no engine drops what it depends on.
-static tsr_status add_token_output(struct part *t)
+static tsr_status add_token_output(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
-    tsr_value *out = t->token;
+    tsr_value *out = part->token;
     if (!tsr_value_producer(out))
-        out = tsr__part_node(t, "Identity", STR(TOKEN_OUT), 1, out);
+        out = tsr__part_node(part, "Identity", STR(TOKEN_OUT), 1, out);
     else if (tsr_value_rename(out, TOKEN_OUT) != TSR_OK)
         return TSR_NOMEM;
     if (!out || tsr_value_set_type(out, TSR_INT64, 1, one) != TSR_OK)
         return TSR_NOMEM;
-    return tsr_graph_add_output(t->graph, out);
+    return tsr_graph_add_output(part->graph, out);
 }
 
-tsr_status tsr__parts_build(struct plan *p, struct part *parts)
+tsr_status tsr__parts_build(struct plan *plan, struct part *parts)
 {
     tsr_status st = TSR_OK;
-    tsr__plan_types(p);
-    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = part_begin(p, &parts[r], r);
+    tsr__plan_types(plan);
+    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
+        st = part_begin(plan, &parts[rank], rank);
     if (st == TSR_OK)
-        st = tsr__weights_place(p, parts);
-    for (size_t i = 0; i < p->steps.n && st == TSR_OK; i++)
-        st = tsr__emit_step(p, parts, p->steps.at[i]);
-    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = add_outputs(&parts[r]);
-    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = p->microsoft ? tsr__dialect_outputs(&parts[r]) : add_token_output(&parts[r]);
-    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = tsr__part_lower(&parts[r]);
-    for (int64_t r = 0; r < p->n_ranks && st == TSR_OK; r++)
-        st = tsr__graph_part_names(parts[r].graph);
+        st = tsr__weights_place(plan, parts);
+    for (size_t i = 0; i < plan->steps.n && st == TSR_OK; i++)
+        st = tsr__emit_step(plan, parts, plan->steps.at[i]);
+    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
+        st = add_outputs(&parts[rank]);
+    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
+        st = plan->microsoft ? tsr__dialect_outputs(&parts[rank]) : add_token_output(&parts[rank]);
+    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
+        st = tsr__part_lower(&parts[rank]);
+    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
+        st = tsr__graph_part_names(parts[rank].graph);
     return st;
 }

@@ -14,51 +14,58 @@ struct bounds {
     int64_t n;
 };
 
-static tsr_value *slice_old(struct part *t, tsr_value *x, const struct bounds *b, struct str out)
+static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
+                            struct str out)
 {
-    tsr_value *y = tsr__part_node(t, "Slice", out, 1, x);
-    tsr_node *n = y ? tsr_value_producer(y) : NULL;
-    if (!n || tsr_node_set_ints(n, "starts", b->starts, (size_t)b->n) != TSR_OK ||
-        tsr_node_set_ints(n, "ends", b->stops, (size_t)b->n) != TSR_OK ||
-        tsr_node_set_ints(n, "axes", b->axes, (size_t)b->n) != TSR_OK)
+    tsr_value *y = tsr__part_node(part, "Slice", out, 1, x);
+    tsr_node *node = y ? tsr_value_producer(y) : NULL;
+    if (!node || tsr_node_set_ints(node, "starts", bounds->starts, (size_t)bounds->n) != TSR_OK ||
+        tsr_node_set_ints(node, "ends", bounds->stops, (size_t)bounds->n) != TSR_OK ||
+        tsr_node_set_ints(node, "axes", bounds->axes, (size_t)bounds->n) != TSR_OK)
         return NULL;
     return y;
 }
 
-static tsr_value *slice_static(struct part *t, tsr_value *x, const struct bounds *b, struct str out)
+static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
+                               struct str out)
 {
-    if (t->plan->opset < 10)
-        return slice_old(t, x, b, out);
-    return tsr__part_node(t, "Slice", out, 4, x, tsr__part_ints(t, b->starts, b->n),
-                          tsr__part_ints(t, b->stops, b->n), tsr__part_ints(t, b->axes, b->n));
+    if (part->plan->opset < 10)
+        return slice_old(part, x, bounds, out);
+    return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, bounds->starts, bounds->n),
+                          tsr__part_ints(part, bounds->stops, bounds->n),
+                          tsr__part_ints(part, bounds->axes, bounds->n));
 }
 
-tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
-                           struct str out)
+tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
+                           int64_t stop, struct str out)
 {
-    struct bounds b = {.axes = {axis}, .starts = {start}, .stops = {stop}, .n = 1};
-    return slice_static(t, x, &b, out);
+    struct bounds bounds = {.axes = {axis}, .starts = {start}, .stops = {stop}, .n = 1};
+    return slice_static(part, x, &bounds, out);
 }
 
 // Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
 // end.
-static tsr_value *slice_dynamic(struct part *t, tsr_value *x, const struct bounds *b,
+static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
                                 struct str out)
 {
     const struct str any = {0};
-    tsr_value *axes = tsr__part_ints(t, b->axes, b->n), *unit = tsr__part_ints(t, b->unit, b->n);
-    tsr_value *parts = tsr__part_ints(t, b->parts, b->n);
-    tsr_value *f = tsr__part_node(t, "Shape", any, 1, x);
-    f = tsr__part_node(t, "Gather", any, 2, f, axes);
-    f = tsr__part_node(t, "Add", any, 2, f, tsr__part_ints(t, b->spare, b->n));
-    f = tsr__part_node(t, "Div", any, 2, f, unit);
-    tsr_value *start = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, b->part, b->n));
-    tsr_value *stop = tsr__part_node(t, "Mul", any, 2, f, tsr__part_ints(t, b->next, b->n));
-    start = tsr__part_node(t, "Div", any, 2, start, parts);
-    stop = tsr__part_node(t, "Div", any, 2, stop, parts);
-    start = tsr__part_node(t, "Mul", any, 2, start, unit);
-    stop = tsr__part_node(t, "Mul", any, 2, stop, unit);
-    return tsr__part_node(t, "Slice", out, 4, x, start, stop, axes);
+    tsr_value *axes = tsr__part_ints(part, bounds->axes, bounds->n),
+              *unit = tsr__part_ints(part, bounds->unit, bounds->n);
+    tsr_value *parts = tsr__part_ints(part, bounds->parts, bounds->n);
+    tsr_value *value = tsr__part_node(part, "Shape", any, 1, x);
+    value = tsr__part_node(part, "Gather", any, 2, value, axes);
+    value =
+        tsr__part_node(part, "Add", any, 2, value, tsr__part_ints(part, bounds->spare, bounds->n));
+    value = tsr__part_node(part, "Div", any, 2, value, unit);
+    tsr_value *start =
+        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, bounds->part, bounds->n));
+    tsr_value *stop =
+        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, bounds->next, bounds->n));
+    start = tsr__part_node(part, "Div", any, 2, start, parts);
+    stop = tsr__part_node(part, "Div", any, 2, stop, parts);
+    start = tsr__part_node(part, "Mul", any, 2, start, unit);
+    stop = tsr__part_node(part, "Mul", any, 2, stop, unit);
+    return tsr__part_node(part, "Slice", out, 4, x, start, stop, axes);
 }
 
 static int64_t elements_of(const struct dim_cut *cut)
@@ -70,33 +77,33 @@ static int64_t elements_of(const struct dim_cut *cut)
 }
 
 // Several runs of one dimension: their indices.
-static tsr_value *pick_numbers(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                                struct str out)
 {
     int64_t count = elements_of(cut), at = 0;
-    int64_t *indices = ARENA_ARRAY(t->plan->arena, int64_t, (size_t)count + 1);
+    int64_t *indices = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)count + 1);
     if (!indices)
         return NULL;
     for (int64_t i = 0; i < cut->n; i++)
         for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
             indices[at++] = k;
-    tsr_value *y = tsr__part_node(t, "Gather", out, 2, x, tsr__part_ints(t, indices, count));
+    tsr_value *y = tsr__part_node(part, "Gather", out, 2, x, tsr__part_ints(part, indices, count));
     return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
 }
 
 // Before opset 9 nothing but slices can pick texts: each run by itself, joined to those before it.
-static tsr_value *join_runs(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                             struct str out)
 {
     const struct str any = {0};
     tsr_value *joined = NULL;
     for (int64_t i = 0; i < cut->n; i++) {
-        tsr_value *run = tsr__part_slice(t, x, axis, cut->at[i].start, cut->at[i].stop, any);
+        tsr_value *run = tsr__part_slice(part, x, axis, cut->at[i].start, cut->at[i].stop, any);
         if (!joined) {
             joined = run;
             continue;
         }
-        joined = tsr__part_node(t, "Concat", i + 1 < cut->n ? any : out, 2, joined, run);
+        joined = tsr__part_node(part, "Concat", i + 1 < cut->n ? any : out, 2, joined, run);
         if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", axis) != TSR_OK)
             return NULL;
     }
@@ -105,82 +112,82 @@ static tsr_value *join_runs(struct part *t, tsr_value *x, int axis, const struct
 
 // The same of texts, of which ONNX Runtime's Gather takes only the first of each row (seen with 1.31.1). Compress takes
 // all: of 5 rows, the runs [0, 1) and [2, 4) are {1, 0, 1, 1}; what lies behind the last run needs no mark.
-static tsr_value *pick_texts(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                              struct str out)
 {
-    if (t->plan->opset < 9)
-        return join_runs(t, x, axis, cut, out);
+    if (part->plan->opset < 9)
+        return join_runs(part, x, axis, cut, out);
     int64_t length = cut->n ? cut->at[cut->n - 1].stop : 0;
-    char *marks = arena_get(t->plan->arena, (size_t)length + 1, 1);
-    struct str name = tsr__part_fresh(t);
+    char *marks = arena_get(part->plan->arena, (size_t)length + 1, 1);
+    struct str name = tsr__part_fresh(part);
     if (!marks || !name.p)
         return NULL;
     for (int64_t i = 0; i < cut->n; i++)
         memset(marks + cut->at[i].start, 1, (size_t)(cut->at[i].stop - cut->at[i].start));
-    tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(t->model), name.p, TSR_BOOL, 1,
+    tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_BOOL, 1,
                                                  &length, marks, (size_t)length);
-    tsr_value *y = tsr__part_node(t, "Compress", out, 2, x, taken);
+    tsr_value *y = tsr__part_node(part, "Compress", out, 2, x, taken);
     return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
 }
 
-static tsr_value *pick(struct part *t, tsr_value *x, int axis, const struct dim_cut *cut,
+static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                        tsr_dtype type, struct str out)
 {
     if (type == TSR_STRING)
-        return pick_texts(t, x, axis, cut, out);
-    return pick_numbers(t, x, axis, cut, out);
+        return pick_texts(part, x, axis, cut, out);
+    return pick_numbers(part, x, axis, cut, out);
 }
 
-static void add_static(struct bounds *b, int axis, const struct tile_interval *at)
+static void add_static(struct bounds *bounds, int axis, const struct tile_interval *at)
 {
-    b->axes[b->n] = axis;
-    b->starts[b->n] = at->start;
-    b->stops[b->n++] = at->stop;
+    bounds->axes[bounds->n] = axis;
+    bounds->starts[bounds->n] = at->start;
+    bounds->stops[bounds->n++] = at->stop;
 }
 
-static void add_dynamic(struct bounds *b, int axis, const struct dim_cut *cut)
+static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *cut)
 {
-    b->axes[b->n] = axis;
-    b->unit[b->n] = cut->unit;
-    b->spare[b->n] = cut->unit - 1;
-    b->part[b->n] = cut->part;
-    b->next[b->n] = cut->part + 1;
-    b->parts[b->n++] = cut->parts;
+    bounds->axes[bounds->n] = axis;
+    bounds->unit[bounds->n] = cut->unit;
+    bounds->spare[bounds->n] = cut->unit - 1;
+    bounds->part[bounds->n] = cut->part;
+    bounds->next[bounds->n] = cut->part + 1;
+    bounds->parts[bounds->n++] = cut->parts;
 }
 
-tsr_status tsr__emit_slice(struct part *t, struct step *st)
+tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *from = st->inputs[0], *to = st->outputs[0];
-    tsr_value *x = form_root(from)->local[t->rank];
+    tsr_value *x = form_root(from)->local[part->rank];
     struct bounds fixed = {.n = 0}, dynamic = {.n = 0};
     struct dim_cut cuts[TILE_MAX_RANK];
     int n_picks = 0;
-    for (int d = 0; d < to->layout->rank && d < TILE_MAX_RANK; d++) {
-        cuts[d] = tsr__dim_way(t->plan, to->item, from->layout, to->layout, t->rank, d);
-        n_picks += cuts[d].way == DIM_STATIC && cuts[d].n != 1;
-        if (cuts[d].way == DIM_STATIC && cuts[d].n == 1)
-            add_static(&fixed, d, &cuts[d].at[0]);
-        if (cuts[d].way == DIM_DYNAMIC)
-            add_dynamic(&dynamic, d, &cuts[d]);
+    for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
+        cuts[axis] = tsr__dim_way(part->plan, to->item, from->layout, to->layout, part->rank, axis);
+        n_picks += cuts[axis].way == DIM_STATIC && cuts[axis].n != 1;
+        if (cuts[axis].way == DIM_STATIC && cuts[axis].n == 1)
+            add_static(&fixed, axis, &cuts[axis].at[0]);
+        if (cuts[axis].way == DIM_DYNAMIC)
+            add_dynamic(&dynamic, axis, &cuts[axis]);
     }
     // The last node gives the form its name.
-    struct str last = tsr__form_name(t, to), any = {0};
+    struct str last = tsr__form_name(part, to), any = {0};
     tsr_dtype type = to->item->dtype;
     bool wide = type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
     struct str name = wide ? any : last;
     int left = n_picks + (fixed.n > 0) + (dynamic.n > 0);
     if (wide)
-        x = tsr__part_cast(t, x, TSR_FLOAT16, any);
-    for (int d = 0; d < to->layout->rank && n_picks; d++)
-        if (cuts[d].way == DIM_STATIC && cuts[d].n != 1)
-            x = pick(t, x, d, &cuts[d], type, --left ? any : name);
+        x = tsr__part_cast(part, x, TSR_FLOAT16, any);
+    for (int axis = 0; axis < to->layout->rank && n_picks; axis++)
+        if (cuts[axis].way == DIM_STATIC && cuts[axis].n != 1)
+            x = pick(part, x, axis, &cuts[axis], type, --left ? any : name);
     if (fixed.n)
-        x = slice_static(t, x, &fixed, --left ? any : name);
+        x = slice_static(part, x, &fixed, --left ? any : name);
     if (dynamic.n)
-        x = slice_dynamic(t, x, &dynamic, name);
+        x = slice_dynamic(part, x, &dynamic, name);
     if (wide)
-        x = tsr__part_cast(t, x, type, last);
-    to->local[t->rank] = x;
+        x = tsr__part_cast(part, x, type, last);
+    to->local[part->rank] = x;
     return x ? TSR_OK : TSR_NOMEM;
 }
 
@@ -188,23 +195,23 @@ tsr_status tsr__emit_slice(struct part *t, struct step *st)
 tsr_status tsr__emit_crop(struct part *t, struct step *st)
 {
     struct form *to = st->outputs[0];
-    const struct windows *w = to->windows;
+    const struct windows *windows = to->windows;
     tsr_value *x = form_root(st->inputs[0])->local[t->rank];
     struct bounds fixed = {.n = 0};
     struct str name = tsr__form_name(t, to), any = {0};
     int left = 0;
-    for (int k = 0; k < w->n_axes; k++) {
-        const struct dim_cut *part = &w->parts[t->rank * w->n_axes + k];
+    for (int k = 0; k < windows->n_axes; k++) {
+        const struct dim_cut *part = &windows->parts[t->rank * windows->n_axes + k];
         static const struct tile_interval none = {0, 0};
         if (part->n < 2)
-            add_static(&fixed, w->axes[k], part->n ? &part->at[0] : &none);
+            add_static(&fixed, windows->axes[k], part->n ? &part->at[0] : &none);
         left += part->n >= 2;
     }
     left += fixed.n > 0;
-    for (int k = 0; k < w->n_axes; k++) {
-        const struct dim_cut *part = &w->parts[t->rank * w->n_axes + k];
+    for (int k = 0; k < windows->n_axes; k++) {
+        const struct dim_cut *part = &windows->parts[t->rank * windows->n_axes + k];
         if (part->n >= 2)
-            x = pick(t, x, w->axes[k], part, to->item->dtype, --left ? any : name);
+            x = pick(t, x, windows->axes[k], part, to->item->dtype, --left ? any : name);
     }
     if (fixed.n)
         x = slice_static(t, x, &fixed, name);
@@ -215,31 +222,31 @@ tsr_status tsr__emit_crop(struct part *t, struct step *st)
 // What the local node gives beyond its part, at the ends of its windows (all rules with trims have one result).
 bool tsr__trims(const struct node_flow *nf)
 {
-    const struct rule *r = nf->place.rule;
-    for (int i = 0; r && i < r->n_trims; i++)
-        if (nf->place.cuts[r->windows[r->trims[i].window].factor] > 1)
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_trims; i++)
+        if (nf->place.cuts[rule->windows[rule->trims[i].window].factor] > 1)
             return true;
     return false;
 }
 
-tsr_status tsr__emit_trim(struct part *t, struct step *st, tsr_value *x, struct str name)
+tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
-    const struct rule *r = st->flow->place.rule;
+    const struct rule *rule = st->flow->place.rule;
     struct bounds fixed = {.n = 0};
     int64_t place = 0;
-    while (st->flow->place.devices[place] != t->rank)
+    while (st->flow->place.devices[place] != part->rank)
         place++;
-    for (int i = 0; i < r->n_trims; i++) {
-        const struct rule_trim *trim = &r->trims[i];
-        if (st->flow->place.cuts[r->windows[trim->window].factor] < 2)
+    for (int i = 0; i < rule->n_trims; i++) {
+        const struct rule_trim *trim = &rule->trims[i];
+        if (st->flow->place.cuts[rule->windows[trim->window].factor] < 2)
             continue;
-        struct window_part w = tsr__window_at(st->flow, place, trim->window);
-        add_static(
-            &fixed, trim->dim,
-            &(struct tile_interval){(w.a - w.start) * trim->unit, (w.b - w.start) * trim->unit});
+        struct window_part window_part = tsr__window_at(st->flow, place, trim->window);
+        add_static(&fixed, trim->dim,
+                   &(struct tile_interval){(window_part.a - window_part.start) * trim->unit,
+                                           (window_part.b - window_part.start) * trim->unit});
     }
-    st->outputs[0]->local[t->rank] = slice_static(t, x, &fixed, name);
-    return st->outputs[0]->local[t->rank] ? TSR_OK : TSR_NOMEM;
+    st->outputs[0]->local[part->rank] = slice_static(part, x, &fixed, name);
+    return st->outputs[0]->local[part->rank] ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- communication -----------------------------------------------------------------------------
@@ -261,207 +268,210 @@ tsr_dtype tsr__step_type(const struct step *st)
     return it->list ? it->element : it->dtype;
 }
 
-static tsr_status set_layout(struct plan *p, tsr_node *n, const char *name,
-                             const struct tile_layout *l)
+static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
+                             const struct tile_layout *layout)
 {
-    size_t count = tsr__layout_encode(l, NULL, 0);
-    int64_t *code = ARENA_ARRAY(p->arena, int64_t, count + 1);
+    size_t count = tsr__layout_encode(layout, NULL, 0);
+    int64_t *code = ARENA_ARRAY(plan->arena, int64_t, count + 1);
     if (!code)
         return TSR_NOMEM;
-    tsr__layout_encode(l, code, count);
-    return tsr_node_set_ints(n, name, code, count);
+    tsr__layout_encode(layout, code, count);
+    return tsr_node_set_ints(node, name, code, count);
 }
 
 // For each member, for each axis: a number of intervals, and their bounds.
-static tsr_status set_windows(struct plan *p, tsr_node *n, const struct step *st)
+static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct step *st)
 {
-    const struct windows *w = st->outputs[0]->windows;
-    const struct device_group *g = &st->groups[0];
+    const struct windows *windows = st->outputs[0]->windows;
+    const struct device_group *group = &st->groups[0];
     int64_t axes[TILE_MAX_RANK];
     VEC(int64_t) list = {0};
-    for (int k = 0; k < w->n_axes; k++)
-        axes[k] = w->axes[k];
-    for (size_t i = 0; i < g->n * (size_t)w->n_axes; i++) {
-        size_t axis = i % (size_t)w->n_axes;
+    for (int k = 0; k < windows->n_axes; k++)
+        axes[k] = windows->axes[k];
+    for (size_t i = 0; i < group->n * (size_t)windows->n_axes; i++) {
+        size_t axis = i % (size_t)windows->n_axes;
         const struct dim_cut *part =
-            &w->parts[g->devices[i / (size_t)w->n_axes] * w->n_axes + (int64_t)axis];
-        int64_t *count = vec_push(p->arena, &list);
+            &windows->parts[group->devices[i / (size_t)windows->n_axes] * windows->n_axes +
+                            (int64_t)axis];
+        int64_t *count = vec_push(plan->arena, &list);
         if (!count)
             return TSR_NOMEM;
         *count = part->n;
         for (int64_t k = 0; k < 2 * part->n; k++) {
-            int64_t *bound = vec_push(p->arena, &list);
+            int64_t *bound = vec_push(plan->arena, &list);
             if (!bound)
                 return TSR_NOMEM;
             *bound = k % 2 ? part->at[k / 2].stop : part->at[k / 2].start;
         }
     }
-    tsr_status status = set_layout(p, n, "source", st->inputs[0]->layout);
+    tsr_status status = set_layout(plan, node, "source", st->inputs[0]->layout);
     if (status == TSR_OK)
-        status = tsr_node_set_ints(n, "axes", axes, (size_t)w->n_axes);
-    return status == TSR_OK ? tsr_node_set_ints(n, "windows", list.at, list.n) : status;
+        status = tsr_node_set_ints(node, "axes", axes, (size_t)windows->n_axes);
+    return status == TSR_OK ? tsr_node_set_ints(node, "windows", list.at, list.n) : status;
 }
 
-static tsr_status set_reduce(tsr_node *n, const struct step *st)
+static tsr_status set_reduce(tsr_node *node, const struct step *st)
 {
     static const char *const reduce[] = {[COMBINE_SUM] = "sum",
                                          [COMBINE_MAX] = "max",
                                          [COMBINE_MIN] = "min",
                                          [COMBINE_PROD] = "prod"};
-    return tsr_node_set_string(n, "reduce", reduce[st->flow->combine]);
+    return tsr_node_set_string(node, "reduce", reduce[st->flow->combine]);
 }
 
-static tsr_status own_attributes(struct plan *p, tsr_node *n, const struct step *st, size_t group)
+static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+                                 size_t group)
 {
     tsr_status status = TSR_OK;
     bool send = st->kind == STEP_SEND;
     if (st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE_TO)
-        status = set_reduce(n, st);
+        status = set_reduce(node, st);
     if (status == TSR_OK &&
         (st->kind == STEP_GATHER || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
-        status = tsr_node_set_int(n, "axis", st->axis);
+        status = tsr_node_set_int(node, "axis", st->axis);
     if (status == TSR_OK && st->kind == STEP_ALL_TO_ALL)
-        status = tsr_node_set_int(n, "split_axis", st->split_axis);
+        status = tsr_node_set_int(node, "split_axis", st->split_axis);
     if (status == TSR_OK && (st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
-        status = tsr_node_set_int(n, "unit", st->unit);
+        status = tsr_node_set_int(node, "unit", st->unit);
     if (status == TSR_OK &&
         (st->kind == STEP_REDUCE_TO || st->kind == STEP_BROADCAST || st->kind == STEP_LIST))
-        status = tsr_node_set_int(n, "root", st->roots[group]);
+        status = tsr_node_set_int(node, "root", st->roots[group]);
     if (status == TSR_OK && send)
-        status = tsr_node_set_int(n, "from", st->roots[group]);
+        status = tsr_node_set_int(node, "from", st->roots[group]);
     if (status == TSR_OK && send) {
         const int64_t *both = st->groups[group].devices;
-        status = tsr_node_set_int(n, "to", both[both[0] == st->roots[group]]);
+        status = tsr_node_set_int(node, "to", both[both[0] == st->roots[group]]);
     }
     if (st->kind == STEP_HALO && status == TSR_OK)
-        return set_windows(p, n, st);
+        return set_windows(plan, node, st);
     if (st->kind != STEP_RESHARD || status != TSR_OK)
         return status;
-    status = set_layout(p, n, "source", st->inputs[0]->layout);
-    return status == TSR_OK ? set_layout(p, n, "target", st->outputs[0]->layout) : status;
+    status = set_layout(plan, node, "source", st->inputs[0]->layout);
+    return status == TSR_OK ? set_layout(plan, node, "target", st->outputs[0]->layout) : status;
 }
 
-static tsr_status set_attributes(struct plan *p, tsr_node *n, const struct step *st, size_t group)
+static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+                                 size_t group)
 {
-    const struct device_group *g = &st->groups[group];
-    tsr_status status = tsr_node_set_string(n, "plan", p->fingerprint);
+    const struct device_group *device_group = &st->groups[group];
+    tsr_status status = tsr_node_set_string(node, "plan", plan->fingerprint);
     if (status == TSR_OK)
-        status = tsr_node_set_int(n, "id", st->id);
+        status = tsr_node_set_int(node, "id", st->id);
     if (status == TSR_OK)
-        status = tsr_node_set_ints(n, "group", g->devices, g->n);
+        status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
     if (status == TSR_OK)
-        status = tsr_node_set_int(n, "elem_type", tsr__carried(tsr__step_type(st)));
-    return status == TSR_OK ? own_attributes(p, n, st, group) : status;
+        status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
+    return status == TSR_OK ? own_attributes(plan, node, st, group) : status;
 }
 
-static tsr_value *comm_shape(struct part *t, const struct step *st)
+static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     struct form *shape = st->inputs[1];
-    return shape ? form_root(shape)->local[t->rank] : tsr__part_shape(t, st->inputs[0]->item);
+    return shape ? form_root(shape)->local[part->rank] : tsr__part_shape(part, st->inputs[0]->item);
 }
 
 // What stands on this rank: a message has two ends.
-static const char *op_here(const struct part *t, const struct step *st, size_t group)
+static const char *op_here(const struct part *part, const struct step *st, size_t group)
 {
-    return st->kind == STEP_SEND && st->roots[group] != t->rank ? TSR_OP_RECV : tsr__step_op(st);
+    return st->kind == STEP_SEND && st->roots[group] != part->rank ? TSR_OP_RECV : tsr__step_op(st);
 }
 
 // A rank that gives nothing gives an empty tensor of the type.
-static tsr_value *comm_input(struct part *t, const struct step *st)
+static tsr_value *comm_input(struct part *part, const struct step *st)
 {
-    bool has = tsr__layout_has_device(st->inputs[0]->layout, t->rank);
-    tsr_value *x = has ? form_root(st->inputs[0])->local[t->rank] : NULL;
+    bool has = tsr__layout_has_device(st->inputs[0]->layout, part->rank);
+    tsr_value *x = has ? form_root(st->inputs[0])->local[part->rank] : NULL;
     tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__carried(own);
     bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
     if (!x)
-        return may_lack ? tsr__part_empty(t, carried) : NULL;
-    return carried == own ? x : tsr__part_cast(t, x, carried, (struct str){0});
+        return may_lack ? tsr__part_empty(part, carried) : NULL;
+    return carried == own ? x : tsr__part_cast(part, x, carried, (struct str){0});
 }
 
 // Says what comes out, as far as sizes are known: no engine can infer it.
-static tsr_status declare(const struct part *t, tsr_value *v, const struct form *f)
+static tsr_status declare(const struct part *t, tsr_value *value, const struct form *form)
 {
-    const struct item *it = f->item;
+    const struct item *it = form->item;
     tsr_dim dims[TILE_MAX_RANK];
     int64_t coords[TILE_MAX_FACTORS];
-    if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != f->layout->rank || it->list ||
-        !tsr__layout_has_device(f->layout, t->rank) || !tsr__owns_once(f->layout))
+    if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != form->layout->rank || it->list ||
+        !tsr__layout_has_device(form->layout, t->rank) || !tsr__owns_once(form->layout))
         return TSR_OK;
-    for (int d = 0; d < it->rank; d++) {
-        int64_t size = it->dims[d].value;
-        if (size >= 0 && tsr__dim_cut(&f->layout->dims[d])) {
-            if (!tsr__device_coords(f->layout, t->rank, d, coords))
+    for (int axis = 0; axis < it->rank; axis++) {
+        int64_t size = it->dims[axis].value;
+        if (size >= 0 && tsr__dim_cut(&form->layout->dims[axis])) {
+            if (!tsr__device_coords(form->layout, t->rank, axis, coords))
                 return TSR_OK;
-            struct local_size local = tsr__local_size(&f->layout->dims[d], coords);
+            struct local_size local = tsr__local_size(&form->layout->dims[axis], coords);
             size = tsr__local_size_of(&local, size);
         }
-        dims[d] = (tsr_dim){size >= 0 ? size : -1, ""};
+        dims[axis] = (tsr_dim){size >= 0 ? size : -1, ""};
     }
-    for (int k = 0; f->windows && k < f->windows->n_axes; k++) {
-        const struct dim_cut *part = &f->windows->parts[t->rank * f->windows->n_axes + k];
+    for (int k = 0; form->windows && k < form->windows->n_axes; k++) {
+        const struct dim_cut *part = &form->windows->parts[t->rank * form->windows->n_axes + k];
         int64_t size = 0;
         for (int64_t i = 0; i < part->n; i++)
             size += part->at[i].stop - part->at[i].start;
-        dims[f->windows->axes[k]].value = size;
+        dims[form->windows->axes[k]].value = size;
     }
-    return tsr_value_set_type(v, tsr__carried(it->dtype), it->rank, dims);
+    return tsr_value_set_type(value, tsr__carried(it->dtype), it->rank, dims);
 }
 
-tsr_node *tsr__comm_node(struct part *t, const struct step *st, size_t group, tsr_value **inputs,
+tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {
-    struct plan *p = t->plan;
+    struct plan *plan = part->plan;
     const char *type = tsr__step_type(st) == TSR_FLOAT16 ? "F16" : "";
-    struct str op = tsr__arena_printf(p->arena, "%s%s", op_here(t, st, group), type);
+    struct str op = tsr__arena_printf(plan->arena, "%s%s", op_here(part, st, group), type);
     struct str label =
-        tsr__arena_printf(p->arena, "%s_%lld", op_here(t, st, group), (long long)st->id);
-    if (p->arena->failed)
+        tsr__arena_printf(plan->arena, "%s_%lld", op_here(part, st, group), (long long)st->id);
+    if (plan->arena->failed)
         return NULL;
     tsr_node *node =
-        tsr_graph_add_node(t->graph, COMM_DOMAIN, op.p, label.p, inputs, n_inputs, outputs, 2);
-    if (!node || set_attributes(p, node, st, group) != TSR_OK)
+        tsr_graph_add_node(part->graph, COMM_DOMAIN, op.p, label.p, inputs, n_inputs, outputs, 2);
+    if (!node || set_attributes(plan, node, st, group) != TSR_OK)
         return NULL;
-    t->token = tsr_node_output(node, 1);
+    part->token = tsr_node_output(node, 1);
     return node;
 }
 
-static tsr_status emit_on(struct part *t, struct step *st, size_t group)
+static tsr_status emit_on(struct part *part, struct step *st, size_t group)
 {
-    struct plan *p = t->plan;
+    struct plan *plan = part->plan;
     struct form *to = st->outputs[0];
     struct item *it = to->item;
     tsr_value *inputs[3];
     size_t n = 0;
-    inputs[n++] = comm_input(t, st);
+    inputs[n++] = comm_input(part, st);
     if (st->kind == STEP_RESHARD || st->kind == STEP_HALO)
-        inputs[n++] = comm_shape(t, st);
-    inputs[n++] = t->token;
+        inputs[n++] = comm_shape(part, st);
+    inputs[n++] = part->token;
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
             return TSR_NOMEM;
     // A rank may serve in two groups: it keeps the first result. One that gets nothing keeps none.
-    bool first = !to->local[t->rank] &&
-                 (st->kind == STEP_RESHARD || tsr__layout_has_device(to->layout, t->rank));
-    bool twice = to->local[t->rank];
-    struct str own_name = first ? tsr__form_name(t, to) : tsr__part_fresh(t);
+    bool first = !to->local[part->rank] &&
+                 (st->kind == STEP_RESHARD || tsr__layout_has_device(to->layout, part->rank));
+    bool twice = to->local[part->rank];
+    struct str own_name = first ? tsr__form_name(part, to) : tsr__part_fresh(part);
     bool narrow = first && tsr__carried(it->dtype) != it->dtype;
-    struct str name = narrow ? tsr__part_fresh(t) : own_name;
-    struct str token = tsr__arena_printf(p->arena, TOKEN_NAME ".%lld", (long long)st->id);
+    struct str name = narrow ? tsr__part_fresh(part) : own_name;
+    struct str token = tsr__arena_printf(plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
     if (twice)
-        token = tsr__part_fresh(t);
-    if (p->arena->failed)
+        token = tsr__part_fresh(part);
+    if (plan->arena->failed)
         return TSR_NOMEM;
     const char *outputs[2] = {name.p, token.p};
-    tsr_node *node = tsr__comm_node(t, st, group, inputs, n, outputs);
+    tsr_node *node = tsr__comm_node(part, st, group, inputs, n, outputs);
     if (!node)
         return TSR_NOMEM;
     if (first)
-        to->local[t->rank] = tsr_node_output(node, 0);
-    tsr_status status = first ? declare(t, to->local[t->rank], to) : TSR_OK;
+        to->local[part->rank] = tsr_node_output(node, 0);
+    tsr_status status = first ? declare(part, to->local[part->rank], to) : TSR_OK;
     if (status != TSR_OK || !narrow)
         return status;
-    to->local[t->rank] = tsr__part_cast(t, to->local[t->rank], it->dtype, own_name);
-    return to->local[t->rank] ? TSR_OK : TSR_NOMEM;
+    to->local[part->rank] = tsr__part_cast(part, to->local[part->rank], it->dtype, own_name);
+    return to->local[part->rank] ? TSR_OK : TSR_NOMEM;
 }
 
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)
@@ -473,16 +483,16 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             continue;
         if (group->n == 1 && st->kind != STEP_RESHARD &&
             st->kind != STEP_HALO) { // alone: nothing to combine with
-            int64_t r = group->devices[0];
-            st->outputs[0]->local[r] = form_root(st->inputs[0])->local[r];
+            int64_t rank = group->devices[0];
+            st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;
         }
         for (size_t i = 0; i < group->n && status == TSR_OK; i++) {
-            struct part *t = &parts[group->devices[i]];
+            struct part *part = &parts[group->devices[i]];
             if (st->kind == STEP_LIST)
-                status = tsr__emit_list(t, st, g);
+                status = tsr__emit_list(part, st, g);
             else
-                status = t->plan->microsoft ? tsr__dialect_emit(t, st) : emit_on(t, st, g);
+                status = part->plan->microsoft ? tsr__dialect_emit(part, st) : emit_on(part, st, g);
         }
     }
     return status;

@@ -6,25 +6,25 @@
 
 #include <stdlib.h>
 
-bool tsr__dim_cut(const struct tile_dim *d)
+bool tsr__dim_cut(const struct tile_dim *dim)
 {
-    for (int f = 0; f < d->n; f++)
-        if (d->factors[f].cuts > 1)
+    for (int factor = 0; factor < dim->n; factor++)
+        if (dim->factors[factor].cuts > 1)
             return true;
     return false;
 }
 
-bool tsr__device_coords(const struct tile_layout *l, int64_t device, int d, int64_t *coords)
+bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
 {
     int64_t loops[TILE_MAX_LOOPS];
-    int64_t shard = tsr__layout_shard_of(l, device, 0);
+    int64_t shard = tsr__layout_shard_of(layout, device, 0);
     if (shard < 0)
         return false;
     memset(coords, 0, TILE_MAX_FACTORS * sizeof(*coords));
-    tsr__layout_coords(l, shard, loops);
-    for (int i = 0; i < l->n_loops; i++)
-        if (l->loops[i].dim == d)
-            coords[l->loops[i].factor] = loops[i];
+    tsr__layout_coords(layout, shard, loops);
+    for (int i = 0; i < layout->n_loops; i++)
+        if (layout->loops[i].dim == axis)
+            coords[layout->loops[i].factor] = loops[i];
     return true;
 }
 
@@ -49,22 +49,22 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static size_t sorted_owners(struct arena *a, const struct tile_layout *l, int64_t **out)
+static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
-    size_t n = (size_t)l->first[l->n_shards];
-    int64_t *all = ARENA_ARRAY(a, int64_t, n + 1);
+    size_t n = (size_t)layout->first[layout->n_shards];
+    int64_t *all = ARENA_ARRAY(arena, int64_t, n + 1);
     if (!all)
         return 0;
-    memcpy(all, l->owners, n * sizeof(*all));
+    memcpy(all, layout->owners, n * sizeof(*all));
     qsort(all, n, sizeof(*all), by_number);
     *out = all;
     return n;
 }
 
-size_t tsr__layout_devices(struct arena *a, const struct tile_layout *l, int64_t **out)
+size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     int64_t *all = NULL;
-    size_t n = sorted_owners(a, l, &all), kept = 0;
+    size_t n = sorted_owners(arena, layout, &all), kept = 0;
     for (size_t i = 0; i < n; i++)
         if (i == 0 || all[i] != all[i - 1])
             all[kept++] = all[i];
@@ -72,13 +72,13 @@ size_t tsr__layout_devices(struct arena *a, const struct tile_layout *l, int64_t
     return kept;
 }
 
-bool tsr__owns_once(const struct tile_layout *l)
+bool tsr__owns_once(const struct tile_layout *layout)
 {
-    for (int64_t k = 0; k < l->n_shards; k++) {
+    for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
-        size_t n = tsr__layout_owners(l, k, &owners);
+        size_t n = tsr__layout_owners(layout, k, &owners);
         for (size_t i = 0; i < n; i++)
-            if (tsr__layout_shard_of(l, owners[i], 0) != k)
+            if (tsr__layout_shard_of(layout, owners[i], 0) != k)
                 return false;
     }
     return true;
@@ -91,32 +91,32 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
 {
     if (a->n != b->n)
         return false;
-    for (int f = 0; f < a->n; f++) {
-        bool size = a->n == 1 || a->factors[f].size == b->factors[f].size;
-        if (!size || a->factors[f].cuts != b->factors[f].cuts || x[f] != y[f])
+    for (int factor = 0; factor < a->n; factor++) {
+        bool size = a->n == 1 || a->factors[factor].size == b->factors[factor].size;
+        if (!size || a->factors[factor].cuts != b->factors[factor].cuts || x[factor] != y[factor])
             return false;
     }
     return true;
 }
 
-static struct tile_interval *intervals(struct plan *p, const struct tile_dim *d, int64_t size,
+static struct tile_interval *intervals(struct plan *plan, const struct tile_dim *dim, int64_t size,
                                        const int64_t *coords, int64_t *n)
 {
-    *n = tsr__dim_intervals(d, size, coords, NULL, 0);
+    *n = tsr__dim_intervals(dim, size, coords, NULL, 0);
     if (*n < 0 || *n > (1 << 20))
         return NULL;
-    struct tile_interval *at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)*n + 1);
+    struct tile_interval *at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)*n + 1);
     if (at)
-        tsr__dim_intervals(d, size, coords, at, *n);
+        tsr__dim_intervals(dim, size, coords, at, *n);
     return at;
 }
 
 // Every interval of `b` lies in one of `a` (both ascend): b in indices of what a keeps.
-static struct dim_cut within(struct plan *p, const struct tile_interval *a, int64_t n_a,
+static struct dim_cut within(struct plan *plan, const struct tile_interval *a, int64_t n_a,
                              const struct tile_interval *b, int64_t n_b)
 {
     struct dim_cut cut = {.way = DIM_STATIC};
-    cut.at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)n_b + 1);
+    cut.at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n_b + 1);
     int64_t i = 0, before = 0;
     for (int64_t k = 0; k < n_b && cut.at; k++) {
         while (i < n_a && a[i].stop < b[k].stop)
@@ -138,46 +138,47 @@ static struct dim_cut within(struct plan *p, const struct tile_interval *a, int6
     return cut;
 }
 
-static struct dim_cut dynamic_cut(const struct plan *p, const struct tile_dim *from,
+static struct dim_cut dynamic_cut(const struct plan *plan, const struct tile_dim *from,
                                   const struct tile_dim *to, const int64_t *coords)
 {
     struct dim_cut cut = {.way = DIM_NO};
-    if (tsr__dim_cut(from) || p->opset < 10) // older Slice takes no computed bounds
+    if (tsr__dim_cut(from) || plan->opset < 10) // older Slice takes no computed bounds
         return cut;
     int64_t unit = 1;
-    for (int f = 1; f < to->n; f++)
-        if (to->factors[f].cuts > 1 || to->factors[f].size <= 0 ||
-            !mul_ok(unit, to->factors[f].size, &unit))
+    for (int factor = 1; factor < to->n; factor++)
+        if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
+            !mul_ok(unit, to->factors[factor].size, &unit))
             return cut; // strided, or a unit that depends on the size
     return (struct dim_cut){
         .way = DIM_DYNAMIC, .unit = unit, .part = coords[0], .parts = to->factors[0].cuts};
 }
 
-struct dim_cut tsr__dim_way(struct plan *p, const struct item *it, const struct tile_layout *from,
-                            const struct tile_layout *to, int64_t device, int d)
+struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
+                            const struct tile_layout *from, const struct tile_layout *to,
+                            int64_t device, int axis)
 {
     static const struct tile_dim whole = {NULL, 0};
-    const struct tile_dim *a = d < from->rank ? &from->dims[d] : &whole;
-    const struct tile_dim *b = d < to->rank ? &to->dims[d] : &whole;
+    const struct tile_dim *a = axis < from->rank ? &from->dims[axis] : &whole;
+    const struct tile_dim *b = axis < to->rank ? &to->dims[axis] : &whole;
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
-    if (!tsr__device_coords(from, device, d, x) || !tsr__device_coords(to, device, d, y))
+    if (!tsr__device_coords(from, device, axis, x) || !tsr__device_coords(to, device, axis, y))
         return (struct dim_cut){.way = DIM_NO};
     if ((!tsr__dim_cut(a) && !tsr__dim_cut(b)) || factors_equal(a, b, x, y))
         return (struct dim_cut){.way = DIM_SAME};
     if (!tsr__dim_cut(b))
         return (struct dim_cut){.way = DIM_NO};
-    int64_t size = d < it->rank ? it->dims[d].value : -1;
+    int64_t size = axis < it->rank ? it->dims[axis].value : -1;
     if (size < 0)
-        return dynamic_cut(p, a, b, y);
+        return dynamic_cut(plan, a, b, y);
     int64_t n_a, n_b;
-    struct tile_interval *held = intervals(p, a, size, x, &n_a),
-                         *need = intervals(p, b, size, y, &n_b);
+    struct tile_interval *held = intervals(plan, a, size, x, &n_a),
+                         *need = intervals(plan, b, size, y, &n_b);
     if (!held || !need)
         return (struct dim_cut){.way = DIM_NO};
-    return within(p, held, n_a, need, n_b);
+    return within(plan, held, n_a, need, n_b);
 }
 
-bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layout *from,
+bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity)
 {
     int rank = from->rank > to->rank ? from->rank : to->rank;
@@ -186,8 +187,8 @@ bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layo
         int64_t device = to->owners[i];
         if (!tsr__layout_has_device(from, device))
             return false;
-        for (int d = 0; d < rank; d++) {
-            enum dim_way way = tsr__dim_way(p, it, from, to, device, d).way;
+        for (int axis = 0; axis < rank; axis++) {
+            enum dim_way way = tsr__dim_way(plan, it, from, to, device, axis).way;
             if (way == DIM_NO)
                 return false;
             *identity &= way == DIM_SAME;
@@ -199,26 +200,26 @@ bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layo
 // ---- gathering ---------------------------------------------------------------------------------
 
 // from without the cut of dimension dim; owners are left to the caller.
-static struct tile_layout *uncut(struct arena *a, const struct tile_layout *from, int dim)
+static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *from, int dim)
 {
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
     memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
     dims[dim] = (struct tile_dim){NULL, 0};
-    return tsr__layout_cut(a, from->rank, dims);
+    return tsr__layout_cut(arena, from->rank, dims);
 }
 
-// Shard of `l` at these loop coordinates of `from`, whose loop `gone` l does not have.
-static int64_t shard_at(const struct tile_layout *l, const struct tile_layout *from,
+// Shard of `layout` at these loop coordinates of `from`, whose loop `gone` layout does not have.
+static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
                         const int64_t *coords, int gone)
 {
     int64_t at = 0;
-    for (int i = 0; i < l->n_loops; i++) {
+    for (int i = 0; i < layout->n_loops; i++) {
         int64_t mine = 0;
         for (int k = 0; k < from->n_loops; k++)
-            if (k != gone && from->loops[k].dim == l->loops[i].dim &&
-                from->loops[k].factor == l->loops[i].factor)
+            if (k != gone && from->loops[k].dim == layout->loops[i].dim &&
+                from->loops[k].factor == layout->loops[i].factor)
                 mine = coords[k];
-        at = at * l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts + mine;
+        at = at * layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts + mine;
     }
     return at;
 }
@@ -234,42 +235,43 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
 
 // The groups that hold shards k, k + stride, ...: the l-th takes the l-th owner of each. False:
 // they do not pair, or do not ascend (a gather concatenates in the order of ranks).
-static bool pair_owners(struct arena *a, const struct tile_layout *from, int64_t k, int64_t stride,
-                        int64_t parts, struct device_group *groups, size_t *n_groups)
+static bool pair_owners(struct arena *arena, const struct tile_layout *from, int64_t k,
+                        int64_t stride, int64_t parts, struct device_group *groups,
+                        size_t *n_groups)
 {
     const int64_t *owners;
     size_t n = tsr__layout_owners(from, k, &owners);
     for (size_t l = 0; l < n; l++) {
-        struct device_group *g = &groups[(*n_groups)++];
-        g->n = (size_t)parts;
-        g->devices = ARENA_ARRAY(a, int64_t, g->n);
-        for (int64_t j = 0; j < parts && g->devices; j++) {
+        struct device_group *group = &groups[(*n_groups)++];
+        group->n = (size_t)parts;
+        group->devices = ARENA_ARRAY(arena, int64_t, group->n);
+        for (int64_t j = 0; j < parts && group->devices; j++) {
             if (tsr__layout_owners(from, k + j * stride, &owners) != n)
                 return false;
-            g->devices[j] = owners[l];
-            if (j && g->devices[j] <= g->devices[j - 1])
+            group->devices[j] = owners[l];
+            if (j && group->devices[j] <= group->devices[j - 1])
                 return false;
         }
     }
     return n > 0;
 }
 
-const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layout *from, int loop,
-                                        struct device_group **groups, size_t *n_groups)
+const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
+                                        int loop, struct device_group **groups, size_t *n_groups)
 {
     int dim = from->loops[loop].dim;
     for (int i = 0; i < from->n_loops; i++)
         if (i != loop && from->loops[i].dim == dim)
             return NULL; // two cuts of one dimension: strided
-    for (int f = 0; f < from->loops[loop].factor; f++)
-        if (from->dims[dim].factors[f].size != 1)
+    for (int factor = 0; factor < from->loops[loop].factor; factor++)
+        if (from->dims[dim].factors[factor].size != 1)
             return NULL;
     if (!tsr__owns_once(from))
         return NULL;
     size_t n_owners = (size_t)from->first[from->n_shards];
-    struct tile_layout *to = uncut(a, from, dim);
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n_owners + 1);
-    *groups = ARENA_ARRAY(a, struct device_group, n_owners + 1);
+    struct tile_layout *to = uncut(arena, from, dim);
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
+    *groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
     *n_groups = 0;
     if (!to || !pairs || !*groups)
         return NULL;
@@ -277,45 +279,45 @@ const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layou
     for (int64_t k = 0; k < from->n_shards; k++) {
         tsr__layout_coords(from, k, coords);
         if (coords[loop] == 0 &&
-            !pair_owners(a, from, k, stride, from->dims[dim].factors[from->loops[loop].factor].cuts,
-                         *groups, n_groups))
+            !pair_owners(arena, from, k, stride,
+                         from->dims[dim].factors[from->loops[loop].factor].cuts, *groups, n_groups))
             return NULL;
         const int64_t *owners;
         size_t n = tsr__layout_owners(from, k, &owners);
         for (size_t i = 0; i < n; i++)
             pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
     }
-    return tsr__layout_own(a, to, pairs, n_owners) ? to : NULL;
+    return tsr__layout_own(arena, to, pairs, n_owners) ? to : NULL;
 }
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords)
+struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
-    struct local_size l = {1, 1, 0, 1};
+    struct local_size size = {1, 1, 0, 1};
     int rest = 0;
-    for (int f = 0; f < d->n; f++)
-        if (d->factors[f].size == 0)
-            rest = f;
-    for (int f = 0; f < d->n; f++) {
-        const struct tile_factor *at = &d->factors[f];
-        if (f == rest) {
-            l.part = coords[f];
-            l.parts = at->cuts;
+    for (int factor = 0; factor < dim->n; factor++)
+        if (dim->factors[factor].size == 0)
+            rest = factor;
+    for (int factor = 0; factor < dim->n; factor++) {
+        const struct tile_factor *at = &dim->factors[factor];
+        if (factor == rest) {
+            size.part = coords[factor];
+            size.parts = at->cuts;
             continue;
         }
-        l.unit *= at->size;
-        l.scale *= tsr__tile_start(at->size, at->cuts, coords[f] + 1) -
-                   tsr__tile_start(at->size, at->cuts, coords[f]);
+        size.unit *= at->size;
+        size.scale *= tsr__tile_start(at->size, at->cuts, coords[factor] + 1) -
+                      tsr__tile_start(at->size, at->cuts, coords[factor]);
     }
-    return l;
+    return size;
 }
 
-int64_t tsr__local_size_of(const struct local_size *l, int64_t whole)
+int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
-    int64_t units = (whole + l->unit - 1) / l->unit;
-    int64_t a = tsr__tile_start(units, l->parts, l->part);
-    int64_t b = tsr__tile_start(units, l->parts, l->part + 1);
-    int64_t missing = l->part == l->parts - 1 ? units * l->unit - whole : 0;
-    return (b - a) * l->scale - missing;
+    int64_t units = (whole + size->unit - 1) / size->unit;
+    int64_t a = tsr__tile_start(units, size->parts, size->part);
+    int64_t b = tsr__tile_start(units, size->parts, size->part + 1);
+    int64_t missing = size->part == size->parts - 1 ? units * size->unit - whole : 0;
+    return (b - a) * size->scale - missing;
 }

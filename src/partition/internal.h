@@ -170,91 +170,94 @@ struct size_source {
 };
 
 // plan.c
-tsr_status tsr__plan_build(struct plan *p) TSR_MUST_USE;
+tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
 // Somebody reads the value in that layout (NULL: in one that is not known here).
-void tsr__plan_want(struct plan *p, const tsr_value *v, const struct tile_layout *l);
+void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout);
 // Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
-bool tsr__plan_nodes(struct plan *p, const struct node_flow *nodes, size_t n,
+bool tsr__plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
                      unsigned char *needed);
-struct item *tsr__item_of(struct plan *p, const tsr_value *v);
-static inline struct form *form_root(struct form *f)
+struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
+static inline struct form *form_root(struct form *form)
 {
-    while (f->same)
-        f = f->same;
-    return f;
+    while (form->same)
+        form = form->same;
+    return form;
 }
 // convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
 // added.
-struct form *tsr__plan_convert(struct plan *p, struct item *it, const struct tile_layout *want,
+struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                                const tsr_node *reader);
 // The same without communication, or NULL.
-struct form *tsr__plan_free(struct plan *p, struct item *it, const struct tile_layout *want);
-struct form *tsr__form_new(struct plan *p, struct item *it, const struct tile_layout *l,
+struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want);
+struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);
-struct step *tsr__step_new(struct plan *p, enum step_kind kind, size_t n_inputs, size_t n_outputs);
+struct step *tsr__step_new(struct plan *plan, enum step_kind kind, size_t n_inputs,
+                           size_t n_outputs);
 // lower.c: the same by collectives that fit exactly, from that form (pending: of which the node's
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
-struct form *tsr__plan_lower(struct plan *p, struct form *from, const struct node_flow *pending,
+struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
                              const struct tile_layout *want);
 // A form of its own that has the same bits on all devices of the layout: what the first of them has.
-struct form *tsr__plan_equal(struct plan *p, struct item *it, const struct tile_layout *on,
+struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
                              const tsr_node *reader);
 // sizes.c: the shape of a value as a value of its own; counted and summed up, where it is cut and no
 // rank can compute it, on all devices of the group.
-struct item *tsr__shape_item(struct plan *p, struct item *it);
-struct form *tsr__plan_count(struct plan *p, struct form *from, const struct tile_layout *on,
+struct item *tsr__shape_item(struct plan *plan, struct item *it);
+struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
                              struct device_group *group);
-tsr_value *tsr__part_count(struct part *t, const struct form *from, struct str name);
+tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name);
 // wrapped.c: whether a wrapped model can take and give what the whole one does; that model.
-tsr_status tsr__wrapped_check(struct plan *p);
-tsr_status tsr__wrapped_model(struct plan *p, const char *folder, tsr_model **out);
+tsr_status tsr__wrapped_check(struct plan *plan);
+tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out);
 
 // ports.c: inputs and outputs that are kept cut, and states.
-tsr_status tsr__plan_ports(struct plan *p, const tsr_partition_options *o) TSR_MUST_USE;
+tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options) TSR_MUST_USE;
 // Where an input or output of the model lies. NULL: out of memory.
-const struct tile_layout *tsr__port_layout(struct plan *p, const tsr_value *v, bool output);
-bool tsr__port_readable(struct plan *p, const tsr_value *v, int axis); // its size, on every rank
-struct form *tsr__port_count(struct plan *p, const tsr_value *v);      // its shape, on every rank
-tsr_status tsr__port_type(struct part *t, tsr_value *w, const tsr_value *v,
-                          const struct tile_layout *l) TSR_MUST_USE;
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output);
+bool tsr__port_readable(struct plan *plan, const tsr_value *value,
+                        int axis);                                       // its size, on every rank
+struct form *tsr__port_count(struct plan *plan, const tsr_value *value); // its shape, on every rank
+tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *value,
+                          const struct tile_layout *layout) TSR_MUST_USE;
 // live.c
-void tsr__plan_live(struct plan *p);
-void tsr__live_steps(struct plan *p, step_list *steps); // backwards
-void tsr__number_steps(struct plan *p, step_list *steps);
-static inline void form_want(struct form *f, int64_t rank)
+void tsr__plan_live(struct plan *plan);
+void tsr__live_steps(struct plan *plan, step_list *steps); // backwards
+void tsr__number_steps(struct plan *plan, step_list *steps);
+static inline void form_want(struct form *form, int64_t rank)
 {
-    if (f)
-        form_root(f)->live[rank] = 1;
+    if (form)
+        form_root(form)->live[rank] = 1;
 }
-static inline bool form_wanted(struct form *f, int64_t rank)
+static inline bool form_wanted(struct form *form, int64_t rank)
 {
-    return f && form_root(f)->live[rank];
+    return form && form_root(form)->live[rank];
 }
 // body.c: nodes with bodies that are cut.
-struct scope *tsr__scope_of(struct plan *p, const tsr_value *v);
-void tsr__scope_go(struct plan *p, struct scope *to); // makes it the current one
-bool tsr__plan_bodies(struct plan *p, struct step *st);
-void tsr__live_bodies(struct plan *p, struct step *st);
+struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
+void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
+bool tsr__plan_bodies(struct plan *plan, struct step *st);
+void tsr__live_bodies(struct plan *plan, struct step *st);
 bool tsr__comms_on(const struct step *st, int64_t rank); // inside its bodies, or itself
 // Calls f for each step of the list, those of bodies before their node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data);
 // emit_body.c
-tsr_status tsr__emit_bodies(struct plan *p, struct part *parts, struct step *st) TSR_MUST_USE;
+tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 // The device leaves input i of the node out, because another one adds it to the sum (emit.c).
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
 // The device does not read the value that the model has there: it has its own, or none.
-bool tsr__input_replaced(struct plan *p, const struct node_flow *nf, int64_t device, int input);
+bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input);
 
 // ---- geometry.c: layouts seen from one device --------------------------------------------------
 
-bool tsr__dim_cut(const struct tile_dim *d);
+bool tsr__dim_cut(const struct tile_dim *dim);
 // Coordinates of the device in dimension d (one per factor); false: it holds nothing.
-bool tsr__device_coords(const struct tile_layout *l, int64_t device, int d, int64_t *coords);
+bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,
+                        int64_t *coords);
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
-bool tsr__owns_once(const struct tile_layout *l); // no device owns two shards
+bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
 // Devices of l, ascending, each once.
-size_t tsr__layout_devices(struct arena *a, const struct tile_layout *l, int64_t **out);
+size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
 
 // How a device gets its part of one dimension from what it holds.
 enum dim_way { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
@@ -264,21 +267,22 @@ struct dim_cut {
     int64_t n;
     int64_t unit, part, parts; // DIM_DYNAMIC: units of `unit` elements, part j of n
 };
-struct dim_cut tsr__dim_way(struct plan *p, const struct item *it, const struct tile_layout *from,
-                            const struct tile_layout *to, int64_t device, int d);
+struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
+                            const struct tile_layout *from, const struct tile_layout *to,
+                            int64_t device, int axis);
 // Every device of `to` holds all it needs in `from`; *identity: and nothing else.
-bool tsr__local_ok(struct plan *p, const struct item *it, const struct tile_layout *from,
+bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity);
 // Layout after gathering loop i of from, and the groups that gather; NULL: cannot be gathered.
-const struct tile_layout *tsr__gathered(struct arena *a, const struct tile_layout *from, int loop,
-                                        struct device_group **groups, size_t *n_groups);
+const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
+                                        int loop, struct device_group **groups, size_t *n_groups);
 // A local size as a function of the global one D: (b - a) * scale - last * (F * unit - D), where
 // F = ceil(D / unit), a = part * F / parts, b = (part + 1) * F / parts.
 struct local_size {
     int64_t unit, scale, part, parts;
 };
-struct local_size tsr__local_size(const struct tile_dim *d, const int64_t *coords);
-int64_t tsr__local_size_of(const struct local_size *l, int64_t whole);
+struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
+int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 
 // ---- windows.c ---------------------------------------------------------------------------------
 
@@ -291,13 +295,13 @@ struct windows {
 bool tsr__window_cut(const struct node_flow *nf, int input);
 // What the device at that place of the placement needs.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
-struct form *tsr__plan_windows(struct plan *p, const struct node_flow *nf, struct item *it,
+struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                int input);
 
 // relayout.c: the value made in these windows by a copy of its maker; NULL: it cannot be, or out of memory.
-struct form *tsr__plan_relayout(struct plan *p, struct item *it, const struct tile_layout *base,
-                                const struct windows *w);
-int64_t tsr__windows_size(const struct windows *w, int64_t rank); // of one axis
+struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                                const struct windows *windows);
+int64_t tsr__windows_size(const struct windows *windows, int64_t rank); // of one axis
 
 // ---- what is built -----------------------------------------------------------------------------
 
@@ -322,102 +326,105 @@ struct part {
 
 // dialect.c: the communication operators of com.microsoft instead of our own. All that they cannot
 // say becomes findings (TSR_UNSUPPORTED).
-tsr_status tsr__dialect_check(struct plan *p) TSR_MUST_USE;
-tsr_status tsr__dialect_emit(struct part *t, struct step *st) TSR_MUST_USE;
-tsr_status tsr__dialect_outputs(struct part *t) TSR_MUST_USE;
-tsr_status tsr__dialect_agree(struct plan *p, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__dialect_check(struct plan *plan) TSR_MUST_USE;
+tsr_status tsr__dialect_emit(struct part *part, struct step *st) TSR_MUST_USE;
+tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
+tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
 
 // windows.c: the rule's lists are in place of the node's own, and the numbers of one on this rank.
 bool tsr__lists_apply(const struct node_flow *nf);
-tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf, int64_t place,
-                               const struct rule_list *l, int64_t **out) TSR_MUST_USE;
+tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
+                               const struct rule_list *list, int64_t **out) TSR_MUST_USE;
 // emit.c
-tsr_status tsr__parts_build(struct plan *p, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
-tsr_value *tsr__part_input(struct part *t, struct item *it);
-tsr_status tsr__emit_step(struct plan *p, struct part *parts, struct step *st) TSR_MUST_USE;
+tsr_value *tsr__part_input(struct part *part, struct item *it);
+tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 // versions.c: what a rank file says of itself.
-void tsr__plan_types(struct plan *p);
-int64_t tsr__part_ir(const struct plan *p);
-tsr_status tsr__part_lower(struct part *t) TSR_MUST_USE;
+void tsr__plan_types(struct plan *plan);
+int64_t tsr__part_ir(const struct plan *plan);
+tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
-tsr_value *tsr__part_ints(struct part *t, const int64_t *v, int64_t n);
+tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
 // Of two sizes, in every opset.
-tsr_value *tsr__part_largest(struct part *t, struct str name, tsr_value *a, tsr_value *b);
-tsr_value *tsr__part_smallest(struct part *t, struct str name, tsr_value *a, tsr_value *b);
-tsr_value *tsr__part_empty(struct part *t, tsr_dtype type); // [0]
-tsr_value *tsr__part_node(struct part *t, const char *op, struct str out, size_t n_inputs, ...);
-struct str tsr__part_fresh(struct part *t);
+tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
+tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
+tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
+struct str tsr__part_fresh(struct part *part);
 tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
-tsr_value *tsr__part_cast(struct part *t, tsr_value *x, tsr_dtype to, struct str out);
+tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x, and x again under another name. Engines have neither for 4 bits: those are cast first.
-tsr_value *tsr__part_sizes(struct part *t, tsr_value *x, tsr_dtype type, struct str out);
-tsr_value *tsr__part_same(struct part *t, tsr_value *x, tsr_dtype type, struct str out);
-tsr_value *tsr__part_slice(struct part *t, tsr_value *x, int64_t axis, int64_t start, int64_t stop,
+tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
+                           int64_t stop,
                            struct str out); // emit_move.c
-struct str tsr__form_name(struct part *t, struct form *f);
+struct str tsr__form_name(struct part *part, struct form *form);
 // emit_shape.c: sizes at run time.
-tsr_value *tsr__part_shape(struct part *t, const struct item *it); // int64[rank], the global shape
-bool tsr__shape_known(struct plan *p,
+tsr_value *tsr__part_shape(struct part *part,
+                           const struct item *it); // int64[rank], the global shape
+bool tsr__shape_known(struct plan *plan,
                       const struct item *it); // such a value can be made on every rank
-void tsr__plan_find_sizes(struct plan *p);
+void tsr__plan_find_sizes(struct plan *plan);
 // The host value is a constant that every device of l has as a constant of its own.
-bool tsr__shape_constant(struct plan *p, const tsr_value *source, const struct tile_layout *l);
+bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
+                         const struct tile_layout *layout);
 // The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
-tsr_status tsr__emit_sizes(struct part *t, struct step *st,
-                           const struct rule_rewrite *w) TSR_MUST_USE;
+tsr_status tsr__emit_sizes(struct part *part, struct step *st,
+                           const struct rule_rewrite *rewrite) TSR_MUST_USE;
 // The host value becomes the sizes of the tensor (made) and nothing else: no 0 and no -1 with a meaning of its own, for
 // a device may have nothing of the tensor.
-bool tsr__shape_of_sizes(struct plan *p, const tsr_value *source, const struct item *made,
-                         const struct tile_layout *l);
+bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struct item *made,
+                         const struct tile_layout *layout);
 // A host value that holds the shape of a tensor (made) cut as l, with local sizes on this rank.
-tsr_value *tsr__part_local_shape(struct part *t, const tsr_value *source, tsr_value *host,
-                                 const struct item *made, const struct tile_layout *l);
+tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
+                                 const struct item *made, const struct tile_layout *layout);
 // emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the
 // kind.
-tsr_status tsr__lookup_begin(struct part *t, const struct step *st, tsr_value **inputs,
+tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here) TSR_MUST_USE;
 // Behind it: what was found elsewhere is 0; what was changed elsewhere is gone.
-tsr_status tsr__lookup_end(struct part *t, struct step *st, tsr_value *here, tsr_value *found,
+tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 // emit_move.c: slices and communication.
-tsr_status tsr__emit_slice(struct part *t, struct step *st) TSR_MUST_USE;
-tsr_status tsr__emit_crop(struct part *t, struct step *st) TSR_MUST_USE;
+tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
+tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
-tsr_status tsr__emit_trim(struct part *t, struct step *st, tsr_value *x,
+tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 const char *tsr__step_op(const struct step *st); // of a communication, without the type
 tsr_dtype tsr__step_type(const struct step *st); // of the tensors that a communication moves
 // The node of a communication on this rank, with the token behind it. NULL: failed.
-tsr_node *tsr__comm_node(struct part *t, const struct step *st, size_t group, tsr_value **inputs,
+tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2]);
 // emit_list.c: one rank's side of handing over a list.
-tsr_status tsr__emit_list(struct part *t, struct step *st, size_t group) TSR_MUST_USE;
-tsr_value *tsr__part_token_input(struct part *t); // of a body (emit_body.c)
-tsr_status tsr__part_token_output(struct part *t) TSR_MUST_USE;
+tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group) TSR_MUST_USE;
+tsr_value *tsr__part_token_input(struct part *part); // of a body (emit_body.c)
+tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 // weights.c: where constants lie, and writing them.
-tsr_status tsr__weights_place(struct plan *p, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__weights_place(struct plan *plan, struct part *parts) TSR_MUST_USE;
 struct data_file {
     uint64_t bytes;
     char sha256[65];
 };
 // Writes common.data and rankN.data into the folder; files (n_ranks + 1, the last is the common
 // one) gets sizes and digests; bytes 0: no such file.
-tsr_status tsr__weights_write(struct plan *p, struct part *parts, struct outfolder *o,
+tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files) TSR_MUST_USE;
 
 // agree.c: proves that all ranks agree on their communication.
-tsr_status tsr__parts_agree(struct plan *p, struct part *parts) TSR_MUST_USE;
-tsr_status tsr__sizes_agree(struct plan *p) TSR_MUST_USE; // of what is sent
+tsr_status tsr__parts_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__sizes_agree(struct plan *plan) TSR_MUST_USE; // of what is sent
 
 // The first failure of the plan, with out of memory behind it.
-static inline tsr_status plan_status(const struct plan *p)
+static inline tsr_status plan_status(const struct plan *plan)
 {
-    return p->status != TSR_OK ? p->status : p->arena->failed ? TSR_NOMEM : TSR_OK;
+    return plan->status != TSR_OK ? plan->status : plan->arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
 #endif

@@ -4,16 +4,16 @@
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
 #include "internal.h"
 
-static void live_node(struct plan *p, struct step *st)
+static void live_node(struct plan *plan, struct step *st)
 {
     const struct node_flow *nf = st->flow;
-    for (size_t d = 0; d < nf->place.n_devices; d++) {
-        int64_t rank = nf->place.devices[d];
+    for (size_t device = 0; device < nf->place.n_devices; device++) {
+        int64_t rank = nf->place.devices[device];
         bool any = false;
         for (size_t i = 0; i < st->n_outputs; i++)
             any |= form_wanted(st->outputs[i], rank);
         for (size_t i = 0; i < st->n_inputs && any; i++)
-            if (i >= st->n_node_inputs || !tsr__input_replaced(p, nf, rank, (int)i))
+            if (i >= st->n_node_inputs || !tsr__input_replaced(plan, nf, rank, (int)i))
                 form_want(st->inputs[i], rank);
     }
 }
@@ -34,60 +34,61 @@ static void live_groups(struct step *st)
     }
 }
 
-static void live_local(struct plan *p, struct step *st)
+static void live_local(struct plan *plan, struct step *st)
 {
-    for (int64_t r = 0; r < p->n_ranks; r++)
-        if (form_wanted(st->outputs[0], r) && tsr__layout_has_device(st->inputs[0]->layout, r))
-            form_want(st->inputs[0], r);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (form_wanted(st->outputs[0], rank) &&
+            tsr__layout_has_device(st->inputs[0]->layout, rank))
+            form_want(st->inputs[0], rank);
 }
 
-static void number(struct plan *p, struct step *st)
+static void number(struct plan *plan, struct step *st)
 {
     bool live = false;
     for (int k = 0; k < st->n_bodies; k++)
-        tsr__number_steps(p, &st->bodies[k].steps);
-    for (size_t g = 0; g < st->n_groups; g++)
-        live |= st->group_live[g];
+        tsr__number_steps(plan, &st->bodies[k].steps);
+    for (size_t group = 0; group < st->n_groups; group++)
+        live |= st->group_live[group];
     if (live)
-        st->id = p->n_comms++;
+        st->id = plan->n_comms++;
 }
 
-void tsr__number_steps(struct plan *p, step_list *steps)
+void tsr__number_steps(struct plan *plan, step_list *steps)
 {
     for (size_t i = 0; i < steps->n; i++)
-        number(p, steps->at[i]);
+        number(plan, steps->at[i]);
 }
 
-void tsr__live_steps(struct plan *p, step_list *steps)
+void tsr__live_steps(struct plan *plan, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
         struct step *st = steps->at[i];
         if (st->bodies)
-            tsr__live_bodies(p, st);
+            tsr__live_bodies(plan, st);
         else if (st->kind == STEP_NODE)
-            live_node(p, st);
+            live_node(plan, st);
         else if (st->n_groups)
             live_groups(st);
         else
-            live_local(p, st);
+            live_local(plan, st);
     }
 }
 
-static void want_all(struct form *f)
+static void want_all(struct form *form)
 {
-    for (int64_t i = 0; i < f->layout->first[f->layout->n_shards]; i++)
-        form_want(f, f->layout->owners[i]);
+    for (int64_t i = 0; i < form->layout->first[form->layout->n_shards]; i++)
+        form_want(form, form->layout->owners[i]);
 }
 
-void tsr__plan_live(struct plan *p)
+void tsr__plan_live(struct plan *plan)
 {
-    for (size_t i = 0; i < p->outputs.n; i++)
-        want_all(p->outputs.at[i]);
-    for (size_t i = 0; i < p->states.n; i++) { // a state is held even where nobody reads it
-        struct item *it = tsr__item_of(p, p->states.at[i].past);
+    for (size_t i = 0; i < plan->outputs.n; i++)
+        want_all(plan->outputs.at[i]);
+    for (size_t i = 0; i < plan->states.n; i++) { // a state is held even where nobody reads it
+        struct item *it = tsr__item_of(plan, plan->states.at[i].past);
         if (it)
             want_all(it->first);
     }
-    tsr__live_steps(p, &p->steps);
-    tsr__number_steps(p, &p->steps);
+    tsr__live_steps(plan, &plan->steps);
+    tsr__number_steps(plan, &plan->steps);
 }

@@ -21,8 +21,9 @@
 #define TSR_OP_HALO      "HaloExchange"
 
 // tsr_partition; for benchmarks, data files may be left without digests.
-tsr_status tsr__partition(tsr_model *m, const char *folder, const tsr_partition_options *options,
-                          bool undigested, tsr_partition_summary *summary);
+tsr_status tsr__partition(tsr_model *model, const char *folder,
+                          const tsr_partition_options *options, bool undigested,
+                          tsr_partition_summary *summary);
 
 // The parts of a model as they would be written, for whoever only looks at them.
 struct partition_part {
@@ -33,7 +34,7 @@ struct partition_look {
     tsr_status (*look)(void *data, const struct partition_part *parts, int64_t n);
     void *data;
 };
-tsr_status tsr__partition_look(tsr_model *m, const char *config,
+tsr_status tsr__partition_look(tsr_model *model, const char *config,
                                const struct partition_look *look) TSR_MUST_USE;
 
 #endif

@@ -8,88 +8,89 @@
 
 #define MAX_DEPTH 8
 
-static struct form *relayout(struct plan *p, struct item *it, const struct tile_layout *base,
-                             const struct windows *w, int depth);
+static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             const struct windows *windows, int depth);
 
 // The node means the same for any choice of elements of a free factor.
-static bool is_plain(const struct rule *r)
+static bool is_plain(const struct rule *rule)
 {
-    bool plain = !r->whole && !r->single && !r->n_windows && !r->n_lists;
-    for (int i = 0; i < r->n_rewrites; i++)
-        plain = plain &&
-                (r->rewrites[i].kind == REWRITE_ATTR || r->rewrites[i].kind == REWRITE_ADD_ONCE);
+    bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
+    for (int i = 0; i < rule->n_rewrites; i++)
+        plain = plain && (rule->rewrites[i].kind == REWRITE_ATTR ||
+                          rule->rewrites[i].kind == REWRITE_ADD_ONCE);
     return plain;
 }
 
 // Windows of one axis, ascending, each device some.
-static bool is_simple(const struct windows *w, const struct tile_layout *base)
+static bool is_simple(const struct windows *windows, const struct tile_layout *base)
 {
-    for (int64_t i = 0; w->n_axes == 1 && i < base->first[base->n_shards]; i++) {
-        const struct dim_cut *part = &w->parts[base->owners[i] * w->n_axes];
+    for (int64_t i = 0; windows->n_axes == 1 && i < base->first[base->n_shards]; i++) {
+        const struct dim_cut *part = &windows->parts[base->owners[i] * windows->n_axes];
         for (int64_t k = 0; k < part->n; k++)
             if (k > 0 && part->at[k].start < part->at[k - 1].stop)
                 return false;
         if (!part->n)
             return false;
     }
-    return w->n_axes == 1;
+    return windows->n_axes == 1;
 }
 
 // The same windows of a dimension of which each element is `unit` here.
-static struct windows *scaled(struct plan *p, const struct windows *w, int axis, int64_t unit)
+static struct windows *scaled(struct plan *plan, const struct windows *windows, int axis,
+                              int64_t unit)
 {
-    struct windows *out = ARENA_NEW(p->arena, struct windows);
-    struct dim_cut *parts = ARENA_ARRAY(p->arena, struct dim_cut, (size_t)p->n_ranks + 1);
+    struct windows *out = ARENA_NEW(plan->arena, struct windows);
+    struct dim_cut *parts = ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)plan->n_ranks + 1);
     if (!out || !parts)
         return NULL;
     *out = (struct windows){.n_axes = 1, .axes = {axis}, .parts = parts};
-    for (int64_t r = 0; r < p->n_ranks; r++) {
-        int64_t n = w->parts[r].n;
-        parts[r].n = n;
-        parts[r].at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)n + 1);
-        for (int64_t k = 0; k < n && parts[r].at; k++)
-            parts[r].at[k] = (struct tile_interval){w->parts[r].at[k].start * unit,
-                                                    w->parts[r].at[k].stop * unit};
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        int64_t n = windows->parts[rank].n;
+        parts[rank].n = n;
+        parts[rank].at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n + 1);
+        for (int64_t k = 0; k < n && parts[rank].at; k++)
+            parts[rank].at[k] = (struct tile_interval){windows->parts[rank].at[k].start * unit,
+                                                       windows->parts[rank].at[k].stop * unit};
     }
-    return p->arena->failed ? NULL : out;
+    return plan->arena->failed ? NULL : out;
 }
 
 // ---- how the maker would run -------------------------------------------------------------------
 
-static bool same_devices(struct plan *p, const struct placement *place,
+static bool same_devices(struct plan *plan, const struct placement *place,
                          const struct tile_layout *base)
 {
     int64_t *devices;
-    size_t n = tsr__layout_devices(p->arena, base, &devices);
-    return n == place->n_devices && !p->arena->failed &&
+    size_t n = tsr__layout_devices(plan->arena, base, &devices);
+    return n == place->n_devices && !plan->arena->failed &&
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
 // Factors of the result as the layout cuts them, all others whole.
-static bool place_like(struct plan *p, const struct rule *r, const struct tile_layout *base,
+static bool place_like(struct plan *plan, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
-    size_t n = (size_t)r->n_factors;
-    *out = (struct placement){.rule = r, .n_devices = n_devices};
-    out->devices = ARENA_ARRAY(p->arena, int64_t, n_devices + 1);
-    out->cuts = ARENA_ARRAY(p->arena, int64_t, n + 1);
-    out->coords = ARENA_ARRAY(p->arena, int64_t, n * n_devices + 1);
-    if (p->arena->failed || base->rank != r->outputs[0].rank)
+    size_t n = (size_t)rule->n_factors;
+    *out = (struct placement){.rule = rule, .n_devices = n_devices};
+    out->devices = ARENA_ARRAY(plan->arena, int64_t, n_devices + 1);
+    out->cuts = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(plan->arena, int64_t, n * n_devices + 1);
+    if (plan->arena->failed || base->rank != rule->outputs[0].rank)
         return false;
     memcpy(out->devices, devices, n_devices * sizeof(*devices));
     for (size_t f = 0; f < n; f++)
         out->cuts[f] = 1;
-    for (int d = 0; d < base->rank; d++) {
-        const struct rule_dim *dim = &r->outputs[0].dims[d];
-        if (!tsr__dim_cut(&base->dims[d]))
+    for (int axis = 0; axis < base->rank; axis++) {
+        const struct rule_dim *dim = &rule->outputs[0].dims[axis];
+        if (!tsr__dim_cut(&base->dims[axis]))
             continue;
-        if (dim->n != 1 || base->dims[d].n != 1 || out->cuts[dim->factors[0]] != 1 ||
-            r->factors[dim->factors[0]].kind != FACTOR_PAR)
+        if (dim->n != 1 || base->dims[axis].n != 1 || out->cuts[dim->factors[0]] != 1 ||
+            rule->factors[dim->factors[0]].kind != FACTOR_PAR)
             return false;
-        out->cuts[dim->factors[0]] = base->dims[d].factors[0].cuts;
+        out->cuts[dim->factors[0]] = base->dims[axis].factors[0].cuts;
         for (size_t i = 0; i < n_devices; i++) {
             int64_t coords[TILE_MAX_FACTORS];
-            if (!tsr__device_coords(base, devices[i], d, coords))
+            if (!tsr__device_coords(base, devices[i], axis, coords))
                 return false;
             out->coords[i * n + (size_t)dim->factors[0]] = coords[0];
         }
@@ -98,20 +99,21 @@ static bool place_like(struct plan *p, const struct rule *r, const struct tile_l
 }
 
 // Where the factor stands in a tensor, as the outermost of its dimension: *unit elements for each of it. -1: nowhere; -2: otherwise.
-static int find_factor(const struct rule *r, const struct rule_tensor *t, int f, int64_t *unit)
+static int find_factor(const struct rule *rule, const struct rule_tensor *tensor, int factor,
+                       int64_t *unit)
 {
     int found = -1;
     *unit = 1;
-    for (int d = 0; d < t->rank; d++)
-        for (int k = 0; k < t->dims[d].n; k++) {
-            if (t->dims[d].factors[k] != f)
+    for (int axis = 0; axis < tensor->rank; axis++)
+        for (int k = 0; k < tensor->dims[axis].n; k++) {
+            if (tensor->dims[axis].factors[k] != factor)
                 continue;
             if (found != -1 || k > 0)
                 return -2;
-            found = d;
+            found = axis;
         }
-    for (int k = 1; found >= 0 && k < t->dims[found].n; k++) {
-        int64_t size = r->factors[t->dims[found].factors[k]].size.value;
+    for (int k = 1; found >= 0 && k < tensor->dims[found].n; k++) {
+        int64_t size = rule->factors[tensor->dims[found].factors[k]].size.value;
         if (size < 1 || !mul_ok(*unit, size, unit))
             return -2;
     }
@@ -120,129 +122,132 @@ static int find_factor(const struct rule *r, const struct rule_tensor *t, int f,
 
 // ---- what it reads -----------------------------------------------------------------------------
 
-static struct form *free_form(struct plan *p, struct item *it, const struct tile_layout *want)
+static struct form *free_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
-    struct scope *here = p->scope;
-    tsr__scope_go(p, it->scope);
-    struct form *f = tsr__plan_free(p, it, want);
-    tsr__scope_go(p, here);
-    return f;
+    struct scope *here = plan->scope;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = tsr__plan_free(plan, it, want);
+    tsr__scope_go(plan, here);
+    return form;
 }
 
 // Stored in these windows.
-static struct form *const_windows(struct plan *p, struct item *it, const struct tile_layout *l,
-                                  struct windows *w)
+static struct form *const_windows(struct plan *plan, struct item *it,
+                                  const struct tile_layout *layout, struct windows *windows)
 {
     if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
         return NULL;
-    struct form *f = tsr__form_new(p, it, l, FORM_CONST);
-    if (f) {
-        f->windows = w;
-        f->partial = true; // not what its layout says: nobody else may take it
+    struct form *form = tsr__form_new(plan, it, layout, FORM_CONST);
+    if (form) {
+        form->windows = windows;
+        form->partial = true; // not what its layout says: nobody else may take it
     }
-    return f;
+    return form;
 }
 
-static struct form *maker_input(struct plan *p, const struct placement *place, int input,
-                                const tsr_value *v, int factor, const struct windows *w, int depth)
+static struct form *maker_input(struct plan *plan, const struct placement *place, int input,
+                                const tsr_value *value, int factor, const struct windows *windows,
+                                int depth)
 {
-    const struct rule_tensor *t = &place->rule->inputs[input];
-    struct item *it = tsr__item_of(p, v);
+    const struct rule_tensor *tensor = &place->rule->inputs[input];
+    struct item *it = tsr__item_of(plan, value);
     int64_t unit;
-    int axis = it && !t->host ? find_factor(place->rule, t, factor, &unit) : -1;
-    struct tile_layout *l = NULL;
+    int axis = it && !tensor->host ? find_factor(place->rule, tensor, factor, &unit) : -1;
+    struct tile_layout *layout = NULL;
     if (it && axis > -2)
-        l = t->host ? tsr__layout_whole(p->arena, it->rank < 0 ? 0 : it->rank, place->devices,
-                                        place->n_devices)
-                    : tsr__placement_project(p->arena, place, t);
-    if (!l)
+        layout = tensor->host ? tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank,
+                                                  place->devices, place->n_devices)
+                              : tsr__placement_project(plan->arena, place, tensor);
+    if (!layout)
         return NULL;
     if (axis < 0)
-        return free_form(p, it, l);
-    struct windows *own = scaled(p, w, axis, unit);
+        return free_form(plan, it, layout);
+    struct windows *own = scaled(plan, windows, axis, unit);
     if (!own)
         return NULL;
-    return it->first && it->first->kind == FORM_CONST ? const_windows(p, it, l, own)
-                                                      : relayout(p, it, l, own, depth + 1);
+    return it->first && it->first->kind == FORM_CONST ? const_windows(plan, it, layout, own)
+                                                      : relayout(plan, it, layout, own, depth + 1);
 }
 
 // ---- the maker ---------------------------------------------------------------------------------
 
-static struct node_flow *maker_flow(struct plan *p, const tsr_node *n,
+static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
                                     const struct tile_layout *base)
 {
-    const struct node_flow *own = p->flows[tsr__node_id(n)];
-    const struct rule *r = own && !own->bodies ? tsr__rule_of(p->arena, n, p->flow->shapes) : NULL;
-    struct node_flow *nf = ARENA_NEW(p->arena, struct node_flow);
-    if (!r || !nf || !is_plain(r) || tsr_node_output_count(n) != 1 ||
-        !same_devices(p, &own->place, base) || !tsr__owns_once(base) ||
-        !place_like(p, r, base, own->place.devices, own->place.n_devices, &nf->place))
+    const struct node_flow *own = plan->flows[tsr__node_id(node)];
+    const struct rule *rule =
+        own && !own->bodies ? tsr__rule_of(plan->arena, node, plan->flow->shapes) : NULL;
+    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
+    if (!rule || !nf || !is_plain(rule) || tsr_node_output_count(node) != 1 ||
+        !same_devices(plan, &own->place, base) || !tsr__owns_once(base) ||
+        !place_like(plan, rule, base, own->place.devices, own->place.n_devices, &nf->place))
         return NULL;
-    nf->node = n;
-    nf->outputs = ARENA_ARRAY(p->arena, struct tile_layout *, 1);
-    nf->inputs = ARENA_ARRAY(p->arena, struct tile_layout *, tsr_node_input_count(n) + 1);
-    return p->arena->failed ? NULL : nf;
+    nf->node = node;
+    nf->outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 1);
+    nf->inputs = ARENA_ARRAY(plan->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
+    return plan->arena->failed ? NULL : nf;
 }
 
-static struct form *maker_step(struct plan *p, const struct node_flow *nf, struct item *it,
-                               const struct tile_layout *base, struct windows *w, int factor,
+static struct form *maker_step(struct plan *plan, const struct node_flow *nf, struct item *it,
+                               const struct tile_layout *base, struct windows *windows, int factor,
                                struct form **inputs)
 {
     size_t n = tsr_node_input_count(nf->node);
-    struct form *f = tsr__form_new(p, it, base, FORM_MADE);
-    struct step *st = f ? tsr__step_new(p, STEP_NODE, n, 1) : NULL;
+    struct form *form = tsr__form_new(plan, it, base, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, STEP_NODE, n, 1) : NULL;
     if (!st)
         return NULL;
-    f->windows = w;
-    f->partial = true;
+    form->windows = windows;
+    form->partial = true;
     memcpy(st->inputs, inputs, n * sizeof(*inputs));
-    st->outputs[0] = f;
+    st->outputs[0] = form;
     st->n_node_inputs = n;
     st->flow = nf;
-    st->made = w;
+    st->made = windows;
     st->made_factor = factor;
-    return f;
+    return form;
 }
 
-static struct form *relayout(struct plan *p, struct item *it, const struct tile_layout *base,
-                             const struct windows *w, int depth)
+static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             const struct windows *windows, int depth)
 {
-    const tsr_node *n = it->value ? tsr_value_producer(it->value) : NULL;
-    const struct want *want = it->value ? &p->wants[tsr__value_id(it->value)] : NULL;
+    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
+    const struct want *want = it->value ? &plan->wants[tsr__value_id(it->value)] : NULL;
     // Of what stands in between, this is the only reader; it is not asked for windows itself.
-    if (!n || depth > MAX_DEPTH || !want ||
+    if (!node || depth > MAX_DEPTH || !want ||
         (depth ? want->readers != 1 : want->readers != want->windowed))
         return NULL;
-    struct node_flow *nf = maker_flow(p, n, base);
-    const struct rule_dim *dim = nf ? &nf->place.rule->outputs[0].dims[w->axes[0]] : NULL;
-    size_t n_in = tsr_node_input_count(n);
-    struct form **inputs = ARENA_ARRAY(p->arena, struct form *, n_in + 1);
+    struct node_flow *nf = maker_flow(plan, node, base);
+    const struct rule_dim *dim = nf ? &nf->place.rule->outputs[0].dims[windows->axes[0]] : NULL;
+    size_t n_in = tsr_node_input_count(node);
+    struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + 1);
     bool any = false;
     if (!dim || !inputs || dim->n != 1 || nf->place.rule->factors[dim->factors[0]].unit != 1)
         return NULL;
     for (size_t i = 0; i < n_in; i++) {
-        const tsr_value *v = tsr_node_input(n, i);
-        if (!v)
+        const tsr_value *value = tsr_node_input(node, i);
+        if (!value)
             continue;
-        inputs[i] = maker_input(p, &nf->place, (int)i, v, dim->factors[0], w, depth);
+        inputs[i] = maker_input(plan, &nf->place, (int)i, value, dim->factors[0], windows, depth);
         if (!inputs[i])
             return NULL;
         any |= inputs[i]->windows != NULL;
     }
-    return any ? maker_step(p, nf, it, base, scaled(p, w, w->axes[0], 1), dim->factors[0], inputs)
+    return any ? maker_step(plan, nf, it, base, scaled(plan, windows, windows->axes[0], 1),
+                            dim->factors[0], inputs)
                : NULL;
 }
 
-struct form *tsr__plan_relayout(struct plan *p, struct item *it, const struct tile_layout *base,
-                                const struct windows *w)
+struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                                const struct windows *windows)
 {
-    return is_simple(w, base) ? relayout(p, it, base, w, 0) : NULL;
+    return is_simple(windows, base) ? relayout(plan, it, base, windows, 0) : NULL;
 }
 
-int64_t tsr__windows_size(const struct windows *w, int64_t rank)
+int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
 {
     int64_t n = 0;
-    for (int64_t k = 0; k < w->parts[rank].n; k++)
-        n += w->parts[rank].at[k].stop - w->parts[rank].at[k].start;
+    for (int64_t k = 0; k < windows->parts[rank].n; k++)
+        n += windows->parts[rank].at[k].stop - windows->parts[rank].at[k].start;
     return n;
 }

@@ -2,61 +2,61 @@
 // runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
 #include "weights.h"
 
-static void runs_here(struct runs *r)
+static void runs_here(struct runs *runs)
 {
     int64_t base = 0;
-    for (int d = 0; d < r->last; d++)
-        base += r->at[d] * r->stride[d];
-    if (r->last < 0) {
-        r->start = 0;
-        r->stop = r->inner;
+    for (int axis = 0; axis < runs->last; axis++)
+        base += runs->at[axis] * runs->stride[axis];
+    if (runs->last < 0) {
+        runs->start = 0;
+        runs->stop = runs->inner;
         return;
     }
-    const struct tile_interval *i = &r->piece->dims[r->last].at[r->in[r->last]];
-    r->start = base + i->start * r->inner;
-    r->stop = base + i->stop * r->inner;
+    const struct tile_interval *interval = &runs->piece->dims[runs->last].at[runs->in[runs->last]];
+    runs->start = base + interval->start * runs->inner;
+    runs->stop = base + interval->stop * runs->inner;
 }
 
-void tsr__runs_begin(struct runs *r, const struct tile_piece *piece, const int64_t *shape)
+void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
-    *r = (struct runs){.piece = piece, .last = -1, .inner = 1};
+    *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};
     int64_t stride = 1;
-    for (int d = piece->rank - 1; d >= 0; d--) {
-        r->stride[d] = stride;
-        if (r->last < 0 && piece->dims[d].size != shape[d])
-            r->last = d;
-        if (r->last < 0)
-            r->inner *= shape[d];
-        stride *= shape[d];
-        r->done |= piece->dims[d].size == 0;
+    for (int axis = piece->rank - 1; axis >= 0; axis--) {
+        runs->stride[axis] = stride;
+        if (runs->last < 0 && piece->dims[axis].size != shape[axis])
+            runs->last = axis;
+        if (runs->last < 0)
+            runs->inner *= shape[axis];
+        stride *= shape[axis];
+        runs->done |= piece->dims[axis].size == 0;
     }
-    if (r->done)
+    if (runs->done)
         return;
-    for (int d = 0; d < r->last; d++)
-        r->at[d] = piece->dims[d].at[0].start;
-    runs_here(r);
+    for (int axis = 0; axis < runs->last; axis++)
+        runs->at[axis] = piece->dims[axis].at[0].start;
+    runs_here(runs);
 }
 
-void tsr__runs_next(struct runs *r)
+void tsr__runs_next(struct runs *runs)
 {
-    int d = r->last;
-    if (d >= 0 && ++r->in[d] < r->piece->dims[d].n) {
-        runs_here(r);
+    int axis = runs->last;
+    if (axis >= 0 && ++runs->in[axis] < runs->piece->dims[axis].n) {
+        runs_here(runs);
         return;
     }
-    if (d >= 0)
-        r->in[d] = 0;
-    for (d--; d >= 0; d--) {
-        if (++r->at[d] < r->piece->dims[d].at[r->in[d]].stop)
+    if (axis >= 0)
+        runs->in[axis] = 0;
+    for (axis--; axis >= 0; axis--) {
+        if (++runs->at[axis] < runs->piece->dims[axis].at[runs->in[axis]].stop)
             break;
-        if (++r->in[d] < r->piece->dims[d].n) {
-            r->at[d] = r->piece->dims[d].at[r->in[d]].start;
+        if (++runs->in[axis] < runs->piece->dims[axis].n) {
+            runs->at[axis] = runs->piece->dims[axis].at[runs->in[axis]].start;
             break;
         }
-        r->in[d] = 0;
-        r->at[d] = r->piece->dims[d].at[0].start;
+        runs->in[axis] = 0;
+        runs->at[axis] = runs->piece->dims[axis].at[0].start;
     }
-    r->done = d < 0;
-    if (!r->done)
-        runs_here(r);
+    runs->done = axis < 0;
+    if (!runs->done)
+        runs_here(runs);
 }

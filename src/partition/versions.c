@@ -7,34 +7,35 @@
 #define LOWEST_OPSET 17 // of ai.onnx: nothing is lowered below (rules/versions.c)
 
 // Adds the value's element type to the plan's; of a list, that of its tensors.
-static void note_type(struct plan *p, const tsr_value *v)
+static void note_type(struct plan *plan, const tsr_value *value)
 {
-    if (v)
-        p->types |= UINT64_C(1) << tsr__shapes_piece(p->flow->shapes, v).dtype;
+    if (value)
+        plan->types |= UINT64_C(1) << tsr__shapes_piece(plan->flow->shapes, value).dtype;
 }
 
 // What nodes read and give, in bodies too, is all that a rank file can hold.
-void tsr__plan_types(struct plan *p)
+void tsr__plan_types(struct plan *plan)
 {
-    const tsr_model *m = p->model;
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
-        for (size_t i = 0; i < tsr_node_input_count(n); i++)
-            note_type(p, tsr_node_input(n, i));
-        for (size_t i = 0; i < tsr_node_output_count(n); i++)
-            note_type(p, tsr_node_output(n, i));
+    const tsr_model *model = plan->model;
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            note_type(plan, tsr_node_input(node, i));
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            note_type(plan, tsr_node_output(node, i));
     }
-    tsr_graph *g = tsr_model_graph(m);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++)
-        note_type(p, tsr_graph_input(g, i));
+    tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        note_type(plan, tsr_graph_input(graph, i));
 }
 
-static bool has_type(const struct plan *p, tsr_dtype type)
+static bool has_type(const struct plan *plan, tsr_dtype type)
 {
-    return p->types >> type & 1;
+    return plan->types >> type & 1;
 }
 
 // 10 at most where the types allow it: older engines refuse more.
-int64_t tsr__part_ir(const struct plan *p)
+int64_t tsr__part_ir(const struct plan *plan)
 {
     static const struct {
         tsr_dtype type;
@@ -44,62 +45,62 @@ int64_t tsr__part_ir(const struct plan *p)
                  {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
                  {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
     const int64_t lowest = 4, usual = 8; // 4: constants need not be inputs
-    int64_t own = tsr_model_ir_version(p->model), ir = usual;
+    int64_t own = tsr_model_ir_version(plan->model), ir = usual;
     if (own < usual)
         ir = own < lowest ? lowest : own;
-    if (tsr__calls_left(p->model) && ir < 8)
+    if (tsr__calls_left(plan->model) && ir < 8)
         ir = 8;
     for (size_t i = 0; i < TSR_COUNT(newer); i++)
-        if (has_type(p, newer[i].type) && ir < newer[i].ir)
+        if (has_type(plan, newer[i].type) && ir < newer[i].ir)
             ir = newer[i].ir;
     return ir;
 }
 
 // All values have element types that every operator set in question has; a type that is not known may be any.
-static bool all_plain(const struct plan *p)
+static bool all_plain(const struct plan *plan)
 {
     for (int type = 0; type < 64; type++)
-        if (has_type(p, (tsr_dtype)type) && !tsr__type_plain((tsr_dtype)type))
+        if (has_type(plan, (tsr_dtype)type) && !tsr__type_plain((tsr_dtype)type))
             return false;
     return true;
 }
 
 // The operator that needs the highest operator set among the part's nodes, and that set.
-static const tsr_node *most_needing(const struct part *t, int64_t *least)
+static const tsr_node *most_needing(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;
-    bool plain = all_plain(t->plan);
+    bool plain = all_plain(part->plan);
     *least = 0;
-    for (tsr_node *n = tsr_model_next_node(t->model, NULL); n;
-         n = tsr_model_next_node(t->model, n)) {
-        if (tsr__node_domain_str(n).n)
+    for (tsr_node *node = tsr_model_next_node(part->model, NULL); node;
+         node = tsr_model_next_node(part->model, node)) {
+        if (tsr__node_domain_str(node).n)
             continue;
-        int64_t changed = tsr__rule_changed(n, t->plan->opset, plain);
+        int64_t changed = tsr__rule_changed(node, part->plan->opset, plain);
         if (changed > *least) {
             *least = changed;
-            most = n;
+            most = node;
         }
     }
     return most;
 }
 
 // The lowest operator set in which everything that the file holds means the same.
-tsr_status tsr__part_lower(struct part *t)
+tsr_status tsr__part_lower(struct part *part)
 {
-    if (tsr_model_function_count(t->model))
+    if (tsr_model_function_count(part->model))
         return TSR_OK; // their bodies name operator sets of their own
     int64_t least;
-    const tsr_node *why = most_needing(t, &least);
+    const tsr_node *why = most_needing(part, &least);
     if (!why)
         return TSR_OK;
     if (least > LOWEST_OPSET) { // for the message of an engine's refusal
         struct str text =
-            tsr__arena_printf(t->plan->arena, STR_FMT " '" STR_FMT "'",
+            tsr__arena_printf(part->plan->arena, STR_FMT " '" STR_FMT "'",
                               STR_ARG(tsr__node_op_str(why)), STR_ARG(tsr__node_str(why)));
-        if (!text.p || tsr_model_set_metadata(t->model, "ai.tessera.opset", text.p) != TSR_OK)
+        if (!text.p || tsr_model_set_metadata(part->model, "ai.tessera.opset", text.p) != TSR_OK)
             return TSR_NOMEM;
     }
-    if (least >= t->plan->opset)
+    if (least >= part->plan->opset)
         return TSR_OK;
-    return tsr_model_set_opset(t->model, "", least);
+    return tsr_model_set_opset(part->model, "", least);
 }

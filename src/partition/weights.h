@@ -19,10 +19,10 @@ struct runs {
     bool done;
 };
 
-void tsr__runs_begin(struct runs *r, const struct tile_piece *piece, const int64_t *shape);
-void tsr__runs_next(struct runs *r);
+void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape);
+void tsr__runs_next(struct runs *runs);
 
 // What the rank has of a constant. NULL: out of memory.
-struct tile_piece *tsr__const_piece(struct plan *p, const struct form *f, int64_t rank);
+struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank);
 
 #endif

@@ -12,33 +12,34 @@
 
 bool tsr__window_cut(const struct node_flow *nf, int input)
 {
-    const struct rule *r = nf->place.rule;
-    for (int i = 0; r && i < r->n_windows; i++)
-        if ((input < 0 || r->windows[i].input == input) && nf->place.cuts[r->windows[i].factor] > 1)
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_windows; i++)
+        if ((input < 0 || rule->windows[i].input == input) &&
+            nf->place.cuts[rule->windows[i].factor] > 1)
             return true;
     return false;
 }
 
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window)
 {
-    const struct rule *r = nf->place.rule;
-    const struct rule_window *w = &r->windows[window];
-    return tsr__window_part(w, nf->place.cuts[w->factor],
-                            nf->place.coords[place * r->n_factors + w->factor]);
+    const struct rule *rule = nf->place.rule;
+    const struct rule_window *rule_window = &rule->windows[window];
+    return tsr__window_part(rule_window, nf->place.cuts[rule_window->factor],
+                            nf->place.coords[place * rule->n_factors + rule_window->factor]);
 }
 
 // ---- what is needed ----------------------------------------------------------------------------
 
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
 {
-    const struct rule *r = nf->place.rule;
-    for (int i = 0; i < r->n_windows; i++) {
-        const struct rule_window *w = &r->windows[i];
-        bool known = w->input != input || nf->place.cuts[w->factor] < 2;
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; i < rule->n_windows; i++) {
+        const struct rule_window *window = &rule->windows[i];
+        bool known = window->input != input || nf->place.cuts[window->factor] < 2;
         for (int k = 0; k < out->n_axes && !known; k++)
-            known = out->axes[k] == w->dim;
+            known = out->axes[k] == window->dim;
         if (!known)
-            out->axes[out->n_axes++] = w->dim;
+            out->axes[out->n_axes++] = window->dim;
     }
     for (int i = 1; i < out->n_axes; i++) // ascending; a few
         for (int k = i; k > 0 && out->axes[k] < out->axes[k - 1]; k--) {
@@ -49,38 +50,39 @@ static void list_axes(const struct node_flow *nf, int input, struct windows *out
 }
 
 // The intervals that one device needs of one axis.
-static bool list_intervals(struct plan *p, const struct node_flow *nf, int input, int axis,
+static bool list_intervals(struct plan *plan, const struct node_flow *nf, int input, int axis,
                            int64_t place, struct dim_cut *out)
 {
-    const struct rule *r = nf->place.rule;
-    out->at = ARENA_ARRAY(p->arena, struct tile_interval, (size_t)r->n_windows + 1);
-    for (int i = 0; out->at && i < r->n_windows; i++) {
-        if (r->windows[i].input != input || r->windows[i].dim != axis)
+    const struct rule *rule = nf->place.rule;
+    out->at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)rule->n_windows + 1);
+    for (int i = 0; out->at && i < rule->n_windows; i++) {
+        if (rule->windows[i].input != input || rule->windows[i].dim != axis)
             continue;
-        struct window_part w = tsr__window_at(nf, place, i);
-        if (w.start == w.stop)
+        struct window_part part = tsr__window_at(nf, place, i);
+        if (part.start == part.stop)
             continue;
-        if (out->n && out->at[out->n - 1].stop == w.start)
-            out->at[out->n - 1].stop = w.stop;
+        if (out->n && out->at[out->n - 1].stop == part.start)
+            out->at[out->n - 1].stop = part.stop;
         else
-            out->at[out->n++] = (struct tile_interval){w.start, w.stop};
+            out->at[out->n++] = (struct tile_interval){part.start, part.stop};
     }
     return out->at != NULL;
 }
 
-static struct windows *windows_of(struct plan *p, const struct node_flow *nf, int input)
+static struct windows *windows_of(struct plan *plan, const struct node_flow *nf, int input)
 {
-    struct windows *w = ARENA_NEW(p->arena, struct windows);
-    if (!w)
+    struct windows *windows = ARENA_NEW(plan->arena, struct windows);
+    if (!windows)
         return NULL;
-    list_axes(nf, input, w);
-    w->parts = ARENA_ARRAY(p->arena, struct dim_cut, (size_t)(p->n_ranks * w->n_axes) + 1);
-    for (size_t d = 0; w->parts && d < nf->place.n_devices; d++)
-        for (int k = 0; k < w->n_axes; k++)
-            if (!list_intervals(p, nf, input, w->axes[k], (int64_t)d,
-                                &w->parts[nf->place.devices[d] * w->n_axes + k]))
+    list_axes(nf, input, windows);
+    windows->parts =
+        ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)(plan->n_ranks * windows->n_axes) + 1);
+    for (size_t device = 0; windows->parts && device < nf->place.n_devices; device++)
+        for (int k = 0; k < windows->n_axes; k++)
+            if (!list_intervals(plan, nf, input, windows->axes[k], (int64_t)device,
+                                &windows->parts[nf->place.devices[device] * windows->n_axes + k]))
                 return NULL;
-    return w->parts ? w : NULL;
+    return windows->parts ? windows : NULL;
 }
 
 static bool same_intervals(const struct tile_interval *a, int64_t n, const struct tile_interval *b,
@@ -89,170 +91,177 @@ static bool same_intervals(const struct tile_interval *a, int64_t n, const struc
     return n == m && (n == 0 || memcmp(a, b, (size_t)n * sizeof(*a)) == 0);
 }
 
-static bool same_windows(const struct plan *p, const struct windows *a, const struct windows *b)
+static bool same_windows(const struct plan *plan, const struct windows *a, const struct windows *b)
 {
     if (a->n_axes != b->n_axes || memcmp(a->axes, b->axes, (size_t)a->n_axes * sizeof(int)) != 0)
         return false;
-    for (int64_t i = 0; i < p->n_ranks * a->n_axes; i++)
+    for (int64_t i = 0; i < plan->n_ranks * a->n_axes; i++)
         if (!same_intervals(a->parts[i].at, a->parts[i].n, b->parts[i].at, b->parts[i].n))
             return false;
     return true;
 }
 
 // Everybody needs its own part and no more.
-static bool is_own_part(const struct plan *p, const struct item *it, const struct windows *w,
-                        const struct tile_layout *l)
+static bool is_own_part(const struct plan *plan, const struct item *it,
+                        const struct windows *windows, const struct tile_layout *layout)
 {
-    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
-        for (int k = 0; k < w->n_axes; k++) {
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        for (int k = 0; k < windows->n_axes; k++) {
             int64_t coords[TILE_MAX_FACTORS];
             struct tile_interval at[2];
-            int d = w->axes[k];
-            const struct dim_cut *need = &w->parts[l->owners[i] * w->n_axes + k];
-            if (!tsr__device_coords(l, l->owners[i], d, coords) ||
-                tsr__dim_intervals(&l->dims[d], it->dims[d].value, coords, at, 2) != 1 ||
+            int axis = windows->axes[k];
+            const struct dim_cut *need = &windows->parts[layout->owners[i] * windows->n_axes + k];
+            if (!tsr__device_coords(layout, layout->owners[i], axis, coords) ||
+                tsr__dim_intervals(&layout->dims[axis], it->dims[axis].value, coords, at, 2) != 1 ||
                 !same_intervals(at, 1, need->at, need->n))
                 return false;
         }
-    (void)p;
+    (void)plan;
     return true;
 }
 
 // ---- where it comes from -----------------------------------------------------------------------
 
 // The input with the axes of the windows whole, the rest as the node needs it.
-static struct tile_layout *open_layout(struct plan *p, const struct node_flow *nf, int input)
+static struct tile_layout *open_layout(struct plan *plan, const struct node_flow *nf, int input)
 {
-    const struct rule *r = nf->place.rule;
+    const struct rule *rule = nf->place.rule;
     struct placement open = nf->place;
-    size_t n = nf->place.n_devices * (size_t)r->n_factors;
-    open.cuts = ARENA_ARRAY(p->arena, int64_t, (size_t)r->n_factors + 1);
-    open.coords = ARENA_ARRAY(p->arena, int64_t, n + 1);
+    size_t n = nf->place.n_devices * (size_t)rule->n_factors;
+    open.cuts = ARENA_ARRAY(plan->arena, int64_t, (size_t)rule->n_factors + 1);
+    open.coords = ARENA_ARRAY(plan->arena, int64_t, n + 1);
     if (!open.cuts || !open.coords)
         return NULL;
-    memcpy(open.cuts, nf->place.cuts, (size_t)r->n_factors * sizeof(*open.cuts));
+    memcpy(open.cuts, nf->place.cuts, (size_t)rule->n_factors * sizeof(*open.cuts));
     memcpy(open.coords, nf->place.coords, n * sizeof(*open.coords));
-    for (int i = 0; i < r->n_windows; i++) {
-        int f = r->windows[i].factor;
-        if (r->windows[i].input != input)
+    for (int i = 0; i < rule->n_windows; i++) {
+        int factor = rule->windows[i].factor;
+        if (rule->windows[i].input != input)
             continue;
-        open.cuts[f] = 1;
-        for (size_t d = 0; d < nf->place.n_devices; d++)
-            open.coords[d * (size_t)r->n_factors + (size_t)f] = 0;
+        open.cuts[factor] = 1;
+        for (size_t device = 0; device < nf->place.n_devices; device++)
+            open.coords[device * (size_t)rule->n_factors + (size_t)factor] = 0;
     }
-    return tsr__placement_project(p->arena, &open, &r->inputs[input]);
+    return tsr__placement_project(plan->arena, &open, &rule->inputs[input]);
 }
 
-static struct form *window_form(struct plan *p, struct form *from, const struct tile_layout *l,
-                                struct windows *w, enum step_kind kind, struct step **out)
+static struct form *window_form(struct plan *plan, struct form *from,
+                                const struct tile_layout *layout, struct windows *windows,
+                                enum step_kind kind, struct step **out)
 {
-    struct form *f = tsr__form_new(p, from->item, l, FORM_MADE);
-    *out = f ? tsr__step_new(p, kind, 2, 1) : NULL;
+    struct form *form = tsr__form_new(plan, from->item, layout, FORM_MADE);
+    *out = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
     if (!*out)
         return NULL;
-    f->windows = w;
-    f->partial = true; // not what its layout says: nobody else may take it
+    form->windows = windows;
+    form->partial = true; // not what its layout says: nobody else may take it
     (*out)->inputs[0] = from;
-    (*out)->outputs[0] = f;
-    return f;
+    (*out)->outputs[0] = form;
+    return form;
 }
 
-static struct form *exchange(struct plan *p, struct item *it, const struct tile_layout *base,
-                             struct windows *w, const tsr_node *reader)
+static struct form *exchange(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             struct windows *windows, const tsr_node *reader)
 {
-    struct form *from = tsr__plan_convert(p, it, base, reader);
-    struct device_group *group = ARENA_NEW(p->arena, struct device_group);
+    struct form *from = tsr__plan_convert(plan, it, base, reader);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     struct step *st;
-    struct form *f = from && group ? window_form(p, from, base, w, STEP_HALO, &st) : NULL;
-    if (!f)
+    struct form *form =
+        from && group ? window_form(plan, from, base, windows, STEP_HALO, &st) : NULL;
+    if (!form)
         return NULL;
-    group->n = tsr__layout_devices(p->arena, base, &group->devices);
+    group->n = tsr__layout_devices(plan->arena, base, &group->devices);
     st->groups = group;
     st->n_groups = 1;
-    st->group_live = ARENA_ARRAY(p->arena, unsigned char, 2);
-    return p->arena->failed ? NULL : f;
+    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
+    return plan->arena->failed ? NULL : form;
 }
 
-static struct form *plan_windows(struct plan *p, const struct node_flow *nf, struct item *it,
+static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                  int input)
 {
     const struct tile_layout *base = nf->inputs[input];
-    struct windows *w = windows_of(p, nf, input);
-    struct tile_layout *open = w ? open_layout(p, nf, input) : NULL;
+    struct windows *windows = windows_of(plan, nf, input);
+    struct tile_layout *open = windows ? open_layout(plan, nf, input) : NULL;
     struct step *st;
     if (!open)
         return NULL;
-    if (is_own_part(p, it, w, base))
-        return tsr__plan_convert(p, it, base, nf->node);
-    for (struct form *f = it->first; f; f = f->next)
-        if (f->windows && tsr__layout_same(f->layout, base) && same_windows(p, f->windows, w))
-            return f;
-    struct form *made = tsr__plan_relayout(p, it, base, w);
-    if (made || p->arena->failed)
+    if (is_own_part(plan, it, windows, base))
+        return tsr__plan_convert(plan, it, base, nf->node);
+    for (struct form *form = it->first; form; form = form->next)
+        if (form->windows && tsr__layout_same(form->layout, base) &&
+            same_windows(plan, form->windows, windows))
+            return form;
+    struct form *made = tsr__plan_relayout(plan, it, base, windows);
+    if (made || plan->arena->failed)
         return made;
-    struct form *from = tsr__plan_free(p, it, open);
-    if (!from && plan_status(p) != TSR_OK)
+    struct form *from = tsr__plan_free(plan, it, open);
+    if (!from && plan_status(plan) != TSR_OK)
         return NULL;
-    bool moves = tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(p, it) && tsr__owns_once(base);
+    bool moves =
+        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(plan, it) && tsr__owns_once(base);
     if (!from && moves)
-        return exchange(p, it, base, w, nf->node);
+        return exchange(plan, it, base, windows, nf->node);
     if (!from)
-        from = tsr__plan_convert(p, it, open, nf->node);
-    return from ? window_form(p, from, base, w, STEP_CROP, &st) : NULL;
+        from = tsr__plan_convert(plan, it, open, nf->node);
+    return from ? window_form(plan, from, base, windows, STEP_CROP, &st) : NULL;
 }
 
-struct form *tsr__plan_windows(struct plan *p, const struct node_flow *nf, struct item *it,
+struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                int input)
 {
-    struct scope *here = p->scope;
-    tsr__scope_go(p, it->scope);
-    struct form *f = plan_windows(p, nf, it, input);
-    tsr__scope_go(p, here);
-    return f;
+    struct scope *here = plan->scope;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = plan_windows(plan, nf, it, input);
+    tsr__scope_go(plan, here);
+    return form;
 }
 
 // ---- what the local node is told ---------------------------------------------------------------
 
 bool tsr__lists_apply(const struct node_flow *nf)
 {
-    const struct rule *r = nf->place.rule;
-    for (int i = 0; r && i < r->n_lists; i++)
-        for (int k = 0; k < r->lists[i].n_puts; k++)
-            if (r->lists[i].puts[k].factor >= 0 && nf->place.cuts[r->lists[i].puts[k].factor] > 1)
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_lists; i++)
+        for (int k = 0; k < rule->lists[i].n_puts; k++)
+            if (rule->lists[i].puts[k].factor >= 0 &&
+                nf->place.cuts[rule->lists[i].puts[k].factor] > 1)
                 return true;
     return tsr__window_cut(nf, -1);
 }
 
-static int64_t share_of(const struct node_flow *nf, int64_t place, int f, int64_t whole)
+static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
 {
-    const struct rule *r = nf->place.rule;
-    int64_t size = r->factors[f].size.value;
-    struct local_size part = {1, 1, nf->place.coords[place * r->n_factors + f], nf->place.cuts[f]};
+    const struct rule *rule = nf->place.rule;
+    int64_t size = rule->factors[factor].size.value;
+    struct local_size part = {1, 1, nf->place.coords[place * rule->n_factors + factor],
+                              nf->place.cuts[factor]};
     return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
 }
 
-tsr_status tsr__window_numbers(const struct part *t, const struct node_flow *nf, int64_t place,
-                               const struct rule_list *l, int64_t **out)
+tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
+                               const struct rule_list *list, int64_t **out)
 {
-    *out = ARENA_ARRAY(t->plan->arena, int64_t, (size_t)l->n + 1);
+    *out = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)list->n + 1);
     if (!*out)
         return TSR_NOMEM;
-    if (l->n)
-        memcpy(*out, l->values, (size_t)l->n * sizeof(**out));
-    for (int i = 0; i < l->n_puts; i++) {
-        const struct rule_put *put = &l->puts[i];
+    if (list->n)
+        memcpy(*out, list->values, (size_t)list->n * sizeof(**out));
+    for (int i = 0; i < list->n_puts; i++) {
+        const struct rule_put *put = &list->puts[i];
         if (put->what == PUT_SHARE) {
             (*out)[put->at] = share_of(nf, place, put->factor, (*out)[put->at]);
             continue;
         }
         if (nf->place.cuts[nf->place.rule->windows[put->window].factor] < 2)
             continue;
-        struct window_part w = tsr__window_at(nf, place, put->window);
-        (*out)[put->at] = put->what == PUT_BEFORE  ? w.before
-                          : put->what == PUT_AFTER ? w.after
-                          : put->what == PUT_SIZE  ? w.b - w.a
-                          : put->what == PUT_SPAN  ? (w.stop - w.start) * put->value
-                                                   : put->value;
+        struct window_part window_part = tsr__window_at(nf, place, put->window);
+        (*out)[put->at] = put->what == PUT_BEFORE  ? window_part.before
+                          : put->what == PUT_AFTER ? window_part.after
+                          : put->what == PUT_SIZE  ? window_part.b - window_part.a
+                          : put->what == PUT_SPAN
+                              ? (window_part.stop - window_part.start) * put->value
+                              : put->value;
     }
     return TSR_OK;
 }

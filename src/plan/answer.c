@@ -17,59 +17,61 @@ struct forms {
 };
 
 // A form that is what is wanted, or holds it on all devices that want it.
-static struct form *find(struct planner *p, struct forms *f, uint32_t want,
-                         const struct plan_value *v)
+static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
+                         const struct plan_value *value)
 {
-    for (size_t i = 0; i < f->n; i++)
-        if (f->at[i].layout == want ||
-            (!v->constant && tsr__planner_price(p, f->at[i].layout, want, v) == 0))
-            return &f->at[i];
+    for (size_t i = 0; i < forms->n; i++)
+        if (forms->at[i].layout == want ||
+            (!value->constant &&
+             tsr__planner_price(planner, forms->at[i].layout, want, value) == 0))
+            return &forms->at[i];
     return NULL;
 }
 
-static size_t time_of(const struct planner *p, const struct reader *r)
+static size_t time_of(const struct planner *planner, const struct reader *reader)
 {
-    return PLAN_TIMES * (r->node == SIZE_MAX ? p->n_nodes : r->node);
+    return PLAN_TIMES * (reader->node == SIZE_MAX ? planner->n_nodes : reader->node);
 }
 
-static uint32_t choice_of(const struct planner *p, const struct reader *r)
+static uint32_t choice_of(const struct planner *planner, const struct reader *reader)
 {
-    return r->node == SIZE_MAX ? 0 : p->nodes[r->node].choice;
+    return reader->node == SIZE_MAX ? 0 : planner->nodes[reader->node].choice;
 }
 
-static void extend(struct form *f, size_t end)
+static void extend(struct form *form, size_t end)
 {
-    f->end = f->end < end ? end : f->end;
+    form->end = form->end < end ? end : form->end;
 }
 
 // Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere yet).
-static bool forms_of(struct planner *p, const tsr_value *v, uint32_t first, size_t begin,
+static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
-    struct arena a;
-    const struct plan_value *value = &p->values[tsr__value_id(v)];
-    tsr__arena_init(&a, p->session);
-    struct readers r = tsr__planner_readers(p, &a, v);
+    struct arena arena;
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    tsr__arena_init(&arena, planner->session);
+    struct readers readers = tsr__planner_readers(planner, &arena, v);
     out->n = 0;
     if (first != PLAN_NO_LAYOUT)
         out->at[out->n++] = (struct form){first, begin, begin};
-    for (size_t i = 0; i < r.n; i++) {
-        uint32_t want = tsr__planner_wanted(p, &r.at[i], v, choice_of(p, &r.at[i]));
-        size_t time = time_of(p, &r.at[i]);
-        struct form *f = find(p, out, want, value);
-        if (!f && first != PLAN_NO_LAYOUT)
+    for (size_t i = 0; i < readers.n; i++) {
+        uint32_t want =
+            tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
+        size_t time = time_of(planner, &readers.at[i]);
+        struct form *form = find(planner, out, want, value);
+        if (!form && first != PLAN_NO_LAYOUT)
             extend(&out->at[0], time + TIME_RUN);
-        if (!f && out->n < PLAN_MAX_CANDIDATES) {
-            f = &out->at[out->n++];
-            *f = (struct form){want, time, time};
+        if (!form && out->n < PLAN_MAX_CANDIDATES) {
+            form = &out->at[out->n++];
+            *form = (struct form){want, time, time};
         }
-        if (f)
-            extend(f, time + TIME_COMBINE);
+        if (form)
+            extend(form, time + TIME_COMBINE);
     }
-    if (r.stays && first != PLAN_NO_LAYOUT)
-        extend(&out->at[0], PLAN_TIMES * p->n_nodes);
-    bool ok = !a.failed;
-    tsr__arena_free(&a);
+    if (readers.stays && first != PLAN_NO_LAYOUT)
+        extend(&out->at[0], PLAN_TIMES * planner->n_nodes);
+    bool ok = !arena.failed;
+    tsr__arena_free(&arena);
     return ok;
 }
 
@@ -87,22 +89,22 @@ struct account {
     int64_t device;
 };
 
-static void add_form(struct account *m, const struct plan_value *v, const struct form *f,
+static void add_form(struct account *m, const struct plan_value *value, const struct form *form,
                      bool all_time)
 {
-    for (int64_t d = 0; d < m->p->n; d++) {
-        int64_t bytes = tsr__planner_held(m->p, m->a, f->layout, v, d);
+    for (int64_t device = 0; device < m->p->n; device++) {
+        int64_t bytes = tsr__planner_held(m->p, m->a, form->layout, value, device);
         if (all_time) {
-            m->all_time[d] += bytes;
+            m->all_time[device] += bytes;
             continue;
         }
-        m->change[(size_t)d * m->n_times + f->begin] += bytes;
-        m->change[(size_t)d * m->n_times + f->end] -= bytes;
+        m->change[(size_t)device * m->n_times + form->begin] += bytes;
+        m->change[(size_t)device * m->n_times + form->end] -= bytes;
     }
 }
 
 // Keeps the largest, in order; of equal ones the first.
-static void rank_value(struct account *m, const tsr_value *v, int64_t bytes)
+static void rank_value(struct account *m, const tsr_value *value, int64_t bytes)
 {
     size_t i = m->n_top;
     if (bytes <= 0)
@@ -114,14 +116,14 @@ static void rank_value(struct account *m, const tsr_value *v, int64_t bytes)
     m->n_top += m->n_top < PLAN_MAX_BINDING;
     for (size_t k = m->n_top - 1; k > i; k--)
         m->top[k] = m->top[k - 1];
-    m->top[i] = (tsr_plan_binding){tsr_value_name(v), bytes};
+    m->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
 }
 
-static int64_t bytes_then(struct account *m, const struct plan_value *v, const struct form *f,
-                          bool all_time)
+static int64_t bytes_then(struct account *m, const struct plan_value *value,
+                          const struct form *form, bool all_time)
 {
-    bool there = all_time || (f->begin <= m->time && m->time < f->end);
-    return there ? tsr__planner_held(m->p, m->a, f->layout, v, m->device) : 0;
+    bool there = all_time || (form->begin <= m->time && m->time < form->end);
+    return there ? tsr__planner_held(m->p, m->a, form->layout, value, m->device) : 0;
 }
 
 // before: as it lies until it is combined, or PLAN_NO_LAYOUT.
@@ -129,19 +131,19 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uin
                       size_t run)
 {
     const struct plan_value *value = &m->p->values[tsr__value_id(v)];
-    struct forms f;
+    struct forms forms;
     bool combined = before != PLAN_NO_LAYOUT;
-    if (!forms_of(m->p, v, first, run + combined, &f))
+    if (!forms_of(m->p, v, first, run + combined, &forms))
         return false;
     if (combined)
-        f.at[f.n++] = (struct form){before, run, run + 2};
+        forms.at[forms.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
-    for (size_t i = 0; i < f.n; i++) {
+    for (size_t i = 0; i < forms.n; i++) {
         bool all_time = value->constant || (i == 0 && value->given);
         if (m->top)
-            bytes += bytes_then(m, value, &f.at[i], all_time);
+            bytes += bytes_then(m, value, &forms.at[i], all_time);
         else
-            add_form(m, value, &f.at[i], all_time);
+            add_form(m, value, &forms.at[i], all_time);
     }
     if (m->top)
         rank_value(m, v, bytes);
@@ -150,34 +152,36 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uin
 
 static bool add_values(struct account *m)
 {
-    struct planner *p = m->p;
-    for (size_t i = 0; i < p->given.n; i++) {
-        const tsr_value *v = p->given.at[i];
-        if (!add_value(m, v, tsr__planner_whole(p, p->values[tsr__value_id(v)].rank),
+    struct planner *planner = m->p;
+    for (size_t i = 0; i < planner->given.n; i++) {
+        const tsr_value *value = planner->given.at[i];
+        if (!add_value(m, value,
+                       tsr__planner_whole(planner, planner->values[tsr__value_id(value)].rank),
                        PLAN_NO_LAYOUT, 0))
             return false;
     }
-    for (size_t i = 0; i < p->constants.n; i++)
-        if (!add_value(m, p->constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
+    for (size_t i = 0; i < planner->constants.n; i++)
+        if (!add_value(m, planner->constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
             return false;
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        const struct plan_node *n = &p->nodes[i];
-        for (size_t o = 0; n->strategy && o < tsr_node_output_count(n->node); o++) {
-            const struct candidate *c = &n->strategy->at.at[n->choice];
-            if (tsr_node_output(n->node, o) && !add_value(m, tsr_node_output(n->node, o), c->out[o],
-                                                          c->before[o], PLAN_TIMES * i + TIME_RUN))
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        for (size_t o = 0; node->strategy && o < tsr_node_output_count(node->node); o++) {
+            const struct candidate *candidate = &node->strategy->at.at[node->choice];
+            if (tsr_node_output(node->node, o) &&
+                !add_value(m, tsr_node_output(node->node, o), candidate->out[o],
+                           candidate->before[o], PLAN_TIMES * i + TIME_RUN))
                 return false;
         }
     }
     return true;
 }
 
-static bool account(struct account *m, struct planner *p, struct arena *a)
+static bool account(struct account *m, struct planner *planner, struct arena *arena)
 {
-    *m = (struct account){.p = p, .a = a, .n_times = PLAN_TIMES * (p->n_nodes + 2)};
-    m->all_time = ARENA_ARRAY(a, int64_t, (size_t)p->n);
-    m->change = ARENA_ARRAY(a, int64_t, (size_t)p->n * m->n_times);
-    return !a->failed && add_values(m) && !a->failed;
+    *m = (struct account){.p = planner, .a = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
+    m->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->n);
+    m->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->n * m->n_times);
+    return !arena->failed && add_values(m) && !arena->failed;
 }
 
 static int64_t most_of(const struct account *m, int64_t device, size_t *time)
@@ -193,93 +197,94 @@ static int64_t most_of(const struct account *m, int64_t device, size_t *time)
     return m->all_time[device] + most;
 }
 
-bool tsr__planner_memory(struct planner *p, int64_t *bytes, int64_t *peak)
+bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
-    struct arena a;
+    struct arena arena;
     struct account m;
     size_t time;
-    tsr__arena_init(&a, p->session);
-    bool ok = account(&m, p, &a);
-    for (int64_t d = 0; ok && d < p->n; d++)
-        bytes[d] = most_of(&m, d, &time);
-    for (int64_t d = 0; ok && peak && d < p->n; d++)
-        peak[d] = bytes[d] + PLAN_ENGINE_BYTES;
-    tsr__arena_free(&a);
+    tsr__arena_init(&arena, planner->session);
+    bool ok = account(&m, planner, &arena);
+    for (int64_t device = 0; ok && device < planner->n; device++)
+        bytes[device] = most_of(&m, device, &time);
+    for (int64_t device = 0; ok && peak && device < planner->n; device++)
+        peak[device] = bytes[device] + PLAN_ENGINE_BYTES;
+    tsr__arena_free(&arena);
     return ok;
 }
 
-size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out)
+size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
-    struct arena a;
+    struct arena arena;
     struct account m;
-    tsr__arena_init(&a, p->session);
-    bool ok = account(&m, p, &a);
+    tsr__arena_init(&arena, planner->session);
+    bool ok = account(&m, planner, &arena);
     int64_t most = -1;
-    for (int64_t d = 0; ok && d < p->n; d++) {
+    for (int64_t device = 0; ok && device < planner->n; device++) {
         size_t time = 0;
-        int64_t bytes = most_of(&m, d, &time);
+        int64_t bytes = most_of(&m, device, &time);
         if (bytes > most) {
             most = bytes;
-            m.device = d;
+            m.device = device;
             m.time = time;
         }
     }
     m.top = out;
-    ok = ok && add_values(&m) && !a.failed;
-    tsr__arena_free(&a);
+    ok = ok && add_values(&m) && !arena.failed;
+    tsr__arena_free(&arena);
     return ok ? m.n_top : 0;
 }
 
 // ---- one device --------------------------------------------------------------------------------
 
-static const struct candidate *whole_of(const struct strategy *s, uint32_t *choice)
+static const struct candidate *whole_of(const struct strategy *strategy, uint32_t *choice)
 {
-    for (size_t i = 0; i < s->at.n; i++)
-        if (!s->at.at[i].cut) {
+    for (size_t i = 0; i < strategy->at.n; i++)
+        if (!strategy->at.at[i].cut) {
             *choice = (uint32_t)i;
-            return &s->at.at[i];
+            return &strategy->at.at[i];
         }
     return NULL;
 }
 
-static int64_t run_whole(struct planner *p, int64_t *bytes)
+static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
-    int64_t time = 0, memory = p->n_classes ? 0 : PLAN_NO_LIMIT;
-    for (size_t c = 0; c < p->n_classes; c++)
-        memory = p->class_memory[c] > memory ? p->class_memory[c] : memory;
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        struct plan_node *n = &p->nodes[i];
-        const struct candidate *c = n->strategy ? whole_of(n->strategy, &n->choice) : NULL;
-        if (n->strategy && (!c || !add_ok(time, c->compute, &time)))
+    int64_t time = 0, memory = planner->n_classes ? 0 : PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->n_classes; c++)
+        memory = planner->class_memory[c] > memory ? planner->class_memory[c] : memory;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        struct plan_node *node = &planner->nodes[i];
+        const struct candidate *candidate =
+            node->strategy ? whole_of(node->strategy, &node->choice) : NULL;
+        if (node->strategy && (!candidate || !add_ok(time, candidate->compute, &time)))
             return 0;
     }
-    return tsr__planner_memory(p, bytes, NULL) && bytes[0] <= memory ? time : 0;
+    return tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= memory ? time : 0;
 }
 
-int64_t tsr__planner_whole_time(const struct planner *p)
+int64_t tsr__planner_whole_time(const struct planner *planner)
 {
     int64_t time = 0;
-    for (size_t i = 0; i < p->n_nodes; i++) {
+    for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t choice;
-        const struct candidate *c =
-            p->nodes[i].strategy ? whole_of(p->nodes[i].strategy, &choice) : NULL;
-        if (c && !add_ok(time, c->compute, &time))
+        const struct candidate *candidate =
+            planner->nodes[i].strategy ? whole_of(planner->nodes[i].strategy, &choice) : NULL;
+        if (candidate && !add_ok(time, candidate->compute, &time))
             return 0;
     }
     return time;
 }
 
-int64_t tsr__planner_one_device(struct planner *p)
+int64_t tsr__planner_one_device(struct planner *planner)
 {
-    uint32_t *kept = ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
-    int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
+    uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
     if (!kept || !bytes)
         return 0;
-    for (size_t i = 0; i < p->n_nodes; i++)
-        kept[i] = p->nodes[i].choice;
-    int64_t time = run_whole(p, bytes);
-    for (size_t i = 0; i < p->n_nodes; i++)
-        p->nodes[i].choice = kept[i];
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        kept[i] = planner->nodes[i].choice;
+    int64_t time = run_whole(planner, bytes);
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        planner->nodes[i].choice = kept[i];
     return time;
 }
 
@@ -292,53 +297,55 @@ struct counts {
 
 static void count(void *data, const char *op)
 {
-    struct counts *c = data;
+    struct counts *counts = data;
     size_t i = 0;
-    while (i < c->n && strcmp(c->at[i].op, op) != 0)
+    while (i < counts->n && strcmp(counts->at[i].op, op) != 0)
         i++;
     if (i == PLAN_MAX_OPS)
         return;
-    if (i == c->n)
-        c->at[c->n++] = (struct collective_count){op, 0};
-    c->at[i].count++;
+    if (i == counts->n)
+        counts->at[counts->n++] = (struct collective_count){op, 0};
+    counts->at[i].count++;
 }
 
 // Each layout comes from the nearest of those that are there.
-static void count_value(struct planner *p, const tsr_value *v, uint32_t first, struct counts *c)
+static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
+                        struct counts *counts)
 {
-    const struct plan_value *value = &p->values[tsr__value_id(v)];
-    struct forms f;
-    if (!forms_of(p, v, first, 0, &f))
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    struct forms forms;
+    if (!forms_of(planner, v, first, 0, &forms))
         return;
-    for (size_t i = 1; i < f.n; i++) {
+    for (size_t i = 1; i < forms.n; i++) {
         size_t best = 0;
         for (size_t k = 1; k < i; k++)
-            if (tsr__planner_price(p, f.at[k].layout, f.at[i].layout, value) <
-                tsr__planner_price(p, f.at[best].layout, f.at[i].layout, value))
+            if (tsr__planner_price(planner, forms.at[k].layout, forms.at[i].layout, value) <
+                tsr__planner_price(planner, forms.at[best].layout, forms.at[i].layout, value))
                 best = k;
-        tsr__planner_steps(p, f.at[best].layout, f.at[i].layout, value, count, c);
+        tsr__planner_steps(planner, forms.at[best].layout, forms.at[i].layout, value, count,
+                           counts);
     }
 }
 
-size_t tsr__planner_collectives(struct planner *p, struct collective_count *out)
+size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
-    struct counts c = {.at = out};
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        const struct plan_node *n = &p->nodes[i];
-        if (!n->strategy)
+    struct counts counts = {.at = out};
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
             continue;
-        const struct candidate *x = &n->strategy->at.at[n->choice];
-        if (x->halo)
-            count(&c, "HaloExchange");
-        for (int k = 0; k < x->reductions; k++)
-            count(&c, x->reduction);
-        for (size_t o = 0; o < tsr_node_output_count(n->node); o++) {
-            if (!tsr_node_output(n->node, o))
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        if (candidate->halo)
+            count(&counts, "HaloExchange");
+        for (int k = 0; k < candidate->reductions; k++)
+            count(&counts, candidate->reduction);
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+            if (!tsr_node_output(node->node, o))
                 continue;
-            if (x->reduction && !x->reductions)
-                count(&c, x->reduction);
-            count_value(p, tsr_node_output(n->node, o), x->out[o], &c);
+            if (candidate->reduction && !candidate->reductions)
+                count(&counts, candidate->reduction);
+            count_value(planner, tsr_node_output(node->node, o), candidate->out[o], &counts);
         }
     }
-    return c.n;
+    return counts.n;
 }

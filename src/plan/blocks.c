@@ -36,25 +36,25 @@ struct blocks {
 
 // ---- the batch ---------------------------------------------------------------------------------
 
-static int64_t size_of(const tsr_plan_options *o, const char *symbol)
+static int64_t size_of(const tsr_plan_options *options, const char *symbol)
 {
-    for (size_t i = 0; i < o->n_sizes; i++)
-        if (strcmp(o->sizes[i].name, symbol) == 0)
-            return o->sizes[i].size;
+    for (size_t i = 0; i < options->n_sizes; i++)
+        if (strcmp(options->sizes[i].name, symbol) == 0)
+            return options->sizes[i].size;
     return 0;
 }
 
 // The symbol that stands first in an input and has a size; of several the largest.
-static void find_batch(struct blocks *b)
+static void find_batch(struct blocks *blocks)
 {
-    const tsr_graph *g = tsr_model_graph(b->p->model);
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        const char *symbol = tsr_value_rank(v) > 0 ? tsr_value_dim(v, 0).symbol : NULL;
-        int64_t size = symbol && symbol[0] ? size_of(b->o, symbol) : 0;
-        if (size > b->batch_size) {
-            b->batch = symbol;
-            b->batch_size = size;
+    const tsr_graph *graph = tsr_model_graph(blocks->p->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        const char *symbol = tsr_value_rank(value) > 0 ? tsr_value_dim(value, 0).symbol : NULL;
+        int64_t size = symbol && symbol[0] ? size_of(blocks->o, symbol) : 0;
+        if (size > blocks->batch_size) {
+            blocks->batch = symbol;
+            blocks->batch_size = size;
         }
     }
 }
@@ -70,60 +70,60 @@ static int64_t copies_of(const struct blocks *b, int64_t blocks)
 
 // ---- which blocks ------------------------------------------------------------------------------
 
-static double speed_of(const struct planner *p, int64_t device)
+static double speed_of(const struct planner *planner, int64_t device)
 {
-    return p->topology->device[device].flops;
+    return planner->topology->device[device].flops;
 }
 
-static bool add_block(struct blocks *b, const int64_t *devices, int64_t n, int64_t copies)
+static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, int64_t copies)
 {
-    if (b->n == BLOCK_TRIES || n < 1)
+    if (blocks->n == BLOCK_TRIES || n < 1)
         return true;
-    int64_t *list = ARENA_ARRAY(&b->p->arena, int64_t, (size_t)n);
+    int64_t *list = ARENA_ARRAY(&blocks->p->arena, int64_t, (size_t)n);
     if (!list)
         return false;
     memcpy(list, devices, (size_t)n * sizeof *list);
-    b->at[b->n++] = (struct block_plan){.devices = list, .n = n, .copies = copies};
+    blocks->at[blocks->n++] = (struct block_plan){.devices = list, .n = n, .copies = copies};
     return true;
 }
 
 // The devices that are at least as fast as each of them is, where that leaves some out.
-static bool list_fast(struct blocks *b)
+static bool list_fast(struct blocks *blocks)
 {
-    struct planner *p = b->p;
-    int64_t *fast = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n);
-    for (int64_t d = 0; fast && d < p->n; d++) {
+    struct planner *planner = blocks->p;
+    int64_t *fast = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
+    for (int64_t device = 0; fast && device < planner->n; device++) {
         int64_t n = 0;
         bool first = true;
-        for (int64_t k = 0; k < p->n; k++) {
-            if (speed_of(p, k) >= speed_of(p, d))
+        for (int64_t k = 0; k < planner->n; k++) {
+            if (speed_of(planner, k) >= speed_of(planner, device))
                 fast[n++] = k;
-            first = first && (k >= d || speed_of(p, k) != speed_of(p, d));
+            first = first && (k >= device || speed_of(planner, k) != speed_of(planner, device));
         }
-        if (first && n < p->n && !add_block(b, fast, n, 1))
+        if (first && n < planner->n && !add_block(blocks, fast, n, 1))
             return false;
     }
     return fast != NULL;
 }
 
 // Blocks of 1, 2, 4 ... devices from the first on, each as often as the batch allows.
-static bool list_alike(struct blocks *b)
+static bool list_alike(struct blocks *blocks)
 {
-    struct planner *p = b->p;
-    int64_t *first = ARENA_ARRAY(&p->arena, int64_t, BLOCK_MOST);
-    for (int64_t d = 0; first && d < BLOCK_MOST; d++)
-        first[d] = d;
+    struct planner *planner = blocks->p;
+    int64_t *first = ARENA_ARRAY(&planner->arena, int64_t, BLOCK_MOST);
+    for (int64_t device = 0; first && device < BLOCK_MOST; device++)
+        first[device] = device;
     for (int64_t n = BLOCK_MOST; first && n >= 1; n /= 2)
-        if (n <= p->n && !add_block(b, first, n, copies_of(b, p->n / n)))
+        if (n <= planner->n && !add_block(blocks, first, n, copies_of(blocks, planner->n / n)))
             return false;
     return first != NULL;
 }
 
-bool tsr__planner_alike(const struct planner *p)
+bool tsr__planner_alike(const struct planner *planner)
 {
-    for (int64_t d = 1; d < p->n; d++)
-        if (speed_of(p, d) != speed_of(p, 0) ||
-            p->topology->device[d].memory != p->topology->device[0].memory)
+    for (int64_t device = 1; device < planner->n; device++)
+        if (speed_of(planner, device) != speed_of(planner, 0) ||
+            planner->topology->device[device].memory != planner->topology->device[0].memory)
             return false;
     return true;
 }
@@ -131,58 +131,59 @@ bool tsr__planner_alike(const struct planner *p)
 // ---- one block ---------------------------------------------------------------------------------
 
 // The caller's sizes, with a block's share of the batch.
-static const tsr_size *share_of(struct blocks *b, int64_t copies)
+static const tsr_size *share_of(struct blocks *blocks, int64_t copies)
 {
-    tsr_size *sizes = ARENA_ARRAY(&b->p->arena, tsr_size, b->o->n_sizes + 1);
-    for (size_t i = 0; sizes && i < b->o->n_sizes; i++) {
-        sizes[i] = b->o->sizes[i];
-        if (copies > 1 && strcmp(sizes[i].name, b->batch) == 0)
+    tsr_size *sizes = ARENA_ARRAY(&blocks->p->arena, tsr_size, blocks->o->n_sizes + 1);
+    for (size_t i = 0; sizes && i < blocks->o->n_sizes; i++) {
+        sizes[i] = blocks->o->sizes[i];
+        if (copies > 1 && strcmp(sizes[i].name, blocks->batch) == 0)
             sizes[i].size /= copies;
     }
     return sizes;
 }
 
-static bool start_block(struct blocks *b, struct block_plan *x)
+static bool start_block(struct blocks *blocks, struct block_plan *plan)
 {
-    struct planner *q = &x->planner;
-    const tsr_size *sizes = share_of(b, x->copies);
-    *q = (struct planner){.topology = b->p->topology, .n = x->n};
-    tsr__planner_start(q, b->p->model);
-    x->made = true;
-    q->budget = b->p->budget;
-    q->sums_done = true;
-    q->may_exceed = b->p->may_exceed;
-    q->device = x->devices;
-    return sizes && tsr__planner_devices(q) && tsr__planner_values(q, sizes, b->o->n_sizes) &&
-           tsr__planner_list(q) && tsr__planner_candidates(q) &&
-           tsr__planner_program(q, b->o->memory);
+    struct planner *planner = &plan->planner;
+    const tsr_size *sizes = share_of(blocks, plan->copies);
+    *planner = (struct planner){.topology = blocks->p->topology, .n = plan->n};
+    tsr__planner_start(planner, blocks->p->model);
+    plan->made = true;
+    planner->budget = blocks->p->budget;
+    planner->sums_done = true;
+    planner->may_exceed = blocks->p->may_exceed;
+    planner->device = plan->devices;
+    return sizes && tsr__planner_devices(planner) &&
+           tsr__planner_values(planner, sizes, blocks->o->n_sizes) && tsr__planner_list(planner) &&
+           tsr__planner_candidates(planner) && tsr__planner_program(planner, blocks->o->memory);
 }
 
 // What it takes that all outputs come to the first device, from all copies but its own.
-static int64_t gather_time(const struct blocks *b, const struct block_plan *x)
+static int64_t gather_time(const struct blocks *blocks, const struct block_plan *plan)
 {
-    struct planner *p = b->p;
-    const tsr_graph *g = tsr_model_graph(p->model);
-    int64_t ps = 0, pair[2] = {x->n < p->n ? x->n : 0, 0};
-    if (x->copies < 2)
+    struct planner *planner = blocks->p;
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    int64_t ps = 0, pair[2] = {plan->n < planner->n ? plan->n : 0, 0};
+    if (plan->copies < 2)
         return 0;
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++) {
-        double whole = (double)tsr__stages_bytes(p, tsr_graph_output(g, i));
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        double whole = (double)tsr__stages_bytes(planner, tsr_graph_output(graph, i));
         struct device_group two = {pair, 2};
-        ps += tsr__planner_combine(p, TSR_SEND, &two, 1,
-                                   (int64_t)(whole * (double)(x->copies - 1) / (double)x->copies));
+        ps += tsr__planner_combine(
+            planner, TSR_SEND, &two, 1,
+            (int64_t)(whole * (double)(plan->copies - 1) / (double)plan->copies));
     }
     return ps;
 }
 
-static tsr_status plan_block(struct blocks *b, struct block_plan *x)
+static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
 {
-    if (!start_block(b, x))
+    if (!start_block(blocks, plan))
         return TSR_NOMEM;
-    tsr_status st = tsr__planner_solve(&x->planner, &x->planner.program, &x->result);
-    if (st == TSR_OK && x->result.feasible) {
-        tsr__planner_take(&x->planner, x->result.choice);
-        x->cost = x->result.cost + gather_time(b, x);
+    tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
+    if (st == TSR_OK && plan->result.feasible) {
+        tsr__planner_take(&plan->planner, plan->result.choice);
+        plan->cost = plan->result.cost + gather_time(blocks, plan);
     }
     return st;
 }
@@ -190,15 +191,16 @@ static tsr_status plan_block(struct blocks *b, struct block_plan *x)
 // ---- in the numbers of the whole machine -------------------------------------------------------
 
 // The dimension in which a value has the batch: -1 none, -2 it cannot be told.
-static int batch_dim(const struct blocks *b, const struct block_plan *x, const tsr_value *v)
+static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
+                     const tsr_value *value)
 {
-    const struct plan_value *all = &b->p->values[tsr__value_id(v)];
-    const struct plan_value *part = &x->planner.values[tsr__value_id(v)];
+    const struct plan_value *all = &blocks->p->values[tsr__value_id(value)];
+    const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
     int found = -1;
     for (int d = 0; d < all->rank && d < part->rank; d++) {
         if (all->shape[d] == part->shape[d])
             continue;
-        if (found >= 0 || all->shape[d] != part->shape[d] * x->copies)
+        if (found >= 0 || all->shape[d] != part->shape[d] * plan->copies)
             return -2;
         found = d;
     }
@@ -206,132 +208,135 @@ static int batch_dim(const struct blocks *b, const struct block_plan *x, const t
 }
 
 // The layout of one block with dimension d cut `copies` times more, outermost; d -1: every copy has all of it.
-static struct tile_layout *lift(struct arena *a, const struct tile_layout *block,
-                                const struct block_plan *x, int d)
+static struct tile_layout *lift(struct arena *arena, const struct tile_layout *block,
+                                const struct block_plan *plan, int d)
 {
-    const struct tile_layout *l = tsr__layout_ordered(a, block);
-    struct tile_layout *wide = l ? tsr__layout_copy(a, l) : NULL;
-    struct tile_factor *fresh = ARENA_NEW(a, struct tile_factor);
+    const struct tile_layout *layout = tsr__layout_ordered(arena, block);
+    struct tile_layout *wide = layout ? tsr__layout_copy(arena, layout) : NULL;
+    struct tile_factor *fresh = ARENA_NEW(arena, struct tile_factor);
     int64_t cuts = 1, inner = 1, outer;
     if (!wide || !fresh)
         return NULL;
-    if (d >= 0 && x->copies > 1) {
+    if (d >= 0 && plan->copies > 1) {
         struct tile_dim *dim = &wide->dims[d];
         if (dim->n == 0)
             *dim = (struct tile_dim){fresh, 1};
         cuts = dim->factors[0].cuts > 0 ? dim->factors[0].cuts : 1;
-        dim->factors[0].cuts = cuts * x->copies;
+        dim->factors[0].cuts = cuts * plan->copies;
         if (dim->factors[0].size > 0)
-            dim->factors[0].size *= x->copies;
-        wide = tsr__layout_cut(a, l->rank, wide->dims);
-        for (int i = 0; i < l->n_loops; i++) // shards behind the coordinate that the copies take
-            if (l->loops[i].dim > d || (l->loops[i].dim == d && l->loops[i].factor > 0))
-                inner *= l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts;
+            dim->factors[0].size *= plan->copies;
+        wide = tsr__layout_cut(arena, layout->rank, wide->dims);
+        for (int i = 0; i < layout->n_loops;
+             i++) // shards behind the coordinate that the copies take
+            if (layout->loops[i].dim > d ||
+                (layout->loops[i].dim == d && layout->loops[i].factor > 0))
+                inner *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
     }
-    size_t n = (size_t)l->first[l->n_shards] * (size_t)x->copies, k = 0;
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+    size_t n = (size_t)layout->first[layout->n_shards] * (size_t)plan->copies, k = 0;
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
     if (!wide || !pairs)
         return NULL;
-    bool spread = d >= 0 && x->copies > 1;
-    for (int64_t c = 0; c < x->copies; c++)
-        for (int64_t s = 0; s < l->n_shards; s++) {
+    bool spread = d >= 0 && plan->copies > 1;
+    for (int64_t c = 0; c < plan->copies; c++)
+        for (int64_t s = 0; s < layout->n_shards; s++) {
             int64_t shard = s;
             if (spread) { // (before, own, behind) -> (before, copy and own, behind)
                 outer = s / (inner * cuts);
                 shard =
-                    (outer * x->copies * cuts + c * cuts + s / inner % cuts) * inner + s % inner;
+                    (outer * plan->copies * cuts + c * cuts + s / inner % cuts) * inner + s % inner;
             }
-            for (int64_t i = l->first[s]; i < l->first[s + 1]; i++)
-                pairs[k++] = (struct tile_owner){shard, c * x->n + x->devices[l->owners[i]]};
+            for (int64_t i = layout->first[s]; i < layout->first[s + 1]; i++)
+                pairs[k++] =
+                    (struct tile_owner){shard, c * plan->n + plan->devices[layout->owners[i]]};
         }
-    return tsr__layout_own(a, wide, pairs, k) ? wide : NULL;
+    return tsr__layout_own(arena, wide, pairs, k) ? wide : NULL;
 }
 
-static bool lift_slot(struct blocks *b, const struct block_plan *x, const tsr_value *v,
+static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, const tsr_value *value,
                       uint32_t layout, uint32_t *out)
 {
     *out = PLAN_NO_LAYOUT;
-    if (!v || layout == PLAN_NO_LAYOUT)
+    if (!value || layout == PLAN_NO_LAYOUT)
         return true;
-    int d = b->whole ? -1 : batch_dim(b, x, v);
-    struct tile_layout *l =
-        d == -2 ? NULL : lift(&b->p->arena, x->planner.layouts.at[layout], x, d);
-    if (l)
-        *out = tsr__planner_layout(b->p, l);
+    int d = blocks->whole ? -1 : batch_dim(blocks, plan, value);
+    struct tile_layout *tile_layout =
+        d == -2 ? NULL : lift(&blocks->p->arena, plan->planner.layouts.at[layout], plan, d);
+    if (tile_layout)
+        *out = tsr__planner_layout(blocks->p, tile_layout);
     return *out != PLAN_NO_LAYOUT;
 }
 
 // The chosen way of a node as its only one in the planner of the whole machine.
-static bool lift_node(struct blocks *b, const struct block_plan *x, size_t i)
+static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size_t i)
 {
-    const struct plan_node *n = &x->planner.nodes[i];
-    struct arena *a = &b->p->arena;
-    size_t n_in = tsr_node_input_count(n->node), n_out = tsr_node_output_count(n->node);
-    if (!n->strategy)
+    const struct plan_node *node = &plan->planner.nodes[i];
+    struct arena *arena = &blocks->p->arena;
+    size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
+    if (!node->strategy)
         return true;
-    b->whole = n->strategy->whole != NULL;
-    const struct candidate *from = &n->strategy->at.at[n->choice];
-    struct strategy *s = ARENA_NEW(a, struct strategy);
-    struct candidate *c = s ? vec_push(a, &s->at) : NULL;
-    if (!c)
+    blocks->whole = node->strategy->whole != NULL;
+    const struct candidate *from = &node->strategy->at.at[node->choice];
+    struct strategy *strategy = ARENA_NEW(arena, struct strategy);
+    struct candidate *candidate = strategy ? vec_push(arena, &strategy->at) : NULL;
+    if (!candidate)
         return false;
-    *c = *from;
-    c->in = ARENA_ARRAY(a, uint32_t, n_in + 1);
-    c->out = ARENA_ARRAY(a, uint32_t, n_out + 1);
-    c->before = ARENA_ARRAY(a, uint32_t, n_out + 1);
-    if (!c->in || !c->out || !c->before)
+    *candidate = *from;
+    candidate->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
+    candidate->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    candidate->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    if (!candidate->in || !candidate->out || !candidate->before)
         return false;
     for (size_t k = 0; k < n_in; k++)
-        if (!lift_slot(b, x, tsr_node_input(n->node, k), from->in[k], &c->in[k]))
+        if (!lift_slot(blocks, plan, tsr_node_input(node->node, k), from->in[k], &candidate->in[k]))
             return false;
     for (size_t k = 0; k < n_out; k++) {
-        const tsr_value *v = tsr_node_output(n->node, k);
-        if (!lift_slot(b, x, v, from->out[k], &c->out[k]) ||
-            !lift_slot(b, x, v, from->before[k], &c->before[k]))
+        const tsr_value *value = tsr_node_output(node->node, k);
+        if (!lift_slot(blocks, plan, value, from->out[k], &candidate->out[k]) ||
+            !lift_slot(blocks, plan, value, from->before[k], &candidate->before[k]))
             return false;
     }
-    c->cut = c->cut || x->copies > 1;
-    s->node = n->node;
-    s->rule = n->strategy->rule;
-    s->whole = n->strategy->whole;
-    b->p->nodes[i].strategy = s;
-    b->p->nodes[i].choice = 0;
+    candidate->cut = candidate->cut || plan->copies > 1;
+    strategy->node = node->node;
+    strategy->rule = node->strategy->rule;
+    strategy->whole = node->strategy->whole;
+    blocks->p->nodes[i].strategy = strategy;
+    blocks->p->nodes[i].choice = 0;
     return true;
 }
 
 // False: some value cannot be told so; the nodes are as they were.
-static bool lift_all(struct blocks *b, const struct block_plan *x)
+static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
 {
-    struct planner *p = b->p;
-    struct plan_node *before = ARENA_ARRAY(&p->arena, struct plan_node, p->n_nodes + 1);
+    struct planner *planner = blocks->p;
+    struct plan_node *before = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
     if (!before)
         return false;
-    memcpy(before, p->nodes, p->n_nodes * sizeof *before);
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (!lift_node(b, x, i)) {
-            memcpy(p->nodes, before, p->n_nodes * sizeof *before);
+    memcpy(before, planner->nodes, planner->n_nodes * sizeof *before);
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (!lift_node(blocks, plan, i)) {
+            memcpy(planner->nodes, before, planner->n_nodes * sizeof *before);
             return false;
         }
     return true;
 }
 
 // Every copy has the memory and the communication of the first; who is in none has nothing.
-static bool tell_block(struct blocks *b, struct block_plan *x, struct block_choice *out)
+static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
 {
-    struct arena *a = &b->p->session->results[RESULT_PLAN];
-    size_t n = (size_t)x->n, all = (size_t)b->p->n;
-    int64_t *own = ARENA_ARRAY(a, int64_t, n), *peak = ARENA_ARRAY(a, int64_t, n);
-    *out = (struct block_choice){.devices = x->n * x->copies, .copies = x->copies};
-    out->memory = ARENA_ARRAY(a, int64_t, all);
-    out->peak = ARENA_ARRAY(a, int64_t, all);
-    if (a->failed || !tsr__planner_memory(&x->planner, own, peak))
+    struct arena *arena = &blocks->p->session->results[RESULT_PLAN];
+    size_t n = (size_t)plan->n, all = (size_t)blocks->p->n;
+    int64_t *own = ARENA_ARRAY(arena, int64_t, n), *peak = ARENA_ARRAY(arena, int64_t, n);
+    *out = (struct block_choice){.devices = plan->n * plan->copies, .copies = plan->copies};
+    out->memory = ARENA_ARRAY(arena, int64_t, all);
+    out->peak = ARENA_ARRAY(arena, int64_t, all);
+    if (arena->failed || !tsr__planner_memory(&plan->planner, own, peak))
         return false;
-    for (int64_t c = 0; c < x->copies; c++)
-        for (size_t d = 0; d < n; d++) {
-            out->memory[c * x->n + x->devices[d]] = own[d];
-            out->peak[c * x->n + x->devices[d]] = peak[d];
+    for (int64_t c = 0; c < plan->copies; c++)
+        for (size_t device = 0; device < n; device++) {
+            out->memory[c * plan->n + plan->devices[device]] = own[device];
+            out->peak[c * plan->n + plan->devices[device]] = peak[device];
         }
-    out->n_collectives = tsr__planner_collectives(&x->planner, out->collectives);
+    out->n_collectives = tsr__planner_collectives(&plan->planner, out->collectives);
     return true;
 }
 
@@ -345,30 +350,32 @@ static bool beats(const struct block_plan *a, const struct block_plan *b)
     return a->cost < b->cost;
 }
 
-static struct block_plan *best_of(struct blocks *b)
+static struct block_plan *best_of(struct blocks *blocks)
 {
     struct block_plan *best = NULL;
-    for (size_t i = 0; i < b->n; i++)
-        if (b->at[i].made && b->at[i].result.feasible && (!best || beats(&b->at[i], best)))
-            best = &b->at[i];
+    for (size_t i = 0; i < blocks->n; i++)
+        if (blocks->at[i].made && blocks->at[i].result.feasible &&
+            (!best || beats(&blocks->at[i], best)))
+            best = &blocks->at[i];
     return best;
 }
 
 // No plan of the blocks that were looked at takes less.
-static int64_t least_bound(const struct blocks *b, int64_t least)
+static int64_t least_bound(const struct blocks *blocks, int64_t least)
 {
-    for (size_t i = 0; i < b->n; i++)
-        if (b->at[i].made && b->at[i].result.bound < least && !b->at[i].result.infeasible)
-            least = b->at[i].result.bound;
+    for (size_t i = 0; i < blocks->n; i++)
+        if (blocks->at[i].made && blocks->at[i].result.bound < least &&
+            !blocks->at[i].result.infeasible)
+            least = blocks->at[i].result.bound;
     return least;
 }
 
-static tsr_status plan_all(struct blocks *b)
+static tsr_status plan_all(struct blocks *blocks)
 {
-    for (size_t i = 0; i < b->n; i++) {
-        if (tsr__budget_over(b->p->budget) && best_of(b))
+    for (size_t i = 0; i < blocks->n; i++) {
+        if (tsr__budget_over(blocks->p->budget) && best_of(blocks))
             break;
-        tsr_status st = plan_block(b, &b->at[i]);
+        tsr_status st = plan_block(blocks, &blocks->at[i]);
         if (st != TSR_OK)
             return st;
     }
@@ -376,25 +383,26 @@ static tsr_status plan_all(struct blocks *b)
 }
 
 // All but one, whose rules and names the chosen nodes have.
-static void free_others(struct blocks *b, const struct planner *kept)
+static void free_others(struct blocks *blocks, const struct planner *kept)
 {
-    for (size_t i = 0; i < b->n; i++)
-        if (b->at[i].made && &b->at[i].planner != kept)
-            tsr__planner_end(&b->at[i].planner);
+    for (size_t i = 0; i < blocks->n; i++)
+        if (blocks->at[i].made && &blocks->at[i].planner != kept)
+            tsr__planner_end(&blocks->at[i].planner);
 }
 
 // Takes the best block that can be told, if it beats what is there.
-static tsr_status take_best(struct blocks *b, struct program_result *all, struct block_choice *out)
+static tsr_status take_best(struct blocks *blocks, struct program_result *all,
+                            struct block_choice *out)
 {
-    struct planner *p = b->p;
-    int64_t bound = least_bound(b, PLAN_NEVER);
-    for (struct block_plan *best = best_of(b); best; best = best_of(b)) {
-        bool better = !all->feasible || (p->exceeds && !best->planner.exceeds) ||
-                      (p->exceeds == best->planner.exceeds && best->cost < all->cost);
+    struct planner *planner = blocks->p;
+    int64_t bound = least_bound(blocks, PLAN_NEVER);
+    for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
+        bool better = !all->feasible || (planner->exceeds && !best->planner.exceeds) ||
+                      (planner->exceeds == best->planner.exceeds && best->cost < all->cost);
         if (!better)
             return TSR_OK;
-        if (!lift_all(b, best)) {
-            if (p->arena.failed)
+        if (!lift_all(blocks, best)) {
+            if (planner->arena.failed)
                 return TSR_NOMEM;
             best->result.feasible = false; // the next one then
             continue;
@@ -406,61 +414,63 @@ static tsr_status take_best(struct blocks *b, struct program_result *all, struct
         all->bound = bound;
         all->optimal = bound == best->cost;
         all->gap = (double)(best->cost - bound) / (double)(best->cost > 1 ? best->cost : 1);
-        p->staged = true;
-        p->exceeds = best->planner.exceeds;
-        p->block = &best->planner;
-        return tell_block(b, best, out) ? TSR_OK : TSR_NOMEM;
+        planner->staged = true;
+        planner->exceeds = best->planner.exceeds;
+        planner->block = &best->planner;
+        return tell_block(blocks, best, out) ? TSR_OK : TSR_NOMEM;
     }
     return TSR_OK;
 }
 
 // Other wishes want the devices as they are.
-static bool may_choose(const struct planner *p, const tsr_plan_options *o)
+static bool may_choose(const struct planner *planner, const tsr_plan_options *options)
 {
-    return !p->config && !o->export_lp && !o->explain && !o->n_state && !p->states.n;
+    return !planner->config && !options->export_lp && !options->explain && !options->n_state &&
+           !planner->states.n;
 }
 
-bool tsr__blocks_only(const struct planner *p, const tsr_plan_options *o)
+bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *options)
 {
-    return p->n > BLOCK_MOST && may_choose(p, o) && tsr__planner_alike(p);
+    return planner->n > BLOCK_MOST && may_choose(planner, options) && tsr__planner_alike(planner);
 }
 
-tsr_status tsr__plan_blocks(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *options,
                             struct program_result *all, struct block_choice *out)
 {
-    struct blocks *b = ARENA_NEW(&p->arena, struct blocks);
-    bool large = tsr__blocks_only(p, o);
+    struct blocks *blocks = ARENA_NEW(&planner->arena, struct blocks);
+    bool large = tsr__blocks_only(planner, options);
     *out = (struct block_choice){0};
-    if (!b)
+    if (!blocks)
         return TSR_NOMEM;
-    if (!may_choose(p, o) || (!large && tsr__planner_alike(p)))
+    if (!may_choose(planner, options) || (!large && tsr__planner_alike(planner)))
         return TSR_OK;
-    b->p = p;
-    b->o = o;
+    blocks->p = planner;
+    blocks->o = options;
     if (large)
-        find_batch(b);
-    bool listed = large ? list_alike(b) : list_fast(b);
-    tsr_status st = listed ? plan_all(b) : TSR_NOMEM;
+        find_batch(blocks);
+    bool listed = large ? list_alike(blocks) : list_fast(blocks);
+    tsr_status st = listed ? plan_all(blocks) : TSR_NOMEM;
     if (st == TSR_OK)
-        st = take_best(b, all, out);
-    free_others(b, p->block);
+        st = take_best(blocks, all, out);
+    free_others(blocks, planner->block);
     return st;
 }
 
-tsr_status tsr__plan_best_device(struct planner *p, const tsr_plan_options *o, int64_t *time)
+tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options *options,
+                                 int64_t *time)
 {
-    struct blocks *b = ARENA_NEW(&p->arena, struct blocks);
+    struct blocks *blocks = ARENA_NEW(&planner->arena, struct blocks);
     int64_t best = 0;
     *time = 0;
-    if (!b)
+    if (!blocks)
         return TSR_NOMEM;
-    b->p = p;
-    b->o = o;
-    for (int64_t d = 1; d < p->n; d++)
-        best = speed_of(p, d) > speed_of(p, best) ? d : best;
-    tsr_status st = add_block(b, &best, 1, 1) ? plan_block(b, &b->at[0]) : TSR_NOMEM;
-    if (st == TSR_OK && b->at[0].result.feasible && !b->at[0].planner.exceeds)
-        *time = b->at[0].cost;
-    free_others(b, NULL);
+    blocks->p = planner;
+    blocks->o = options;
+    for (int64_t device = 1; device < planner->n; device++)
+        best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
+    tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;
+    if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.exceeds)
+        *time = blocks->at[0].cost;
+    free_others(blocks, NULL);
     return st;
 }

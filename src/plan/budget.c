@@ -13,30 +13,30 @@
 
 double tsr__clock(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-void tsr__budget_start(struct budget *b, tsr_session *s, double seconds)
+void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds)
 {
     double now = tsr__clock();
-    *b = (struct budget){.session = s, .begin = now, .work = TOTAL_WORK};
+    *budget = (struct budget){.session = session, .begin = now, .work = TOTAL_WORK};
     if (seconds > 0) {
-        b->end = now + seconds * (1 - RESERVE);
-        b->work = UINT64_MAX;
+        budget->end = now + seconds * (1 - RESERVE);
+        budget->work = UINT64_MAX;
     }
 }
 
-bool tsr__budget_over(const struct budget *b)
+bool tsr__budget_over(const struct budget *budget)
 {
-    return tsr__cancelled(b->session) || (b->end > 0 && tsr__clock() >= b->end);
+    return tsr__cancelled(budget->session) || (budget->end > 0 && tsr__clock() >= budget->end);
 }
 
-void tsr__budget_spend(struct budget *b, uint64_t work)
+void tsr__budget_spend(struct budget *budget, uint64_t work)
 {
-    if (b->end <= 0)
-        b->work = b->work > work ? b->work - work : 0;
+    if (budget->end <= 0)
+        budget->work = budget->work > work ? budget->work - work : 0;
 }
 
 // ---- progress ----------------------------------------------------------------------------------
@@ -44,41 +44,42 @@ void tsr__budget_spend(struct budget *b, uint64_t work)
 // "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
 static void tell(void *context, const struct program_told *told)
 {
-    const struct budget *b = context;
+    const struct budget *budget = context;
     char text[128];
     double ms = 1e-9, cost = (double)told->cost * ms, bound = (double)told->bound * ms;
-    if (!b->session->progress_fn)
+    if (!budget->session->progress_fn)
         return;
-    const char *unit = b->end > 0 ? "second" : "second, of about";
+    const char *unit = budget->end > 0 ? "second" : "second, of about";
     if (told->cost == COST_FORBIDDEN)
         snprintf(text, sizeof text, "no plan yet, bound %.4g ms; %s", bound, unit);
     else
         snprintf(text, sizeof text, "best %.4g ms, bound %.4g ms, gap %.2g %%; %s", cost, bound,
                  cost > 0 ? 100 * (cost - bound) / cost : 0, unit);
-    double seconds = tsr__clock() - b->begin, all = b->end > 0 ? b->end - b->begin : 20;
+    double seconds = tsr__clock() - budget->begin,
+           all = budget->end > 0 ? budget->end - budget->begin : 20;
     if (all < seconds + 1)
         all = seconds + 1;
-    tsr__progress(b->session, text, (uint64_t)seconds, (uint64_t)all);
+    tsr__progress(budget->session, text, (uint64_t)seconds, (uint64_t)all);
 }
 
-void tsr__budget_told(const struct budget *b)
+void tsr__budget_told(const struct budget *budget)
 {
-    tsr__progress(b->session, "plan", 1, 1);
+    tsr__progress(budget->session, "plan", 1, 1);
 }
 
 // ---- shares ------------------------------------------------------------------------------------
 
 // Options of the next solve: `fraction` of what is left, at least a little.
-struct program_options tsr__budget_share(struct budget *b, double fraction)
+struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
-    struct program_options o = {.tell = tell, .context = b};
-    if (b->end > 0) {
-        double left = (b->end - tsr__clock()) * fraction;
-        o.seconds = left > 1e-3 ? left : 1e-3;
-        return o;
+    struct program_options options = {.tell = tell, .context = budget};
+    if (budget->end > 0) {
+        double left = (budget->end - tsr__clock()) * fraction;
+        options.seconds = left > 1e-3 ? left : 1e-3;
+        return options;
     }
-    double work = (double)b->work * fraction;
-    o.work = work < (double)SOLVE_WORK ? (uint64_t)work : SOLVE_WORK;
-    o.work = o.work > LEAST_WORK ? o.work : LEAST_WORK;
-    return o;
+    double work = (double)budget->work * fraction;
+    options.work = work < (double)SOLVE_WORK ? (uint64_t)work : SOLVE_WORK;
+    options.work = options.work > LEAST_WORK ? options.work : LEAST_WORK;
+    return options;
 }

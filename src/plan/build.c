@@ -5,157 +5,162 @@
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static bool mark_needed(const tsr_node *n, unsigned char *needed)
+static bool mark_needed(const tsr_node *node, unsigned char *needed)
 {
     bool any = false;
-    for (size_t i = 0; i < tsr_node_output_count(n); i++) {
-        const tsr_value *v = tsr_node_output(n, i);
-        any = any || (v && needed[tsr__value_id(v)]);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        any = any || (value && needed[tsr__value_id(value)]);
     }
     tsr_value **captures;
-    size_t n_captures = any ? tsr__node_captures(n, &captures) : 0;
-    for (size_t i = 0; any && i < tsr_node_input_count(n); i++)
-        if (tsr_node_input(n, i))
-            needed[tsr__value_id(tsr_node_input(n, i))] = 1;
+    size_t n_captures = any ? tsr__node_captures(node, &captures) : 0;
+    for (size_t i = 0; any && i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i))
+            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
     for (size_t i = 0; i < n_captures; i++)
         needed[tsr__value_id(captures[i])] = 1;
     return any;
 }
 
 // Numbers the nodes; those that no output of the model needs are left out.
-bool tsr__planner_list(struct planner *p)
+bool tsr__planner_list(struct planner *planner)
 {
-    tsr_graph *g = tsr_model_graph(p->model);
+    tsr_graph *graph = tsr_model_graph(planner->model);
     unsigned char *needed =
-        ARENA_ARRAY(&p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
-    p->n_nodes = tsr_graph_node_count(g);
-    p->nodes = ARENA_ARRAY(&p->arena, struct plan_node, p->n_nodes + 1);
-    p->node_at = ARENA_ARRAY(&p->arena, int64_t, tsr__model_node_ids(p->model) + 1);
-    if (p->arena.failed)
+        ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    planner->n_nodes = tsr_graph_node_count(graph);
+    planner->nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
+    planner->node_at =
+        ARENA_ARRAY(&planner->arena, int64_t, tsr__model_node_ids(planner->model) + 1);
+    if (planner->arena.failed)
         return false;
-    for (uint32_t i = 0; i < tsr__model_node_ids(p->model); i++)
-        p->node_at[i] = -1;
+    for (uint32_t i = 0; i < tsr__model_node_ids(planner->model); i++)
+        planner->node_at[i] = -1;
     size_t i = 0;
-    for (tsr_node *n = tsr_graph_first(g); n && i < p->n_nodes; n = tsr_node_next(n))
-        p->nodes[i++] = (struct plan_node){.node = n, .var = UINT32_MAX};
-    for (size_t k = 0; k < tsr_graph_output_count(g); k++)
-        needed[tsr__value_id(tsr_graph_output(g, k))] = 1;
-    for (i = p->n_nodes; i-- > 0;)
-        if (mark_needed(p->nodes[i].node, needed))
-            p->node_at[tsr__node_id(p->nodes[i].node)] = (int64_t)i;
-    for (size_t k = 0; k < tsr_graph_input_count(g); k++) {
-        const tsr_value *v = tsr_graph_input(g, k);
-        bool here = p->stays && p->stays[tsr__value_id(v)];
+    for (tsr_node *node = tsr_graph_first(graph); node && i < planner->n_nodes;
+         node = tsr_node_next(node))
+        planner->nodes[i++] = (struct plan_node){.node = node, .var = UINT32_MAX};
+    for (size_t k = 0; k < tsr_graph_output_count(graph); k++)
+        needed[tsr__value_id(tsr_graph_output(graph, k))] = 1;
+    for (i = planner->n_nodes; i-- > 0;)
+        if (mark_needed(planner->nodes[i].node, needed))
+            planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
+    for (size_t k = 0; k < tsr_graph_input_count(graph); k++) {
+        const tsr_value *value = tsr_graph_input(graph, k);
+        bool here = planner->stays && planner->stays[tsr__value_id(value)];
+        const tsr_value **at = here ? vec_push(&planner->arena, &planner->constants)
+                                    : vec_push(&planner->arena, &planner->given);
+        if (at)
+            *at = value;
+    }
+    for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
+        const tsr_value *value = tsr_graph_initializer(graph, k);
         const tsr_value **at =
-            here ? vec_push(&p->arena, &p->constants) : vec_push(&p->arena, &p->given);
+            tsr_value_is_input(value) ? NULL : vec_push(&planner->arena, &planner->constants);
         if (at)
-            *at = v;
+            *at = value;
     }
-    for (size_t k = 0; k < tsr_graph_initializer_count(g); k++) {
-        const tsr_value *v = tsr_graph_initializer(g, k);
-        const tsr_value **at = tsr_value_is_input(v) ? NULL : vec_push(&p->arena, &p->constants);
-        if (at)
-            *at = v;
-    }
-    return !p->arena.failed;
+    return !planner->arena.failed;
 }
 
-static bool is_needed(const struct planner *p, size_t i)
+static bool is_needed(const struct planner *planner, size_t i)
 {
-    return p->node_at[tsr__node_id(p->nodes[i].node)] >= 0;
+    return planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0;
 }
 
 // ---- layouts that neighbours bring -------------------------------------------------------------
 
 // Cut in units (heads, not elements): neighbours do not find such a cut by themselves.
-static bool is_in_units(const struct tile_layout *l)
+static bool is_in_units(const struct tile_layout *layout)
 {
     bool found = false;
-    for (int d = 0; d < l->rank; d++) {
-        found = found || l->dims[d].n > 1;
-        for (int f = 1; f < l->dims[d].n; f++)
-            if (l->dims[d].factors[f].cuts > 1)
+    for (int d = 0; d < layout->rank; d++) {
+        found = found || layout->dims[d].n > 1;
+        for (int factor = 1; factor < layout->dims[d].n; factor++)
+            if (layout->dims[d].factors[factor].cuts > 1)
                 return false;
     }
     return found;
 }
 
-static void offer(struct planner *p, size_t to, bool out, size_t slot, uint32_t layout)
+static void offer(struct planner *planner, size_t to, bool out, size_t slot, uint32_t layout)
 {
-    struct plan_node *n = &p->nodes[to];
-    if (layout != PLAN_NO_LAYOUT && p->parts.at[layout]) {
+    struct plan_node *node = &planner->nodes[to];
+    if (layout != PLAN_NO_LAYOUT && planner->parts.at[layout]) {
         if (!out)
-            tsr__planner_try_parts(p, n->strategy, n->node, slot, layout);
+            tsr__planner_try_parts(planner, node->strategy, node->node, slot, layout);
         return;
     }
     if (layout == PLAN_NO_LAYOUT)
         return;
-    const struct tile_layout *l = p->layouts.at[layout];
-    if (is_in_units(l) || (p->spread.at[layout] && l->n_shards > 1 && l->n_shards < p->n))
-        (void)tsr__planner_try_layout(p, n->strategy, n->node, out, slot, layout);
+    const struct tile_layout *tile_layout = planner->layouts.at[layout];
+    if (is_in_units(tile_layout) || (planner->spread.at[layout] && tile_layout->n_shards > 1 &&
+                                     tile_layout->n_shards < planner->n))
+        (void)tsr__planner_try_layout(planner, node->strategy, node->node, out, slot, layout);
 }
 
-static bool find_rules(struct planner *p)
+static bool find_rules(struct planner *planner)
 {
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        if (is_needed(p, i) &&
-            !(p->nodes[i].rule = tsr__rule_of(&p->arena, p->nodes[i].node, p->shapes)))
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (is_needed(planner, i) &&
+            !(planner->nodes[i].rule =
+                  tsr__rule_of(&planner->arena, planner->nodes[i].node, planner->shapes)))
             return false;
     }
     return true;
 }
 
-static void offer_forward(struct planner *p, size_t i)
+static void offer_forward(struct planner *planner, size_t i)
 {
-    const tsr_node *n = p->nodes[i].node;
-    for (size_t k = 0; k < tsr_node_input_count(n); k++) {
-        const tsr_value *v = tsr_node_input(n, k);
-        const tsr_node *from = v ? tsr_value_producer(v) : NULL;
-        int64_t at = from ? p->node_at[tsr__node_id(from)] : -1;
-        if (at < 0 || !p->nodes[at].strategy)
+    const tsr_node *node = planner->nodes[i].node;
+    for (size_t k = 0; k < tsr_node_input_count(node); k++) {
+        const tsr_value *value = tsr_node_input(node, k);
+        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
+        int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
+        if (at < 0 || !planner->nodes[at].strategy)
             continue;
-        const struct strategy *s = p->nodes[at].strategy;
+        const struct strategy *strategy = planner->nodes[at].strategy;
         for (size_t o = 0; o < tsr_node_output_count(from); o++)
-            for (size_t c = 0; tsr_node_output(from, o) == v && c < s->at.n; c++)
-                offer(p, i, false, k, s->at.at[c].out[o]);
+            for (size_t c = 0; tsr_node_output(from, o) == value && c < strategy->at.n; c++)
+                offer(planner, i, false, k, strategy->at.at[c].out[o]);
     }
 }
 
-static void offer_backward(struct planner *p, size_t i)
+static void offer_backward(struct planner *planner, size_t i)
 {
-    const tsr_node *n = p->nodes[i].node;
-    for (size_t k = 0; k < tsr_node_input_count(n); k++) {
-        const tsr_value *v = tsr_node_input(n, k);
-        const tsr_node *from = v ? tsr_value_producer(v) : NULL;
-        int64_t at = from ? p->node_at[tsr__node_id(from)] : -1;
-        const struct strategy *s = p->nodes[i].strategy;
+    const tsr_node *node = planner->nodes[i].node;
+    for (size_t k = 0; k < tsr_node_input_count(node); k++) {
+        const tsr_value *value = tsr_node_input(node, k);
+        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
+        int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
+        const struct strategy *strategy = planner->nodes[i].strategy;
         if (at < 0)
             continue;
         for (size_t o = 0; o < tsr_node_output_count(from); o++)
-            for (size_t c = 0; tsr_node_output(from, o) == v && c < s->at.n; c++)
-                offer(p, (size_t)at, true, o, s->at.at[c].in[k]);
+            for (size_t c = 0; tsr_node_output(from, o) == value && c < strategy->at.n; c++)
+                offer(planner, (size_t)at, true, o, strategy->at.at[c].in[k]);
     }
 }
 
-bool tsr__planner_candidates(struct planner *p)
+bool tsr__planner_candidates(struct planner *planner)
 {
-    if (!find_rules(p) || !tsr__planner_delays(p))
+    if (!find_rules(planner) || !tsr__planner_delays(planner))
         return false;
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        if (!is_needed(p, i))
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!is_needed(planner, i))
             continue;
-        p->nodes[i].strategy = tsr__planner_strategy(p, &p->nodes[i]);
-        if (!p->nodes[i].strategy)
+        planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
+        if (!planner->nodes[i].strategy)
             return false;
-        offer_forward(p, i);
+        offer_forward(planner, i);
     }
-    for (size_t i = p->n_nodes; i-- > 0;)
-        if (is_needed(p, i))
-            offer_backward(p, i);
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (is_needed(p, i))
-            offer_forward(p, i);
-    return !p->arena.failed;
+    for (size_t i = planner->n_nodes; i-- > 0;)
+        if (is_needed(planner, i))
+            offer_backward(planner, i);
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (is_needed(planner, i))
+            offer_forward(planner, i);
+    return !planner->arena.failed;
 }
 
 // ---- the program -------------------------------------------------------------------------------
@@ -166,62 +171,65 @@ struct columns {
     struct str *names;
 };
 
-static struct columns *columns_of(struct planner *p, struct strategy *s)
+static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {
-    if (s->columns)
-        return s->columns;
-    struct columns *c = ARENA_NEW(&p->arena, struct columns);
-    if (!c)
+    if (strategy->columns)
+        return strategy->columns;
+    struct columns *columns = ARENA_NEW(&planner->arena, struct columns);
+    if (!columns)
         return NULL;
-    c->cost = ARENA_ARRAY(&p->arena, int64_t, s->at.n + 1);
-    c->names = ARENA_ARRAY(&p->arena, struct str, s->at.n + 1);
-    if (p->arena.failed)
+    columns->cost = ARENA_ARRAY(&planner->arena, int64_t, strategy->at.n + 1);
+    columns->names = ARENA_ARRAY(&planner->arena, struct str, strategy->at.n + 1);
+    if (planner->arena.failed)
         return NULL;
-    for (size_t i = 0; i < s->at.n; i++) {
-        const struct candidate *x = &s->at.at[i];
-        int64_t cost = x->compute + x->comm;
-        c->cost[i] = cost < PLAN_NEVER ? cost : COST_FORBIDDEN;
-        c->names[i] = x->name;
+    for (size_t i = 0; i < strategy->at.n; i++) {
+        const struct candidate *candidate = &strategy->at.at[i];
+        int64_t cost = candidate->compute + candidate->comm;
+        columns->cost[i] = cost < PLAN_NEVER ? cost : COST_FORBIDDEN;
+        columns->names[i] = candidate->name;
     }
-    s->columns = c;
-    return c;
+    strategy->columns = columns;
+    return columns;
 }
 
-static bool add_nodes(struct planner *p)
+static bool add_nodes(struct planner *planner)
 {
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        struct plan_node *n = &p->nodes[i];
-        if (!n->strategy)
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
             continue;
-        struct columns *c = columns_of(p, n->strategy);
-        if (!c)
+        struct columns *columns = columns_of(planner, node->strategy);
+        if (!columns)
             return false;
-        struct str name = tsr__node_str(n->node);
-        if (!name.n && tsr_node_output_count(n->node) && tsr_node_output(n->node, 0))
-            name = tsr__value_str(tsr_node_output(n->node, 0));
-        n->var = tsr__program_node(&p->program, name, (uint32_t)n->strategy->at.n, c->cost);
-        tsr__program_choices(&p->program, n->var, c->names);
+        struct str name = tsr__node_str(node->node);
+        if (!name.n && tsr_node_output_count(node->node) && tsr_node_output(node->node, 0))
+            name = tsr__value_str(tsr_node_output(node->node, 0));
+        node->var = tsr__program_node(&planner->program, name, (uint32_t)node->strategy->at.n,
+                                      columns->cost);
+        tsr__program_choices(&planner->program, node->var, columns->names);
     }
     return true;
 }
 
-static bool add_edges(struct planner *p)
+static bool add_edges(struct planner *planner)
 {
-    for (size_t i = 0; i < p->given.n; i++)
-        if (!tsr__planner_given(p, p->given.at[i]))
+    for (size_t i = 0; i < planner->given.n; i++)
+        if (!tsr__planner_given(planner, planner->given.at[i]))
             return false;
-    for (size_t i = 0; i < p->n_nodes; i++)
-        for (size_t o = 0; p->nodes[i].strategy && o < tsr_node_output_count(p->nodes[i].node); o++)
-            if (tsr_node_output(p->nodes[i].node, o) && !tsr__planner_edges(p, i, o))
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        for (size_t o = 0;
+             planner->nodes[i].strategy && o < tsr_node_output_count(planner->nodes[i].node); o++)
+            if (tsr_node_output(planner->nodes[i].node, o) && !tsr__planner_edges(planner, i, o))
                 return false;
     return true;
 }
 
-bool tsr__planner_program(struct planner *p, int64_t memory)
+bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
-    p->n_times = (uint32_t)(PLAN_TIMES * p->n_nodes + PLAN_TIMES);
-    tsr__program_init(&p->program, p->work);
-    return tsr__planner_classes(p, memory) && tsr__planner_followed(p) && tsr__planner_limits(p) &&
-           add_nodes(p) && add_edges(p) && tsr__planner_state_edges(p) && tsr__use_constants(p) &&
-           !p->arena.failed && !p->work->failed;
+    planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);
+    tsr__program_init(&planner->program, planner->work);
+    return tsr__planner_classes(planner, memory) && tsr__planner_followed(planner) &&
+           tsr__planner_limits(planner) && add_nodes(planner) && add_edges(planner) &&
+           tsr__planner_state_edges(planner) && tsr__use_constants(planner) &&
+           !planner->arena.failed && !planner->work->failed;
 }

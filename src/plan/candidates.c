@@ -6,38 +6,41 @@
 // when it is read from the model again. Operators are not known here.
 #include "plan/candidates.h"
 
-struct making tsr__making(struct planner *p, struct strategy *s, const tsr_node *n, struct arena *a)
+struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
+                          struct arena *arena)
 {
-    return (struct making){.p = p,
-                           .s = s,
-                           .rule = s->rule,
-                           .node = n,
-                           .a = a,
-                           .n_in = tsr_node_input_count(n),
-                           .n_out = tsr_node_output_count(n)};
+    return (struct making){.p = planner,
+                           .s = strategy,
+                           .rule = strategy->rule,
+                           .node = node,
+                           .a = arena,
+                           .n_in = tsr_node_input_count(node),
+                           .n_out = tsr_node_output_count(node)};
 }
 
-static bool steers(const struct making *m, bool out, size_t i)
+static bool steers(const struct making *making, bool out, size_t i)
 {
-    const struct rule *r = m->place.rule;
-    return (int)i < (out ? r->n_outputs : r->n_inputs) && (out ? r->outputs : r->inputs)[i].host;
+    const struct rule *rule = making->place.rule;
+    return (int)i < (out ? rule->n_outputs : rule->n_inputs) &&
+           (out ? rule->outputs : rule->inputs)[i].host;
 }
 
 // ---- layouts of a placement --------------------------------------------------------------------
 
-static bool project(struct making *m, const struct placement *q, struct tile_layout **in,
-                    struct tile_layout **out)
+static bool project(struct making *making, const struct placement *placement,
+                    struct tile_layout **in, struct tile_layout **out)
 {
-    for (size_t i = 0; i < m->n_in + m->n_out; i++) {
-        bool is_out = i >= m->n_in;
-        size_t k = is_out ? i - m->n_in : i;
-        if (!slot(m->node, is_out, k))
+    for (size_t i = 0; i < making->n_in + making->n_out; i++) {
+        bool is_out = i >= making->n_in;
+        size_t k = is_out ? i - making->n_in : i;
+        if (!slot(making->node, is_out, k))
             continue;
-        const struct rule_tensor *t = &(is_out ? q->rule->outputs : q->rule->inputs)[k];
-        struct tile_layout *l = tsr__placement_project(m->a, q, t);
-        if (!l)
+        const struct rule_tensor *tensor =
+            &(is_out ? placement->rule->outputs : placement->rule->inputs)[k];
+        struct tile_layout *layout = tsr__placement_project(making->a, placement, tensor);
+        if (!layout)
             return false;
-        *(is_out ? &out[k] : &in[k]) = l;
+        *(is_out ? &out[k] : &in[k]) = layout;
     }
     return true;
 }
@@ -51,61 +54,63 @@ static bool same(struct tile_layout *const *x, struct tile_layout *const *y, siz
 }
 
 // A value that is read twice has one sharding at the node.
-static bool readings_agree(const struct making *m)
+static bool readings_agree(const struct making *making)
 {
-    for (size_t i = 0; i < m->n_in; i++)
-        for (size_t k = 0; m->in[i] && k < i; k++)
-            if (slot(m->node, false, k) == slot(m->node, false, i) &&
-                !tsr__layout_equal(m->in[i], m->in[k]))
+    for (size_t i = 0; i < making->n_in; i++)
+        for (size_t k = 0; making->in[i] && k < i; k++)
+            if (slot(making->node, false, k) == slot(making->node, false, i) &&
+                !tsr__layout_equal(making->in[i], making->in[k]))
                 return false;
     return true;
 }
 
 // What the flow would make of the specs; out: those that are to be written.
-static bool comes_back(struct making *m, struct tile_layout *const *out)
+static bool comes_back(struct making *making, struct tile_layout *const *out)
 {
-    struct tile_layout **in = ARENA_ARRAY(m->a, struct tile_layout *, m->n_in + 1);
-    struct tile_layout **got_in = ARENA_ARRAY(m->a, struct tile_layout *, m->n_in + 1);
-    struct tile_layout **got = ARENA_ARRAY(m->a, struct tile_layout *, m->n_out + 1);
+    struct tile_layout **in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **got_in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **got = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
     struct placement q;
     if (!in || !got_in || !got)
         return false;
-    for (size_t i = 0; i < m->n_in; i++)
-        in[i] = steers(m, false, i) ? NULL : m->in[i];
-    return tsr__placement_explicit(m->a, m->a, m->node, m->p->shapes, m->rule, m->p->n, in, out,
-                                   !m->stat, &q) &&
-           project(m, &q, got_in, got) && same(in, got_in, m->n_in) && same(m->out, got, m->n_out);
+    for (size_t i = 0; i < making->n_in; i++)
+        in[i] = steers(making, false, i) ? NULL : making->in[i];
+    return tsr__placement_explicit(making->a, making->a, making->node, making->p->shapes,
+                                   making->rule, making->p->n, in, out, !making->stat, &q) &&
+           project(making, &q, got_in, got) && same(in, got_in, making->n_in) &&
+           same(making->out, got, making->n_out);
 }
 
 // ---- costs -------------------------------------------------------------------------------------
 
-static bool read_before(const struct making *m, size_t i)
+static bool read_before(const struct making *making, size_t i)
 {
     for (size_t k = 0; k < i; k++)
-        if (slot(m->node, false, k) == slot(m->node, false, i))
+        if (slot(making->node, false, k) == slot(making->node, false, i))
             return true;
     return false;
 }
 
-static double local_work(const struct making *m)
+static double local_work(const struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
-    const struct placement *q = &m->place;
-    tsr__planner_sizes(m->p->sized, m->node, q->rule, sizes);
-    for (int f = 0; f < q->rule->n_factors; f++) {
-        sizes[f] = sizes[f] < 0 ? 1 : sizes[f];
-        local[f] = (sizes[f] + q->cuts[f] - 1) / q->cuts[f];
+    const struct placement *placement = &making->place;
+    tsr__planner_sizes(making->p->sized, making->node, placement->rule, sizes);
+    for (int factor = 0; factor < placement->rule->n_factors; factor++) {
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor];
+        local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
     }
-    return tsr__node_work(q->rule, m->s->count, sizes, local);
+    return tsr__node_work(placement->rule, making->s->count, sizes, local);
 }
 
 // Elements of a window that its part does not have, at worst.
-static int64_t beyond(const struct rule_window *w, int64_t n)
+static int64_t beyond(const struct rule_window *window, int64_t n)
 {
     int64_t most = 0;
     for (int64_t j = 0; j < n; j++) {
-        struct window_part q = tsr__window_part(w, n, j);
-        int64_t begin = tsr__tile_start(w->from, n, j), end = tsr__tile_start(w->from, n, j + 1);
+        struct window_part q = tsr__window_part(window, n, j);
+        int64_t begin = tsr__tile_start(window->from, n, j),
+                end = tsr__tile_start(window->from, n, j + 1);
         begin = begin > q.start ? begin : q.start;
         end = end < q.stop ? end : q.stop;
         int64_t missing = q.stop - q.start - (end > begin ? end - begin : 0);
@@ -115,192 +120,200 @@ static int64_t beyond(const struct rule_window *w, int64_t n)
 }
 
 // What neighbours give each other, and putting it to what is there.
-static int64_t halo_time(struct making *m)
+static int64_t halo_time(struct making *making)
 {
-    const struct rule *r = m->place.rule;
+    const struct rule *rule = making->place.rule;
     int64_t ps = 0;
-    for (int i = 0; i < r->n_windows; i++) {
-        const struct rule_window *w = &r->windows[i];
-        int64_t n = m->place.cuts[w->factor], more = n > 1 ? beyond(w, n) : 0;
-        if (more <= 0 || !m->in[w->input] || w->from <= 0)
+    for (int i = 0; i < rule->n_windows; i++) {
+        const struct rule_window *window = &rule->windows[i];
+        int64_t n = making->place.cuts[window->factor], more = n > 1 ? beyond(window, n) : 0;
+        if (more <= 0 || !making->in[window->input] || window->from <= 0)
             continue;
-        const struct plan_value *v = value_at(m, false, (size_t)w->input);
-        int64_t held = tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->in[w->input]), v);
-        double bytes = (double)held * (double)more * (double)n / (double)w->from;
-        struct device_group two = {m->p->all, 2};
-        ps += tsr__planner_combine(m->p, TSR_SEND, &two, 1, (int64_t)bytes) +
-              tsr__planner_move_time(m->p, 2 * ((double)held + bytes));
+        const struct plan_value *value = value_at(making, false, (size_t)window->input);
+        int64_t held = tsr__planner_bytes(
+            making->p, tsr__planner_layout(making->p, making->in[window->input]), value);
+        double bytes = (double)held * (double)more * (double)n / (double)window->from;
+        struct device_group two = {making->p->all, 2};
+        ps += tsr__planner_combine(making->p, TSR_SEND, &two, 1, (int64_t)bytes) +
+              tsr__planner_move_time(making->p, 2 * ((double)held + bytes));
     }
     return ps;
 }
 
-void tsr__making_cost(struct making *m, struct candidate *c)
+void tsr__making_cost(struct making *making, struct candidate *candidate)
 {
     double outputs = 0, bytes = 0;
-    for (size_t i = 0; i < m->n_out; i++)
-        if (slot(m->node, true, i))
-            outputs += (double)tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->out[i]),
-                                                  value_at(m, true, i));
-    for (size_t i = 0; i < m->n_in; i++) {
-        if (c->in[i] == PLAN_NO_LAYOUT || read_before(m, i))
+    for (size_t i = 0; i < making->n_out; i++)
+        if (slot(making->node, true, i))
+            outputs += (double)tsr__planner_bytes(making->p,
+                                                  tsr__planner_layout(making->p, making->out[i]),
+                                                  value_at(making, true, i));
+    for (size_t i = 0; i < making->n_in; i++) {
+        if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making, i))
             continue;
-        const struct plan_value *v = value_at(m, false, i);
-        int64_t held = tsr__planner_bytes(m->p, c->in[i], v);
-        double read = (double)held * tsr__rule_reads(m->place.rule, (int)i);
-        if ((int)i < m->place.rule->n_inputs && tsr__rule_looks_up(m->place.rule, (int)i) &&
-            read > outputs)
+        const struct plan_value *value = value_at(making, false, i);
+        int64_t held = tsr__planner_bytes(making->p, candidate->in[i], value);
+        double read = (double)held * tsr__rule_reads(making->place.rule, (int)i);
+        if ((int)i < making->place.rule->n_inputs &&
+            tsr__rule_looks_up(making->place.rule, (int)i) && read > outputs)
             read = outputs;
-        bytes += steers(m, false, i) ? 0 : read;
-        c->weights += v->constant ? held : 0;
+        bytes += steers(making, false, i) ? 0 : read;
+        candidate->weights += value->constant ? held : 0;
     }
-    c->compute = tsr__planner_compute(m->p, local_work(m), m->s->rate, bytes + outputs);
+    candidate->compute =
+        tsr__planner_compute(making->p, local_work(making), making->s->rate, bytes + outputs);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
 
-static struct str name_of(const struct making *m, const char *suffix)
+static struct str name_of(const struct making *making, const char *suffix)
 {
-    const struct placement *q = &m->place;
+    const struct placement *placement = &making->place;
     struct str text = STR("");
-    for (int f = 0; f < q->rule->n_factors; f++)
-        if (q->cuts[f] > 1)
-            text = tsr__arena_printf(&m->p->arena, STR_FMT "%s%s/%lld", STR_ARG(text),
-                                     text.n ? " " : "", q->rule->factors[f].name,
-                                     (long long)q->cuts[f]);
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
+        if (placement->cuts[factor] > 1)
+            text = tsr__arena_printf(&making->p->arena, STR_FMT "%s%s/%lld", STR_ARG(text),
+                                     text.n ? " " : "", placement->rule->factors[factor].name,
+                                     (long long)placement->cuts[factor]);
     if (!text.n)
         text = STR("whole");
-    if (m->pending)
-        text = tsr__arena_printf(&m->p->arena, STR_FMT " of parts", STR_ARG(text));
-    return suffix ? tsr__arena_printf(&m->p->arena, STR_FMT " > %s", STR_ARG(text), suffix) : text;
+    if (making->pending)
+        text = tsr__arena_printf(&making->p->arena, STR_FMT " of parts", STR_ARG(text));
+    return suffix ? tsr__arena_printf(&making->p->arena, STR_FMT " > %s", STR_ARG(text), suffix)
+                  : text;
 }
 
 // Numbers of the layouts; outputs as given.
-bool tsr__making_number(struct making *m, struct tile_layout *const *out, struct candidate *c)
+bool tsr__making_number(struct making *making, struct tile_layout *const *out,
+                        struct candidate *candidate)
 {
-    c->in = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_in + 1);
-    c->out = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_out + 1);
-    c->before = ARENA_ARRAY(&m->p->arena, uint32_t, m->n_out + 1);
-    if (!c->in || !c->out || !c->before)
+    candidate->in = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_in + 1);
+    candidate->out = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_out + 1);
+    candidate->before = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_out + 1);
+    if (!candidate->in || !candidate->out || !candidate->before)
         return false;
-    for (size_t i = 0; i < m->n_in; i++) {
-        c->in[i] = m->in[i] ? tsr__planner_layout(m->p, m->in[i]) : PLAN_NO_LAYOUT;
-        if (m->pending && m->pending[i] != PLAN_NO_LAYOUT)
-            c->in[i] = m->pending[i];
+    for (size_t i = 0; i < making->n_in; i++) {
+        candidate->in[i] =
+            making->in[i] ? tsr__planner_layout(making->p, making->in[i]) : PLAN_NO_LAYOUT;
+        if (making->pending && making->pending[i] != PLAN_NO_LAYOUT)
+            candidate->in[i] = making->pending[i];
     }
-    for (size_t i = 0; i < m->n_out; i++) {
-        c->out[i] = out[i] ? tsr__planner_layout(m->p, out[i]) : PLAN_NO_LAYOUT;
-        c->before[i] =
-            out[i] && m->n_groups ? tsr__planner_layout(m->p, m->out[i]) : PLAN_NO_LAYOUT;
+    for (size_t i = 0; i < making->n_out; i++) {
+        candidate->out[i] = out[i] ? tsr__planner_layout(making->p, out[i]) : PLAN_NO_LAYOUT;
+        candidate->before[i] = out[i] && making->n_groups
+                                   ? tsr__planner_layout(making->p, making->out[i])
+                                   : PLAN_NO_LAYOUT;
     }
-    return !m->p->arena.failed;
+    return !making->p->arena.failed;
 }
 
-static bool is_new(const struct making *m, const struct candidate *c)
+static bool is_new(const struct making *making, const struct candidate *c)
 {
-    for (size_t i = 0; i < m->s->at.n; i++) {
-        const struct candidate *o = &m->s->at.at[i];
-        if (memcmp(o->in, c->in, m->n_in * sizeof *c->in) == 0 &&
-            memcmp(o->out, c->out, m->n_out * sizeof *c->out) == 0)
+    for (size_t i = 0; i < making->s->at.n; i++) {
+        const struct candidate *o = &making->s->at.at[i];
+        if (memcmp(o->in, c->in, making->n_in * sizeof *c->in) == 0 &&
+            memcmp(o->out, c->out, making->n_out * sizeof *c->out) == 0)
             return false;
     }
     return true;
 }
 
-static void keep(struct making *m, struct candidate *c, const char *suffix)
+static void keep(struct making *making, struct candidate *candidate, const char *suffix)
 {
-    if (m->s->at.n >= PLAN_MAX_CANDIDATES || !is_new(m, c))
+    if (making->s->at.n >= PLAN_MAX_CANDIDATES || !is_new(making, candidate))
         return;
-    tsr__making_cost(m, c);
-    int64_t halo = halo_time(m);
-    c->comm += halo;
-    c->halo = halo > 0;
-    for (int f = 0; f < m->place.rule->n_factors; f++)
-        c->cut = c->cut || m->place.cuts[f] > 1;
-    c->name = name_of(m, suffix);
-    struct candidate *at = vec_push(&m->p->arena, &m->s->at);
+    tsr__making_cost(making, candidate);
+    int64_t halo = halo_time(making);
+    candidate->comm += halo;
+    candidate->halo = halo > 0;
+    for (int factor = 0; factor < making->place.rule->n_factors; factor++)
+        candidate->cut = candidate->cut || making->place.cuts[factor] > 1;
+    candidate->name = name_of(making, suffix);
+    struct candidate *at = vec_push(&making->p->arena, &making->s->at);
     if (at)
-        *at = *c;
-    for (size_t i = 0; m->spread && i < m->n_in + m->n_out; i++) {
-        uint32_t l = i < m->n_in ? c->in[i] : c->out[i - m->n_in];
+        *at = *candidate;
+    for (size_t i = 0; making->spread && i < making->n_in + making->n_out; i++) {
+        uint32_t l = i < making->n_in ? candidate->in[i] : candidate->out[i - making->n_in];
         if (l != PLAN_NO_LAYOUT)
-            m->p->spread.at[l] = true;
+            making->p->spread.at[l] = true;
     }
 }
 
-static void add(struct making *m, struct tile_layout *const *out, enum tsr_collective what,
+static void add(struct making *making, struct tile_layout *const *out, enum tsr_collective what,
                 const char *reduction, const char *suffix)
 {
-    struct candidate c = {.reduction = m->n_groups ? reduction : NULL};
-    if (!tsr__making_number(m, out, &c))
+    struct candidate candidate = {.reduction = making->n_groups ? reduction : NULL};
+    if (!tsr__making_number(making, out, &candidate))
         return;
-    for (size_t i = 0; i < m->n_out && m->n_groups; i++)
-        if (m->out[i])
-            c.comm +=
-                tsr__planner_combine(m->p, what, m->groups, m->n_groups,
-                                     tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->out[i]),
-                                                        value_at(m, true, i)));
-    keep(m, &c, suffix);
+    for (size_t i = 0; i < making->n_out && making->n_groups; i++)
+        if (making->out[i])
+            candidate.comm += tsr__planner_combine(
+                making->p, what, making->groups, making->n_groups,
+                tsr__planner_bytes(making->p, tsr__planner_layout(making->p, making->out[i]),
+                                   value_at(making, true, i)));
+    keep(making, &candidate, suffix);
 }
 
 // The same, and the sum stays in parts.
-static void add_parts(struct making *m)
+static void add_parts(struct making *making)
 {
-    struct candidate c = {0};
-    if (m->combine != COMBINE_SUM || !tsr__making_number(m, m->out, &c) ||
-        !tsr__groups_share(m->groups, m->n_groups, m->out[0]))
+    struct candidate candidate = {0};
+    if (making->combine != COMBINE_SUM || !tsr__making_number(making, making->out, &candidate) ||
+        !tsr__groups_share(making->groups, making->n_groups, making->out[0]))
         return;
-    c.before[0] = PLAN_NO_LAYOUT;
-    c.out[0] = tsr__planner_parts(m->p, c.out[0], m->groups, m->n_groups);
-    if (c.out[0] != PLAN_NO_LAYOUT)
-        keep(m, &c, "parts");
+    candidate.before[0] = PLAN_NO_LAYOUT;
+    candidate.out[0] =
+        tsr__planner_parts(making->p, candidate.out[0], making->groups, making->n_groups);
+    if (candidate.out[0] != PLAN_NO_LAYOUT)
+        keep(making, &candidate, "parts");
 }
 
-bool tsr__unit_fits(const struct rule_factor *f, int64_t size, int64_t cuts)
+bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
-    if (f->least > 0 && f->least < cuts)
+    if (factor->least > 0 && factor->least < cuts)
         return false;
-    for (int64_t j = 1; j < cuts && f->unit != 1; j++)
-        if (tsr__tile_start(size, cuts, j) % f->unit)
+    for (int64_t j = 1; j < cuts && factor->unit != 1; j++)
+        if (tsr__tile_start(size, cuts, j) % factor->unit)
             return false;
     return size >= cuts;
 }
 
 // The same, but each member of a group keeps a share along one factor of the only output.
-static void add_scattered(struct making *m)
+static void add_scattered(struct making *making)
 {
-    struct placement q = m->place;
+    struct placement q = making->place;
     int n = q.rule->n_factors;
-    int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)m->groups[0].n;
-    tsr__planner_sizes(m->p->told, m->node, q.rule, sizes);
+    int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
+    tsr__planner_sizes(making->p->told, making->node, q.rule, sizes);
     for (int f = 0; f < n; f++) {
         const struct rule_factor *factor = &q.rule->factors[f];
-        if (factor->kind != FACTOR_PAR || m->place.cuts[f] > 1 ||
+        if (factor->kind != FACTOR_PAR || making->place.cuts[f] > 1 ||
             !tsr__unit_fits(factor, sizes[f], parts))
             continue;
-        q.cuts = ARENA_ARRAY(m->a, int64_t, (size_t)n + 1);
-        q.coords = ARENA_ARRAY(m->a, int64_t, q.n_devices * (size_t)n + 1);
-        struct tile_layout **out = ARENA_ARRAY(m->a, struct tile_layout *, m->n_out + 1);
+        q.cuts = ARENA_ARRAY(making->a, int64_t, (size_t)n + 1);
+        q.coords = ARENA_ARRAY(making->a, int64_t, q.n_devices * (size_t)n + 1);
+        struct tile_layout **out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
         if (!q.cuts || !q.coords || !out)
             return;
-        memcpy(q.cuts, m->place.cuts, (size_t)n * sizeof *q.cuts);
-        memcpy(q.coords, m->place.coords, q.n_devices * (size_t)n * sizeof *q.coords);
+        memcpy(q.cuts, making->place.cuts, (size_t)n * sizeof *q.cuts);
+        memcpy(q.coords, making->place.coords, q.n_devices * (size_t)n * sizeof *q.coords);
         q.cuts[f] = parts;
-        for (size_t g = 0; g < m->n_groups; g++)
-            for (size_t i = 0; i < m->groups[g].n; i++)
-                for (size_t d = 0; d < q.n_devices; d++)
-                    if (q.devices[d] == m->groups[g].devices[i])
-                        q.coords[d * (size_t)n + (size_t)f] = (int64_t)i;
-        out[0] = tsr__placement_project(m->a, &q, &q.rule->outputs[0]);
-        if (out[0] && !tsr__layout_equal(out[0], m->out[0]) && comes_back(m, out))
-            add(m, out, TSR_REDUCE_SCATTER, "ReduceScatter", factor->name);
+        for (size_t g = 0; g < making->n_groups; g++)
+            for (size_t i = 0; i < making->groups[g].n; i++)
+                for (size_t device = 0; device < q.n_devices; device++)
+                    if (q.devices[device] == making->groups[g].devices[i])
+                        q.coords[device * (size_t)n + (size_t)f] = (int64_t)i;
+        out[0] = tsr__placement_project(making->a, &q, &q.rule->outputs[0]);
+        if (out[0] && !tsr__layout_equal(out[0], making->out[0]) && comes_back(making, out))
+            add(making, out, TSR_REDUCE_SCATTER, "ReduceScatter", factor->name);
     }
 }
 
-static size_t outputs_of(const struct making *m)
+static size_t outputs_of(const struct making *making)
 {
     size_t n = 0;
-    for (size_t i = 0; i < m->n_out; i++)
-        n += slot(m->node, true, i) != NULL;
+    for (size_t i = 0; i < making->n_out; i++)
+        n += slot(making->node, true, i) != NULL;
     return n;
 }
 
@@ -308,84 +321,87 @@ static size_t outputs_of(const struct making *m)
 // The simpler nodes pass over the values several times.
 #define STAT_SUMS   2
 #define STAT_PASSES 4
-static void add_stat(struct making *m)
+static void add_stat(struct making *making)
 {
-    struct candidate c = {.reduction = "AllReduce", .reductions = STAT_SUMS};
-    struct device_group all = {m->p->all, (size_t)m->p->n};
+    struct candidate candidate = {.reduction = "AllReduce", .reductions = STAT_SUMS};
+    struct device_group all = {making->p->all, (size_t)making->p->n};
     int64_t sizes[RULE_MAX_FACTORS], rows = 0;
-    if (m->n_groups || !m->out[0] || !tsr__making_expands(m) || !tsr__making_number(m, m->out, &c))
+    if (making->n_groups || !making->out[0] || !tsr__making_expands(making) ||
+        !tsr__making_number(making, making->out, &candidate))
         return;
-    tsr__planner_sizes(m->p->sized, m->node, m->rule, sizes);
-    for (int f = 0; f < m->rule->n_factors; f++)
-        if (m->rule->factors[f].kind == FACTOR_STAT && m->place.cuts[f] > 1 && sizes[f] > 0)
-            rows = tsr__planner_bytes(m->p, tsr__planner_layout(m->p, m->in[0]),
-                                      value_at(m, false, 0)) *
-                   m->place.cuts[f] / sizes[f];
-    c.comm = STAT_SUMS * tsr__planner_combine(m->p, TSR_ALL_REDUCE, &all, 1, rows);
-    size_t before = m->s->at.n;
-    keep(m, &c, NULL);
-    if (m->s->at.n > before)
-        m->s->at.at[before].compute *= STAT_PASSES;
+    tsr__planner_sizes(making->p->sized, making->node, making->rule, sizes);
+    for (int factor = 0; factor < making->rule->n_factors; factor++)
+        if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
+            sizes[factor] > 0)
+            rows = tsr__planner_bytes(making->p, tsr__planner_layout(making->p, making->in[0]),
+                                      value_at(making, false, 0)) *
+                   making->place.cuts[factor] / sizes[factor];
+    candidate.comm = STAT_SUMS * tsr__planner_combine(making->p, TSR_ALL_REDUCE, &all, 1, rows);
+    size_t before = making->s->at.n;
+    keep(making, &candidate, NULL);
+    if (making->s->at.n > before)
+        making->s->at.at[before].compute *= STAT_PASSES;
 }
 
 // A sum that only the caller reads goes to the device that gives it, not to all.
-static void add_rooted(struct making *m)
+static void add_rooted(struct making *making)
 {
-    struct tile_layout **out = ARENA_ARRAY(m->a, struct tile_layout *, m->n_out + 1);
-    const struct tile_layout *whole = m->out[0];
-    if (!out || m->n_groups != 1 || !tsr__layout_is_whole(whole) ||
-        m->groups[0].devices[0] != m->p->all[0])
+    struct tile_layout **out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    const struct tile_layout *whole = making->out[0];
+    if (!out || making->n_groups != 1 || !tsr__layout_is_whole(whole) ||
+        making->groups[0].devices[0] != making->p->all[0])
         return;
-    out[0] = tsr__layout_whole(m->a, whole->rank, m->p->all, 1);
-    if (out[0] && comes_back(m, out))
-        add(m, out, TSR_REDUCE, "Reduce", "first device");
+    out[0] = tsr__layout_whole(making->a, whole->rank, making->p->all, 1);
+    if (out[0] && comes_back(making, out))
+        add(making, out, TSR_REDUCE, "Reduce", "first device");
 }
 
 // All ways to combine, or not.
-static void add_all(struct making *m)
+static void add_all(struct making *making)
 {
-    if (m->stat) {
-        add_stat(m);
+    if (making->stat) {
+        add_stat(making);
         return;
     }
-    bool one = outputs_of(m) == 1 && m->out[0];
-    add(m, m->out, TSR_ALL_REDUCE, "AllReduce", NULL);
-    if (m->n_groups && one)
-        add_scattered(m);
-    if (m->n_groups && one && m->s->gives)
-        add_rooted(m);
-    if (m->n_groups && one && m->s->delays)
-        add_parts(m);
+    bool one = outputs_of(making) == 1 && making->out[0];
+    add(making, making->out, TSR_ALL_REDUCE, "AllReduce", NULL);
+    if (making->n_groups && one)
+        add_scattered(making);
+    if (making->n_groups && one && making->s->gives)
+        add_rooted(making);
+    if (making->n_groups && one && making->s->delays)
+        add_parts(making);
 }
 
-// Layouts by the placement of m, which must come back from them.
-static bool lay_out(struct making *m)
+// Layouts by the placement of making, which must come back from them.
+static bool lay_out(struct making *making)
 {
-    m->in = ARENA_ARRAY(m->a, struct tile_layout *, m->n_in + 1);
-    m->out = ARENA_ARRAY(m->a, struct tile_layout *, m->n_out + 1);
-    m->n_groups = 0;
-    return m->in && m->out && project(m, &m->place, m->in, m->out) && readings_agree(m) &&
-           comes_back(m, m->out) &&
-           tsr__placement_groups(m->a, &m->place, &m->groups, &m->n_groups, &m->combine);
+    making->in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
+    making->out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    making->n_groups = 0;
+    return making->in && making->out && project(making, &making->place, making->in, making->out) &&
+           readings_agree(making) && comes_back(making, making->out) &&
+           tsr__placement_groups(making->a, &making->place, &making->groups, &making->n_groups,
+                                 &making->combine);
 }
 
-bool tsr__making_take(struct making *m)
+bool tsr__making_take(struct making *making)
 {
-    size_t before = m->s->at.n;
-    if (lay_out(m))
-        add_all(m);
-    return m->s->at.n > before;
+    size_t before = making->s->at.n;
+    if (lay_out(making))
+        add_all(making);
+    return making->s->at.n > before;
 }
 
-bool tsr__making_take_parts(struct making *m, const struct parts *parts)
+bool tsr__making_take_parts(struct making *making, const struct parts *parts)
 {
-    size_t before = m->s->at.n;
-    if (!lay_out(m) || m->n_groups || outputs_of(m) != 1 || !m->out[0] ||
-        !tsr__groups_share(parts->groups, parts->n, m->out[0]))
+    size_t before = making->s->at.n;
+    if (!lay_out(making) || making->n_groups || outputs_of(making) != 1 || !making->out[0] ||
+        !tsr__groups_share(parts->groups, parts->n, making->out[0]))
         return false;
-    m->groups = (struct device_group *)parts->groups;
-    m->n_groups = parts->n;
-    m->combine = COMBINE_SUM;
-    add_all(m);
-    return m->s->at.n > before;
+    making->groups = (struct device_group *)parts->groups;
+    making->n_groups = parts->n;
+    making->combine = COMBINE_SUM;
+    add_all(making);
+    return making->s->at.n > before;
 }

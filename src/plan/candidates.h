@@ -23,32 +23,33 @@ struct making {
     const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
 };
 
-static inline const tsr_value *slot(const tsr_node *n, bool out, size_t i)
+static inline const tsr_value *slot(const tsr_node *node, bool out, size_t i)
 {
-    return out ? tsr_node_output(n, i) : tsr_node_input(n, i);
+    return out ? tsr_node_output(node, i) : tsr_node_input(node, i);
 }
-static inline const struct plan_value *value_at(const struct making *m, bool out, size_t i)
+static inline const struct plan_value *value_at(const struct making *making, bool out, size_t i)
 {
-    return &m->p->values[tsr__value_id(slot(m->node, out, i))];
+    return &making->p->values[tsr__value_id(slot(making->node, out, i))];
 }
 
 // candidates.c
-struct making tsr__making(struct planner *p, struct strategy *s, const tsr_node *n,
-                          struct arena *a);
+struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
+                          struct arena *arena);
 // Takes the placement of m as candidates if it holds: reduced on all, in shares, or not at all.
-bool tsr__making_take(struct making *m);
+bool tsr__making_take(struct making *making);
 // The same for a node that is given parts of sums (m->pending).
-bool tsr__making_take_parts(struct making *m, const struct parts *parts);
-bool tsr__making_number(struct making *m, struct tile_layout *const *out, struct candidate *c);
-void tsr__making_cost(struct making *m, struct candidate *c);
-bool tsr__unit_fits(const struct rule_factor *f, int64_t size, int64_t cuts);
+bool tsr__making_take_parts(struct making *making, const struct parts *parts);
+bool tsr__making_number(struct making *making, struct tile_layout *const *out,
+                        struct candidate *candidate);
+void tsr__making_cost(struct making *making, struct candidate *candidate);
+bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
 
 // expansions.c
 // The node can be replaced by simpler ones if its factors are cut so.
-bool tsr__making_expands(struct making *m);
+bool tsr__making_expands(struct making *making);
 
 // grids.c
 // Every candidate that a rule gives on lines and grids of devices.
-void tsr__making_grids(struct making *m);
+void tsr__making_grids(struct making *making);
 
 #endif

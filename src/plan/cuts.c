@@ -24,118 +24,120 @@ struct cutting {
     size_t *last;          // by node: the last that reads it and may not
 };
 
-static size_t value_count(const tsr_node *n, tsr_value ***captures)
+static size_t value_count(const tsr_node *node, tsr_value ***captures)
 {
-    return tsr_node_input_count(n) + tsr__node_captures(n, captures);
+    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
 }
 
-static const tsr_value *value_of(const tsr_node *n, tsr_value **captures, size_t i)
+static const tsr_value *value_of(const tsr_node *node, tsr_value **captures, size_t i)
 {
-    size_t n_in = tsr_node_input_count(n);
-    return i < n_in ? tsr_node_input(n, i) : captures[i - n_in];
+    size_t n_in = tsr_node_input_count(node);
+    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
 }
 
 // The node that makes a value, by place in the graph; -1: none that is planned.
-static int64_t made_at(const struct planner *p, const tsr_value *v)
+static int64_t made_at(const struct planner *planner, const tsr_value *value)
 {
-    const tsr_node *from = v ? tsr_value_producer(v) : NULL;
-    return from ? p->node_at[tsr__node_id(from)] : -1;
+    const tsr_node *from = value ? tsr_value_producer(value) : NULL;
+    return from ? planner->node_at[tsr__node_id(from)] : -1;
 }
 
-int64_t tsr__stages_bytes(const struct planner *p, const tsr_value *v)
+int64_t tsr__stages_bytes(const struct planner *planner, const tsr_value *value)
 {
-    const struct plan_value *x = &p->values[tsr__value_id(v)];
-    int64_t n = x->bits;
-    for (int d = 0; d < x->rank; d++)
-        if (!mul_ok(n, x->shape[d], &n))
+    const struct plan_value *plan_value = &planner->values[tsr__value_id(value)];
+    int64_t n = plan_value->bits;
+    for (int d = 0; d < plan_value->rank; d++)
+        if (!mul_ok(n, plan_value->shape[d], &n))
             return PLAN_NEVER;
     return n / 8 < PLAN_NEVER ? n / 8 : PLAN_NEVER;
 }
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
-static bool is_common(const struct cutting *c, size_t i)
+static bool is_common(const struct cutting *cutting, size_t i)
 {
     tsr_value **captures;
-    const tsr_node *n = c->p->nodes[i].node;
-    size_t n_values = value_count(n, &captures);
+    const tsr_node *node = cutting->p->nodes[i].node;
+    size_t n_values = value_count(node, &captures);
     int64_t constants = 0;
     for (size_t k = 0; k < n_values; k++) {
-        const tsr_value *v = value_of(n, captures, k);
-        int64_t from = made_at(c->p, v);
-        if (from >= 0 && !c->common[from])
+        const tsr_value *value = value_of(node, captures, k);
+        int64_t from = made_at(cutting->p, value);
+        if (from >= 0 && !cutting->common[from])
             return false;
-        if (v && c->p->values[tsr__value_id(v)].constant)
-            constants += tsr__stages_bytes(c->p, v) / (int64_t)n_values;
+        if (value && cutting->p->values[tsr__value_id(value)].constant)
+            constants += tsr__stages_bytes(cutting->p, value) / (int64_t)n_values;
     }
-    return c->time[i] <= c->all_time / COMMON_SHARE && constants <= c->all_bytes / COMMON_SHARE;
+    return cutting->time[i] <= cutting->all_time / COMMON_SHARE &&
+           constants <= cutting->all_bytes / COMMON_SHARE;
 }
 
 // Keeps those of which something is read far away, directly or by others that are kept.
-static void keep_far(struct cutting *c)
+static void keep_far(struct cutting *cutting)
 {
-    size_t n = c->p->n_nodes, reach = n / COMMON_REACH;
+    size_t n = cutting->p->n_nodes, reach = n / COMMON_REACH;
     for (size_t i = n; i-- > 0;) {
         tsr_value **captures;
-        const tsr_node *node = c->p->nodes[i].node;
-        if (c->p->node_at[tsr__node_id(node)] < 0)
+        const tsr_node *node = cutting->p->nodes[i].node;
+        if (cutting->p->node_at[tsr__node_id(node)] < 0)
             continue;
-        c->common[i] = c->common[i] && c->last[i] > i + reach;
-        size_t reader = c->common[i] ? c->last[i] : i;
+        cutting->common[i] = cutting->common[i] && cutting->last[i] > i + reach;
+        size_t reader = cutting->common[i] ? cutting->last[i] : i;
         size_t n_values = value_count(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = made_at(c->p, value_of(node, captures, k));
-            if (from >= 0 && c->last[from] < reader)
-                c->last[from] = reader;
+            int64_t from = made_at(cutting->p, value_of(node, captures, k));
+            if (from >= 0 && cutting->last[from] < reader)
+                cutting->last[from] = reader;
         }
     }
 }
 
-static bool find_common(struct cutting *c)
+static bool find_common(struct cutting *cutting)
 {
-    const struct planner *p = c->p;
+    const struct planner *planner = cutting->p;
     unsigned char *staged =
-        ARENA_ARRAY(&c->s->p->arena, unsigned char, tsr__model_node_ids(p->model) + 1);
+        ARENA_ARRAY(&cutting->s->p->arena, unsigned char, tsr__model_node_ids(planner->model) + 1);
     if (!staged)
         return false;
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (p->node_at[tsr__node_id(p->nodes[i].node)] >= 0)
-            c->common[i] = is_common(c, i);
-    keep_far(c);
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        uint32_t id = tsr__node_id(p->nodes[i].node);
-        staged[id] = p->node_at[id] >= 0 && !c->common[i];
-        c->s->common += c->common[i] ? c->time[i] : 0;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0)
+            cutting->common[i] = is_common(cutting, i);
+    keep_far(cutting);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        uint32_t id = tsr__node_id(planner->nodes[i].node);
+        staged[id] = planner->node_at[id] >= 0 && !cutting->common[i];
+        cutting->s->common += cutting->common[i] ? cutting->time[i] : 0;
     }
-    c->s->staged = staged;
+    cutting->s->staged = staged;
     return true;
 }
 
 // ---- places ------------------------------------------------------------------------------------
 
 // by place (before node i): bytes of staged values that cross it.
-static void add_crossing(struct cutting *c, int64_t *width)
+static void add_crossing(struct cutting *cutting, int64_t *width)
 {
-    const struct planner *p = c->p;
-    for (size_t i = 0; i < p->n_nodes; i++) {
+    const struct planner *planner = cutting->p;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
-        const tsr_node *n = p->nodes[i].node;
-        size_t n_values = value_count(n, &captures);
-        for (size_t k = 0; c->s->staged[tsr__node_id(n)] && k < n_values; k++) {
-            int64_t from = made_at(p, value_of(n, captures, k));
-            if (from >= 0 && c->last[from] < i)
-                c->last[from] = i;
+        const tsr_node *node = planner->nodes[i].node;
+        size_t n_values = value_count(node, &captures);
+        for (size_t k = 0; cutting->s->staged[tsr__node_id(node)] && k < n_values; k++) {
+            int64_t from = made_at(planner, value_of(node, captures, k));
+            if (from >= 0 && cutting->last[from] < i)
+                cutting->last[from] = i;
         }
     }
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        const tsr_node *n = p->nodes[i].node;
-        for (size_t o = 0; c->s->staged[tsr__node_id(n)] && o < tsr_node_output_count(n); o++)
-            if (tsr_node_output(n, o) && c->last[i] > i) {
-                width[i + 1] += tsr__stages_bytes(p, tsr_node_output(n, o));
-                width[c->last[i] + 1] -= tsr__stages_bytes(p, tsr_node_output(n, o));
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const tsr_node *node = planner->nodes[i].node;
+        for (size_t o = 0;
+             cutting->s->staged[tsr__node_id(node)] && o < tsr_node_output_count(node); o++)
+            if (tsr_node_output(node, o) && cutting->last[i] > i) {
+                width[i + 1] += tsr__stages_bytes(planner, tsr_node_output(node, o));
+                width[cutting->last[i] + 1] -= tsr__stages_bytes(planner, tsr_node_output(node, o));
             }
     }
-    for (size_t i = 1; i <= p->n_nodes; i++)
+    for (size_t i = 1; i <= planner->n_nodes; i++)
         width[i] += width[i - 1];
 }
 
@@ -162,22 +164,22 @@ static size_t most_places(int64_t devices, size_t nodes)
     return n;
 }
 
-static bool list_places(struct cutting *c, const int64_t *width, struct places *out)
+static bool list_places(struct cutting *cutting, const int64_t *width, struct places *out)
 {
-    const struct planner *p = c->p;
+    const struct planner *planner = cutting->p;
     const struct plan_node *last = NULL;
     double done = 0, all = 1;
     size_t staged = 0;
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (c->s->staged[tsr__node_id(p->nodes[i].node)]) {
-            all += (double)c->time[i] + 1;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (cutting->s->staged[tsr__node_id(planner->nodes[i].node)]) {
+            all += (double)cutting->time[i] + 1;
             staged++;
         }
-    *out = (struct places){.most = most_places(p->n, staged)};
+    *out = (struct places){.most = most_places(planner->n, staged)};
     out->shares = out->most / 4;
-    out->at = ARENA_ARRAY(&c->one->arena, struct place_between, staged + 1);
-    for (size_t i = 0; out->at && i < p->n_nodes; i++) {
-        if (!c->s->staged[tsr__node_id(p->nodes[i].node)])
+    out->at = ARENA_ARRAY(&cutting->one->arena, struct place_between, staged + 1);
+    for (size_t i = 0; out->at && i < planner->n_nodes; i++) {
+        if (!cutting->s->staged[tsr__node_id(planner->nodes[i].node)])
             continue;
         if (last)
             out->at[out->n++] = (struct place_between){
@@ -186,8 +188,8 @@ static bool list_places(struct cutting *c, const int64_t *width, struct places *
                 .kind = last->strategy->id,
                 .share = (size_t)(done / all * (double)out->most),
             };
-        last = &c->one->nodes[i];
-        done += (double)c->time[i] + 1;
+        last = &cutting->one->nodes[i];
+        done += (double)cutting->time[i] + 1;
     }
     return out->at != NULL;
 }
@@ -197,89 +199,91 @@ static bool same_kind(const struct place_between *a, const struct place_between 
     return a->kind == b->kind && a->width == b->width;
 }
 
-static size_t count_kind(const struct places *q, const struct place_between *like)
+static size_t count_kind(const struct places *places, const struct place_between *like)
 {
     size_t n = 0;
-    for (size_t i = 0; i < q->n; i++)
-        n += same_kind(&q->at[i], like);
+    for (size_t i = 0; i < places->n; i++)
+        n += same_kind(&places->at[i], like);
     return n;
 }
 
 // The narrowest kind of place that comes about as often as any, beyond those that are kept.
-static const struct place_between *next_kind(const struct places *q, size_t most)
+static const struct place_between *next_kind(const struct places *places, size_t most)
 {
     const struct place_between *best = NULL;
-    for (size_t i = 0; i < q->n && i < LAYER_NODES; i++) { // the first layers show all kinds
-        const struct place_between *x = &q->at[i];
-        if (!x->kept && (!best || x->width < best->width) && 2 * count_kind(q, x) >= most)
-            best = x;
+    for (size_t i = 0; i < places->n && i < LAYER_NODES; i++) { // the first layers show all kinds
+        const struct place_between *between = &places->at[i];
+        if (!between->kept && (!best || between->width < best->width) &&
+            2 * count_kind(places, between) >= most)
+            best = between;
     }
     return best;
 }
 
-static bool covers(const struct places *q)
+static bool covers(const struct places *places)
 {
     size_t n = 0, last = SIZE_MAX;
-    for (size_t i = 0; i < q->n; i++) {
-        size_t share = q->at[i].share * q->shares / q->most;
-        n += q->at[i].kept && share != last;
-        last = q->at[i].kept ? share : last;
+    for (size_t i = 0; i < places->n; i++) {
+        size_t share = places->at[i].share * places->shares / places->most;
+        n += places->at[i].kept && share != last;
+        last = places->at[i].kept ? share : last;
     }
-    return 2 * n >= q->shares;
+    return 2 * n >= places->shares;
 }
 
 // Layers that repeat are best cut at the same places in each: then ranges are alike, and many can be tried. False: there
 // are none to speak of.
-static bool keep_layers(struct places *q)
+static bool keep_layers(struct places *places)
 {
     size_t most = 0, kept = 0;
     int64_t width = -1;
-    for (size_t i = 0; i < q->n && i < LAYER_NODES; i++) {
-        size_t k = count_kind(q, &q->at[i]);
+    for (size_t i = 0; i < places->n && i < LAYER_NODES; i++) {
+        size_t k = count_kind(places, &places->at[i]);
         most = k > most ? k : most;
     }
-    if (most < q->shares)
+    if (most < places->shares)
         return false;
-    for (const struct place_between *x; (x = next_kind(q, most));) {
-        const struct place_between like = *x;
-        size_t all = count_kind(q, &like), step = (all + LAYER_PLACES - 1) / LAYER_PLACES, seen = 0;
+    for (const struct place_between *between; (between = next_kind(places, most));) {
+        const struct place_between like = *between;
+        size_t all = count_kind(places, &like), step = (all + LAYER_PLACES - 1) / LAYER_PLACES,
+               seen = 0;
         if (kept && (like.width > width || kept + all > LAYER_PLACES))
             break;
         width = like.width;
-        for (size_t i = 0; i < q->n; i++)
-            if (same_kind(&q->at[i], &like) && seen++ % step == 0) {
-                q->at[i].kept = true;
+        for (size_t i = 0; i < places->n; i++)
+            if (same_kind(&places->at[i], &like) && seen++ % step == 0) {
+                places->at[i].kept = true;
                 kept++;
             }
         if (step > 1)
             break;
     }
-    bool enough = covers(q);
-    for (size_t i = 0; i < q->n && !enough; i++)
-        q->at[i].kept = false;
+    bool enough = covers(places);
+    for (size_t i = 0; i < places->n && !enough; i++)
+        places->at[i].kept = false;
     return enough;
 }
 
 // The narrowest place of each share of the work that has none yet.
-static void keep_shares(struct places *q, size_t shares)
+static void keep_shares(struct places *places, size_t shares)
 {
-    for (size_t i = 0, j; i < q->n; i = j) {
-        size_t share = q->at[i].share * shares / q->most, best = i;
+    for (size_t i = 0, j; i < places->n; i = j) {
+        size_t share = places->at[i].share * shares / places->most, best = i;
         bool any = false;
-        for (j = i; j < q->n && q->at[j].share * shares / q->most == share; j++) {
-            any = any || q->at[j].kept;
-            best = q->at[j].width < q->at[best].width ? j : best;
+        for (j = i; j < places->n && places->at[j].share * shares / places->most == share; j++) {
+            any = any || places->at[j].kept;
+            best = places->at[j].width < places->at[best].width ? j : best;
         }
-        q->at[best].kept = q->at[best].kept || !any;
+        places->at[best].kept = places->at[best].kept || !any;
     }
 }
 
-static bool choose_places(struct cutting *c, const int64_t *width)
+static bool choose_places(struct cutting *cutting, const int64_t *width)
 {
     struct places q;
-    struct arena *a = &c->s->p->arena;
+    struct arena *arena = &cutting->s->p->arena;
     size_t n = 1;
-    if (!list_places(c, width, &q))
+    if (!list_places(cutting, width, &q))
         return false;
     for (size_t i = 0; i < q.n && q.n <= q.most; i++)
         q.at[i].kept = true;
@@ -287,44 +291,44 @@ static bool choose_places(struct cutting *c, const int64_t *width)
         keep_shares(&q, keep_layers(&q) ? q.shares : q.most);
     for (size_t i = 0; i < q.n; i++)
         n += q.at[i].kept;
-    c->s->cut = ARENA_ARRAY(a, size_t, n + 1);
-    c->s->ranges = ARENA_ARRAY(a, struct range, (n + 1) * (n + 1));
-    c->s->n_ranges = n;
-    if (!c->s->cut || !c->s->ranges)
+    cutting->s->cut = ARENA_ARRAY(arena, size_t, n + 1);
+    cutting->s->ranges = ARENA_ARRAY(arena, struct range, (n + 1) * (n + 1));
+    cutting->s->n_ranges = n;
+    if (!cutting->s->cut || !cutting->s->ranges)
         return false;
     n = 1;
     for (size_t i = 0; i < q.n; i++)
         if (q.at[i].kept)
-            c->s->cut[n++] = q.at[i].before;
-    c->s->cut[n] = c->p->n_nodes;
+            cutting->s->cut[n++] = q.at[i].before;
+    cutting->s->cut[n] = cutting->p->n_nodes;
     return true;
 }
 
-bool tsr__stages_cuts(struct staging *s)
+bool tsr__stages_cuts(struct staging *staging)
 {
     struct planner one = {0};
-    struct planner *p = s->p;
+    struct planner *planner = staging->p;
     int64_t first = 0;
-    struct cutting c = {.s = s, .p = p, .one = &one};
-    bool ok = tsr__planner_fork(p, NULL, &first, 1, &one);
-    c.time = ARENA_ARRAY(&one.arena, int64_t, p->n_nodes + 1);
-    c.common = ARENA_ARRAY(&one.arena, unsigned char, p->n_nodes + 1);
-    c.last = ARENA_ARRAY(&one.arena, size_t, p->n_nodes + 1);
-    int64_t *width = ARENA_ARRAY(&one.arena, int64_t, p->n_nodes + 2);
+    struct cutting cutting = {.s = staging, .p = planner, .one = &one};
+    bool ok = tsr__planner_fork(planner, NULL, &first, 1, &one);
+    cutting.time = ARENA_ARRAY(&one.arena, int64_t, planner->n_nodes + 1);
+    cutting.common = ARENA_ARRAY(&one.arena, unsigned char, planner->n_nodes + 1);
+    cutting.last = ARENA_ARRAY(&one.arena, size_t, planner->n_nodes + 1);
+    int64_t *width = ARENA_ARRAY(&one.arena, int64_t, planner->n_nodes + 2);
     ok = ok && !one.arena.failed;
-    for (size_t i = 0; ok && i < p->n_nodes; i++) {
-        c.time[i] = one.nodes[i].strategy ? one.nodes[i].strategy->at.at[0].compute : 0;
-        c.all_time += c.time[i];
+    for (size_t i = 0; ok && i < planner->n_nodes; i++) {
+        cutting.time[i] = one.nodes[i].strategy ? one.nodes[i].strategy->at.at[0].compute : 0;
+        cutting.all_time += cutting.time[i];
     }
-    const tsr_graph *g = tsr_model_graph(p->model);
-    for (size_t i = 0; ok && i < tsr_graph_initializer_count(g); i++)
-        c.all_bytes += tsr__stages_bytes(p, tsr_graph_initializer(g, i));
-    ok = ok && find_common(&c);
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; ok && i < tsr_graph_initializer_count(graph); i++)
+        cutting.all_bytes += tsr__stages_bytes(planner, tsr_graph_initializer(graph, i));
+    ok = ok && find_common(&cutting);
     if (ok) {
-        memset(c.last, 0, p->n_nodes * sizeof *c.last);
-        add_crossing(&c, width);
+        memset(cutting.last, 0, planner->n_nodes * sizeof *cutting.last);
+        add_crossing(&cutting, width);
     }
-    ok = ok && choose_places(&c, width);
+    ok = ok && choose_places(&cutting, width);
     tsr__planner_end(&one);
     return ok;
 }

@@ -10,82 +10,87 @@ struct delaying {
     bool passes;  // all readers, so far
 };
 
-static int64_t producer_of(const struct planner *p, const tsr_value *v)
+static int64_t producer_of(const struct planner *planner, const tsr_value *value)
 {
-    const tsr_node *n = v ? tsr_value_producer(v) : NULL;
-    return n ? p->node_at[tsr__node_id(n)] : -1;
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    return node ? planner->node_at[tsr__node_id(node)] : -1;
 }
 
-static bool takes(void *data, tsr_node *n, size_t input)
+static bool takes(void *data, tsr_node *node, size_t input)
 {
-    struct delaying *d = data;
-    bool here = tsr_node_graph(n) == tsr_model_graph(d->p->model);
-    d->passes = here && tsr__sum_fits(d->p->shapes, n, input) != SUM_STOPS;
-    return d->passes;
+    struct delaying *delaying = data;
+    bool here = tsr_node_graph(node) == tsr_model_graph(delaying->p->model);
+    delaying->passes = here && tsr__sum_fits(delaying->p->shapes, node, input) != SUM_STOPS;
+    return delaying->passes;
 }
 
-static bool makes_sums(const struct rule *r)
+static bool makes_sums(const struct rule *rule)
 {
-    for (int f = 0; !r->whole && f < r->n_factors; f++)
-        if (r->factors[f].kind == FACTOR_RED && r->factors[f].combine == COMBINE_SUM)
+    for (int factor = 0; !rule->whole && factor < rule->n_factors; factor++)
+        if (rule->factors[factor].kind == FACTOR_RED &&
+            rule->factors[factor].combine == COMBINE_SUM)
             return true;
     return false;
 }
 
 // The input comes from a node that can give parts, and the node can take them.
-static bool passes_input(const struct delaying *d, const tsr_node *n, size_t i)
+static bool passes_input(const struct delaying *delaying, const tsr_node *node, size_t i)
 {
-    int64_t from = producer_of(d->p, tsr_node_input(n, i));
-    return from >= 0 && d->can[from] && tsr__sum_fits(d->p->shapes, n, i) != SUM_STOPS;
+    int64_t from = producer_of(delaying->p, tsr_node_input(node, i));
+    return from >= 0 && delaying->can[from] &&
+           tsr__sum_fits(delaying->p->shapes, node, i) != SUM_STOPS;
 }
 
-static bool can_give(struct delaying *d, size_t i)
+static bool can_give(struct delaying *delaying, size_t i)
 {
-    const struct plan_node *n = &d->p->nodes[i];
-    const tsr_value *v = tsr_node_output_count(n->node) == 1 ? tsr_node_output(n->node, 0) : NULL;
-    bool any = n->rule && makes_sums(n->rule);
-    for (size_t k = 0; n->rule && !n->rule->whole && k < tsr_node_input_count(n->node) && !any; k++)
-        any = passes_input(d, n->node, k);
-    if (!v || !any || tsr_value_is_output(v))
+    const struct plan_node *node = &delaying->p->nodes[i];
+    const tsr_value *value =
+        tsr_node_output_count(node->node) == 1 ? tsr_node_output(node->node, 0) : NULL;
+    bool any = node->rule && makes_sums(node->rule);
+    for (size_t k = 0;
+         node->rule && !node->rule->whole && k < tsr_node_input_count(node->node) && !any; k++)
+        any = passes_input(delaying, node->node, k);
+    if (!value || !any || tsr_value_is_output(value))
         return false;
-    d->passes = false;
-    tsr_value_uses(v, takes, d);
-    return d->passes;
+    delaying->passes = false;
+    tsr_value_uses(value, takes, delaying);
+    return delaying->passes;
 }
 
 // Two different inputs in parts are added here.
-static bool merges(const struct delaying *d, const tsr_node *n)
+static bool merges(const struct delaying *delaying, const tsr_node *node)
 {
     const tsr_value *first = NULL;
-    for (size_t i = 0; i < tsr_node_input_count(n); i++) {
-        const tsr_value *v = tsr_node_input(n, i);
-        if (!v || tsr__sum_fits(d->p->shapes, n, i) != SUM_ADDS || !passes_input(d, n, i))
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (!value || tsr__sum_fits(delaying->p->shapes, node, i) != SUM_ADDS ||
+            !passes_input(delaying, node, i))
             continue;
-        if (first && first != v)
+        if (first && first != value)
             return true;
-        first = v;
+        first = value;
     }
     return false;
 }
 
-bool tsr__planner_delays(struct planner *p)
+bool tsr__planner_delays(struct planner *planner)
 {
-    struct delaying d = {.p = p};
-    d.can = ARENA_ARRAY(&p->arena, bool, p->n_nodes + 1);
-    d.wanted = ARENA_ARRAY(&p->arena, bool, p->n_nodes + 1);
-    if (!d.can || !d.wanted || p->n < 2 || p->sums_done)
-        return !p->arena.failed;
-    for (size_t i = 0; i < p->n_nodes; i++)
-        d.can[i] = p->nodes[i].rule && can_give(&d, i);
-    for (size_t i = p->n_nodes; i-- > 0;) {
-        struct plan_node *n = &p->nodes[i];
-        n->delays = d.wanted[i] && d.can[i];
-        if (!n->rule || !(n->delays || merges(&d, n->node)))
+    struct delaying delaying = {.p = planner};
+    delaying.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    delaying.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    if (!delaying.can || !delaying.wanted || planner->n < 2 || planner->sums_done)
+        return !planner->arena.failed;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        delaying.can[i] = planner->nodes[i].rule && can_give(&delaying, i);
+    for (size_t i = planner->n_nodes; i-- > 0;) {
+        struct plan_node *node = &planner->nodes[i];
+        node->delays = delaying.wanted[i] && delaying.can[i];
+        if (!node->rule || !(node->delays || merges(&delaying, node->node)))
             continue;
-        for (size_t k = 0; k < tsr_node_input_count(n->node); k++)
-            if (passes_input(&d, n->node, k)) {
-                d.wanted[producer_of(p, tsr_node_input(n->node, k))] = true;
-                n->takes = true;
+        for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
+            if (passes_input(&delaying, node->node, k)) {
+                delaying.wanted[producer_of(planner, tsr_node_input(node->node, k))] = true;
+                node->takes = true;
             }
     }
     return true;

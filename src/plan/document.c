@@ -15,76 +15,78 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
-static tsr_status add_model(tsr_json *j, tsr_model *m)
+static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
-    const char *path = tsr_model_path(m);
+    const char *path = tsr_model_path(model);
     char hex[65];
     struct sha256 d;
     tsr__sha256_init(&d);
-    tsr_status st = path[0] ? tsr__sha256_file(tsr_model_session(m), path, &d) : TSR_OK;
+    tsr_status st = path[0] ? tsr__sha256_file(tsr_model_session(model), path, &d) : TSR_OK;
     tsr__sha256_hex(&d, hex);
     const char *slash = strrchr(path, '/');
-    tsr_json_begin(j, "model", '{');
-    tsr_json_string(j, "name", slash ? slash + 1 : path);
-    tsr_json_string(j, "sha256", path[0] ? hex : NULL);
-    tsr_json_end(j);
+    tsr_json_begin(json, "model", '{');
+    tsr_json_string(json, "name", slash ? slash + 1 : path);
+    tsr_json_string(json, "sha256", path[0] ? hex : NULL);
+    tsr_json_end(json);
     return st;
 }
 
-static void add_made_for(tsr_json *j, const tsr_plan_options *o, const tsr_plan_summary *s)
+static void add_made_for(tsr_json *json, const tsr_plan_options *options,
+                         const tsr_plan_summary *summary)
 {
-    tsr_json_string(j, "configuration", s->config);
-    tsr_json_int(j, "devices", (int64_t)s->devices);
-    if (o->topology) {
-        tsr_json_begin(j, "topology", '{');
-        tsr_topology_add_json(o->topology, j);
-        tsr_json_end(j);
+    tsr_json_string(json, "configuration", summary->config);
+    tsr_json_int(json, "devices", (int64_t)summary->devices);
+    if (options->topology) {
+        tsr_json_begin(json, "topology", '{');
+        tsr_topology_add_json(options->topology, json);
+        tsr_json_end(json);
     }
-    if (o->memory > 0)
-        tsr_json_int(j, "memory_limit", o->memory);
-    tsr_json_begin(j, "dims", '{');
-    for (size_t i = 0; i < o->n_sizes; i++)
-        tsr_json_int(j, o->sizes[i].name, o->sizes[i].size);
-    tsr_json_end(j);
+    if (options->memory > 0)
+        tsr_json_int(json, "memory_limit", options->memory);
+    tsr_json_begin(json, "dims", '{');
+    for (size_t i = 0; i < options->n_sizes; i++)
+        tsr_json_int(json, options->sizes[i].name, options->sizes[i].size);
+    tsr_json_end(json);
 }
 
-static void add_result(tsr_json *j, const tsr_plan_summary *s)
+static void add_result(tsr_json *json, const tsr_plan_summary *summary)
 {
-    tsr_json_int(j, "cost", s->cost);
-    tsr_json_int(j, "bound", s->bound);
-    tsr_json_bool(j, "optimal", s->optimal);
-    tsr_json_begin(j, "memory", '[');
-    for (size_t i = 0; i < s->devices; i++)
-        tsr_json_int(j, NULL, s->memory[i]);
-    tsr_json_end(j);
-    tsr_json_begin(j, "collectives", '{');
-    for (size_t i = 0; i < s->n_collectives; i++)
-        tsr_json_int(j, s->collectives[i].op, (int64_t)s->collectives[i].count);
-    tsr_json_end(j);
+    tsr_json_int(json, "cost", summary->cost);
+    tsr_json_int(json, "bound", summary->bound);
+    tsr_json_bool(json, "optimal", summary->optimal);
+    tsr_json_begin(json, "memory", '[');
+    for (size_t i = 0; i < summary->devices; i++)
+        tsr_json_int(json, NULL, summary->memory[i]);
+    tsr_json_end(json);
+    tsr_json_begin(json, "collectives", '{');
+    for (size_t i = 0; i < summary->n_collectives; i++)
+        tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
+    tsr_json_end(json);
 }
 
-static void add_stages(tsr_json *j, const tsr_plan_summary *s)
+static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
 {
-    if (!s->n_stages)
+    if (!summary->n_stages)
         return;
-    tsr_json_string(j, "objective", s->objective == TSR_THROUGHPUT ? "throughput" : "latency");
-    tsr_json_int(j, "latency", s->latency);
-    tsr_json_int(j, "period", s->period);
-    tsr_json_begin(j, "stages", '[');
-    for (size_t i = 0; i < s->n_stages; i++) {
-        const tsr_plan_stage *x = &s->stages[i];
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_begin(j, "devices", '[');
-        for (size_t d = 0; d < x->n_devices; d++)
-            tsr_json_int(j, NULL, x->devices[d]);
-        tsr_json_end(j);
-        tsr_json_int(j, "nodes", (int64_t)x->nodes);
-        tsr_json_int(j, "time", x->time);
-        tsr_json_int(j, "transfer", x->transfer);
-        tsr_json_int(j, "memory", x->memory);
-        tsr_json_end(j);
+    tsr_json_string(json, "objective",
+                    summary->objective == TSR_THROUGHPUT ? "throughput" : "latency");
+    tsr_json_int(json, "latency", summary->latency);
+    tsr_json_int(json, "period", summary->period);
+    tsr_json_begin(json, "stages", '[');
+    for (size_t i = 0; i < summary->n_stages; i++) {
+        const tsr_plan_stage *stage = &summary->stages[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_begin(json, "devices", '[');
+        for (size_t device = 0; device < stage->n_devices; device++)
+            tsr_json_int(json, NULL, stage->devices[device]);
+        tsr_json_end(json);
+        tsr_json_int(json, "nodes", (int64_t)stage->nodes);
+        tsr_json_int(json, "time", stage->time);
+        tsr_json_int(json, "transfer", stage->transfer);
+        tsr_json_int(json, "memory", stage->memory);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
 static struct str next_line(const char **text)
@@ -102,54 +104,56 @@ static int64_t node_of(const char *line)
     return *hash == '#' ? strtoll(hash + 1, NULL, 10) : -1;
 }
 
-static bool add_nodes(struct arena *a, tsr_json *j, tsr_model *m, const char *edits)
+static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, const char *edits)
 {
     int64_t index = 0;
-    struct str declares = tsr__arena_str(a, next_line(&edits));
-    tsr_json_string(j, "declares", declares.p);
-    tsr_json_begin(j, "nodes", '[');
-    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n; n = tsr_node_next(n)) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_int(j, "index", index);
-        tsr_json_string(j, "name", tsr_node_name(n));
-        tsr_json_string(j, "op", tsr_node_op(n));
-        tsr_json_begin(j, "edits", '[');
+    struct str declares = tsr__arena_str(arena, next_line(&edits));
+    tsr_json_string(json, "declares", declares.p);
+    tsr_json_begin(json, "nodes", '[');
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "index", index);
+        tsr_json_string(json, "name", tsr_node_name(node));
+        tsr_json_string(json, "op", tsr_node_op(node));
+        tsr_json_begin(json, "edits", '[');
         while (*edits && node_of(edits) <= index)
-            tsr_json_string(j, NULL, tsr__arena_str(a, next_line(&edits)).p);
-        tsr_json_end(j);
-        tsr_json_end(j);
+            tsr_json_string(json, NULL, tsr__arena_str(arena, next_line(&edits)).p);
+        tsr_json_end(json);
+        tsr_json_end(json);
         index++;
     }
-    tsr_json_end(j);
-    return !a->failed;
+    tsr_json_end(json);
+    return !arena->failed;
 }
 
-tsr_status tsr_plan_save(tsr_model *m, const tsr_plan_options *o, const tsr_plan_summary *s,
-                         const char *path)
+tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
+                         const tsr_plan_summary *summary, const char *path)
 {
-    struct arena a;
+    struct arena arena;
     const char *edits = NULL;
-    const tsr_config *c = s->config ? tsr_model_find_config(m, s->config) : NULL;
-    tsr_json *j = c ? tsr_json_new(tsr_model_session(m)) : NULL;
-    if (!j)
-        return c ? TSR_NOMEM : TSR_USAGE;
-    tsr__arena_init(&a, tsr_model_session(m));
-    tsr_status st = tsr_config_edits(m, c, &edits);
-    tsr_json_begin(j, NULL, '{');
-    tsr_json_string(j, "kind", PLAN_KIND);
-    tsr_json_int(j, "version", PLAN_VERSION);
+    const tsr_config *config =
+        summary->config ? tsr_model_find_config(model, summary->config) : NULL;
+    tsr_json *json = config ? tsr_json_new(tsr_model_session(model)) : NULL;
+    if (!json)
+        return config ? TSR_NOMEM : TSR_USAGE;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    tsr_status st = tsr_config_edits(model, config, &edits);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "kind", PLAN_KIND);
+    tsr_json_int(json, "version", PLAN_VERSION);
     if (st == TSR_OK)
-        st = add_model(j, m);
-    add_made_for(j, o, s);
-    add_result(j, s);
-    add_stages(j, s);
-    if (st == TSR_OK && !add_nodes(&a, j, m, edits))
+        st = add_model(json, model);
+    add_made_for(json, options, summary);
+    add_result(json, summary);
+    add_stages(json, summary);
+    if (st == TSR_OK && !add_nodes(&arena, json, model, edits))
         st = TSR_NOMEM;
-    tsr_json_end(j);
+    tsr_json_end(json);
     if (st == TSR_OK)
-        st = tsr_json_write(j, path);
-    tsr_json_free(j);
-    tsr__arena_free(&a);
+        st = tsr_json_write(json, path);
+    tsr_json_free(json);
+    tsr__arena_free(&arena);
     return st;
 }
 
@@ -164,128 +168,132 @@ struct document {
     bool failed;
 };
 
-static tsr_status wrong(struct document *d, const char *field, const char *what)
+static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(d->path);
-    if (!d->failed)
-        tsr__diag(d->session, DIAG_plan_document, &at, "write it again with `tessera plan --plan`",
-                  "\"%s\" %s", field, what);
-    d->failed = true;
+    at.file = str_of(document->path);
+    if (!document->failed)
+        tsr__diag(document->session, DIAG_plan_document, &at,
+                  "write it again with `tessera plan --plan`", "\"%s\" %s", field, what);
+    document->failed = true;
     return TSR_MALFORMED;
 }
 
-static const json_t *member(struct document *d, const json_t *o, const char *key, json_type type)
+static const json_t *member(struct document *document, const json_t *object, const char *key,
+                            json_type type)
 {
-    const json_t *v = json_object_get(o, key);
-    if (v && json_typeof(v) == type)
-        return v;
-    wrong(d, key, v ? "has another type than a plan's" : "is missing");
+    const json_t *value = json_object_get(object, key);
+    if (value && json_typeof(value) == type)
+        return value;
+    wrong(document, key, value ? "has another type than a plan's" : "is missing");
     return NULL;
 }
 
-static const char *text_of(struct document *d, const json_t *v)
+static const char *text_of(struct document *document, const json_t *value)
 {
-    struct str text = {json_is_string(v) ? json_string_value(v) : "",
-                       json_is_string(v) ? json_string_length(v) : 0};
+    struct str text = {json_is_string(value) ? json_string_value(value) : "",
+                       json_is_string(value) ? json_string_length(value) : 0};
     if (memchr(text.p, 0, text.n) || memchr(text.p, '\n', text.n))
-        wrong(d, "edits", "holds a text of several lines");
-    const char *copy = tsr__arena_str(d->arena, text).p;
+        wrong(document, "edits", "holds a text of several lines");
+    const char *copy = tsr__arena_str(document->arena, text).p;
     return copy ? copy : "";
 }
 
-static tsr_status check_node(struct document *d, size_t i)
+static tsr_status check_node(struct document *document, size_t i)
 {
-    const json_t *n = json_array_get(d->nodes, i);
-    const json_t *index = member(d, n, "index", JSON_INTEGER);
-    const json_t *edits = member(d, n, "edits", JSON_ARRAY);
+    const json_t *n = json_array_get(document->nodes, i);
+    const json_t *index = member(document, n, "index", JSON_INTEGER);
+    const json_t *edits = member(document, n, "edits", JSON_ARRAY);
     if (index && json_integer_value(index) != (json_int_t)i)
-        wrong(d, "index", "is not the node's place");
-    (void)member(d, n, "name", JSON_STRING);
+        wrong(document, "index", "is not the node's place");
+    (void)member(document, n, "name", JSON_STRING);
     for (size_t k = 0; edits && k < json_array_size(edits); k++)
         if (!json_is_string(json_array_get(edits, k)))
-            wrong(d, "edits", "has an entry that is no text");
-    return d->failed ? TSR_MALFORMED : TSR_OK;
+            wrong(document, "edits", "has an entry that is no text");
+    return document->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-static tsr_status check_document(struct document *d)
+static tsr_status check_document(struct document *document)
 {
-    const json_t *kind = member(d, d->root, "kind", JSON_STRING);
+    const json_t *kind = member(document, document->root, "kind", JSON_STRING);
     if (kind && strcmp(json_string_value(kind), PLAN_KIND) != 0)
-        wrong(d, "kind", "is not \"" PLAN_KIND "\"");
-    const json_t *version = member(d, d->root, "version", JSON_INTEGER);
+        wrong(document, "kind", "is not \"" PLAN_KIND "\"");
+    const json_t *version = member(document, document->root, "version", JSON_INTEGER);
     if (version && json_integer_value(version) != PLAN_VERSION)
-        wrong(d, "version", "is not one that is known here");
-    (void)member(d, d->root, "declares", JSON_STRING);
-    d->nodes = member(d, d->root, "nodes", JSON_ARRAY);
-    tsr_status st = d->failed ? TSR_MALFORMED : TSR_OK;
-    for (size_t i = 0; st == TSR_OK && i < json_array_size(d->nodes); i++)
-        st = check_node(d, i);
+        wrong(document, "version", "is not one that is known here");
+    (void)member(document, document->root, "declares", JSON_STRING);
+    document->nodes = member(document, document->root, "nodes", JSON_ARRAY);
+    tsr_status st = document->failed ? TSR_MALFORMED : TSR_OK;
+    for (size_t i = 0; st == TSR_OK && i < json_array_size(document->nodes); i++)
+        st = check_node(document, i);
     return st;
 }
 
 // To be closed in every case.
-static tsr_status open_document(struct document *d, tsr_session *s, struct arena *a,
-                                const char *path)
+static tsr_status open_document(struct document *document, tsr_session *session,
+                                struct arena *arena, const char *path)
 {
     struct arena bytes;
     struct str text = {0};
     json_error_t error;
-    *d = (struct document){.session = s, .arena = a, .path = path};
-    tsr__arena_init(&bytes, s);
-    tsr_status st = tsr__file_read(s, &bytes, path, PLAN_MAX_DOCUMENT, &text);
-    if (st == TSR_OK && !tsr__json_fits(s, text))
+    *document = (struct document){.session = session, .arena = arena, .path = path};
+    tsr__arena_init(&bytes, session);
+    tsr_status st = tsr__file_read(session, &bytes, path, PLAN_MAX_DOCUMENT, &text);
+    if (st == TSR_OK && !tsr__json_fits(session, text))
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        d->root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
+        document->root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
     tsr__arena_free(&bytes);
-    if (st == TSR_OK && !json_is_object(d->root))
-        return wrong(d, "document", d->root ? "is no JSON object" : error.text);
-    return st == TSR_OK ? check_document(d) : st;
+    if (st == TSR_OK && !json_is_object(document->root))
+        return wrong(document, "document", document->root ? "is no JSON object" : error.text);
+    return st == TSR_OK ? check_document(document) : st;
 }
 
-static void close_document(struct document *d)
+static void close_document(struct document *document)
 {
-    json_decref(d->root);
-    d->root = NULL;
+    json_decref(document->root);
+    document->root = NULL;
 }
 
-tsr_status tsr_plan_edits(tsr_session *s, const char *path, const char **out)
+tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
-    struct arena *kept = &s->results[RESULT_EDITS];
-    struct document d;
-    struct text t;
+    struct arena *kept = &session->results[RESULT_EDITS];
+    struct document document;
+    struct text text;
     tsr__arena_free(kept);
-    tsr__text_init(&t, s);
-    t.max = PLAN_MAX_DOCUMENT;
-    tsr_status st = open_document(&d, s, kept, path);
+    tsr__text_init(&text, session);
+    text.max = PLAN_MAX_DOCUMENT;
+    tsr_status st = open_document(&document, session, kept, path);
     if (st == TSR_OK)
-        tsr__text_printf(&t, "%s\n", text_of(&d, json_object_get(d.root, "declares")));
-    for (size_t i = 0; st == TSR_OK && i < json_array_size(d.nodes); i++) {
-        const json_t *edits = json_object_get(json_array_get(d.nodes, i), "edits");
+        tsr__text_printf(&text, "%s\n",
+                         text_of(&document, json_object_get(document.root, "declares")));
+    for (size_t i = 0; st == TSR_OK && i < json_array_size(document.nodes); i++) {
+        const json_t *edits = json_object_get(json_array_get(document.nodes, i), "edits");
         for (size_t k = 0; k < json_array_size(edits); k++)
-            tsr__text_printf(&t, "%s\n", text_of(&d, json_array_get(edits, k)));
+            tsr__text_printf(&text, "%s\n", text_of(&document, json_array_get(edits, k)));
     }
-    if (st == TSR_OK && d.failed)
+    if (st == TSR_OK && document.failed)
         st = TSR_MALFORMED;
-    *out = st == TSR_OK && !t.failed ? tsr__arena_str(kept, (struct str){t.p, t.n}).p : NULL;
-    close_document(&d);
-    tsr__text_free(&t);
+    *out =
+        st == TSR_OK && !text.failed ? tsr__arena_str(kept, (struct str){text.p, text.n}).p : NULL;
+    close_document(&document);
+    tsr__text_free(&text);
     return st == TSR_OK && (!*out || kept->failed) ? TSR_NOMEM : st;
 }
 
 // ---- comparing ---------------------------------------------------------------------------------
 
-static int64_t int_of(struct document *d, const char *key)
+static int64_t int_of(struct document *document, const char *key)
 {
-    const json_t *v = member(d, d->root, key, JSON_INTEGER);
-    return v ? (int64_t)json_integer_value(v) : 0;
+    const json_t *value = member(document, document->root, key, JSON_INTEGER);
+    return value ? (int64_t)json_integer_value(value) : 0;
 }
 
-static void read_collectives(struct document *d, tsr_plan_side *out)
+static void read_collectives(struct document *document, tsr_plan_side *out)
 {
-    const json_t *all = member(d, d->root, "collectives", JSON_OBJECT);
-    tsr_collective_count *list = ARENA_ARRAY(d->arena, tsr_collective_count, PLAN_MAX_LISTED_OP);
+    const json_t *all = member(document, document->root, "collectives", JSON_OBJECT);
+    tsr_collective_count *list =
+        ARENA_ARRAY(document->arena, tsr_collective_count, PLAN_MAX_LISTED_OP);
     const char *op;
     json_t *count;
     if (!all || !list)
@@ -295,47 +303,47 @@ static void read_collectives(struct document *d, tsr_plan_side *out)
     {
         int64_t n = json_is_integer(count) ? (int64_t)json_integer_value(count) : -1;
         if (n < 0 || out->n_collectives == PLAN_MAX_LISTED_OP) {
-            wrong(d, "collectives", "has an entry that is no count, or too many");
+            wrong(document, "collectives", "has an entry that is no count, or too many");
             return;
         }
-        const char *name = tsr__arena_str(d->arena, str_of(op)).p;
+        const char *name = tsr__arena_str(document->arena, str_of(op)).p;
         list[out->n_collectives++] = (tsr_collective_count){name, (size_t)n};
     }
 }
 
-static void read_side(struct document *d, tsr_plan_side *out)
+static void read_side(struct document *document, tsr_plan_side *out)
 {
-    const json_t *model = member(d, d->root, "model", JSON_OBJECT);
-    const json_t *memory = member(d, d->root, "memory", JSON_ARRAY);
-    out->model = text_of(d, json_object_get(model, "name"));
-    out->sha256 = text_of(d, json_object_get(model, "sha256"));
-    out->config = text_of(d, member(d, d->root, "configuration", JSON_STRING));
-    out->devices = int_of(d, "devices");
-    out->cost = int_of(d, "cost");
+    const json_t *model = member(document, document->root, "model", JSON_OBJECT);
+    const json_t *memory = member(document, document->root, "memory", JSON_ARRAY);
+    out->model = text_of(document, json_object_get(model, "name"));
+    out->sha256 = text_of(document, json_object_get(model, "sha256"));
+    out->config = text_of(document, member(document, document->root, "configuration", JSON_STRING));
+    out->devices = int_of(document, "devices");
+    out->cost = int_of(document, "cost");
     for (size_t i = 0; memory && i < json_array_size(memory); i++) {
         int64_t bytes = (int64_t)json_integer_value(json_array_get(memory, i));
         out->memory = bytes > out->memory ? bytes : out->memory;
     }
-    read_collectives(d, out);
+    read_collectives(document, out);
 }
 
 // The edits of a node, joined by "; " and without its number: --shard "#3":"h"={..} -> "h"={..}.
-static const char *choice_of(struct document *d, size_t i)
+static const char *choice_of(struct document *document, size_t i)
 {
-    const json_t *edits = json_object_get(json_array_get(d->nodes, i), "edits");
+    const json_t *edits = json_object_get(json_array_get(document->nodes, i), "edits");
     struct str all = STR("");
     for (size_t k = 0; k < json_array_size(edits) && all.p; k++) {
-        const char *edit = text_of(d, json_array_get(edits, k));
+        const char *edit = text_of(document, json_array_get(edits, k));
         const char *value = strstr(edit, "\":");
-        all = tsr__arena_printf(d->arena, STR_FMT "%s%s", STR_ARG(all), k ? "; " : "",
+        all = tsr__arena_printf(document->arena, STR_FMT "%s%s", STR_ARG(all), k ? "; " : "",
                                 value ? value + 2 : edit);
     }
     return all.p ? all.p : "";
 }
 
-static const char *name_of(struct document *d, size_t i)
+static const char *name_of(struct document *document, size_t i)
 {
-    return text_of(d, json_object_get(json_array_get(d->nodes, i), "name"));
+    return text_of(document, json_object_get(json_array_get(document->nodes, i), "name"));
 }
 
 static bool list_differences(struct document *a, struct document *b, tsr_plan_comparison *out)
@@ -354,20 +362,21 @@ static bool list_differences(struct document *a, struct document *b, tsr_plan_co
     return list && !a->arena->failed;
 }
 
-tsr_status tsr_plan_compare(tsr_session *s, const char *a, const char *b, tsr_plan_comparison *out)
+tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
+                            tsr_plan_comparison *out)
 {
-    struct arena *kept = &s->results[RESULT_PLAN];
+    struct arena *kept = &session->results[RESULT_PLAN];
     struct document d[2] = {{0}, {0}};
-    tsr_plan_comparison c = {.size = sizeof c};
+    tsr_plan_comparison comparison = {.size = sizeof comparison};
     tsr__arena_free(kept);
-    tsr_status st = open_document(&d[0], s, kept, a);
+    tsr_status st = open_document(&d[0], session, kept, a);
     if (st == TSR_OK)
-        st = open_document(&d[1], s, kept, b);
+        st = open_document(&d[1], session, kept, b);
     for (int i = 0; i < 2 && st == TSR_OK; i++) {
-        read_side(&d[i], &c.side[i]);
+        read_side(&d[i], &comparison.side[i]);
         st = d[i].failed ? TSR_MALFORMED : TSR_OK;
     }
-    if (st == TSR_OK && !list_differences(&d[0], &d[1], &c))
+    if (st == TSR_OK && !list_differences(&d[0], &d[1], &comparison))
         st = TSR_NOMEM;
     if (st == TSR_OK && (d[0].failed || d[1].failed))
         st = TSR_MALFORMED;
@@ -375,9 +384,10 @@ tsr_status tsr_plan_compare(tsr_session *s, const char *a, const char *b, tsr_pl
     close_document(&d[1]);
     if (st != TSR_OK)
         return st;
-    c.same_model = c.side[0].sha256[0] && strcmp(c.side[0].sha256, c.side[1].sha256) == 0;
-    size_t size = out->size && out->size < sizeof c ? out->size : sizeof c;
-    c.size = size;
-    memcpy(out, &c, size);
+    comparison.same_model = comparison.side[0].sha256[0] &&
+                            strcmp(comparison.side[0].sha256, comparison.side[1].sha256) == 0;
+    size_t size = out->size && out->size < sizeof comparison ? out->size : sizeof comparison;
+    comparison.size = size;
+    memcpy(out, &comparison, size);
     return TSR_OK;
 }

@@ -17,33 +17,35 @@ struct collecting {
     bool leaves; // a node of another range reads it too
 };
 
-static void add_reader(struct collecting *c, const tsr_node *n, size_t slot, bool captures)
+static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
+                       bool captures)
 {
-    const tsr_graph *g = tsr_node_graph(n);
-    const tsr_node *outer = n;
-    while (g && tsr_graph_owner(g)) { // inside of a subgraph
-        outer = tsr_graph_owner(g);
-        g = tsr_node_graph(outer);
+    const tsr_graph *graph = tsr_node_graph(node);
+    const tsr_node *outer = node;
+    while (graph && tsr_graph_owner(graph)) { // inside of a subgraph
+        outer = tsr_graph_owner(graph);
+        graph = tsr_node_graph(outer);
     }
-    int64_t at = c->p->node_at[tsr__node_id(outer)];
+    int64_t at = collecting->p->node_at[tsr__node_id(outer)];
     if (at < 0) {
-        c->leaves = c->leaves || (c->p->outside && c->p->outside[tsr__node_id(outer)]);
+        collecting->leaves = collecting->leaves || (collecting->p->outside &&
+                                                    collecting->p->outside[tsr__node_id(outer)]);
         return;
     }
-    for (size_t i = 0; i < c->list.n; i++)
-        if (c->list.at[i].node == (size_t)at)
+    for (size_t i = 0; i < collecting->list.n; i++)
+        if (collecting->list.at[i].node == (size_t)at)
             return;
-    struct reader *r = vec_push(c->a, &c->list);
-    if (r)
-        *r = (struct reader){.node = (size_t)at,
-                             .slot = slot,
-                             .captures = captures || outer != n,
-                             .var = UINT32_MAX};
+    struct reader *reader = vec_push(collecting->a, &collecting->list);
+    if (reader)
+        *reader = (struct reader){.node = (size_t)at,
+                                  .slot = slot,
+                                  .captures = captures || outer != node,
+                                  .var = UINT32_MAX};
 }
 
-static bool take_use(void *data, tsr_node *n, size_t input)
+static bool take_use(void *data, tsr_node *node, size_t input)
 {
-    add_reader(data, n, input, false);
+    add_reader(data, node, input, false);
     return true;
 }
 
@@ -54,58 +56,62 @@ static int by_node(const void *a, const void *b)
 }
 
 // What comes from another range is given on by that one.
-static bool is_made_here(const struct planner *p, const tsr_value *v)
+static bool is_made_here(const struct planner *planner, const tsr_value *value)
 {
-    const tsr_node *from = tsr_value_producer(v);
-    return !p->outside || (from && p->node_at[tsr__node_id(from)] >= 0);
+    const tsr_node *from = tsr_value_producer(value);
+    return !planner->outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
 }
 
-struct readers tsr__planner_readers(struct planner *p, struct arena *a, const tsr_value *v)
+struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
+                                    const tsr_value *value)
 {
-    struct collecting c = {.p = p, .a = a};
-    struct readers r = {0};
-    tsr_value_uses(v, take_use, &c);
-    if (c.list.n)
-        qsort(c.list.at, c.list.n, sizeof *c.list.at, by_node);
-    if (c.list.n)
-        r.last = c.list.at[c.list.n - 1].node;
-    r.stays = p->stays && p->stays[tsr__value_id(v)] && tsr_value_is_output(v);
-    if (r.stays)
-        r.last = p->n_nodes;
-    if (((tsr_value_is_output(v) && !r.stays) || c.leaves) && is_made_here(p, v)) {
-        struct reader *out = vec_push(a, &c.list);
+    struct collecting collecting = {.p = planner, .a = arena};
+    struct readers readers = {0};
+    tsr_value_uses(value, take_use, &collecting);
+    if (collecting.list.n)
+        qsort(collecting.list.at, collecting.list.n, sizeof *collecting.list.at, by_node);
+    if (collecting.list.n)
+        readers.last = collecting.list.at[collecting.list.n - 1].node;
+    readers.stays =
+        planner->stays && planner->stays[tsr__value_id(value)] && tsr_value_is_output(value);
+    if (readers.stays)
+        readers.last = planner->n_nodes;
+    if (((tsr_value_is_output(value) && !readers.stays) || collecting.leaves) &&
+        is_made_here(planner, value)) {
+        struct reader *out = vec_push(arena, &collecting.list);
         if (out)
             *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
-        r.last = p->n_nodes;
+        readers.last = planner->n_nodes;
     }
-    r.at = c.list.at;
-    r.n = c.list.n;
-    return r;
+    readers.at = collecting.list.at;
+    readers.n = collecting.list.n;
+    return readers;
 }
 
-static uint32_t whole_on(struct planner *p, const tsr_value *v, const int64_t *devices, size_t n)
+static uint32_t whole_on(struct planner *planner, const tsr_value *value, const int64_t *devices,
+                         size_t n)
 {
-    const struct tile_layout *l =
-        tsr__layout_whole(&p->arena, p->values[tsr__value_id(v)].rank, devices, n);
-    return l ? tsr__planner_layout(p, l) : PLAN_NO_LAYOUT;
+    const struct tile_layout *layout =
+        tsr__layout_whole(&planner->arena, planner->values[tsr__value_id(value)].rank, devices, n);
+    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
 }
 
-uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const tsr_value *v,
-                             uint32_t candidate)
+uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
+                             const tsr_value *value, uint32_t candidate)
 {
-    if (r->node == SIZE_MAX)
-        return whole_on(p, v, p->all, 1);
-    if (r->captures)
-        return whole_on(p, v, p->all, (size_t)p->n);
-    return p->nodes[r->node].strategy->at.at[candidate].in[r->slot];
+    if (reader->node == SIZE_MAX)
+        return whole_on(planner, value, planner->all, 1);
+    if (reader->captures)
+        return whole_on(planner, value, planner->all, (size_t)planner->n);
+    return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
 // ---- tables ------------------------------------------------------------------------------------
 
-size_t tsr__edge_choices(const struct planner *p, const struct reader *r)
+size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader)
 {
-    bool one = r->node == SIZE_MAX || r->captures;
-    return one ? 1 : p->nodes[r->node].strategy->at.n;
+    bool one = reader->node == SIZE_MAX || reader->captures;
+    return one ? 1 : planner->nodes[reader->node].strategy->at.n;
 }
 
 static bool all_zero(const int64_t *t, size_t n)
@@ -122,55 +128,56 @@ static int64_t capped(int64_t ps)
 }
 
 // Tables by what stands at their ends, so that equal layers have the same ones.
-void **tsr__planner_cached(struct planner *p, const uint32_t *key, size_t n)
+void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n)
 {
     struct str text = {(const char *)key, n * sizeof *key};
-    void **found = tsr__map_get(&p->tables, text);
+    void **found = tsr__map_get(&planner->tables, text);
     if (found)
         return found;
-    void **slot = tsr__map_at(&p->tables, tsr__arena_str(&p->arena, text));
-    found = ARENA_NEW(&p->arena, void *);
+    void **slot = tsr__map_at(&planner->tables, tsr__arena_str(&planner->arena, text));
+    found = ARENA_NEW(&planner->arena, void *);
     if (!slot || !found)
         return NULL;
     *slot = found;
     return found;
 }
 
-uint32_t tsr__edge_end(const struct planner *p, const struct reader *r)
+uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
-    return r->node == SIZE_MAX ? UINT32_MAX
-           : r->captures       ? UINT32_MAX - 1
-                               : p->nodes[r->node].strategy->id;
+    return reader->node == SIZE_MAX ? UINT32_MAX
+           : reader->captures       ? UINT32_MAX - 1
+                                    : planner->nodes[reader->node].strategy->id;
 }
 
 // Prices from each choice of the producer to each of the reader. NULL: out of memory.
-static const int64_t *direct_table(struct edge *e, const struct reader *r)
+static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
 {
-    uint32_t key[5] = {1, e->from->id, (uint32_t)e->slot, tsr__edge_end(e->p, r),
-                       (uint32_t)r->slot};
-    void **kept = tsr__planner_cached(e->p, key, TSR_COUNT(key));
+    uint32_t key[5] = {1, edge->from->id, (uint32_t)edge->slot, tsr__edge_end(edge->p, reader),
+                       (uint32_t)reader->slot};
+    void **kept = tsr__planner_cached(edge->p, key, TSR_COUNT(key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    size_t k = tsr__edge_choices(e->p, r), n = e->from->at.n;
-    int64_t *t = ARENA_ARRAY(&e->p->arena, int64_t, n * k + 1);
+    size_t k = tsr__edge_choices(edge->p, reader), n = edge->from->at.n;
+    int64_t *t = ARENA_ARRAY(&edge->p->arena, int64_t, n * k + 1);
     for (size_t i = 0; t && i < n; i++)
         for (size_t j = 0; j < k; j++)
-            t[i * k + j] = capped(
-                tsr__planner_price(e->p, e->from->at.at[i].out[e->slot],
-                                   tsr__planner_wanted(e->p, r, e->v, (uint32_t)j), e->value));
+            t[i * k + j] = capped(tsr__planner_price(
+                edge->p, edge->from->at.at[i].out[edge->slot],
+                tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j), edge->value));
     *kept = t;
     return t;
 }
 
 // The variable of the reader's node; an output of the model gets one of its own.
-uint32_t tsr__edge_var(struct edge *e, struct reader *r)
+uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
 {
     static const int64_t zero[1] = {0};
-    if (r->node != SIZE_MAX && !r->captures)
-        return e->p->nodes[r->node].var;
-    if (r->var == UINT32_MAX)
-        r->var = tsr__program_node(&e->p->program, str_of(tsr_value_name(e->v)), 1, zero);
-    return r->var;
+    if (reader->node != SIZE_MAX && !reader->captures)
+        return edge->p->nodes[reader->node].var;
+    if (reader->var == UINT32_MAX)
+        reader->var =
+            tsr__program_node(&edge->p->program, str_of(tsr_value_name(edge->v)), 1, zero);
+    return reader->var;
 }
 
 // ---- shared copies -----------------------------------------------------------------------------
@@ -184,15 +191,15 @@ static bool listed(const uint32_t *list, size_t n, uint32_t x)
 }
 
 // Layouts that at least two of the readers could want.
-static size_t shared_wants(struct edge *e, const struct reader *r, size_t n, uint32_t *out,
+static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
 {
     uint32_t once[PLAN_MAX_CANDIDATES * 2];
     size_t n_once = 0, n_out = 0;
     for (size_t i = 0; i < n; i++) {
         size_t begin = n_once;
-        for (size_t j = 0; j < tsr__edge_choices(e->p, &r[i]); j++) {
-            uint32_t want = tsr__planner_wanted(e->p, &r[i], e->v, (uint32_t)j);
+        for (size_t j = 0; j < tsr__edge_choices(edge->p, &reader[i]); j++) {
+            uint32_t want = tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j);
             if (listed(once, begin, want)) {
                 if (!listed(out, n_out, want) && n_out < cap)
                     out[n_out++] = want;
@@ -204,23 +211,23 @@ static size_t shared_wants(struct edge *e, const struct reader *r, size_t n, uin
     return n_out;
 }
 
-static size_t copy_states(struct edge *e, const uint32_t *wants, size_t n_wants,
+static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
                           struct copy_state **out)
 {
     VEC(struct copy_state) list = {0};
-    for (size_t i = 0; i < e->from->at.n; i++) {
-        uint32_t from = e->from->at.at[i].out[e->slot];
+    for (size_t i = 0; i < edge->from->at.n; i++) {
+        uint32_t from = edge->from->at.at[i].out[edge->slot];
         bool seen = false;
         for (size_t k = 0; k < list.n; k++)
             seen = seen || list.at[k].from == from;
         for (size_t w = 0; !seen && w <= n_wants; w++) {
             uint32_t copy = w < n_wants ? wants[w] : PLAN_NO_LAYOUT;
-            int64_t cost = w < n_wants ? tsr__planner_price(e->p, from, copy, e->value) : 0;
-            struct copy_state *s = (w < n_wants && cost == 0) || cost >= PLAN_NEVER
-                                       ? NULL
-                                       : vec_push(&e->p->arena, &list);
-            if (s)
-                *s = (struct copy_state){from, copy, cost};
+            int64_t cost = w < n_wants ? tsr__planner_price(edge->p, from, copy, edge->value) : 0;
+            struct copy_state *state = (w < n_wants && cost == 0) || cost >= PLAN_NEVER
+                                           ? NULL
+                                           : vec_push(&edge->p->arena, &list);
+            if (state)
+                *state = (struct copy_state){from, copy, cost};
         }
     }
     *out = list.at;
@@ -235,221 +242,232 @@ struct shared_tables {
     uint32_t key;               // no other tables have it
 };
 
-static bool fill_shared(struct edge *e, const struct reader *r, size_t n, struct shared_tables *t)
+static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n,
+                        struct shared_tables *tables)
 {
     uint32_t wants[PLAN_MAX_CANDIDATES];
-    struct arena *a = &e->p->arena;
-    size_t n_wants = shared_wants(e, r, n, wants, TSR_COUNT(wants)), k_from = e->from->at.n;
-    t->n = copy_states(e, wants, n_wants, &t->states);
-    t->cost = ARENA_ARRAY(a, int64_t, t->n + 1);
-    t->from = ARENA_ARRAY(a, int64_t, k_from * t->n + 1);
-    t->to = ARENA_ARRAY(a, int64_t *, n + 1);
-    if (a->failed)
+    struct arena *arena = &edge->p->arena;
+    size_t n_wants = shared_wants(edge, reader, n, wants, TSR_COUNT(wants)),
+           k_from = edge->from->at.n;
+    tables->n = copy_states(edge, wants, n_wants, &tables->states);
+    tables->cost = ARENA_ARRAY(arena, int64_t, tables->n + 1);
+    tables->from = ARENA_ARRAY(arena, int64_t, k_from * tables->n + 1);
+    tables->to = ARENA_ARRAY(arena, int64_t *, n + 1);
+    if (arena->failed)
         return false;
-    for (size_t s = 0; s < t->n; s++) {
-        const struct copy_state *x = &t->states[s];
-        t->cost[s] = x->cost;
+    for (size_t s = 0; s < tables->n; s++) {
+        const struct copy_state *state = &tables->states[s];
+        tables->cost[s] = state->cost;
         for (size_t i = 0; i < k_from; i++)
-            t->from[i * t->n + s] = e->from->at.at[i].out[e->slot] == x->from ? 0 : COST_FORBIDDEN;
+            tables->from[i * tables->n + s] =
+                edge->from->at.at[i].out[edge->slot] == state->from ? 0 : COST_FORBIDDEN;
     }
     for (size_t i = 0; i < n; i++) {
-        size_t k = tsr__edge_choices(e->p, &r[i]);
-        t->to[i] = ARENA_ARRAY(a, int64_t, t->n * k + 1);
-        for (size_t s = 0; t->to[i] && s < t->n; s++)
+        size_t k = tsr__edge_choices(edge->p, &reader[i]);
+        tables->to[i] = ARENA_ARRAY(arena, int64_t, tables->n * k + 1);
+        for (size_t s = 0; tables->to[i] && s < tables->n; s++)
             for (size_t j = 0; j < k; j++) {
-                uint32_t want = tsr__planner_wanted(e->p, &r[i], e->v, (uint32_t)j);
-                int64_t near = tsr__planner_price(e->p, t->states[s].from, want, e->value);
-                if (t->states[s].copy != PLAN_NO_LAYOUT) {
-                    int64_t other = tsr__planner_price(e->p, t->states[s].copy, want, e->value);
+                uint32_t want = tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j);
+                int64_t near =
+                    tsr__planner_price(edge->p, tables->states[s].from, want, edge->value);
+                if (tables->states[s].copy != PLAN_NO_LAYOUT) {
+                    int64_t other =
+                        tsr__planner_price(edge->p, tables->states[s].copy, want, edge->value);
                     near = other < near ? other : near;
                 }
-                t->to[i][s * k + j] = capped(near);
+                tables->to[i][s * k + j] = capped(near);
             }
     }
-    return !a->failed;
+    return !arena->failed;
 }
 
-static struct shared_tables *shared_tables(struct edge *e, const struct reader *r, size_t n)
+static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
 {
-    uint32_t *key = ARENA_ARRAY(e->a, uint32_t, 2 * n + 3);
+    uint32_t *key = ARENA_ARRAY(edge->a, uint32_t, 2 * n + 3);
     if (!key)
         return NULL;
     key[0] = 2;
-    key[1] = e->from->id;
-    key[2] = (uint32_t)e->slot;
+    key[1] = edge->from->id;
+    key[2] = (uint32_t)edge->slot;
     for (size_t i = 0; i < n; i++) {
-        key[3 + 2 * i] = tsr__edge_end(e->p, &r[i]);
-        key[4 + 2 * i] = (uint32_t)r[i].slot;
+        key[3 + 2 * i] = tsr__edge_end(edge->p, &reader[i]);
+        key[4 + 2 * i] = (uint32_t)reader[i].slot;
     }
-    void **kept = tsr__planner_cached(e->p, key, 2 * n + 3);
+    void **kept = tsr__planner_cached(edge->p, key, 2 * n + 3);
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    struct shared_tables *t = ARENA_NEW(&e->p->arena, struct shared_tables);
-    if (!t || !fill_shared(e, r, n, t))
+    struct shared_tables *tables = ARENA_NEW(&edge->p->arena, struct shared_tables);
+    if (!tables || !fill_shared(edge, reader, n, tables))
         return NULL;
-    t->key = ++e->p->n_shared;
-    *kept = t;
-    return t;
+    tables->key = ++edge->p->n_shared;
+    *kept = tables;
+    return tables;
 }
 
 // ---- one value ---------------------------------------------------------------------------------
 
-static uint32_t time_of(const struct edge *e, const struct reader *r)
+static uint32_t time_of(const struct edge *edge, const struct reader *reader)
 {
-    return (uint32_t)(PLAN_TIMES * (r->node == SIZE_MAX ? e->p->n_nodes : r->node));
+    return (uint32_t)(PLAN_TIMES * (reader->node == SIZE_MAX ? edge->p->n_nodes : reader->node));
 }
 
 // The first time after the last reader.
-static uint32_t end_of(const struct edge *e)
+static uint32_t end_of(const struct edge *edge)
 {
-    return (uint32_t)(PLAN_TIMES * e->readers.last) + TIME_COMBINE;
+    return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
 // Whether another reader may want the layouts that this one has made for itself: then they stay.
-static uint32_t end_of_own(const struct edge *e, const struct reader *r, size_t n, size_t i)
+static uint32_t end_of_own(const struct edge *edge, const struct reader *reader, size_t n, size_t i)
 {
     uint32_t wants[PLAN_MAX_CANDIDATES];
-    size_t shared = shared_wants((struct edge *)e, r, n, wants, TSR_COUNT(wants));
-    for (size_t j = 0; j < tsr__edge_choices(e->p, &r[i]); j++)
-        if (listed(wants, shared, tsr__planner_wanted(e->p, &r[i], e->v, (uint32_t)j)))
-            return time_of(e, &r[n - 1]) + TIME_COMBINE;
-    return time_of(e, &r[i]) + TIME_COMBINE;
+    size_t shared = shared_wants((struct edge *)edge, reader, n, wants, TSR_COUNT(wants));
+    for (size_t j = 0; j < tsr__edge_choices(edge->p, &reader[i]); j++)
+        if (listed(wants, shared, tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j)))
+            return time_of(edge, &reader[n - 1]) + TIME_COMBINE;
+    return time_of(edge, &reader[i]) + TIME_COMBINE;
 }
 
 // Where the value is not followed, all layouts that readers may share count.
-static bool use_shared(struct edge *e, uint32_t var, const struct shared_tables *t,
-                       struct reader *r, size_t n)
+static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tables *tables,
+                       struct reader *reader, size_t n)
 {
-    uint32_t wants[PLAN_MAX_CANDIDATES], begin = time_of(e, &r[0]);
-    uint32_t end = time_of(e, &r[n - 1]) + TIME_COMBINE;
-    if (tsr__use_followed(e))
-        return tsr__use_copy(e, var, t->states, t->n, begin, end);
-    size_t shared = shared_wants(e, r, n, wants, TSR_COUNT(wants));
-    bool ok = tsr__use_all(e, var, t->n, wants, shared, begin, end);
+    uint32_t wants[PLAN_MAX_CANDIDATES], begin = time_of(edge, &reader[0]);
+    uint32_t end = time_of(edge, &reader[n - 1]) + TIME_COMBINE;
+    if (tsr__use_followed(edge))
+        return tsr__use_copy(edge, var, tables->states, tables->n, begin, end);
+    size_t shared = shared_wants(edge, reader, n, wants, TSR_COUNT(wants));
+    bool ok = tsr__use_all(edge, var, tables->n, wants, shared, begin, end);
     for (size_t i = 0; ok && i < n; i++)
-        ok = tsr__use_reader(e, &r[i], wants, shared);
+        ok = tsr__use_reader(edge, &reader[i], wants, shared);
     return ok;
 }
 
-static bool connect_shared(struct edge *e, struct reader *r, size_t n)
+static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
-    struct program *g = &e->p->program;
-    struct shared_tables *t = shared_tables(e, r, n);
-    bool followed = e->p->n_classes && tsr__use_followed(e);
-    if (!t)
+    struct program *program = &edge->p->program;
+    struct shared_tables *tables = shared_tables(edge, reader, n);
+    bool followed = edge->p->n_classes && tsr__use_followed(edge);
+    if (!tables)
         return false;
-    uint32_t var = tsr__program_node(g, str_of(tsr_value_name(e->v)), (uint32_t)t->n, t->cost);
-    tsr__program_edge(g, e->var, var, t->from);
+    uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
+                                     tables->cost);
+    tsr__program_edge(program, edge->var, var, tables->from);
     for (size_t i = 0; i < n; i++) {
-        if (all_zero(t->to[i], t->n * tsr__edge_choices(e->p, &r[i])))
+        if (all_zero(tables->to[i], tables->n * tsr__edge_choices(edge->p, &reader[i])))
             continue;
         if (!followed)
-            tsr__program_edge(g, var, tsr__edge_var(e, &r[i]), t->to[i]);
-        else if (!tsr__use_arrival(e, var, t->states, t->n, t->key, &r[i], end_of_own(e, r, n, i)))
+            tsr__program_edge(program, var, tsr__edge_var(edge, &reader[i]), tables->to[i]);
+        else if (!tsr__use_arrival(edge, var, tables->states, tables->n, tables->key, &reader[i],
+                                   end_of_own(edge, reader, n, i)))
             return false;
     }
-    return !e->p->n_classes || (use_shared(e, var, t, r, n) && tsr__use_producer(e, end_of(e)));
+    return !edge->p->n_classes ||
+           (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
 // What lies where the producer leaves it: the states of the arrival at its only reader that wants it elsewhere.
-static struct copy_state *no_copies(struct edge *e)
+static struct copy_state *no_copies(struct edge *edge)
 {
-    struct copy_state *s = ARENA_ARRAY(e->a, struct copy_state, e->from->at.n + 1);
-    for (size_t i = 0; s && i < e->from->at.n; i++)
-        s[i] = (struct copy_state){e->from->at.at[i].out[e->slot], PLAN_NO_LAYOUT, 0};
-    return s;
+    struct copy_state *state = ARENA_ARRAY(edge->a, struct copy_state, edge->from->at.n + 1);
+    for (size_t i = 0; state && i < edge->from->at.n; i++)
+        state[i] = (struct copy_state){edge->from->at.at[i].out[edge->slot], PLAN_NO_LAYOUT, 0};
+    return state;
 }
 
-static bool connect_one(struct edge *e, struct reader *r)
+static bool connect_one(struct edge *edge, struct reader *reader)
 {
-    uint32_t run = time_of(e, r) + TIME_RUN;
-    bool followed = e->p->n_classes && tsr__use_followed(e);
-    struct copy_state *s = followed ? no_copies(e) : NULL;
+    uint32_t run = time_of(edge, reader) + TIME_RUN;
+    bool followed = edge->p->n_classes && tsr__use_followed(edge);
+    struct copy_state *state = followed ? no_copies(edge) : NULL;
     if (!followed)
-        tsr__program_edge(&e->p->program, e->var, tsr__edge_var(e, r), direct_table(e, r));
-    if (!e->p->n_classes)
+        tsr__program_edge(&edge->p->program, edge->var, tsr__edge_var(edge, reader),
+                          direct_table(edge, reader));
+    if (!edge->p->n_classes)
         return true;
-    bool ok = followed ? s && tsr__use_arrival(e, e->var, s, e->from->at.n, 0, r, run + 1)
-                       : tsr__use_reader(e, r, NULL, 0);
-    return ok && tsr__use_producer(e, e->readers.n > 1 || e->readers.stays ? end_of(e) : run);
+    bool ok = followed ? state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0,
+                                                   reader, run + 1)
+                       : tsr__use_reader(edge, reader, NULL, 0);
+    return ok &&
+           tsr__use_producer(edge, edge->readers.n > 1 || edge->readers.stays ? end_of(edge) : run);
 }
 
-static bool connect(struct edge *e)
+static bool connect(struct edge *edge)
 {
-    struct reader *moving = ARENA_ARRAY(e->a, struct reader, e->readers.n + 1);
+    struct reader *moving = ARENA_ARRAY(edge->a, struct reader, edge->readers.n + 1);
     size_t n = 0;
     if (!moving)
         return false;
-    for (size_t i = 0; i < e->readers.n; i++) {
-        struct reader *r = &e->readers.at[i];
-        const int64_t *t = direct_table(e, r);
+    for (size_t i = 0; i < edge->readers.n; i++) {
+        struct reader *reader = &edge->readers.at[i];
+        const int64_t *t = direct_table(edge, reader);
         if (!t)
             return false;
-        if (!all_zero(t, e->from->at.n * tsr__edge_choices(e->p, r)))
-            moving[n++] = *r;
+        if (!all_zero(t, edge->from->at.n * tsr__edge_choices(edge->p, reader)))
+            moving[n++] = *reader;
     }
     if (n > 1)
-        return connect_shared(e, moving, n);
-    return n ? connect_one(e, &moving[0]) : tsr__use_producer(e, end_of(e));
+        return connect_shared(edge, moving, n);
+    return n ? connect_one(edge, &moving[0]) : tsr__use_producer(edge, end_of(edge));
 }
 
-static bool run_edge(struct edge *e)
+static bool run_edge(struct edge *edge)
 {
-    e->a = e->p->work; // an arena for each value would cost more than it frees
-    e->value = &e->p->values[tsr__value_id(e->v)];
-    e->readers = tsr__planner_readers(e->p, e->a, e->v);
-    bool ok = !e->a->failed;
-    if (ok && e->readers.n)
-        ok = connect(e);
-    else if (ok && (e->node == SIZE_MAX || e->readers.stays))
-        ok = tsr__use_producer(e, e->node == SIZE_MAX ? 0 : end_of(e));
+    edge->a = edge->p->work; // an arena for each value would cost more than it frees
+    edge->value = &edge->p->values[tsr__value_id(edge->v)];
+    edge->readers = tsr__planner_readers(edge->p, edge->a, edge->v);
+    bool ok = !edge->a->failed;
+    if (ok && edge->readers.n)
+        ok = connect(edge);
+    else if (ok && (edge->node == SIZE_MAX || edge->readers.stays))
+        ok = tsr__use_producer(edge, edge->node == SIZE_MAX ? 0 : end_of(edge));
     return ok;
 }
 
-bool tsr__planner_edges(struct planner *p, size_t node, size_t slot)
+bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 {
-    struct edge e = {.p = p,
-                     .v = tsr_node_output(p->nodes[node].node, slot),
-                     .node = node,
-                     .slot = slot,
-                     .from = p->nodes[node].strategy,
-                     .var = p->nodes[node].var};
-    return run_edge(&e);
+    struct edge edge = {.p = planner,
+                        .v = tsr_node_output(planner->nodes[node].node, slot),
+                        .node = node,
+                        .slot = slot,
+                        .from = planner->nodes[node].strategy,
+                        .var = planner->nodes[node].var};
+    return run_edge(&edge);
 }
 
 // ---- what the caller gives ---------------------------------------------------------------------
 
 // Whole on every device.
-static struct strategy *given_whole(struct planner *p, const struct plan_value *v)
+static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
-    uint32_t key[2 + TILE_MAX_RANK * 2] = {9, (uint32_t)v->bits};
-    for (int d = 0; d < v->rank; d++) {
-        key[2 + 2 * d] = (uint32_t)v->shape[d];
-        key[3 + 2 * d] = (uint32_t)((uint64_t)v->shape[d] >> 32);
+    uint32_t key[2 + TILE_MAX_RANK * 2] = {9, (uint32_t)value->bits};
+    for (int d = 0; d < value->rank; d++) {
+        key[2 + 2 * d] = (uint32_t)value->shape[d];
+        key[3 + 2 * d] = (uint32_t)((uint64_t)value->shape[d] >> 32);
     }
-    void **kept = tsr__planner_cached(p, key, 2 + 2 * (size_t)v->rank);
+    void **kept = tsr__planner_cached(planner, key, 2 + 2 * (size_t)value->rank);
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    struct strategy *s = ARENA_NEW(&p->arena, struct strategy);
-    uint32_t *layouts = ARENA_ARRAY(&p->arena, uint32_t, 2);
-    struct candidate *c = s ? vec_push(&p->arena, &s->at) : NULL;
-    if (!c || !layouts)
+    struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+    uint32_t *layouts = ARENA_ARRAY(&planner->arena, uint32_t, 2);
+    struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
+    if (!candidate || !layouts)
         return NULL;
-    layouts[0] = tsr__planner_whole(p, v->rank);
+    layouts[0] = tsr__planner_whole(planner, value->rank);
     layouts[1] = PLAN_NO_LAYOUT;
-    *c = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
-    s->id = p->n_strategies++;
-    *kept = s;
-    return s;
+    *candidate = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
+    strategy->id = planner->n_strategies++;
+    *kept = strategy;
+    return strategy;
 }
 
-bool tsr__planner_given(struct planner *p, const tsr_value *input)
+bool tsr__planner_given(struct planner *planner, const tsr_value *input)
 {
     static const int64_t zero[1] = {0};
-    struct strategy *s = given_whole(p, &p->values[tsr__value_id(input)]);
-    if (!s)
+    struct strategy *strategy = given_whole(planner, &planner->values[tsr__value_id(input)]);
+    if (!strategy)
         return false;
-    struct edge e = {.p = p, .v = input, .node = SIZE_MAX, .from = s};
-    e.var = tsr__program_node(&p->program, tsr__value_str(input), 1, zero);
-    return run_edge(&e);
+    struct edge edge = {.p = planner, .v = input, .node = SIZE_MAX, .from = strategy};
+    edge.var = tsr__program_node(&planner->program, tsr__value_str(input), 1, zero);
+    return run_edge(&edge);
 }

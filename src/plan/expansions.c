@@ -3,37 +3,37 @@
 // tried in a copy of the model, which is thrown away. Once for nodes that are alike.
 #include "plan/candidates.h"
 
-static bool make_copy(struct planner *p)
+static bool make_copy(struct planner *planner)
 {
-    if (p->copy)
+    if (planner->copy)
         return true;
-    p->twins = ARENA_ARRAY(&p->arena, tsr_node *, p->n_nodes + 1);
-    if (!p->twins || tsr_model_clone(p->model, &p->copy) != TSR_OK)
+    planner->twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
+    if (!planner->twins || tsr_model_clone(planner->model, &planner->copy) != TSR_OK)
         return false;
     size_t i = 0;
-    for (tsr_node *n = tsr_graph_first(tsr_model_graph(p->copy)); n && i < p->n_nodes;
-         n = tsr_node_next(n))
-        p->twins[i++] = n;
-    return i == p->n_nodes;
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(planner->copy));
+         node && i < planner->n_nodes; node = tsr_node_next(node))
+        planner->twins[i++] = node;
+    return i == planner->n_nodes;
 }
 
-static bool try_it(struct making *m)
+static bool try_it(struct making *making)
 {
-    struct planner *p = m->p;
-    struct expanded e = {0};
-    int64_t at = p->node_at[tsr__node_id(m->node)];
-    if (at < 0 || !make_copy(p) || !p->twins[at])
+    struct planner *planner = making->p;
+    struct expanded expanded = {0};
+    int64_t at = planner->node_at[tsr__node_id(making->node)];
+    if (at < 0 || !make_copy(planner) || !planner->twins[at])
         return false;
-    tsr_node *twin = p->twins[at];
-    p->twins[at] = NULL;
-    return tsr__rule_expand(m->a, twin, m->node, p->shapes, m->place.rule, m->place.cuts, &e) ==
-           TSR_OK;
+    tsr_node *twin = planner->twins[at];
+    planner->twins[at] = NULL;
+    return tsr__rule_expand(making->a, twin, making->node, planner->shapes, making->place.rule,
+                            making->place.cuts, &expanded) == TSR_OK;
 }
 
-bool tsr__making_expands(struct making *m)
+bool tsr__making_expands(struct making *making)
 {
-    if (!m->s->asked)
-        m->s->expands = try_it(m);
-    m->s->asked = true;
-    return m->s->expands;
+    if (!making->s->asked)
+        making->s->expands = try_it(making);
+    making->s->asked = true;
+    return making->s->expands;
 }

@@ -158,121 +158,129 @@ struct planner {
 // Times of a node: its inputs are brought, it runs, what it gave is combined.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
-static inline int64_t tsr__planner_device(const struct planner *p, int64_t d)
+static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {
-    return p->device ? p->device[d] : d;
+    return planner->device ? planner->device[device] : device;
 }
 
 // budget.c
-double tsr__clock(void);                                                  // seconds since some time
-void tsr__budget_start(struct budget *b, tsr_session *s, double seconds); // 0: no matter how many
-bool tsr__budget_over(const struct budget *b); // time is up, or somebody wants it to end
+double tsr__clock(void); // seconds since some time
+void tsr__budget_start(struct budget *budget, tsr_session *session,
+                       double seconds);             // 0: no matter how many
+bool tsr__budget_over(const struct budget *budget); // time is up, or somebody wants it to end
 // Options for a solve that may take that fraction of what is left, at least a little; afterwards its work is counted.
-struct program_options tsr__budget_share(struct budget *b, double fraction);
-void tsr__budget_spend(struct budget *b, uint64_t work);
-void tsr__budget_told(const struct budget *b); // the line of progress goes away
+struct program_options tsr__budget_share(struct budget *budget, double fraction);
+void tsr__budget_spend(struct budget *budget, uint64_t work);
+void tsr__budget_told(const struct budget *budget); // the line of progress goes away
 
 // plan.c
-void tsr__planner_start(struct planner *p, tsr_model *m);
-bool tsr__planner_devices(struct planner *p); // p->n of them, of p->device if there is a list
+void tsr__planner_start(struct planner *planner, tsr_model *model);
+bool tsr__planner_devices(struct planner *planner); // p->n of them, of p->device if there is a list
 // The configuration that the plan is written into: made if there is none.
-tsr_status tsr__planner_config(struct planner *p, const char *name) TSR_MUST_USE;
+tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 // Communication, nodes and configuration of the chosen plan. block: NULL, or what was chosen of it.
 struct block_choice;
-tsr_status tsr__planner_tell(struct planner *p, const struct block_choice *block,
+tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
 // The best plan without limits is the answer where it keeps them, and is found much faster.
-tsr_status tsr__planner_solve(struct planner *p, const struct program *g,
-                              struct program_result *r) TSR_MUST_USE;
-tsr_status tsr__planner_export(tsr_session *s, const struct program *g,
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result) TSR_MUST_USE;
+tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path) TSR_MUST_USE;
 // The node of that name, or that makes a value of that name; NULL: none that is planned.
-const struct plan_node *tsr__planner_find(const struct planner *p, const char *name);
+const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
-bool tsr__choice_tensors(const struct planner *p, const tsr_node *node, const struct candidate *c,
+bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
+                         const struct candidate *candidate,
                          tsr_plan_choice *out); // false: out of memory
-tsr_status tsr__planner_explain(struct planner *p, const struct program *g, const char *name,
-                                tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
+                                const char *name, tsr_plan_summary *out) TSR_MUST_USE;
 
 // Gives the nodes the choices of a solution.
-void tsr__planner_take(struct planner *p, const uint32_t *choice);
+void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 
 // refusal.c: says why there is no plan, and what would do. proved: there is none; else none was found.
-tsr_status tsr__planner_refuse(struct planner *p, const tsr_plan_options *o, bool proved,
-                               tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
+                               bool proved, tsr_plan_summary *out) TSR_MUST_USE;
 // Warns that the chosen plan needs more than the devices were taken to have.
-tsr_status tsr__planner_warn_memory(struct planner *p) TSR_MUST_USE;
-struct str tsr__bytes_text(struct arena *a, int64_t bytes); // "1.5 GiB"
+tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
+struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"
 
 // joint.c: both know their values; p's results are the session's.
-tsr_status tsr__plan_joint(struct planner *p, struct planner *with, const tsr_plan_options *o,
-                           tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
+                           const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
 
 // layouts.c
-uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l); // its number
-uint32_t tsr__planner_whole(struct planner *p, int rank);                     // on all devices
+uint32_t tsr__planner_layout(struct planner *planner,
+                             const struct tile_layout *layout); // its number
+uint32_t tsr__planner_whole(struct planner *planner, int rank); // on all devices
 // The number of that layout in parts of a sum.
-uint32_t tsr__planner_parts(struct planner *p, uint32_t layout, const struct device_group *groups,
-                            size_t n);
+uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
+                            const struct device_group *groups, size_t n);
 // Elements of the largest piece of a value.
-int64_t tsr__planner_elements(const struct planner *p, uint32_t layout, const struct plan_value *v);
-int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struct plan_value *v);
+int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
+                              const struct plan_value *value);
+int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
+                           const struct plan_value *value);
 // Elements that one device holds.
-int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
-                          const struct plan_value *v, int64_t device);
+int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device);
 
 // node.c: arithmetic or bytes, whichever takes longer, half of the other, and what the engine takes besides.
-int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *d);
+int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *device);
 // The type that the node computes in, as a rate of devices; -1: that of flops.
-int tsr__node_rate(const tsr_node *n, const struct shapes *s);
+int tsr__node_rate(const tsr_node *node, const struct shapes *shapes);
 
 // price.c
-int64_t tsr__planner_move_time(const struct planner *p, double bytes); // through memory
+int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory
 // Time of a node, from its arithmetic (of that type) and the bytes that it touches.
-int64_t tsr__planner_compute(const struct planner *p, double work, int rate, double bytes);
+int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes);
 // Time of bringing a value from one layout to another.
-int64_t tsr__planner_price(struct planner *p, uint32_t from, uint32_t to,
-                           const struct plan_value *v);
-int64_t tsr__planner_steps_time(struct planner *p, const struct reshard *r, uint32_t from,
-                                const struct plan_value *v);
+int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
+                           const struct plan_value *value);
+int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
+                                uint32_t from, const struct plan_value *value);
 // Time of combining what groups of devices hold; bytes: of what each of them holds.
-int64_t tsr__planner_combine(struct planner *p, enum tsr_collective what,
+int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
 // The collectives of a move, for counting: calls count for each step.
-void tsr__planner_steps(struct planner *p, uint32_t from, uint32_t to, const struct plan_value *v,
-                        void (*count)(void *data, const char *op), void *data);
+void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
+                        const struct plan_value *value, void (*count)(void *data, const char *op),
+                        void *data);
 
 // state.c
 // Reads what stays from one run to the next: "past=present", or the model's metadata. After the values.
-tsr_status tsr__planner_states(struct planner *p, const char *const *state, size_t n) TSR_MUST_USE;
+tsr_status tsr__planner_states(struct planner *planner, const char *const *state,
+                               size_t n) TSR_MUST_USE;
 // Outputs that are the states of another model stay too.
-bool tsr__planner_hands_over(struct planner *p, const struct planner *to);
-bool tsr__planner_state_edges(struct planner *p); // of the program
+bool tsr__planner_hands_over(struct planner *planner, const struct planner *to);
+bool tsr__planner_state_edges(struct planner *planner); // of the program
 // The node and slot that make a value; false: none that is planned.
-bool tsr__planner_made_by(const struct planner *p, const tsr_value *v, struct reader *out);
+bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value,
+                          struct reader *out);
 // Writes it into the metadata.
-tsr_status tsr__planner_keep_states(struct planner *p) TSR_MUST_USE;
+tsr_status tsr__planner_keep_states(struct planner *planner) TSR_MUST_USE;
 
 // values.c
 // Sizes of a rule's factors in numbers; -1: not known.
-void tsr__planner_sizes(const struct shapes *s, const tsr_node *n, const struct rule *r,
+void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes);
-bool tsr__planner_values(struct planner *p, const tsr_size *sizes, size_t n);
+bool tsr__planner_values(struct planner *planner, const tsr_size *sizes, size_t n);
 
 // strategies.c
-struct strategy *tsr__planner_strategy(struct planner *p, const struct plan_node *n);
+struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
 // A candidate in which that tensor lies so, if the node can do it.
-bool tsr__planner_try_layout(struct planner *p, struct strategy *s, const tsr_node *n, bool out,
-                             size_t slot, uint32_t layout);
+bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
+                             const tsr_node *node, bool out, size_t slot, uint32_t layout);
 // Candidates that take that input in parts.
-void tsr__planner_try_parts(struct planner *p, struct strategy *s, const tsr_node *n, size_t slot,
-                            uint32_t layout);
+void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
+                            const tsr_node *node, size_t slot, uint32_t layout);
 
-void tsr__planner_end(struct planner *p); // frees the copy, and the arena (plan.c)
+void tsr__planner_end(struct planner *planner); // frees the copy, and the arena (plan.c)
 
 // delays.c: marks the nodes whose sums may stay in parts, and those that may take parts.
-bool tsr__planner_delays(struct planner *p);
+bool tsr__planner_delays(struct planner *planner);
 
 // A value on the way to its readers.
 struct edge {
@@ -289,65 +297,68 @@ struct edge {
 
 // edges.c
 // The readers of a value among the nodes that are needed, in order.
-struct readers tsr__planner_readers(struct planner *p, struct arena *a, const tsr_value *v);
+struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
+                                    const tsr_value *value);
 // The layout in which the reader wants the value if its node takes the candidate.
-uint32_t tsr__planner_wanted(struct planner *p, const struct reader *r, const tsr_value *v,
-                             uint32_t candidate);
+uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
+                             const tsr_value *value, uint32_t candidate);
 // Prices, copies and memory of the value that output `slot` of a node is, or an input of the model.
-bool tsr__planner_edges(struct planner *p, size_t node, size_t slot);
-bool tsr__planner_given(struct planner *p, const tsr_value *input);
-size_t tsr__edge_choices(const struct planner *p, const struct reader *r); // of the reader
-uint32_t tsr__edge_end(const struct planner *p, const struct reader *r);   // alike: the same number
-uint32_t tsr__edge_var(struct edge *e, struct reader *r);
+bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot);
+bool tsr__planner_given(struct planner *planner, const tsr_value *input);
+size_t tsr__edge_choices(const struct planner *planner,
+                         const struct reader *reader); // of the reader
+uint32_t tsr__edge_end(const struct planner *planner,
+                       const struct reader *reader); // alike: the same number
+uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
 // A place for a table that is made once for all that are alike; NULL: out of memory.
-void **tsr__planner_cached(struct planner *p, const uint32_t *key, size_t n);
+void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n);
 
 // uses.c
-bool tsr__planner_classes(struct planner *p, int64_t memory); // 0: as the devices have it
-bool tsr__planner_limits(struct planner *p);
-bool tsr__planner_followed(struct planner *p); // which values are
+bool tsr__planner_classes(struct planner *planner, int64_t memory); // 0: as the devices have it
+bool tsr__planner_limits(struct planner *planner);
+bool tsr__planner_followed(struct planner *planner); // which values are
 // Bytes on the fullest device of a class.
-int64_t tsr__planner_class_bytes(struct planner *p, size_t c, uint32_t layout,
-                                 const struct plan_value *v);
+int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
+                                 const struct plan_value *value);
 // The value where its producer leaves it, until before `end`.
-bool tsr__use_producer(struct edge *e, uint32_t end);
+bool tsr__use_producer(struct edge *edge, uint32_t end);
 // A copy of it, by state of a variable of n states (PLAN_NO_LAYOUT: none).
-bool tsr__use_copy(struct edge *e, uint32_t var, const struct copy_state *states, size_t n,
+bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end);
 // For values that are not followed: all these layouts of it; what the reader wants besides them.
-bool tsr__use_all(struct edge *e, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
+bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end);
-bool tsr__use_reader(struct edge *e, struct reader *r, const uint32_t *but, size_t n);
-bool tsr__use_followed(const struct edge *e);
+bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n);
+bool tsr__use_followed(const struct edge *edge);
 // Between the states of a variable and a reader: what the reader has besides while it runs, until before `end` if it
 // was made for it. The price of that is an edge of the program.
-bool tsr__use_arrival(struct edge *e, uint32_t var, const struct copy_state *states, size_t n,
-                      uint32_t key, struct reader *r, uint32_t end);
+bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
+                      uint32_t key, struct reader *reader, uint32_t end);
 // The constants of all nodes, each layout once.
-bool tsr__use_constants(struct planner *p);
+bool tsr__use_constants(struct planner *planner);
 
 // build.c: in this order.
-bool tsr__planner_list(struct planner *p);       // the nodes, and which of them are needed
-bool tsr__planner_candidates(struct planner *p); // of all that are needed
+bool tsr__planner_list(struct planner *planner);       // the nodes, and which of them are needed
+bool tsr__planner_candidates(struct planner *planner); // of all that are needed
 // The program of the nodes that are listed. memory: bytes of each device; 0: as the topology says; PLAN_NO_LIMIT.
-bool tsr__planner_program(struct planner *p, int64_t memory);
+bool tsr__planner_program(struct planner *planner, int64_t memory);
 
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time; peak, if not NULL: those of its process.
-bool tsr__planner_memory(struct planner *p, int64_t *bytes, int64_t *peak);
+bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak);
 // What lies on the fullest device at its worst time, largest first; the number of entries.
 #define PLAN_MAX_BINDING 5
-size_t tsr__planner_binding(struct planner *p, tsr_plan_binding *out);
+size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out);
 // Time of one run on one device from the candidates that cut nothing; 0: it does not fit into the
 // largest of them, or a node has no such candidate. Choices are as before afterwards.
-int64_t tsr__planner_one_device(struct planner *p);
-int64_t tsr__planner_whole_time(const struct planner *p); // the same, whether it fits or not
+int64_t tsr__planner_one_device(struct planner *planner);
+int64_t tsr__planner_whole_time(const struct planner *planner); // the same, whether it fits or not
 struct collective_count {
     const char *op;
     size_t count;
 };
 #define PLAN_MAX_OPS 16
-size_t tsr__planner_collectives(struct planner *p, struct collective_count *out);
+size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
 
 // blocks.c: some of the devices, or a block of them many times.
 struct block_choice {
@@ -358,27 +369,29 @@ struct block_choice {
     size_t n_collectives;
 };
 // The machine is so large that only blocks of it are planned.
-bool tsr__blocks_only(const struct planner *p, const tsr_plan_options *o);
-bool tsr__planner_alike(const struct planner *p); // all devices have the same speed and memory
+bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *options);
+bool tsr__planner_alike(
+    const struct planner *planner); // all devices have the same speed and memory
 // Looks for a block that is faster than the plan of all devices, if there is one; then `all` and the nodes are its.
-tsr_status tsr__plan_blocks(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *options,
                             struct program_result *all, struct block_choice *out) TSR_MUST_USE;
 // Picoseconds of one run on the fastest device alone; 0: it does not fit.
-tsr_status tsr__plan_best_device(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options *options,
                                  int64_t *time) TSR_MUST_USE;
 
 // kept.c: writes the topology of the plan into the model's metadata.
-tsr_status tsr__planner_keep_topology(struct planner *p) TSR_MUST_USE;
+tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
 // And those of the sizes that are of the model's inputs.
-tsr_status tsr__planner_keep_sizes(struct planner *p, const tsr_size *sizes, size_t n) TSR_MUST_USE;
+tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_size *sizes,
+                                   size_t n) TSR_MUST_USE;
 
 // advice.c: better_devices, and fits_devices.
-tsr_status tsr__plan_better(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
-tsr_status tsr__plan_fitting(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
 // write.c
-tsr_status tsr__planner_write(struct planner *p, tsr_config *c) TSR_MUST_USE;
+tsr_status tsr__planner_write(struct planner *planner, tsr_config *config) TSR_MUST_USE;
 
 #endif

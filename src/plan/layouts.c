@@ -4,49 +4,49 @@
 
 #define KEY_INTS 512
 
-static uint32_t add_number(struct planner *p, const struct tile_layout *l,
+static uint32_t add_number(struct planner *planner, const struct tile_layout *layout,
                            const struct parts *parts)
 {
-    const struct tile_layout **at = vec_push(&p->arena, &p->layouts);
-    const struct parts **of = vec_push(&p->arena, &p->parts);
-    bool *spread = vec_push(&p->arena, &p->spread);
+    const struct tile_layout **at = vec_push(&planner->arena, &planner->layouts);
+    const struct parts **of = vec_push(&planner->arena, &planner->parts);
+    bool *spread = vec_push(&planner->arena, &planner->spread);
     if (!at || !of || !spread)
         return PLAN_NO_LAYOUT;
-    *at = l;
+    *at = layout;
     *spread = false;
     *of = parts;
-    return (uint32_t)(p->layouts.n - 1);
+    return (uint32_t)(planner->layouts.n - 1);
 }
 
-uint32_t tsr__planner_layout(struct planner *p, const struct tile_layout *l)
+uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
 {
     int64_t inline_key[KEY_INTS], *key = inline_key;
-    size_t n = tsr__layout_encode(l, key, KEY_INTS);
+    size_t n = tsr__layout_encode(layout, key, KEY_INTS);
     if (n > KEY_INTS) {
-        key = ARENA_ARRAY(&p->arena, int64_t, n);
+        key = ARENA_ARRAY(&planner->arena, int64_t, n);
         if (!key)
             return PLAN_NO_LAYOUT;
-        (void)tsr__layout_encode(l, key, n);
+        (void)tsr__layout_encode(layout, key, n);
     }
     struct str text = {(const char *)key, n * sizeof *key};
-    uintptr_t found = (uintptr_t)tsr__map_get(&p->layout_ids, text);
+    uintptr_t found = (uintptr_t)tsr__map_get(&planner->layout_ids, text);
     if (found)
         return (uint32_t)(found - 1);
-    void **slot = tsr__map_at(&p->layout_ids, tsr__arena_str(&p->arena, text));
-    struct tile_layout *copy = tsr__layout_copy(&p->arena, l);
-    uint32_t number = slot && copy ? add_number(p, copy, NULL) : PLAN_NO_LAYOUT;
+    void **slot = tsr__map_at(&planner->layout_ids, tsr__arena_str(&planner->arena, text));
+    struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);
+    uint32_t number = slot && copy ? add_number(planner, copy, NULL) : PLAN_NO_LAYOUT;
     if (number != PLAN_NO_LAYOUT)
-        *slot = (void *)(uintptr_t)p->layouts.n;
+        *slot = (void *)(uintptr_t)planner->layouts.n;
     return number;
 }
 
-static struct str key_of_parts(struct planner *p, uint32_t layout,
+static struct str key_of_parts(struct planner *planner, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {
     size_t n_key = 1;
     for (size_t g = 0; g < n; g++)
         n_key += groups[g].n + 1;
-    int64_t *key = ARENA_ARRAY(&p->arena, int64_t, n_key);
+    int64_t *key = ARENA_ARRAY(&planner->arena, int64_t, n_key);
     if (!key)
         return (struct str){0};
     n_key = 0;
@@ -59,56 +59,60 @@ static struct str key_of_parts(struct planner *p, uint32_t layout,
     return (struct str){(const char *)key, n_key * sizeof *key};
 }
 
-uint32_t tsr__planner_parts(struct planner *p, uint32_t layout, const struct device_group *groups,
-                            size_t n)
+uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
+                            const struct device_group *groups, size_t n)
 {
-    struct str key = key_of_parts(p, layout, groups, n);
-    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&p->layout_ids, key) : 0;
+    struct str key = key_of_parts(planner, layout, groups, n);
+    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&planner->layout_ids, key) : 0;
     if (found)
         return (uint32_t)(found - 1);
-    void **slot = key.p ? tsr__map_at(&p->layout_ids, key) : NULL;
-    struct parts *parts = ARENA_NEW(&p->arena, struct parts);
-    struct device_group *copy = ARENA_ARRAY(&p->arena, struct device_group, n + 1);
+    void **slot = key.p ? tsr__map_at(&planner->layout_ids, key) : NULL;
+    struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
+    struct device_group *copy = ARENA_ARRAY(&planner->arena, struct device_group, n + 1);
     if (!slot || !parts || !copy)
         return PLAN_NO_LAYOUT;
     for (size_t g = 0; g < n; g++) {
         copy[g].n = groups[g].n;
-        copy[g].devices = ARENA_ARRAY(&p->arena, int64_t, groups[g].n + 1);
+        copy[g].devices = ARENA_ARRAY(&planner->arena, int64_t, groups[g].n + 1);
         if (!copy[g].devices)
             return PLAN_NO_LAYOUT;
         memcpy(copy[g].devices, groups[g].devices, groups[g].n * sizeof *copy[g].devices);
     }
     *parts = (struct parts){layout, copy, n};
-    uint32_t number = add_number(p, p->layouts.at[layout], parts);
+    uint32_t number = add_number(planner, planner->layouts.at[layout], parts);
     if (number != PLAN_NO_LAYOUT)
-        *slot = (void *)(uintptr_t)p->layouts.n;
+        *slot = (void *)(uintptr_t)planner->layouts.n;
     return number;
 }
 
-uint32_t tsr__planner_whole(struct planner *p, int rank)
+uint32_t tsr__planner_whole(struct planner *planner, int rank)
 {
     rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
-    const struct tile_layout *l = tsr__layout_whole(&p->arena, rank, p->all, (size_t)p->n);
-    return l ? tsr__planner_layout(p, l) : PLAN_NO_LAYOUT;
+    const struct tile_layout *layout =
+        tsr__layout_whole(&planner->arena, rank, planner->all, (size_t)planner->n);
+    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
 }
 
 // Of the largest part of a dimension.
-static int64_t part_size(const struct tile_dim *d, int64_t size)
+static int64_t part_size(const struct tile_dim *dim, int64_t size)
 {
     int64_t sizes[TILE_MAX_FACTORS], part = 1;
-    if (d->n == 0 || !tsr__dim_sizes(d, size, sizes))
+    if (dim->n == 0 || !tsr__dim_sizes(dim, size, sizes))
         return size;
-    for (int f = 0; f < d->n; f++)
-        part *= (sizes[f] + d->factors[f].cuts - 1) / d->factors[f].cuts;
+    for (int factor = 0; factor < dim->n; factor++)
+        part *= (sizes[factor] + dim->factors[factor].cuts - 1) / dim->factors[factor].cuts;
     return part < size ? part : size;
 }
 
-int64_t tsr__planner_elements(const struct planner *p, uint32_t layout, const struct plan_value *v)
+int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
+                              const struct plan_value *value)
 {
-    const struct tile_layout *l = p->layouts.at[layout];
+    const struct tile_layout *tile_layout = planner->layouts.at[layout];
     int64_t n = 1;
-    for (int d = 0; d < v->rank; d++) {
-        int64_t part = l->rank == v->rank ? part_size(&l->dims[d], v->shape[d]) : v->shape[d];
+    for (int d = 0; d < value->rank; d++) {
+        int64_t part = tile_layout->rank == value->rank
+                           ? part_size(&tile_layout->dims[d], value->shape[d])
+                           : value->shape[d];
         if (!mul_ok(n, part, &n))
             return PLAN_NEVER;
     }
@@ -120,22 +124,25 @@ static int64_t bytes_of(int64_t elements, int bits)
     return elements > PLAN_NEVER / 64 ? PLAN_NEVER : (elements * bits + 7) / 8;
 }
 
-int64_t tsr__planner_bytes(const struct planner *p, uint32_t layout, const struct plan_value *v)
+int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
+                           const struct plan_value *value)
 {
-    return bytes_of(tsr__planner_elements(p, layout, v), v->bits);
+    return bytes_of(tsr__planner_elements(planner, layout, value), value->bits);
 }
 
-int64_t tsr__planner_held(struct planner *p, struct arena *a, uint32_t layout,
-                          const struct plan_value *v, int64_t device)
+int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device)
 {
-    const struct tile_layout *l = p->layouts.at[layout];
+    const struct tile_layout *tile_layout = planner->layouts.at[layout];
     int64_t n = 0;
-    if (l->rank != v->rank || tsr__layout_is_whole(l))
-        return tsr__layout_has_device(l, device) ? tsr__planner_bytes(p, layout, v) : 0;
-    for (int64_t k = tsr__layout_shard_of(l, device, 0); k >= 0;
-         k = tsr__layout_shard_of(l, device, k + 1)) {
-        struct tile_piece *piece = tsr__layout_piece(a, l, v->shape, k);
+    if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout))
+        return tsr__layout_has_device(tile_layout, device)
+                   ? tsr__planner_bytes(planner, layout, value)
+                   : 0;
+    for (int64_t k = tsr__layout_shard_of(tile_layout, device, 0); k >= 0;
+         k = tsr__layout_shard_of(tile_layout, device, k + 1)) {
+        struct tile_piece *piece = tsr__layout_piece(arena, tile_layout, value->shape, k);
         n += piece ? tsr__piece_elements(piece) : 0;
     }
-    return bytes_of(n, v->bits);
+    return bytes_of(n, value->bits);
 }

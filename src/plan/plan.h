@@ -20,18 +20,19 @@
 struct shapes;
 struct topology_groups;
 // A node on that device, whose values have those sizes. *sized: all of them were known.
-int64_t tsr__price_node(struct arena *a, const tsr_node *n, const struct shapes *s,
-                        const tsr_topology_device *d, bool *sized);
+int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct shapes *shapes,
+                        const tsr_topology_device *device, bool *sized);
 // A collective over the groups, copies through the memory of its devices included; bytes: of the whole tensor.
-int64_t tsr__price_collective(tsr_topology *t, tsr_collective what,
+int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes);
 // Everybody with everybody in a group, until the fullest device has that many bytes.
-int64_t tsr__price_exchange(tsr_topology *t, const struct topology_groups *groups, int64_t bytes);
+int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
+                            int64_t bytes);
 // Bytes of a value; sizes that are not known count 1.
-int64_t tsr__price_bytes(const struct shapes *s, const tsr_value *v, bool *sized);
+int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
 // Adds to the sizes those that the configuration (NULL: the only one) was planned for and that are not among them. False: no memory.
-bool tsr__plan_sizes(struct arena *a, const tsr_model *m, const char *config,
+bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_size **sizes, size_t *n);
 
 #endif

@@ -3,7 +3,7 @@
 #include "plan/internal.h"
 
 // "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
-struct str tsr__bytes_text(struct arena *a, int64_t bytes)
+struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double size = (double)bytes;
@@ -12,34 +12,34 @@ struct str tsr__bytes_text(struct arena *a, int64_t bytes)
         size /= 1024;
         unit++;
     }
-    return tsr__arena_printf(a, "%.4g %s", size, units[unit]);
+    return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
 }
 
 // ---- what fills the devices --------------------------------------------------------------------
 
 // The values that fill the fullest device even in the plan that needs the least memory.
-static tsr_status bind(struct planner *p, const uint32_t *choice, tsr_plan_summary *out)
+static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
 {
-    struct arena *a = &p->session->results[RESULT_PLAN];
-    tsr_plan_binding *list = ARENA_ARRAY(a, tsr_plan_binding, PLAN_MAX_BINDING);
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    tsr_plan_binding *list = ARENA_ARRAY(arena, tsr_plan_binding, PLAN_MAX_BINDING);
     if (!list)
         return TSR_NOMEM;
-    tsr__planner_take(p, choice);
-    out->n_binding = tsr__planner_binding(p, list);
+    tsr__planner_take(planner, choice);
+    out->n_binding = tsr__planner_binding(planner, list);
     out->binding = list;
     for (size_t i = 0; i < out->n_binding; i++)
-        list[i].value = tsr__arena_str(a, str_of(list[i].value)).p;
-    return a->failed ? TSR_NOMEM : TSR_OK;
+        list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
+    return arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
-static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
+static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
-    for (size_t i = 0; i < s->n_binding && text.p; i++) {
-        struct str size = tsr__bytes_text(&p->arena, s->binding[i].bytes);
-        text =
-            tsr__arena_printf(&p->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
-                              i ? ", " : "; most of them for ", s->binding[i].value, STR_ARG(size));
+    for (size_t i = 0; i < summary->n_binding && text.p; i++) {
+        struct str size = tsr__bytes_text(&planner->arena, summary->binding[i].bytes);
+        text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
+                                 i ? ", " : "; most of them for ", summary->binding[i].value,
+                                 STR_ARG(size));
     }
     return text;
 }
@@ -47,73 +47,75 @@ static struct str binding_text(struct planner *p, const tsr_plan_summary *s)
 // ---- what would help ---------------------------------------------------------------------------
 
 // The cheaper first: memory for each device, or more devices.
-static struct str help_text(struct planner *p, const tsr_plan_summary *s, int64_t memory)
+static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
+                            int64_t memory)
 {
     const char *sizes = "";
-    long long devices = (long long)s->fits_devices;
-    double more = (double)(s->needs_bytes - memory) * (double)p->n;
-    struct str need = tsr__bytes_text(&p->arena, s->needs_bytes);
-    if (p->sized != p->told)
+    long long devices = (long long)summary->fits_devices;
+    double more = (double)(summary->needs_bytes - memory) * (double)planner->n;
+    struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
+    if (planner->sized != planner->told)
         sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
-    if (!s->needs_bytes)
-        return tsr__arena_printf(&p->arena, "give it more time, more memory or more devices%s",
-                                 sizes);
+    if (!summary->needs_bytes)
+        return tsr__arena_printf(&planner->arena,
+                                 "give it more time, more memory or more devices%s", sizes);
     if (!devices)
-        return tsr__arena_printf(&p->arena,
+        return tsr__arena_printf(&planner->arena,
                                  "give each device " STR_FMT " (--memory %lld), or use more "
                                  "devices%s",
-                                 STR_ARG(need), (long long)s->needs_bytes, sizes);
-    if (more <= (double)(devices - p->n) * (double)memory)
-        return tsr__arena_printf(&p->arena,
+                                 STR_ARG(need), (long long)summary->needs_bytes, sizes);
+    if (more <= (double)(devices - planner->n) * (double)memory)
+        return tsr__arena_printf(&planner->arena,
                                  "give each device " STR_FMT " (--memory %lld), or use %lld "
                                  "devices%s",
-                                 STR_ARG(need), (long long)s->needs_bytes, devices, sizes);
-    return tsr__arena_printf(&p->arena,
+                                 STR_ARG(need), (long long)summary->needs_bytes, devices, sizes);
+    return tsr__arena_printf(&planner->arena,
                              "use %lld devices, or give each device " STR_FMT " (--memory %lld)%s",
-                             devices, STR_ARG(need), (long long)s->needs_bytes, sizes);
+                             devices, STR_ARG(need), (long long)summary->needs_bytes, sizes);
 }
 
-static tsr_status say_infeasible(struct planner *p, int64_t memory, const tsr_plan_summary *out)
+static tsr_status say_infeasible(struct planner *planner, int64_t memory,
+                                 const tsr_plan_summary *out)
 {
-    struct str what = binding_text(p, out);
-    struct str hint = help_text(p, out, memory);
-    struct str have = tsr__bytes_text(&p->arena, memory);
-    struct str need = tsr__bytes_text(&p->arena, out->needs_bytes);
+    struct str what = binding_text(planner, out);
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
     if (!what.p || !hint.p || !have.p || !need.p)
         return TSR_NOMEM;
-    tsr__diag(p->session, DIAG_plan_infeasible, NULL, hint.p,
+    tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
               "no plan fits into " STR_FMT " on %s; " STR_FMT " would do" STR_FMT, STR_ARG(have),
-              p->n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
+              planner->n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
               STR_ARG(what));
     return TSR_INFEASIBLE;
 }
 
 // Nothing was found, but nothing says that there is none.
-static tsr_status say_stopped(struct planner *p, int64_t memory, const tsr_plan_summary *out)
+static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
 {
-    struct str hint = help_text(p, out, memory);
-    struct str have = tsr__bytes_text(&p->arena, memory);
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
     if (!hint.p || !have.p)
         return TSR_NOMEM;
-    tsr__diag(p->session, DIAG_plan_time, NULL, hint.p,
+    tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
               "no plan that fits into " STR_FMT
               " on %s was found in time; there may be one all the same",
-              STR_ARG(have), p->n_classes > 1 ? "the smallest device" : "each device");
-    return tsr__cancelled(p->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
+              STR_ARG(have), planner->n_classes > 1 ? "the smallest device" : "each device");
+    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
-tsr_status tsr__planner_warn_memory(struct planner *p)
+tsr_status tsr__planner_warn_memory(struct planner *planner)
 {
-    int64_t *bytes = ARENA_ARRAY(&p->arena, int64_t, (size_t)p->n), most = 0;
-    if (!bytes || !tsr__planner_memory(p, bytes, NULL))
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n), most = 0;
+    if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
         return TSR_NOMEM;
-    for (int64_t d = 0; d < p->n; d++)
-        most = bytes[d] > most ? bytes[d] : most;
-    struct str need = tsr__bytes_text(&p->arena, most);
-    struct str have = tsr__bytes_text(&p->arena, p->class_memory[0]);
+    for (int64_t device = 0; device < planner->n; device++)
+        most = bytes[device] > most ? bytes[device] : most;
+    struct str need = tsr__bytes_text(&planner->arena, most);
+    struct str have = tsr__bytes_text(&planner->arena, planner->class_memory[0]);
     if (!need.p || !have.p)
         return TSR_NOMEM;
-    tsr__diag(p->session, DIAG_plan_memory, NULL,
+    tsr__diag(planner->session, DIAG_plan_memory, NULL,
               "say what your devices have with --memory: a plan then keeps to it",
               "this plan needs " STR_FMT " on the fullest device; nothing was found that fits into "
               "the " STR_FMT " that a device is taken to have",
@@ -121,25 +123,25 @@ tsr_status tsr__planner_warn_memory(struct planner *p)
     return TSR_OK;
 }
 
-tsr_status tsr__planner_refuse(struct planner *p, const tsr_plan_options *o, bool proved,
-                               tsr_plan_summary *out)
+tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
+                               bool proved, tsr_plan_summary *out)
 {
     struct program_least least = {0};
-    int64_t memory = p->n_classes ? p->class_memory[0] : PLAN_NO_LIMIT;
-    for (size_t c = 1; c < p->n_classes; c++)
-        memory = p->class_memory[c] < memory ? p->class_memory[c] : memory;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)p->n};
-    struct program_options share = tsr__budget_share(p->budget, 0.5);
-    tsr_status st = tsr__program_least(&p->program, &share, &p->arena, &least);
-    tsr__budget_spend(p->budget, least.work);
+    int64_t memory = planner->n_classes ? planner->class_memory[0] : PLAN_NO_LIMIT;
+    for (size_t c = 1; c < planner->n_classes; c++)
+        memory = planner->class_memory[c] < memory ? planner->class_memory[c] : memory;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->n};
+    struct program_options share = tsr__budget_share(planner->budget, 0.5);
+    tsr_status st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
+    tsr__budget_spend(planner->budget, least.work);
     if (st == TSR_OK && least.found)
-        st = bind(p, least.choice, out);
+        st = bind(planner, least.choice, out);
     out->needs_bytes = least.found ? least.least : 0;
-    if (st == TSR_OK && !tsr__budget_over(p->budget))
-        st = tsr__plan_fitting(p, o, out);
+    if (st == TSR_OK && !tsr__budget_over(planner->budget))
+        st = tsr__plan_fitting(planner, options, out);
     if (st != TSR_OK)
         return st;
-    out->solve_ms = 1e3 * (tsr__clock() - p->budget->begin);
-    out->stopped = tsr__budget_over(p->budget);
-    return proved ? say_infeasible(p, memory, out) : say_stopped(p, memory, out);
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->stopped = tsr__budget_over(planner->budget);
+    return proved ? say_infeasible(planner, memory, out) : say_stopped(planner, memory, out);
 }

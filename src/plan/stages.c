@@ -48,38 +48,38 @@ struct search {
 
 // ---- blocks ------------------------------------------------------------------------------------
 
-static size_t devices_of(const struct search *q)
+static size_t devices_of(const struct search *search)
 {
-    return (size_t)q->s->p->n;
+    return (size_t)search->s->p->n;
 }
 
-static void list_sizes(struct search *q)
+static void list_sizes(struct search *search)
 {
-    size_t n = devices_of(q);
-    q->n_sizes = 0;
-    for (size_t k = 1; k <= n && q->n_sizes < MAX_SIZES; k++)
+    size_t n = devices_of(search);
+    search->n_sizes = 0;
+    for (size_t k = 1; k <= n && search->n_sizes < MAX_SIZES; k++)
         if (n <= ALL_SIZES || n % k == 0 || (k & (k - 1)) == 0)
-            q->sizes[q->n_sizes++] = k;
+            search->sizes[search->n_sizes++] = k;
 }
 
-static bool may_start(const struct search *q, size_t start, size_t n)
+static bool may_start(const struct search *search, size_t start, size_t n)
 {
-    return start + n <= devices_of(q) && (devices_of(q) <= ALL_STARTS || start % n == 0);
+    return start + n <= devices_of(search) && (devices_of(search) <= ALL_STARTS || start % n == 0);
 }
 
-static int64_t memory_of(const struct staging *s, const int64_t *devices, size_t n)
+static int64_t memory_of(const struct staging *staging, const int64_t *devices, size_t n)
 {
-    int64_t least = s->memory > 0 ? s->memory : PLAN_NO_LIMIT;
-    for (size_t i = 0; i < n && s->memory == 0; i++) {
-        int64_t bytes = s->p->topology->device[devices[i]].memory;
+    int64_t least = staging->memory > 0 ? staging->memory : PLAN_NO_LIMIT;
+    for (size_t i = 0; i < n && staging->memory == 0; i++) {
+        int64_t bytes = staging->p->topology->device[devices[i]].memory;
         least = bytes > 0 && bytes < least ? bytes : least;
     }
     return least;
 }
 
-static struct block *block_at(struct search *q, size_t start, size_t size)
+static struct block *block_at(struct search *search, size_t start, size_t size)
 {
-    return &q->blocks[start * q->n_sizes + size];
+    return &search->blocks[start * search->n_sizes + size];
 }
 
 static int by_device(const void *a, const void *b)
@@ -88,22 +88,22 @@ static int by_device(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool list_blocks(struct search *q)
+static bool list_blocks(struct search *search)
 {
-    for (size_t start = 0; start < devices_of(q); start++)
-        for (size_t z = 0; z < q->n_sizes; z++) {
-            struct block *b = block_at(q, start, z);
-            *b = (struct block){.start = start, .n = q->sizes[z]};
-            if (!may_start(q, start, b->n))
+    for (size_t start = 0; start < devices_of(search); start++)
+        for (size_t z = 0; z < search->n_sizes; z++) {
+            struct block *block = block_at(search, start, z);
+            *block = (struct block){.start = start, .n = search->sizes[z]};
+            if (!may_start(search, start, block->n))
                 continue;
-            b->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
-            if (!b->devices)
+            block->devices = ARENA_ARRAY(&search->s->p->arena, int64_t, block->n);
+            if (!block->devices)
                 return false;
-            memcpy(b->devices, &q->order[start], b->n * sizeof *b->devices);
-            qsort(b->devices, b->n, sizeof *b->devices, by_device);
-            b->memory = memory_of(q->s, b->devices, b->n);
-            b->kind = tsr__stages_kind(q->s, b->devices, b->n);
-            if (!b->kind)
+            memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
+            qsort(block->devices, block->n, sizeof *block->devices, by_device);
+            block->memory = memory_of(search->s, block->devices, block->n);
+            block->kind = tsr__stages_kind(search->s, block->devices, block->n);
+            if (!block->kind)
                 return false;
         }
     return true;
@@ -112,144 +112,146 @@ static bool list_blocks(struct search *q)
 // ---- transfers ---------------------------------------------------------------------------------
 
 // A value from one device to all of a block, which do not have it. Kept by place in line.
-static int64_t send_time(struct search *q, int64_t from, const int64_t *to, size_t n, size_t start,
-                         int64_t bytes)
+static int64_t send_time(struct search *search, int64_t from, const int64_t *to, size_t n,
+                         size_t start, int64_t bytes)
 {
-    struct arena *a = &q->s->p->arena;
+    struct arena *arena = &search->s->p->arena;
     int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
-    int64_t *found = tsr__map_get(&q->transfers, text);
+    int64_t *found = tsr__map_get(&search->transfers, text);
     if (found)
         return *found;
-    void **at = tsr__map_at(&q->transfers, tsr__arena_str(a, text));
-    int64_t *group = ARENA_ARRAY(a, int64_t, n + 1);
-    found = ARENA_NEW(a, int64_t);
+    void **at = tsr__map_at(&search->transfers, tsr__arena_str(arena, text));
+    int64_t *group = ARENA_ARRAY(arena, int64_t, n + 1);
+    found = ARENA_NEW(arena, int64_t);
     if (!at || !found || !group)
         return NEVER_FITS;
     group[0] = from;
     memcpy(group + 1, to, n * sizeof *to);
     struct device_group all = {group, n + 1};
-    *found = tsr__planner_combine(q->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &all, 1, bytes);
+    *found = tsr__planner_combine(search->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &all, 1, bytes);
     *at = found;
     return *found;
 }
 
 // What a stage gets from the one before, and gives out of the pipeline.
-static int64_t transfer_of(struct search *q, size_t from, size_t to, const struct block *b)
+static int64_t transfer_of(struct search *search, size_t from, size_t to, const struct block *block)
 {
-    const struct range *r = tsr__stages_range(q->s, from, to);
-    const int64_t *mine = b->devices;
+    const struct range *range = tsr__stages_range(search->s, from, to);
+    const int64_t *mine = block->devices;
     int64_t ps = 0, gives = mine[0];
-    if (!r)
+    if (!range)
         return NEVER_FITS;
-    for (size_t i = 0; i < r->n_in && b->start > 0; i++)
-        ps += send_time(q, q->order[b->start - 1], mine, b->n, b->start,
-                        tsr__stages_bytes(q->s->p, r->in[i]));
+    for (size_t i = 0; i < range->n_in && block->start > 0; i++)
+        ps += send_time(search, search->order[block->start - 1], mine, block->n, block->start,
+                        tsr__stages_bytes(search->s->p, range->in[i]));
     static const int64_t first = 0;
-    for (size_t i = 0; i < r->n_out && gives != first; i++)
-        ps += send_time(q, gives, &first, 1, SIZE_MAX, tsr__stages_bytes(q->s->p, r->out[i]));
+    for (size_t i = 0; i < range->n_out && gives != first; i++)
+        ps += send_time(search, gives, &first, 1, SIZE_MAX,
+                        tsr__stages_bytes(search->s->p, range->out[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
 // What the devices of a stage are held up by giving to the next, of which one device is known to be there.
-static int64_t hand_over(struct search *q, size_t from, size_t to, const struct block *b)
+static int64_t hand_over(struct search *search, size_t from, size_t to, const struct block *block)
 {
-    const struct range *r = tsr__stages_range(q->s, from, to);
-    size_t next = b->start + b->n;
+    const struct range *range = tsr__stages_range(search->s, from, to);
+    size_t next = block->start + block->n;
     int64_t ps = 0;
-    for (size_t i = 0; r && i < r->n_leave && next < devices_of(q); i++)
-        ps += send_time(q, q->order[next - 1], &q->order[next], 1, next,
-                        tsr__stages_bytes(q->s->p, r->leave[i]));
+    for (size_t i = 0; range && i < range->n_leave && next < devices_of(search); i++)
+        ps += send_time(search, search->order[next - 1], &search->order[next], 1, next,
+                        tsr__stages_bytes(search->s->p, range->leave[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
 // ---- dynamic programming -----------------------------------------------------------------------
 
-static int64_t measure(struct search *q, size_t i, size_t j, const struct block *b)
+static int64_t measure(struct search *search, size_t i, size_t j, const struct block *block)
 {
     struct point point = {0};
     int64_t bytes = 0;
-    if (q->measure == MEASURE_MEMORY) {
-        q->status = tsr__front_least(q->s, b->kind, i, j, &bytes);
+    if (search->measure == MEASURE_MEMORY) {
+        search->status = tsr__front_least(search->s, block->kind, i, j, &bytes);
         return bytes < NEVER_FITS ? bytes : NEVER_FITS;
     }
-    q->status = tsr__front_at(q->s, b->kind, i, j, b->memory, &point);
-    if (q->status != TSR_OK || !point.feasible)
+    search->status = tsr__front_at(search->s, block->kind, i, j, block->memory, &point);
+    if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    int64_t own = q->measure == MEASURE_BOUND ? point.bound : point.time;
-    int64_t ps = own + transfer_of(q, i, j, b);
+    int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
+    int64_t ps = own + transfer_of(search, i, j, block);
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
-static int64_t value_of(struct search *q, size_t i, size_t j, size_t block)
+static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 {
-    size_t n_blocks = devices_of(q) * q->n_sizes;
-    int64_t *at = &q->value[(i * (q->s->n_ranges + 1) + j) * n_blocks + block];
-    if (*at == UNKNOWN && q->status == TSR_OK)
-        *at = measure(q, i, j, &q->blocks[block]);
+    size_t n_blocks = devices_of(search) * search->n_sizes;
+    int64_t *at = &search->value[(i * (search->s->n_ranges + 1) + j) * n_blocks + block];
+    if (*at == UNKNOWN && search->status == TSR_OK)
+        *at = measure(search, i, j, &search->blocks[block]);
     return *at;
 }
 
 // begin: where the last stage begins; only looked at where it decides what may follow.
-static struct cell *cell_at(struct search *q, size_t stages, size_t begin, size_t cut,
+static struct cell *cell_at(struct search *search, size_t stages, size_t begin, size_t cut,
                             size_t devices)
 {
-    size_t cuts = q->s->n_ranges + 1, at = q->flows ? stages * cuts + begin : stages;
-    return &q->cells[(at * cuts + cut) * (devices_of(q) + 1) + devices];
+    size_t cuts = search->s->n_ranges + 1, at = search->flows ? stages * cuts + begin : stages;
+    return &search->cells[(at * cuts + cut) * (devices_of(search) + 1) + devices];
 }
 
-static bool better(const struct search *q, const struct cell *a, const struct cell *b)
+static bool better(const struct search *search, const struct cell *a, const struct cell *b)
 {
-    int64_t x = q->bottleneck ? a->most : a->sum, y = q->bottleneck ? b->most : b->sum;
+    int64_t x = search->bottleneck ? a->most : a->sum, y = search->bottleneck ? b->most : b->sum;
     return x != y ? x < y : a->sum < b->sum;
 }
 
 // Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
 // until that one is done with the run before. The last stage gives the outputs.
-static bool follows(struct search *q, size_t begin, size_t i, size_t j)
+static bool follows(struct search *search, size_t begin, size_t i, size_t j)
 {
-    const struct range *before = tsr__stages_range(q->s, begin, i);
-    const struct range *r = tsr__stages_range(q->s, i, j);
-    return before && r && r->earliest >= q->s->cut[begin] &&
-           (before->n_out == 0 || j == q->s->n_ranges);
+    const struct range *before = tsr__stages_range(search->s, begin, i);
+    const struct range *range = tsr__stages_range(search->s, i, j);
+    return before && range && range->earliest >= search->s->cut[begin] &&
+           (before->n_out == 0 || j == search->s->n_ranges);
 }
 
 // Goes on from the state (k stages, the last from `begin` to cut i, d devices) with one more stage.
-static void extend(struct search *q, size_t k, size_t begin, size_t i, size_t d)
+static void extend(struct search *search, size_t k, size_t begin, size_t i, size_t device)
 {
-    const struct cell from = *cell_at(q, k, begin, i, d);
-    size_t last = q->s->n_ranges;
-    for (size_t z = 0; z < q->n_sizes && q->status == TSR_OK; z++) {
-        size_t n = q->sizes[z], block = d * q->n_sizes + z;
-        if (d >= devices_of(q) || !may_start(q, d, n))
+    const struct cell from = *cell_at(search, k, begin, i, device);
+    size_t last = search->s->n_ranges;
+    for (size_t z = 0; z < search->n_sizes && search->status == TSR_OK; z++) {
+        size_t n = search->sizes[z], block = device * search->n_sizes + z;
+        if (device >= devices_of(search) || !may_start(search, device, n))
             continue;
-        for (size_t j = k + 1 == q->most ? last : i + 1; j <= last; j++) {
-            if (q->flows && k > 0 && !follows(q, begin, i, j))
+        for (size_t j = k + 1 == search->most ? last : i + 1; j <= last; j++) {
+            if (search->flows && k > 0 && !follows(search, begin, i, j))
                 continue;
-            int64_t own = value_of(q, i, j, block);
-            int64_t busy = q->flows ? own + hand_over(q, i, j, &q->blocks[block]) : own;
-            if (own >= NEVER_FITS || busy > q->cap)
+            int64_t own = value_of(search, i, j, block);
+            int64_t busy =
+                search->flows ? own + hand_over(search, i, j, &search->blocks[block]) : own;
+            if (own >= NEVER_FITS || busy > search->cap)
                 continue;
-            struct cell *to = cell_at(q, k + 1, i, j, d + n);
+            struct cell *to = cell_at(search, k + 1, i, j, device + n);
             struct cell next = {from.sum + own, busy > from.most ? busy : from.most, i, from.begin,
                                 block};
-            if (better(q, &next, to))
+            if (better(search, &next, to))
                 *to = next;
         }
     }
 }
 
 // The best final state; NULL: there is none.
-static const struct cell *best_end(struct search *q, size_t *stages)
+static const struct cell *best_end(struct search *search, size_t *stages)
 {
     const struct cell *best = NULL;
-    size_t cuts = q->s->n_ranges;
-    for (size_t k = q->least; k <= q->most; k++)
-        for (size_t d = devices_of(q); d > 0; d--)
-            for (size_t begin = 0; begin < (q->flows ? cuts : 1); begin++) {
-                const struct cell *c = cell_at(q, k, begin, cuts, d);
-                if (c->sum < INT64_MAX && (!best || better(q, c, best))) {
-                    best = c;
+    size_t cuts = search->s->n_ranges;
+    for (size_t k = search->least; k <= search->most; k++)
+        for (size_t device = devices_of(search); device > 0; device--)
+            for (size_t begin = 0; begin < (search->flows ? cuts : 1); begin++) {
+                const struct cell *cell = cell_at(search, k, begin, cuts, device);
+                if (cell->sum < INT64_MAX && (!best || better(search, cell, best))) {
+                    best = cell;
                     *stages = k;
                 }
             }
@@ -257,87 +259,91 @@ static const struct cell *best_end(struct search *q, size_t *stages)
 }
 
 // Devices at either end of the line may stay idle.
-static const struct cell *run(struct search *q, size_t *stages)
+static const struct cell *run(struct search *search, size_t *stages)
 {
-    size_t cuts = q->s->n_ranges;
-    for (size_t i = 0; i < q->n_cells; i++)
-        q->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
-    for (size_t d = 0; d < devices_of(q); d++)
-        *cell_at(q, 0, 0, 0, d) = (struct cell){0};
-    size_t begins = q->flows ? cuts : 1, all = q->most * begins * cuts;
-    for (size_t k = 0; k < q->most; k++)
+    size_t cuts = search->s->n_ranges;
+    for (size_t i = 0; i < search->n_cells; i++)
+        search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
+    for (size_t device = 0; device < devices_of(search); device++)
+        *cell_at(search, 0, 0, 0, device) = (struct cell){0};
+    size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;
+    for (size_t k = 0; k < search->most; k++)
         for (size_t begin = 0; begin < begins; begin++)
             for (size_t i = k; i < cuts; i++) {
-                tsr__progress(q->s->p->session, "stages: step", (k * begins + begin) * cuts + i,
-                              all);
-                for (size_t d = k; d < devices_of(q) && q->status == TSR_OK; d++)
-                    if (cell_at(q, k, begin, i, d)->sum < INT64_MAX)
-                        extend(q, k, begin, i, d);
+                tsr__progress(search->s->p->session, "stages: step",
+                              (k * begins + begin) * cuts + i, all);
+                for (size_t device = k; device < devices_of(search) && search->status == TSR_OK;
+                     device++)
+                    if (cell_at(search, k, begin, i, device)->sum < INT64_MAX)
+                        extend(search, k, begin, i, device);
             }
-    tsr__progress(q->s->p->session, "stages: step", all, all);
-    return q->status == TSR_OK ? best_end(q, stages) : NULL;
+    tsr__progress(search->s->p->session, "stages: step", all, all);
+    return search->status == TSR_OK ? best_end(search, stages) : NULL;
 }
 
-static void forget(struct search *q, enum measure what)
+static void forget(struct search *search, enum measure what)
 {
-    size_t n = (q->s->n_ranges + 1) * (q->s->n_ranges + 1) * devices_of(q) * q->n_sizes;
+    size_t n = (search->s->n_ranges + 1) * (search->s->n_ranges + 1) * devices_of(search) *
+               search->n_sizes;
     for (size_t i = 0; i < n; i++)
-        q->value[i] = UNKNOWN;
-    q->measure = what;
-    q->cap = INT64_MAX;
-    tsr__map_init(&q->transfers, &q->s->p->arena, 256);
+        search->value[i] = UNKNOWN;
+    search->measure = what;
+    search->cap = INT64_MAX;
+    tsr__map_init(&search->transfers, &search->s->p->arena, 256);
 }
 
 // Stages of the best end, back to front.
-static void read_line(struct search *q, size_t stages, const struct cell *c, struct line *out)
+static void read_line(struct search *search, size_t stages, const struct cell *cell,
+                      struct line *out)
 {
-    size_t cut = q->s->n_ranges;
-    *out = (struct line){.n = stages, .sum = c->sum, .most = c->most};
+    size_t cut = search->s->n_ranges;
+    *out = (struct line){.n = stages, .sum = cell->sum, .most = cell->most};
     for (size_t k = stages; k > 0; k--) {
-        const struct block *b = &q->blocks[c->block];
-        struct stage *x = &out->at[k - 1];
-        *x = (struct stage){.begin = c->begin, .end = cut, .n = b->n, .kind = b->kind};
-        x->memory = b->memory;
-        x->devices = ARENA_ARRAY(&q->s->p->arena, int64_t, b->n);
-        if (x->devices)
-            memcpy(x->devices, b->devices, b->n * sizeof *x->devices);
-        x->transfer = transfer_of(q, c->begin, cut, b);
-        cut = c->begin;
-        c = cell_at(q, k - 1, c->before, cut, b->start);
+        const struct block *block = &search->blocks[cell->block];
+        struct stage *stage = &out->at[k - 1];
+        *stage =
+            (struct stage){.begin = cell->begin, .end = cut, .n = block->n, .kind = block->kind};
+        stage->memory = block->memory;
+        stage->devices = ARENA_ARRAY(&search->s->p->arena, int64_t, block->n);
+        if (stage->devices)
+            memcpy(stage->devices, block->devices, block->n * sizeof *stage->devices);
+        stage->transfer = transfer_of(search, cell->begin, cut, block);
+        cut = cell->begin;
+        cell = cell_at(search, k - 1, cell->before, cut, block->start);
     }
 }
 
 // For throughput: first the least slowest stage, then the least sum that keeps it.
-static bool find_line(struct search *q, tsr_objective objective, struct line *out)
+static bool find_line(struct search *search, tsr_objective objective, struct line *out)
 {
     size_t stages = 0;
-    q->bottleneck = objective == TSR_THROUGHPUT || q->measure == MEASURE_MEMORY;
-    const struct cell *end = run(q, &stages);
-    if (end && q->bottleneck && q->measure == MEASURE_TIME) {
-        q->cap = end->most;
-        q->bottleneck = false;
-        end = run(q, &stages);
+    search->bottleneck = objective == TSR_THROUGHPUT || search->measure == MEASURE_MEMORY;
+    const struct cell *end = run(search, &stages);
+    if (end && search->bottleneck && search->measure == MEASURE_TIME) {
+        search->cap = end->most;
+        search->bottleneck = false;
+        end = run(search, &stages);
     }
     if (end)
-        read_line(q, stages, end, out);
+        read_line(search, stages, end, out);
     return end != NULL;
 }
 
 // ---- orders of devices -------------------------------------------------------------------------
 
-static bool alike(const tsr_topology *t, size_t a, size_t b)
+static bool alike(const tsr_topology *topology, size_t a, size_t b)
 {
-    const struct tsr_topology_device *x = &t->device[a], *y = &t->device[b];
+    const struct tsr_topology_device *x = &topology->device[a], *y = &topology->device[b];
     return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth &&
            x->overhead == y->overhead && memcmp(x->rates, y->rates, sizeof x->rates) == 0;
 }
 
 // label: by device, the first that is like it.
-static void label_devices(const struct search *q, size_t *label)
+static void label_devices(const struct search *search, size_t *label)
 {
-    for (size_t d = 0; d < devices_of(q); d++)
-        for (label[d] = 0; !alike(q->s->p->topology, label[d], d);)
-            label[d]++;
+    for (size_t device = 0; device < devices_of(search); device++)
+        for (label[device] = 0; !alike(search->s->p->topology, label[device], device);)
+            label[device]++;
 }
 
 // The next order of labels in the dictionary.
@@ -363,17 +369,17 @@ static bool next_order(size_t *label, size_t n)
 }
 
 // Devices of each label in descending order.
-static void order_by(struct search *q, const size_t *own, const size_t *label)
+static void order_by(struct search *search, const size_t *own, const size_t *label)
 {
-    size_t n = devices_of(q), next[ALL_SIZES];
+    size_t n = devices_of(search), next[ALL_SIZES];
     for (size_t i = 0; i < n; i++)
         next[i] = n;
     for (size_t i = 0; i < n; i++) {
-        size_t d = next[label[i]] - 1;
-        while (own[d] != label[i])
-            d--;
-        q->order[i] = (int64_t)d;
-        next[label[i]] = d;
+        size_t device = next[label[i]] - 1;
+        while (own[device] != label[i])
+            device--;
+        search->order[i] = (int64_t)device;
+        next[label[i]] = device;
     }
 }
 
@@ -384,14 +390,14 @@ static bool beats(const struct line *a, const struct line *b, tsr_objective obje
     return x != y ? x < y : a->sum < b->sum;
 }
 
-static void try_order(struct search *q, tsr_objective objective, struct line *best)
+static void try_order(struct search *search, tsr_objective objective, struct line *best)
 {
     struct line line;
-    enum measure what = q->measure;
-    forget(q, what);
-    if (!list_blocks(q))
-        q->status = TSR_NOMEM;
-    else if (find_line(q, objective, &line) && (!best->n || beats(&line, best, objective)))
+    enum measure what = search->measure;
+    forget(search, what);
+    if (!list_blocks(search))
+        search->status = TSR_NOMEM;
+    else if (find_line(search, objective, &line) && (!best->n || beats(&line, best, objective)))
         *best = line;
 }
 
@@ -403,66 +409,69 @@ static int by_number(const void *a, const void *b)
 
 // The line ends at device 0, which gives the outputs. Few unlike devices are tried in every order; where runs are to
 // follow one another, device 0 must not wait for others in the middle of the line.
-static void try_orders(struct search *q, tsr_objective objective, struct line *best)
+static void try_orders(struct search *search, tsr_objective objective, struct line *best)
 {
-    size_t n = devices_of(q), own[ALL_SIZES], label[ALL_SIZES];
-    for (size_t d = 0; d < n; d++)
-        q->order[d] = (int64_t)(n - 1 - d);
-    try_order(q, objective, best);
+    size_t n = devices_of(search), own[ALL_SIZES], label[ALL_SIZES];
+    for (size_t device = 0; device < n; device++)
+        search->order[device] = (int64_t)(n - 1 - device);
+    try_order(search, objective, best);
     if (n > ALL_SIZES)
         return;
-    label_devices(q, own);
+    label_devices(search, own);
     memcpy(label, own, n * sizeof *own);
     qsort(label, n, sizeof *label, by_number);
-    for (int round = 1; round < MAX_ORDERS && q->status == TSR_OK; round++) {
+    for (int round = 1; round < MAX_ORDERS && search->status == TSR_OK; round++) {
         bool again = true;
-        order_by(q, own, label);
+        order_by(search, own, label);
         for (size_t i = 0; i < n; i++)
-            again = again && q->order[i] == (int64_t)(n - 1 - i);
-        if (!again && (!q->flows || q->order[n - 1] == 0))
-            try_order(q, objective, best);
+            again = again && search->order[i] == (int64_t)(n - 1 - i);
+        if (!again && (!search->flows || search->order[n - 1] == 0))
+            try_order(search, objective, best);
         if (!next_order(label, n))
             break;
     }
 }
 
-static bool search_init(struct search *q, struct staging *s, const tsr_plan_options *o, bool flows)
+static bool search_init(struct search *search, struct staging *staging,
+                        const tsr_plan_options *options, bool flows)
 {
-    struct arena *a = &s->p->arena;
-    size_t n = (size_t)s->p->n;
-    size_t most = n < s->n_ranges ? n : s->n_ranges;
-    *q = (struct search){.s = s, .status = TSR_OK};
-    q->most = most < STAGES_MOST ? most : STAGES_MOST;
-    q->least = 1;
-    if (o->stages > 0) {
-        q->least = q->most < (size_t)o->stages ? q->most : (size_t)o->stages;
-        q->most = q->least;
+    struct arena *arena = &staging->p->arena;
+    size_t n = (size_t)staging->p->n;
+    size_t most = n < staging->n_ranges ? n : staging->n_ranges;
+    *search = (struct search){.s = staging, .status = TSR_OK};
+    search->most = most < STAGES_MOST ? most : STAGES_MOST;
+    search->least = 1;
+    if (options->stages > 0) {
+        search->least =
+            search->most < (size_t)options->stages ? search->most : (size_t)options->stages;
+        search->most = search->least;
     }
-    list_sizes(q);
-    q->order = ARENA_ARRAY(a, int64_t, n);
-    q->blocks = ARENA_ARRAY(a, struct block, n * q->n_sizes);
-    q->value = ARENA_ARRAY(a, int64_t, (s->n_ranges + 1) * (s->n_ranges + 1) * n * q->n_sizes);
-    q->n_cells = (q->most + 1) * (s->n_ranges + 1) * (n + 1);
-    q->flows = flows && q->n_cells * (s->n_ranges + 1) <= MAX_CELLS;
-    q->n_cells *= q->flows ? s->n_ranges + 1 : 1;
-    q->cells = ARENA_ARRAY(a, struct cell, q->n_cells);
-    return !a->failed;
+    list_sizes(search);
+    search->order = ARENA_ARRAY(arena, int64_t, n);
+    search->blocks = ARENA_ARRAY(arena, struct block, n * search->n_sizes);
+    search->value = ARENA_ARRAY(
+        arena, int64_t, (staging->n_ranges + 1) * (staging->n_ranges + 1) * n * search->n_sizes);
+    search->n_cells = (search->most + 1) * (staging->n_ranges + 1) * (n + 1);
+    search->flows = flows && search->n_cells * (staging->n_ranges + 1) <= MAX_CELLS;
+    search->n_cells *= search->flows ? staging->n_ranges + 1 : 1;
+    search->cells = ARENA_ARRAY(arena, struct cell, search->n_cells);
+    return !arena->failed;
 }
 
-tsr_status tsr__stages_search(struct staging *s, const tsr_plan_options *o, enum measure what,
-                              struct line *out)
+tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
+                              enum measure what, struct line *out)
 {
     struct search q;
-    bool flows = what != MEASURE_MEMORY && o->objective == TSR_THROUGHPUT;
+    bool flows = what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT;
     *out = (struct line){0};
     for (int round = flows ? 0 : 1; round < 2 && !out->n;
          round++) { // waiting is better than nothing
-        if (!search_init(&q, s, o, round == 0))
+        if (!search_init(&q, staging, options, round == 0))
             return TSR_NOMEM;
         q.measure = what;
-        try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : o->objective, out);
+        try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : options->objective, out);
         if (q.status != TSR_OK)
             return q.status;
     }
-    return s->p->arena.failed ? TSR_NOMEM : TSR_OK;
+    return staging->p->arena.failed ? TSR_NOMEM : TSR_OK;
 }

@@ -54,8 +54,9 @@ struct staging {
 };
 
 // cuts.c: which nodes run everywhere, and where the others may be cut apart.
-bool tsr__stages_cuts(struct staging *s);
-int64_t tsr__stages_bytes(const struct planner *p, const tsr_value *v); // of the whole value
+bool tsr__stages_cuts(struct staging *staging);
+int64_t tsr__stages_bytes(const struct planner *planner,
+                          const tsr_value *value); // of the whole value
 
 // fronts.c
 // A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
@@ -63,21 +64,21 @@ int64_t tsr__stages_bytes(const struct planner *p, const tsr_value *v); // of th
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
 // NULL: out of memory.
-struct kind *tsr__stages_kind(struct staging *s, const int64_t *devices, size_t n);
-const struct range *tsr__stages_range(struct staging *s, size_t i, size_t j);
+struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
+const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
 // The best time of a range on a block of the kind under a limit.
-tsr_status tsr__front_at(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
-                         struct point *out) TSR_MUST_USE;
+tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                         int64_t memory, struct point *out) TSR_MUST_USE;
 // The least memory of a device with which it could be done; INT64_MAX: none.
-tsr_status tsr__front_least(struct staging *s, struct kind *k, size_t i, size_t j,
+tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t *out) TSR_MUST_USE;
 // The same once more, without haste; k->p then holds the range with its nodes' choices.
-tsr_status tsr__front_take(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
-                           struct point *out) TSR_MUST_USE;
+tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out) TSR_MUST_USE;
 // The ways to run a node of the range, and what the range then takes at best: choices of the summary.
-tsr_status tsr__front_explain(struct staging *s, struct kind *k, size_t i, size_t j, int64_t memory,
-                              const char *node, tsr_plan_summary *out) TSR_MUST_USE;
-void tsr__stages_free(struct staging *s);
+tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                              int64_t memory, const char *node, tsr_plan_summary *out) TSR_MUST_USE;
+void tsr__stages_free(struct staging *staging);
 
 // stages.c
 // The best stages by that measure: least time, least that was proved, least memory on the fullest device. TSR_OK also
@@ -97,11 +98,11 @@ struct line {
     size_t n;
     int64_t sum, most;
 };
-tsr_status tsr__stages_search(struct staging *s, const tsr_plan_options *o, enum measure what,
-                              struct line *out) TSR_MUST_USE;
+tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
+                              enum measure what, struct line *out) TSR_MUST_USE;
 
 // staged.c
-tsr_status tsr__plan_stages(struct planner *p, const tsr_plan_options *o,
+tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
 
 #endif

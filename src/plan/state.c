@@ -32,92 +32,94 @@ static bool is_filled(struct str pattern, struct str rest, struct str text)
     return matches(pattern, text, &own) && str_eq(own, rest);
 }
 
-static const tsr_value *output_of(const tsr_model *m, struct str pattern, struct str rest)
+static const tsr_value *output_of(const tsr_model *model, struct str pattern, struct str rest)
 {
-    const tsr_graph *g = tsr_model_graph(m);
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++)
-        if (is_filled(pattern, rest, tsr__value_str(tsr_graph_output(g, i))))
-            return tsr_graph_output(g, i);
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        if (is_filled(pattern, rest, tsr__value_str(tsr_graph_output(graph, i))))
+            return tsr_graph_output(graph, i);
     return NULL;
 }
 
-static tsr_status refuse(struct planner *p, struct str text, const char *what)
+static tsr_status refuse(struct planner *planner, struct str text, const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(p->model));
+    at.file = str_of(tsr_model_path(planner->model));
     at.value = text;
-    tsr__diag(p->session, DIAG_plan_state, &at, "write past=present: an input and an output", "%s",
-              what);
+    tsr__diag(planner->session, DIAG_plan_state, &at, "write past=present: an input and an output",
+              "%s", what);
     return TSR_INVALID;
 }
 
 // ---- pairs -------------------------------------------------------------------------------------
 
-static bool stay(struct planner *p, const tsr_value *v)
+static bool stay(struct planner *planner, const tsr_value *value)
 {
-    if (!p->stays)
-        p->stays = ARENA_ARRAY(&p->arena, unsigned char, tsr__model_value_ids(p->model) + 1);
-    if (p->stays)
-        p->stays[tsr__value_id(v)] = 1;
-    return p->stays != NULL;
+    if (!planner->stays)
+        planner->stays =
+            ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    if (planner->stays)
+        planner->stays[tsr__value_id(value)] = 1;
+    return planner->stays != NULL;
 }
 
-static tsr_status add_pair(struct planner *p, const tsr_value *past, const tsr_value *present)
+static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
-    struct plan_value *v = &p->values[tsr__value_id(past)];
-    struct state_pair *at = vec_push(&p->arena, &p->states);
-    if (!at || !stay(p, past) || !stay(p, present))
+    struct plan_value *value = &planner->values[tsr__value_id(past)];
+    struct state_pair *at = vec_push(&planner->arena, &planner->states);
+    if (!at || !stay(planner, past) || !stay(planner, present))
         return TSR_NOMEM;
     *at = (struct state_pair){past, present};
-    v->given = false;
-    v->constant = true; // as far as its room goes
+    value->given = false;
+    value->constant = true; // as far as its room goes
     return TSR_OK;
 }
 
-static tsr_status add_state(struct planner *p, struct str text)
+static tsr_status add_state(struct planner *planner, struct str text)
 {
-    const tsr_graph *g = tsr_model_graph(p->model);
+    const tsr_graph *graph = tsr_model_graph(planner->model);
     const char *equals = memchr(text.p, '=', text.n);
     size_t found = 0;
     if (!equals)
-        return refuse(p, text, "a state is two names");
+        return refuse(planner, text, "a state is two names");
     struct str past = {text.p, (size_t)(equals - text.p)};
     struct str present = {equals + 1, text.n - past.n - 1}, rest;
-    for (size_t i = 0; i < tsr_graph_input_count(g); i++) {
-        const tsr_value *v = tsr_graph_input(g, i);
-        if (!matches(past, tsr__value_str(v), &rest) || tsr_value_initializer(v))
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (!matches(past, tsr__value_str(value), &rest) || tsr_value_initializer(value))
             continue;
-        const tsr_value *out = output_of(p->model, present, rest);
-        tsr_status st = out ? add_pair(p, v, out)
-                            : refuse(p, tsr__value_str(v), "no output is named as the state says");
+        const tsr_value *out = output_of(planner->model, present, rest);
+        tsr_status st =
+            out ? add_pair(planner, value, out)
+                : refuse(planner, tsr__value_str(value), "no output is named as the state says");
         if (st != TSR_OK)
             return st;
         found++;
     }
-    return found ? TSR_OK : refuse(p, past, "no input of the model has that name");
+    return found ? TSR_OK : refuse(planner, past, "no input of the model has that name");
 }
 
-tsr_status tsr__planner_states(struct planner *p, const char *const *state, size_t n)
+tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < n && st == TSR_OK; i++)
-        st = add_state(p, str_of(state[i]));
-    const char *text = n ? NULL : tsr_model_metadata(p->model, META_STATE);
+        st = add_state(planner, str_of(state[i]));
+    const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
     for (; text && *text && st == TSR_OK; text += strcspn(text, "\n"), text += *text == '\n') {
         struct str line = {text, strcspn(text, "\n")};
-        st = line.n ? add_state(p, line) : TSR_OK;
+        st = line.n ? add_state(planner, line) : TSR_OK;
     }
     return st;
 }
 
-bool tsr__planner_hands_over(struct planner *p, const struct planner *to)
+bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
-    const tsr_graph *g = tsr_model_graph(p->model);
-    for (size_t i = 0; i < tsr_graph_output_count(g); i++)
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         for (size_t k = 0; k < to->states.n; k++) {
             struct str name = tsr__value_str(to->states.at[k].present);
-            if (str_eq(tsr__value_str(tsr_graph_output(g, i)), name) &&
-                !stay(p, tsr_graph_output(g, i)))
+            if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name) &&
+                !stay(planner, tsr_graph_output(graph, i)))
                 return false;
         }
     return true;
@@ -125,14 +127,14 @@ bool tsr__planner_hands_over(struct planner *p, const struct planner *to)
 
 // ---- edges -------------------------------------------------------------------------------------
 
-bool tsr__planner_made_by(const struct planner *p, const tsr_value *v, struct reader *out)
+bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
 {
-    const tsr_node *n = tsr_value_producer(v);
-    int64_t at = n ? p->node_at[tsr__node_id(n)] : -1;
-    if (at < 0 || !p->nodes[at].strategy)
+    const tsr_node *node = tsr_value_producer(value);
+    int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
+    if (at < 0 || !planner->nodes[at].strategy)
         return false;
     size_t slot = 0;
-    while (tsr_node_output(n, slot) != v)
+    while (tsr_node_output(node, slot) != value)
         slot++;
     *out = (struct reader){.node = (size_t)at, .slot = slot};
     return true;
@@ -144,58 +146,60 @@ static int64_t capped(int64_t ps)
 }
 
 // From where one node leaves it (out) or wants it to where another wants it; one node that does both is dearer by that.
-static bool add_edge(struct planner *p, const tsr_value *v, const struct reader *x, bool out,
+static bool add_edge(struct planner *planner, const tsr_value *v, const struct reader *x, bool out,
                      const struct reader *y)
 {
     static const int64_t zero[1] = {0};
-    const struct plan_value *value = &p->values[tsr__value_id(v)];
-    const struct strategy *s = p->nodes[x->node].strategy, *t = p->nodes[y->node].strategy;
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    const struct strategy *s = planner->nodes[x->node].strategy,
+                          *t = planner->nodes[y->node].strategy;
     bool one = x->node == y->node;
     uint32_t key[7] = {10, out, s->id, (uint32_t)x->slot, t->id, (uint32_t)y->slot, one};
-    void **kept = tsr__planner_cached(p, key, TSR_COUNT(key));
+    void **kept = tsr__planner_cached(planner, key, TSR_COUNT(key));
     size_t n = one ? 1 : t->at.n;
     int64_t *table = !kept   ? NULL
                      : *kept ? *kept
-                             : ARENA_ARRAY(&p->arena, int64_t, s->at.n * n + 1);
+                             : ARENA_ARRAY(&planner->arena, int64_t, s->at.n * n + 1);
     if (!table)
         return false;
     for (size_t i = 0; !*kept && i < s->at.n; i++)
         for (size_t k = 0; k < n; k++) {
             uint32_t from = out ? s->at.at[i].out[x->slot] : s->at.at[i].in[x->slot];
             uint32_t to = t->at.at[one ? i : k].in[y->slot];
-            table[i * n + k] = capped(tsr__planner_price(p, from, to, value));
+            table[i * n + k] = capped(tsr__planner_price(planner, from, to, value));
         }
     *kept = table;
-    uint32_t end =
-        one ? tsr__program_node(&p->program, tsr__value_str(v), 1, zero) : p->nodes[y->node].var;
-    tsr__program_edge(&p->program, p->nodes[x->node].var, end, table);
+    uint32_t end = one ? tsr__program_node(&planner->program, tsr__value_str(v), 1, zero)
+                       : planner->nodes[y->node].var;
+    tsr__program_edge(&planner->program, planner->nodes[x->node].var, end, table);
     return true;
 }
 
-static const struct reader *first_plain(const struct readers *r)
+static const struct reader *first_plain(const struct readers *readers)
 {
-    for (size_t i = 0; i < r->n; i++)
-        if (r->at[i].node != SIZE_MAX && !r->at[i].captures)
-            return &r->at[i];
+    for (size_t i = 0; i < readers->n; i++)
+        if (readers->at[i].node != SIZE_MAX && !readers->at[i].captures)
+            return &readers->at[i];
     return NULL;
 }
 
-bool tsr__planner_state_edges(struct planner *p)
+bool tsr__planner_state_edges(struct planner *planner)
 {
-    for (size_t i = 0; i < p->states.n; i++) {
-        const struct state_pair *x = &p->states.at[i];
-        struct readers r = tsr__planner_readers(p, p->work, x->past);
-        const struct reader *first = first_plain(&r);
+    for (size_t i = 0; i < planner->states.n; i++) {
+        const struct state_pair *pair = &planner->states.at[i];
+        struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
+        const struct reader *first = first_plain(&readers);
         struct reader from;
-        if (first && tsr__planner_made_by(p, x->present, &from) &&
-            !add_edge(p, x->present, &from, true, first))
+        if (first && tsr__planner_made_by(planner, pair->present, &from) &&
+            !add_edge(planner, pair->present, &from, true, first))
             return false;
-        for (size_t k = 0; first && k < r.n; k++)
-            if (r.at[k].node != SIZE_MAX && !r.at[k].captures && &r.at[k] != first &&
-                !add_edge(p, x->past, first, false, &r.at[k]))
+        for (size_t k = 0; first && k < readers.n; k++)
+            if (readers.at[k].node != SIZE_MAX && !readers.at[k].captures &&
+                &readers.at[k] != first &&
+                !add_edge(planner, pair->past, first, false, &readers.at[k]))
                 return false;
     }
-    return !p->work->failed;
+    return !planner->work->failed;
 }
 
 // ---- the model's own words ---------------------------------------------------------------------
@@ -210,42 +214,43 @@ static bool has_line(const char *text, struct str line)
     return false;
 }
 
-static void add_line(struct text *t, const char *before, struct str line)
+static void add_line(struct text *text, const char *before, struct str line)
 {
     if (!has_line(before, line))
-        tsr__text_printf(t, "%s" STR_FMT, t->n ? "\n" : "", STR_ARG(line));
+        tsr__text_printf(text, "%s" STR_FMT, text->n ? "\n" : "", STR_ARG(line));
 }
 
-static tsr_status set_lines(struct planner *p, const char *key, struct text *t)
+static tsr_status set_lines(struct planner *planner, const char *key, struct text *text)
 {
-    tsr_status st = t->failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && t->n)
-        st = tsr_model_set_metadata(p->model, key, t->p);
-    tsr__text_free(t);
+    tsr_status st = text->failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && text->n)
+        st = tsr_model_set_metadata(planner->model, key, text->p);
+    tsr__text_free(text);
     return st;
 }
 
-tsr_status tsr__planner_keep_states(struct planner *p)
+tsr_status tsr__planner_keep_states(struct planner *planner)
 {
-    const tsr_graph *g = tsr_model_graph(p->model);
-    const char *before = tsr_model_metadata(p->model, META_STATE);
-    struct text t;
-    tsr__text_init(&t, p->session);
-    tsr__text_printf(&t, "%s", before ? before : "");
-    for (size_t i = 0; i < p->states.n; i++) {
-        struct str line = tsr__arena_printf(&p->arena, STR_FMT "=" STR_FMT,
-                                            STR_ARG(tsr__value_str(p->states.at[i].past)),
-                                            STR_ARG(tsr__value_str(p->states.at[i].present)));
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    const char *before = tsr_model_metadata(planner->model, META_STATE);
+    struct text text;
+    tsr__text_init(&text, planner->session);
+    tsr__text_printf(&text, "%s", before ? before : "");
+    for (size_t i = 0; i < planner->states.n; i++) {
+        struct str line = tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
+                                            STR_ARG(tsr__value_str(planner->states.at[i].past)),
+                                            STR_ARG(tsr__value_str(planner->states.at[i].present)));
         if (!before) // else the words stand there, with stars perhaps
-            add_line(&t, NULL, line);
+            add_line(&text, NULL, line);
     }
-    tsr_status st = set_lines(p, META_STATE, &t);
-    before = tsr_model_metadata(p->model, META_KEEP_CUT);
-    tsr__text_init(&t, p->session);
-    tsr__text_printf(&t, "%s", before ? before : "");
-    for (size_t i = 0; st == TSR_OK && p->stays && !p->states.n && i < tsr_graph_output_count(g);
+    tsr_status st = set_lines(planner, META_STATE, &text);
+    before = tsr_model_metadata(planner->model, META_KEEP_CUT);
+    tsr__text_init(&text, planner->session);
+    tsr__text_printf(&text, "%s", before ? before : "");
+    for (size_t i = 0;
+         st == TSR_OK && planner->stays && !planner->states.n && i < tsr_graph_output_count(graph);
          i++)
-        if (p->stays[tsr__value_id(tsr_graph_output(g, i))])
-            add_line(&t, before, tsr__value_str(tsr_graph_output(g, i)));
-    return st == TSR_OK ? set_lines(p, META_KEEP_CUT, &t) : (tsr__text_free(&t), st);
+        if (planner->stays[tsr__value_id(tsr_graph_output(graph, i))])
+            add_line(&text, before, tsr__value_str(tsr_graph_output(graph, i)));
+    return st == TSR_OK ? set_lines(planner, META_KEEP_CUT, &text) : (tsr__text_free(&text), st);
 }

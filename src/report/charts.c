@@ -21,11 +21,11 @@ static void at(size_t i, size_t n, double *x, double *y)
     *y = 150 + 120 * sin(turn);
 }
 
-static double widest(const tsr_topology *t)
+static double widest(const tsr_topology *topology)
 {
     int from, to;
     double latency, bandwidth, most = 1;
-    for (size_t i = 0; tsr_topology_link_at(t, i, &from, &to, &latency, &bandwidth); i++)
+    for (size_t i = 0; tsr_topology_link_at(topology, i, &from, &to, &latency, &bandwidth); i++)
         most = bandwidth > most ? bandwidth : most;
     return most;
 }
@@ -120,20 +120,22 @@ void tsr__chart_topology(struct page *page)
 
 // ---- bars --------------------------------------------------------------------------------------
 
-static void part_of_bar(struct page *p, const char *kind, double share, const char *words)
+static void part_of_bar(struct page *page, const char *kind, double share, const char *words)
 {
     if (share > 0.0005)
-        tsr__text_printf(p->out, "<i class=\"%s\" style=\"width:%.2f%%\" title=\"%s %.1f %%\"></i>",
-                         kind, 100 * share, words, 100 * share);
+        tsr__text_printf(page->out,
+                         "<i class=\"%s\" style=\"width:%.2f%%\" title=\"%s %.1f %%\"></i>", kind,
+                         100 * share, words, 100 * share);
 }
 
-static int64_t scale_of(const struct page *p)
+static int64_t scale_of(const struct page *page)
 {
     int64_t most = 1;
-    for (size_t i = 0; i < p->simulation->devices; i++) {
-        const tsr_simulated_device *d = &p->simulation->device[i];
-        most = d->peak > most ? d->peak : most;
-        most = d->memory > most ? d->memory : most; // of which an engine may put some in one place
+    for (size_t i = 0; i < page->simulation->devices; i++) {
+        const tsr_simulated_device *device = &page->simulation->device[i];
+        most = device->peak > most ? device->peak : most;
+        most = device->memory > most ? device->memory
+                                     : most; // of which an engine may put some in one place
     }
     return most;
 }
@@ -278,12 +280,12 @@ static void write_ticks(struct page *page, const struct lanes *lanes)
     tsr__text_add(page->out, STR("</div>\n"));
 }
 
-static void write_names(struct page *p, size_t n)
+static void write_names(struct page *page, size_t n)
 {
-    tsr__text_add(p->out, STR("<div class=\"names\">"));
+    tsr__text_add(page->out, STR("<div class=\"names\">"));
     for (size_t i = 0; i < n; i++)
-        tsr__text_printf(p->out, "<span>device %zu</span>", i);
-    tsr__text_add(p->out, STR("</div>"));
+        tsr__text_printf(page->out, "<span>device %zu</span>", i);
+    tsr__text_add(page->out, STR("</div>"));
 }
 
 // One lane for each of the first LANES devices. Spans are sorted by device, so each lane is a run of

@@ -51,7 +51,7 @@ void tsr__html_text(struct text *text, const char *s)
     }
 }
 
-void tsr__html_bytes(struct text *t, int64_t bytes)
+void tsr__html_bytes(struct text *text, int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double v = (double)bytes;
@@ -60,17 +60,17 @@ void tsr__html_bytes(struct text *t, int64_t bytes)
         v /= 1024;
         u++;
     }
-    tsr__text_printf(t, u == 0 || v >= 100 ? "%.0f %s" : "%.1f %s", v, units[u]);
+    tsr__text_printf(text, u == 0 || v >= 100 ? "%.0f %s" : "%.1f %s", v, units[u]);
 }
 
-void tsr__html_time(struct text *t, double seconds)
+void tsr__html_time(struct text *text, double seconds)
 {
     if (seconds >= 1)
-        tsr__text_printf(t, "%.3g s", seconds);
+        tsr__text_printf(text, "%.3g s", seconds);
     else if (seconds >= 1e-3)
-        tsr__text_printf(t, "%.4g ms", seconds * 1e3);
+        tsr__text_printf(text, "%.4g ms", seconds * 1e3);
     else
-        tsr__text_printf(t, "%.3g &micro;s", seconds * 1e6);
+        tsr__text_printf(text, "%.3g &micro;s", seconds * 1e6);
 }
 
 const char *tsr__html_kind(tsr_span_kind kind)
@@ -85,13 +85,14 @@ const char *tsr__html_kind_words(tsr_span_kind kind)
     return names[kind];
 }
 
-void tsr__html_legend(struct text *t, bool idle)
+void tsr__html_legend(struct text *text, bool idle)
 {
-    tsr__text_add(t, STR("<p class=\"legend\">"));
+    tsr__text_add(text, STR("<p class=\"legend\">"));
     for (int k = 0; k < 3; k++)
-        tsr__text_printf(t, "<span><i class=\"%s\"></i>%s</span>", tsr__html_kind((tsr_span_kind)k),
-                         tsr__html_kind_words((tsr_span_kind)k));
-    tsr__text_add(t, idle ? STR("<span><i class=\"none\"></i>idle</span></p>\n") : STR("</p>\n"));
+        tsr__text_printf(text, "<span><i class=\"%s\"></i>%s</span>",
+                         tsr__html_kind((tsr_span_kind)k), tsr__html_kind_words((tsr_span_kind)k));
+    tsr__text_add(text,
+                  idle ? STR("<span><i class=\"none\"></i>idle</span></p>\n") : STR("</p>\n"));
 }
 
 static const char style[] =
@@ -183,16 +184,16 @@ void tsr__html_begin(struct text *text, const char *title)
     tsr__text_add(text, STR("</style>\n</head>\n<body>\n<main>\n"));
 }
 
-void tsr__html_end(struct text *t)
+void tsr__html_end(struct text *text)
 {
-    tsr__text_printf(t, "<footer>Tessera %s</footer>\n</main>\n<script>", tsr_version());
-    tsr__text_add(t, str_of(script));
-    tsr__text_add(t, STR("</script>\n</body>\n</html>\n"));
+    tsr__text_printf(text, "<footer>Tessera %s</footer>\n</main>\n<script>", tsr_version());
+    tsr__text_add(text, str_of(script));
+    tsr__text_add(text, STR("</script>\n</body>\n</html>\n"));
 }
 
-void tsr__html_section(struct text *t, const char *id, const char *title, const char *lead)
+void tsr__html_section(struct text *text, const char *id, const char *title, const char *lead)
 {
-    tsr__text_printf(t, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
+    tsr__text_printf(text, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
     if (lead)
-        tsr__text_printf(t, "<p class=\"lead\">%s</p>\n", lead);
+        tsr__text_printf(text, "<p class=\"lead\">%s</p>\n", lead);
 }

@@ -35,34 +35,34 @@ struct page {
 };
 
 // html.c
-void tsr__html_text(struct text *t, const char *s);  // escaped for text and for quoted attributes
-void tsr__html_bytes(struct text *t, int64_t bytes); // "1.5 MiB"
-void tsr__html_time(struct text *t, double seconds); // "1.23 ms"
-void tsr__html_begin(struct text *t, const char *title);
-void tsr__html_end(struct text *t);
-void tsr__html_section(struct text *t, const char *id, const char *title, const char *lead);
+void tsr__html_text(struct text *text, const char *s); // escaped for text and for quoted attributes
+void tsr__html_bytes(struct text *text, int64_t bytes); // "1.5 MiB"
+void tsr__html_time(struct text *text, double seconds); // "1.23 ms"
+void tsr__html_begin(struct text *text, const char *title);
+void tsr__html_end(struct text *text);
+void tsr__html_section(struct text *text, const char *id, const char *title, const char *lead);
 // Names of a kind of span: its class in the style sheet, and in words.
 const char *tsr__html_kind(tsr_span_kind kind);
 const char *tsr__html_kind_words(tsr_span_kind kind);
-void tsr__html_legend(struct text *t, bool idle);
+void tsr__html_legend(struct text *text, bool idle);
 
 // charts.c
-void tsr__chart_topology(struct page *p);
-void tsr__chart_memory(struct page *p);
-void tsr__chart_time(struct page *p);
-void tsr__chart_lanes(struct page *p, const char *id, const struct lanes *l);
+void tsr__chart_topology(struct page *page);
+void tsr__chart_memory(struct page *page);
+void tsr__chart_time(struct page *page);
+void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes);
 
 // tables.c
-void tsr__table_devices(struct page *p);
-void tsr__table_operators(struct page *p);
-void tsr__table_communication(struct page *p);
-void tsr__table_shardings(struct page *p);
-void tsr__table_findings(struct page *p);
+void tsr__table_devices(struct page *page);
+void tsr__table_operators(struct page *page);
+void tsr__table_communication(struct page *page);
+void tsr__table_shardings(struct page *page);
+void tsr__table_findings(struct page *page);
 
 // page.c: the whole page. data: the numbers as JSON.
-void tsr__page_write(struct page *p, const char *data);
+void tsr__page_write(struct page *page, const char *data);
 
 // trace.c: reads a trace that a run has written.
-tsr_status tsr__report_trace(struct page *p, const char *path) TSR_MUST_USE;
+tsr_status tsr__report_trace(struct page *page, const char *path) TSR_MUST_USE;
 
 #endif

@@ -2,17 +2,17 @@
 // page.c - the page from top to bottom: what it comes to first, then why.
 #include "report/internal.h"
 
-static double talking(const tsr_simulation *x)
+static double talking(const tsr_simulation *simulation)
 {
     double sum = 0;
-    for (size_t i = 0; i < x->devices; i++)
-        sum += x->device[i].communication / (double)x->devices;
-    return x->seconds > 0 ? sum / x->seconds : 0;
+    for (size_t i = 0; i < simulation->devices; i++)
+        sum += simulation->device[i].communication / (double)simulation->devices;
+    return simulation->seconds > 0 ? sum / simulation->seconds : 0;
 }
 
-static void tile(struct text *t, const char *what)
+static void tile(struct text *text, const char *what)
 {
-    tsr__text_printf(t, "</b><span>%s</span></div>\n<div class=\"tile\"><b>", what);
+    tsr__text_printf(text, "</b><span>%s</span></div>\n<div class=\"tile\"><b>", what);
 }
 
 static void simulation_tiles(struct page *page)
@@ -69,15 +69,15 @@ static void head(struct page *page)
     tiles(page);
 }
 
-static void collectives(struct page *p)
+static void collectives(struct page *page)
 {
-    if (!p->plan || !p->plan->n_collectives)
+    if (!page->plan || !page->plan->n_collectives)
         return;
-    tsr__text_add(p->out, STR("<p class=\"lead\">In the plan: "));
-    for (size_t i = 0; i < p->plan->n_collectives; i++)
-        tsr__text_printf(p->out, "%s%zu %s", i ? ", " : "", p->plan->collectives[i].count,
-                         p->plan->collectives[i].op);
-    tsr__text_add(p->out, STR(".</p>\n"));
+    tsr__text_add(page->out, STR("<p class=\"lead\">In the plan: "));
+    for (size_t i = 0; i < page->plan->n_collectives; i++)
+        tsr__text_printf(page->out, "%s%zu %s", i ? ", " : "", page->plan->collectives[i].count,
+                         page->plan->collectives[i].op);
+    tsr__text_add(page->out, STR(".</p>\n"));
 }
 
 static void lanes(struct page *page)
@@ -119,13 +119,13 @@ static void simulated(struct page *page)
     tsr__text_add(page->out, STR("</section>\n"));
 }
 
-static void measured_alone(struct page *p)
+static void measured_alone(struct page *page)
 {
-    if (!p->measured.devices || p->simulation)
+    if (!page->measured.devices || page->simulation)
         return;
-    tsr__html_section(p->out, "timeline", "Timeline, measured", NULL);
-    tsr__chart_lanes(p, "measured", &p->measured);
-    tsr__text_add(p->out, STR("</section>\n"));
+    tsr__html_section(page->out, "timeline", "Timeline, measured", NULL);
+    tsr__chart_lanes(page, "measured", &page->measured);
+    tsr__text_add(page->out, STR("</section>\n"));
 }
 
 void tsr__page_write(struct page *page, const char *data)

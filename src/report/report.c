@@ -4,9 +4,9 @@
 
 #define MAX_PAGE ((size_t)256 << 20)
 
-static const char *title_of(const tsr_model *m, const char *given)
+static const char *title_of(const tsr_model *model, const char *given)
 {
-    const char *path = tsr_model_path(m), *at = path + strlen(path);
+    const char *path = tsr_model_path(model), *at = path + strlen(path);
     for (int slashes = 0; at > path; at--) // with its folder: many are called model.onnx
         if (at[-1] == '/' && ++slashes == 2)
             break;
@@ -32,22 +32,22 @@ static tsr_status find_config(struct page *page, const char *name)
     return TSR_INVALID;
 }
 
-static void add_plan(tsr_json *json, const tsr_plan_summary *s)
+static void add_plan(tsr_json *json, const tsr_plan_summary *summary)
 {
     tsr_json_begin(json, "plan", '{');
-    tsr_json_int(json, "cost", s->cost);
-    tsr_json_int(json, "bound", s->bound);
-    tsr_json_bool(json, "optimal", s->optimal);
+    tsr_json_int(json, "cost", summary->cost);
+    tsr_json_int(json, "bound", summary->bound);
+    tsr_json_bool(json, "optimal", summary->optimal);
     tsr_json_begin(json, "memory", '[');
-    for (size_t i = 0; i < s->devices; i++)
-        tsr_json_int(json, NULL, s->memory[i]);
+    for (size_t i = 0; i < summary->devices; i++)
+        tsr_json_int(json, NULL, summary->memory[i]);
     tsr_json_end(json);
     tsr_json_begin(json, "collectives", '{');
-    for (size_t i = 0; i < s->n_collectives; i++)
-        tsr_json_int(json, s->collectives[i].op, (int64_t)s->collectives[i].count);
+    for (size_t i = 0; i < summary->n_collectives; i++)
+        tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
     tsr_json_end(json);
-    tsr_json_int(json, "nodes", (int64_t)s->nodes);
-    tsr_json_int(json, "cut_nodes", (int64_t)s->cut_nodes);
+    tsr_json_int(json, "nodes", (int64_t)summary->nodes);
+    tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
     tsr_json_end(json);
 }
 
@@ -122,19 +122,19 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     tsr__arena_init(&arena, session);
     tsr__text_init(&text, session);
     text.max = MAX_PAGE;
-    struct page p = {.session = session,
-                     .arena = &arena,
-                     .out = &text,
-                     .model = model,
-                     .title = title_of(model, given.title),
-                     .topology = given.topology,
-                     .plan = given.plan && given.plan->feasible ? given.plan : NULL,
-                     .simulation = given.simulation};
-    tsr_status st = find_config(&p, given.config);
+    struct page page = {.session = session,
+                        .arena = &arena,
+                        .out = &text,
+                        .model = model,
+                        .title = title_of(model, given.title),
+                        .topology = given.topology,
+                        .plan = given.plan && given.plan->feasible ? given.plan : NULL,
+                        .simulation = given.simulation};
+    tsr_status st = find_config(&page, given.config);
     if (st == TSR_OK && given.trace)
-        st = tsr__report_trace(&p, given.trace);
+        st = tsr__report_trace(&page, given.trace);
     if (st == TSR_OK)
-        st = write_page(&p, path);
+        st = write_page(&page, path);
     tsr__text_free(&text);
     tsr__arena_free(&arena);
     return st;

@@ -14,14 +14,14 @@ void tsr__table_devices(struct page *page)
                       "class=\"n\">memory<th class=\"n\">GFLOP/s<th class=\"n\">memory GB/s<th "
                       "class=\"n\">&micro;s per node</tr></thead><tbody>\n"));
     for (int i = 0; i < tsr_topology_devices(page->topology); i++) {
-        const tsr_topology_device *d = tsr_topology_device_at(page->topology, i);
+        const tsr_topology_device *device = tsr_topology_device_at(page->topology, i);
         tsr__text_printf(text, "<tr><td class=\"n\">%d<td class=\"name\">", i);
-        tsr__html_text(text, d->name);
+        tsr__html_text(text, device->name);
         tsr__text_add(text, STR("<td class=\"n\">"));
-        tsr__html_bytes(text, d->memory);
+        tsr__html_bytes(text, device->memory);
         tsr__text_printf(text,
                          "<td class=\"n\">%.1f<td class=\"n\">%.1f<td class=\"n\">%.2f</tr>\n",
-                         d->flops / 1e9, d->bandwidth / 1e9, d->overhead * 1e6);
+                         device->flops / 1e9, device->bandwidth / 1e9, device->overhead * 1e6);
     }
     tsr__text_add(text, STR("</tbody></table></div>\n"));
 }
@@ -157,10 +157,10 @@ void tsr__table_communication(struct page *page)
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-static bool is_output(const tsr_node *n, const tsr_value *v)
+static bool is_output(const tsr_node *node, const tsr_value *value)
 {
-    for (size_t i = 0; i < tsr_node_output_count(n); i++)
-        if (tsr_node_output(n, i) == v)
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) == value)
             return true;
     return false;
 }

@@ -51,16 +51,16 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
 
 static const char *misfit(const tsr_graph *body, const tsr_graph *place)
 {
-    for (const tsr_node *n = tsr_graph_first(body); n; n = tsr_node_next(n)) {
-        struct str domain = tsr__node_domain_str(n);
-        int64_t from = tsr__node_opset(n), to = tsr__graph_opset(place, domain);
-        bool row = tsr__row_of_node(n) != NULL;
-        if (to && !(tsr__node_function(n) && !row) &&
-            !tsr__version_fits(tsr__node_op_str(n), domain, from, to))
+    for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
+        struct str domain = tsr__node_domain_str(node);
+        int64_t from = tsr__node_opset(node), to = tsr__graph_opset(place, domain);
+        bool row = tsr__row_of_node(node) != NULL;
+        if (to && !(tsr__node_function(node) && !row) &&
+            !tsr__version_fits(tsr__node_op_str(node), domain, from, to))
             return "the function imports another version of an operator that has changed";
-        for (size_t i = 0; i < tsr_node_attr_count(n); i++)
-            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(n, i)); k++) {
-                const char *wrong = misfit(tsr_attr_graph(tsr_node_attr(n, i), k), place);
+        for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(node, i)); k++) {
+                const char *wrong = misfit(tsr_attr_graph(tsr_node_attr(node, i), k), place);
                 if (wrong)
                     return wrong;
             }
@@ -69,29 +69,29 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
 }
 
 // Looked through once for each function, not for each call: a body of a thousand nodes may be called a thousand times.
-static const char *misfit_of(tsr_function *f, const tsr_node *call)
+static const char *misfit_of(tsr_function *function, const tsr_node *call)
 {
-    struct call_memo *memo = tsr__function_memo(f);
+    struct call_memo *memo = tsr__function_memo(function);
     const tsr_function *home = tsr__node_home(call);
     size_t n_opsets = tsr_model_opset_count(tsr_graph_model(tsr_node_graph(call))) + 1;
     if (memo->n_opsets != n_opsets || memo->home != home) {
-        const char *why = misfit(tsr_function_graph(f), tsr_node_graph(call));
+        const char *why = misfit(tsr_function_graph(function), tsr_node_graph(call));
         *memo = (struct call_memo){.home = home, .n_opsets = n_opsets, .misfit = why};
     }
     return memo->misfit;
 }
 
-bool tsr__is_call(const tsr_node *n, const char **whole)
+bool tsr__is_call(const tsr_node *node, const char **whole)
 {
-    tsr_function *f = tsr__node_function(n);
+    tsr_function *function = tsr__node_function(node);
     *whole = NULL;
-    if (!f || tsr__row_of_node(n))
+    if (!function || tsr__row_of_node(node))
         return false;
-    const tsr_graph *g = tsr_function_graph(f);
-    if (tsr_node_input_count(n) > tsr_graph_input_count(g) ||
-        tsr_node_output_count(n) > tsr_graph_output_count(g))
+    const tsr_graph *graph = tsr_function_graph(function);
+    if (tsr_node_input_count(node) > tsr_graph_input_count(graph) ||
+        tsr_node_output_count(node) > tsr_graph_output_count(graph))
         *whole = "the call does not fit the function";
     else
-        *whole = misfit_of(f, n);
+        *whole = misfit_of(function, node);
     return true;
 }

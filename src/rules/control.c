@@ -4,78 +4,80 @@
 // If, Loop and Scan, so that nobody else has to know them. Knows no shapes and no cuts.
 #include "rules/internal.h"
 
-static tsr_graph *graph_of(const tsr_node *n, const char *name)
+static tsr_graph *graph_of(const tsr_node *node, const char *name)
 {
-    const tsr_attr *a = tsr_node_find_attr(n, name);
-    return a && tsr_attr_graph_count(a) == 1 ? tsr_attr_graph(a, 0) : NULL;
+    const tsr_attr *attr = tsr_node_find_attr(node, name);
+    return attr && tsr_attr_graph_count(attr) == 1 ? tsr_attr_graph(attr, 0) : NULL;
 }
 
-static bool control_if(const tsr_node *n, struct control *c)
+static bool control_if(const tsr_node *node, struct control *control)
 {
     static const char *const names[] = {"then_branch", "else_branch"};
     for (int i = 0; i < 2; i++) {
-        c->names[i] = names[i];
-        c->bodies[i] = graph_of(n, names[i]);
-        if (!c->bodies[i] || tsr_graph_input_count(c->bodies[i]))
+        control->names[i] = names[i];
+        control->bodies[i] = graph_of(node, names[i]);
+        if (!control->bodies[i] || tsr_graph_input_count(control->bodies[i]))
             return false;
     }
-    size_t results = tsr_graph_output_count(c->bodies[0]);
-    c->n_bodies = 2;
-    c->n_steer = 1;
-    c->n_results = (int)results;
-    return results == tsr_graph_output_count(c->bodies[1]) && tsr_node_input_count(n) == 1 &&
-           tsr_node_input(n, 0);
+    size_t results = tsr_graph_output_count(control->bodies[0]);
+    control->n_bodies = 2;
+    control->n_steer = 1;
+    control->n_results = (int)results;
+    return results == tsr_graph_output_count(control->bodies[1]) &&
+           tsr_node_input_count(node) == 1 && tsr_node_input(node, 0);
 }
 
-static bool control_loop(const tsr_node *n, struct control *c)
+static bool control_loop(const tsr_node *node, struct control *control)
 {
-    size_t n_in = tsr_node_input_count(n);
-    tsr_graph *g = c->bodies[0] = graph_of(n, "body");
-    if (!g || n_in < 2)
+    size_t n_in = tsr_node_input_count(node);
+    tsr_graph *graph = control->bodies[0] = graph_of(node, "body");
+    if (!graph || n_in < 2)
         return false;
-    size_t states = n_in - 2, given = tsr_graph_output_count(g);
-    c->names[0] = "body";
-    c->n_bodies = 1;
-    c->loops = c->condition = true;
-    c->n_steer = c->n_numbers = 2;
-    c->n_states = (int)states;
-    c->n_results = (int)given - 1 - (int)states;
-    return tsr_graph_input_count(g) == n_in && c->n_results >= 0;
+    size_t states = n_in - 2, given = tsr_graph_output_count(graph);
+    control->names[0] = "body";
+    control->n_bodies = 1;
+    control->loops = control->condition = true;
+    control->n_steer = control->n_numbers = 2;
+    control->n_states = (int)states;
+    control->n_results = (int)given - 1 - (int)states;
+    return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-static bool control_scan(const tsr_node *n, struct control *c)
+static bool control_scan(const tsr_node *node, struct control *control)
 {
-    size_t n_in = tsr_node_input_count(n);
-    int64_t slices = tsr_attr_int(tsr_node_find_attr(n, "num_scan_inputs"), -1);
-    tsr_graph *g = c->bodies[0] = graph_of(n, "body");
-    if (!g || tsr__node_opset(n) < 9 || slices < 1 || (uint64_t)slices > n_in)
+    size_t n_in = tsr_node_input_count(node);
+    int64_t slices = tsr_attr_int(tsr_node_find_attr(node, "num_scan_inputs"), -1);
+    tsr_graph *graph = control->bodies[0] = graph_of(node, "body");
+    if (!graph || tsr__node_opset(node) < 9 || slices < 1 || (uint64_t)slices > n_in)
         return false; // version 8 has a batch in front of everything
-    c->names[0] = "body";
-    c->n_bodies = 1;
-    c->loops = true;
-    c->n_slices = (int)slices;
-    c->n_states = (int)n_in - (int)slices;
-    c->n_results = (int)tsr_graph_output_count(g) - c->n_states;
-    c->n_in_axes = tsr_attr_ints(tsr_node_find_attr(n, "scan_input_axes"), &c->in_axes);
-    c->n_out_axes = tsr_attr_ints(tsr_node_find_attr(n, "scan_output_axes"), &c->out_axes);
-    return tsr_graph_input_count(g) == n_in && c->n_results >= 0;
+    control->names[0] = "body";
+    control->n_bodies = 1;
+    control->loops = true;
+    control->n_slices = (int)slices;
+    control->n_states = (int)n_in - (int)slices;
+    control->n_results = (int)tsr_graph_output_count(graph) - control->n_states;
+    control->n_in_axes =
+        tsr_attr_ints(tsr_node_find_attr(node, "scan_input_axes"), &control->in_axes);
+    control->n_out_axes =
+        tsr_attr_ints(tsr_node_find_attr(node, "scan_output_axes"), &control->out_axes);
+    return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-bool tsr__control_of(const tsr_node *n, struct control *out)
+bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {
         const char *op;
-        bool (*read)(const tsr_node *n, struct control *c);
+        bool (*read)(const tsr_node *node, struct control *control);
     } known[] = {{"If", control_if}, {"Loop", control_loop}, {"Scan", control_scan}};
     struct control c = {0};
-    if (tsr__node_domain_str(n).n)
+    if (tsr__node_domain_str(node).n)
         return false;
     for (size_t i = 0; i < TSR_COUNT(known); i++) {
-        if (!str_is(tsr__node_op_str(n), known[i].op) || !known[i].read(n, &c) ||
-            tsr_node_output_count(n) > (size_t)c.n_states + (size_t)c.n_results)
+        if (!str_is(tsr__node_op_str(node), known[i].op) || !known[i].read(node, &c) ||
+            tsr_node_output_count(node) > (size_t)c.n_states + (size_t)c.n_results)
             continue;
-        for (size_t k = (size_t)c.n_steer; k < tsr_node_input_count(n); k++)
-            if (!tsr_node_input(n, k))
+        for (size_t k = (size_t)c.n_steer; k < tsr_node_input_count(node); k++)
+            if (!tsr_node_input(node, k))
                 return false; // what is carried starts somewhere
         *out = c;
         return true;
@@ -91,12 +93,12 @@ static int axis_at(const int64_t *axes, size_t n, int i, int rank)
     return (int)(axis < 0 ? axis + rank : axis);
 }
 
-int tsr__control_in_axis(const struct control *c, int slice, int rank)
+int tsr__control_in_axis(const struct control *control, int slice, int rank)
 {
-    return axis_at(c->in_axes, c->n_in_axes, slice, rank);
+    return axis_at(control->in_axes, control->n_in_axes, slice, rank);
 }
 
-int tsr__control_out_axis(const struct control *c, int result, int rank)
+int tsr__control_out_axis(const struct control *control, int result, int rank)
 {
-    return axis_at(c->out_axes, c->n_out_axes, result, rank);
+    return axis_at(control->out_axes, control->n_out_axes, result, rank);
 }

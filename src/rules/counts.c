@@ -15,82 +15,83 @@ struct counting {
     const struct shapes *shapes;
 };
 
-static struct shape shape_at(const struct counting *c, bool out, size_t i)
+static struct shape shape_at(const struct counting *counting, bool out, size_t i)
 {
-    const tsr_value *v = NULL;
-    if (i < (out ? tsr_node_output_count(c->node) : tsr_node_input_count(c->node)))
-        v = out ? tsr_node_output(c->node, i) : tsr_node_input(c->node, i);
-    return v ? tsr__shapes_of(c->shapes, v) : (struct shape){.rank = -1};
+    const tsr_value *value = NULL;
+    if (i < (out ? tsr_node_output_count(counting->node) : tsr_node_input_count(counting->node)))
+        value = out ? tsr_node_output(counting->node, i) : tsr_node_input(counting->node, i);
+    return value ? tsr__shapes_of(counting->shapes, value) : (struct shape){.rank = -1};
 }
-static struct shape in_at(const struct counting *c, size_t i)
+static struct shape in_at(const struct counting *counting, size_t i)
 {
-    return shape_at(c, false, i);
+    return shape_at(counting, false, i);
 }
 
 // Size of a dimension, the last being -1; 0: there is none, or nobody knows.
-static double dim(struct shape s, int d)
+static double dim(struct shape shape, int d)
 {
     if (d < 0)
-        d += s.rank;
-    return d >= 0 && d < s.rank && s.dims[d].value > 0 ? (double)s.dims[d].value : 0;
+        d += shape.rank;
+    return d >= 0 && d < shape.rank && shape.dims[d].value > 0 ? (double)shape.dims[d].value : 0;
 }
 
 // Product of the dimensions from `first` on; 0: not known.
-static double product_from(struct shape s, int first)
+static double product_from(struct shape shape, int first)
 {
-    double n = s.rank >= first ? 1 : 0;
-    for (int d = first; d < s.rank; d++)
-        n *= dim(s, d);
+    double n = shape.rank >= first ? 1 : 0;
+    for (int d = first; d < shape.rank; d++)
+        n *= dim(shape, d);
     return n;
 }
-static double elements(struct shape s)
+static double elements(struct shape shape)
 {
-    return product_from(s, 0);
+    return product_from(shape, 0);
 }
 
-static double attribute(const struct counting *c, const char *name, int64_t otherwise)
+static double attribute(const struct counting *counting, const char *name, int64_t otherwise)
 {
-    return (double)tsr_attr_int(tsr_node_find_attr(c->node, name), otherwise);
+    return (double)tsr_attr_int(tsr_node_find_attr(counting->node, name), otherwise);
 }
 
 // ---- counts: operations of the whole node, multiplication and addition being two ---------------
 
 // Every element of the result is a sum over the window and the channels of its group: all of W but its first dimension.
-static double count_conv(const struct counting *c)
+static double count_conv(const struct counting *counting)
 {
-    return 2 * elements(shape_at(c, true, 0)) * product_from(in_at(c, 1), 1);
+    return 2 * elements(shape_at(counting, true, 0)) * product_from(in_at(counting, 1), 1);
 }
-static double count_quantized_conv(const struct counting *c)
+static double count_quantized_conv(const struct counting *counting)
 {
-    return 2 * elements(shape_at(c, true, 0)) * product_from(in_at(c, 3), 1);
+    return 2 * elements(shape_at(counting, true, 0)) * product_from(in_at(counting, 3), 1);
 }
 // Every element of the input is spread over the window and the channels of its group.
-static double count_transposed_conv(const struct counting *c)
+static double count_transposed_conv(const struct counting *counting)
 {
-    return 2 * elements(in_at(c, 0)) * product_from(in_at(c, 1), 1);
+    return 2 * elements(in_at(counting, 0)) * product_from(in_at(counting, 1), 1);
 }
 
-static double count_pool(const struct counting *c)
+static double count_pool(const struct counting *counting)
 {
     const int64_t *sides;
-    size_t n = tsr_attr_ints(tsr_node_find_attr(c->node, "kernel_shape"), &sides);
+    size_t n = tsr_attr_ints(tsr_node_find_attr(counting->node, "kernel_shape"), &sides);
     double window = 1;
     for (size_t i = 0; i < n; i++)
         window *= (double)sides[i];
-    return elements(shape_at(c, true, 0)) * window;
+    return elements(shape_at(counting, true, 0)) * window;
 }
 
 // A [.., K] with K x N weights, however they are packed.
-static double count_packed_matmul(const struct counting *c)
+static double count_packed_matmul(const struct counting *counting)
 {
-    return 2 * elements(in_at(c, 0)) * attribute(c, "N", 0);
+    return 2 * elements(in_at(counting, 0)) * attribute(counting, "N", 0);
 }
 
 // X [steps, batch, inputs]; W and R have a row for every gate of every direction.
-static double count_recurrence(const struct counting *c)
+static double count_recurrence(const struct counting *counting)
 {
-    struct shape x = in_at(c, 0);
-    return 2 * dim(x, 0) * dim(x, 1) * (elements(in_at(c, 1)) + elements(in_at(c, 2)));
+    struct shape x = in_at(counting, 0);
+    return 2 * dim(x, 0) * dim(x, 1) *
+           (elements(in_at(counting, 1)) + elements(in_at(counting, 2)));
 }
 
 // Queries with all keys, then their weights with all values. queries: elements of the queries; keys: how many each meets.
@@ -108,21 +109,21 @@ static double with_past(double keys, struct shape past, int dimension)
 }
 
 // ai.onnx: Q [batch, heads, s, d] or [batch, s, heads d]; K and V likewise, the past of each in 4 dimensions.
-static double count_attention(const struct counting *c)
+static double count_attention(const struct counting *counting)
 {
-    struct shape q = in_at(c, 0), k = in_at(c, 1), v = in_at(c, 2);
-    double q_heads = q.rank == 3 ? attribute(c, "q_num_heads", 1) : dim(q, 1);
-    double kv_heads = k.rank == 3 ? attribute(c, "kv_num_heads", 1) : dim(k, 1);
+    struct shape q = in_at(counting, 0), k = in_at(counting, 1), v = in_at(counting, 2);
+    double q_heads = q.rank == 3 ? attribute(counting, "q_num_heads", 1) : dim(q, 1);
+    double kv_heads = k.rank == 3 ? attribute(counting, "kv_num_heads", 1) : dim(k, 1);
     double size = q.rank == 3 ? dim(q, 2) / q_heads : dim(q, 3);
     double value = v.rank == 3 ? dim(v, 2) / kv_heads : dim(v, 3);
-    double keys = with_past(k.rank == 3 ? dim(k, 1) : dim(k, 2), in_at(c, 4), 2);
+    double keys = with_past(k.rank == 3 ? dim(k, 1) : dim(k, 2), in_at(counting, 4), 2);
     return attend(elements(q), keys, size, value);
 }
 
 // com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or [batch, heads, t, d]; past 6.
-static double count_heads(const struct counting *c)
+static double count_heads(const struct counting *counting)
 {
-    struct shape q = in_at(c, 0), k = in_at(c, 1), v = in_at(c, 2);
+    struct shape q = in_at(counting, 0), k = in_at(counting, 1), v = in_at(counting, 2);
     double queries = elements(q), keys = k.rank == 4 ? dim(k, 2) : dim(k, 1), ratio = 1;
     if (q.rank == 5) { // packed: [batch, s, heads, 3, d]
         queries /= 3;
@@ -132,49 +133,52 @@ static double count_heads(const struct counting *c)
     } else if (v.rank == 3 && dim(q, 2) > 0) {
         ratio = dim(v, 2) / dim(q, 2);
     }
-    return attend(queries, with_past(keys, in_at(c, 6), 2), 1, ratio);
+    return attend(queries, with_past(keys, in_at(counting, 6), 2), 1, ratio);
 }
 
 // com.microsoft Attention: input [batch, s, inputs] times weights [inputs, q + k + v] first; past [2, batch, heads, t, d].
-static double count_projected_attention(const struct counting *c)
+static double count_projected_attention(const struct counting *counting)
 {
-    struct shape x = in_at(c, 0), w = in_at(c, 1);
-    double rows = dim(x, 0) * dim(x, 1), value = dim(shape_at(c, true, 0), -1);
+    struct shape x = in_at(counting, 0), w = in_at(counting, 1);
+    double rows = dim(x, 0) * dim(x, 1), value = dim(shape_at(counting, true, 0), -1);
     double query = (dim(w, 1) - value) / 2;
-    double keys = with_past(dim(x, 1), in_at(c, 4), 3);
+    double keys = with_past(dim(x, 1), in_at(counting, 4), 3);
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
 }
 
 // com.microsoft GroupQueryAttention: queries alone or with keys and values behind them; the present holds all keys.
-static double count_group_query(const struct counting *c)
+static double count_group_query(const struct counting *counting)
 {
-    struct shape q = in_at(c, 0), k = in_at(c, 1), present = shape_at(c, true, 1);
-    double heads = attribute(c, "num_heads", 1), kv_heads = attribute(c, "kv_num_heads", 1);
+    struct shape q = in_at(counting, 0), k = in_at(counting, 1),
+                 present = shape_at(counting, true, 1);
+    double heads = attribute(counting, "num_heads", 1),
+           kv_heads = attribute(counting, "kv_num_heads", 1);
     double queries = elements(q), keys = dim(q, 1);
     if (k.rank < 0)
         queries *= heads / (heads + 2 * kv_heads);
     if (present.rank == 4 && dim(present, 2) > 0)
         keys = dim(present, 2);
     else
-        keys = with_past(keys, in_at(c, 3), 2);
+        keys = with_past(keys, in_at(counting, 3), 2);
     return attend(queries, keys, 1, 1);
 }
 
 // com.microsoft MoE: each token goes through k of the experts, [experts, a, b] each.
-static double count_experts(const struct counting *c)
+static double count_experts(const struct counting *counting)
 {
-    struct shape x = in_at(c, 0), first = in_at(c, 2), second = in_at(c, 4), third = in_at(c, 6);
+    struct shape x = in_at(counting, 0), first = in_at(counting, 2), second = in_at(counting, 4),
+                 third = in_at(counting, 6);
     double tokens = elements(x) / (dim(x, -1) > 0 ? dim(x, -1) : 1), each = 0;
     each += product_from(first, 1) + product_from(second, 1);
     each += third.rank == 3 ? product_from(third, 1) : 0;
-    return 2 * tokens * attribute(c, "k", 1) * each;
+    return 2 * tokens * attribute(counting, "k", 1) * each;
 }
 
 #define MICROSOFT "com.microsoft"
 
 static const struct {
     const char *op, *domain;
-    double (*count)(const struct counting *c);
+    double (*count)(const struct counting *counting);
 } rows[] = {
     {"Attention", "", count_attention},
     {"Attention", MICROSOFT, count_projected_attention},
@@ -197,19 +201,19 @@ static const struct {
     {"RNN", "", count_recurrence},
 };
 
-double tsr__node_count(const tsr_node *n, const struct shapes *s)
+double tsr__node_count(const tsr_node *node, const struct shapes *shapes)
 {
-    const struct counting c = {n, s};
+    const struct counting counting = {node, shapes};
     for (size_t i = 0; i < TSR_COUNT(rows); i++)
-        if (strcmp(tsr_node_op(n), rows[i].op) == 0 &&
-            str_is(tsr__node_domain_str(n), rows[i].domain))
-            return rows[i].count(&c);
+        if (strcmp(tsr_node_op(node), rows[i].op) == 0 &&
+            str_is(tsr__node_domain_str(node), rows[i].domain))
+            return rows[i].count(&counting);
     return 0;
 }
 
-double tsr__node_work(const struct rule *r, double count, const int64_t *whole,
+double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local)
 {
-    double all = tsr__rule_work(r, whole), part = tsr__rule_work(r, local);
+    double all = tsr__rule_work(rule, whole), part = tsr__rule_work(rule, local);
     return count > 0 && all > 0 ? count * (part / all) : part;
 }

@@ -3,22 +3,23 @@
 // node; the parser does the rest. Reshape has a file of its own.
 #include "rules/internal.h"
 
-struct shape tsr__derive_in(const struct derivation *d, size_t i)
+struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
 {
-    const tsr_value *v = i < tsr_node_input_count(d->node) ? tsr_node_input(d->node, i) : NULL;
-    return v ? tsr__shapes_piece(d->shapes, v) : (struct shape){.rank = -1};
+    const tsr_value *value =
+        i < tsr_node_input_count(derivation->node) ? tsr_node_input(derivation->node, i) : NULL;
+    return value ? tsr__shapes_piece(derivation->shapes, value) : (struct shape){.rank = -1};
 }
 
-void tsr__derive_none(struct derivation *d, const char *why)
+void tsr__derive_none(struct derivation *derivation, const char *why)
 {
-    d->whole = why;
-    d->text = NULL;
+    derivation->whole = why;
+    derivation->text = NULL;
 }
 
-void tsr__derive_size(struct derivation *d, struct str letter, tsr_dim size)
+void tsr__derive_size(struct derivation *derivation, struct str letter, tsr_dim size)
 {
-    if (d->n_sizes < RULE_MAX_FACTORS)
-        d->sizes[d->n_sizes++] = (struct known_size){letter, size};
+    if (derivation->n_sizes < RULE_MAX_FACTORS)
+        derivation->sizes[derivation->n_sizes++] = (struct known_size){letter, size};
 }
 
 // Rules are built for every node of a model, and printf would be half of the work: what they are
@@ -76,48 +77,48 @@ static size_t format_to(char *at, size_t room, const char *format, va_list args)
     return n;
 }
 
-void tsr__derive_add(struct derivation *d, const char *format, ...)
+void tsr__derive_add(struct derivation *derivation, const char *format, ...)
 {
-    size_t room = DERIVE_MAX_TEXT - d->n - 1, n = room;
+    size_t room = DERIVE_MAX_TEXT - derivation->n - 1, n = room;
     va_list args;
     va_start(args, format);
-    if (!d->n || d->text)
-        n = format_to(d->buffer + d->n, room, format, args);
+    if (!derivation->n || derivation->text)
+        n = format_to(derivation->buffer + derivation->n, room, format, args);
     va_end(args);
     if (n >= room) {
-        d->n = DERIVE_MAX_TEXT - 1;
-        tsr__derive_none(d, "the node has more dimensions than are followed");
+        derivation->n = DERIVE_MAX_TEXT - 1;
+        tsr__derive_none(derivation, "the node has more dimensions than are followed");
         return;
     }
-    d->n += n;
-    d->buffer[d->n] = 0;
-    d->text = d->buffer;
+    derivation->n += n;
+    derivation->buffer[derivation->n] = 0;
+    derivation->text = derivation->buffer;
 }
 
 // numpy's matmul: an operand of one dimension has no m or no n.
-void tsr__derive_matmul(struct derivation *d)
+void tsr__derive_matmul(struct derivation *derivation)
 {
-    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 1).rank == 1;
+    bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
     if (a && b)
-        d->text = "[k],[k] -> []; red k:sum";
+        derivation->text = "[k],[k] -> []; red k:sum";
     else if (a)
-        d->text = "[k],[B* k n] -> [B* n]; red k:sum";
+        derivation->text = "[k],[B* k n] -> [B* n]; red k:sum";
     else if (b)
-        d->text = "[B* m k],[k] -> [B* m]; red k:sum";
+        derivation->text = "[B* m k],[k] -> [B* m]; red k:sum";
 }
 
-void tsr__derive_gemm(struct derivation *d)
+void tsr__derive_gemm(struct derivation *derivation)
 {
     static const char *const texts[2][2] = {{"[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
                                              "[m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"},
                                             {"[k m],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
                                              "[k m],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"}};
-    bool a = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transA"), 0) != 0;
-    bool b = tsr_attr_int(tsr__attr_of(d->shapes, d->node, "transB"), 0) != 0;
-    d->text = texts[a][b];
+    bool a = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transA"), 0) != 0;
+    bool b = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transB"), 0) != 0;
+    derivation->text = texts[a][b];
     // Before opset 11 the summand cannot be left out, so the sum over k is not cut.
-    if (tsr__node_opset(d->node) < 11)
-        d->text =
+    if (tsr__node_opset(derivation->node) < 11)
+        derivation->text =
             a   ? b ? "[k m],[n k],[m~ n~] -> [m n]; rep k" : "[k m],[k n],[m~ n~] -> [m n]; rep k"
             : b ? "[m k],[n k],[m~ n~] -> [m n]; rep k"
                 : "[m k],[k n],[m~ n~] -> [m n]; rep k";
@@ -125,36 +126,36 @@ void tsr__derive_gemm(struct derivation *d)
 
 // Training draws random numbers; only the inference form is element-wise. With a seed it stays whole too: the numbers
 // of a part are not a part of the numbers.
-void tsr__derive_dropout(struct derivation *d)
+void tsr__derive_dropout(struct derivation *derivation)
 {
-    if (!tsr__node_input_is_off(d->node, 2))
-        d->whole = "training_mode is not known to be false";
+    if (!tsr__node_input_is_off(derivation->node, 2))
+        derivation->whole = "training_mode is not known to be false";
 }
 
-void tsr__derive_transpose(struct derivation *d)
+void tsr__derive_transpose(struct derivation *derivation)
 {
-    int rank = tsr__derive_in(d, 0).rank;
+    int rank = tsr__derive_in(derivation, 0).rank;
     const int64_t *perm;
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "perm"), &perm);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "perm"), &perm);
     if (rank < 0 || rank > RULE_MAX_FACTORS) {
-        tsr__derive_none(d, "the shape of an input is not known");
+        tsr__derive_none(derivation, "the shape of an input is not known");
         return;
     }
     if (n && n != (size_t)rank) {
-        tsr__derive_none(d, "perm does not fit the number of dimensions");
+        tsr__derive_none(derivation, "perm does not fit the number of dimensions");
         return;
     }
-    tsr__derive_add(d, "[");
+    tsr__derive_add(derivation, "[");
     for (int i = 0; i < rank; i++)
-        tsr__derive_add(d, "d%d ", i);
-    tsr__derive_add(d, "] -> [");
+        tsr__derive_add(derivation, "d%d ", i);
+    tsr__derive_add(derivation, "] -> [");
     for (int i = 0; i < rank; i++) {
         int64_t from = n ? perm[i] : rank - 1 - i;
         if (from < 0 || from >= rank) {
-            tsr__derive_none(d, "perm names a dimension that is not there");
+            tsr__derive_none(derivation, "perm names a dimension that is not there");
             return;
         }
-        tsr__derive_add(d, "d%d ", (int)from);
+        tsr__derive_add(derivation, "d%d ", (int)from);
     }
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, "]");
 }

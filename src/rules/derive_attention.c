@@ -9,12 +9,12 @@
 #define NO_HEADS "the numbers of heads are not known, or do not fit"
 
 // Numbers of heads from attributes: *kv of keys and values, *each of queries for one of them.
-static bool heads_of(struct derivation *d, const char *queries, const char *keys, int64_t *kv,
-                     int64_t *each)
+static bool heads_of(struct derivation *derivation, const char *queries, const char *keys,
+                     int64_t *kv, int64_t *each)
 {
-    int64_t q = tsr__derive_int(d, queries, 0), k = tsr__derive_int(d, keys, 0);
+    int64_t q = tsr__derive_int(derivation, queries, 0), k = tsr__derive_int(derivation, keys, 0);
     if (q < 1 || k < 1 || q % k) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return false;
     }
     *kv = k;
@@ -22,209 +22,216 @@ static bool heads_of(struct derivation *d, const char *queries, const char *keys
     return true;
 }
 
-void tsr__derive_heads(struct derivation *d, int64_t kv, int64_t each)
+void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each)
 {
-    tsr__derive_size(d, STR("h"), (tsr_dim){kv, ""});
-    tsr__derive_size(d, STR("g"), (tsr_dim){each, ""});
+    tsr__derive_size(derivation, STR("h"), (tsr_dim){kv, ""});
+    tsr__derive_size(derivation, STR("g"), (tsr_dim){each, ""});
 }
 
 // A mask or bias that broadcasts to [batch, query heads, q, k]. False: its heads are not known, so
 // that heads must stay whole.
-bool tsr__derive_mask(struct derivation *d, size_t i, const char *heads)
+bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads)
 {
-    struct shape s = tsr__derive_in(d, i);
+    struct shape shape = tsr__derive_in(derivation, i);
     bool known = true;
-    tsr__derive_add(d, ",[");
-    for (int k = 0; k < s.rank; k++) {
-        int from_end = s.rank - k;
-        int64_t size = s.dims[k].value;
+    tsr__derive_add(derivation, ",[");
+    for (int k = 0; k < shape.rank; k++) {
+        int from_end = shape.rank - k;
+        int64_t size = shape.dims[k].value;
         if (from_end == 1 || from_end > 4)
-            tsr__derive_add(d, "_ ");
+            tsr__derive_add(derivation, "_ ");
         else if (from_end == 2)
-            tsr__derive_add(d, "q~ ");
+            tsr__derive_add(derivation, "q~ ");
         else if (from_end == 4)
-            tsr__derive_add(d, "b~ ");
+            tsr__derive_add(derivation, "b~ ");
         else
-            tsr__derive_add(d, "%s ", size == 1 ? "1" : size > 1 ? heads : "_");
+            tsr__derive_add(derivation, "%s ", size == 1 ? "1" : size > 1 ? heads : "_");
         known = known && (from_end != 3 || size >= 0);
     }
-    tsr__derive_add(d, "]?");
+    tsr__derive_add(derivation, "]?");
     return known;
 }
 
 // Attributes that leave the rows of the query alone.
-static bool rows_are_free(const struct derivation *d)
+static bool rows_are_free(const struct derivation *derivation)
 {
     static const char *const harmless[] = {"scale",       "softcap",   "softmax_precision",
                                            "q_num_heads", "is_causal", "qk_matmul_output_mode",
                                            "kv_num_heads"};
-    for (size_t i = 0; i < tsr_node_attr_count(d->node); i++) {
-        const char *name = tsr_attr_name(tsr_node_attr(d->node, i));
+    for (size_t i = 0; i < tsr_node_attr_count(derivation->node); i++) {
+        const char *name = tsr_attr_name(tsr_node_attr(derivation->node, i));
         bool known = false;
         for (size_t k = 0; k < TSR_COUNT(harmless); k++)
             known = known || strcmp(name, harmless[k]) == 0;
         if (!known)
             return false;
     }
-    return tsr__derive_int(d, "is_causal", 0) == 0;
+    return tsr__derive_int(derivation, "is_causal", 0) == 0;
 }
 
-bool tsr__derive_mask_fits(const struct derivation *d, size_t i, int keys)
+bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys)
 {
-    struct shape m = tsr__derive_in(d, i), k = tsr__derive_in(d, 1);
-    if (!tsr__derive_has(d, i))
+    struct shape m = tsr__derive_in(derivation, i), k = tsr__derive_in(derivation, 1);
+    if (!tsr__derive_has(derivation, i))
         return true;
     if ((m.rank != 2 && m.rank != 4) || k.rank <= keys)
         return false;
     bool heads = m.rank == 2 || m.dims[1].value > 0;
     return heads && m.dims[m.rank - 2].value > 0 &&
-           tsr__dim_equal(d->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
+           tsr__dim_equal(derivation->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
 }
 
 // No cache, nothing but the result is asked for, and all sizes that the parts need are numbers.
-static bool can_be_taken_apart(const struct derivation *d, bool flat)
+static bool can_be_taken_apart(const struct derivation *derivation, bool flat)
 {
-    struct shape q = tsr__derive_in(d, 0), k = tsr__derive_in(d, 1), v = tsr__derive_in(d, 2);
-    const tsr_attr *soft = tsr__attr_of(d->shapes, d->node, "softcap");
-    if (tsr__derive_has(d, 4) || tsr__derive_has(d, 5) || tsr__derive_has(d, 6) ||
-        tsr_attr_float(soft, 0) != 0 || tsr__attr_of(d->shapes, d->node, "softmax_precision"))
+    struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1),
+                 v = tsr__derive_in(derivation, 2);
+    const tsr_attr *soft = tsr__attr_of(derivation->shapes, derivation->node, "softcap");
+    if (tsr__derive_has(derivation, 4) || tsr__derive_has(derivation, 5) ||
+        tsr__derive_has(derivation, 6) || tsr_attr_float(soft, 0) != 0 ||
+        tsr__attr_of(derivation->shapes, derivation->node, "softmax_precision"))
         return false;
-    for (size_t i = 1; i < tsr_node_output_count(d->node); i++)
-        if (tsr_node_output(d->node, i))
+    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
+        if (tsr_node_output(derivation->node, i))
             return false;
     int last = flat ? 2 : 3;
     bool sizes = q.rank > last && v.rank > last && q.dims[last].value > 0 && v.dims[last].value > 0;
     sizes = sizes && (flat || (q.dims[1].value > 0 && k.rank == 4 && k.dims[1].value > 0));
-    return sizes && tsr__derive_mask_fits(d, 3, flat ? 1 : 2);
+    return sizes && tsr__derive_mask_fits(derivation, 3, flat ? 1 : 2);
 }
 
-void tsr__derive_attention(struct derivation *d)
+void tsr__derive_attention(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     bool flat = rank == 3;
     int64_t kv, each;
     if (rank < 0)
         return;
     if (rank != 3 && rank != 4) {
-        tsr__derive_none(d, "the query has neither 3 nor 4 dimensions");
+        tsr__derive_none(derivation, "the query has neither 3 nor 4 dimensions");
         return;
     }
-    if (flat && !heads_of(d, "q_num_heads", "kv_num_heads", &kv, &each))
+    if (flat && !heads_of(derivation, "q_num_heads", "kv_num_heads", &kv, &each))
         return;
     if (flat)
-        tsr__derive_heads(d, kv, each);
-    tsr__derive_add(d, flat ? "[b q (h g d)],[b k (h d)],[b k (h v)]"
-                            : "[b (h g) q d],[b h k d],[b h k v]");
-    bool heads = tsr__derive_mask(d, 3, "(h g)");
-    tsr__derive_add(d,
+        tsr__derive_heads(derivation, kv, each);
+    tsr__derive_add(derivation, flat ? "[b q (h g d)],[b k (h d)],[b k (h v)]"
+                                     : "[b (h g) q d],[b h k d],[b h k v]");
+    bool heads = tsr__derive_mask(derivation, 3, "(h g)");
+    tsr__derive_add(derivation,
                     ",[b h p d]?,[b h p v]?,[b]? -> %s,[b h _ d]?,[b h _ v]?,[b (h g) q _]?"
                     "; rep d p",
                     flat ? "[b q (h g v)]" : "[b (h g) q v]");
     if (!heads)
-        tsr__derive_add(d, " h g");
-    tsr__derive_add(d, "; %s k%s",
-                    can_be_taken_apart(d, flat) ? tsr__derive_stat(d, 23, EXPAND_FLOATS) : "rep",
-                    rows_are_free(d) ? "" : " q");
+        tsr__derive_add(derivation, " h g");
+    tsr__derive_add(derivation, "; %s k%s",
+                    can_be_taken_apart(derivation, flat)
+                        ? tsr__derive_stat(derivation, 23, EXPAND_FLOATS)
+                        : "rep",
+                    rows_are_free(derivation) ? "" : " q");
     if (flat)
-        tsr__derive_add(d, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
+        tsr__derive_add(derivation,
+                        "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
 // Nodes with subgraphs that change scores have no rule yet; the plain form is Attention's.
-void tsr__derive_flex_attention(struct derivation *d)
+void tsr__derive_flex_attention(struct derivation *derivation)
 {
-    d->text = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k";
+    derivation->text = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k";
 }
 
 // ---- linear attention --------------------------------------------------------------------------
 
 // One number for a head, or one for each of its d elements.
-static bool add_decay(struct derivation *d, size_t i, int64_t heads)
+static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 {
-    struct shape s = tsr__derive_in(d, i);
-    int64_t size = s.rank == 3 ? s.dims[2].value : -1;
-    bool known = !tsr__derive_has(d, i) || size > 0;
-    tsr__derive_add(d, !known          ? ",[b t _]?"
-                       : size == heads ? ",[b t h]?"
-                       : size == 1     ? ",[b t 1]?"
-                                       : ",[b t (h d)]?");
+    struct shape shape = tsr__derive_in(derivation, i);
+    int64_t size = shape.rank == 3 ? shape.dims[2].value : -1;
+    bool known = !tsr__derive_has(derivation, i) || size > 0;
+    tsr__derive_add(derivation, !known          ? ",[b t _]?"
+                                : size == heads ? ",[b t h]?"
+                                : size == 1     ? ",[b t 1]?"
+                                                : ",[b t (h d)]?");
     return known;
 }
 
 // The state is carried from one t to the next; its columns e do not mix.
-void tsr__derive_linear_attention(struct derivation *d)
+void tsr__derive_linear_attention(struct derivation *derivation)
 {
-    int64_t kv = tsr__derive_int(d, "kv_num_heads", 0), q = tsr__derive_int(d, "q_num_heads", 0);
-    bool window = tsr__derive_int(d, "state_window", 0) > 0;
+    int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
+            q = tsr__derive_int(derivation, "q_num_heads", 0);
+    bool window = tsr__derive_int(derivation, "state_window", 0) > 0;
     if (q < 1 || kv < 1 || (q % kv && kv % q)) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return;
     }
     if (q < kv) { // each query serves several keys
-        tsr__derive_add(d, window ? "[b t _],[b t _],[b t (h e)],[_ b h _ e]?"
-                                  : "[b t _],[b t _],[b t (h e)],[b h _ e]?");
-        tsr__derive_size(d, STR("h"), (tsr_dim){kv, ""});
-        tsr__derive_add(d, ",[b t _]?,[b t _]? -> [b t (h e)],%s; rep t h",
+        tsr__derive_add(derivation, window ? "[b t _],[b t _],[b t (h e)],[_ b h _ e]?"
+                                           : "[b t _],[b t _],[b t (h e)],[b h _ e]?");
+        tsr__derive_size(derivation, STR("h"), (tsr_dim){kv, ""});
+        tsr__derive_add(derivation, ",[b t _]?,[b t _]? -> [b t (h e)],%s; rep t h",
                         window ? "[_ b h _ e]" : "[b h _ e]");
         return;
     }
-    tsr__derive_heads(d, kv, q / kv);
-    tsr__derive_add(d, window ? "[b t (h g d)],[b t (h d)],[b t (h e)],[_ b h d e]?"
-                              : "[b t (h g d)],[b t (h d)],[b t (h e)],[b h d e]?");
-    bool known = add_decay(d, 4, kv);
-    known = add_decay(d, 5, kv) && known;
-    tsr__derive_add(d, " -> [b t (h g e)],%s; rep t d%s", window ? "[_ b h d e]" : "[b h d e]",
-                    known ? "" : " h g");
-    tsr__derive_add(d, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
+    tsr__derive_heads(derivation, kv, q / kv);
+    tsr__derive_add(derivation, window ? "[b t (h g d)],[b t (h d)],[b t (h e)],[_ b h d e]?"
+                                       : "[b t (h g d)],[b t (h d)],[b t (h e)],[b h d e]?");
+    bool known = add_decay(derivation, 4, kv);
+    known = add_decay(derivation, 5, kv) && known;
+    tsr__derive_add(derivation, " -> [b t (h g e)],%s; rep t d%s",
+                    window ? "[_ b h d e]" : "[b h d e]", known ? "" : " h g");
+    tsr__derive_add(derivation, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
 // ---- rotary positions --------------------------------------------------------------------------
 
 // Angles are looked up by position (whole tables), or given for each place.
-static void add_angles(struct derivation *d, size_t i)
+static void add_angles(struct derivation *derivation, size_t i)
 {
-    tsr__derive_add(d, tsr__derive_in(d, i).rank == 3 ? ",[b~ t~ _]" : ",[_ _]");
+    tsr__derive_add(derivation, tsr__derive_in(derivation, i).rank == 3 ? ",[b~ t~ _]" : ",[_ _]");
 }
 
-void tsr__derive_rotary(struct derivation *d)
+void tsr__derive_rotary(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    int64_t heads = tsr__derive_int(d, "num_heads", 0);
+    int rank = tsr__derive_rank(derivation, 0);
+    int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
     if (rank < 0)
         return;
     if (rank != 4 && (rank != 3 || heads < 1)) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return;
     }
     const char *x = rank == 3 ? "[b t (h d)]" : "[b h t d]";
     if (rank == 3)
-        tsr__derive_size(d, STR("h"), (tsr_dim){heads, ""});
-    tsr__derive_add(d, "%s", x);
-    add_angles(d, 1);
-    add_angles(d, 2);
-    tsr__derive_add(d, ",[b~ t~]? -> %s; rep d; attr num_heads=h", x);
+        tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
+    tsr__derive_add(derivation, "%s", x);
+    add_angles(derivation, 1);
+    add_angles(derivation, 2);
+    tsr__derive_add(derivation, ",[b~ t~]? -> %s; rep d; attr num_heads=h", x);
 }
 
 // com.microsoft: positions come second, as one start for all or one for each place; without
 // num_heads the angles tell the size of a head.
-void tsr__derive_rotary_positions(struct derivation *d)
+void tsr__derive_rotary_positions(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0), many = rank >= 0 ? tsr__derive_rank(d, 1) : -1;
-    struct shape angles = tsr__derive_in(d, 2);
-    int64_t heads = tsr__derive_int(d, "num_heads", 0), half = 0;
+    int rank = tsr__derive_rank(derivation, 0),
+        many = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
+    struct shape angles = tsr__derive_in(derivation, 2);
+    int64_t heads = tsr__derive_int(derivation, "num_heads", 0), half = 0;
     if (many < 0)
         return;
     if (angles.rank == 2 && angles.dims[1].value > 0)
         half = angles.dims[1].value;
     if (rank != 4 && (rank != 3 || (heads < 1 && half < 1))) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return;
     }
     const char *x = rank == 3 ? "[b t (h d)]" : "[b h t d]";
     if (rank == 3 && heads > 0)
-        tsr__derive_size(d, STR("h"), (tsr_dim){heads, ""});
+        tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
     else if (rank == 3)
-        tsr__derive_size(d, STR("d"), (tsr_dim){2 * half, ""});
-    tsr__derive_add(d, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x,
+        tsr__derive_size(derivation, STR("d"), (tsr_dim){2 * half, ""});
+    tsr__derive_add(derivation, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x,
                     many == 3   ? "[_ b t]"
                     : many == 2 ? "[b t]"
                                 : "[_]",

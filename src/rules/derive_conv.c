@@ -16,10 +16,10 @@ struct space {
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
-static bool all_are(const struct derivation *d, const char *name, int64_t want)
+static bool all_are(const struct derivation *derivation, const char *name, int64_t want)
 {
     const int64_t *list;
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, name), &list);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), &list);
     for (size_t i = 0; i < n; i++)
         if (list[i] != want)
             return false;
@@ -27,460 +27,486 @@ static bool all_are(const struct derivation *d, const char *name, int64_t want)
 }
 
 // Windows of one place: kernel 1, stride 1, no pads. Without kernel_shape the weights tell.
-static bool read_space(struct derivation *d, int weights, struct space *s)
+static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
     const int64_t *kernel, *strides;
-    size_t n_kernel = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "kernel_shape"), &kernel);
-    size_t n_strides = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "strides"), &strides);
-    struct shape w = tsr__derive_in(d, (size_t)(weights < 0 ? 0 : weights));
-    int rank = tsr__derive_rank(d, 0);
+    size_t n_kernel =
+        tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "kernel_shape"), &kernel);
+    size_t n_strides =
+        tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "strides"), &strides);
+    struct shape w = tsr__derive_in(derivation, (size_t)(weights < 0 ? 0 : weights));
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return false;
     if (rank < 2 || rank > DERIVE_MAX_RANK) {
-        tsr__derive_none(d, NO_WINDOWS);
+        tsr__derive_none(derivation, NO_WINDOWS);
         return false;
     }
-    s->n = rank - 2;
-    bool plain = all_are(d, "pads", 0) && all_are(d, "output_padding", 0) &&
-                 !tsr__attr_of(d->shapes, d->node, "output_shape");
-    for (int i = 0; i < s->n; i++) {
+    space->n = rank - 2;
+    bool plain = all_are(derivation, "pads", 0) && all_are(derivation, "output_padding", 0) &&
+                 !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
+    for (int i = 0; i < space->n; i++) {
         int64_t size = (size_t)i < n_kernel ? kernel[i] : -1;
         if (!n_kernel && weights >= 0 && w.rank == rank)
             size = w.dims[i + 2].value;
-        s->alone[i] = plain && size == 1 && ((size_t)i >= n_strides || strides[i] == 1);
+        space->alone[i] = plain && size == 1 && ((size_t)i >= n_strides || strides[i] == 1);
     }
     return true;
 }
 
-static bool text_is(const struct derivation *d, const char *name, const char *text)
+static bool text_is(const struct derivation *derivation, const char *name, const char *text)
 {
     size_t n;
-    const char *s = tsr_attr_string(tsr__attr_of(d->shapes, d->node, name), &n);
+    const char *s = tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, name), &n);
     return s && str_is((struct str){s, n}, text);
 }
 
-static int64_t entry(const struct derivation *d, const char *name, int i, int64_t otherwise)
+static int64_t entry(const struct derivation *derivation, const char *name, int i,
+                     int64_t otherwise)
 {
     const int64_t *list;
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, name), &list);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), &list);
     return (size_t)i < n ? list[i] : otherwise;
 }
 
 // Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond. False: nobody can say. Where
 // automatic windows do not reach the end (9 elements, kernel 1, stride 3: they span 7), the standard begins with the first
 // element; ONNX Runtime's poolings and convolutions leave some out in front, each in its own way.
-static bool read_pads(const struct derivation *d, struct space *s, int i)
+static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
-    int64_t span = (s->out[i] - 1) * s->stride[i] + s->reach[i], lacking = span - s->size[i];
-    bool upper = text_is(d, "auto_pad", "SAME_UPPER"), lower = text_is(d, "auto_pad", "SAME_LOWER");
+    int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
+            lacking = span - space->size[i];
+    bool upper = text_is(derivation, "auto_pad", "SAME_UPPER"),
+         lower = text_is(derivation, "auto_pad", "SAME_LOWER");
     if ((upper || lower) && lacking < 0)
         return false;
     if (upper)
-        s->before[i] = lacking / 2;
+        space->before[i] = lacking / 2;
     else if (lower)
-        s->before[i] = lacking - lacking / 2;
-    else if (text_is(d, "auto_pad", "VALID"))
-        s->before[i] = 0;
+        space->before[i] = lacking - lacking / 2;
+    else if (text_is(derivation, "auto_pad", "VALID"))
+        space->before[i] = 0;
     else
-        s->before[i] = entry(d, "pads", i, 0);
-    int64_t after = lacking - s->before[i];
-    s->after[i] = after < 0 ? 0 : after;
+        space->before[i] = entry(derivation, "pads", i, 0);
+    int64_t after = lacking - space->before[i];
+    space->after[i] = after < 0 ? 0 : after;
     return true;
 }
 
 // Windows that can be divided: numbers all of them, and each sees at least one element.
-static void read_windows(const struct derivation *d, int weights, struct space *s)
+static void read_windows(const struct derivation *derivation, int weights, struct space *space)
 {
-    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
-    struct shape x = tsr__derive_in(d, 0),
-                 w = tsr__derive_in(d, (size_t)(weights < 0 ? 0 : weights));
-    struct shape y = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
-    for (int i = 0; i < s->n && d->arena && y.rank == x.rank; i++) {
+    const tsr_value *made =
+        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
+    struct shape x = tsr__derive_in(derivation, 0),
+                 w = tsr__derive_in(derivation, (size_t)(weights < 0 ? 0 : weights));
+    struct shape y = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
+    for (int i = 0; i < space->n && derivation->arena && y.rank == x.rank; i++) {
         int64_t of_weights = weights >= 0 && w.rank == x.rank ? w.dims[i + 2].value : -1;
-        int64_t kernel = entry(d, "kernel_shape", i, of_weights);
-        s->size[i] = x.dims[i + 2].value;
-        s->out[i] = y.dims[i + 2].value;
-        s->stride[i] = entry(d, "strides", i, 1);
-        int64_t dilation = entry(d, "dilations", i, 1);
-        if (s->alone[i] || kernel < 1 || kernel > INT32_MAX || dilation < 1 ||
-            dilation > INT32_MAX / kernel || s->stride[i] < 1 || s->stride[i] > INT32_MAX ||
-            s->size[i] < 1 || s->size[i] > INT32_MAX || s->out[i] < 1 || s->out[i] > INT32_MAX)
+        int64_t kernel = entry(derivation, "kernel_shape", i, of_weights);
+        space->size[i] = x.dims[i + 2].value;
+        space->out[i] = y.dims[i + 2].value;
+        space->stride[i] = entry(derivation, "strides", i, 1);
+        int64_t dilation = entry(derivation, "dilations", i, 1);
+        if (space->alone[i] || kernel < 1 || kernel > INT32_MAX || dilation < 1 ||
+            dilation > INT32_MAX / kernel || space->stride[i] < 1 || space->stride[i] > INT32_MAX ||
+            space->size[i] < 1 || space->size[i] > INT32_MAX || space->out[i] < 1 ||
+            space->out[i] > INT32_MAX)
             continue;
-        s->reach[i] = (kernel - 1) * dilation + 1;
-        if (!read_pads(d, s, i))
+        space->reach[i] = (kernel - 1) * dilation + 1;
+        if (!read_pads(derivation, space, i))
             continue;
         // Engines want the pads of a pooling to be smaller than its kernel, dilated or not.
-        int64_t most = weights < 0 ? kernel : s->reach[i];
-        s->window[i] = s->before[i] >= 0 && s->before[i] < most && s->after[i] < most &&
-                       entry(d, "pads", s->n + i, 0) >= 0;
+        int64_t most = weights < 0 ? kernel : space->reach[i];
+        space->window[i] = space->before[i] >= 0 && space->before[i] < most &&
+                           space->after[i] < most &&
+                           entry(derivation, "pads", space->n + i, 0) >= 0;
     }
     // Pads that are not in the list are known as numbers for all dimensions or for none.
-    bool list = !tsr__attr_of(d->shapes, d->node, "auto_pad") || text_is(d, "auto_pad", "NOTSET");
-    list = list && !tsr__derive_int(d, "ceil_mode", 0);
+    bool list = !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
+                text_is(derivation, "auto_pad", "NOTSET");
+    list = list && !tsr__derive_int(derivation, "ceil_mode", 0);
     bool all = true;
-    for (int i = 0; i < s->n; i++)
-        all = all && (s->alone[i] || s->window[i]);
-    for (int i = 0; i < s->n && !all && !list; i++)
-        s->window[i] = false;
+    for (int i = 0; i < space->n; i++)
+        all = all && (space->alone[i] || space->window[i]);
+    for (int i = 0; i < space->n && !all && !list; i++)
+        space->window[i] = false;
 }
 
 // Letters of space: s where the input stands, o where only the output does, or a window leads to it.
-static void add_space(struct derivation *d, const struct space *s, bool out)
+static void add_space(struct derivation *derivation, const struct space *space, bool out)
 {
-    for (int i = 0; i < s->n; i++) {
-        bool of_output = !s->alone[i] && (out || s->window[i]);
-        tsr__derive_add(d, " %c%d%s", of_output ? 'o' : 's', i, of_output && !out ? "^" : "");
+    for (int i = 0; i < space->n; i++) {
+        bool of_output = !space->alone[i] && (out || space->window[i]);
+        tsr__derive_add(derivation, " %c%d%s", of_output ? 'o' : 's', i,
+                        of_output && !out ? "^" : "");
     }
 }
 
 // What the parts of windows need of input 0, and the pads that they have.
-static void add_windows(struct derivation *d, const struct space *s)
+static void add_windows(struct derivation *derivation, const struct space *space)
 {
     int count = 0;
-    for (int i = 0; i < s->n; i++)
-        if (s->window[i]) {
-            tsr__derive_add(d, "; win 0 %d o%d %lld %lld %lld %lld %lld", i + 2, i,
-                            (long long)s->size[i], (long long)s->out[i], (long long)s->stride[i],
-                            (long long)-s->before[i], (long long)s->reach[i]);
+    for (int i = 0; i < space->n; i++)
+        if (space->window[i]) {
+            tsr__derive_add(derivation, "; win 0 %d o%d %lld %lld %lld %lld %lld", i + 2, i,
+                            (long long)space->size[i], (long long)space->out[i],
+                            (long long)space->stride[i], (long long)-space->before[i],
+                            (long long)space->reach[i]);
             count++;
         }
     if (!count)
         return;
-    tsr__derive_add(d, "; list pads");
-    for (int i = 0; i < 2 * s->n; i++) {
-        const int64_t *side = i < s->n ? s->before : s->after;
-        int k = i % s->n;
-        tsr__derive_add(d, " %lld", (long long)(s->window[k] ? side[k] : entry(d, "pads", i, 0)));
+    tsr__derive_add(derivation, "; list pads");
+    for (int i = 0; i < 2 * space->n; i++) {
+        const int64_t *side = i < space->n ? space->before : space->after;
+        int k = i % space->n;
+        tsr__derive_add(derivation, " %lld",
+                        (long long)(space->window[k] ? side[k] : entry(derivation, "pads", i, 0)));
     }
-    for (int i = 0, window = 0; i < s->n; i++)
-        if (s->window[i]) {
-            tsr__derive_add(d, "; put %d before %d; put %d after %d", i, window, s->n + i, window);
+    for (int i = 0, window = 0; i < space->n; i++)
+        if (space->window[i]) {
+            tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
+                            space->n + i, window);
             window++;
         }
-    tsr__derive_add(d, "; unset auto_pad; unset ceil_mode");
+    tsr__derive_add(derivation, "; unset auto_pad; unset ceil_mode");
 }
 
-static void add_kernel(struct derivation *d, const struct space *s)
+static void add_kernel(struct derivation *derivation, const struct space *space)
 {
-    for (int i = 0; i < s->n; i++)
-        tsr__derive_add(d, " _");
+    for (int i = 0; i < space->n; i++)
+        tsr__derive_add(derivation, " _");
 }
 
-static void keep_whole(struct derivation *d, const struct space *s)
+static void keep_whole(struct derivation *derivation, const struct space *space)
 {
-    for (int i = 0; i < s->n; i++)
-        if (!s->alone[i] && !s->window[i])
-            tsr__derive_add(d, "; rep s%d o%d", i, i);
-    add_windows(d, s);
+    for (int i = 0; i < space->n; i++)
+        if (!space->alone[i] && !space->window[i])
+            tsr__derive_add(derivation, "; rep s%d o%d", i, i);
+    add_windows(derivation, space);
 }
 
-static bool take_groups(struct derivation *d)
+static bool take_groups(struct derivation *derivation)
 {
-    int64_t groups = tsr__derive_int(d, "group", 1);
+    int64_t groups = tsr__derive_int(derivation, "group", 1);
     if (groups < 1) {
-        tsr__derive_none(d, "group is not a positive number");
+        tsr__derive_none(derivation, "group is not a positive number");
         return false;
     }
-    tsr__derive_size(d, STR("g"), (tsr_dim){groups, ""});
+    tsr__derive_size(derivation, STR("g"), (tsr_dim){groups, ""});
     return true;
 }
 
 // ---- convolutions ------------------------------------------------------------------------------
 
 // A scale or zero point: one for the tensor, or one for each channel that is given.
-static void add_per_channel(struct derivation *d, size_t i)
+static void add_per_channel(struct derivation *derivation, size_t i)
 {
-    struct shape s = tsr__derive_in(d, i);
-    bool one = s.rank != 1 || s.dims[0].value == 1;
-    tsr__derive_add(d, one ? (s.rank == 1 ? ",[1]?" : ",[]?") : ",[(g o)]?");
+    struct shape shape = tsr__derive_in(derivation, i);
+    bool one = shape.rank != 1 || shape.dims[0].value == 1;
+    tsr__derive_add(derivation, one ? (shape.rank == 1 ? ",[1]?" : ",[]?") : ",[(g o)]?");
 }
 
-static void add_images(struct derivation *d, const struct space *s)
+static void add_images(struct derivation *derivation, const struct space *space)
 {
-    tsr__derive_add(d, "[n (g i)");
-    add_space(d, s, false);
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, "[n (g i)");
+    add_space(derivation, space, false);
+    tsr__derive_add(derivation, "]");
 }
 
-static void add_weights(struct derivation *d, const struct space *s)
+static void add_weights(struct derivation *derivation, const struct space *space)
 {
-    tsr__derive_add(d, ",[(g o) i");
-    add_kernel(d, s);
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, ",[(g o) i");
+    add_kernel(derivation, space);
+    tsr__derive_add(derivation, "]");
 }
 
-static void add_result(struct derivation *d, const struct space *s)
+static void add_result(struct derivation *derivation, const struct space *space)
 {
-    tsr__derive_add(d, " -> [n (g o)");
-    add_space(d, s, true);
-    tsr__derive_add(d, "]; attr group=g");
-    keep_whole(d, s);
+    tsr__derive_add(derivation, " -> [n (g o)");
+    add_space(derivation, space, true);
+    tsr__derive_add(derivation, "]; attr group=g");
+    keep_whole(derivation, space);
 }
 
-void tsr__derive_conv(struct derivation *d)
+void tsr__derive_conv(struct derivation *derivation)
 {
-    struct space s = {0};
-    if (!read_space(d, 1, &s) || !take_groups(d))
+    struct space space = {0};
+    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    read_windows(d, 1, &s);
-    add_images(d, &s);
-    add_weights(d, &s);
-    tsr__derive_add(d, ",[(g o)]?");
-    add_result(d, &s);
-    tsr__derive_add(d, "; red i:sum; once 2");
+    read_windows(derivation, 1, &space);
+    add_images(derivation, &space);
+    add_weights(derivation, &space);
+    tsr__derive_add(derivation, ",[(g o)]?");
+    add_result(derivation, &space);
+    tsr__derive_add(derivation, "; red i:sum; once 2");
 }
 
 // Also adds a tensor, and ends with an activation: the sum must be complete.
-void tsr__derive_fused_conv(struct derivation *d)
+void tsr__derive_fused_conv(struct derivation *derivation)
 {
-    struct space s = {0};
-    if (!read_space(d, 1, &s) || !take_groups(d))
+    struct space space = {0};
+    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    read_windows(d, 1, &s);
-    add_images(d, &s);
-    add_weights(d, &s);
-    tsr__derive_add(d, ",[(g o)]?,[n (g o)");
-    add_space(d, &s, true);
-    tsr__derive_add(d, "]?");
-    add_result(d, &s);
-    tsr__derive_add(d, "; rep i");
+    read_windows(derivation, 1, &space);
+    add_images(derivation, &space);
+    add_weights(derivation, &space);
+    tsr__derive_add(derivation, ",[(g o)]?,[n (g o)");
+    add_space(derivation, &space, true);
+    tsr__derive_add(derivation, "]?");
+    add_result(derivation, &space);
+    tsr__derive_add(derivation, "; rep i");
 }
 
 // Windows of a transposed convolution: a place y of the result is reached by the elements i with y + pad - (reach - 1) <= i *
 // stride <= y + pad. All pads are numbers, each place is reached (reach >= stride, no padding of the result beyond
 // what is cut off), and what is left over at both ends of a part are its pads.
-static void read_spread(const struct derivation *d, struct space *s)
+static void read_spread(const struct derivation *derivation, struct space *space)
 {
-    const tsr_value *made = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
-    struct shape x = tsr__derive_in(d, 0), w = tsr__derive_in(d, 1);
-    struct shape y = made ? tsr__shapes_of(d->shapes, made) : (struct shape){.rank = -1};
-    bool list = !tsr__attr_of(d->shapes, d->node, "auto_pad") || text_is(d, "auto_pad", "NOTSET");
-    list = list && !tsr__attr_of(d->shapes, d->node, "output_shape");
-    for (int i = 0; i < s->n && d->arena && list && y.rank == x.rank && w.rank == x.rank; i++) {
-        int64_t kernel = w.dims[i + 2].value, dilation = entry(d, "dilations", i, 1);
-        int64_t more = entry(d, "output_padding", i, 0);
-        s->size[i] = x.dims[i + 2].value;
-        s->out[i] = y.dims[i + 2].value;
-        s->stride[i] = entry(d, "strides", i, 1);
-        s->before[i] = entry(d, "pads", i, 0);
-        s->after[i] = entry(d, "pads", s->n + i, 0);
-        if (s->alone[i] || kernel < 1 || kernel > INT16_MAX || dilation < 1 ||
-            dilation > INT16_MAX || s->stride[i] < 1 || s->stride[i] > INT16_MAX ||
-            s->size[i] < 1 || s->size[i] > INT32_MAX || s->out[i] < 1 || s->out[i] > INT32_MAX)
+    const tsr_value *made =
+        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
+    struct shape x = tsr__derive_in(derivation, 0), w = tsr__derive_in(derivation, 1);
+    struct shape y = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
+    bool list = !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
+                text_is(derivation, "auto_pad", "NOTSET");
+    list = list && !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
+    for (int i = 0;
+         i < space->n && derivation->arena && list && y.rank == x.rank && w.rank == x.rank; i++) {
+        int64_t kernel = w.dims[i + 2].value, dilation = entry(derivation, "dilations", i, 1);
+        int64_t more = entry(derivation, "output_padding", i, 0);
+        space->size[i] = x.dims[i + 2].value;
+        space->out[i] = y.dims[i + 2].value;
+        space->stride[i] = entry(derivation, "strides", i, 1);
+        space->before[i] = entry(derivation, "pads", i, 0);
+        space->after[i] = entry(derivation, "pads", space->n + i, 0);
+        if (space->alone[i] || kernel < 1 || kernel > INT16_MAX || dilation < 1 ||
+            dilation > INT16_MAX || space->stride[i] < 1 || space->stride[i] > INT16_MAX ||
+            space->size[i] < 1 || space->size[i] > INT32_MAX || space->out[i] < 1 ||
+            space->out[i] > INT32_MAX)
             continue;
-        s->reach[i] = (kernel - 1) * dilation + 1;
-        int64_t all = (s->size[i] - 1) * s->stride[i] + s->reach[i] + more;
-        s->window[i] = s->reach[i] >= s->stride[i] && s->before[i] >= 0 && more >= 0 &&
-                       s->before[i] < s->reach[i] && s->after[i] >= more &&
-                       s->after[i] < s->reach[i] && all - s->before[i] - s->after[i] == s->out[i];
+        space->reach[i] = (kernel - 1) * dilation + 1;
+        int64_t all = (space->size[i] - 1) * space->stride[i] + space->reach[i] + more;
+        space->window[i] = space->reach[i] >= space->stride[i] && space->before[i] >= 0 &&
+                           more >= 0 && space->before[i] < space->reach[i] &&
+                           space->after[i] >= more && space->after[i] < space->reach[i] &&
+                           all - space->before[i] - space->after[i] == space->out[i];
     }
 }
 
-static void add_spread(struct derivation *d, const struct space *s)
+static void add_spread(struct derivation *derivation, const struct space *space)
 {
     int count = 0, window = 0;
-    for (int i = 0; i < s->n; i++) {
-        if (!s->alone[i] && !s->window[i])
-            tsr__derive_add(d, "; rep s%d o%d", i, i);
-        if (!s->window[i])
+    for (int i = 0; i < space->n; i++) {
+        if (!space->alone[i] && !space->window[i])
+            tsr__derive_add(derivation, "; rep s%d o%d", i, i);
+        if (!space->window[i])
             continue;
-        tsr__derive_add(d, "; win 0 %d o%d %lld %lld 1 %lld %lld %lld", i + 2, i,
-                        (long long)s->size[i], (long long)s->out[i],
-                        (long long)(s->before[i] - s->reach[i] + 1), (long long)s->reach[i],
-                        (long long)s->stride[i]);
+        tsr__derive_add(derivation, "; win 0 %d o%d %lld %lld 1 %lld %lld %lld", i + 2, i,
+                        (long long)space->size[i], (long long)space->out[i],
+                        (long long)(space->before[i] - space->reach[i] + 1),
+                        (long long)space->reach[i], (long long)space->stride[i]);
         count++;
     }
     for (int list = 0; list < 2 && count; list++) {
-        tsr__derive_add(d, list ? "; list output_padding" : "; list pads");
-        for (int i = 0; i < (list ? 1 : 2) * s->n; i++)
-            tsr__derive_add(d, " %lld",
-                            (long long)entry(d, list ? "output_padding" : "pads", i, 0));
+        tsr__derive_add(derivation, list ? "; list output_padding" : "; list pads");
+        for (int i = 0; i < (list ? 1 : 2) * space->n; i++)
+            tsr__derive_add(derivation, " %lld",
+                            (long long)entry(derivation, list ? "output_padding" : "pads", i, 0));
         window = 0;
-        for (int i = 0; i < s->n; i++)
-            if (s->window[i] && list)
-                tsr__derive_add(d, "; put %d value %d 0", i, window++);
-            else if (s->window[i])
-                tsr__derive_add(d, "; put %d before %d; put %d after %d", i, window, s->n + i,
-                                window),
+        for (int i = 0; i < space->n; i++)
+            if (space->window[i] && list)
+                tsr__derive_add(derivation, "; put %d value %d 0", i, window++);
+            else if (space->window[i])
+                tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
+                                space->n + i, window),
                     window++;
     }
 }
 
 // The weights have the read channels first.
-void tsr__derive_conv_transpose(struct derivation *d)
+void tsr__derive_conv_transpose(struct derivation *derivation)
 {
-    struct space s = {0};
-    if (!read_space(d, 1, &s) || !take_groups(d))
+    struct space space = {0};
+    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    read_spread(d, &s);
-    add_images(d, &s);
-    tsr__derive_add(d, ",[(g i) o");
-    add_kernel(d, &s);
-    tsr__derive_add(d, "],[(g o)]? -> [n (g o)");
-    add_space(d, &s, true);
-    tsr__derive_add(d, "]; attr group=g; red i:sum; once 2");
-    add_spread(d, &s);
+    read_spread(derivation, &space);
+    add_images(derivation, &space);
+    tsr__derive_add(derivation, ",[(g i) o");
+    add_kernel(derivation, &space);
+    tsr__derive_add(derivation, "],[(g o)]? -> [n (g o)");
+    add_space(derivation, &space, true);
+    tsr__derive_add(derivation, "]; attr group=g; red i:sum; once 2");
+    add_spread(derivation, &space);
 }
 
 // Each channel is set against those next to it, as many as exist.
-void tsr__derive_lrn(struct derivation *d)
+void tsr__derive_lrn(struct derivation *derivation)
 {
-    struct shape x = tsr__derive_in(d, 0);
-    int64_t size = tsr__derive_int(d, "size", 0), c = x.rank > 1 ? x.dims[1].value : -1;
-    d->text = "[n c S*] -> [n c S*]; rep c";
-    if (c < 1 || c > INT32_MAX || size < 1 || size > INT16_MAX || !d->arena)
+    struct shape x = tsr__derive_in(derivation, 0);
+    int64_t size = tsr__derive_int(derivation, "size", 0), c = x.rank > 1 ? x.dims[1].value : -1;
+    derivation->text = "[n c S*] -> [n c S*]; rep c";
+    if (c < 1 || c > INT32_MAX || size < 1 || size > INT16_MAX || !derivation->arena)
         return;
-    tsr__derive_add(d, "[n c^ S*] -> [n c S*]; win 0 1 c %lld %lld 1 %lld %lld; trim 0 1 0 1",
+    tsr__derive_add(derivation,
+                    "[n c^ S*] -> [n c S*]; win 0 1 c %lld %lld 1 %lld %lld; trim 0 1 0 1",
                     (long long)c, (long long)c, (long long)-((size - 1) / 2), (long long)size);
 }
 
-void tsr__derive_conv_integer(struct derivation *d)
+void tsr__derive_conv_integer(struct derivation *derivation)
 {
-    struct space s = {0};
-    if (!read_space(d, 1, &s) || !take_groups(d))
+    struct space space = {0};
+    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    read_windows(d, 1, &s);
-    add_images(d, &s);
-    add_weights(d, &s);
-    tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
-    add_per_channel(d, 3);
-    add_result(d, &s);
-    tsr__derive_add(d, "; red i:sum");
+    read_windows(derivation, 1, &space);
+    add_images(derivation, &space);
+    add_weights(derivation, &space);
+    tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_per_channel(derivation, 3);
+    add_result(derivation, &space);
+    tsr__derive_add(derivation, "; red i:sum");
 }
 
 // A sum over parts of i needs the integers before they are rounded (expand_quant.c).
-static bool sums_integers(const struct derivation *d)
+static bool sums_integers(const struct derivation *derivation)
 {
     static const size_t single[] = {1, 2, 6, 7};
-    tsr_dtype x = tsr__derive_in(d, 0).dtype, w = tsr__derive_in(d, 3).dtype;
-    bool ok = tsr__onnx_opset(d->node) >= 13 && (x == TSR_INT8 || x == TSR_UINT8) &&
-              (w == TSR_INT8 || w == TSR_UINT8) && tsr_node_input_count(d->node) >= 8;
+    tsr_dtype x = tsr__derive_in(derivation, 0).dtype, w = tsr__derive_in(derivation, 3).dtype;
+    bool ok = tsr__onnx_opset(derivation->node) >= 13 && (x == TSR_INT8 || x == TSR_UINT8) &&
+              (w == TSR_INT8 || w == TSR_UINT8) && tsr_node_input_count(derivation->node) >= 8;
     int point;
     for (size_t i = 0; ok && i < TSR_COUNT(single); i++)
-        ok = tsr__derive_single(tsr__derive_in(d, single[i]));
-    return ok && tsr__derive_in(d, 1).dtype == TSR_FLOAT && tsr__derive_in(d, 4).rank >= 0 &&
-           (tsr__derive_single(tsr__derive_in(d, 5)) || // the engine has no points per channel
-            tsr__derive_alike(tsr_node_input(d->node, 5), w, &point));
+        ok = tsr__derive_single(tsr__derive_in(derivation, single[i]));
+    return ok && tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
+           tsr__derive_in(derivation, 4).rank >= 0 &&
+           (tsr__derive_single(
+                tsr__derive_in(derivation, 5)) || // the engine has no points per channel
+            tsr__derive_alike(tsr_node_input(derivation->node, 5), w, &point));
 }
 
 // Rounding comes after the sum over i.
-void tsr__derive_qlinear_conv(struct derivation *d)
+void tsr__derive_qlinear_conv(struct derivation *derivation)
 {
-    struct space s = {0};
-    if (!read_space(d, 3, &s) || !take_groups(d))
+    struct space space = {0};
+    if (!read_space(derivation, 3, &space) || !take_groups(derivation))
         return;
-    read_windows(d, 3, &s);
-    add_images(d, &s);
-    tsr__derive_add(d, tsr__derive_in(d, 1).rank == 1 ? ",[_]" : ",[]");
-    tsr__derive_add(d, tsr__derive_in(d, 2).rank == 1 ? ",[_]?" : ",[]?");
-    add_weights(d, &s);
+    read_windows(derivation, 3, &space);
+    add_images(derivation, &space);
+    tsr__derive_add(derivation, tsr__derive_in(derivation, 1).rank == 1 ? ",[_]" : ",[]");
+    tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_weights(derivation, &space);
     for (size_t i = 4; i < 8; i++)
-        add_per_channel(d, i);
-    tsr__derive_add(d, ",[(g o)]?");
-    add_result(d, &s);
-    tsr__derive_add(d, "; %s i", sums_integers(d) ? "stat" : "rep");
+        add_per_channel(derivation, i);
+    tsr__derive_add(derivation, ",[(g o)]?");
+    add_result(derivation, &space);
+    tsr__derive_add(derivation, "; %s i", sums_integers(derivation) ? "stat" : "rep");
 }
 
 // Offsets are one set for all channels, or one for each run of them; the latter go along with the
 // groups where there are as many.
-void tsr__derive_deform_conv(struct derivation *d)
+void tsr__derive_deform_conv(struct derivation *derivation)
 {
-    struct space s = {0};
-    int64_t groups = tsr__derive_int(d, "group", 1), sets = tsr__derive_int(d, "offset_group", 1);
-    if (!read_space(d, 1, &s) || !take_groups(d))
+    struct space space = {0};
+    int64_t groups = tsr__derive_int(derivation, "group", 1),
+            sets = tsr__derive_int(derivation, "offset_group", 1);
+    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    for (int i = 0; i < s.n; i++)
-        s.alone[i] = false; // offsets lead elsewhere
+    for (int i = 0; i < space.n; i++)
+        space.alone[i] = false; // offsets lead elsewhere
     const char *per_set = sets == 1 ? "_" : sets == groups ? "(g z)" : "z";
-    add_images(d, &s);
-    add_weights(d, &s);
-    tsr__derive_add(d, ",[n %s", per_set);
-    add_space(d, &s, true);
-    tsr__derive_add(d, "],[(g o)]?,[n %s", sets == groups && sets > 1 ? "(g y)" : "_");
-    add_space(d, &s, true);
-    tsr__derive_add(d, "]?");
-    add_result(d, &s);
+    add_images(derivation, &space);
+    add_weights(derivation, &space);
+    tsr__derive_add(derivation, ",[n %s", per_set);
+    add_space(derivation, &space, true);
+    tsr__derive_add(derivation, "],[(g o)]?,[n %s", sets == groups && sets > 1 ? "(g y)" : "_");
+    add_space(derivation, &space, true);
+    tsr__derive_add(derivation, "]?");
+    add_result(derivation, &space);
     if (sets == 1) {
-        tsr__derive_add(d, "; red i:sum; once 3");
+        tsr__derive_add(derivation, "; red i:sum; once 3");
     } else if (sets == groups) {
-        tsr__derive_add(d, "; rep i z y; attr offset_group=g");
+        tsr__derive_add(derivation, "; rep i z y; attr offset_group=g");
     } else {
-        tsr__derive_add(d, "; rep g i z");
+        tsr__derive_add(derivation, "; rep g i z");
     }
 }
 
 // ---- poolings ----------------------------------------------------------------------------------
 
-void tsr__derive_pool(struct derivation *d)
+void tsr__derive_pool(struct derivation *derivation)
 {
-    struct space s = {0};
+    struct space space = {0};
     // Indices count through batch and channels of the whole.
-    bool indices = tsr_node_output_count(d->node) > 1 && tsr_node_output(d->node, 1);
-    if (!read_space(d, -1, &s))
+    bool indices =
+        tsr_node_output_count(derivation->node) > 1 && tsr_node_output(derivation->node, 1);
+    if (!read_space(derivation, -1, &space))
         return;
     // What a last window counts that reaches beyond the pads, engines do not agree about; nor how windows with holes
     // are padded.
-    bool doubtful =
-        tsr__derive_int(d, "ceil_mode", 0) != 0 && str_is(tsr__node_op_str(d->node), "AveragePool");
-    bool same = text_is(d, "auto_pad", "SAME_UPPER") || text_is(d, "auto_pad", "SAME_LOWER");
-    doubtful = doubtful || (same && !all_are(d, "dilations", 1));
+    bool doubtful = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
+                    str_is(tsr__node_op_str(derivation->node), "AveragePool");
+    bool same = text_is(derivation, "auto_pad", "SAME_UPPER") ||
+                text_is(derivation, "auto_pad", "SAME_LOWER");
+    doubtful = doubtful || (same && !all_are(derivation, "dilations", 1));
     if (!indices && !doubtful)
-        read_windows(d, -1, &s);
+        read_windows(derivation, -1, &space);
     for (int out = 0; out < 3; out++) {
-        tsr__derive_add(d, out == 0 ? "[n c" : out == 1 ? "] -> [n c" : "],[n c");
-        add_space(d, &s, out > 0);
+        tsr__derive_add(derivation, out == 0 ? "[n c" : out == 1 ? "] -> [n c" : "],[n c");
+        add_space(derivation, &space, out > 0);
     }
-    tsr__derive_add(d, "]?");
-    keep_whole(d, &s);
-    for (int i = 0; i < s.n && indices; i++)
-        if (s.alone[i])
-            tsr__derive_add(d, "; rep s%d", i);
+    tsr__derive_add(derivation, "]?");
+    keep_whole(derivation, &space);
+    for (int i = 0; i < space.n && indices; i++)
+        if (space.alone[i])
+            tsr__derive_add(derivation, "; rep s%d", i);
     if (indices)
-        tsr__derive_add(d, "; rep n c");
+        tsr__derive_add(derivation, "; rep n c");
 }
 
 // Channels, then the elements of a block: both from the constant that holds the block's sizes.
-void tsr__derive_col2im(struct derivation *d)
+void tsr__derive_col2im(struct derivation *derivation)
 {
-    const tsr_value *v = tsr_node_input_count(d->node) > 2 ? tsr_node_input(d->node, 2) : NULL;
-    struct known_value block = v ? tsr__value_known(d->shapes, v) : (struct known_value){0};
+    const tsr_value *value =
+        tsr_node_input_count(derivation->node) > 2 ? tsr_node_input(derivation->node, 2) : NULL;
+    struct known_value block =
+        value ? tsr__value_known(derivation->shapes, value) : (struct known_value){0};
     int64_t size = 1;
     for (int64_t i = 0; i < block.n && block.elements; i++)
         if (!expr_is_number(block.elements[i]) || block.elements[i].number < 1 ||
             !mul_ok(size, block.elements[i].number, &size))
             size = 0;
     if (!block.elements || size < 1) {
-        d->text = "[n _ l],·,· -> [n _ O*]; rep l O";
+        derivation->text = "[n _ l],·,· -> [n _ O*]; rep l O";
         return;
     }
-    tsr__derive_size(d, STR("k"), (tsr_dim){size, ""});
-    d->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
+    tsr__derive_size(derivation, STR("k"), (tsr_dim){size, ""});
+    derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
 }
 
 // Each channel for itself; the state is the end of what came before. com.microsoft also has more
 // dimensions of space, channels last, and a window of states in front.
-void tsr__derive_causal_conv(struct derivation *d)
+void tsr__derive_causal_conv(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    bool last = tsr__derive_int(d, "channels_last", 0) != 0;
-    const char *window = tsr__derive_int(d, "state_window", 0) > 0 ? "_ " : "";
+    int rank = tsr__derive_rank(derivation, 0);
+    bool last = tsr__derive_int(derivation, "channels_last", 0) != 0;
+    const char *window = tsr__derive_int(derivation, "state_window", 0) > 0 ? "_ " : "";
     if (rank < 0)
         return;
     if (rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3)) {
-        tsr__derive_none(d, NO_WINDOWS);
+        tsr__derive_none(derivation, NO_WINDOWS);
         return;
     }
     if (last) {
-        tsr__derive_add(d, "[b t c],[c _ _],[c]?,[%sb _ c]? -> [b t c],[%sb _ c]; rep t", window,
-                        window);
+        tsr__derive_add(derivation, "[b t c],[c _ _],[c]?,[%sb _ c]? -> [b t c],[%sb _ c]; rep t",
+                        window, window);
         return;
     }
-    struct space s = {.n = rank - 2};
-    tsr__derive_add(d, "[b c S*],[c _");
-    add_kernel(d, &s);
-    tsr__derive_add(d, "],[c]?,[%sb c", window);
-    add_kernel(d, &s);
-    tsr__derive_add(d, "]? -> [b c S*],[%sb c", window);
-    add_kernel(d, &s);
-    tsr__derive_add(d, "]; rep S");
+    struct space space = {.n = rank - 2};
+    tsr__derive_add(derivation, "[b c S*],[c _");
+    add_kernel(derivation, &space);
+    tsr__derive_add(derivation, "],[c]?,[%sb c", window);
+    add_kernel(derivation, &space);
+    tsr__derive_add(derivation, "]? -> [b c S*],[%sb c", window);
+    add_kernel(derivation, &space);
+    tsr__derive_add(derivation, "]; rep S");
 }

@@ -24,27 +24,27 @@ static int number_of(char c)
 }
 
 // Capitals are packs in a rule, so they get another spelling.
-static void add_letter(struct derivation *d, int i, const char *after)
+static void add_letter(struct derivation *derivation, int i, const char *after)
 {
     if (i < 26)
-        tsr__derive_add(d, "%c%s", 'a' + i, after);
+        tsr__derive_add(derivation, "%c%s", 'a' + i, after);
     else
-        tsr__derive_add(d, "up%c%s", 'A' + i - 26, after);
+        tsr__derive_add(derivation, "up%c%s", 'A' + i - 26, after);
 }
 
-static void skip(struct equation *e)
+static void skip(struct equation *equation)
 {
-    while (e->text.n && e->text.p[0] == ' ')
-        e->text = (struct str){e->text.p + 1, e->text.n - 1};
+    while (equation->text.n && equation->text.p[0] == ' ')
+        equation->text = (struct str){equation->text.p + 1, equation->text.n - 1};
 }
 
-static bool take(struct equation *e, const char *word)
+static bool take(struct equation *equation, const char *word)
 {
     size_t n = strlen(word);
-    skip(e);
-    if (e->text.n < n || memcmp(e->text.p, word, n) != 0)
+    skip(equation);
+    if (equation->text.n < n || memcmp(equation->text.p, word, n) != 0)
         return false;
-    e->text = (struct str){e->text.p + n, e->text.n - n};
+    equation->text = (struct str){equation->text.p + n, equation->text.n - n};
     return true;
 }
 
@@ -55,132 +55,139 @@ struct term_axes {
     int first[LETTERS]; // 1 + axis
 };
 
-static tsr_dim size_along(const struct derivation *d, const struct term_axes *t, int axis)
+static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
+                          int axis)
 {
-    struct shape s = tsr__derive_in(d, (size_t)t->operand);
-    return axis >= 0 && axis < s.rank ? s.dims[axis] : DIM_UNKNOWN;
+    struct shape shape = tsr__derive_in(derivation, (size_t)axes->operand);
+    return axis >= 0 && axis < shape.rank ? shape.dims[axis] : DIM_UNKNOWN;
 }
 
-static bool is_square(const struct derivation *d, const struct term_axes *t, int letter)
+static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
 {
-    tsr_dim rows = size_along(d, t, t->first[letter] - 1), columns = size_along(d, t, t->axis);
-    return dim_known(rows) && tsr__dim_equal(d->shapes->exprs, rows, columns);
+    tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),
+            columns = size_along(derivation, axes, axes->axis);
+    return dim_known(rows) && tsr__dim_equal(derivation->shapes->exprs, rows, columns);
 }
 
 // Dimensions that the ellipsis of a term stands for.
-static int dots_length(const struct derivation *d, struct str term, int operand)
+static int dots_length(const struct derivation *derivation, struct str term, int operand)
 {
     int letters = 0;
     for (size_t i = 0; i < term.n && term.p[i] != ',' && term.p[i] != '-'; i++)
         letters += isalpha((unsigned char)term.p[i]) != 0;
-    return tsr__derive_in(d, (size_t)operand).rank - letters;
+    return tsr__derive_in(derivation, (size_t)operand).rank - letters;
 }
 
-static void count_letters(struct equation *e)
+static void count_letters(struct equation *equation)
 {
-    for (size_t i = 0; i < e->text.n && e->text.p[i] != '-'; i++)
-        if (isalpha((unsigned char)e->text.p[i]))
-            e->times[number_of(e->text.p[i])]++;
+    for (size_t i = 0; i < equation->text.n && equation->text.p[i] != '-'; i++)
+        if (isalpha((unsigned char)equation->text.p[i]))
+            equation->times[number_of(equation->text.p[i])]++;
 }
 
 // A letter of a term. Where the rule is for cutting, one that stands again is any size: its rows are cut, not its
 // columns; where it is for shapes, both say how large it is.
-static void add_again(struct derivation *d, struct equation *e, const struct term_axes *t, int i)
+static void add_again(struct derivation *derivation, struct equation *equation,
+                      const struct term_axes *axes, int i)
 {
-    e->twice[i] = true;
-    e->square = e->square && is_square(d, t, i);
-    if (d->arena)
-        tsr__derive_add(d, "_ ");
+    equation->twice[i] = true;
+    equation->square = equation->square && is_square(derivation, axes, i);
+    if (derivation->arena)
+        tsr__derive_add(derivation, "_ ");
     else
-        add_letter(d, i, "~ ");
+        add_letter(derivation, i, "~ ");
 }
 
 // One term: letters and at most one ellipsis. out: the result's.
-static bool read_term(struct derivation *d, struct equation *e, bool out, int operand)
+static bool read_term(struct derivation *derivation, struct equation *equation, bool out,
+                      int operand)
 {
-    struct term_axes t = {.operand = operand};
+    struct term_axes axes = {.operand = operand};
     bool dots = false;
-    int length = out ? 0 : dots_length(d, e->text, operand);
-    tsr__derive_add(d, "[");
-    for (skip(e); e->text.n; skip(e)) {
-        if (!dots && take(e, "...")) {
+    int length = out ? 0 : dots_length(derivation, equation->text, operand);
+    tsr__derive_add(derivation, "[");
+    for (skip(equation); equation->text.n; skip(equation)) {
+        if (!dots && take(equation, "...")) {
             dots = true;
-            t.axis += length;
-            tsr__derive_add(d, out ? "Dots* " : "Dots~ ");
+            axes.axis += length;
+            tsr__derive_add(derivation, out ? "Dots* " : "Dots~ ");
             continue;
         }
-        if (!isalpha((unsigned char)e->text.p[0]))
+        if (!isalpha((unsigned char)equation->text.p[0]))
             break;
-        int i = number_of(e->text.p[0]);
-        e->text = (struct str){e->text.p + 1, e->text.n - 1};
-        if (out && (t.first[i] || !e->seen[i]))
+        int i = number_of(equation->text.p[0]);
+        equation->text = (struct str){equation->text.p + 1, equation->text.n - 1};
+        if (out && (axes.first[i] || !equation->seen[i]))
             return false;
-        e->out[i] = e->out[i] || out;
-        e->seen[i] += !out;
-        if (t.first[i])
-            add_again(d, e, &t, i);
+        equation->out[i] = equation->out[i] || out;
+        equation->seen[i] += !out;
+        if (axes.first[i])
+            add_again(derivation, equation, &axes, i);
         else
-            add_letter(d, i, !out && e->times[i] > 1 ? "~ " : " ");
-        t.first[i] = t.first[i] ? t.first[i] : t.axis + 1;
-        t.axis++;
+            add_letter(derivation, i, !out && equation->times[i] > 1 ? "~ " : " ");
+        axes.first[i] = axes.first[i] ? axes.first[i] : axes.axis + 1;
+        axes.axis++;
     }
-    *(out ? &e->out_dots : &e->dots) |= dots;
-    tsr__derive_add(d, "]");
+    *(out ? &equation->out_dots : &equation->dots) |= dots;
+    tsr__derive_add(derivation, "]");
     return true;
 }
 
 // No arrow: the letters that stand once, in alphabetical order, after the ellipsis.
-static void implied_output(struct derivation *d, struct equation *e)
+static void implied_output(struct derivation *derivation, struct equation *equation)
 {
-    tsr__derive_add(d, e->dots ? "[Dots* " : "[");
-    e->out_dots = e->dots;
+    tsr__derive_add(derivation, equation->dots ? "[Dots* " : "[");
+    equation->out_dots = equation->dots;
     for (int k = 0; k < LETTERS; k++) {
         int i = k < 26 ? k + 26 : k - 26; // capitals first, as bytes are ordered
-        if (e->seen[i] != 1)
+        if (equation->seen[i] != 1)
             continue;
-        e->out[i] = true;
-        add_letter(d, i, " ");
+        equation->out[i] = true;
+        add_letter(derivation, i, " ");
     }
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, "]");
 }
 
-static bool read_equation(struct derivation *d, struct equation *e)
+static bool read_equation(struct derivation *derivation, struct equation *equation)
 {
     size_t n = 0;
-    count_letters(e);
+    count_letters(equation);
     do {
         if (n++)
-            tsr__derive_add(d, ",");
-        if (!read_term(d, e, false, (int)n - 1))
+            tsr__derive_add(derivation, ",");
+        if (!read_term(derivation, equation, false, (int)n - 1))
             return false;
-    } while (take(e, ","));
-    tsr__derive_add(d, " -> ");
-    if (take(e, "->")) {
-        if (!read_term(d, e, true, 0))
+    } while (take(equation, ","));
+    tsr__derive_add(derivation, " -> ");
+    if (take(equation, "->")) {
+        if (!read_term(derivation, equation, true, 0))
             return false;
     } else {
-        implied_output(d, e);
+        implied_output(derivation, equation);
     }
-    skip(e);
-    return !e->text.n && n == tsr_node_input_count(d->node) && e->dots == e->out_dots;
+    skip(equation);
+    return !equation->text.n && n == tsr_node_input_count(derivation->node) &&
+           equation->dots == equation->out_dots;
 }
 
-void tsr__derive_einsum(struct derivation *d)
+void tsr__derive_einsum(struct derivation *derivation)
 {
-    struct equation e = {.square = true};
-    e.text.p = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "equation"), &e.text.n);
-    if (!e.text.p || !read_equation(d, &e)) {
-        tsr__derive_none(d, "the equation could not be read");
+    struct equation equation = {.square = true};
+    equation.text.p = tsr_attr_string(
+        tsr__attr_of(derivation->shapes, derivation->node, "equation"), &equation.text.n);
+    if (!equation.text.p || !read_equation(derivation, &equation)) {
+        tsr__derive_none(derivation, "the equation could not be read");
         return;
     }
-    const char *diagonal = e.square ? tsr__derive_stat(d, 12, EXPAND_NUMBERS) : "rep";
+    const char *diagonal =
+        equation.square ? tsr__derive_stat(derivation, 12, EXPAND_NUMBERS) : "rep";
     for (int i = 0; i < LETTERS; i++) {
-        if (!e.seen[i] || (e.out[i] && !e.twice[i]))
+        if (!equation.seen[i] || (equation.out[i] && !equation.twice[i]))
             continue;
-        if (e.twice[i])
-            tsr__derive_add(d, "; %s ", diagonal);
+        if (equation.twice[i])
+            tsr__derive_add(derivation, "; %s ", diagonal);
         else
-            tsr__derive_add(d, "; red ");
-        add_letter(d, i, e.twice[i] ? "" : ":sum");
+            tsr__derive_add(derivation, "; red ");
+        add_letter(derivation, i, equation.twice[i] ? "" : ":sum");
     }
 }

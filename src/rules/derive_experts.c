@@ -12,64 +12,70 @@ struct layers {
     bool together; // (i f) instead of (f i)
 };
 
-static bool read_layers(const struct derivation *d, size_t first, int64_t inner, struct layers *l)
+static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
+                        struct layers *layers)
 {
-    struct shape w = tsr__derive_in(d, first);
+    struct shape w = tsr__derive_in(derivation, first);
     int64_t rows = w.rank == 3 ? w.dims[1].value : -1;
-    l->inner = inner;
-    l->together = tsr__derive_int(d, "swiglu_fusion", 0) == 1;
-    l->rows = inner > 0 && rows > 0 && rows % inner == 0 ? rows / inner : 0;
-    return l->rows > 0;
+    layers->inner = inner;
+    layers->together = tsr__derive_int(derivation, "swiglu_fusion", 0) == 1;
+    layers->rows = inner > 0 && rows > 0 && rows % inner == 0 ? rows / inner : 0;
+    return layers->rows > 0;
 }
 
 // Tokens, and what the router says of each.
-static void add_tokens(struct derivation *d)
+static void add_tokens(struct derivation *derivation)
 {
-    tsr__derive_add(d, tsr__derive_in(d, 0).rank == 3 ? "[b t m],[(b t) e]" : "[t m],[t e]");
+    tsr__derive_add(derivation,
+                    tsr__derive_in(derivation, 0).rank == 3 ? "[b t m],[(b t) e]" : "[t m],[t e]");
 }
 
-static void end_tokens(struct derivation *d, const char *experts)
+static void end_tokens(struct derivation *derivation, const char *experts)
 {
-    tsr__derive_add(
-        d, tsr__derive_in(d, 0).rank == 3 ? " -> [b t m]; rep m; %s e" : " -> [t m]; rep m; %s e",
-        experts);
+    tsr__derive_add(derivation,
+                    tsr__derive_in(derivation, 0).rank == 3 ? " -> [b t m]; rep m; %s e"
+                                                            : " -> [t m]; rep m; %s e",
+                    experts);
 }
 
 // Two layers without halves, and an activation that has a plain operator.
-static bool can_be_taken_apart(const struct derivation *d)
+static bool can_be_taken_apart(const struct derivation *derivation)
 {
     static const char *const known[] = {"relu", "silu", "identity"};
-    struct shape w = tsr__derive_in(d, 2), v = tsr__derive_in(d, 4);
+    struct shape w = tsr__derive_in(derivation, 2), v = tsr__derive_in(derivation, 4);
     size_t n = 0;
-    const char *text = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "activation_type"), &n);
+    const char *text =
+        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "activation_type"), &n);
     bool plain = !text;
     for (size_t i = 0; i < TSR_COUNT(known); i++)
         plain = plain || str_is((struct str){text ? text : "", n}, known[i]);
-    if (!plain || tsr__derive_has(d, 6) || tsr__derive_int(d, "use_sparse_mixer", 0) ||
-        w.rank != 3 || v.rank != 3)
+    if (!plain || tsr__derive_has(derivation, 6) ||
+        tsr__derive_int(derivation, "use_sparse_mixer", 0) || w.rank != 3 || v.rank != 3)
         return false;
     return w.dims[0].value > 0 && w.dims[2].value > 0 && w.dims[1].value > 0 &&
-           w.dims[1].value == v.dims[2].value && tsr__derive_int(d, "k", 1) >= 1 &&
-           tsr__derive_int(d, "k", 1) <= w.dims[0].value;
+           w.dims[1].value == v.dims[2].value && tsr__derive_int(derivation, "k", 1) >= 1 &&
+           tsr__derive_int(derivation, "k", 1) <= w.dims[0].value;
 }
 
-void tsr__derive_experts(struct derivation *d)
+void tsr__derive_experts(struct derivation *derivation)
 {
-    struct layers l;
-    struct shape second = tsr__derive_in(d, 4);
-    if (tsr__derive_rank(d, 0) < 0)
+    struct layers layers;
+    struct shape second = tsr__derive_in(derivation, 4);
+    if (tsr__derive_rank(derivation, 0) < 0)
         return;
-    bool known = read_layers(d, 2, second.rank == 3 ? second.dims[2].value : -1, &l);
-    const char *rows = !known ? "_" : l.rows == 1 ? "i" : l.together ? "(i f)" : "(f i)";
-    add_tokens(d);
-    tsr__derive_add(d, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
+    bool known = read_layers(derivation, 2, second.rank == 3 ? second.dims[2].value : -1, &layers);
+    const char *rows = !known ? "_" : layers.rows == 1 ? "i" : layers.together ? "(i f)" : "(f i)";
+    add_tokens(derivation);
+    tsr__derive_add(derivation, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
                     known ? "i" : "_", known ? "i" : "_", known ? "i" : "_");
-    end_tokens(d, can_be_taken_apart(d) ? tsr__derive_stat(d, 13, EXPAND_FLOATS) : "rep");
+    end_tokens(derivation, can_be_taken_apart(derivation)
+                               ? tsr__derive_stat(derivation, 13, EXPAND_FLOATS)
+                               : "rep");
     if (known)
-        tsr__derive_add(d, "; red i:sum; once 5");
-    if (known && l.rows > 1) {
-        tsr__derive_size(d, STR("f"), (tsr_dim){l.rows, ""});
-        tsr__derive_add(d, "; rep f");
+        tsr__derive_add(derivation, "; red i:sum; once 5");
+    if (known && layers.rows > 1) {
+        tsr__derive_size(derivation, STR("f"), (tsr_dim){layers.rows, ""});
+        tsr__derive_add(derivation, "; rep f");
     }
 }
 
@@ -82,97 +88,100 @@ struct packed {
     int64_t scales;      // of a unit; 0: one scale for a row
 };
 
-static int64_t bits_of(const struct derivation *d, const char *own)
+static int64_t bits_of(const struct derivation *derivation, const char *own)
 {
-    int64_t bits = tsr__derive_int(d, own, 0);
-    return bits > 0 ? bits : tsr__derive_int(d, "expert_weight_bits", 4);
+    int64_t bits = tsr__derive_int(derivation, own, 0);
+    return bits > 0 ? bits : tsr__derive_int(derivation, "expert_weight_bits", 4);
 }
 
 // Zero points that are packed along the rows of a first layer: a cut would go through a byte.
-static bool points_by_row(const struct derivation *d, size_t i, int64_t bits)
+static bool points_by_row(const struct derivation *derivation, size_t i, int64_t bits)
 {
-    return tsr__derive_has(d, i) && bits < 8 && tsr__derive_in(d, i).rank != 3;
+    return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
-static bool read_packed(const struct derivation *d, struct packed *p)
+static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
-    int64_t bits = bits_of(d, "fc2_expert_weight_bits"),
-            block = tsr__derive_int(d, "block_size", 0);
-    struct shape w = tsr__derive_in(d, 5);
-    if (tsr__attr_of(d->shapes, d->node, "quant_type") || (bits != 2 && bits != 4 && bits != 8) ||
-        tsr__derive_int(d, "weights_prepacked", 0) > 0 || w.rank != 3 || w.dims[2].value < 1 ||
-        w.dims[2].value > INT32_MAX || block < 0 || block > INT32_MAX ||
-        points_by_row(d, 11, bits_of(d, "fc1_expert_weight_bits")) ||
-        points_by_row(d, 13, bits_of(d, "fc3_expert_weight_bits")))
+    int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
+            block = tsr__derive_int(derivation, "block_size", 0);
+    struct shape w = tsr__derive_in(derivation, 5);
+    if (tsr__attr_of(derivation->shapes, derivation->node, "quant_type") ||
+        (bits != 2 && bits != 4 && bits != 8) ||
+        tsr__derive_int(derivation, "weights_prepacked", 0) > 0 || w.rank != 3 ||
+        w.dims[2].value < 1 || w.dims[2].value > INT32_MAX || block < 0 || block > INT32_MAX ||
+        points_by_row(derivation, 11, bits_of(derivation, "fc1_expert_weight_bits")) ||
+        points_by_row(derivation, 13, bits_of(derivation, "fc3_expert_weight_bits")))
         return false;
     int64_t inner = w.dims[2].value * 8 / bits, per_byte = 8 / bits;
-    p->scales = block == 0 ? 0 : tsr__derive_has(d, 12) ? per_byte : 1;
-    p->unit = block == 0 ? per_byte : block * p->scales;
-    p->bytes = p->unit / per_byte;
-    return inner % p->unit == 0 && p->unit % per_byte == 0 && read_layers(d, 2, inner, &p->layers);
+    packed->scales = block == 0 ? 0 : tsr__derive_has(derivation, 12) ? per_byte : 1;
+    packed->unit = block == 0 ? per_byte : block * packed->scales;
+    packed->bytes = packed->unit / per_byte;
+    return inner % packed->unit == 0 && packed->unit % per_byte == 0 &&
+           read_layers(derivation, 2, inner, &packed->layers);
 }
 
 // [e rows] with dimensions after it that stay whole; none: the input is not there.
-static void add_rows(struct derivation *d, size_t i, const char *rows)
+static void add_rows(struct derivation *derivation, size_t i, const char *rows)
 {
-    int rank = tsr__derive_in(d, i).rank;
-    tsr__derive_add(d, rank == 3 ? ",[e %s _]?" : ",[e %s]?", rows);
+    int rank = tsr__derive_in(derivation, i).rank;
+    tsr__derive_add(derivation, rank == 3 ? ",[e %s _]?" : ",[e %s]?", rows);
 }
 
-static void add_units(struct derivation *d, size_t i, const char *units)
+static void add_units(struct derivation *derivation, size_t i, const char *units)
 {
-    int rank = tsr__derive_in(d, i).rank;
-    tsr__derive_add(d, ",[e %s%s]?", rank == 3 ? "m " : "_", rank == 3 ? units : "");
+    int rank = tsr__derive_in(derivation, i).rank;
+    tsr__derive_add(derivation, ",[e %s%s]?", rank == 3 ? "m " : "_", rank == 3 ? units : "");
 }
 
-static void add_rest(struct derivation *d, size_t from, size_t to)
+static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
-        int rank = tsr__derive_in(d, i).rank;
-        tsr__derive_add(d, ",[");
+        int rank = tsr__derive_in(derivation, i).rank;
+        tsr__derive_add(derivation, ",[");
         for (int k = 0; k < rank && k < DERIVE_MAX_RANK; k++)
-            tsr__derive_add(d, "_ ");
-        tsr__derive_add(d, "]?");
+            tsr__derive_add(derivation, "_ ");
+        tsr__derive_add(derivation, "]?");
     }
 }
 
-static void add_choice(struct derivation *d)
+static void add_choice(struct derivation *derivation)
 {
-    tsr__derive_add(d, tsr__derive_in(d, 0).rank == 3 ? ",[(b t) e]?" : ",[t e]?");
+    tsr__derive_add(derivation,
+                    tsr__derive_in(derivation, 0).rank == 3 ? ",[(b t) e]?" : ",[t e]?");
 }
 
-void tsr__derive_quantized_experts(struct derivation *d)
+void tsr__derive_quantized_experts(struct derivation *derivation)
 {
-    struct packed p;
-    if (tsr__derive_rank(d, 0) < 0)
+    struct packed packed;
+    if (tsr__derive_rank(derivation, 0) < 0)
         return;
-    add_tokens(d);
-    if (!read_packed(d, &p)) {
-        add_rest(d, 2, 14);
-        add_choice(d);
-        add_rest(d, 15, 21);
-        end_tokens(d, "rep");
+    add_tokens(derivation);
+    if (!read_packed(derivation, &packed)) {
+        add_rest(derivation, 2, 14);
+        add_choice(derivation);
+        add_rest(derivation, 15, 21);
+        end_tokens(derivation, "rep");
         return;
     }
-    bool twice = p.layers.rows > 1;
-    const char *rows = !twice ? "(u z)" : p.layers.together ? "(u z f)" : "(f u z)";
+    bool twice = packed.layers.rows > 1;
+    const char *rows = !twice ? "(u z)" : packed.layers.together ? "(u z f)" : "(f u z)";
     for (size_t i = 2; i < 5; i++)
-        add_rows(d, i, rows);
-    tsr__derive_add(d, ",[e m (u y)]");
-    add_units(d, 6, p.scales > 1 ? "(u p)" : "u");
-    tsr__derive_add(d, ",[e m]?");
+        add_rows(derivation, i, rows);
+    tsr__derive_add(derivation, ",[e m (u y)]");
+    add_units(derivation, 6, packed.scales > 1 ? "(u p)" : "u");
+    tsr__derive_add(derivation, ",[e m]?");
     for (size_t i = 8; i < 11; i++)
-        add_rows(d, i, "(u z)");
-    add_rows(d, 11, rows);
-    add_units(d, 12, "u");
-    add_rows(d, 13, "(u z)");
-    add_choice(d);
-    add_rest(d, 15, 21);
-    end_tokens(d, "rep");
-    tsr__derive_add(d, "; red u:sum; rep z y%s%s; once 7", twice ? " f" : "",
-                    p.scales > 1 ? " p" : "");
-    tsr__derive_size(d, STR("z"), (tsr_dim){p.unit, ""});
-    tsr__derive_size(d, STR("y"), (tsr_dim){p.bytes, ""});
-    tsr__derive_size(d, STR("f"), (tsr_dim){p.layers.rows, ""});
-    tsr__derive_size(d, STR("p"), (tsr_dim){p.scales, ""});
+        add_rows(derivation, i, "(u z)");
+    add_rows(derivation, 11, rows);
+    add_units(derivation, 12, "u");
+    add_rows(derivation, 13, "(u z)");
+    add_choice(derivation);
+    add_rest(derivation, 15, 21);
+    end_tokens(derivation, "rep");
+    tsr__derive_add(derivation, "; red u:sum; rep z y%s%s; once 7", twice ? " f" : "",
+                    packed.scales > 1 ? " p" : "");
+    tsr__derive_size(derivation, STR("z"), (tsr_dim){packed.unit, ""});
+    tsr__derive_size(derivation, STR("y"), (tsr_dim){packed.bytes, ""});
+    tsr__derive_size(derivation, STR("f"), (tsr_dim){packed.layers.rows, ""});
+    tsr__derive_size(derivation, STR("p"), (tsr_dim){packed.scales, ""});
 }

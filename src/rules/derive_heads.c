@@ -6,49 +6,53 @@
 
 #define NO_HEADS "the number of heads is not known"
 
-static bool take_heads(struct derivation *d)
+static bool take_heads(struct derivation *derivation)
 {
-    int64_t heads = tsr__derive_int(d, "num_heads", 0);
+    int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
     if (heads < 1) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return false;
     }
-    tsr__derive_size(d, STR("h"), (tsr_dim){heads, ""});
+    tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
     return true;
 }
 
-static int64_t last_size(const struct derivation *d, size_t i)
+static int64_t last_size(const struct derivation *derivation, size_t i)
 {
-    struct shape s = tsr__derive_in(d, i);
-    return s.rank > 0 ? s.dims[s.rank - 1].value : -1;
+    struct shape shape = tsr__derive_in(derivation, i);
+    return shape.rank > 0 ? shape.dims[shape.rank - 1].value : -1;
 }
 
 // Is input i's last size the batch of input 0?
-static bool is_batch(const struct derivation *d, size_t i)
+static bool is_batch(const struct derivation *derivation, size_t i)
 {
-    struct shape x = tsr__derive_in(d, 0), s = tsr__derive_in(d, i);
-    return x.rank > 0 && s.rank == 1 && tsr__dim_equal(d->shapes->exprs, x.dims[0], s.dims[0]);
+    struct shape x = tsr__derive_in(derivation, 0), shape = tsr__derive_in(derivation, i);
+    return x.rank > 0 && shape.rank == 1 &&
+           tsr__dim_equal(derivation->shapes->exprs, x.dims[0], shape.dims[0]);
 }
 
 // A mask over keys: for each sequence a length, a row or a matrix. False: it runs through the
 // batch.
-static bool add_key_mask(struct derivation *d, size_t i)
+static bool add_key_mask(struct derivation *derivation, size_t i)
 {
     static const char *const texts[] = {",[]?", ",[b]?", ",[b _]?", ",[b q~ _]?", ",[b _ _ _]?"};
-    int rank = tsr__derive_in(d, i).rank;
-    bool through = rank == 1 && !is_batch(d, i);
-    tsr__derive_add(d, "%s", through ? ",[_]?" : rank >= 0 && rank < 5 ? texts[rank] : ",[]?");
+    int rank = tsr__derive_in(derivation, i).rank;
+    bool through = rank == 1 && !is_batch(derivation, i);
+    tsr__derive_add(derivation, "%s",
+                    through                 ? ",[_]?"
+                    : rank >= 0 && rank < 5 ? texts[rank]
+                                            : ",[]?");
     return !through;
 }
 
 // Biases of the three projections, one after the other: three equal parts, or heads stay whole.
-static bool add_bias(struct derivation *d, size_t i, int64_t hidden, int64_t hidden_v)
+static bool add_bias(struct derivation *derivation, size_t i, int64_t hidden, int64_t hidden_v)
 {
-    bool even = !tsr__derive_has(d, i) ||
-                (hidden > 0 && hidden == hidden_v && last_size(d, i) == 3 * hidden);
-    if (tsr__derive_has(d, i) && even)
-        tsr__derive_size(d, STR("s"), (tsr_dim){3, ""});
-    tsr__derive_add(d, even ? ",[(s h d)]?" : ",[_]?");
+    bool even = !tsr__derive_has(derivation, i) ||
+                (hidden > 0 && hidden == hidden_v && last_size(derivation, i) == 3 * hidden);
+    if (tsr__derive_has(derivation, i) && even)
+        tsr__derive_size(derivation, STR("s"), (tsr_dim){3, ""});
+    tsr__derive_add(derivation, even ? ",[(s h d)]?" : ",[_]?");
     return even;
 }
 
@@ -62,321 +66,343 @@ struct multi {
 };
 
 // Query, key and value in one of their forms: all packed in one, keys and values packed, or three.
-static void add_three(struct derivation *d, struct multi *m)
+static void add_three(struct derivation *derivation, struct multi *multi)
 {
-    int q = tsr__derive_in(d, 0).rank, k = tsr__derive_in(d, 1).rank, v = tsr__derive_in(d, 2).rank;
+    int q = tsr__derive_in(derivation, 0).rank, k = tsr__derive_in(derivation, 1).rank,
+        v = tsr__derive_in(derivation, 2).rank;
     if (q == 5) {
-        tsr__derive_add(d, "[b q h _ d],[]?,[]?");
-        m->rows = false;
+        tsr__derive_add(derivation, "[b q h _ d],[]?,[]?");
+        multi->rows = false;
     } else if (k == 5) {
-        tsr__derive_add(d, "[b q (h d)],[b k h _ d],[]?");
+        tsr__derive_add(derivation, "[b q (h d)],[b k h _ d],[]?");
     } else {
-        tsr__derive_add(d, k == 4 ? "[b q (h d)],[b h k d]" : "[b q (h d)],[b k (h d)]");
-        tsr__derive_add(d, v == 4 ? ",[b h k v]" : ",[b k (h v)]");
-        m->own = true;
+        tsr__derive_add(derivation, k == 4 ? "[b q (h d)],[b h k d]" : "[b q (h d)],[b k (h d)]");
+        tsr__derive_add(derivation, v == 4 ? ",[b h k v]" : ",[b k (h v)]");
+        multi->own = true;
     }
 }
 
-static void add_results(struct derivation *d, const struct multi *m)
+static void add_results(struct derivation *derivation, const struct multi *multi)
 {
-    const char *v = m->own ? "v" : "d";
-    tsr__derive_add(d, " -> [b q (h %s)],[b h _ d]?,[b h _ %s]?,[b h q _]?; rep d", v, v);
-    tsr__derive_add(d, "%s%s%s; attr num_heads=h", m->rows ? "" : " q", m->heads ? "" : " h",
-                    m->batch ? "" : " b");
+    const char *v = multi->own ? "v" : "d";
+    tsr__derive_add(derivation, " -> [b q (h %s)],[b h _ d]?,[b h _ %s]?,[b h q _]?; rep d", v, v);
+    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", multi->rows ? "" : " q",
+                    multi->heads ? "" : " h", multi->batch ? "" : " b");
 }
 
 // Queries, keys and values apart, at most a bias on the scores: can be taken apart.
-static bool multi_is_plain(const struct derivation *d)
+static bool multi_is_plain(const struct derivation *derivation)
 {
     static const size_t others[] = {3, 4, 6, 7, 8, 9};
     for (size_t i = 0; i < TSR_COUNT(others); i++)
-        if (tsr__derive_has(d, others[i]))
+        if (tsr__derive_has(derivation, others[i]))
             return false;
-    for (size_t i = 1; i < tsr_node_output_count(d->node); i++)
-        if (tsr_node_output(d->node, i))
+    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
+        if (tsr_node_output(derivation->node, i))
             return false;
     bool flat = true;
     for (size_t i = 0; i < 3; i++) {
-        struct shape s = tsr__derive_in(d, i);
-        flat = flat && s.rank == 3 && s.dims[2].value > 0;
+        struct shape shape = tsr__derive_in(derivation, i);
+        flat = flat && shape.rank == 3 && shape.dims[2].value > 0;
     }
-    return flat && tsr__derive_int(d, "unidirectional", 0) == 0 && tsr__derive_mask_fits(d, 5, 1);
+    return flat && tsr__derive_int(derivation, "unidirectional", 0) == 0 &&
+           tsr__derive_mask_fits(derivation, 5, 1);
 }
 
-void tsr__derive_multi_head(struct derivation *d)
+void tsr__derive_multi_head(struct derivation *derivation)
 {
-    struct multi m = {.rows = tsr__derive_int(d, "unidirectional", 0) == 0 &&
-                              !tsr__derive_has(d, 6) && !tsr__derive_has(d, 9)};
-    if (tsr__derive_rank(d, 0) < 0 || !take_heads(d))
+    struct multi multi = {.rows = tsr__derive_int(derivation, "unidirectional", 0) == 0 &&
+                                  !tsr__derive_has(derivation, 6) &&
+                                  !tsr__derive_has(derivation, 9)};
+    if (tsr__derive_rank(derivation, 0) < 0 || !take_heads(derivation))
         return;
-    int rank = tsr__derive_in(d, 0).rank;
+    int rank = tsr__derive_in(derivation, 0).rank;
     if (rank != 3 && rank != 5) {
-        tsr__derive_none(d, "the query has neither 3 nor 5 dimensions");
+        tsr__derive_none(derivation, "the query has neither 3 nor 5 dimensions");
         return;
     }
-    add_three(d, &m);
-    int64_t hidden = rank == 3 ? last_size(d, 0) : -1;
-    int64_t hidden_v = m.own && tsr__derive_in(d, 2).rank == 3 ? last_size(d, 2) : -1;
-    bool even = add_bias(d, 3, hidden, hidden_v);
-    m.batch = add_key_mask(d, 4);
-    m.heads = tsr__derive_mask(d, 5, "h") && even;
-    const char *v = m.own ? "v" : "d";
-    tsr__derive_add(d, ",[b h p d]?,[b h p %s]?,·?,[b _ _]?", v);
-    add_results(d, &m);
+    add_three(derivation, &multi);
+    int64_t hidden = rank == 3 ? last_size(derivation, 0) : -1;
+    int64_t hidden_v =
+        multi.own && tsr__derive_in(derivation, 2).rank == 3 ? last_size(derivation, 2) : -1;
+    bool even = add_bias(derivation, 3, hidden, hidden_v);
+    multi.batch = add_key_mask(derivation, 4);
+    multi.heads = tsr__derive_mask(derivation, 5, "h") && even;
+    const char *v = multi.own ? "v" : "d";
+    tsr__derive_add(derivation, ",[b h p d]?,[b h p %s]?,·?,[b _ _]?", v);
+    add_results(derivation, &multi);
     // Caches, keys that lie by heads, and biases have values as large as keys.
-    bool equal = tsr__derive_has(d, 3) || tsr__derive_has(d, 6) || tsr__derive_in(d, 2).rank == 4 ||
-                 tsr_node_output_count(d->node) > 1;
-    tsr__derive_add(d, "; rep p%s%s", even ? " s" : "", equal && m.own ? " v" : "");
+    bool equal = tsr__derive_has(derivation, 3) || tsr__derive_has(derivation, 6) ||
+                 tsr__derive_in(derivation, 2).rank == 4 ||
+                 tsr_node_output_count(derivation->node) > 1;
+    tsr__derive_add(derivation, "; rep p%s%s", even ? " s" : "", equal && multi.own ? " v" : "");
     if (rank != 5)
-        tsr__derive_add(d, "; %s k",
-                        multi_is_plain(d) ? tsr__derive_stat(d, 13, EXPAND_FLOATS) : "rep");
+        tsr__derive_add(derivation, "; %s k",
+                        multi_is_plain(derivation) ? tsr__derive_stat(derivation, 13, EXPAND_FLOATS)
+                                                   : "rep");
 }
 
 // One step of decoding: the cache may be kept in an order of its own, but heads lie apart.
-void tsr__derive_masked_multi_head(struct derivation *d)
+void tsr__derive_masked_multi_head(struct derivation *derivation)
 {
-    struct multi m = {.rows = false, .own = true};
-    int k = tsr__derive_in(d, 1).rank, v = tsr__derive_in(d, 2).rank;
-    if (tsr__derive_rank(d, 0) < 0 || !take_heads(d))
+    struct multi multi = {.rows = false, .own = true};
+    int k = tsr__derive_in(derivation, 1).rank, v = tsr__derive_in(derivation, 2).rank;
+    if (tsr__derive_rank(derivation, 0) < 0 || !take_heads(derivation))
         return;
-    if (!tsr__derive_has(d, 1) || tsr__derive_in(d, 0).rank != 3) {
-        tsr__derive_none(d, "queries, keys and values lie in one tensor");
+    if (!tsr__derive_has(derivation, 1) || tsr__derive_in(derivation, 0).rank != 3) {
+        tsr__derive_none(derivation, "queries, keys and values lie in one tensor");
         return;
     }
-    tsr__derive_add(d, k == 4 ? "[b q (h d)],[b h k d]" : "[b q (h d)],[b k (h d)]");
-    tsr__derive_add(d, v == 4 ? ",[b h k v]" : ",[b k (h v)]");
-    m.batch = add_key_mask(d, 3) && !tsr__derive_has(d, 8); // beams are rows of the batch
-    m.heads = tsr__derive_mask(d, 4, "h");
-    tsr__derive_add(d, ",[b h p d]?,[b h p v]?,·?,·?,[_ _ _]?");
-    bool even = add_bias(d, 10, last_size(d, 0), v == 3 ? last_size(d, 2) : -1);
-    m.heads = m.heads && even;
-    add_results(d, &m);
-    tsr__derive_add(d, "; rep k p v%s", even ? " s" : "");
+    tsr__derive_add(derivation, k == 4 ? "[b q (h d)],[b h k d]" : "[b q (h d)],[b k (h d)]");
+    tsr__derive_add(derivation, v == 4 ? ",[b h k v]" : ",[b k (h v)]");
+    multi.batch = add_key_mask(derivation, 3) &&
+                  !tsr__derive_has(derivation, 8); // beams are rows of the batch
+    multi.heads = tsr__derive_mask(derivation, 4, "h");
+    tsr__derive_add(derivation, ",[b h p d]?,[b h p v]?,·?,·?,[_ _ _]?");
+    bool even =
+        add_bias(derivation, 10, last_size(derivation, 0), v == 3 ? last_size(derivation, 2) : -1);
+    multi.heads = multi.heads && even;
+    add_results(derivation, &multi);
+    tsr__derive_add(derivation, "; rep k p v%s", even ? " s" : "");
 }
 
 // ---- Attention with its projection -------------------------------------------------------------
 
 // Weights [i (s h d)]: thirds of one size.
-static bool even_thirds(const struct derivation *d, int64_t heads, size_t weights)
+static bool even_thirds(const struct derivation *derivation, int64_t heads, size_t weights)
 {
     const int64_t *sizes;
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "qkv_hidden_sizes"), &sizes);
-    int64_t all = last_size(d, weights);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "qkv_hidden_sizes"),
+                             &sizes);
+    int64_t all = last_size(derivation, weights);
     bool even = all > 0 && all % 3 == 0 && (all / 3) % heads == 0;
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
 
-static bool start_projected(struct derivation *d, const char *x, const char *point)
+static bool start_projected(struct derivation *derivation, const char *x, const char *point)
 {
-    int64_t heads = tsr__derive_int(d, "num_heads", 0);
-    if (!take_heads(d))
+    int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
+    if (!take_heads(derivation))
         return false;
-    if (!even_thirds(d, heads, 1)) {
-        tsr__derive_none(d, "queries, keys and values have different sizes, or unknown ones");
+    if (!even_thirds(derivation, heads, 1)) {
+        tsr__derive_none(derivation,
+                         "queries, keys and values have different sizes, or unknown ones");
         return false;
     }
-    tsr__derive_size(d, STR("s"), (tsr_dim){3, ""});
-    tsr__derive_add(d, "[%s i],[i (s h d)],[(s h d)]?%s", x, point);
+    tsr__derive_size(derivation, STR("s"), (tsr_dim){3, ""});
+    tsr__derive_add(derivation, "[%s i],[i (s h d)],[(s h d)]?%s", x, point);
     return true;
 }
 
 // The projection is inside, so that its rows i cannot be cut; positions matter to masks and caches.
-void tsr__derive_projected_attention(struct derivation *d)
+void tsr__derive_projected_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(d, 1) < 0 || !start_projected(d, "b q", ""))
+    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "b q", ""))
         return;
-    bool batch = add_key_mask(d, 3);
-    tsr__derive_add(d, ",[_ b h p d]?");
-    bool heads = tsr__derive_mask(d, 5, "h");
-    tsr__derive_add(d, ",·?,·?,·? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s%s; attr num_heads=h",
+    bool batch = add_key_mask(derivation, 3);
+    tsr__derive_add(derivation, ",[_ b h p d]?");
+    bool heads = tsr__derive_mask(derivation, 5, "h");
+    tsr__derive_add(derivation,
+                    ",·?,·?,·? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s%s; attr num_heads=h",
                     heads ? "" : " h", batch ? "" : " b");
-    tsr__derive_add(d, "; attr qkv_hidden_sizes=h");
+    tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
 }
 
-void tsr__derive_packed_attention(struct derivation *d)
+void tsr__derive_packed_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(d, 1) < 0 || !start_projected(d, "t", ""))
+    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "t", ""))
         return;
-    tsr__derive_add(d, ",[_ _],[_]");
-    int rank = tsr__derive_in(d, 5).rank;
-    int64_t heads = rank == 4 ? tsr__derive_in(d, 5).dims[1].value : 1;
-    tsr__derive_add(d, ",[_ %s _ _]? -> [t (h d)]; rep i s d t%s; attr num_heads=h",
+    tsr__derive_add(derivation, ",[_ _],[_]");
+    int rank = tsr__derive_in(derivation, 5).rank;
+    int64_t heads = rank == 4 ? tsr__derive_in(derivation, 5).dims[1].value : 1;
+    tsr__derive_add(derivation, ",[_ %s _ _]? -> [t (h d)]; rep i s d t%s; attr num_heads=h",
                     heads == 1  ? "1"
                     : heads > 1 ? "h"
                                 : "_",
                     heads < 1 ? " h" : "");
-    tsr__derive_add(d, "; attr qkv_hidden_sizes=h");
+    tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
 }
 
 // A scale or zero point of the weights: one, or one for each column.
-static void add_column_point(struct derivation *d, size_t i)
+static void add_column_point(struct derivation *derivation, size_t i)
 {
-    int64_t n = last_size(d, i);
-    tsr__derive_add(d, n > 1 ? ",[(s h d)]?" : n == 1 ? ",[1]?" : ",[]?");
+    int64_t n = last_size(derivation, i);
+    tsr__derive_add(derivation, n > 1 ? ",[(s h d)]?" : n == 1 ? ",[1]?" : ",[]?");
 }
 
-void tsr__derive_quantized_attention(struct derivation *d)
+void tsr__derive_quantized_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(d, 1) < 0 ||
-        !start_projected(d, "b q", tsr__derive_in(d, 3).rank == 1 ? ",[_]" : ",[]"))
+    if (tsr__derive_rank(derivation, 1) < 0 ||
+        !start_projected(derivation, "b q",
+                         tsr__derive_in(derivation, 3).rank == 1 ? ",[_]" : ",[]"))
         return;
-    add_column_point(d, 4);
-    bool batch = add_key_mask(d, 5);
-    tsr__derive_add(d, tsr__derive_in(d, 6).rank == 1 ? ",[_]?" : ",[]?");
-    add_column_point(d, 7);
-    tsr__derive_add(d, ",[_ b h p d]? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s",
+    add_column_point(derivation, 4);
+    bool batch = add_key_mask(derivation, 5);
+    tsr__derive_add(derivation, tsr__derive_in(derivation, 6).rank == 1 ? ",[_]?" : ",[]?");
+    add_column_point(derivation, 7);
+    tsr__derive_add(derivation, ",[_ b h p d]? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s",
                     batch ? "" : " b");
-    tsr__derive_add(d, "; attr num_heads=h");
+    tsr__derive_add(derivation, "; attr num_heads=h");
 }
 
 // ---- grouped queries ---------------------------------------------------------------------------
 
-static bool take_groups(struct derivation *d)
+static bool take_groups(struct derivation *derivation)
 {
-    int64_t q = tsr__derive_int(d, "num_heads", 0), kv = tsr__derive_int(d, "kv_num_heads", 0);
+    int64_t q = tsr__derive_int(derivation, "num_heads", 0),
+            kv = tsr__derive_int(derivation, "kv_num_heads", 0);
     if (q < 1 || kv < 1 || q % kv) {
-        tsr__derive_none(d, NO_HEADS);
+        tsr__derive_none(derivation, NO_HEADS);
         return false;
     }
-    tsr__derive_heads(d, kv, q / kv);
+    tsr__derive_heads(derivation, kv, q / kv);
     return true;
 }
 
 // Scales of a quantised cache: one for all, or some for each head.
-static void add_cache_scale(struct derivation *d, size_t i)
+static void add_cache_scale(struct derivation *derivation, size_t i)
 {
-    struct shape s = tsr__derive_in(d, i);
-    tsr__derive_add(d, ",[");
-    for (int k = 0; k < s.rank; k++) {
-        bool heads = (s.rank == 4 && k == 1) || (s.rank == 3 && k == 0);
-        tsr__derive_add(d, heads ? "h~ " : "_ ");
+    struct shape shape = tsr__derive_in(derivation, i);
+    tsr__derive_add(derivation, ",[");
+    for (int k = 0; k < shape.rank; k++) {
+        bool heads = (shape.rank == 4 && k == 1) || (shape.rank == 3 && k == 0);
+        tsr__derive_add(derivation, heads ? "h~ " : "_ ");
     }
-    tsr__derive_add(d, "]?");
+    tsr__derive_add(derivation, "]?");
 }
 
 #define GROUP_ATTRS "; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h"
 
 // Queries, keys and values side by side, three parts of different sizes: elements of a head; 0: not
 // known.
-static int64_t packed_head(const struct derivation *d)
+static int64_t packed_head(const struct derivation *derivation)
 {
-    int64_t all = tsr__derive_int(d, "num_heads", 0) + 2 * tsr__derive_int(d, "kv_num_heads", 0);
-    int64_t size = last_size(d, 0);
-    return tsr__derive_in(d, 0).rank == 3 && size > 0 && size % all == 0 ? size / all : 0;
+    int64_t all = tsr__derive_int(derivation, "num_heads", 0) +
+                  2 * tsr__derive_int(derivation, "kv_num_heads", 0);
+    int64_t size = last_size(derivation, 0);
+    return tsr__derive_in(derivation, 0).rank == 3 && size > 0 && size % all == 0 ? size / all : 0;
 }
 
 // Of each part the heads that belong together.
-static void add_packed_windows(struct derivation *d, int64_t each)
+static void add_packed_windows(struct derivation *derivation, int64_t each)
 {
-    int64_t kv = tsr__derive_int(d, "kv_num_heads", 0), q = tsr__derive_int(d, "num_heads", 0);
+    int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
+            q = tsr__derive_int(derivation, "num_heads", 0);
     int64_t wide = q / kv * each;
     const int64_t steps[] = {wide, each, each};
     const int64_t shifts[] = {0, q * each, (q + kv) * each};
     for (int i = 0; i < 3; i++)
-        tsr__derive_add(d, "; win 0 2 h %lld %lld %lld %lld %lld", (long long)last_size(d, 0),
-                        (long long)kv, (long long)steps[i], (long long)shifts[i],
-                        (long long)steps[i]);
+        tsr__derive_add(derivation, "; win 0 2 h %lld %lld %lld %lld %lld",
+                        (long long)last_size(derivation, 0), (long long)kv, (long long)steps[i],
+                        (long long)shifts[i], (long long)steps[i]);
 }
 
 // A prompt takes its position from the first sequence alone.
-void tsr__derive_group_query(struct derivation *d)
+void tsr__derive_group_query(struct derivation *derivation)
 {
-    struct shape x = tsr__derive_in(d, 0);
-    bool batch = !tsr__derive_has(d, 9) || (x.rank == 3 && x.dims[1].value == 1);
-    bool three = tsr__derive_has(d, 1) && tsr__derive_has(d, 2);
-    if (tsr__derive_rank(d, 0) < 0 || !take_groups(d))
+    struct shape x = tsr__derive_in(derivation, 0);
+    bool batch = !tsr__derive_has(derivation, 9) || (x.rank == 3 && x.dims[1].value == 1);
+    bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
+    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
-    int64_t each = three ? 0 : packed_head(d);
+    int64_t each = three ? 0 : packed_head(derivation);
     if (each)
-        tsr__derive_size(d, STR("d"), (tsr_dim){each, ""});
-    tsr__derive_add(d, three  ? "[b q (h g d)],[b k (h d)],[b k (h d)]"
-                       : each ? "[b q h^],[]?,[]?"
-                              : "[b q _],[]?,[]?");
-    const char *size = tsr__derive_int(d, "kv_cache_bit_width", 0) == 4 ? "_" : "d"; // packed
-    tsr__derive_add(d, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
-                    tsr__derive_in(d, 5).rank == 2 ? "[b _]" : "[b]");
-    bool heads = tsr__derive_mask(d, 10, "(h g)") && (three || each);
-    tsr__derive_add(d, ",[(h g)]?");
-    add_cache_scale(d, 12);
-    add_cache_scale(d, 13);
-    tsr__derive_add(d, ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
+        tsr__derive_size(derivation, STR("d"), (tsr_dim){each, ""});
+    tsr__derive_add(derivation, three  ? "[b q (h g d)],[b k (h d)],[b k (h d)]"
+                                : each ? "[b q h^],[]?,[]?"
+                                       : "[b q _],[]?,[]?");
+    const char *size =
+        tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4 ? "_" : "d"; // packed
+    tsr__derive_add(derivation, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
+                    tsr__derive_in(derivation, 5).rank == 2 ? "[b _]" : "[b]");
+    bool heads = tsr__derive_mask(derivation, 10, "(h g)") && (three || each);
+    tsr__derive_add(derivation, ",[(h g)]?");
+    add_cache_scale(derivation, 12);
+    add_cache_scale(derivation, 13);
+    tsr__derive_add(derivation,
+                    ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
                     size);
-    tsr__derive_add(d, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "",
+    tsr__derive_add(derivation, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "",
                     !heads  ? " h g"
                     : three ? ""
                             : " g",
                     batch ? "" : " b");
     if (heads && !three)
-        add_packed_windows(d, each);
+        add_packed_windows(derivation, each);
 }
 
 // Layouts of blocks are taken in turn by the heads: a cut must start a new turn.
-void tsr__derive_sparse_attention(struct derivation *d)
+void tsr__derive_sparse_attention(struct derivation *derivation)
 {
-    struct shape rows = tsr__derive_in(d, 5);
-    int64_t q = tsr__derive_int(d, "num_heads", 0), kv = tsr__derive_int(d, "kv_num_heads", 0);
-    bool three = tsr__derive_has(d, 1) && tsr__derive_has(d, 2);
-    if (tsr__derive_rank(d, 0) < 0 || !take_groups(d))
+    struct shape rows = tsr__derive_in(derivation, 5);
+    int64_t q = tsr__derive_int(derivation, "num_heads", 0),
+            kv = tsr__derive_int(derivation, "kv_num_heads", 0);
+    bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
+    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
     int64_t turn = rows.rank == 2 && rows.dims[0].value > 0 ? rows.dims[0].value : q, unit = 1;
     while (unit < kv && unit * (q / kv) % turn)
         unit++;
-    tsr__derive_add(d, three ? "[b q (h g d)],[b k (h d)],[b k (h d)]" : "[b q _],[]?,[]?");
-    tsr__derive_add(d,
+    tsr__derive_add(derivation,
+                    three ? "[b q (h g d)],[b k (h d)],[b k (h d)]" : "[b q _],[]?,[]?");
+    tsr__derive_add(derivation,
                     ",[b h m e],[b h m e],[_ _],[_ _],·,[b],[_ _]?,[_ _]? -> "
                     "[b q (h g %c)],[b h m e],[b h m e]; rep q m e",
                     three ? 'd' : 'e');
-    tsr__derive_add(d, "%s%s", three ? " k d" : " h", turn > 1 || !three ? " g" : "");
+    tsr__derive_add(derivation, "%s%s", three ? " k d" : " h", turn > 1 || !three ? " g" : "");
     if (three && unit > 1 && unit < kv)
-        tsr__derive_add(d, "; blk h/%lld", (long long)unit);
+        tsr__derive_add(derivation, "; blk h/%lld", (long long)unit);
     else if (three && unit > 1)
-        tsr__derive_add(d, "; rep h");
-    tsr__derive_add(d, GROUP_ATTRS);
+        tsr__derive_add(derivation, "; rep h");
+    tsr__derive_add(derivation, GROUP_ATTRS);
 }
 
 // ---- tokens of many sequences in one row -------------------------------------------------------
 
-void tsr__derive_packed_multi_head(struct derivation *d)
+void tsr__derive_packed_multi_head(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    struct shape bias = tsr__derive_in(d, 6);
+    int rank = tsr__derive_rank(derivation, 0);
+    struct shape bias = tsr__derive_in(derivation, 6);
     int64_t of_bias = bias.rank == 4 ? bias.dims[1].value : 1;
-    if (rank < 0 || !take_heads(d))
+    if (rank < 0 || !take_heads(derivation))
         return;
     bool own = rank == 2;
-    tsr__derive_add(d, own ? "[t (h d)],[t (h d)],[t (h v)]" : "[t h _ d],[]?,[]?");
-    bool heads = add_bias(d, 3, own ? last_size(d, 0) : -1, own ? last_size(d, 2) : -1);
-    tsr__derive_add(d, ",[_ _],[_],[_ %s _ _]? -> [t (h %c)]; rep t d",
+    tsr__derive_add(derivation, own ? "[t (h d)],[t (h d)],[t (h v)]" : "[t h _ d],[]?,[]?");
+    bool heads = add_bias(derivation, 3, own ? last_size(derivation, 0) : -1,
+                          own ? last_size(derivation, 2) : -1);
+    tsr__derive_add(derivation, ",[_ _],[_],[_ %s _ _]? -> [t (h %c)]; rep t d",
                     of_bias == 1  ? "1"
                     : of_bias > 1 ? "h"
                                   : "_",
                     own ? 'v' : 'd');
-    tsr__derive_add(d, "%s%s%s; attr num_heads=h", heads ? " s" : " h",
+    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", heads ? " s" : " h",
                     of_bias < 1 && heads ? " h" : "", own ? " v" : "");
 }
 
-void tsr__derive_paged_attention(struct derivation *d)
+void tsr__derive_paged_attention(struct derivation *derivation)
 {
-    const tsr_attr *layout = tsr__attr_of(d->shapes, d->node, "kv_cache_layout");
+    const tsr_attr *layout = tsr__attr_of(derivation->shapes, derivation->node, "kv_cache_layout");
     size_t n;
     const char *text = layout ? tsr_attr_string(layout, &n) : NULL;
     bool latent = text && n == 6 && memcmp(text, "LATENT", 6) == 0;
-    bool three = tsr__derive_has(d, 1) && (latent || tsr__derive_has(d, 2));
-    if (tsr__derive_rank(d, 0) < 0 || !take_groups(d))
+    bool three = tsr__derive_has(derivation, 1) && (latent || tsr__derive_has(derivation, 2));
+    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
-    int64_t v = latent ? tsr__derive_int(d, "v_head_size", 0) : 0;
-    int64_t all = tsr__derive_int(d, "num_heads", 0) + 2 * tsr__derive_int(d, "kv_num_heads", 0);
+    int64_t v = latent ? tsr__derive_int(derivation, "v_head_size", 0) : 0;
+    int64_t all = tsr__derive_int(derivation, "num_heads", 0) +
+                  2 * tsr__derive_int(derivation, "kv_num_heads", 0);
     bool own = v > 0 || (three && !latent); // values have a head size of their own
     if (v > 0)
-        tsr__derive_size(d, STR("v"), (tsr_dim){v, ""});
-    else if (!three && last_size(d, 0) > 0 && last_size(d, 0) % all == 0)
-        tsr__derive_size(d, STR("d"), (tsr_dim){last_size(d, 0) / all, ""});
-    tsr__derive_add(d, "%s%s", three ? "[t (h g d)],[t (h d)]" : "[t _],[]?",
+        tsr__derive_size(derivation, STR("v"), (tsr_dim){v, ""});
+    else if (!three && last_size(derivation, 0) > 0 && last_size(derivation, 0) % all == 0)
+        tsr__derive_size(derivation, STR("d"), (tsr_dim){last_size(derivation, 0) / all, ""});
+    tsr__derive_add(derivation, "%s%s", three ? "[t (h g d)],[t (h d)]" : "[t _],[]?",
                     three && !latent ? ",[t (h v)]" : ",[]?");
-    tsr__derive_add(d, ",[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?,[_]?,[_]?");
-    add_cache_scale(d, 14);
-    add_cache_scale(d, 15);
-    tsr__derive_add(d, ",[_]? -> [t (h g %c)],[n m h _]?,[n m h _]?; rep t n m%s%s%s" GROUP_ATTRS,
-                    own ? 'v' : 'd', three || !own ? " d" : "", own ? " v" : "",
-                    three ? "" : " h g");
+    tsr__derive_add(derivation,
+                    ",[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?,[_]?,[_]?");
+    add_cache_scale(derivation, 14);
+    add_cache_scale(derivation, 15);
+    tsr__derive_add(
+        derivation, ",[_]? -> [t (h g %c)],[n m h _]?,[n m h _]?; rep t n m%s%s%s" GROUP_ATTRS,
+        own ? 'v' : 'd', three || !own ? " d" : "", own ? " v" : "", three ? "" : " h g");
 }

@@ -4,47 +4,49 @@
 #include "rules/derive.h"
 
 // [a0 a1 _ a3]: the letters of a tensor with that many others, and a whole dimension at the axis (-1: none).
-static void add_tensor(struct derivation *d, int others, int axis)
+static void add_tensor(struct derivation *derivation, int others, int axis)
 {
-    tsr__derive_add(d, "[");
+    tsr__derive_add(derivation, "[");
     for (int i = 0; i < others; i++) {
         if (i == axis)
-            tsr__derive_add(d, "_ ");
-        tsr__derive_add(d, "a%d ", i);
+            tsr__derive_add(derivation, "_ ");
+        tsr__derive_add(derivation, "a%d ", i);
     }
-    tsr__derive_add(d, axis == others ? "_]" : "]");
+    tsr__derive_add(derivation, axis == others ? "_]" : "]");
 }
 
 // Rank of input 0, of its elements if it is a list; -1: the node stays whole.
-static int rank_in(struct derivation *d)
+static int rank_in(struct derivation *derivation)
 {
-    int rank = tsr__derive_in(d, 0).rank;
+    int rank = tsr__derive_in(derivation, 0).rank;
     if (rank >= 0 && rank < DERIVE_MAX_RANK)
         return rank;
-    tsr__derive_none(d, "the shape of an input is not known");
+    tsr__derive_none(derivation, "the shape of an input is not known");
     return -1;
 }
 
-void tsr__derive_concat_from_sequence(struct derivation *d)
+void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
-    int rank = rank_in(d);
-    bool fresh = tsr__derive_int(d, "new_axis", 0) != 0;
-    int axis = rank < 0 ? -1 : tsr__derive_axis(d, "axis", 0, rank + fresh);
+    int rank = rank_in(derivation);
+    bool fresh = tsr__derive_int(derivation, "new_axis", 0) != 0;
+    int axis = rank < 0 ? -1 : tsr__derive_axis(derivation, "axis", 0, rank + fresh);
     if (axis < 0)
         return;
     int others = fresh ? rank : rank - 1;
-    add_tensor(d, others, fresh ? -1 : axis);
-    tsr__derive_add(d, " -> ");
-    add_tensor(d, others, axis);
+    add_tensor(derivation, others, fresh ? -1 : axis);
+    tsr__derive_add(derivation, " -> ");
+    add_tensor(derivation, others, axis);
 }
 
-void tsr__derive_split_to_sequence(struct derivation *d)
+void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
-    int rank = rank_in(d), axis = rank < 0 ? -1 : tsr__derive_axis(d, "axis", 0, rank);
+    int rank = rank_in(derivation),
+        axis = rank < 0 ? -1 : tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    bool sizes = tsr__derive_has(d, 1), kept = sizes || tsr__derive_int(d, "keepdims", 1) != 0;
-    add_tensor(d, rank - 1, axis);
-    tsr__derive_add(d, sizes ? ",· -> " : " -> ");
-    add_tensor(d, rank - 1, kept ? axis : -1);
+    bool sizes = tsr__derive_has(derivation, 1),
+         kept = sizes || tsr__derive_int(derivation, "keepdims", 1) != 0;
+    add_tensor(derivation, rank - 1, axis);
+    tsr__derive_add(derivation, sizes ? ",· -> " : " -> ");
+    add_tensor(derivation, rank - 1, kept ? axis : -1);
 }

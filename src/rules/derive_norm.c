@@ -8,53 +8,56 @@
 // ---- softmax -----------------------------------------------------------------------------------
 
 // [d0 d1 d2] -> [d0 d1 d2]; stat of dimensions from .. to-1.
-static void same_shape(struct derivation *d, int rank, const char *clause, int from, int to)
+static void same_shape(struct derivation *derivation, int rank, const char *clause, int from,
+                       int to)
 {
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "] -> [");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "] -> [");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "]");
     if (from < to)
-        tsr__derive_add(d, "; %s ", clause);
-    tsr__derive_letters(d, 'd', from, to);
+        tsr__derive_add(derivation, "; %s ", clause);
+    tsr__derive_letters(derivation, 'd', from, to);
 }
 
-void tsr__derive_softmax(struct derivation *d)
+void tsr__derive_softmax(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", -1, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
     if (axis >= 0)
-        same_shape(d, rank, tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS), axis, axis + 1);
+        same_shape(derivation, rank, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
+                   axis, axis + 1);
 }
 
 // Before opset 13 everything from the axis on is one row.
-void tsr__derive_softmax_flat(struct derivation *d)
+void tsr__derive_softmax_flat(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    int64_t axis = tsr__derive_int(d, "axis", 1);
+    int rank = tsr__derive_rank(derivation, 0);
+    int64_t axis = tsr__derive_int(derivation, "axis", 1);
     axis = axis < 0 ? axis + rank : axis;
     if (rank < 0)
         return;
     if (axis < 0 || axis > rank) {
-        tsr__derive_none(d, DERIVE_NO_AXIS);
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    same_shape(d, rank, tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS), (int)axis, rank);
+    same_shape(derivation, rank, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
+               (int)axis, rank);
 }
 
-void tsr__derive_lp_norm(struct derivation *d)
+void tsr__derive_lp_norm(struct derivation *derivation)
 {
-    tsr__derive_softmax(d); // the same dimensions
+    tsr__derive_softmax(derivation); // the same dimensions
 }
 
-void tsr__derive_mvn(struct derivation *d)
+void tsr__derive_mvn(struct derivation *derivation)
 {
     static const int64_t usual[] = {0, 2, 3};
     const int64_t *axes;
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &axes);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &axes);
     bool taken[DERIVE_MAX_RANK] = {false};
-    int rank = tsr__derive_rank(d, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
     if (!n) {
@@ -64,65 +67,65 @@ void tsr__derive_mvn(struct derivation *d)
     for (size_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0) {
-            tsr__derive_none(d, DERIVE_NO_AXIS);
+            tsr__derive_none(derivation, DERIVE_NO_AXIS);
             return;
         }
         taken[axis] = true;
     }
-    same_shape(d, rank, "", 0, 0);
-    tsr__derive_add(d, "; %s", tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS));
+    same_shape(derivation, rank, "", 0, 0);
+    tsr__derive_add(derivation, "; %s", tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
     for (int i = 0; i < rank; i++)
         if (taken[i])
-            tsr__derive_add(d, " d%d", i);
+            tsr__derive_add(derivation, " d%d", i);
 }
 
 // ---- layer norms -------------------------------------------------------------------------------
 
 // A tensor that broadcasts to the input; its leading dimensions may be missing.
-static void add_stretched(struct derivation *d, size_t i, int rank)
+static void add_stretched(struct derivation *derivation, size_t i, int rank)
 {
-    int own = tsr__derive_in(d, i).rank;
-    tsr__derive_add(d, ",[");
+    int own = tsr__derive_in(derivation, i).rank;
+    tsr__derive_add(derivation, ",[");
     for (int k = rank - (own < 0 || own > rank ? rank : own); k < rank; k++)
-        tsr__derive_add(d, "d%d~ ", k);
-    tsr__derive_add(d, "]?");
+        tsr__derive_add(derivation, "d%d~ ", k);
+    tsr__derive_add(derivation, "]?");
 }
 
-static void add_statistic(struct derivation *d, int axis, int rank)
+static void add_statistic(struct derivation *derivation, int axis, int rank)
 {
-    tsr__derive_add(d, ",[");
-    tsr__derive_letters(d, 'd', 0, axis);
+    tsr__derive_add(derivation, ",[");
+    tsr__derive_letters(derivation, 'd', 0, axis);
     for (int i = axis; i < rank; i++)
-        tsr__derive_add(d, "1 ");
-    tsr__derive_add(d, "]?");
+        tsr__derive_add(derivation, "1 ");
+    tsr__derive_add(derivation, "]?");
 }
 
 // LayerNormalization and its kin: scale and shift, one or two statistics as further outputs.
-void tsr__derive_layer_norm(struct derivation *d)
+void tsr__derive_layer_norm(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", -1, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
     if (axis < 0)
         return;
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "]");
-    add_stretched(d, 1, rank);
-    add_stretched(d, 2, rank);
-    tsr__derive_add(d, " -> [");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "]");
-    add_statistic(d, axis, rank);
-    add_statistic(d, axis, rank);
-    tsr__derive_add(d, "; %s ", tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS));
-    tsr__derive_letters(d, 'd', axis, rank);
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "]");
+    add_stretched(derivation, 1, rank);
+    add_stretched(derivation, 2, rank);
+    tsr__derive_add(derivation, " -> [");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "]");
+    add_statistic(derivation, axis, rank);
+    add_statistic(derivation, axis, rank);
+    tsr__derive_add(derivation, "; %s ", tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
+    tsr__derive_letters(derivation, 'd', axis, rank);
 }
 
 // ONNX Runtime adds a skip of [2 3 6] to an input of [4 3 6], over and over: such a batch cannot be cut, and nobody
 // knows before the run whether an input of [n 3 6] is such a one.
-static bool skip_repeats(const struct derivation *d)
+static bool skip_repeats(const struct derivation *derivation)
 {
-    struct shape input = tsr__derive_in(d, 0), skip = tsr__derive_in(d, 1);
+    struct shape input = tsr__derive_in(derivation, 0), skip = tsr__derive_in(derivation, 1);
     if (skip.rank < 3 || skip.rank != input.rank)
         return false;
     int64_t rows = skip.dims[0].value;
@@ -130,26 +133,27 @@ static bool skip_repeats(const struct derivation *d)
 }
 
 // Input and skip are added first: further outputs are two statistics and the sum.
-void tsr__derive_skip_norm(struct derivation *d)
+void tsr__derive_skip_norm(struct derivation *derivation)
 {
-    if (skip_repeats(d)) {
-        tsr__derive_none(d, "the batch of the skip is not known to be that of the input");
+    if (skip_repeats(derivation)) {
+        tsr__derive_none(derivation, "the batch of the skip is not known to be that of the input");
         return;
     }
-    const char *stat = tsr__derive_stat(d, 13, EXPAND_FLOATS);
+    const char *stat = tsr__derive_stat(derivation, 13, EXPAND_FLOATS);
     // Statistics as outputs are of no use to inference; nobody replaces a node that gives them.
-    for (size_t i = 1; i < 3 && i < tsr_node_output_count(d->node); i++)
-        if (tsr_node_output(d->node, i))
+    for (size_t i = 1; i < 3 && i < tsr_node_output_count(derivation->node); i++)
+        if (tsr_node_output(derivation->node, i))
             stat = "rep";
-    tsr__derive_add(d, "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; %s r", stat);
+    tsr__derive_add(derivation,
+                    "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; %s r", stat);
 }
 
 // Positions count from the start of the sequence unless they are given: then it may be cut, where
 // no mask is summed over it.
-void tsr__derive_embed_norm(struct derivation *d)
+void tsr__derive_embed_norm(struct derivation *derivation)
 {
-    bool cut = tsr__derive_has(d, 8) && !tsr__derive_has(d, 7);
-    tsr__derive_add(d,
+    bool cut = tsr__derive_has(derivation, 8) && !tsr__derive_has(derivation, 7);
+    tsr__derive_add(derivation,
                     "[b t],[b t]?,[_ r],[_ r],[_ r]?,[r],[r],[b t]?,[b~ t]? -> "
                     "[b t r],[b]?,[b t r]?; rep r%s",
                     cut ? "" : " t");
@@ -158,64 +162,65 @@ void tsr__derive_embed_norm(struct derivation *d)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-static bool take_groups(struct derivation *d, const char *name)
+static bool take_groups(struct derivation *derivation, const char *name)
 {
-    int64_t groups = tsr__derive_int(d, name, 0);
+    int64_t groups = tsr__derive_int(derivation, name, 0);
     if (groups < 1) {
-        tsr__derive_none(d, "the number of groups is not known");
+        tsr__derive_none(derivation, "the number of groups is not known");
         return false;
     }
-    tsr__derive_size(d, STR("g"), (tsr_dim){groups, ""});
+    tsr__derive_size(derivation, STR("g"), (tsr_dim){groups, ""});
     return true;
 }
 
-void tsr__derive_group_norm(struct derivation *d)
+void tsr__derive_group_norm(struct derivation *derivation)
 {
-    struct shape x = tsr__derive_in(d, 0);
+    struct shape x = tsr__derive_in(derivation, 0);
     bool known = x.rank > 1 && x.dims[1].value > 0; // the channels are, so they can be grouped
-    if (take_groups(d, "num_groups"))
-        tsr__derive_add(d,
+    if (take_groups(derivation, "num_groups"))
+        tsr__derive_add(derivation,
                         "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; %s c S; attr num_groups=g",
-                        known ? tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS) : "rep");
+                        known ? tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS) : "rep");
 }
 
 // Scale and shift were per group at first.
-void tsr__derive_group_norm_18(struct derivation *d)
+void tsr__derive_group_norm_18(struct derivation *derivation)
 {
-    if (take_groups(d, "num_groups"))
-        tsr__derive_add(d, "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g");
+    if (take_groups(derivation, "num_groups"))
+        tsr__derive_add(derivation,
+                        "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g");
 }
 
 // Channels last; a skip and a bias may be added first.
-void tsr__derive_group_norm_last(struct derivation *d)
+void tsr__derive_group_norm_last(struct derivation *derivation)
 {
-    if (!take_groups(d, "groups"))
+    if (!take_groups(derivation, "groups"))
         return;
-    if (tsr__derive_int(d, "channels_last", 1))
-        tsr__derive_add(d, "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)]?,[(g c)]? -> "
-                           "[n S* (g c)],[n S* (g c)]?; rep c S; attr groups=g");
+    if (tsr__derive_int(derivation, "channels_last", 1))
+        tsr__derive_add(derivation, "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)]?,[(g c)]? -> "
+                                    "[n S* (g c)],[n S* (g c)]?; rep c S; attr groups=g");
     else
-        tsr__derive_add(d, "[n (g c) S*],[(g c)],[(g c)],[n (g c) S~]?,[(g c)]? -> "
-                           "[n (g c) S*],[n (g c) S*]?; rep c S; attr groups=g");
+        tsr__derive_add(derivation, "[n (g c) S*],[(g c)],[(g c)],[n (g c) S~]?,[(g c)]? -> "
+                                    "[n (g c) S*],[n (g c) S*]?; rep c S; attr groups=g");
 }
 
-void tsr__derive_instance_norm(struct derivation *d)
+void tsr__derive_instance_norm(struct derivation *derivation)
 {
-    tsr__derive_add(d, "[n c S*],[c],[c] -> [n c S*]; %s S",
-                    tsr__derive_stat(d, EXPAND_OPSET, EXPAND_FLOATS));
+    tsr__derive_add(derivation, "[n c S*],[c],[c] -> [n c S*]; %s S",
+                    tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
 }
 
 // Training takes statistics of the batch and gives them back.
-void tsr__derive_batch_norm(struct derivation *d)
+void tsr__derive_batch_norm(struct derivation *derivation)
 {
-    int64_t opset = tsr__node_opset(d->node);
-    bool training = opset >= 14 ? tsr__derive_int(d, "training_mode", 0) != 0
-                    : opset < 7 ? tsr__derive_int(d, "is_test", 0) == 0
+    int64_t opset = tsr__node_opset(derivation->node);
+    bool training = opset >= 14 ? tsr__derive_int(derivation, "training_mode", 0) != 0
+                    : opset < 7 ? tsr__derive_int(derivation, "is_test", 0) == 0
                                 : false;
-    for (size_t i = 1; i < tsr_node_output_count(d->node); i++)
-        training = training || tsr_node_output(d->node, i);
+    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
+        training = training || tsr_node_output(derivation->node, i);
     if (training)
-        d->whole = "training takes the mean and variance of the whole batch";
-    if (opset < 9 && !tsr__derive_int(d, "spatial", 1))
-        tsr__derive_none(d, "statistics per element of space are not supported");
+        derivation->whole = "training takes the mean and variance of the whole batch";
+    if (opset < 9 && !tsr__derive_int(derivation, "spatial", 1))
+        tsr__derive_none(derivation, "statistics per element of space are not supported");
 }

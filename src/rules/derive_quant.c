@@ -6,116 +6,118 @@
 
 // ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
 
-static void add_around(struct derivation *d, int axis, int rank, const char *there, const char *end)
+static void add_around(struct derivation *derivation, int axis, int rank, const char *there,
+                       const char *end)
 {
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, axis);
-    tsr__derive_add(d, "%s ", there);
-    tsr__derive_letters(d, 'd', axis + 1, rank);
-    tsr__derive_add(d, "]%s", end);
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, axis);
+    tsr__derive_add(derivation, "%s ", there);
+    tsr__derive_letters(derivation, 'd', axis + 1, rank);
+    tsr__derive_add(derivation, "]%s", end);
 }
 
-static void per_block(struct derivation *d, int axis, int rank)
+static void per_block(struct derivation *derivation, int axis, int rank)
 {
-    struct shape x = tsr__derive_in(d, 0), scale = tsr__derive_in(d, 1);
-    int64_t block = tsr__derive_int(d, "block_size", 0);
+    struct shape x = tsr__derive_in(derivation, 0), scale = tsr__derive_in(derivation, 1);
+    int64_t block = tsr__derive_int(derivation, "block_size", 0);
     int64_t size = x.dims[axis].value, blocks = scale.dims[axis].value, whole;
     // Blocks that do not fill the dimension, or whose number is not known: it stays whole.
     // So does a vector: ONNX Runtime refuses one scale for one block of it.
     bool full = rank > 1 && block > 0 && size > 0 && blocks > 0 && mul_ok(block, blocks, &whole) &&
                 whole == size;
     if (full)
-        tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
-    add_around(d, axis, rank, full ? "(u z)" : "c", ",");
-    add_around(d, axis, rank, "u", ",");
-    add_around(d, axis, rank, "u", "? -> ");
-    add_around(d, axis, rank, full ? "(u z)" : "c", full ? "; rep z" : "; rep c u");
+        tsr__derive_size(derivation, STR("z"), (tsr_dim){block, ""});
+    add_around(derivation, axis, rank, full ? "(u z)" : "c", ",");
+    add_around(derivation, axis, rank, "u", ",");
+    add_around(derivation, axis, rank, "u", "? -> ");
+    add_around(derivation, axis, rank, full ? "(u z)" : "c", full ? "; rep z" : "; rep c u");
 }
 
-void tsr__derive_quantize(struct derivation *d)
+void tsr__derive_quantize(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0), many = rank >= 0 ? tsr__derive_rank(d, 1) : -1;
+    int rank = tsr__derive_rank(derivation, 0),
+        many = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
     if (many < 0)
         return;
-    struct shape scale = tsr__derive_in(d, 1);
+    struct shape scale = tsr__derive_in(derivation, 1);
     if (many == 0 || (many == 1 && scale.dims[0].value == 1)) {
-        tsr__derive_add(d, many ? "[A*],[1],[_]? -> [A*]" : "[A*],[],[]? -> [A*]");
+        tsr__derive_add(derivation, many ? "[A*],[1],[_]? -> [A*]" : "[A*],[],[]? -> [A*]");
         return;
     }
-    int axis = tsr__derive_axis(d, "axis", 1, rank);
+    int axis = tsr__derive_axis(derivation, "axis", 1, rank);
     if (axis < 0)
         return;
-    if (many == rank && (many > 1 || tsr__derive_int(d, "block_size", 0) > 0)) {
-        per_block(d, axis, rank);
+    if (many == rank && (many > 1 || tsr__derive_int(derivation, "block_size", 0) > 0)) {
+        per_block(derivation, axis, rank);
     } else if (many == 1) {
-        add_around(d, axis, rank, "c", ",[c],[c]? -> ");
-        add_around(d, axis, rank, "c", "");
+        add_around(derivation, axis, rank, "c", ",[c],[c]? -> ");
+        add_around(derivation, axis, rank, "c", "");
     } else {
-        tsr__derive_none(d, "the scale has another number of dimensions than expected");
+        tsr__derive_none(derivation, "the scale has another number of dimensions than expected");
     }
 }
 
-void tsr__derive_dynamic_quantize(struct derivation *d)
+void tsr__derive_dynamic_quantize(struct derivation *derivation)
 {
-    tsr__derive_add(d, "[A*] -> [A*],[],[]");
-    if (tsr__derive_in(d, 0).rank != 0)
-        tsr__derive_add(d, "; %s A", tsr__derive_stat(d, 11, EXPAND_FLOATS));
+    tsr__derive_add(derivation, "[A*] -> [A*],[],[]");
+    if (tsr__derive_in(derivation, 0).rank != 0)
+        tsr__derive_add(derivation, "; %s A", tsr__derive_stat(derivation, 11, EXPAND_FLOATS));
 }
 
 // ---- products of integers ----------------------------------------------------------------------------
 
 // A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n].
-static void add_point(struct derivation *d, size_t i, bool rows, bool vector)
+static void add_point(struct derivation *derivation, size_t i, bool rows, bool vector)
 {
-    int rank = tsr__derive_in(d, i).rank;
+    int rank = tsr__derive_in(derivation, i).rank;
     if (rank <= 0 || (rank == 1 && vector))
-        tsr__derive_add(d, rank == 1 ? ",[1]?" : ",[]?");
+        tsr__derive_add(derivation, rank == 1 ? ",[1]?" : ",[]?");
     else if (rank == 1)
-        tsr__derive_add(d, rows ? ",[m~]?" : ",[n~]?");
+        tsr__derive_add(derivation, rows ? ",[m~]?" : ",[n~]?");
     else
-        tsr__derive_add(d, rows ? ",[B~ m~ 1]?" : ",[B~ 1 n~]?");
+        tsr__derive_add(derivation, rows ? ",[B~ m~ 1]?" : ",[B~ 1 n~]?");
 }
 
 // numpy's matmul: an operand of one dimension has no m or no n.
-static void add_left(struct derivation *d, bool vector)
+static void add_left(struct derivation *derivation, bool vector)
 {
-    tsr__derive_add(d, vector ? "[k]" : "[B~ m k]");
+    tsr__derive_add(derivation, vector ? "[k]" : "[B~ m k]");
 }
 
-static void add_right(struct derivation *d, bool vector)
+static void add_right(struct derivation *derivation, bool vector)
 {
-    tsr__derive_add(d, vector ? ",[k]" : ",[B~ k n]");
+    tsr__derive_add(derivation, vector ? ",[k]" : ",[B~ k n]");
 }
 
-static void add_product(struct derivation *d, bool left, bool right)
+static void add_product(struct derivation *derivation, bool left, bool right)
 {
-    tsr__derive_add(d, " -> [%s%s%s]", left && right ? "" : "B* ", left ? "" : "m ",
+    tsr__derive_add(derivation, " -> [%s%s%s]", left && right ? "" : "B* ", left ? "" : "m ",
                     right ? "" : "n");
 }
 
-void tsr__derive_matmul_integer(struct derivation *d)
+void tsr__derive_matmul_integer(struct derivation *derivation)
 {
-    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 1).rank == 1;
-    add_left(d, a);
-    add_right(d, b);
-    add_point(d, 2, true, a);
-    add_point(d, 3, false, b);
-    add_product(d, a, b);
-    tsr__derive_add(d, "; red k:sum");
+    bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
+    add_left(derivation, a);
+    add_right(derivation, b);
+    add_point(derivation, 2, true, a);
+    add_point(derivation, 3, false, b);
+    add_product(derivation, a, b);
+    tsr__derive_add(derivation, "; red k:sum");
 }
 
-bool tsr__derive_single(struct shape s)
+bool tsr__derive_single(struct shape shape)
 {
-    return s.rank == 0 || (s.rank == 1 && s.dims[0].value == 1);
+    return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-bool tsr__derive_alike(const tsr_value *v, tsr_dtype type, int *out)
+bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
-    const tsr_tensor *t = v ? tsr__value_constant_tensor(v) : NULL;
+    const tsr_tensor *tensor = value ? tsr__value_constant_tensor(value) : NULL;
     const void *bytes;
     size_t n;
-    if (!t || (type != TSR_INT8 && type != TSR_UINT8) || tsr_tensor_dtype(t) != type ||
-        tsr_tensor_data(t, &bytes, &n) != TSR_OK || !n)
+    if (!tensor || (type != TSR_INT8 && type != TSR_UINT8) || tsr_tensor_dtype(tensor) != type ||
+        tsr_tensor_data(tensor, &bytes, &n) != TSR_OK || !n)
         return false;
     const unsigned char *p = bytes;
     *out = type == TSR_INT8 ? (signed char)p[0] : p[0];
@@ -123,26 +125,28 @@ bool tsr__derive_alike(const tsr_value *v, tsr_dtype type, int *out)
 }
 
 // Rounding comes after the sum: a cut of k needs the parts (expand_quant.c).
-void tsr__derive_qlinear_matmul(struct derivation *d)
+void tsr__derive_qlinear_matmul(struct derivation *derivation)
 {
-    bool a = tsr__derive_in(d, 0).rank == 1, b = tsr__derive_in(d, 3).rank == 1;
-    bool simple = !a && !b && tsr__onnx_opset(d->node) >= 13;
-    tsr_dtype type = tsr__derive_in(d, 0).dtype;
-    add_left(d, a);
-    add_point(d, 1, true, a);
-    add_point(d, 2, true, a);
-    add_right(d, b);
-    add_point(d, 4, false, b);
-    add_point(d, 5, false, b);
-    add_point(d, 6, true, a);
-    add_point(d, 7, true, a);
-    add_product(d, a, b);
+    bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 3).rank == 1;
+    bool simple = !a && !b && tsr__onnx_opset(derivation->node) >= 13;
+    tsr_dtype type = tsr__derive_in(derivation, 0).dtype;
+    add_left(derivation, a);
+    add_point(derivation, 1, true, a);
+    add_point(derivation, 2, true, a);
+    add_right(derivation, b);
+    add_point(derivation, 4, false, b);
+    add_point(derivation, 5, false, b);
+    add_point(derivation, 6, true, a);
+    add_point(derivation, 7, true, a);
+    add_product(derivation, a, b);
     static const size_t single[] = {1, 2, 6, 7}; // the engine has no points per row
     for (size_t i = 0; i < TSR_COUNT(single); i++)
-        simple = simple && tsr__derive_single(tsr__derive_in(d, single[i]));
-    simple = simple && tsr__derive_in(d, 4).rank <= 1 && tsr__derive_in(d, 5).rank <= 1 &&
-             tsr__derive_in(d, 1).dtype == TSR_FLOAT && (type == TSR_INT8 || type == TSR_UINT8);
-    tsr__derive_add(d, "; %s k", simple ? "stat" : "rep");
+        simple = simple && tsr__derive_single(tsr__derive_in(derivation, single[i]));
+    simple = simple && tsr__derive_in(derivation, 4).rank <= 1 &&
+             tsr__derive_in(derivation, 5).rank <= 1 &&
+             tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
+             (type == TSR_INT8 || type == TSR_UINT8);
+    tsr__derive_add(derivation, "; %s k", simple ? "stat" : "rep");
 }
 
 // ---- weights of few bits -----------------------------------------------------------------------------
@@ -153,169 +157,179 @@ struct packed {
 };
 
 // Zero points of a row: none, floating point, or packed into bytes; blocks then come in groups.
-static int64_t point_group(const struct derivation *d, const struct packed *p)
+static int64_t point_group(const struct derivation *derivation, const struct packed *packed)
 {
-    struct shape z = tsr__derive_in(d, 3);
+    struct shape z = tsr__derive_in(derivation, 3);
     bool bytes = z.dtype == TSR_UINT8 || z.dtype == TSR_INT8;
-    return tsr__derive_has(d, 3) && bytes && p->bits < 8 ? 8 / p->bits : 1;
+    return tsr__derive_has(derivation, 3) && bytes && packed->bits < 8 ? 8 / packed->bits : 1;
 }
 
-static void nbits_text(struct derivation *d, const struct packed *p, int64_t group, bool cut)
+static void nbits_text(struct derivation *derivation, const struct packed *packed, int64_t group,
+                       bool cut)
 {
-    bool flat = tsr__derive_in(d, 2).rank == 1, flat_points = tsr__derive_in(d, 3).rank == 1;
-    tsr__derive_add(d, cut ? "[B* (w p z)],[n (w p) _]" : "[B* k],[n _ _]");
+    bool flat = tsr__derive_in(derivation, 2).rank == 1,
+         flat_points = tsr__derive_in(derivation, 3).rank == 1;
+    tsr__derive_add(derivation, cut ? "[B* (w p z)],[n (w p) _]" : "[B* k],[n _ _]");
     if (cut)
-        tsr__derive_add(d, flat ? ",[(n w p)]" : ",[n (w p)]");
+        tsr__derive_add(derivation, flat ? ",[(n w p)]" : ",[n (w p)]");
     else
-        tsr__derive_add(d, flat ? ",[(n u)]" : ",[n _]");
+        tsr__derive_add(derivation, flat ? ",[(n u)]" : ",[n _]");
     if (cut)
-        tsr__derive_add(d, flat_points ? ",[(n w)]?" : ",[n w]?");
+        tsr__derive_add(derivation, flat_points ? ",[(n w)]?" : ",[n w]?");
     else
-        tsr__derive_add(d, flat_points ? ",[(n v)]?" : ",[n _]?");
-    tsr__derive_add(d, ",[_]?,[n]? -> [B* n]; attr N=n; once 5");
+        tsr__derive_add(derivation, flat_points ? ",[(n v)]?" : ",[n _]?");
+    tsr__derive_add(derivation, ",[_]?,[n]? -> [B* n]; attr N=n; once 5");
     if (cut) {
-        tsr__derive_size(d, STR("p"), (tsr_dim){group, ""});
-        tsr__derive_size(d, STR("z"), (tsr_dim){p->block, ""});
-        tsr__derive_add(d, "; attr K=w*%lld; red w:sum; rep p z", (long long)(group * p->block));
+        tsr__derive_size(derivation, STR("p"), (tsr_dim){group, ""});
+        tsr__derive_size(derivation, STR("z"), (tsr_dim){packed->block, ""});
+        tsr__derive_add(derivation, "; attr K=w*%lld; red w:sum; rep p z",
+                        (long long)(group * packed->block));
         return;
     }
-    tsr__derive_add(d, "; rep k");
+    tsr__derive_add(derivation, "; rep k");
     if (flat) {
-        tsr__derive_size(d, STR("u"), (tsr_dim){p->blocks, ""});
-        tsr__derive_add(d, "; rep u");
+        tsr__derive_size(derivation, STR("u"), (tsr_dim){packed->blocks, ""});
+        tsr__derive_add(derivation, "; rep u");
     }
     if (flat_points) {
-        tsr__derive_size(d, STR("v"), (tsr_dim){(p->blocks * p->bits + 7) / 8, ""});
-        tsr__derive_add(d, "; rep v");
+        tsr__derive_size(derivation, STR("v"),
+                         (tsr_dim){(packed->blocks * packed->bits + 7) / 8, ""});
+        tsr__derive_add(derivation, "; rep v");
     }
 }
 
 // Blocks of k are cut, never their insides; a bias is added once.
-void tsr__derive_matmul_nbits(struct derivation *d)
+void tsr__derive_matmul_nbits(struct derivation *derivation)
 {
-    struct packed p = {.k = tsr__derive_int(d, "K", 0),
-                       .block = tsr__derive_int(d, "block_size", 0),
-                       .bits = tsr__derive_int(d, "bits", 4)};
-    if (p.k < 1 || p.k > INT32_MAX || p.block < 1 || p.block > p.k * 2 + 256 || p.bits < 1 ||
-        p.bits > 8) {
-        tsr__derive_none(d, DERIVE_NO_MEMBER);
+    struct packed packed = {.k = tsr__derive_int(derivation, "K", 0),
+                            .block = tsr__derive_int(derivation, "block_size", 0),
+                            .bits = tsr__derive_int(derivation, "bits", 4)};
+    if (packed.k < 1 || packed.k > INT32_MAX || packed.block < 1 ||
+        packed.block > packed.k * 2 + 256 || packed.bits < 1 || packed.bits > 8) {
+        tsr__derive_none(derivation, DERIVE_NO_MEMBER);
         return;
     }
-    if (tsr__derive_int(d, "weight_prepacked", 0)) {
-        tsr__derive_none(d, "the weights are stored for one kind of engine");
+    if (tsr__derive_int(derivation, "weight_prepacked", 0)) {
+        tsr__derive_none(derivation, "the weights are stored for one kind of engine");
         return;
     }
-    p.blocks = p.k / p.block + (p.k % p.block != 0);
-    int64_t group = point_group(d, &p);
-    p.full = p.k % p.block == 0 && p.blocks % group == 0 && 8 % p.bits == 0;
-    nbits_text(d, &p, group, p.full && !tsr__derive_has(d, 4));
+    packed.blocks = packed.k / packed.block + (packed.k % packed.block != 0);
+    int64_t group = point_group(derivation, &packed);
+    packed.full =
+        packed.k % packed.block == 0 && packed.blocks % group == 0 && 8 % packed.bits == 0;
+    nbits_text(derivation, &packed, group, packed.full && !tsr__derive_has(derivation, 4));
 }
 
 // Rows of the weight follow each other in one list; they can be cut where they end on blocks.
-void tsr__derive_matmul_bnb4(struct derivation *d)
+void tsr__derive_matmul_bnb4(struct derivation *derivation)
 {
-    int64_t k = tsr__derive_int(d, "K", 0), block = tsr__derive_int(d, "block_size", 0);
+    int64_t k = tsr__derive_int(derivation, "K", 0),
+            block = tsr__derive_int(derivation, "block_size", 0);
     if (k < 1 || block < 1) {
-        tsr__derive_none(d, DERIVE_NO_MEMBER);
+        tsr__derive_none(derivation, DERIVE_NO_MEMBER);
         return;
     }
-    if (k % block || k % 2 || !tsr__derive_int(d, "transB", 1)) {
-        tsr__derive_none(d, "the rows of the packed weight do not end on blocks");
+    if (k % block || k % 2 || !tsr__derive_int(derivation, "transB", 1)) {
+        tsr__derive_none(derivation, "the rows of the packed weight do not end on blocks");
         return;
     }
-    tsr__derive_size(d, STR("w"), (tsr_dim){k / 2, ""});
-    tsr__derive_size(d, STR("a"), (tsr_dim){k / block, ""});
-    tsr__derive_add(d, "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n");
+    tsr__derive_size(derivation, STR("w"), (tsr_dim){k / 2, ""});
+    tsr__derive_size(derivation, STR("a"), (tsr_dim){k / block, ""});
+    tsr__derive_add(derivation, "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n");
 }
 
 // A lookup in a table of blocks: only the first dimension is looked up, only the last is packed.
-void tsr__derive_gather_quantized(struct derivation *d)
+void tsr__derive_gather_quantized(struct derivation *derivation)
 {
-    struct shape x = tsr__derive_in(d, 0);
-    int many = tsr__derive_rank(d, 1), rank = many >= 0 ? tsr__derive_rank(d, 0) : -1;
-    int64_t block = tsr__derive_int(d, "block_size", 128), bits = tsr__derive_int(d, "bits", 4);
+    struct shape x = tsr__derive_in(derivation, 0);
+    int many = tsr__derive_rank(derivation, 1),
+        rank = many >= 0 ? tsr__derive_rank(derivation, 0) : -1;
+    int64_t block = tsr__derive_int(derivation, "block_size", 128),
+            bits = tsr__derive_int(derivation, "bits", 4);
     if (rank < 0)
         return;
     int64_t group = x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0 ? 8 / bits : 1;
-    if (tsr__axis(tsr__derive_int(d, "gather_axis", 0), rank) != 0 || rank < 2 || block < 1 ||
-        tsr__axis(tsr__derive_int(d, "quantize_axis", 1), rank) != rank - 1 || block % group) {
-        tsr__derive_none(d, "the axes of lookup and blocks are not the first and the last");
+    if (tsr__axis(tsr__derive_int(derivation, "gather_axis", 0), rank) != 0 || rank < 2 ||
+        block < 1 || tsr__axis(tsr__derive_int(derivation, "quantize_axis", 1), rank) != rank - 1 ||
+        block % group) {
+        tsr__derive_none(derivation,
+                         "the axes of lookup and blocks are not the first and the last");
         return;
     }
-    tsr__derive_size(d, STR("z"), (tsr_dim){block, ""});
-    tsr__derive_size(d, STR("y"), (tsr_dim){block / group, ""});
-    tsr__derive_size(d, STR("p"), (tsr_dim){group, ""});
-    tsr__derive_add(d, "[v D* (w p y)],[");
-    tsr__derive_letters(d, 'i', 0, many);
-    tsr__derive_add(d, "],[v D* (w p)],[v D* w]? -> [");
-    tsr__derive_letters(d, 'i', 0, many);
-    tsr__derive_add(d, "D* (w p z)]; rep p y z");
-    tsr__derive_lookup(d, 2, rank - 1);
+    tsr__derive_size(derivation, STR("z"), (tsr_dim){block, ""});
+    tsr__derive_size(derivation, STR("y"), (tsr_dim){block / group, ""});
+    tsr__derive_size(derivation, STR("p"), (tsr_dim){group, ""});
+    tsr__derive_add(derivation, "[v D* (w p y)],[");
+    tsr__derive_letters(derivation, 'i', 0, many);
+    tsr__derive_add(derivation, "],[v D* (w p)],[v D* w]? -> [");
+    tsr__derive_letters(derivation, 'i', 0, many);
+    tsr__derive_add(derivation, "D* (w p z)]; rep p y z");
+    tsr__derive_lookup(derivation, 2, rank - 1);
 }
 
 // ---- activations, sums and pools of quantised tensors -------------------------------------------------
 
-void tsr__derive_qlinear_softmax(struct derivation *d)
+void tsr__derive_qlinear_softmax(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", -1, rank) : -1;
-    bool flat = tsr__derive_int(d, "opset", 13) < 13;
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
+    bool flat = tsr__derive_int(derivation, "opset", 13) < 13;
     if (axis < 0)
         return;
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "],[],[]?,[],[]? -> [");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "]; rep ");
-    tsr__derive_letters(d, 'd', axis, flat ? rank : axis + 1);
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "],[],[]?,[],[]? -> [");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "]; rep ");
+    tsr__derive_letters(derivation, 'd', axis, flat ? rank : axis + 1);
 }
 
 // Result's scale and zero point, then each tensor with its own.
-void tsr__derive_qlinear_concat(struct derivation *d)
+void tsr__derive_qlinear_concat(struct derivation *derivation)
 {
-    size_t n = tsr_node_input_count(d->node);
-    int rank = n > 2 ? tsr__derive_rank(d, 2) : -1;
-    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", 1, rank) : -1;
+    size_t n = tsr_node_input_count(derivation->node);
+    int rank = n > 2 ? tsr__derive_rank(derivation, 2) : -1;
+    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 1, rank) : -1;
     if (axis < 0 || n % 3 != 2) {
-        tsr__derive_none(d, d->whole ? d->whole : DERIVE_NO_SHAPE);
+        tsr__derive_none(derivation, derivation->whole ? derivation->whole : DERIVE_NO_SHAPE);
         return;
     }
-    tsr__derive_add(d, "[],[]");
+    tsr__derive_add(derivation, "[],[]");
     for (size_t i = 2; i < n; i += 3) {
-        tsr__derive_add(d, ",");
-        add_around(d, axis, rank, "_", ",[],[]");
+        tsr__derive_add(derivation, ",");
+        add_around(derivation, axis, rank, "_", ",[],[]");
     }
-    tsr__derive_add(d, " -> ");
-    add_around(d, axis, rank, "_", "");
+    tsr__derive_add(derivation, " -> ");
+    add_around(derivation, axis, rank, "_", "");
 }
 
 // Batch and channels pass, space stays whole.
-static void qlinear_pool(struct derivation *d, const char *space)
+static void qlinear_pool(struct derivation *derivation, const char *space)
 {
-    int rank = tsr__derive_rank(d, 0);
-    bool last = tsr__derive_int(d, "channels_last", 0) != 0;
+    int rank = tsr__derive_rank(derivation, 0);
+    bool last = tsr__derive_int(derivation, "channels_last", 0) != 0;
     if (rank < 0)
         return;
     if (rank < 2) {
-        tsr__derive_none(d, "a tensor has fewer dimensions than the rule expects");
+        tsr__derive_none(derivation, "a tensor has fewer dimensions than the rule expects");
         return;
     }
     for (int side = 0; side < 2; side++) {
-        tsr__derive_add(d, side ? ",[],[]?,[],[]? -> [n " : "[n ");
+        tsr__derive_add(derivation, side ? ",[],[]?,[],[]? -> [n " : "[n ");
         if (!last)
-            tsr__derive_add(d, "c ");
+            tsr__derive_add(derivation, "c ");
         for (int i = 2; i < rank; i++)
-            tsr__derive_add(d, "%s ", side ? space : "_");
-        tsr__derive_add(d, last ? "c]" : "]");
+            tsr__derive_add(derivation, "%s ", side ? space : "_");
+        tsr__derive_add(derivation, last ? "c]" : "]");
     }
 }
 
-void tsr__derive_qlinear_pool(struct derivation *d)
+void tsr__derive_qlinear_pool(struct derivation *derivation)
 {
-    qlinear_pool(d, "_");
+    qlinear_pool(derivation, "_");
 }
 
-void tsr__derive_qlinear_global_pool(struct derivation *d)
+void tsr__derive_qlinear_global_pool(struct derivation *derivation)
 {
-    qlinear_pool(d, "1");
+    qlinear_pool(derivation, "1");
 }

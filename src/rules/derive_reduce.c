@@ -8,86 +8,87 @@
 
 // ---- shared --------------------------------------------------------------------------------------
 
-int64_t tsr__derive_int(const struct derivation *d, const char *name, int64_t otherwise)
+int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise)
 {
-    return tsr_attr_int(tsr__attr_of(d->shapes, d->node, name), otherwise);
+    return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
 }
 
-bool tsr__derive_has(const struct derivation *d, size_t i)
+bool tsr__derive_has(const struct derivation *derivation, size_t i)
 {
-    return i < tsr_node_input_count(d->node) && tsr_node_input(d->node, i);
+    return i < tsr_node_input_count(derivation->node) && tsr_node_input(derivation->node, i);
 }
 
-int64_t tsr__derive_ints(const struct derivation *d, const char *name, size_t i, int64_t *out,
-                         int64_t cap)
+int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
+                         int64_t *out, int64_t cap)
 {
     const int64_t *list;
-    const tsr_attr *a = tsr__attr_of(d->shapes, d->node, name);
-    if (tsr__derive_has(d, i))
-        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, i), out, cap);
-    if (!a)
+    const tsr_attr *attr = tsr__attr_of(derivation->shapes, derivation->node, name);
+    if (tsr__derive_has(derivation, i))
+        return tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, i), out, cap);
+    if (!attr)
         return -2;
-    size_t n = tsr_attr_ints(a, &list);
+    size_t n = tsr_attr_ints(attr, &list);
     for (size_t k = 0; k < n && (int64_t)k < cap; k++)
         out[k] = list[k];
     return (int64_t)n <= cap ? (int64_t)n : -1;
 }
 
-int tsr__derive_rank(struct derivation *d, size_t i)
+int tsr__derive_rank(struct derivation *derivation, size_t i)
 {
-    int rank = tsr__derive_in(d, i).rank;
+    int rank = tsr__derive_in(derivation, i).rank;
     if (rank < 0 || rank > DERIVE_MAX_RANK) {
-        tsr__derive_none(d, DERIVE_NO_SHAPE);
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return -1;
     }
     return rank;
 }
 
-int tsr__derive_axis(struct derivation *d, const char *name, int64_t otherwise, int rank)
+int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
-    int axis = tsr__axis(tsr__derive_int(d, name, otherwise), rank);
+    int axis = tsr__axis(tsr__derive_int(derivation, name, otherwise), rank);
     if (axis < 0)
-        tsr__derive_none(d, DERIVE_NO_AXIS);
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
     return axis;
 }
 
-void tsr__derive_letters(struct derivation *d, char letter, int from, int to)
+void tsr__derive_letters(struct derivation *derivation, char letter, int from, int to)
 {
     for (int i = from; i < to; i++)
-        tsr__derive_add(d, "%c%d ", letter, i);
+        tsr__derive_add(derivation, "%c%d ", letter, i);
 }
 
-int64_t tsr__onnx_opset(const tsr_node *n)
+int64_t tsr__onnx_opset(const tsr_node *node)
 {
-    const tsr_model *m = tsr_graph_model(tsr_node_graph(n));
-    for (size_t i = 0; i < tsr_model_opset_count(m); i++)
-        if (!tsr_model_opset_domain(m, i)[0] ||
-            strcmp(tsr_model_opset_domain(m, i), "ai.onnx") == 0)
-            return tsr_model_opset_version(m, i);
+    const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
+        if (!tsr_model_opset_domain(model, i)[0] ||
+            strcmp(tsr_model_opset_domain(model, i), "ai.onnx") == 0)
+            return tsr_model_opset_version(model, i);
     return 0;
 }
 
-const char *tsr__derive_stat(const struct derivation *d, int64_t opset, enum expand_types types)
+const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
+                             enum expand_types types)
 {
-    tsr_dtype t = tsr__derive_in(d, 0).dtype;
+    tsr_dtype t = tsr__derive_in(derivation, 0).dtype;
     bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
     bool is_number = t == TSR_INT32 || t == TSR_INT64;
     bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
-    return fits && tsr__onnx_opset(d->node) >= opset ? "stat" : "rep";
+    return fits && tsr__onnx_opset(derivation->node) >= opset ? "stat" : "rep";
 }
 
 // ---- axes ----------------------------------------------------------------------------------------
 
 // The axes of a reduction: an attribute, or (later) an input. Count, or -1: not known.
-static int64_t read_axes(const struct derivation *d, int64_t *out, int64_t cap)
+static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     const int64_t *list;
-    struct shape given = tsr__derive_in(d, 1);
+    struct shape given = tsr__derive_in(derivation, 1);
     if (given.rank == 1 && given.dims[0].value == 0)
         return 0;
-    if (tsr__derive_has(d, 1))
-        return tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 1), out, cap);
-    size_t n = tsr_attr_ints(tsr__attr_of(d->shapes, d->node, "axes"), &list);
+    if (tsr__derive_has(derivation, 1))
+        return tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), out, cap);
+    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &list);
     if ((int64_t)n > cap)
         return -1;
     for (size_t i = 0; i < n; i++)
@@ -95,20 +96,22 @@ static int64_t read_axes(const struct derivation *d, int64_t *out, int64_t cap)
     return (int64_t)n;
 }
 
-static struct shape result_of(const struct derivation *d)
+static struct shape result_of(const struct derivation *derivation)
 {
-    const tsr_value *y = tsr_node_output_count(d->node) ? tsr_node_output(d->node, 0) : NULL;
-    return y ? tsr__shapes_of(d->shapes, y) : (struct shape){.rank = -1};
+    const tsr_value *y =
+        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
+    return y ? tsr__shapes_of(derivation->shapes, y) : (struct shape){.rank = -1};
 }
 
 // Dimensions stay: those that became 1 were reduced, the others must be as they were.
-static bool kept_tell(const struct derivation *d, struct shape x, struct shape y, bool *reduced)
+static bool kept_tell(const struct derivation *derivation, struct shape x, struct shape y,
+                      bool *reduced)
 {
     if (y.rank != x.rank)
         return false;
     for (int i = 0; i < x.rank; i++) {
         reduced[i] = y.dims[i].value == 1;
-        if (!reduced[i] && !tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[i]))
+        if (!reduced[i] && !tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[i]))
             return false;
     }
     return true;
@@ -116,18 +119,19 @@ static bool kept_tell(const struct derivation *d, struct shape x, struct shape y
 
 // Dimensions go: the result's are found among the input's, in order; told if from both ends the same
 // ones are found.
-static bool left_tell(const struct derivation *d, struct shape x, struct shape y, bool *reduced)
+static bool left_tell(const struct derivation *derivation, struct shape x, struct shape y,
+                      bool *reduced)
 {
     int first[DERIVE_MAX_RANK], k = 0;
     for (int i = 0; i < x.rank; i++) {
         reduced[i] = true;
-        if (k < y.rank && tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[k]))
+        if (k < y.rank && tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[k]))
             first[k++] = i;
     }
     if (k != y.rank)
         return false;
     for (int i = x.rank - 1; i >= 0 && k > 0; i--)
-        if (tsr__dim_equal(d->shapes->exprs, x.dims[i], y.dims[k - 1])) {
+        if (tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[k - 1])) {
             if (first[--k] != i)
                 return false;
             reduced[i] = false;
@@ -136,48 +140,48 @@ static bool left_tell(const struct derivation *d, struct shape x, struct shape y
 }
 
 // Axes that are not known, but input and result say which they are.
-static bool shapes_tell(const struct derivation *d, bool *reduced)
+static bool shapes_tell(const struct derivation *derivation, bool *reduced)
 {
-    struct shape x = tsr__derive_in(d, 0), y = result_of(d);
+    struct shape x = tsr__derive_in(derivation, 0), y = result_of(derivation);
     if (x.rank < 0 || y.rank < 0 || y.rank > x.rank)
         return false;
-    return tsr__derive_int(d, "keepdims", 1) ? kept_tell(d, x, y, reduced)
-                                             : left_tell(d, x, y, reduced);
+    return tsr__derive_int(derivation, "keepdims", 1) ? kept_tell(derivation, x, y, reduced)
+                                                      : left_tell(derivation, x, y, reduced);
 }
 
 // Axes that only the run will tell: the rank is known if dimensions are kept.
-static void axes_open(struct derivation *d, int rank)
+static void axes_open(struct derivation *derivation, int rank)
 {
     const char *why = "the axes are not known before the run";
-    if (!tsr__derive_int(d, "keepdims", 1)) {
-        tsr__derive_none(d, why);
+    if (!tsr__derive_int(derivation, "keepdims", 1)) {
+        tsr__derive_none(derivation, why);
         return;
     }
-    tsr__derive_add(d, "[");
+    tsr__derive_add(derivation, "[");
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < rank; i++)
-            tsr__derive_add(d, "_ ");
-        tsr__derive_add(d, side ? "]" : "],·? -> [");
+            tsr__derive_add(derivation, "_ ");
+        tsr__derive_add(derivation, side ? "]" : "],·? -> [");
     }
-    d->whole = why;
+    derivation->whole = why;
 }
 
-bool tsr__reduce_axes(struct derivation *d, int rank, bool *reduced)
+bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];
-    int64_t n = read_axes(d, axes, DERIVE_MAX_RANK);
-    if (n < 0 && shapes_tell(d, reduced))
+    int64_t n = read_axes(derivation, axes, DERIVE_MAX_RANK);
+    if (n < 0 && shapes_tell(derivation, reduced))
         return true;
     if (n < 0) {
-        axes_open(d, rank);
+        axes_open(derivation, rank);
         return false;
     }
     for (int i = 0; i < rank; i++)
-        reduced[i] = n == 0 && !tsr__derive_int(d, "noop_with_empty_axes", 0);
+        reduced[i] = n == 0 && !tsr__derive_int(derivation, "noop_with_empty_axes", 0);
     for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0) {
-            tsr__derive_none(d, DERIVE_NO_AXIS);
+            tsr__derive_none(derivation, DERIVE_NO_AXIS);
             return false;
         }
         reduced[axis] = true;
@@ -188,99 +192,100 @@ bool tsr__reduce_axes(struct derivation *d, int rank, bool *reduced)
 // ---- reductions ----------------------------------------------------------------------------------
 
 // The rule of a reduction of those dimensions; clause "red" takes the combination with it.
-static void reduce_text(struct derivation *d, int rank, const bool *reduced, bool keep,
+static void reduce_text(struct derivation *derivation, int rank, const bool *reduced, bool keep,
                         const char *clause, const char *combine)
 {
     bool any = false;
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, rank);
-    tsr__derive_add(d, "],·? -> [");
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, rank);
+    tsr__derive_add(derivation, "],·? -> [");
     for (int i = 0; i < rank; i++) {
         if (!reduced[i])
-            tsr__derive_add(d, "d%d ", i);
+            tsr__derive_add(derivation, "d%d ", i);
         else if (keep)
-            tsr__derive_add(d, "1 ");
+            tsr__derive_add(derivation, "1 ");
         any = any || reduced[i];
     }
-    tsr__derive_add(d, "]");
+    tsr__derive_add(derivation, "]");
     if (any)
-        tsr__derive_add(d, "; %s", clause);
+        tsr__derive_add(derivation, "; %s", clause);
     for (int i = 0; i < rank; i++)
         if (reduced[i])
-            tsr__derive_add(d, " d%d%s", i, combine);
+            tsr__derive_add(derivation, " d%d%s", i, combine);
 }
 
-static void reduce(struct derivation *d, const char *clause, const char *combine)
+static void reduce(struct derivation *derivation, const char *clause, const char *combine)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
-    int rank = tsr__derive_rank(d, 0);
-    if (rank < 0 || !tsr__reduce_axes(d, rank, reduced))
+    int rank = tsr__derive_rank(derivation, 0);
+    if (rank < 0 || !tsr__reduce_axes(derivation, rank, reduced))
         return;
-    reduce_text(d, rank, reduced, tsr__derive_int(d, "keepdims", 1) != 0, clause, combine);
+    reduce_text(derivation, rank, reduced, tsr__derive_int(derivation, "keepdims", 1) != 0, clause,
+                combine);
 }
 
-void tsr__derive_reduce_sum(struct derivation *d)
+void tsr__derive_reduce_sum(struct derivation *derivation)
 {
-    reduce(d, "red", ":sum");
+    reduce(derivation, "red", ":sum");
 }
 
-void tsr__derive_reduce_max(struct derivation *d)
+void tsr__derive_reduce_max(struct derivation *derivation)
 {
-    reduce(d, "red", ":max");
+    reduce(derivation, "red", ":max");
 }
 
-void tsr__derive_reduce_min(struct derivation *d)
+void tsr__derive_reduce_min(struct derivation *derivation)
 {
-    reduce(d, "red", ":min");
+    reduce(derivation, "red", ":min");
 }
 
-void tsr__derive_reduce_prod(struct derivation *d)
+void tsr__derive_reduce_prod(struct derivation *derivation)
 {
-    reduce(d, "red", ":prod");
+    reduce(derivation, "red", ":prod");
 }
 
 // Something comes after the sum.
-void tsr__derive_reduce_stat(struct derivation *d)
+void tsr__derive_reduce_stat(struct derivation *derivation)
 {
-    reduce(d, tsr__derive_stat(d, 11, EXPAND_FLOATS), "");
+    reduce(derivation, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "");
 }
 
-void tsr__derive_reduce_mean(struct derivation *d)
+void tsr__derive_reduce_mean(struct derivation *derivation)
 {
-    reduce(d, tsr__derive_stat(d, 11, EXPAND_NUMBERS), "");
+    reduce(derivation, tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
 }
 
-void tsr__derive_arg(struct derivation *d)
+void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
-    int rank = tsr__derive_rank(d, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(d, "axis", 0, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 0, rank) : -1;
     if (axis < 0)
         return;
     reduced[axis] = true;
-    reduce_text(d, rank, reduced, tsr__derive_int(d, "keepdims", 1) != 0,
-                tsr__derive_stat(d, 11, EXPAND_NUMBERS), "");
+    reduce_text(derivation, rank, reduced, tsr__derive_int(derivation, "keepdims", 1) != 0,
+                tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
 }
 
 // ---- pools over all of space -----------------------------------------------------------------------
 
-static void global_pool(struct derivation *d, const char *clause, const char *combine)
+static void global_pool(struct derivation *derivation, const char *clause, const char *combine)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
-    int rank = tsr__derive_rank(d, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
     for (int i = 2; i < rank; i++)
         reduced[i] = true;
-    reduce_text(d, rank, reduced, true, clause, combine);
+    reduce_text(derivation, rank, reduced, true, clause, combine);
 }
 
-void tsr__derive_global_pool(struct derivation *d)
+void tsr__derive_global_pool(struct derivation *derivation)
 {
-    global_pool(d, tsr__derive_stat(d, 11, EXPAND_FLOATS), "");
+    global_pool(derivation, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "");
 }
 
-void tsr__derive_global_max_pool(struct derivation *d)
+void tsr__derive_global_max_pool(struct derivation *derivation)
 {
-    global_pool(d, "red", ":max");
+    global_pool(derivation, "red", ":max");
 }

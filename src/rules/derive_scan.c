@@ -7,103 +7,109 @@
 
 // Forwards and backwards are layers of their own that lie side by side: a device may have one of them. Lists of
 // activations have as many entries for each; of their parameters nobody can tell which belong to which.
-static bool has_directions(const struct derivation *d)
+static bool has_directions(const struct derivation *derivation)
 {
     size_t n;
-    const char *direction = tsr_attr_string(tsr__attr_of(d->shapes, d->node, "direction"), &n);
-    const tsr_attr *activations = tsr__attr_of(d->shapes, d->node, "activations");
+    const char *direction =
+        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "direction"), &n);
+    const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
     bool both = direction && str_is((struct str){direction, n}, "bidirectional");
     return both && (!activations || tsr__attr_length(activations) % 2 == 0) &&
-           !tsr__attr_of(d->shapes, d->node, "activation_alpha") &&
-           !tsr__attr_of(d->shapes, d->node, "activation_beta");
+           !tsr__attr_of(derivation->shapes, derivation->node, "activation_alpha") &&
+           !tsr__attr_of(derivation->shapes, derivation->node, "activation_beta");
 }
 
 // Layout 1 has the batch first.
-static void recurrent(struct derivation *d, bool cell)
+static void recurrent(struct derivation *derivation, bool cell)
 {
-    bool first = tsr__derive_int(d, "layout", 0) != 0;
+    bool first = tsr__derive_int(derivation, "layout", 0) != 0;
     const char *state = first ? "[b v h]" : "[v b h]";
-    tsr__derive_add(d, "%s,[v w i],[v w h],[v _]?,[b]?,%s?", first ? "[b t i]" : "[t b i]", state);
+    tsr__derive_add(derivation, "%s,[v w i],[v w h],[v _]?,[b]?,%s?", first ? "[b t i]" : "[t b i]",
+                    state);
     if (cell)
-        tsr__derive_add(d, ",%s?,[v _]?", state);
-    tsr__derive_add(d, " -> %s?,%s?", first ? "[b t v h]" : "[t v b h]", state);
+        tsr__derive_add(derivation, ",%s?,[v _]?", state);
+    tsr__derive_add(derivation, " -> %s?,%s?", first ? "[b t v h]" : "[t v b h]", state);
     if (cell)
-        tsr__derive_add(d, ",%s?", state);
-    tsr__derive_add(d, "; rep t w i h");
-    if (!has_directions(d)) {
-        tsr__derive_add(d, " v");
+        tsr__derive_add(derivation, ",%s?", state);
+    tsr__derive_add(derivation, "; rep t w i h");
+    if (!has_directions(derivation)) {
+        tsr__derive_add(derivation, " v");
         return;
     }
-    tsr__derive_size(d, STR("v"), (tsr_dim){2, ""});
-    tsr__derive_add(d, "; word direction=v forward reverse; share activations=v");
+    tsr__derive_size(derivation, STR("v"), (tsr_dim){2, ""});
+    tsr__derive_add(derivation, "; word direction=v forward reverse; share activations=v");
 }
 
-void tsr__derive_lstm(struct derivation *d)
+void tsr__derive_lstm(struct derivation *derivation)
 {
-    recurrent(d, true);
+    recurrent(derivation, true);
 }
 
-void tsr__derive_recurrent(struct derivation *d) // GRU and RNN
+void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 {
-    recurrent(d, false);
+    recurrent(derivation, false);
 }
 
 // ---- signals -----------------------------------------------------------------------------------
 
-static void transform(struct derivation *d, int axis, int rank, int hosts)
+static void transform(struct derivation *derivation, int axis, int rank, int hosts)
 {
-    tsr__derive_add(d, "[");
-    tsr__derive_letters(d, 'd', 0, rank - 1);
-    tsr__derive_add(d, "_]%s -> [", hosts == 2 ? ",·?,·?" : ",·?");
-    tsr__derive_letters(d, 'd', 0, axis);
-    tsr__derive_add(d, "f ");
-    tsr__derive_letters(d, 'd', axis + 1, rank - 1);
-    tsr__derive_add(d, "_]; rep d%d f", axis);
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, rank - 1);
+    tsr__derive_add(derivation, "_]%s -> [", hosts == 2 ? ",·?,·?" : ",·?");
+    tsr__derive_letters(derivation, 'd', 0, axis);
+    tsr__derive_add(derivation, "f ");
+    tsr__derive_letters(derivation, 'd', axis + 1, rank - 1);
+    tsr__derive_add(derivation, "_]; rep d%d f", axis);
 }
 
 // The last dimension holds real and imaginary parts.
-static void transform_axis(struct derivation *d, int64_t axis, int hosts)
+static void transform_axis(struct derivation *derivation, int64_t axis, int hosts)
 {
-    int rank = tsr__derive_rank(d, 0), at = rank >= 0 ? tsr__axis(axis, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0), at = rank >= 0 ? tsr__axis(axis, rank) : -1;
     if (rank < 0)
         return;
     if (at < 0 || at == rank - 1)
-        tsr__derive_none(d, DERIVE_NO_AXIS);
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
     else
-        transform(d, at, rank, hosts);
+        transform(derivation, at, rank, hosts);
 }
 
-void tsr__derive_dft_17(struct derivation *d)
+void tsr__derive_dft_17(struct derivation *derivation)
 {
-    transform_axis(d, tsr__derive_int(d, "axis", 1), 1);
+    transform_axis(derivation, tsr__derive_int(derivation, "axis", 1), 1);
 }
 
-void tsr__derive_dft(struct derivation *d)
+void tsr__derive_dft(struct derivation *derivation)
 {
-    const tsr_value *v = tsr__derive_has(d, 2) ? tsr_node_input(d->node, 2) : NULL;
+    const tsr_value *value =
+        tsr__derive_has(derivation, 2) ? tsr_node_input(derivation->node, 2) : NULL;
     int64_t axis = -2;
-    if (v && tsr__shapes_ints(d->shapes, v, &axis, 1) != 1)
-        tsr__derive_none(d, "the axis is not known");
+    if (value && tsr__shapes_ints(derivation->shapes, value, &axis, 1) != 1)
+        tsr__derive_none(derivation, "the axis is not known");
     else
-        transform_axis(d, axis, 2);
+        transform_axis(derivation, axis, 2);
 }
 
 // A frame begins every `step` elements and has `frame` of them; frames a .. b - 1 need no more than (b - 1 - a) * step +
 // frame elements of the signal.
-void tsr__derive_stft(struct derivation *d)
+void tsr__derive_stft(struct derivation *derivation)
 {
-    struct shape signal = tsr__derive_in(d, 0), window = tsr__derive_in(d, 2);
-    const tsr_value *steps = tsr__derive_has(d, 1) ? tsr_node_input(d->node, 1) : NULL;
+    struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
+    const tsr_value *steps =
+        tsr__derive_has(derivation, 1) ? tsr_node_input(derivation->node, 1) : NULL;
     int64_t step = 0, frame = window.rank == 1 ? window.dims[0].value : -1;
-    d->text = "[b t _],·,[_]?,·? -> [b f u _]; rep t f u";
-    if (tsr__derive_has(d, 3) &&
-        tsr__shapes_ints(d->shapes, tsr_node_input(d->node, 3), &frame, 1) != 1)
+    derivation->text = "[b t _],·,[_]?,·? -> [b f u _]; rep t f u";
+    if (tsr__derive_has(derivation, 3) &&
+        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 3), &frame, 1) != 1)
         return;
     int64_t length = signal.rank == 3 ? signal.dims[1].value : -1;
-    if (!d->arena || !steps || tsr__shapes_ints(d->shapes, steps, &step, 1) != 1 || step < 1 ||
-        frame < 1 || length < frame || length > INT32_MAX)
+    if (!derivation->arena || !steps ||
+        tsr__shapes_ints(derivation->shapes, steps, &step, 1) != 1 || step < 1 || frame < 1 ||
+        length < frame || length > INT32_MAX)
         return;
-    tsr__derive_add(d, "[b f^ _],·,[_]?,·? -> [b f u _]; rep u; win 0 1 f %lld %lld %lld 0 %lld",
+    tsr__derive_add(derivation,
+                    "[b f^ _],·,[_]?,·? -> [b f u _]; rep u; win 0 1 f %lld %lld %lld 0 %lld",
                     (long long)length, (long long)((length - frame) / step + 1), (long long)step,
                     (long long)frame);
 }
@@ -112,58 +118,59 @@ void tsr__derive_stft(struct derivation *d)
 
 // R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by
 // element.
-static void optimizer(struct derivation *d, int kinds)
+static void optimizer(struct derivation *derivation, int kinds)
 {
-    int inputs = (int)tsr_node_input_count(d->node), n = (inputs - 2) / kinds;
+    int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
     if (n < 1 || inputs != 2 + n * kinds || n * 8 > RULE_MAX_FACTORS) {
-        tsr__derive_none(d, "another number of inputs than expected");
+        tsr__derive_none(derivation, "another number of inputs than expected");
         return;
     }
-    tsr__derive_add(d, "[],[]");
+    tsr__derive_add(derivation, "[],[]");
     for (int i = 0; i < n * kinds; i++)
-        tsr__derive_add(d, ",[A%d*]", i % n);
-    tsr__derive_add(d, " -> ");
+        tsr__derive_add(derivation, ",[A%d*]", i % n);
+    tsr__derive_add(derivation, " -> ");
     for (int i = 0; i < n * (kinds - 1); i++)
-        tsr__derive_add(d, "%s[A%d*]", i ? "," : "", i % n);
+        tsr__derive_add(derivation, "%s[A%d*]", i ? "," : "", i % n);
 }
 
-void tsr__derive_adagrad(struct derivation *d) // and Momentum
+void tsr__derive_adagrad(struct derivation *derivation) // and Momentum
 {
-    optimizer(d, 3);
+    optimizer(derivation, 3);
 }
 
-void tsr__derive_adam(struct derivation *d)
+void tsr__derive_adam(struct derivation *derivation)
 {
-    optimizer(d, 4);
+    optimizer(derivation, 4);
 }
 
 // ---- rows --------------------------------------------------------------------------------------
 
 // One row alone has no dimension for rows.
-void tsr__derive_rows(struct derivation *d)
+void tsr__derive_rows(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank >= 0 && rank != 2)
-        tsr__derive_none(d, "there is one row only");
+        tsr__derive_none(derivation, "there is one row only");
 }
 
-void tsr__derive_feature_extractor(struct derivation *d)
+void tsr__derive_feature_extractor(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(d, 0), at = rank >= 0 ? tsr__derive_rank(d, 1) : -1;
+    int rank = tsr__derive_rank(derivation, 0),
+        at = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
     if (at < 0)
         return;
     if (rank < 2 || at < 1 || at > DERIVE_MAX_RANK) {
-        tsr__derive_none(d, "there is one row only");
+        tsr__derive_none(derivation, "there is one row only");
         return;
     }
-    tsr__derive_add(d, "[A* v],[");
+    tsr__derive_add(derivation, "[A* v],[");
     for (int i = 0; i < at; i++)
-        tsr__derive_add(d, "_ ");
-    tsr__derive_add(d, "] -> [A* t]; rep v t");
+        tsr__derive_add(derivation, "_ ");
+    tsr__derive_add(derivation, "] -> [A* t]; rep v t");
 }
 
 // Two halves side by side, one of which steers the other.
-void tsr__derive_halves(struct derivation *d)
+void tsr__derive_halves(struct derivation *derivation)
 {
-    tsr__derive_size(d, STR("s"), (tsr_dim){2, ""});
+    tsr__derive_size(derivation, STR("s"), (tsr_dim){2, ""});
 }

@@ -10,30 +10,31 @@
 
 // ---- what the node is --------------------------------------------------------------------------
 
-tsr_value *tsr__x_in(const struct expansion *x, size_t i)
+tsr_value *tsr__x_in(const struct expansion *expansion, size_t i)
 {
-    return i < tsr_node_input_count(x->node) ? tsr_node_input(x->node, i) : NULL;
+    return i < tsr_node_input_count(expansion->node) ? tsr_node_input(expansion->node, i) : NULL;
 }
 
-bool tsr__x_has(const struct expansion *x, size_t i)
+bool tsr__x_has(const struct expansion *expansion, size_t i)
 {
-    return tsr__x_in(x, i) != NULL;
+    return tsr__x_in(expansion, i) != NULL;
 }
 
-struct shape tsr__x_shape(const struct expansion *x, size_t i)
+struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
-    const tsr_value *v = i < tsr_node_input_count(x->twin) ? tsr_node_input(x->twin, i) : NULL;
-    return v ? tsr__shapes_of(x->shapes, v) : (struct shape){.rank = -1};
+    const tsr_value *value =
+        i < tsr_node_input_count(expansion->twin) ? tsr_node_input(expansion->twin, i) : NULL;
+    return value ? tsr__shapes_of(expansion->shapes, value) : (struct shape){.rank = -1};
 }
 
-int64_t tsr__x_int(const struct expansion *x, const char *name, int64_t otherwise)
+int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise)
 {
-    return tsr_attr_int(tsr_node_find_attr(x->node, name), otherwise);
+    return tsr_attr_int(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
-float tsr__x_float(const struct expansion *x, const char *name, float otherwise)
+float tsr__x_float(const struct expansion *expansion, const char *name, float otherwise)
 {
-    return tsr_attr_float(tsr_node_find_attr(x->node, name), otherwise);
+    return tsr_attr_float(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
 tsr_dtype tsr__x_wide(tsr_dtype type)
@@ -44,76 +45,81 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 // ---- nodes -------------------------------------------------------------------------------------
 
 // Inputs of the old node that the new one reads. A node that only asks for a shape reads nothing.
-static void note_reads(struct expansion *x, tsr_node *n)
+static void note_reads(struct expansion *expansion, tsr_node *node)
 {
-    if (str_is(tsr__node_op_str(n), "Shape"))
+    if (str_is(tsr__node_op_str(node), "Shape"))
         return;
-    for (size_t i = 0; i < tsr_node_input_count(n); i++)
-        for (size_t k = 0; k < tsr_node_input_count(x->node); k++) {
-            tsr_value *v = tsr_node_input(n, i);
-            if (!v || v != tsr_node_input(x->node, k))
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        for (size_t k = 0; k < tsr_node_input_count(expansion->node); k++) {
+            tsr_value *value = tsr_node_input(node, i);
+            if (!value || value != tsr_node_input(expansion->node, k))
                 continue;
-            struct expanded_slot *slot = vec_push(x->arena, &x->reads);
+            struct expanded_slot *slot = vec_push(expansion->arena, &expansion->reads);
             if (slot)
-                *slot = (struct expanded_slot){n, v, (int)k};
+                *slot = (struct expanded_slot){node, value, (int)k};
             break;
         }
 }
 
-tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs)
+tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs)
 {
-    return tsr__x_nodes(x, op, n, inputs, 1);
+    return tsr__x_nodes(expansion, op, n, inputs, 1);
 }
 
-tsr_node *tsr__x_nodes(struct expansion *x, const char *op, int n, tsr_value *const *inputs,
+tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out)
 {
-    struct str name = tsr__arena_printf(x->arena, STR_FMT "/%s", STR_ARG(x->name), op);
-    struct str out = x->failed || !name.p ? STR("") : tsr__graph_fresh_name(x->graph, name);
+    struct str name =
+        tsr__arena_printf(expansion->arena, STR_FMT "/%s", STR_ARG(expansion->name), op);
+    struct str out =
+        expansion->failed || !name.p ? STR("") : tsr__graph_fresh_name(expansion->graph, name);
     const char *outputs[3] = {out.p};
     for (int i = 1; i < n_out && i < 3 && out.n; i++)
-        outputs[i] = tsr__graph_fresh_name(x->graph, name).p;
-    tsr_node *made = NULL, **slot = vec_push(x->arena, &x->nodes);
+        outputs[i] = tsr__graph_fresh_name(expansion->graph, name).p;
+    tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
     if (out.n && slot)
-        made =
-            tsr_graph_add_node(x->graph, "", op, out.p, inputs, (size_t)n, outputs, (size_t)n_out);
-    if (!made || tsr_node_move_before(made, x->node) != TSR_OK) {
-        x->failed = true;
+        made = tsr_graph_add_node(expansion->graph, "", op, out.p, inputs, (size_t)n, outputs,
+                                  (size_t)n_out);
+    if (!made || tsr_node_move_before(made, expansion->node) != TSR_OK) {
+        expansion->failed = true;
         return NULL;
     }
     *slot = made;
-    note_reads(x, made);
+    note_reads(expansion, made);
     return made;
 }
 
-tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...)
+tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 {
     tsr_value *inputs[4] = {NULL};
     va_list args;
     va_start(args, n);
     for (int i = 0; i < n && i < 4; i++) {
         inputs[i] = va_arg(args, tsr_value *);
-        x->failed = x->failed || !inputs[i];
+        expansion->failed = expansion->failed || !inputs[i];
     }
     va_end(args);
-    tsr_node *made = x->failed ? NULL : tsr__x_node(x, op, n, inputs);
+    tsr_node *made = expansion->failed ? NULL : tsr__x_node(expansion, op, n, inputs);
     return made ? tsr_node_output(made, 0) : NULL;
 }
 
 // ---- constants ---------------------------------------------------------------------------------
 
-static tsr_value *constant(struct expansion *x, tsr_dtype type, int rank, const int64_t *dims,
-                           const void *bytes, size_t n)
+static tsr_value *constant(struct expansion *expansion, tsr_dtype type, int rank,
+                           const int64_t *dims, const void *bytes, size_t n)
 {
-    struct str base = tsr__arena_printf(x->arena, STR_FMT "/constant", STR_ARG(x->name));
-    struct str name = x->failed || !base.p ? STR("") : tsr__graph_fresh_name(x->graph, base);
-    tsr_value *v =
-        name.n ? tsr_graph_add_initializer(x->graph, name.p, type, rank, dims, bytes, n) : NULL;
-    x->failed = x->failed || !v;
-    return v;
+    struct str base =
+        tsr__arena_printf(expansion->arena, STR_FMT "/constant", STR_ARG(expansion->name));
+    struct str name =
+        expansion->failed || !base.p ? STR("") : tsr__graph_fresh_name(expansion->graph, base);
+    tsr_value *value =
+        name.n ? tsr_graph_add_initializer(expansion->graph, name.p, type, rank, dims, bytes, n)
+               : NULL;
+    expansion->failed = expansion->failed || !value;
+    return value;
 }
 
-tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v)
+tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
     union {
         float f;
@@ -125,160 +131,172 @@ tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v)
     switch (type) {
     case TSR_FLOAT:
         bytes.f = (float)v;
-        return constant(x, type, 0, NULL, &bytes, sizeof(bytes.f));
+        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.f));
     case TSR_DOUBLE:
         bytes.d = v;
-        return constant(x, type, 0, NULL, &bytes, sizeof(bytes.d));
+        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.d));
     case TSR_INT32:
         bytes.i = (int32_t)v;
-        return constant(x, type, 0, NULL, &bytes, sizeof(bytes.i));
+        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.i));
     case TSR_INT64:
         bytes.l = (int64_t)v;
-        return constant(x, type, 0, NULL, &bytes, sizeof(bytes.l));
+        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.l));
     case TSR_UINT8:
         bytes.b = (uint8_t)v;
-        return constant(x, type, 0, NULL, &bytes, sizeof(bytes.b));
+        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.b));
     default:
-        x->failed = true;
+        expansion->failed = true;
         return NULL;
     }
 }
 
-tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n)
+tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n)
 {
-    return constant(x, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
+    return constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
-tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank)
+tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank)
 {
     int64_t n = 1;
     bool is_double = type == TSR_DOUBLE;
     for (int i = 0; i < rank; i++)
-        x->failed = x->failed || !mul_ok(n, dims[i], &n);
-    float *f = x->failed || is_double ? NULL : ARENA_ARRAY(x->arena, float, (size_t)n + 1);
-    double *d = x->failed || !is_double ? NULL : ARENA_ARRAY(x->arena, double, (size_t)n + 1);
-    x->failed = x->failed || (!f && !d) || (type != TSR_FLOAT && !is_double);
-    for (int64_t i = 0; !x->failed && i < n; i++)
+        expansion->failed = expansion->failed || !mul_ok(n, dims[i], &n);
+    float *f =
+        expansion->failed || is_double ? NULL : ARENA_ARRAY(expansion->arena, float, (size_t)n + 1);
+    double *d = expansion->failed || !is_double
+                    ? NULL
+                    : ARENA_ARRAY(expansion->arena, double, (size_t)n + 1);
+    expansion->failed = expansion->failed || (!f && !d) || (type != TSR_FLOAT && !is_double);
+    for (int64_t i = 0; !expansion->failed && i < n; i++)
         is_double ? (d[i] = 1) : (f[i] = 1);
-    return constant(x, type, rank, dims, is_double ? (void *)d : f,
+    return constant(expansion, type, rank, dims, is_double ? (void *)d : f,
                     (size_t)n * (is_double ? sizeof(*d) : sizeof(*f)));
 }
 
 // ---- formulas ----------------------------------------------------------------------------------
 
-tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to)
+tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to)
 {
     if (from == to)
-        return v;
-    tsr_node *n = v ? tsr__x_node(x, "Cast", 1, &v) : NULL;
-    if (!n || tsr_node_set_int(n, "to", to) != TSR_OK) {
-        x->failed = true;
+        return value;
+    tsr_node *node = value ? tsr__x_node(expansion, "Cast", 1, &value) : NULL;
+    if (!node || tsr_node_set_int(node, "to", to) != TSR_OK) {
+        expansion->failed = true;
         return NULL;
     }
-    return tsr_node_output(n, 0);
+    return tsr_node_output(node, 0);
 }
 
-tsr_value *tsr__x_reduce(struct expansion *x, const char *op, tsr_value *v, const int64_t *axes,
-                         int n, bool keep)
+tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
+                         const int64_t *axes, int n, bool keep)
 {
-    bool as_input = x->opset >= (strcmp(op, "ReduceSum") == 0 ? 13 : 18);
-    tsr_value *inputs[2] = {v, NULL};
+    bool as_input = expansion->opset >= (strcmp(op, "ReduceSum") == 0 ? 13 : 18);
+    tsr_value *inputs[2] = {value, NULL};
     if (n == 0) // nothing to reduce; an empty list would mean everything
-        return v;
+        return value;
     if (as_input)
-        inputs[1] = tsr__x_ints(x, axes, n);
-    tsr_node *made = v && !x->failed ? tsr__x_node(x, op, as_input ? 2 : 1, inputs) : NULL;
+        inputs[1] = tsr__x_ints(expansion, axes, n);
+    tsr_node *made =
+        value && !expansion->failed ? tsr__x_node(expansion, op, as_input ? 2 : 1, inputs) : NULL;
     if (!made || tsr_node_set_int(made, "keepdims", keep) != TSR_OK ||
         (!as_input && tsr_node_set_ints(made, "axes", axes, (size_t)n) != TSR_OK)) {
-        x->failed = true;
+        expansion->failed = true;
         return NULL;
     }
     return tsr_node_output(made, 0);
 }
 
 // Sizes of dimensions of input i, at run time.
-static tsr_value *sizes_of(struct expansion *x, size_t i, const int64_t *axes, int n)
+static tsr_value *sizes_of(struct expansion *expansion, size_t i, const int64_t *axes, int n)
 {
-    tsr_value *shape = tsr__x_op(x, "Shape", 1, tsr__x_in(x, i));
-    return tsr__x_op(x, "Gather", 2, shape, tsr__x_ints(x, axes, n));
+    tsr_value *shape = tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, i));
+    return tsr__x_op(expansion, "Gather", 2, shape, tsr__x_ints(expansion, axes, n));
 }
 
-tsr_value *tsr__x_count(struct expansion *x, size_t i, const int64_t *axes, int n, tsr_dtype type)
+tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
+                        tsr_dtype type)
 {
-    struct shape s = tsr__x_shape(x, i);
+    struct shape shape = tsr__x_shape(expansion, i);
     int64_t count = 1, zero = 0;
     bool known = true;
     for (int k = 0; k < n; k++)
-        known = known && s.dims[axes[k]].value >= 0 && mul_ok(count, s.dims[axes[k]].value, &count);
+        known = known && shape.dims[axes[k]].value >= 0 &&
+                mul_ok(count, shape.dims[axes[k]].value, &count);
     if (known)
-        return tsr__x_scalar(x, type, (double)count);
-    tsr_value *sizes = sizes_of(x, i, axes, n);
-    tsr_value *product = tsr__x_reduce(x, "ReduceProd", sizes, &zero, 1, false);
-    return tsr__x_cast(x, product, TSR_INT64, type);
+        return tsr__x_scalar(expansion, type, (double)count);
+    tsr_value *sizes = sizes_of(expansion, i, axes, n);
+    tsr_value *product = tsr__x_reduce(expansion, "ReduceProd", sizes, &zero, 1, false);
+    return tsr__x_cast(expansion, product, TSR_INT64, type);
 }
 
-tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis)
+tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
 {
-    struct shape s = tsr__x_shape(x, i);
+    struct shape s = tsr__x_shape(expansion, i);
     int64_t size = s.dims[axis].value, shape[DERIVE_MAX_RANK], at = axis, zero = 0;
     for (int k = 0; k < s.rank; k++)
         shape[k] = k == axis ? -1 : 1;
     if (size >= 0) {
-        int64_t *list = ARENA_ARRAY(x->arena, int64_t, (size_t)size + 1);
+        int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)size + 1);
         for (int64_t k = 0; list && k < size; k++)
             list[k] = k;
         shape[axis] = size;
-        return list ? constant(x, TSR_INT64, s.rank, shape, list, (size_t)size * sizeof(*list))
+        return list ? constant(expansion, TSR_INT64, s.rank, shape, list,
+                               (size_t)size * sizeof(*list))
                     : NULL;
     }
-    tsr_value *n = tsr__x_reduce(x, "ReduceSum", sizes_of(x, i, &at, 1), &zero, 1, false);
-    tsr_value *range =
-        tsr__x_op(x, "Range", 3, tsr__x_scalar(x, TSR_INT64, 0), n, tsr__x_scalar(x, TSR_INT64, 1));
-    return tsr__x_reshape(x, range, shape, s.rank);
+    tsr_value *value =
+        tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
+    tsr_value *range = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0),
+                                 value, tsr__x_scalar(expansion, TSR_INT64, 1));
+    return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shape, int64_t n)
+tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
+                          int64_t n)
 {
-    return v ? tsr__x_op(x, "Reshape", 2, v, tsr__x_ints(x, shape, n)) : NULL;
+    return value ? tsr__x_op(expansion, "Reshape", 2, value, tsr__x_ints(expansion, shape, n))
+                 : NULL;
 }
 
-tsr_value *tsr__x_unsqueeze(struct expansion *x, tsr_value *v, int64_t axis)
+tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
-    if (x->opset >= 13)
-        return v ? tsr__x_op(x, "Unsqueeze", 2, v, tsr__x_ints(x, &axis, 1)) : NULL;
-    tsr_node *n = v ? tsr__x_node(x, "Unsqueeze", 1, &v) : NULL;
-    if (!n || tsr_node_set_ints(n, "axes", &axis, 1) != TSR_OK) {
-        x->failed = true;
+    if (expansion->opset >= 13)
+        return value ? tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1))
+                     : NULL;
+    tsr_node *node = value ? tsr__x_node(expansion, "Unsqueeze", 1, &value) : NULL;
+    if (!node || tsr_node_set_ints(node, "axes", &axis, 1) != TSR_OK) {
+        expansion->failed = true;
         return NULL;
     }
-    return tsr_node_output(n, 0);
+    return tsr_node_output(node, 0);
 }
 
-void tsr__x_give(struct expansion *x, int k, tsr_value *v)
+void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
-    if (k >= (int)tsr_node_output_count(x->node) || !tsr_node_output(x->node, (size_t)k))
+    if (k >= (int)tsr_node_output_count(expansion->node) ||
+        !tsr_node_output(expansion->node, (size_t)k))
         return; // nobody asked for it
     bool made = false;
-    for (size_t i = 0; v && i < x->nodes.n; i++)
-        made = made || x->nodes.at[i] == tsr_value_producer(v);
-    if (v && !made) // an input passes through
-        v = tsr__x_op(x, "Identity", 1, v);
-    tsr_node *maker = v ? tsr_value_producer(v) : NULL;
-    struct expanded_slot *slot = maker ? vec_push(x->arena, &x->gives) : NULL;
+    for (size_t i = 0; value && i < expansion->nodes.n; i++)
+        made = made || expansion->nodes.at[i] == tsr_value_producer(value);
+    if (value && !made) // an input passes through
+        value = tsr__x_op(expansion, "Identity", 1, value);
+    tsr_node *maker = value ? tsr_value_producer(value) : NULL;
+    struct expanded_slot *slot = maker ? vec_push(expansion->arena, &expansion->gives) : NULL;
     if (!slot) {
-        x->failed = true;
+        expansion->failed = true;
         return;
     }
-    *slot = (struct expanded_slot){maker, v, k};
+    *slot = (struct expanded_slot){maker, value, k};
 }
 
 // ---- the whole ---------------------------------------------------------------------------------
 
 // The new value takes name, type and uses of the old one.
-static tsr_status take_over(struct expansion *x, tsr_value *old, tsr_value *by)
+static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_value *by)
 {
-    struct str name = tsr__arena_str(x->arena, tsr__value_str(old));
-    struct str aside = tsr__graph_fresh_name(x->graph, STR("replaced"));
+    struct str name = tsr__arena_str(expansion->arena, tsr__value_str(old));
+    struct str aside = tsr__graph_fresh_name(expansion->graph, STR("replaced"));
     if (!name.p || !aside.n)
         return TSR_NOMEM;
     tsr_status st = tsr__value_copy_type(by, old);
@@ -289,38 +307,39 @@ static tsr_status take_over(struct expansion *x, tsr_value *old, tsr_value *by)
     return st == TSR_OK ? tsr_value_rename(by, name.p) : st;
 }
 
-static tsr_status finish(struct expansion *x)
+static tsr_status finish(struct expansion *expansion)
 {
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < x->gives.n && st == TSR_OK; i++)
-        st =
-            take_over(x, tsr_node_output(x->node, (size_t)x->gives.at[i].of), x->gives.at[i].value);
-    return st == TSR_OK ? tsr_node_remove(x->node) : st;
+    for (size_t i = 0; i < expansion->gives.n && st == TSR_OK; i++)
+        st = take_over(expansion,
+                       tsr_node_output(expansion->node, (size_t)expansion->gives.at[i].of),
+                       expansion->gives.at[i].value);
+    return st == TSR_OK ? tsr_node_remove(expansion->node) : st;
 }
 
-tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
-                            const struct shapes *s, const struct rule *r, const int64_t *cuts,
-                            struct expanded *out)
+tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
+                            const struct shapes *shapes, const struct rule *rule,
+                            const int64_t *cuts, struct expanded *out)
 {
-    const struct op_row *row = tsr__row_of(s, twin);
+    const struct op_row *row = tsr__row_of(shapes, twin);
     if (!row || !row->expand)
         return TSR_UNSUPPORTED;
-    struct expansion x = {.arena = a,
-                          .shapes = s,
+    struct expansion x = {.arena = arena,
+                          .shapes = shapes,
                           .twin = twin,
-                          .node = n,
-                          .graph = tsr_node_graph(n),
-                          .rule = r,
+                          .node = node,
+                          .graph = tsr_node_graph(node),
+                          .rule = rule,
                           .cuts = cuts,
-                          .opset = tsr__onnx_opset(n)};
-    const char *name = tsr_node_name(n);
-    for (size_t i = 0; !name[0] && i < tsr_node_output_count(n); i++)
-        name = tsr_node_output(n, i) ? tsr_value_name(tsr_node_output(n, i)) : name;
-    x.name = tsr__arena_str(a, str_of(name));
+                          .opset = tsr__onnx_opset(node)};
+    const char *name = tsr_node_name(node);
+    for (size_t i = 0; !name[0] && i < tsr_node_output_count(node); i++)
+        name = tsr_node_output(node, i) ? tsr_value_name(tsr_node_output(node, i)) : name;
+    x.name = tsr__arena_str(arena, str_of(name));
     if (!x.name.p)
         return TSR_NOMEM;
     row->expand(&x);
-    bool full = a->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
+    bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
     if (x.failed || full || !x.gives.n)
         return full ? TSR_NOMEM : TSR_UNSUPPORTED;
     *out = (struct expanded){x.nodes.at, x.nodes.n, x.reads.at, x.gives.at, x.reads.n, x.gives.n};

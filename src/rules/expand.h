@@ -25,76 +25,80 @@ struct expansion {
     VEC(struct expanded_slot) gives;
 };
 
-tsr_value *tsr__x_in(const struct expansion *x, size_t i); // input i, NULL: absent (no failure)
-bool tsr__x_has(const struct expansion *x, size_t i);
-struct shape tsr__x_shape(const struct expansion *x, size_t i);
-int64_t tsr__x_int(const struct expansion *x, const char *name, int64_t otherwise);
-float tsr__x_float(const struct expansion *x, const char *name, float otherwise);
+tsr_value *tsr__x_in(const struct expansion *expansion,
+                     size_t i); // input i, NULL: absent (no failure)
+bool tsr__x_has(const struct expansion *expansion, size_t i);
+struct shape tsr__x_shape(const struct expansion *expansion, size_t i);
+int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise);
+float tsr__x_float(const struct expansion *expansion, const char *name, float otherwise);
 
 // A node of ai.onnx with one output and n inputs.
-tsr_value *tsr__x_op(struct expansion *x, const char *op, int n, ...);
+tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
 // A node with optional inputs: NULL ones are left out.
-tsr_node *tsr__x_node(struct expansion *x, const char *op, int n, tsr_value *const *inputs);
-tsr_node *tsr__x_nodes(struct expansion *x, const char *op, int n, tsr_value *const *inputs,
-                       int n_out);                                       // at most 3
-tsr_value *tsr__x_scalar(struct expansion *x, tsr_dtype type, double v); // a number of that type
-tsr_value *tsr__x_ones(struct expansion *x, tsr_dtype type, const int64_t *dims, int rank);
-tsr_value *tsr__x_ints(struct expansion *x, const int64_t *v, int64_t n);
-tsr_value *tsr__x_cast(struct expansion *x, tsr_value *v, tsr_dtype from, tsr_dtype to);
+tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
+tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
+                       int n_out); // at most 3
+tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,
+                         double v); // a number of that type
+tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank);
+tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
+tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);
 // A reduction over axes, which are an attribute or an input as the opset has it.
-tsr_value *tsr__x_reduce(struct expansion *x, const char *op, tsr_value *v, const int64_t *axes,
-                         int n, bool keep);
+tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
+                         const int64_t *axes, int n, bool keep);
 // The dimensions that a reduction takes away; -1: not known.
-int tsr__x_axes(struct expansion *x, int64_t *axes);
+int tsr__x_axes(struct expansion *expansion, int64_t *axes);
 // How many elements those dimensions of input i have, as a number of that type.
-tsr_value *tsr__x_count(struct expansion *x, size_t i, const int64_t *axes, int n, tsr_dtype type);
+tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
+                        tsr_dtype type);
 // 0, 1, 2 ... along one axis of input i, as int64 of that many dimensions.
-tsr_value *tsr__x_positions(struct expansion *x, size_t i, int axis);
-tsr_value *tsr__x_reshape(struct expansion *x, tsr_value *v, const int64_t *shape, int64_t n);
-tsr_value *tsr__x_unsqueeze(struct expansion *x, tsr_value *v, int64_t axis);
+tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis);
+tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
+                          int64_t n);
+tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis);
 // Output k of the node is v.
-void tsr__x_give(struct expansion *x, int k, tsr_value *v);
+void tsr__x_give(struct expansion *expansion, int k, tsr_value *value);
 // The type that statistics are taken in: float for shorter ones.
 tsr_dtype tsr__x_wide(tsr_dtype type);
 
-void tsr__expand_reduce_mean(struct expansion *x);
-void tsr__expand_reduce_l2(struct expansion *x);
-void tsr__expand_reduce_log_sum(struct expansion *x);
-void tsr__expand_reduce_log_sum_exp(struct expansion *x);
-void tsr__expand_arg_max(struct expansion *x);
-void tsr__expand_arg_min(struct expansion *x);
-void tsr__expand_global_average_pool(struct expansion *x);
-void tsr__expand_global_lp_pool(struct expansion *x);
-void tsr__expand_loss(struct expansion *x);
-void tsr__expand_softmax_loss(struct expansion *x);
-void tsr__expand_softmax(struct expansion *x);
-void tsr__expand_softmax_flat(struct expansion *x);
-void tsr__expand_log_softmax(struct expansion *x);
-void tsr__expand_log_softmax_flat(struct expansion *x);
-void tsr__expand_hardmax(struct expansion *x);
-void tsr__expand_lp_norm(struct expansion *x);
-void tsr__expand_mvn(struct expansion *x);
-void tsr__expand_layer_norm(struct expansion *x);
-void tsr__expand_rms_norm(struct expansion *x);
-void tsr__expand_simplified_norm(struct expansion *x);
-void tsr__expand_skip_layer_norm(struct expansion *x);
-void tsr__expand_skip_simplified_norm(struct expansion *x);
-void tsr__expand_instance_norm(struct expansion *x);
-void tsr__expand_group_norm(struct expansion *x);
-void tsr__expand_dynamic_quantize(struct expansion *x);
-void tsr__expand_dynamic_quantize_matmul(struct expansion *x);
-void tsr__expand_fused_gemm(struct expansion *x);
-void tsr__expand_cum_sum(struct expansion *x);
-void tsr__expand_cum_prod(struct expansion *x);
-void tsr__expand_top_k(struct expansion *x);
-void tsr__expand_qlinear_matmul(struct expansion *x);
-void tsr__expand_qlinear_conv(struct expansion *x);
-void tsr__expand_attention(struct expansion *x);
-void tsr__expand_multi_head(struct expansion *x);
-void tsr__expand_experts(struct expansion *x);
-void tsr__expand_trilu(struct expansion *x);
-void tsr__expand_eye_like(struct expansion *x);
-void tsr__expand_one_hot(struct expansion *x);
-void tsr__expand_einsum(struct expansion *x);
+void tsr__expand_reduce_mean(struct expansion *expansion);
+void tsr__expand_reduce_l2(struct expansion *expansion);
+void tsr__expand_reduce_log_sum(struct expansion *expansion);
+void tsr__expand_reduce_log_sum_exp(struct expansion *expansion);
+void tsr__expand_arg_max(struct expansion *expansion);
+void tsr__expand_arg_min(struct expansion *expansion);
+void tsr__expand_global_average_pool(struct expansion *expansion);
+void tsr__expand_global_lp_pool(struct expansion *expansion);
+void tsr__expand_loss(struct expansion *expansion);
+void tsr__expand_softmax_loss(struct expansion *expansion);
+void tsr__expand_softmax(struct expansion *expansion);
+void tsr__expand_softmax_flat(struct expansion *expansion);
+void tsr__expand_log_softmax(struct expansion *expansion);
+void tsr__expand_log_softmax_flat(struct expansion *expansion);
+void tsr__expand_hardmax(struct expansion *expansion);
+void tsr__expand_lp_norm(struct expansion *expansion);
+void tsr__expand_mvn(struct expansion *expansion);
+void tsr__expand_layer_norm(struct expansion *expansion);
+void tsr__expand_rms_norm(struct expansion *expansion);
+void tsr__expand_simplified_norm(struct expansion *expansion);
+void tsr__expand_skip_layer_norm(struct expansion *expansion);
+void tsr__expand_skip_simplified_norm(struct expansion *expansion);
+void tsr__expand_instance_norm(struct expansion *expansion);
+void tsr__expand_group_norm(struct expansion *expansion);
+void tsr__expand_dynamic_quantize(struct expansion *expansion);
+void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion);
+void tsr__expand_fused_gemm(struct expansion *expansion);
+void tsr__expand_cum_sum(struct expansion *expansion);
+void tsr__expand_cum_prod(struct expansion *expansion);
+void tsr__expand_top_k(struct expansion *expansion);
+void tsr__expand_qlinear_matmul(struct expansion *expansion);
+void tsr__expand_qlinear_conv(struct expansion *expansion);
+void tsr__expand_attention(struct expansion *expansion);
+void tsr__expand_multi_head(struct expansion *expansion);
+void tsr__expand_experts(struct expansion *expansion);
+void tsr__expand_trilu(struct expansion *expansion);
+void tsr__expand_eye_like(struct expansion *expansion);
+void tsr__expand_one_hot(struct expansion *expansion);
+void tsr__expand_einsum(struct expansion *expansion);
 
 #endif

@@ -15,10 +15,10 @@ struct rewritten {
     size_t n;
 };
 
-static void put(struct rewritten *w, char c)
+static void put(struct rewritten *rewritten, char c)
 {
-    if (w->n < sizeof(w->text))
-        w->text[w->n++] = c;
+    if (rewritten->n < sizeof(rewritten->text))
+        rewritten->text[rewritten->n++] = c;
 }
 
 static bool has_char(const char *text, size_t n, char c)
@@ -27,69 +27,74 @@ static bool has_char(const char *text, size_t n, char c)
 }
 
 // A letter that neither the old nor the new equation has; 0: there is none.
-static char fresh_letter(const struct rewritten *w)
+static char fresh_letter(const struct rewritten *rewritten)
 {
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     for (const char *c = all; *c; c++)
-        if (!has_char(w->equation.p, w->equation.n, *c) && !has_char(w->text, w->n, *c))
+        if (!has_char(rewritten->equation.p, rewritten->equation.n, *c) &&
+            !has_char(rewritten->text, rewritten->n, *c))
             return *c;
     return 0;
 }
 
-// Elements of v, which is shaped as operand k, that stand on the diagonal of two axes.
-static tsr_value *on_diagonal(struct expansion *x, tsr_value *v, int k, int row, int column)
+// Elements of value, which is shaped as operand k, that stand on the diagonal of two axes.
+static tsr_value *on_diagonal(struct expansion *expansion, tsr_value *value, int k, int row,
+                              int column)
 {
-    tsr_value *rows = tsr__x_positions(x, (size_t)k, row);
-    tsr_value *is = tsr__x_op(x, "Equal", 2, rows, tsr__x_positions(x, (size_t)k, column));
-    tsr_value *zero = tsr__x_scalar(x, tsr__x_shape(x, (size_t)k).dtype, 0);
-    return tsr__x_op(x, "Where", 3, is, v, zero);
+    tsr_value *rows = tsr__x_positions(expansion, (size_t)k, row);
+    tsr_value *is =
+        tsr__x_op(expansion, "Equal", 2, rows, tsr__x_positions(expansion, (size_t)k, column));
+    tsr_value *zero = tsr__x_scalar(expansion, tsr__x_shape(expansion, (size_t)k).dtype, 0);
+    return tsr__x_op(expansion, "Where", 3, is, value, zero);
 }
 
 // One term and its operand: a letter that stands again gets another name.
-static tsr_value *rewrite_operand(struct expansion *x, struct rewritten *w, struct str term, int k)
+static tsr_value *rewrite_operand(struct expansion *expansion, struct rewritten *rewritten,
+                                  struct str term, int k)
 {
-    int first[UCHAR_MAX + 1], axis = 0, letters = 0, rank = tsr__x_shape(x, (size_t)k).rank;
-    tsr_value *v = tsr__x_in(x, (size_t)k);
+    int first[UCHAR_MAX + 1], axis = 0, letters = 0, rank = tsr__x_shape(expansion, (size_t)k).rank;
+    tsr_value *value = tsr__x_in(expansion, (size_t)k);
     memset(first, -1, sizeof(first));
     for (size_t i = 0; i < term.n; i++)
         letters += isalpha((unsigned char)term.p[i]) != 0;
     for (size_t i = 0; i < term.n; i++) {
         unsigned char c = (unsigned char)term.p[i];
         if (c == '.') {
-            put(w, '.');
+            put(rewritten, '.');
             axis += i == 0 || term.p[i - 1] != '.' ? rank - letters : 0;
         } else if (isalpha(c) && first[c] < 0) {
-            put(w, (char)c);
+            put(rewritten, (char)c);
             first[c] = axis++;
         } else if (isalpha(c)) {
-            v = on_diagonal(x, v, k, first[c], axis++);
-            put(w, fresh_letter(w));
+            value = on_diagonal(expansion, value, k, first[c], axis++);
+            put(rewritten, fresh_letter(rewritten));
         }
     }
-    return v;
+    return value;
 }
 
 // The result has the letters that stand once, in the order of their bytes, behind the ellipsis.
-static void put_implied(struct rewritten *w)
+static void put_implied(struct rewritten *rewritten)
 {
-    if (has_char(w->equation.p, w->equation.n, '.'))
+    if (has_char(rewritten->equation.p, rewritten->equation.n, '.'))
         for (int i = 0; i < 3; i++)
-            put(w, '.');
+            put(rewritten, '.');
     for (int c = 'A'; c <= 'z'; c++) {
         int times = 0;
-        for (size_t i = 0; i < w->equation.n; i++)
-            times += w->equation.p[i] == c;
+        for (size_t i = 0; i < rewritten->equation.n; i++)
+            times += rewritten->equation.p[i] == c;
         if (isalpha(c) && times == 1)
-            put(w, (char)c);
+            put(rewritten, (char)c);
     }
 }
 
-void tsr__expand_einsum(struct expansion *x)
+void tsr__expand_einsum(struct expansion *expansion)
 {
     struct rewritten w = {.n = 0};
     tsr_value *operands[RULE_MAX_RANK];
     int n = 0;
-    w.equation.p = tsr_attr_string(tsr__attr_of(x->shapes, x->twin, "equation"), &w.equation.n);
+    w.equation.p = tsr_attr_string(tsr__attr_of(expansion->shapes, expansion->twin, "equation"),
+                                   &w.equation.n);
     size_t at = 0, end = 0;
     while (end < w.equation.n && w.equation.p[end] != '-')
         end++;
@@ -99,7 +104,7 @@ void tsr__expand_einsum(struct expansion *x)
             stop++;
         if (n)
             put(&w, ',');
-        operands[n] = rewrite_operand(x, &w, (struct str){w.equation.p + at, stop - at}, n);
+        operands[n] = rewrite_operand(expansion, &w, (struct str){w.equation.p + at, stop - at}, n);
         at = stop + 1;
     }
     for (size_t i = end; i < w.equation.n; i++)
@@ -110,11 +115,11 @@ void tsr__expand_einsum(struct expansion *x)
         put_implied(&w);
     }
     put(&w, 0);
-    tsr_node *sum = tsr__x_node(x, "Einsum", n, operands);
+    tsr_node *sum = tsr__x_node(expansion, "Einsum", n, operands);
     if (!sum || has_char(w.text, w.n - 1, 0) || w.n == sizeof(w.text) ||
         tsr_node_set_string(sum, "equation", w.text) != TSR_OK) {
-        x->failed = true;
+        expansion->failed = true;
         return;
     }
-    tsr__x_give(x, 0, tsr_node_output(sum, 0));
+    tsr__x_give(expansion, 0, tsr_node_output(sum, 0));
 }

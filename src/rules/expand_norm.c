@@ -16,304 +16,322 @@ struct norm {
 #define EPSILON      1e-5F
 #define SKIP_EPSILON 1e-12F
 
-static bool begin(struct expansion *x, struct norm *s)
+static bool begin(struct expansion *expansion, struct norm *norm)
 {
-    struct shape in = tsr__x_shape(x, 0);
-    *s = (struct norm){
+    struct shape in = tsr__x_shape(expansion, 0);
+    *norm = (struct norm){
         .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = EPSILON};
-    s->v = tsr__x_cast(x, tsr__x_in(x, 0), s->type, s->wide);
-    x->failed = x->failed || in.rank < 0 || in.rank > DERIVE_MAX_RANK;
-    return !x->failed;
+    norm->v = tsr__x_cast(expansion, tsr__x_in(expansion, 0), norm->type, norm->wide);
+    expansion->failed = expansion->failed || in.rank < 0 || in.rank > DERIVE_MAX_RANK;
+    return !expansion->failed;
 }
 
-static void axes_from(struct norm *s, int from, int to)
+static void axes_from(struct norm *norm, int from, int to)
 {
     for (int i = from; i < to; i++)
-        s->axes[s->n++] = i;
+        norm->axes[norm->n++] = i;
 }
 
-static void end(struct expansion *x, const struct norm *s, tsr_value *v)
+static void end(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
-    tsr__x_give(x, 0, tsr__x_cast(x, v, s->wide, s->type));
+    tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, norm->wide, norm->type));
 }
 
 // ---- softmax -----------------------------------------------------------------------------------
 
-static bool begin_softmax(struct expansion *x, struct norm *s, bool flat)
+static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool flat)
 {
-    if (!begin(x, s))
+    if (!begin(expansion, norm))
         return false;
-    int64_t axis = tsr__x_int(x, "axis", flat ? 1 : -1);
-    axis = axis < 0 ? axis + s->rank : axis;
-    axes_from(s, (int)axis, flat ? s->rank : (int)axis + 1);
+    int64_t axis = tsr__x_int(expansion, "axis", flat ? 1 : -1);
+    axis = axis < 0 ? axis + norm->rank : axis;
+    axes_from(norm, (int)axis, flat ? norm->rank : (int)axis + 1);
     return true;
 }
 
 // What is left after the greatest is taken off: no exponential overflows.
-static tsr_value *below_top(struct expansion *x, const struct norm *s)
+static tsr_value *below_top(struct expansion *expansion, const struct norm *norm)
 {
-    return tsr__x_op(x, "Sub", 2, s->v, tsr__x_reduce(x, "ReduceMax", s->v, s->axes, s->n, true));
+    return tsr__x_op(expansion, "Sub", 2, norm->v,
+                     tsr__x_reduce(expansion, "ReduceMax", norm->v, norm->axes, norm->n, true));
 }
 
-static void softmax(struct expansion *x, bool flat)
+static void softmax(struct expansion *expansion, bool flat)
 {
     struct norm s;
-    if (!begin_softmax(x, &s, flat))
+    if (!begin_softmax(expansion, &s, flat))
         return;
-    tsr_value *e = tsr__x_op(x, "Exp", 1, below_top(x, &s));
-    end(x, &s, tsr__x_op(x, "Div", 2, e, tsr__x_reduce(x, "ReduceSum", e, s.axes, s.n, true)));
+    tsr_value *value = tsr__x_op(expansion, "Exp", 1, below_top(expansion, &s));
+    end(expansion, &s,
+        tsr__x_op(expansion, "Div", 2, value,
+                  tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true)));
 }
 
-void tsr__expand_softmax(struct expansion *x)
+void tsr__expand_softmax(struct expansion *expansion)
 {
-    softmax(x, false);
+    softmax(expansion, false);
 }
 
-void tsr__expand_softmax_flat(struct expansion *x)
+void tsr__expand_softmax_flat(struct expansion *expansion)
 {
-    softmax(x, true);
+    softmax(expansion, true);
 }
 
-static void log_softmax(struct expansion *x, bool flat)
+static void log_softmax(struct expansion *expansion, bool flat)
 {
     struct norm s;
-    if (!begin_softmax(x, &s, flat))
+    if (!begin_softmax(expansion, &s, flat))
         return;
-    tsr_value *rest = below_top(x, &s);
-    tsr_value *sum = tsr__x_reduce(x, "ReduceSum", tsr__x_op(x, "Exp", 1, rest), s.axes, s.n, true);
-    end(x, &s, tsr__x_op(x, "Sub", 2, rest, tsr__x_op(x, "Log", 1, sum)));
+    tsr_value *rest = below_top(expansion, &s);
+    tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, rest),
+                                   s.axes, s.n, true);
+    end(expansion, &s, tsr__x_op(expansion, "Sub", 2, rest, tsr__x_op(expansion, "Log", 1, sum)));
 }
 
-void tsr__expand_log_softmax(struct expansion *x)
+void tsr__expand_log_softmax(struct expansion *expansion)
 {
-    log_softmax(x, false);
+    log_softmax(expansion, false);
 }
 
-void tsr__expand_log_softmax_flat(struct expansion *x)
+void tsr__expand_log_softmax_flat(struct expansion *expansion)
 {
-    log_softmax(x, true);
+    log_softmax(expansion, true);
 }
 
 // One where the first of the greatest is, else zero.
-void tsr__expand_hardmax(struct expansion *x)
+void tsr__expand_hardmax(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin_softmax(x, &s, false))
+    if (!begin_softmax(expansion, &s, false))
         return;
-    tsr_value *top = tsr__x_reduce(x, "ReduceMax", s.v, s.axes, s.n, true);
-    tsr_value *at = tsr__x_positions(x, 0, (int)s.axes[0]);
-    tsr_value *none = tsr__x_count(x, 0, s.axes, s.n, TSR_INT64);
-    tsr_value *here = tsr__x_op(x, "Where", 3, tsr__x_op(x, "Equal", 2, s.v, top), at, none);
-    tsr_value *first = tsr__x_reduce(x, "ReduceMin", here, s.axes, s.n, true);
+    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.v, s.axes, s.n, true);
+    tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
+    tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
+    tsr_value *here =
+        tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.v, top), at, none);
+    tsr_value *first = tsr__x_reduce(expansion, "ReduceMin", here, s.axes, s.n, true);
     // Positions, not values: a second element that is as great is not the first.
-    here = tsr__x_op(x, "Equal", 2, here, first);
-    tsr__x_give(x, 0, tsr__x_cast(x, here, TSR_BOOL, s.type));
+    here = tsr__x_op(expansion, "Equal", 2, here, first);
+    tsr__x_give(expansion, 0, tsr__x_cast(expansion, here, TSR_BOOL, s.type));
 }
 
-void tsr__expand_lp_norm(struct expansion *x)
+void tsr__expand_lp_norm(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin_softmax(x, &s, false))
+    if (!begin_softmax(expansion, &s, false))
         return;
-    bool first = tsr__x_int(x, "p", 2) == 1;
+    bool first = tsr__x_int(expansion, "p", 2) == 1;
     tsr_value *norm =
-        tsr__x_reduce(x, first ? "ReduceL1" : "ReduceSumSquare", s.v, s.axes, s.n, true);
+        tsr__x_reduce(expansion, first ? "ReduceL1" : "ReduceSumSquare", s.v, s.axes, s.n, true);
     if (!first)
-        norm = tsr__x_op(x, "Sqrt", 1, norm);
+        norm = tsr__x_op(expansion, "Sqrt", 1, norm);
     // A row of zeros stays zero.
-    tsr_value *zero = tsr__x_op(x, "Equal", 2, norm, tsr__x_scalar(x, s.wide, 0));
-    norm = tsr__x_op(x, "Where", 3, zero, tsr__x_scalar(x, s.wide, 1), norm);
-    end(x, &s, tsr__x_op(x, "Div", 2, s.v, norm));
+    tsr_value *zero = tsr__x_op(expansion, "Equal", 2, norm, tsr__x_scalar(expansion, s.wide, 0));
+    norm = tsr__x_op(expansion, "Where", 3, zero, tsr__x_scalar(expansion, s.wide, 1), norm);
+    end(expansion, &s, tsr__x_op(expansion, "Div", 2, s.v, norm));
 }
 
 // ---- moments -----------------------------------------------------------------------------------
 
-static tsr_value *mean_of(struct expansion *x, const struct norm *s, const char *sum, tsr_value *v)
+static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, const char *sum,
+                          tsr_value *value)
 {
-    return tsr__x_op(x, "Div", 2, tsr__x_reduce(x, sum, v, s->axes, s->n, true),
-                     tsr__x_count(x, 0, s->axes, s->n, s->wide));
+    return tsr__x_op(expansion, "Div", 2,
+                     tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true),
+                     tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
 }
 
-static tsr_value *root(struct expansion *x, const struct norm *s, tsr_value *variance,
+static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr_value *variance,
                        float epsilon)
 {
-    return tsr__x_op(x, "Sqrt", 1,
-                     tsr__x_op(x, "Add", 2, variance, tsr__x_scalar(x, s->wide, (double)epsilon)));
+    return tsr__x_op(expansion, "Sqrt", 1,
+                     tsr__x_op(expansion, "Add", 2, variance,
+                               tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
-void tsr__expand_mvn(struct expansion *x)
+void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
     struct norm s;
     const int64_t *axes;
-    size_t n = tsr_attr_ints(tsr_node_find_attr(x->node, "axes"), &axes);
-    if (!begin(x, &s))
+    size_t n = tsr_attr_ints(tsr_node_find_attr(expansion->node, "axes"), &axes);
+    if (!begin(expansion, &s))
         return;
     for (size_t i = 0; i < (n ? n : TSR_COUNT(usual)) && s.n < DERIVE_MAX_RANK; i++)
         s.axes[s.n++] = tsr__axis(n ? axes[i] : usual[i], s.rank);
-    tsr_value *rest = tsr__x_op(x, "Sub", 2, s.v, mean_of(x, &s, "ReduceSum", s.v));
-    tsr_value *deviation = tsr__x_op(x, "Sqrt", 1, mean_of(x, &s, "ReduceSumSquare", rest));
-    deviation = tsr__x_op(x, "Add", 2, deviation, tsr__x_scalar(x, s.wide, 1e-9));
-    end(x, &s, tsr__x_op(x, "Div", 2, rest, deviation));
+    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.v, mean_of(expansion, &s, "ReduceSum", s.v));
+    tsr_value *deviation =
+        tsr__x_op(expansion, "Sqrt", 1, mean_of(expansion, &s, "ReduceSumSquare", rest));
+    deviation = tsr__x_op(expansion, "Add", 2, deviation, tsr__x_scalar(expansion, s.wide, 1e-9));
+    end(expansion, &s, tsr__x_op(expansion, "Div", 2, rest, deviation));
 }
 
 // ---- layer norms -------------------------------------------------------------------------------
 
 // y = normal * scale + shift, each where it is given.
-static tsr_value *affine(struct expansion *x, tsr_value *v, size_t scale, size_t shift)
+static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t scale, size_t shift)
 {
-    if (tsr__x_has(x, scale))
-        v = tsr__x_op(x, "Mul", 2, v, tsr__x_in(x, scale));
-    if (tsr__x_has(x, shift))
-        v = tsr__x_op(x, "Add", 2, v, tsr__x_in(x, shift));
-    return v;
+    if (tsr__x_has(expansion, scale))
+        value = tsr__x_op(expansion, "Mul", 2, value, tsr__x_in(expansion, scale));
+    if (tsr__x_has(expansion, shift))
+        value = tsr__x_op(expansion, "Add", 2, value, tsr__x_in(expansion, shift));
+    return value;
 }
 
 #define NONE 99 // no such input
 
 // A statistic that is an output has the type that the node stashes it in, float32 by default: of doubles too.
-static void give_statistic(struct expansion *x, const struct norm *s, int out, tsr_value *v)
+static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
+                           tsr_value *value)
 {
-    if (out < 0 || (size_t)out >= tsr_node_output_count(x->node) ||
-        !tsr_node_output(x->node, (size_t)out))
+    if (out < 0 || (size_t)out >= tsr_node_output_count(expansion->node) ||
+        !tsr_node_output(expansion->node, (size_t)out))
         return;
-    tsr_dtype stash = (tsr_dtype)tsr__x_int(x, "stash_type", TSR_FLOAT);
-    tsr__x_give(x, out, tsr__x_cast(x, v, s->wide, stash));
+    tsr_dtype stash = (tsr_dtype)tsr__x_int(expansion, "stash_type", TSR_FLOAT);
+    tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
-// Normal forms of s->v; the statistics go to outputs where given (-1: nobody wants them).
-static tsr_value *normal(struct expansion *x, const struct norm *s, bool centred, int mean_out,
-                         int inverse_out)
+// Normal forms of norm->v; the statistics go to outputs where given (-1: nobody wants them).
+static tsr_value *normal(struct expansion *expansion, const struct norm *norm, bool centred,
+                         int mean_out, int inverse_out)
 {
-    float epsilon = tsr__x_float(x, "epsilon", s->epsilon);
-    tsr_value *rest = s->v;
+    float epsilon = tsr__x_float(expansion, "epsilon", norm->epsilon);
+    tsr_value *rest = norm->v;
     if (centred) {
-        tsr_value *mean = mean_of(x, s, "ReduceSum", s->v);
-        rest = tsr__x_op(x, "Sub", 2, s->v, mean);
-        give_statistic(x, s, mean_out, mean);
+        tsr_value *mean = mean_of(expansion, norm, "ReduceSum", norm->v);
+        rest = tsr__x_op(expansion, "Sub", 2, norm->v, mean);
+        give_statistic(expansion, norm, mean_out, mean);
     }
-    tsr_value *deviation = root(x, s, mean_of(x, s, "ReduceSumSquare", rest), epsilon);
-    if (inverse_out >= 0 && (size_t)inverse_out < tsr_node_output_count(x->node) &&
-        tsr_node_output(x->node, (size_t)inverse_out))
-        give_statistic(x, s, inverse_out, tsr__x_op(x, "Reciprocal", 1, deviation));
-    return tsr__x_op(x, "Div", 2, rest, deviation);
+    tsr_value *deviation =
+        root(expansion, norm, mean_of(expansion, norm, "ReduceSumSquare", rest), epsilon);
+    if (inverse_out >= 0 && (size_t)inverse_out < tsr_node_output_count(expansion->node) &&
+        tsr_node_output(expansion->node, (size_t)inverse_out))
+        give_statistic(expansion, norm, inverse_out,
+                       tsr__x_op(expansion, "Reciprocal", 1, deviation));
+    return tsr__x_op(expansion, "Div", 2, rest, deviation);
 }
 
-static void layer_norm(struct expansion *x, bool centred, size_t shift, int mean_out,
+static void layer_norm(struct expansion *expansion, bool centred, size_t shift, int mean_out,
                        int inverse_out)
 {
     struct norm s;
-    if (!begin(x, &s))
+    if (!begin(expansion, &s))
         return;
-    axes_from(&s, tsr__axis(tsr__x_int(x, "axis", -1), s.rank), s.rank);
-    tsr_value *v = normal(x, &s, centred, mean_out, inverse_out);
-    tsr_dtype scale = tsr__x_shape(x, 1).dtype; // may be of another type than the input
-    v = affine(x, tsr__x_cast(x, v, s.wide, scale), 1, shift);
-    tsr__x_give(x, 0, v);
+    axes_from(&s, tsr__axis(tsr__x_int(expansion, "axis", -1), s.rank), s.rank);
+    tsr_value *value = normal(expansion, &s, centred, mean_out, inverse_out);
+    tsr_dtype scale = tsr__x_shape(expansion, 1).dtype; // may be of another type than the input
+    value = affine(expansion, tsr__x_cast(expansion, value, s.wide, scale), 1, shift);
+    tsr__x_give(expansion, 0, value);
 }
 
-void tsr__expand_layer_norm(struct expansion *x)
+void tsr__expand_layer_norm(struct expansion *expansion)
 {
-    layer_norm(x, true, 2, 1, 2);
+    layer_norm(expansion, true, 2, 1, 2);
 }
 
-void tsr__expand_rms_norm(struct expansion *x)
+void tsr__expand_rms_norm(struct expansion *expansion)
 {
-    layer_norm(x, false, NONE, -1, -1);
+    layer_norm(expansion, false, NONE, -1, -1);
 }
 
-void tsr__expand_simplified_norm(struct expansion *x)
+void tsr__expand_simplified_norm(struct expansion *expansion)
 {
-    layer_norm(x, false, NONE, -1, 1);
+    layer_norm(expansion, false, NONE, -1, 1);
 }
 
 // The inputs' sum is normalised, and is an output too.
-static void skip_norm(struct expansion *x, bool centred, size_t shift, size_t bias)
+static void skip_norm(struct expansion *expansion, bool centred, size_t shift, size_t bias)
 {
     struct norm s;
-    struct shape in = tsr__x_shape(x, 0);
+    struct shape in = tsr__x_shape(expansion, 0);
     s = (struct norm){
         .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = SKIP_EPSILON};
-    tsr_value *sum = tsr__x_op(x, "Add", 2, tsr__x_in(x, 0), tsr__x_in(x, 1));
-    if (tsr__x_has(x, bias))
-        sum = tsr__x_op(x, "Add", 2, sum, tsr__x_in(x, bias));
-    tsr__x_give(x, 3, sum);
-    s.v = tsr__x_cast(x, sum, s.type, s.wide);
+    tsr_value *sum =
+        tsr__x_op(expansion, "Add", 2, tsr__x_in(expansion, 0), tsr__x_in(expansion, 1));
+    if (tsr__x_has(expansion, bias))
+        sum = tsr__x_op(expansion, "Add", 2, sum, tsr__x_in(expansion, bias));
+    tsr__x_give(expansion, 3, sum);
+    s.v = tsr__x_cast(expansion, sum, s.type, s.wide);
     axes_from(&s, s.rank - 1, s.rank);
-    tsr_value *v = tsr__x_cast(x, normal(x, &s, centred, -1, -1), s.wide, s.type);
-    tsr__x_give(x, 0, affine(x, v, 2, shift));
+    tsr_value *value =
+        tsr__x_cast(expansion, normal(expansion, &s, centred, -1, -1), s.wide, s.type);
+    tsr__x_give(expansion, 0, affine(expansion, value, 2, shift));
 }
 
-void tsr__expand_skip_layer_norm(struct expansion *x)
+void tsr__expand_skip_layer_norm(struct expansion *expansion)
 {
-    skip_norm(x, true, 3, 4);
+    skip_norm(expansion, true, 3, 4);
 }
 
-void tsr__expand_skip_simplified_norm(struct expansion *x)
+void tsr__expand_skip_simplified_norm(struct expansion *expansion)
 {
-    skip_norm(x, false, NONE, 3);
+    skip_norm(expansion, false, NONE, 3);
 }
 
 // ---- channels ----------------------------------------------------------------------------------
 
 // [c] as [c 1 1 ..], to stand against [n c d d ..]; in the input's type or widened with it.
-static tsr_value *channel(struct expansion *x, size_t i, const struct norm *s)
+static tsr_value *channel(struct expansion *expansion, size_t i, const struct norm *norm)
 {
     int64_t shape[DERIVE_MAX_RANK];
-    for (int k = 0; k < s->rank - 1; k++)
+    for (int k = 0; k < norm->rank - 1; k++)
         shape[k] = k ? 1 : -1;
-    tsr_value *v = tsr__x_reshape(x, tsr__x_in(x, i), shape, s->rank - 1);
-    return tsr__x_cast(x, v, s->type, s->wide);
+    tsr_value *value = tsr__x_reshape(expansion, tsr__x_in(expansion, i), shape, norm->rank - 1);
+    return tsr__x_cast(expansion, value, norm->type, norm->wide);
 }
 
-static void scale_channels(struct expansion *x, const struct norm *s, tsr_value *v)
+static void scale_channels(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
-    v = tsr__x_op(x, "Mul", 2, v, channel(x, 1, s));
-    end(x, s, tsr__x_op(x, "Add", 2, v, channel(x, 2, s)));
+    value = tsr__x_op(expansion, "Mul", 2, value, channel(expansion, 1, norm));
+    end(expansion, norm, tsr__x_op(expansion, "Add", 2, value, channel(expansion, 2, norm)));
 }
 
-void tsr__expand_instance_norm(struct expansion *x)
+void tsr__expand_instance_norm(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin(x, &s))
+    if (!begin(expansion, &s))
         return;
     axes_from(&s, 2, s.rank);
-    scale_channels(x, &s, normal(x, &s, true, -1, -1));
+    scale_channels(expansion, &s, normal(expansion, &s, true, -1, -1));
 }
 
 // The mean over a group of channels, for each channel: [n c 1 1] -> [n g c/g], mean, and back.
-static tsr_value *group_mean(struct expansion *x, const struct norm *s, const char *sum,
-                             tsr_value *v, int64_t groups, int64_t channels)
+static tsr_value *group_mean(struct expansion *expansion, const struct norm *norm, const char *sum,
+                             tsr_value *value, int64_t groups, int64_t channels)
 {
     int64_t per = channels / groups, split[] = {0, groups, per}, back[DERIVE_MAX_RANK], last = 2;
     int64_t one[] = {1, 1, per};
-    for (int i = 0; i < s->rank; i++)
+    for (int i = 0; i < norm->rank; i++)
         back[i] = i == 0 ? 0 : i == 1 ? channels : 1;
-    v = tsr__x_reduce(x, sum, v, s->axes, s->n, true);
-    v = tsr__x_reduce(x, "ReduceSum", tsr__x_reshape(x, v, split, 3), &last, 1, true);
-    v = tsr__x_op(x, "Div", 2, v, tsr__x_count(x, 0, s->axes, s->n, s->wide));
-    v = tsr__x_op(x, "Div", 2, v, tsr__x_scalar(x, s->wide, (double)per));
-    v = tsr__x_op(x, "Mul", 2, v, tsr__x_ones(x, s->wide, one, 3));
-    return tsr__x_reshape(x, v, back, s->rank);
+    value = tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true);
+    value = tsr__x_reduce(expansion, "ReduceSum", tsr__x_reshape(expansion, value, split, 3), &last,
+                          1, true);
+    value = tsr__x_op(expansion, "Div", 2, value,
+                      tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
+    value =
+        tsr__x_op(expansion, "Div", 2, value, tsr__x_scalar(expansion, norm->wide, (double)per));
+    value = tsr__x_op(expansion, "Mul", 2, value, tsr__x_ones(expansion, norm->wide, one, 3));
+    return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
-void tsr__expand_group_norm(struct expansion *x)
+void tsr__expand_group_norm(struct expansion *expansion)
 {
     struct norm s;
-    struct shape in = tsr__x_shape(x, 0);
-    int64_t groups = tsr__x_int(x, "num_groups", 1);
-    if (!begin(x, &s))
+    struct shape in = tsr__x_shape(expansion, 0);
+    int64_t groups = tsr__x_int(expansion, "num_groups", 1);
+    if (!begin(expansion, &s))
         return;
     int64_t channels = in.rank > 1 ? in.dims[1].value : -1;
     if (channels < 1 || groups < 1 || channels % groups) {
-        x->failed = true;
+        expansion->failed = true;
         return;
     }
     axes_from(&s, 2, s.rank);
-    tsr_value *mean = group_mean(x, &s, "ReduceSum", s.v, groups, channels);
-    tsr_value *rest = tsr__x_op(x, "Sub", 2, s.v, mean);
-    tsr_value *variance = group_mean(x, &s, "ReduceSumSquare", rest, groups, channels);
-    tsr_value *v =
-        tsr__x_op(x, "Div", 2, rest, root(x, &s, variance, tsr__x_float(x, "epsilon", EPSILON)));
-    scale_channels(x, &s, v);
+    tsr_value *mean = group_mean(expansion, &s, "ReduceSum", s.v, groups, channels);
+    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.v, mean);
+    tsr_value *variance = group_mean(expansion, &s, "ReduceSumSquare", rest, groups, channels);
+    tsr_value *value =
+        tsr__x_op(expansion, "Div", 2, rest,
+                  root(expansion, &s, variance, tsr__x_float(expansion, "epsilon", EPSILON)));
+    scale_channels(expansion, &s, value);
 }

@@ -12,21 +12,21 @@ struct sum {
 };
 static const struct expr unknown = {0};
 
-void tsr__exprs_init(struct exprs *x, struct arena *a)
+void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
 {
-    *x = (struct exprs){.arena = a};
-    tsr__map_init(&x->names, a, 0);
-    tsr__map_init(&x->made, a, 0);
-    tsr__map_init(&x->polys, a, 0);
-    tsr__map_init(&x->texts, a, 0);
-    tsr__map_init(&x->bound, a, 0);
+    *exprs = (struct exprs){.arena = arena};
+    tsr__map_init(&exprs->names, arena, 0);
+    tsr__map_init(&exprs->made, arena, 0);
+    tsr__map_init(&exprs->polys, arena, 0);
+    tsr__map_init(&exprs->texts, arena, 0);
+    tsr__map_init(&exprs->bound, arena, 0);
 }
 
-bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size)
+bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
 {
-    struct bound *at = ARENA_NEW(x->arena, struct bound);
-    symbol = tsr__arena_str(x->arena, symbol);
-    void **slot = at && symbol.p ? tsr__map_at(&x->bound, symbol) : NULL;
+    struct bound *at = ARENA_NEW(exprs->arena, struct bound);
+    symbol = tsr__arena_str(exprs->arena, symbol);
+    void **slot = at && symbol.p ? tsr__map_at(&exprs->bound, symbol) : NULL;
     if (!slot)
         return false;
     at->size = size;
@@ -34,50 +34,52 @@ bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size)
     return true;
 }
 
-bool tsr__exprs_used(const struct exprs *x, struct str symbol)
+bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
-    const struct bound *b = tsr__map_get(&x->bound, symbol);
-    return b && b->used;
+    const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
+    return bound && bound->used;
 }
 
-void tsr__expr_root(struct exprs *x, tsr_dim d)
+void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
 {
-    struct expr e = tsr__expr_of(x, d);
-    const struct term *t = e.poly && e.poly->n == 1 ? &e.poly->terms[0] : NULL;
-    struct atom *a = t && t->n == 1 && t->number == 1 ? &x->atoms.at[t->atoms[0]] : NULL;
-    if (a && a->kind == ATOM_NAME && str_is(a->name, d.symbol))
+    struct expr expr = tsr__expr_of(exprs, dim);
+    const struct term *term = expr.poly && expr.poly->n == 1 ? &expr.poly->terms[0] : NULL;
+    struct atom *a =
+        term && term->n == 1 && term->number == 1 ? &exprs->atoms.at[term->atoms[0]] : NULL;
+    if (a && a->kind == ATOM_NAME && str_is(a->name, dim.symbol))
         a->root = true;
 }
 
-bool tsr__expr_rooted(const struct exprs *x, struct expr e)
+bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
 {
-    for (int i = 0; e.poly && i < e.poly->n; i++)
-        for (int k = 0; k < e.poly->terms[i].n; k++) {
-            const struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
-            if (a->kind == ATOM_NAME ? !a->root
-                                     : !tsr__expr_rooted(x, a->a) || !tsr__expr_rooted(x, a->b))
+    for (int i = 0; expr.poly && i < expr.poly->n; i++)
+        for (int k = 0; k < expr.poly->terms[i].n; k++) {
+            const struct atom *a = &exprs->atoms.at[expr.poly->terms[i].atoms[k]];
+            if (a->kind == ATOM_NAME
+                    ? !a->root
+                    : !tsr__expr_rooted(exprs, a->a) || !tsr__expr_rooted(exprs, a->b))
                 return false;
         }
-    return e.known;
+    return expr.known;
 }
 
-struct expr tsr__expr_hide(struct exprs *x, struct str name)
+struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
-    struct expr e = tsr__expr_symbol(x, name);
-    if (e.poly) {
-        struct atom *made = &x->atoms.at[e.poly->terms[0].atoms[0]];
+    struct expr expr = tsr__expr_symbol(exprs, name);
+    if (expr.poly) {
+        struct atom *made = &exprs->atoms.at[expr.poly->terms[0].atoms[0]];
         made->root = made->hidden = true;
     }
-    return e;
+    return expr;
 }
 
-bool tsr__expr_hidden(const struct exprs *x, struct expr e)
+bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 {
-    for (int i = 0; e.poly && i < e.poly->n; i++)
-        for (int k = 0; k < e.poly->terms[i].n; k++) {
-            const struct atom *a = &x->atoms.at[e.poly->terms[i].atoms[k]];
-            bool inside =
-                a->kind != ATOM_NAME && (tsr__expr_hidden(x, a->a) || tsr__expr_hidden(x, a->b));
+    for (int i = 0; expr.poly && i < expr.poly->n; i++)
+        for (int k = 0; k < expr.poly->terms[i].n; k++) {
+            const struct atom *a = &exprs->atoms.at[expr.poly->terms[i].atoms[k]];
+            bool inside = a->kind != ATOM_NAME &&
+                          (tsr__expr_hidden(exprs, a->a) || tsr__expr_hidden(exprs, a->b));
             if (a->hidden || inside)
                 return true;
         }
@@ -95,171 +97,172 @@ static int term_cmp(const struct term *a, const struct term *b)
     return (b->n > a->n) - (b->n < a->n);
 }
 
-static bool sum_add(struct sum *s, const struct term *t)
+static bool sum_add(struct sum *sum, const struct term *term)
 {
     int at = 0;
-    while (at < s->n && term_cmp(&s->t[at], t) < 0)
+    while (at < sum->n && term_cmp(&sum->t[at], term) < 0)
         at++;
-    if (at < s->n && term_cmp(&s->t[at], t) == 0) {
-        if (!add_ok(s->t[at].number, t->number, &s->t[at].number))
+    if (at < sum->n && term_cmp(&sum->t[at], term) == 0) {
+        if (!add_ok(sum->t[at].number, term->number, &sum->t[at].number))
             return false;
-        if (s->t[at].number == 0) {
-            s->n--;
-            memmove(&s->t[at], &s->t[at + 1], (size_t)(s->n - at) * sizeof(*t));
+        if (sum->t[at].number == 0) {
+            sum->n--;
+            memmove(&sum->t[at], &sum->t[at + 1], (size_t)(sum->n - at) * sizeof(*term));
         }
         return true;
     }
-    if (t->number == 0)
+    if (term->number == 0)
         return true;
-    if (s->n == EXPR_MAX_TERMS)
+    if (sum->n == EXPR_MAX_TERMS)
         return false;
-    memmove(&s->t[at + 1], &s->t[at], (size_t)(s->n - at) * sizeof(*t));
-    s->t[at] = *t;
-    s->n++;
+    memmove(&sum->t[at + 1], &sum->t[at], (size_t)(sum->n - at) * sizeof(*term));
+    sum->t[at] = *term;
+    sum->n++;
     return true;
 }
 
-static void sum_of(struct expr e, struct sum *s)
+static void sum_of(struct expr expr, struct sum *sum)
 {
-    s->n = 0;
-    if (e.poly) {
-        memcpy(s->t, e.poly->terms, (size_t)e.poly->n * sizeof(*s->t));
-        s->n = e.poly->n;
-    } else if (e.number) {
-        s->t[s->n] = (struct term){.number = e.number};
-        s->n = 1;
+    sum->n = 0;
+    if (expr.poly) {
+        memcpy(sum->t, expr.poly->terms, (size_t)expr.poly->n * sizeof(*sum->t));
+        sum->n = expr.poly->n;
+    } else if (expr.number) {
+        sum->t[sum->n] = (struct term){.number = expr.number};
+        sum->n = 1;
     }
 }
 
 // The sum in the pool. Terms are compared as bytes: unused atoms are zero.
-static struct expr keep(struct exprs *x, const struct sum *s)
+static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
-    if (s->n == 0 || (s->n == 1 && s->t[0].n == 0))
-        return expr_number(s->n ? s->t[0].number : 0);
-    for (int i = 0; i < s->n; i++)
-        if (s->t[i].number == INT64_MIN)
+    if (sum->n == 0 || (sum->n == 1 && sum->t[0].n == 0))
+        return expr_number(sum->n ? sum->t[0].number : 0);
+    for (int i = 0; i < sum->n; i++)
+        if (sum->t[i].number == INT64_MIN)
             return unknown; // it has no negative
-    size_t bytes = (size_t)s->n * sizeof(struct term);
-    struct poly *p = tsr__map_get(&x->polys, (struct str){(const char *)s->t, bytes});
-    if (p)
-        return (struct expr){.known = true, .poly = p};
-    if (x->polys.n >= EXPR_MAX_POOL)
+    size_t bytes = (size_t)sum->n * sizeof(struct term);
+    struct poly *poly = tsr__map_get(&exprs->polys, (struct str){(const char *)sum->t, bytes});
+    if (poly)
+        return (struct expr){.known = true, .poly = poly};
+    if (exprs->polys.n >= EXPR_MAX_POOL)
         return unknown;
-    p = arena_get(x->arena, sizeof(*p) + bytes, _Alignof(struct poly));
-    if (!p)
+    poly = arena_get(exprs->arena, sizeof(*poly) + bytes, _Alignof(struct poly));
+    if (!poly)
         return unknown;
-    p->n = s->n;
-    memcpy(p->terms, s->t, bytes);
-    void **slot = tsr__map_at(&x->polys, (struct str){(const char *)p->terms, bytes});
+    poly->n = sum->n;
+    memcpy(poly->terms, sum->t, bytes);
+    void **slot = tsr__map_at(&exprs->polys, (struct str){(const char *)poly->terms, bytes});
     if (!slot)
         return unknown;
-    *slot = p;
-    return (struct expr){.known = true, .poly = p};
+    *slot = poly;
+    return (struct expr){.known = true, .poly = poly};
 }
 
-static struct expr atom(struct exprs *x, uint32_t number)
+static struct expr atom(struct exprs *exprs, uint32_t number)
 {
-    struct sum s = {.n = 1};
-    s.t[0] = (struct term){.number = 1, .n = 1, .atoms = {number}};
-    return keep(x, &s);
+    struct sum sum = {.n = 1};
+    sum.t[0] = (struct term){.number = 1, .n = 1, .atoms = {number}};
+    return keep(exprs, &sum);
 }
 
-static struct expr new_atom(struct exprs *x, void **slot, struct atom what)
+static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
 {
-    if (!slot || x->atoms.n >= EXPR_MAX_POOL)
+    if (!slot || exprs->atoms.n >= EXPR_MAX_POOL)
         return unknown;
     if (!*slot) {
-        struct atom *at = vec_push(x->arena, &x->atoms);
+        struct atom *at = vec_push(exprs->arena, &exprs->atoms);
         if (!at)
             return unknown;
         *at = what;
-        *slot = (void *)(uintptr_t)x->atoms.n;
+        *slot = (void *)(uintptr_t)exprs->atoms.n;
     }
-    return atom(x, (uint32_t)((uintptr_t)*slot - 1));
+    return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
 }
 
-struct expr tsr__expr_symbol(struct exprs *x, struct str name)
+struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
 {
-    struct bound *bound = tsr__map_get(&x->bound, name);
+    struct bound *bound = tsr__map_get(&exprs->bound, name);
     if (bound) {
         bound->used = true;
         return expr_number(bound->size);
     }
-    void *known = tsr__map_get(&x->names, name);
+    void *known = tsr__map_get(&exprs->names, name);
     if (known)
-        return atom(x, (uint32_t)((uintptr_t)known - 1));
-    name = tsr__arena_str(x->arena, name);
+        return atom(exprs, (uint32_t)((uintptr_t)known - 1));
+    name = tsr__arena_str(exprs->arena, name);
     if (!name.p)
         return unknown;
-    return new_atom(x, tsr__map_at(&x->names, name),
+    return new_atom(exprs, tsr__map_at(&exprs->names, name),
                     (struct atom){.kind = ATOM_NAME, .name = name});
 }
 
-static int depth_of(const struct exprs *x, struct expr e)
+static int depth_of(const struct exprs *exprs, struct expr expr)
 {
     int depth = 0;
-    for (int i = 0; e.poly && i < e.poly->n; i++)
-        for (int k = 0; k < e.poly->terms[i].n; k++) {
-            int d = x->atoms.at[e.poly->terms[i].atoms[k]].depth;
+    for (int i = 0; expr.poly && i < expr.poly->n; i++)
+        for (int k = 0; k < expr.poly->terms[i].n; k++) {
+            int d = exprs->atoms.at[expr.poly->terms[i].atoms[k]].depth;
             depth = d > depth ? d : depth;
         }
     return depth;
 }
 
 // An operation that is no sum of products. Atoms are never negative: see to it.
-static struct expr operation(struct exprs *x, enum atom_kind kind, struct expr a, struct expr b)
+static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     struct {
         int64_t kind, numbers[2];
         const struct poly *polys[2];
     } key = {(int64_t)kind, {a.number, b.number}, {a.poly, b.poly}};
-    int left = depth_of(x, a), right = depth_of(x, b), depth = 1 + (left > right ? left : right);
+    int left = depth_of(exprs, a), right = depth_of(exprs, b),
+        depth = 1 + (left > right ? left : right);
     if (depth > EXPR_MAX_DEPTH)
         return unknown;
     struct str text = {(const char *)&key, sizeof(key)};
-    void *known = tsr__map_get(&x->made, text);
+    void *known = tsr__map_get(&exprs->made, text);
     if (known)
-        return atom(x, (uint32_t)((uintptr_t)known - 1));
-    text = tsr__arena_str(x->arena, text);
+        return atom(exprs, (uint32_t)((uintptr_t)known - 1));
+    text = tsr__arena_str(exprs->arena, text);
     if (!text.p)
         return unknown;
-    return new_atom(x, tsr__map_at(&x->made, text),
+    return new_atom(exprs, tsr__map_at(&exprs->made, text),
                     (struct atom){.kind = kind, .a = a, .b = b, .depth = depth});
 }
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-bool tsr__expr_natural(struct expr e)
+bool tsr__expr_natural(struct expr expr)
 {
-    if (!e.known || !e.poly)
-        return e.known && e.number >= 0;
-    for (int i = 0; i < e.poly->n; i++)
-        if (e.poly->terms[i].number < 0)
+    if (!expr.known || !expr.poly)
+        return expr.known && expr.number >= 0;
+    for (int i = 0; i < expr.poly->n; i++)
+        if (expr.poly->terms[i].number < 0)
             return false;
     return true;
 }
 
-static struct expr add_times(struct exprs *x, struct expr a, struct expr b, int64_t times)
+static struct expr add_times(struct exprs *exprs, struct expr a, struct expr b, int64_t times)
 {
-    struct sum s, more;
+    struct sum sum, more;
     if (!a.known || !b.known)
         return unknown;
-    sum_of(a, &s);
+    sum_of(a, &sum);
     sum_of(b, &more);
     for (int i = 0; i < more.n; i++)
-        if (!mul_ok(more.t[i].number, times, &more.t[i].number) || !sum_add(&s, &more.t[i]))
+        if (!mul_ok(more.t[i].number, times, &more.t[i].number) || !sum_add(&sum, &more.t[i]))
             return unknown;
-    return keep(x, &s);
+    return keep(exprs, &sum);
 }
 
-struct expr tsr__expr_add(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_add(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return add_times(x, a, b, 1);
+    return add_times(exprs, a, b, 1);
 }
 
-struct expr tsr__expr_sub(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return add_times(x, a, b, -1);
+    return add_times(exprs, a, b, -1);
 }
 
 static bool term_mul(const struct term *a, const struct term *b, struct term *out)
@@ -276,10 +279,10 @@ static bool term_mul(const struct term *a, const struct term *b, struct term *ou
     return true;
 }
 
-struct expr tsr__expr_mul(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct sum s = {0}, p, q;
-    struct term t;
+    struct sum sum = {0}, p, q;
+    struct term term;
     int64_t number;
     if (!a.known || !b.known)
         return unknown;
@@ -289,33 +292,34 @@ struct expr tsr__expr_mul(struct exprs *x, struct expr a, struct expr b)
     sum_of(b, &q);
     for (int i = 0; i < p.n; i++)
         for (int j = 0; j < q.n; j++)
-            if (!term_mul(&p.t[i], &q.t[j], &t) || !sum_add(&s, &t))
+            if (!term_mul(&p.t[i], &q.t[j], &term) || !sum_add(&sum, &term))
                 return unknown;
-    return keep(x, &s);
+    return keep(exprs, &sum);
 }
 
-// t / by, if that leaves no rest.
-static bool term_div(const struct term *t, const struct term *by, struct term *out)
+// term / by, if that leaves no rest.
+static bool term_div(const struct term *term, const struct term *by, struct term *out)
 {
     *out = (struct term){0};
-    if (by->number == 0 || by->number == -1 || t->number % by->number)
+    if (by->number == 0 || by->number == -1 || term->number % by->number)
         return false;
-    out->number = t->number / by->number;
+    out->number = term->number / by->number;
     int j = 0;
-    for (int i = 0; i < t->n; i++) {
-        if (j < by->n && t->atoms[i] == by->atoms[j])
+    for (int i = 0; i < term->n; i++) {
+        if (j < by->n && term->atoms[i] == by->atoms[j])
             j++;
         else
-            out->atoms[out->n++] = t->atoms[i];
+            out->atoms[out->n++] = term->atoms[i];
     }
     return j == by->n;
 }
 
-// Takes multiples of b out of a until none is left; *q is their sum, *rest what stays.
-static void divide(struct exprs *x, struct expr a, struct expr b, struct expr *q, struct expr *rest)
+// Takes multiples of b out of a until none is left; *expr is their sum, *rest what stays.
+static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
+                   struct expr *rest)
 {
     struct sum divisor, left, one = {.n = 1};
-    *q = expr_number(0);
+    *expr = expr_number(0);
     *rest = a;
     sum_of(b, &divisor);
     for (int turn = 0; turn < EXPR_MAX_TERMS && rest->known; turn++) {
@@ -325,13 +329,13 @@ static void divide(struct exprs *x, struct expr a, struct expr b, struct expr *q
             found = term_div(&left.t[i], &divisor.t[0], &one.t[0]);
         if (!found)
             return;
-        struct expr times = keep(x, &one), taken = tsr__expr_mul(x, b, times);
-        *q = tsr__expr_add(x, *q, times);
-        *rest = tsr__expr_sub(x, *rest, taken);
+        struct expr times = keep(exprs, &one), taken = tsr__expr_mul(exprs, b, times);
+        *expr = tsr__expr_add(exprs, *expr, times);
+        *rest = tsr__expr_sub(exprs, *rest, taken);
     }
 }
 
-struct expr tsr__expr_exact(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
     if (!a.known || !b.known || expr_is(b, 0))
@@ -341,65 +345,65 @@ struct expr tsr__expr_exact(struct exprs *x, struct expr a, struct expr b)
     if (!a.poly && !b.poly)
         return b.number != -1 && a.number % b.number == 0 ? expr_number(a.number / b.number)
                                                           : unknown;
-    divide(x, a, b, &q, &rest);
+    divide(exprs, a, b, &q, &rest);
     return expr_is(rest, 0) ? q : unknown;
 }
 
-// a = q * b + rest for a number b: every term gives what it holds of b.
-static void divide_number(struct exprs *x, struct expr a, int64_t b, struct expr *q,
+// a = expr * b + rest for a number b: every term gives what it holds of b.
+static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct expr *expr,
                           struct expr *rest)
 {
     struct sum all, quotient = {0}, left = {0};
     sum_of(a, &all);
     for (int i = 0; i < all.n; i++) {
-        struct term t = all.t[i], r = all.t[i];
-        int64_t whole = t.number / b - (t.number % b < 0);
-        t.number = whole;
+        struct term term = all.t[i], r = all.t[i];
+        int64_t whole = term.number / b - (term.number % b < 0);
+        term.number = whole;
         r.number -= whole * b;
-        if (t.number)
-            sum_add(&quotient, &t);
+        if (term.number)
+            sum_add(&quotient, &term);
         if (r.number)
             sum_add(&left, &r);
     }
-    *q = keep(x, &quotient);
-    *rest = keep(x, &left);
+    *expr = keep(exprs, &quotient);
+    *rest = keep(exprs, &left);
 }
 
-struct expr tsr__expr_floor(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr exact = tsr__expr_exact(x, a, b), q = unknown, rest = unknown;
+    struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
     if (exact.known || !a.known || !tsr__expr_natural(b) || expr_is(b, 0))
         return exact;
-    struct expr g = tsr__expr_gcd(x, a, b);
+    struct expr g = tsr__expr_gcd(exprs, a, b);
     if (!expr_is(g, 1) && !expr_is(g, 0)) {
-        struct expr less = tsr__expr_exact(x, a, g), by = tsr__expr_exact(x, b, g);
+        struct expr less = tsr__expr_exact(exprs, a, g), by = tsr__expr_exact(exprs, b, g);
         a = less.known && by.known ? less : a;
         b = less.known && by.known ? by : b;
     }
     if (expr_is_number(b)) {
-        divide_number(x, a, b.number, &q, &rest); // rest: terms of 0 .. b - 1 each
+        divide_number(exprs, a, b.number, &q, &rest); // rest: terms of 0 .. b - 1 each
         if (expr_is_number(rest))
             return q;
     } else {
-        divide(x, a, b, &q, &rest);
+        divide(exprs, a, b, &q, &rest);
     }
     bool split = tsr__expr_natural(rest) && q.known;
-    struct expr tail = operation(x, ATOM_DIV, split ? rest : a, b);
-    return split ? tsr__expr_add(x, q, tail) : tail;
+    struct expr tail = operation(exprs, ATOM_DIV, split ? rest : a, b);
+    return split ? tsr__expr_add(exprs, q, tail) : tail;
 }
 
 // Below zero, quotients towards zero and downwards part ways: only numbers are followed there.
-struct expr tsr__expr_div(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b))
-        return b.number == 0 || b.number == -1 ? tsr__expr_mul(x, a, b)
+        return b.number == 0 || b.number == -1 ? tsr__expr_mul(exprs, a, b)
                                                : expr_number(a.number / b.number);
     if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
-        return tsr__expr_exact(x, a, b);
-    return tsr__expr_floor(x, a, b);
+        return tsr__expr_exact(exprs, a, b);
+    return tsr__expr_floor(exprs, a, b);
 }
 
-struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
     if (!a.known || !b.known || expr_is(b, 0))
@@ -411,18 +415,18 @@ struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b)
     if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
         return unknown;
     if (expr_is_number(b))
-        divide_number(x, a, b.number, &q, &rest);
+        divide_number(exprs, a, b.number, &q, &rest);
     else
-        divide(x, a, b, &q, &rest);
+        divide(exprs, a, b, &q, &rest);
     if (expr_is(rest, 0) || (expr_is_number(rest) && expr_is_number(b)))
         return rest;
-    return operation(x, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
+    return operation(exprs, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
 }
 
 // What is natural has no negative term; the greatest of two is also natural if one of them is: max(n - 4, 0).
-static struct expr one_of(struct exprs *x, enum atom_kind kind, struct expr a, struct expr b)
+static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
-    struct expr more = tsr__expr_sub(x, a, b), less = tsr__expr_sub(x, b, a);
+    struct expr more = tsr__expr_sub(exprs, a, b), less = tsr__expr_sub(exprs, b, a);
     if (tsr__expr_natural(more))
         return kind == ATOM_MAX ? a : b;
     if (tsr__expr_natural(less))
@@ -432,17 +436,17 @@ static struct expr one_of(struct exprs *x, enum atom_kind kind, struct expr a, s
     if (!natural || !a.known || !b.known)
         return unknown;
     bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
-    return operation(x, kind, swap || !a.poly ? b : a, swap || !a.poly ? a : b);
+    return operation(exprs, kind, swap || !a.poly ? b : a, swap || !a.poly ? a : b);
 }
 
-struct expr tsr__expr_max(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return one_of(x, ATOM_MAX, a, b);
+    return one_of(exprs, ATOM_MAX, a, b);
 }
 
-struct expr tsr__expr_min(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return one_of(x, ATOM_MIN, a, b);
+    return one_of(exprs, ATOM_MIN, a, b);
 }
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -468,16 +472,16 @@ static struct term common(const struct term *a, const struct term *b)
     return r;
 }
 
-struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum p, q, one = {.n = 1};
     if (!a.known || !b.known || expr_is(a, INT64_MIN) || expr_is(b, INT64_MIN))
         return expr_number(1);
     if (!a.poly && !b.poly)
         return expr_number(gcd(a.number, b.number));
-    if (a.poly && tsr__expr_exact(x, b, a).known)
+    if (a.poly && tsr__expr_exact(exprs, b, a).known)
         return a;
-    if (b.poly && tsr__expr_exact(x, a, b).known)
+    if (b.poly && tsr__expr_exact(exprs, a, b).known)
         return b;
     sum_of(a, &p);
     sum_of(b, &q);
@@ -488,32 +492,33 @@ struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b)
         one.t[0] = common(&one.t[0], &p.t[i]);
     for (int i = 0; i < q.n; i++)
         one.t[0] = common(&one.t[0], &q.t[i]);
-    struct expr r = keep(x, &one);
+    struct expr r = keep(exprs, &one);
     return r.known ? r : expr_number(1);
 }
 
 // e is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
-static bool clips(const struct exprs *x, struct expr e, struct expr of)
+static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
 {
-    const struct term *t = e.poly && e.poly->n == 1 ? &e.poly->terms[0] : NULL;
-    const struct atom *a = t && t->n == 1 && t->number == 1 ? &x->atoms.at[t->atoms[0]] : NULL;
+    const struct term *term = expr.poly && expr.poly->n == 1 ? &expr.poly->terms[0] : NULL;
+    const struct atom *a =
+        term && term->n == 1 && term->number == 1 ? &exprs->atoms.at[term->atoms[0]] : NULL;
     if (!a || !expr_equal(a->a, of) || !expr_is_number(a->b))
         return false; // operations have the number second
     return a->kind == ATOM_MIN ? a->b.number > 1 : a->kind == ATOM_MAX && a->b.number == 1;
 }
 
-struct expr tsr__expr_broadcast(struct exprs *x, struct expr a, struct expr b)
+struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {
-    if (expr_equal(a, b) || expr_is_number(a) || clips(x, b, a))
+    if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))
         return a;
-    return expr_is_number(b) || clips(x, a, b) ? b : unknown;
+    return expr_is_number(b) || clips(exprs, a, b) ? b : unknown;
 }
 
-bool tsr__dim_equal(struct exprs *x, tsr_dim a, tsr_dim b)
+bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
 {
     if (a.value >= 0 && b.value >= 0)
         return a.value == b.value;
     if (!dim_known(a) || !dim_known(b))
         return false;
-    return a.symbol == b.symbol || expr_equal(tsr__expr_of(x, a), tsr__expr_of(x, b));
+    return a.symbol == b.symbol || expr_equal(tsr__expr_of(exprs, a), tsr__expr_of(exprs, b));
 }

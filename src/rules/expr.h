@@ -56,69 +56,70 @@ struct exprs {
     struct map texts; // text -> struct expr
     struct map bound; // symbol -> struct bound, given by the caller
 };
-void tsr__exprs_init(struct exprs *x, struct arena *a);
+void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 // From now on the symbol is this number. Before anything is read.
-bool tsr__exprs_bind(struct exprs *x, struct str symbol, int64_t size);
+bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
-bool tsr__exprs_used(const struct exprs *x, struct str symbol); // it was bound and met
+bool tsr__exprs_used(const struct exprs *exprs, struct str symbol); // it was bound and met
 // The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there. And whether an
 // expression has no other symbols.
-void tsr__expr_root(struct exprs *x, tsr_dim d);
-bool tsr__expr_rooted(const struct exprs *x, struct expr e);
+void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
+bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
 
 // A symbol of its own for a size of an input that has no name. It is never printed: what it stands in is forgotten in
 // the end (tsr__expr_hidden).
-struct expr tsr__expr_hide(struct exprs *x, struct str name);
-bool tsr__expr_hidden(const struct exprs *x, struct expr e);
+struct expr tsr__expr_hide(struct exprs *exprs, struct str name);
+bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr);
 
-struct expr tsr__expr_of(struct exprs *x, tsr_dim d);
-struct expr tsr__expr_symbol(struct exprs *x, struct str name); // one symbol, whatever its text
+struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim);
+struct expr tsr__expr_symbol(struct exprs *exprs, struct str name); // one symbol, whatever its text
 // As a dimension: a number, or text that reads back as the same expression. Unknown and negative
 // ones give the unknown dimension.
-tsr_dim tsr__expr_dim(struct exprs *x, struct expr e);
+tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr);
 
 static inline struct expr expr_number(int64_t v)
 {
     return (struct expr){.known = true, .number = v};
 }
-static inline bool expr_is(struct expr e, int64_t v)
+static inline bool expr_is(struct expr expr, int64_t v)
 {
-    return e.known && !e.poly && e.number == v;
+    return expr.known && !expr.poly && expr.number == v;
 }
-static inline bool expr_is_number(struct expr e)
+static inline bool expr_is_number(struct expr expr)
 {
-    return e.known && !e.poly;
+    return expr.known && !expr.poly;
 }
 static inline bool expr_equal(struct expr a, struct expr b) // both known and the same
 {
     return a.known && b.known && a.poly == b.poly && (a.poly || a.number == b.number);
 }
-bool tsr__expr_natural(struct expr e); // known, and not negative whatever the symbols are
+bool tsr__expr_natural(struct expr expr); // known, and not negative whatever the symbols are
 
 // Unknown operands, and what cannot be represented, give an unknown result.
-struct expr tsr__expr_add(struct exprs *x, struct expr a, struct expr b);
-struct expr tsr__expr_sub(struct exprs *x, struct expr a, struct expr b);
-struct expr tsr__expr_mul(struct exprs *x, struct expr a, struct expr b);
-struct expr tsr__expr_exact(struct exprs *x, struct expr a, struct expr b); // a / b without rest
-struct expr tsr__expr_div(struct exprs *x, struct expr a, struct expr b);   // towards zero
-struct expr tsr__expr_floor(struct exprs *x, struct expr a,
+struct expr tsr__expr_add(struct exprs *exprs, struct expr a, struct expr b);
+struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b);
+struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b);
+struct expr tsr__expr_exact(struct exprs *exprs, struct expr a,
+                            struct expr b);                                   // a / b without rest
+struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b); // towards zero
+struct expr tsr__expr_floor(struct exprs *exprs, struct expr a,
                             struct expr b); // the same; the caller knows that a >= 0, b > 0
-struct expr tsr__expr_mod(struct exprs *x, struct expr a, struct expr b); // sign of b
-struct expr tsr__expr_max(struct exprs *x, struct expr a, struct expr b);
-struct expr tsr__expr_min(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b); // sign of b
+struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b);
+struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);
 // The largest common factor that can be seen; 1 if none.
-struct expr tsr__expr_gcd(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 
 // The size of a dimension in which two tensors of these sizes are broadcast, if it can be told before the run; unknown
 // otherwise. A number is not 1: who asks has seen to that.
-struct expr tsr__expr_broadcast(struct exprs *x, struct expr a, struct expr b);
+struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b);
 
 #define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
-static inline bool dim_known(tsr_dim d)
+static inline bool dim_known(tsr_dim dim)
 {
-    return d.value >= 0 || (d.symbol && d.symbol[0]);
+    return dim.value >= 0 || (dim.symbol && dim.symbol[0]);
 }
 // Both known and the same number or the same expression.
-bool tsr__dim_equal(struct exprs *x, tsr_dim a, tsr_dim b);
+bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b);
 
 #endif

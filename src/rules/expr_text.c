@@ -20,41 +20,42 @@ struct reader {
 };
 static const struct expr unknown = {0};
 
-static struct expr read_sum(struct reader *r);
+static struct expr read_sum(struct reader *reader);
 
-static void skip(struct reader *r)
+static void skip(struct reader *reader)
 {
-    while (r->text.n && isspace((unsigned char)r->text.p[0]))
-        r->text = (struct str){r->text.p + 1, r->text.n - 1};
+    while (reader->text.n && isspace((unsigned char)reader->text.p[0]))
+        reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
 }
 
-static bool take(struct reader *r, const char *sign)
+static bool take(struct reader *reader, const char *sign)
 {
     size_t n = strlen(sign);
-    skip(r);
-    if (r->text.n < n || memcmp(r->text.p, sign, n) != 0)
+    skip(reader);
+    if (reader->text.n < n || memcmp(reader->text.p, sign, n) != 0)
         return false;
-    r->text = (struct str){r->text.p + n, r->text.n - n};
+    reader->text = (struct str){reader->text.p + n, reader->text.n - n};
     return true;
 }
 
-static struct str word(struct reader *r)
+static struct str word(struct reader *reader)
 {
     size_t n = 0;
-    skip(r);
-    while (n < r->text.n && (isalnum((unsigned char)r->text.p[n]) || strchr("_.:", r->text.p[n]) ||
-                             (unsigned char)r->text.p[n] >= 0x80))
+    skip(reader);
+    while (n < reader->text.n &&
+           (isalnum((unsigned char)reader->text.p[n]) || strchr("_.:", reader->text.p[n]) ||
+            (unsigned char)reader->text.p[n] >= 0x80))
         n++;
-    struct str w = {r->text.p, n};
-    r->text = (struct str){r->text.p + n, r->text.n - n};
+    struct str w = {reader->text.p, n};
+    reader->text = (struct str){reader->text.p + n, reader->text.n - n};
     return w;
 }
 
-static struct expr read_call(struct reader *r, struct str name)
+static struct expr read_call(struct reader *reader, struct str name)
 {
     static const struct {
         const char *name;
-        struct expr (*of)(struct exprs *x, struct expr a, struct expr b);
+        struct expr (*of)(struct exprs *exprs, struct expr a, struct expr b);
     } calls[] = {{"max", tsr__expr_max},        {"Max", tsr__expr_max},
                  {"min", tsr__expr_min},        {"Min", tsr__expr_min},
                  {"FloorDiv", tsr__expr_floor}, {"Mod", tsr__expr_mod},
@@ -62,111 +63,111 @@ static struct expr read_call(struct reader *r, struct str name)
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
-        struct expr e = read_sum(r);
-        while (e.known && calls[i].of && take(r, ","))
-            e = calls[i].of(r->x, e, read_sum(r));
-        return take(r, ")") ? e : unknown;
+        struct expr expr = read_sum(reader);
+        while (expr.known && calls[i].of && take(reader, ","))
+            expr = calls[i].of(reader->x, expr, read_sum(reader));
+        return take(reader, ")") ? expr : unknown;
     }
     return unknown;
 }
 
-static struct expr read_atom(struct reader *r)
+static struct expr read_atom(struct reader *reader)
 {
     int64_t number;
-    if (take(r, "-"))
-        return tsr__expr_sub(r->x, expr_number(0), read_atom(r));
-    if (take(r, "(")) {
-        struct expr e = read_sum(r);
-        return take(r, ")") ? e : unknown;
+    if (take(reader, "-"))
+        return tsr__expr_sub(reader->x, expr_number(0), read_atom(reader));
+    if (take(reader, "(")) {
+        struct expr expr = read_sum(reader);
+        return take(reader, ")") ? expr : unknown;
     }
-    struct str w = word(r);
+    struct str w = word(reader);
     if (!w.n)
         return unknown;
     if (tsr__str_int(w, &number))
         return expr_number(number);
     if (isdigit((unsigned char)w.p[0]))
         return unknown;
-    return take(r, "(") ? read_call(r, w) : tsr__expr_symbol(r->x, w);
+    return take(reader, "(") ? read_call(reader, w) : tsr__expr_symbol(reader->x, w);
 }
 
-static struct expr read_power(struct reader *r)
+static struct expr read_power(struct reader *reader)
 {
-    struct expr e = read_atom(r), one = e;
+    struct expr expr = read_atom(reader), one = expr;
     int64_t times;
-    while (e.known && take(r, "**")) {
-        if (!tsr__str_int(word(r), &times) || times < 1 || times > EXPR_MAX_ATOMS)
+    while (expr.known && take(reader, "**")) {
+        if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
             return unknown;
-        for (one = e; times > 1; times--)
-            e = tsr__expr_mul(r->x, e, one);
+        for (one = expr; times > 1; times--)
+            expr = tsr__expr_mul(reader->x, expr, one);
     }
-    return e;
+    return expr;
 }
 
-static struct expr read_product(struct reader *r)
+static struct expr read_product(struct reader *reader)
 {
-    struct expr e = read_power(r);
-    while (e.known) {
-        if (take(r, "*"))
-            e = tsr__expr_mul(r->x, e, read_power(r));
-        else if (take(r, "//") || take(r, "/"))
-            e = tsr__expr_floor(r->x, e, read_power(r));
-        else if (take(r, "%"))
-            e = tsr__expr_mod(r->x, e, read_power(r));
+    struct expr expr = read_power(reader);
+    while (expr.known) {
+        if (take(reader, "*"))
+            expr = tsr__expr_mul(reader->x, expr, read_power(reader));
+        else if (take(reader, "//") || take(reader, "/"))
+            expr = tsr__expr_floor(reader->x, expr, read_power(reader));
+        else if (take(reader, "%"))
+            expr = tsr__expr_mod(reader->x, expr, read_power(reader));
         else
             break;
     }
-    return e;
+    return expr;
 }
 
-static struct expr read_sum(struct reader *r)
+static struct expr read_sum(struct reader *reader)
 {
-    if (r->depth++ >= EXPR_MAX_DEPTH)
+    if (reader->depth++ >= EXPR_MAX_DEPTH)
         return unknown;
-    struct expr e = read_product(r);
-    while (e.known) {
-        if (take(r, "+"))
-            e = tsr__expr_add(r->x, e, read_product(r));
-        else if (take(r, "-"))
-            e = tsr__expr_sub(r->x, e, read_product(r));
+    struct expr expr = read_product(reader);
+    while (expr.known) {
+        if (take(reader, "+"))
+            expr = tsr__expr_add(reader->x, expr, read_product(reader));
+        else if (take(reader, "-"))
+            expr = tsr__expr_sub(reader->x, expr, read_product(reader));
         else
             break;
     }
-    r->depth--;
-    return e;
+    reader->depth--;
+    return expr;
 }
 
-static struct expr read_text(struct exprs *x, struct str text)
+static struct expr read_text(struct exprs *exprs, struct str text)
 {
-    struct reader r = {.x = x, .text = text};
-    if (tsr__map_get(&x->bound, text))
-        return tsr__expr_symbol(x, text);
-    struct expr e = text.n <= EXPR_MAX_TEXT ? read_sum(&r) : unknown;
-    skip(&r);
-    return e.known && !r.text.n ? e : tsr__expr_symbol(x, text);
+    struct reader reader = {.x = exprs, .text = text};
+    if (tsr__map_get(&exprs->bound, text))
+        return tsr__expr_symbol(exprs, text);
+    struct expr expr = text.n <= EXPR_MAX_TEXT ? read_sum(&reader) : unknown;
+    skip(&reader);
+    return expr.known && !reader.text.n ? expr : tsr__expr_symbol(exprs, text);
 }
 
-struct expr tsr__expr_of(struct exprs *x, tsr_dim d)
+struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
-    if (d.value >= 0)
-        return expr_number(d.value);
-    struct str text = str_of(d.symbol);
+    if (dim.value >= 0)
+        return expr_number(dim.value);
+    struct str text = str_of(dim.symbol);
     if (!text.n)
         return unknown;
-    struct expr *known = tsr__map_get(&x->texts, text);
+    struct expr *known = tsr__map_get(&exprs->texts, text);
     if (known)
         return *known;
-    text = tsr__arena_str(x->arena, text);
-    known = ARENA_NEW(x->arena, struct expr);
+    text = tsr__arena_str(exprs->arena, text);
+    known = ARENA_NEW(exprs->arena, struct expr);
     void **slot =
-        text.p && known && x->texts.n < EXPR_MAX_POOL ? tsr__map_at(&x->texts, text) : NULL;
-    struct expr e = read_text(x, text);
+        text.p && known && exprs->texts.n < EXPR_MAX_POOL ? tsr__map_at(&exprs->texts, text) : NULL;
+    struct expr expr = read_text(exprs, text);
     if (!slot)
-        return e;
-    *known = e;
+        return expr;
+    *known = expr;
     *slot = known;
-    if (e.poly && !e.poly->text)
-        ((struct poly *)e.poly)->text = text.p; // the spelling of the model is kept
-    return e;
+    if (expr.poly && !expr.poly->text)
+        ((struct poly *)expr.poly)->text = text.p; // the spelling of the model is kept
+    return expr;
 }
 
 // ---- printing ----------------------------------------------------------------------------------
@@ -179,97 +180,97 @@ struct printer {
     int depth;
 };
 
-static void put(struct printer *p, struct str s)
+static void put(struct printer *printer, struct str text)
 {
-    p->full = p->full || s.n > EXPR_MAX_TEXT - p->n;
-    if (p->full)
+    printer->full = printer->full || text.n > EXPR_MAX_TEXT - printer->n;
+    if (printer->full)
         return;
-    memcpy(p->text + p->n, s.p, s.n);
-    p->n += s.n;
+    memcpy(printer->text + printer->n, text.p, text.n);
+    printer->n += text.n;
 }
 
-static void put_number(struct printer *p, int64_t n)
+static void put_number(struct printer *printer, int64_t n)
 {
     char digits[24];
     int length = snprintf(digits, sizeof(digits), "%lld", (long long)n);
-    put(p, (struct str){digits, (size_t)length});
+    put(printer, (struct str){digits, (size_t)length});
 }
 
-static void print_sum(struct printer *p, struct expr e, bool bare);
+static void print_sum(struct printer *printer, struct expr expr, bool bare);
 
-static void print_atom(struct printer *p, uint32_t number)
+static void print_atom(struct printer *printer, uint32_t number)
 {
     static const char *const signs[] = {
         [ATOM_DIV] = "//", [ATOM_MOD] = "%", [ATOM_MAX] = ", ", [ATOM_MIN] = ", "};
-    const struct atom *a = &p->x->atoms.at[number];
-    if (a->kind == ATOM_NAME) {
-        put(p, a->name);
+    const struct atom *atom = &printer->x->atoms.at[number];
+    if (atom->kind == ATOM_NAME) {
+        put(printer, atom->name);
         return;
     }
-    bool call = a->kind == ATOM_MAX || a->kind == ATOM_MIN;
-    put(p, str_of(a->kind == ATOM_MAX ? "max(" : call ? "min(" : "("));
-    print_sum(p, a->a, call);
-    put(p, str_of(signs[a->kind]));
-    print_sum(p, a->b, call);
-    put(p, STR(")"));
+    bool call = atom->kind == ATOM_MAX || atom->kind == ATOM_MIN;
+    put(printer, str_of(atom->kind == ATOM_MAX ? "max(" : call ? "min(" : "("));
+    print_sum(printer, atom->a, call);
+    put(printer, str_of(signs[atom->kind]));
+    print_sum(printer, atom->b, call);
+    put(printer, STR(")"));
 }
 
-static void print_term(struct printer *p, const struct term *t, bool first)
+static void print_term(struct printer *printer, const struct term *term, bool first)
 {
-    int64_t n = t->number;
-    put(p, str_of(first ? (n < 0 ? "-" : "") : n < 0 ? " - " : " + "));
+    int64_t n = term->number;
+    put(printer, str_of(first ? (n < 0 ? "-" : "") : n < 0 ? " - " : " + "));
     n = n < 0 ? -n : n;
-    if (t->n == 0 || n != 1)
-        put_number(p, n);
-    for (int i = 0; i < t->n; i++) {
+    if (term->n == 0 || n != 1)
+        put_number(printer, n);
+    for (int i = 0; i < term->n; i++) {
         if (i > 0 || n != 1)
-            put(p, STR("*"));
-        print_atom(p, t->atoms[i]);
+            put(printer, STR("*"));
+        print_atom(printer, term->atoms[i]);
     }
 }
 
 // bare: a sum needs no parentheses here.
-static void print_sum(struct printer *p, struct expr e, bool bare)
+static void print_sum(struct printer *printer, struct expr expr, bool bare)
 {
-    if (!e.poly) {
-        put_number(p, e.number);
+    if (!expr.poly) {
+        put_number(printer, expr.number);
         return;
     }
-    p->full = p->full || p->depth++ > EXPR_MAX_DEPTH;
-    const struct term *only = &e.poly->terms[0];
-    bare = bare || (e.poly->n == 1 && only->number == 1 && only->n == 1);
-    put(p, str_of(bare ? "" : "("));
-    for (int i = 0; i < e.poly->n && !p->full; i++)
-        print_term(p, &e.poly->terms[i], i == 0);
-    put(p, str_of(bare ? "" : ")"));
-    p->depth--;
+    printer->full = printer->full || printer->depth++ > EXPR_MAX_DEPTH;
+    const struct term *only = &expr.poly->terms[0];
+    bare = bare || (expr.poly->n == 1 && only->number == 1 && only->n == 1);
+    put(printer, str_of(bare ? "" : "("));
+    for (int i = 0; i < expr.poly->n && !printer->full; i++)
+        print_term(printer, &expr.poly->terms[i], i == 0);
+    put(printer, str_of(bare ? "" : ")"));
+    printer->depth--;
 }
 
 // What was printed is known to the reader, whatever its symbols look like.
-static const char *print(struct exprs *x, struct expr e)
+static const char *print(struct exprs *exprs, struct expr expr)
 {
-    struct printer p = {.x = x};
-    print_sum(&p, e, true);
-    if (p.full)
+    struct printer printer = {.x = exprs};
+    print_sum(&printer, expr, true);
+    if (printer.full)
         return "";
-    struct str text = tsr__arena_str(x->arena, (struct str){p.text, p.n});
-    struct expr *known = ARENA_NEW(x->arena, struct expr);
-    void **slot = text.p && known ? tsr__map_at(&x->texts, text) : NULL;
+    struct str text = tsr__arena_str(exprs->arena, (struct str){printer.text, printer.n});
+    struct expr *known = ARENA_NEW(exprs->arena, struct expr);
+    void **slot = text.p && known ? tsr__map_at(&exprs->texts, text) : NULL;
     if (slot && !*slot) {
-        *known = e;
+        *known = expr;
         *slot = known;
     }
     return text.p ? text.p : "";
 }
 
-tsr_dim tsr__expr_dim(struct exprs *x, struct expr e)
+tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
 {
-    if (!e.known || (!e.poly && e.number < 0))
+    if (!expr.known || (!expr.poly && expr.number < 0))
         return DIM_UNKNOWN;
-    if (!e.poly)
-        return (tsr_dim){.value = e.number, .symbol = ""};
-    struct poly *p = (struct poly *)e.poly; // the text is made when it is asked for
-    if (!p->text)
-        p->text = print(x, e);
-    return p->text[0] ? (tsr_dim){.value = -1, .symbol = p->text} : DIM_UNKNOWN;
+    if (!expr.poly)
+        return (tsr_dim){.value = expr.number, .symbol = ""};
+    struct poly *poly = (struct poly *)expr.poly; // the text is made when it is asked for
+    if (!poly->text)
+        poly->text = print(exprs, expr);
+    return poly->text[0] ? (tsr_dim){.value = -1, .symbol = poly->text} : DIM_UNKNOWN;
 }

@@ -50,7 +50,7 @@ struct pattern {
     bool stretch; // all inputs are [A~], all outputs [A*]
 };
 // Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
-struct pattern *tsr__pattern_parse(struct arena *a, struct str text, const char **wrong);
+struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong);
 
 // ---- rows (table.c) ----------------------------------------------------------------------------
 
@@ -72,16 +72,18 @@ struct derivation {
     size_t n;
     char buffer[DERIVE_MAX_TEXT]; // of tsr__derive_add
 };
-typedef void (*derive_fn)(struct derivation *d);
+typedef void (*derive_fn)(struct derivation *derivation);
 // Adds to a text of the derivation's own, which becomes the rule.
-void tsr__derive_add(struct derivation *d, const char *format, ...) TSR_PRINTF(2, 3);
+void tsr__derive_add(struct derivation *derivation, const char *format, ...) TSR_PRINTF(2, 3);
 // The size of a letter that the shapes alone do not give; the name must outlive the derivation.
-void tsr__derive_size(struct derivation *d, struct str letter, tsr_dim size);
-void tsr__derive_none(struct derivation *d, const char *why); // nothing may be cut, no letters fit
-struct shape tsr__derive_in(const struct derivation *d, size_t i); // rank -1: not known or absent
+void tsr__derive_size(struct derivation *derivation, struct str letter, tsr_dim size);
+void tsr__derive_none(struct derivation *derivation,
+                      const char *why); // nothing may be cut, no letters fit
+struct shape tsr__derive_in(const struct derivation *derivation,
+                            size_t i); // rank -1: not known or absent
 
 struct shape_job;
-typedef void (*shape_fn)(struct shape_job *j);
+typedef void (*shape_fn)(struct shape_job *job);
 
 // Element type of an output.
 enum result_type {
@@ -101,7 +103,7 @@ enum result_type {
     TYPE_OPEN,        // the shape function says
 };
 struct expansion;
-typedef void (*expand_fn)(struct expansion *x);
+typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
     const char *op;
     int64_t since;                              // first opset that this row is right for
@@ -124,49 +126,49 @@ struct op_row {
 extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
-const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n);
+const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node);
 const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset);
 // The same, rows that the user has added to the session coming first (user_rules.c).
-const struct op_row *tsr__row_find(const tsr_session *s, struct str op, struct str domain,
+const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset);
-const struct op_row *tsr__row_of_node(const tsr_node *n);
+const struct op_row *tsr__row_of_node(const tsr_node *node);
 
 // Input `at` is absent, or a constant that says false (draws.c).
-bool tsr__node_input_is_off(const tsr_node *n, size_t at);
+bool tsr__node_input_is_off(const tsr_node *node, size_t at);
 
-void tsr__derive_matmul(struct derivation *d);
-void tsr__derive_gemm(struct derivation *d);
-void tsr__derive_dropout(struct derivation *d);
-void tsr__derive_transpose(struct derivation *d);
-void tsr__derive_concat_from_sequence(struct derivation *d);
-void tsr__derive_split_to_sequence(struct derivation *d);
-void tsr__derive_reshape(struct derivation *d);
-void tsr__derive_concat(struct derivation *d);
-void tsr__derive_split(struct derivation *d);
-void tsr__derive_concat_strided(struct derivation *d);
-void tsr__derive_split_strided(struct derivation *d);
-void tsr__derive_slice(struct derivation *d);
-void tsr__derive_pad(struct derivation *d);
-void tsr__derive_center_crop_pad(struct derivation *d);
-void tsr__derive_resize(struct derivation *d);
-void tsr__derive_shape(struct derivation *d);
-void tsr__derive_size_of(struct derivation *d);
-void tsr__derive_squeeze(struct derivation *d);
-void tsr__derive_unsqueeze(struct derivation *d);
-void tsr__derive_flatten(struct derivation *d);
-void tsr__derive_depth_to_space(struct derivation *d);
-void tsr__derive_space_to_depth(struct derivation *d);
-void tsr__derive_expand(struct derivation *d);
-void tsr__derive_tile(struct derivation *d);
-void tsr__derive_gather(struct derivation *d);
-void tsr__derive_gather_elements(struct derivation *d);
-void tsr__derive_gather_nd(struct derivation *d);
-void tsr__derive_scatter_elements(struct derivation *d);
-void tsr__derive_scatter_nd(struct derivation *d);
-void tsr__derive_tensor_scatter(struct derivation *d);
-void tsr__derive_one_hot(struct derivation *d);
-void tsr__derive_compress(struct derivation *d);
-void tsr__derive_reverse_sequence(struct derivation *d);
+void tsr__derive_matmul(struct derivation *derivation);
+void tsr__derive_gemm(struct derivation *derivation);
+void tsr__derive_dropout(struct derivation *derivation);
+void tsr__derive_transpose(struct derivation *derivation);
+void tsr__derive_concat_from_sequence(struct derivation *derivation);
+void tsr__derive_split_to_sequence(struct derivation *derivation);
+void tsr__derive_reshape(struct derivation *derivation);
+void tsr__derive_concat(struct derivation *derivation);
+void tsr__derive_split(struct derivation *derivation);
+void tsr__derive_concat_strided(struct derivation *derivation);
+void tsr__derive_split_strided(struct derivation *derivation);
+void tsr__derive_slice(struct derivation *derivation);
+void tsr__derive_pad(struct derivation *derivation);
+void tsr__derive_center_crop_pad(struct derivation *derivation);
+void tsr__derive_resize(struct derivation *derivation);
+void tsr__derive_shape(struct derivation *derivation);
+void tsr__derive_size_of(struct derivation *derivation);
+void tsr__derive_squeeze(struct derivation *derivation);
+void tsr__derive_unsqueeze(struct derivation *derivation);
+void tsr__derive_flatten(struct derivation *derivation);
+void tsr__derive_depth_to_space(struct derivation *derivation);
+void tsr__derive_space_to_depth(struct derivation *derivation);
+void tsr__derive_expand(struct derivation *derivation);
+void tsr__derive_tile(struct derivation *derivation);
+void tsr__derive_gather(struct derivation *derivation);
+void tsr__derive_gather_elements(struct derivation *derivation);
+void tsr__derive_gather_nd(struct derivation *derivation);
+void tsr__derive_scatter_elements(struct derivation *derivation);
+void tsr__derive_scatter_nd(struct derivation *derivation);
+void tsr__derive_tensor_scatter(struct derivation *derivation);
+void tsr__derive_one_hot(struct derivation *derivation);
+void tsr__derive_compress(struct derivation *derivation);
+void tsr__derive_reverse_sequence(struct derivation *derivation);
 
 // ---- known values and shapes (values.c, shapes.c, job.c) ---------------------------------------
 
@@ -212,15 +214,16 @@ struct shapes {
     bool report;             // contradictions are findings
     bool hidden;             // sizes without a name have one for now
 };
-struct known_value tsr__value_known(const struct shapes *s, const tsr_value *v);
-const tsr_tensor *tsr__value_constant_tensor(const tsr_value *v); // NULL: it may change
-struct known_value tsr__value_of_tensor(struct arena *a, const tsr_tensor *t);
-const struct pattern *tsr__pattern_of(const struct shapes *s, const char *text);
-struct value_info tsr__info_of(const struct shapes *s, const tsr_value *v);
+struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);
+const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value); // NULL: it may change
+struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
+const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text);
+struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
 // Follows a subgraph or function body whose inputs are what the caller says (n of them; the rest as
 // declared). False: not done (too deep, too often, out of memory).
-bool tsr__shapes_body(struct shapes *s, const tsr_graph *g, const struct value_info *in, size_t n);
-struct str tsr__shape_text(struct arena *a, struct shape s); // "float32[2, seq]"
+bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
+                      size_t n);
+struct str tsr__shape_text(struct arena *arena, struct shape shape); // "float32[2, seq]"
 
 // The shapes of one node's outputs, while they are found.
 struct shape_job {
@@ -234,146 +237,147 @@ struct shape_job {
     uint8_t *form;
     struct known_value *value;
 };
-bool tsr__job_has(const struct shape_job *j, int i);        // input i is given
-struct shape tsr__job_in(const struct shape_job *j, int i); // rank -1: not known, absent, no tensor
-struct known_value tsr__job_values(const struct shape_job *j, int i);
+bool tsr__job_has(const struct shape_job *job, int i); // input i is given
+struct shape tsr__job_in(const struct shape_job *job,
+                         int i); // rank -1: not known, absent, no tensor
+struct known_value tsr__job_values(const struct shape_job *job, int i);
 // The only element of input i, which is a number; false: not known.
-bool tsr__job_number(const struct shape_job *j, int i, int64_t *out);
+bool tsr__job_number(const struct shape_job *job, int i, int64_t *out);
 // All elements of input i as numbers: the count, -1: not known.
-int64_t tsr__job_numbers(const struct shape_job *j, int i, int64_t *out, int64_t cap);
-const tsr_tensor *tsr__job_tensor(const struct shape_job *j, int i); // constant input, or NULL
-const tsr_attr *tsr__attr_of(const struct shapes *s, const tsr_node *n, const char *name);
+int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap);
+const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i); // constant input, or NULL
+const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name);
 // Attributes; those of a function's body that stand for the call's are looked up there.
-const tsr_attr *tsr__job_attr(const struct shape_job *j, const char *name);
-int64_t tsr__job_int(const struct shape_job *j, const char *name, int64_t otherwise);
-size_t tsr__job_ints(const struct shape_job *j, const char *name, const int64_t **out);
-bool tsr__job_text_is(const struct shape_job *j, const char *name, const char *text,
+const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name);
+int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise);
+size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out);
+bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise);
 // Negative axes count from the end; -1: outside.
 int tsr__axis(int64_t axis, int rank);
 // Room for the dimensions of an output, all unknown; NULL: too many, or out of memory.
-tsr_dim *tsr__job_dims(const struct shape_job *j, int64_t rank);
-void tsr__job_set(struct shape_job *j, int i, int rank, const tsr_dim *dims);
+tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
+void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
 // Output i is shaped as input k.
-void tsr__job_like(struct shape_job *j, int i, int k);
-struct expr tsr__job_expr(const struct shape_job *j, tsr_dim d);
-tsr_dim tsr__job_dim(const struct shape_job *j, struct expr e);
+void tsr__job_like(struct shape_job *job, int i, int k);
+struct expr tsr__job_expr(const struct shape_job *job, tsr_dim dim);
+tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
 // Number of elements; unknown if any dimension is.
-struct expr tsr__job_size(const struct shape_job *j, struct shape s, int from, int to);
+struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
 // The shapes that follow from the letters of the rule (rule.c).
-void tsr__job_letters(struct shape_job *j);
+void tsr__job_letters(struct shape_job *job);
 // All inputs are broadcast against each other, whatever the rule says: as ONNX Runtime does with a slope (rule.c).
-void tsr__find_stretched(struct shape_job *j);
+void tsr__find_stretched(struct shape_job *job);
 
 // Shapes of outputs (shape_*.c, reshape.c).
-void tsr__find_reshape(struct shape_job *j);
-void tsr__find_concat(struct shape_job *j);
-void tsr__find_split(struct shape_job *j);
-void tsr__find_slice(struct shape_job *j);
-void tsr__find_pad(struct shape_job *j);
-void tsr__find_expand(struct shape_job *j);
-void tsr__find_tile(struct shape_job *j);
-void tsr__find_center_crop_pad(struct shape_job *j);
-void tsr__find_squeeze(struct shape_job *j);
-void tsr__find_constant(struct shape_job *j);
-void tsr__find_constant_of_shape(struct shape_job *j);
-void tsr__find_attribute(struct shape_job *j);
-void tsr__find_shape(struct shape_job *j);
-void tsr__find_scalar(struct shape_job *j);
-void tsr__find_like_first(struct shape_job *j);
-void tsr__find_range(struct shape_job *j);
-void tsr__find_one_hot(struct shape_job *j);
-void tsr__find_non_zero(struct shape_job *j);
-void tsr__find_unique(struct shape_job *j);
-void tsr__find_compress(struct shape_job *j);
-void tsr__find_resize(struct shape_job *j);
-void tsr__find_resize_10(struct shape_job *j);
-void tsr__find_upsample(struct shape_job *j);
+void tsr__find_reshape(struct shape_job *job);
+void tsr__find_concat(struct shape_job *job);
+void tsr__find_split(struct shape_job *job);
+void tsr__find_slice(struct shape_job *job);
+void tsr__find_pad(struct shape_job *job);
+void tsr__find_expand(struct shape_job *job);
+void tsr__find_tile(struct shape_job *job);
+void tsr__find_center_crop_pad(struct shape_job *job);
+void tsr__find_squeeze(struct shape_job *job);
+void tsr__find_constant(struct shape_job *job);
+void tsr__find_constant_of_shape(struct shape_job *job);
+void tsr__find_attribute(struct shape_job *job);
+void tsr__find_shape(struct shape_job *job);
+void tsr__find_scalar(struct shape_job *job);
+void tsr__find_like_first(struct shape_job *job);
+void tsr__find_range(struct shape_job *job);
+void tsr__find_one_hot(struct shape_job *job);
+void tsr__find_non_zero(struct shape_job *job);
+void tsr__find_unique(struct shape_job *job);
+void tsr__find_compress(struct shape_job *job);
+void tsr__find_resize(struct shape_job *job);
+void tsr__find_resize_10(struct shape_job *job);
+void tsr__find_upsample(struct shape_job *job);
 
-void tsr__find_top_k(struct shape_job *j);
-void tsr__find_conv(struct shape_job *j);
-void tsr__find_qlinear_conv(struct shape_job *j);
-void tsr__find_pool(struct shape_job *j);
-void tsr__find_conv_transpose(struct shape_job *j);
-void tsr__find_max_unpool(struct shape_job *j);
-void tsr__find_col2im(struct shape_job *j);
-void tsr__find_causal_conv(struct shape_job *j);
-void tsr__find_if(struct shape_job *j);
-void tsr__find_loop(struct shape_job *j);
-void tsr__find_scan(struct shape_job *j);
-void tsr__find_scan_8(struct shape_job *j);
-void tsr__find_identity(struct shape_job *j);
-void tsr__find_sequence_construct(struct shape_job *j);
-void tsr__find_sequence_empty(struct shape_job *j);
-void tsr__find_sequence_insert(struct shape_job *j);
-void tsr__find_sequence_at(struct shape_job *j);
-void tsr__find_concat_from_sequence(struct shape_job *j);
-void tsr__find_split_to_sequence(struct shape_job *j);
-void tsr__find_sequence_map(struct shape_job *j);
-void tsr__find_optional(struct shape_job *j);
-void tsr__find_optional_get(struct shape_job *j);
-void tsr__find_attention(struct shape_job *j);
-void tsr__find_linear_attention(struct shape_job *j);
-void tsr__find_recurrent(struct shape_job *j);
-void tsr__find_quantize(struct shape_job *j);
-void tsr__find_dequantize(struct shape_job *j);
-void tsr__find_adagrad(struct shape_job *j);
-void tsr__find_adam(struct shape_job *j);
-void tsr__find_grid_sample(struct shape_job *j);
-void tsr__find_affine_grid(struct shape_job *j);
-void tsr__find_roi_align(struct shape_job *j);
-void tsr__find_max_roi_pool(struct shape_job *j);
-void tsr__find_image_decoder(struct shape_job *j);
-void tsr__find_non_max_suppression(struct shape_job *j);
-void tsr__find_window(struct shape_job *j);
-void tsr__find_mel_weights(struct shape_job *j);
-void tsr__find_dft_17(struct shape_job *j);
-void tsr__find_dft(struct shape_job *j);
-void tsr__find_stft(struct shape_job *j);
-void tsr__find_multinomial(struct shape_job *j);
-void tsr__find_string_split(struct shape_job *j);
-void tsr__find_string_normalizer(struct shape_job *j);
-void tsr__find_tfidf(struct shape_job *j);
-void tsr__find_feature_extractor(struct shape_job *j);
-void tsr__find_label_encoder(struct shape_job *j);
-void tsr__find_tree_ensemble(struct shape_job *j);
+void tsr__find_top_k(struct shape_job *job);
+void tsr__find_conv(struct shape_job *job);
+void tsr__find_qlinear_conv(struct shape_job *job);
+void tsr__find_pool(struct shape_job *job);
+void tsr__find_conv_transpose(struct shape_job *job);
+void tsr__find_max_unpool(struct shape_job *job);
+void tsr__find_col2im(struct shape_job *job);
+void tsr__find_causal_conv(struct shape_job *job);
+void tsr__find_if(struct shape_job *job);
+void tsr__find_loop(struct shape_job *job);
+void tsr__find_scan(struct shape_job *job);
+void tsr__find_scan_8(struct shape_job *job);
+void tsr__find_identity(struct shape_job *job);
+void tsr__find_sequence_construct(struct shape_job *job);
+void tsr__find_sequence_empty(struct shape_job *job);
+void tsr__find_sequence_insert(struct shape_job *job);
+void tsr__find_sequence_at(struct shape_job *job);
+void tsr__find_concat_from_sequence(struct shape_job *job);
+void tsr__find_split_to_sequence(struct shape_job *job);
+void tsr__find_sequence_map(struct shape_job *job);
+void tsr__find_optional(struct shape_job *job);
+void tsr__find_optional_get(struct shape_job *job);
+void tsr__find_attention(struct shape_job *job);
+void tsr__find_linear_attention(struct shape_job *job);
+void tsr__find_recurrent(struct shape_job *job);
+void tsr__find_quantize(struct shape_job *job);
+void tsr__find_dequantize(struct shape_job *job);
+void tsr__find_adagrad(struct shape_job *job);
+void tsr__find_adam(struct shape_job *job);
+void tsr__find_grid_sample(struct shape_job *job);
+void tsr__find_affine_grid(struct shape_job *job);
+void tsr__find_roi_align(struct shape_job *job);
+void tsr__find_max_roi_pool(struct shape_job *job);
+void tsr__find_image_decoder(struct shape_job *job);
+void tsr__find_non_max_suppression(struct shape_job *job);
+void tsr__find_window(struct shape_job *job);
+void tsr__find_mel_weights(struct shape_job *job);
+void tsr__find_dft_17(struct shape_job *job);
+void tsr__find_dft(struct shape_job *job);
+void tsr__find_stft(struct shape_job *job);
+void tsr__find_multinomial(struct shape_job *job);
+void tsr__find_string_split(struct shape_job *job);
+void tsr__find_string_normalizer(struct shape_job *job);
+void tsr__find_tfidf(struct shape_job *job);
+void tsr__find_feature_extractor(struct shape_job *job);
+void tsr__find_label_encoder(struct shape_job *job);
+void tsr__find_tree_ensemble(struct shape_job *job);
 
 // Elements of results (values.c).
-void tsr__value_constant(struct shape_job *j);
-void tsr__value_shape(struct shape_job *j);
-void tsr__value_size(struct shape_job *j);
-void tsr__value_constant_of_shape(struct shape_job *j);
-void tsr__value_range(struct shape_job *j);
-void tsr__value_same(struct shape_job *j);
-void tsr__value_cast(struct shape_job *j);
-void tsr__value_concat(struct shape_job *j);
-void tsr__value_gather(struct shape_job *j);
-void tsr__value_slice(struct shape_job *j);
-void tsr__value_split(struct shape_job *j);
-void tsr__value_expand(struct shape_job *j);
-void tsr__value_add(struct shape_job *j);
-void tsr__value_sub(struct shape_job *j);
-void tsr__value_mul(struct shape_job *j);
-void tsr__value_div(struct shape_job *j);
-void tsr__value_mod(struct shape_job *j);
-void tsr__value_equal(struct shape_job *j);
-void tsr__value_less(struct shape_job *j);
-void tsr__value_greater(struct shape_job *j);
-void tsr__value_less_or_equal(struct shape_job *j);
-void tsr__value_greater_or_equal(struct shape_job *j);
-void tsr__value_and(struct shape_job *j);
-void tsr__value_or(struct shape_job *j);
-void tsr__value_max(struct shape_job *j);
-void tsr__value_min(struct shape_job *j);
-void tsr__value_neg(struct shape_job *j);
-void tsr__value_abs(struct shape_job *j);
-void tsr__value_not(struct shape_job *j);
-void tsr__value_where(struct shape_job *j);
-void tsr__value_reduce_prod(struct shape_job *j);
-void tsr__value_reduce_sum(struct shape_job *j);
+void tsr__value_constant(struct shape_job *job);
+void tsr__value_shape(struct shape_job *job);
+void tsr__value_size(struct shape_job *job);
+void tsr__value_constant_of_shape(struct shape_job *job);
+void tsr__value_range(struct shape_job *job);
+void tsr__value_same(struct shape_job *job);
+void tsr__value_cast(struct shape_job *job);
+void tsr__value_concat(struct shape_job *job);
+void tsr__value_gather(struct shape_job *job);
+void tsr__value_slice(struct shape_job *job);
+void tsr__value_split(struct shape_job *job);
+void tsr__value_expand(struct shape_job *job);
+void tsr__value_add(struct shape_job *job);
+void tsr__value_sub(struct shape_job *job);
+void tsr__value_mul(struct shape_job *job);
+void tsr__value_div(struct shape_job *job);
+void tsr__value_mod(struct shape_job *job);
+void tsr__value_equal(struct shape_job *job);
+void tsr__value_less(struct shape_job *job);
+void tsr__value_greater(struct shape_job *job);
+void tsr__value_less_or_equal(struct shape_job *job);
+void tsr__value_greater_or_equal(struct shape_job *job);
+void tsr__value_and(struct shape_job *job);
+void tsr__value_or(struct shape_job *job);
+void tsr__value_max(struct shape_job *job);
+void tsr__value_min(struct shape_job *job);
+void tsr__value_neg(struct shape_job *job);
+void tsr__value_abs(struct shape_job *job);
+void tsr__value_not(struct shape_job *job);
+void tsr__value_where(struct shape_job *job);
+void tsr__value_reduce_prod(struct shape_job *job);
+void tsr__value_reduce_sum(struct shape_job *job);
 
 // Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false: not known.
-bool tsr__slice_bounds(const struct shape_job *j, int axis, int64_t size, int64_t *start,
+bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step);
 
 #endif

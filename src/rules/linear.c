@@ -17,12 +17,12 @@ static const struct {
     {"ReduceSum", 1, SUM_PASSES},
 };
 
-enum sum_way tsr__rule_sum(const tsr_node *n, size_t input)
+enum sum_way tsr__rule_sum(const tsr_node *node, size_t input)
 {
-    if (tsr__node_domain_str(n).n || input >= sizeof(unsigned) * 8)
+    if (tsr__node_domain_str(node).n || input >= sizeof(unsigned) * 8)
         return SUM_STOPS;
     for (size_t i = 0; i < TSR_COUNT(table); i++)
-        if (strcmp(tsr_node_op(n), table[i].op) == 0)
+        if (strcmp(tsr_node_op(node), table[i].op) == 0)
             return table[i].inputs >> input & 1 ? table[i].way : SUM_STOPS;
     return SUM_STOPS;
 }

@@ -30,10 +30,10 @@ struct build {
     int n_kept;
 };
 
-static bool refuse(struct build *b, const char *why)
+static bool refuse(struct build *build, const char *why)
 {
-    if (!b->whole)
-        b->whole = why;
+    if (!build->whole)
+        build->whole = why;
     return false;
 }
 
@@ -44,211 +44,212 @@ static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list,
     return n && list[n - 1].variadic ? &list[n - 1] : NULL;
 }
 
-static const tsr_value *value_at(const tsr_node *n, bool out, int i)
+static const tsr_value *value_at(const tsr_node *node, bool out, int i)
 {
-    size_t count = out ? tsr_node_output_count(n) : tsr_node_input_count(n);
+    size_t count = out ? tsr_node_output_count(node) : tsr_node_input_count(node);
     if ((size_t)i >= count)
         return NULL;
-    return out ? tsr_node_output(n, (size_t)i) : tsr_node_input(n, (size_t)i);
+    return out ? tsr_node_output(node, (size_t)i) : tsr_node_input(node, (size_t)i);
 }
 
 // The i-th tensor of one side: its pattern and its shape. Values that are not given have rank -1.
-static struct shape shape_at(const struct build *b, bool out, int i)
+static struct shape shape_at(const struct build *build, bool out, int i)
 {
-    if (!out && i < b->n_kept)
-        return b->kept[i];
-    const tsr_value *v = value_at(b->node, out, i);
-    return v ? tsr__shapes_piece(b->shapes, v) : (struct shape){.rank = NOT_KNOWN};
+    if (!out && i < build->n_kept)
+        return build->kept[i];
+    const tsr_value *value = value_at(build->node, out, i);
+    return value ? tsr__shapes_piece(build->shapes, value) : (struct shape){.rank = NOT_KNOWN};
 }
 
-static int count_of(const struct build *b, bool out)
+static int count_of(const struct build *build, bool out)
 {
-    return (int)(out ? tsr_node_output_count(b->node) : tsr_node_input_count(b->node));
+    return (int)(out ? tsr_node_output_count(build->node) : tsr_node_input_count(build->node));
 }
 
-static const struct pattern_tensor *pattern_at(const struct build *b, bool out, int i)
+static const struct pattern_tensor *pattern_at(const struct build *build, bool out, int i)
 {
-    return out ? tensor_at(b->p->outputs, b->p->n_outputs, i)
-               : tensor_at(b->p->inputs, b->p->n_inputs, i);
+    return out ? tensor_at(build->p->outputs, build->p->n_outputs, i)
+               : tensor_at(build->p->inputs, build->p->n_inputs, i);
 }
 
-static bool is_pack(const struct build *b, const struct pattern_dim *d)
+static bool is_pack(const struct build *build, const struct pattern_dim *dim)
 {
-    return d->n == 1 && b->p->letters[d->letters[0]].pack;
+    return dim->n == 1 && build->p->letters[dim->letters[0]].pack;
 }
 
 // Leading broadcast dimensions may be missing in a tensor without packs: [m~ n~] as [n~].
-static int missing_dims(const struct build *b, const struct pattern_tensor *t, int rank)
+static int missing_dims(const struct build *build, const struct pattern_tensor *tensor, int rank)
 {
-    int missing = t->n_dims - rank;
+    int missing = tensor->n_dims - rank;
     for (int i = 0; i < missing; i++)
-        if (!t->dims[i].broadcast || is_pack(b, &t->dims[i]))
+        if (!tensor->dims[i].broadcast || is_pack(build, &tensor->dims[i]))
             return -1;
     return missing;
 }
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-static bool fit_rank(struct build *b, const struct pattern_tensor *t, int rank)
+static bool fit_rank(struct build *build, const struct pattern_tensor *tensor, int rank)
 {
     const struct pattern_dim *open = NULL;
     int fixed = 0;
-    for (int i = 0; i < t->n_dims; i++) {
-        const struct pattern_dim *d = &t->dims[i];
-        if (!is_pack(b, d))
+    for (int i = 0; i < tensor->n_dims; i++) {
+        const struct pattern_dim *dim = &tensor->dims[i];
+        if (!is_pack(build, dim))
             fixed++;
-        else if (!open && (b->length[d->letters[0]] == NOT_KNOWN || d->broadcast))
-            open = d;
-        else if (b->length[d->letters[0]] == NOT_KNOWN)
-            return refuse(b, "the rule leaves the number of dimensions open");
+        else if (!open && (build->length[dim->letters[0]] == NOT_KNOWN || dim->broadcast))
+            open = dim;
+        else if (build->length[dim->letters[0]] == NOT_KNOWN)
+            return refuse(build, "the rule leaves the number of dimensions open");
         else
-            fixed += b->length[d->letters[0]];
+            fixed += build->length[dim->letters[0]];
     }
     if (!open)
-        return (rank == fixed || missing_dims(b, t, rank) > 0) ||
-               refuse(b, "a tensor has another number of dimensions than the rule expects");
-    int length = rank - fixed, *known = &b->length[open->letters[0]];
+        return (rank == fixed || missing_dims(build, tensor, rank) > 0) ||
+               refuse(build, "a tensor has another number of dimensions than the rule expects");
+    int length = rank - fixed, *known = &build->length[open->letters[0]];
     if (length < 0)
-        return refuse(b, "a tensor has fewer dimensions than the rule expects");
+        return refuse(build, "a tensor has fewer dimensions than the rule expects");
     if (!open->broadcast && *known != NOT_KNOWN && *known != length)
-        return refuse(b, "tensors have different numbers of dimensions");
+        return refuse(build, "tensors have different numbers of dimensions");
     *known = length > *known ? length : *known;
-    b->strict[open->letters[0]] = b->strict[open->letters[0]] || !open->broadcast;
+    build->strict[open->letters[0]] = build->strict[open->letters[0]] || !open->broadcast;
     return true;
 }
 
 // A pack that an input of unknown rank has may be longer than the inputs that are broadcast along it.
-static bool packs_settled(struct build *b, const struct pattern_tensor *t)
+static bool packs_settled(struct build *build, const struct pattern_tensor *tensor)
 {
-    for (int i = 0; i < t->n_dims; i++) {
-        int letter = is_pack(b, &t->dims[i]) ? t->dims[i].letters[0] : NOT_KNOWN;
-        if (letter != NOT_KNOWN && b->length[letter] != NOT_KNOWN && !b->strict[letter])
-            return refuse(b, "the shape of an input is not known");
+    for (int i = 0; i < tensor->n_dims; i++) {
+        int letter = is_pack(build, &tensor->dims[i]) ? tensor->dims[i].letters[0] : NOT_KNOWN;
+        if (letter != NOT_KNOWN && build->length[letter] != NOT_KNOWN && !build->strict[letter])
+            return refuse(build, "the shape of an input is not known");
     }
     return true;
 }
 
-static bool may_stretch(const struct pattern_tensor *t)
+static bool may_stretch(const struct pattern_tensor *tensor)
 {
-    for (int i = 0; i < t->n_dims; i++)
-        if (t->dims[i].broadcast)
+    for (int i = 0; i < tensor->n_dims; i++)
+        if (tensor->dims[i].broadcast)
             return true;
     return false;
 }
 
 // Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
 // for packs that no input has.
-static bool fit_ranks(struct build *b)
+static bool fit_ranks(struct build *build)
 {
-    for (int i = 0; i < b->p->n_letters; i++) {
-        b->length[i] = NOT_KNOWN;
-        b->strict[i] = false;
+    for (int i = 0; i < build->p->n_letters; i++) {
+        build->length[i] = NOT_KNOWN;
+        build->strict[i] = false;
     }
-    for (int out = 0; out < (b->shapes_only ? 1 : 2); out++)
-        for (int i = 0; i < count_of(b, out); i++) {
-            const struct pattern_tensor *t = pattern_at(b, out, i);
-            if (!value_at(b->node, out, i)) {
-                if (!out && t && !t->optional)
-                    return refuse(b, "an input is missing");
+    for (int out = 0; out < (build->shapes_only ? 1 : 2); out++)
+        for (int i = 0; i < count_of(build, out); i++) {
+            const struct pattern_tensor *tensor = pattern_at(build, out, i);
+            if (!value_at(build->node, out, i)) {
+                if (!out && tensor && !tensor->optional)
+                    return refuse(build, "an input is missing");
                 continue;
             }
-            if (!t)
-                return refuse(b, out ? "more outputs than the rule has"
-                                     : "more inputs than the rule has");
-            int rank = shape_at(b, out, i).rank;
-            if (t->host || (out && rank == NOT_KNOWN))
+            if (!tensor)
+                return refuse(build, out ? "more outputs than the rule has"
+                                         : "more inputs than the rule has");
+            int rank = shape_at(build, out, i).rank;
+            if (tensor->host || (out && rank == NOT_KNOWN))
                 continue;
-            if (rank == NOT_KNOWN && b->shapes_only && !may_stretch(t))
+            if (rank == NOT_KNOWN && build->shapes_only && !may_stretch(tensor))
                 continue; // the others may say enough
             if (rank == NOT_KNOWN)
-                return refuse(b, "the shape of an input is not known");
+                return refuse(build, "the shape of an input is not known");
             if (rank > RULE_MAX_RANK)
-                return refuse(b, "a tensor has more dimensions than are followed");
-            if (!fit_rank(b, t, rank))
+                return refuse(build, "a tensor has more dimensions than are followed");
+            if (!fit_rank(build, tensor, rank))
                 return false;
         }
-    for (int i = 0; i < count_of(b, false); i++) {
-        const struct pattern_tensor *t = pattern_at(b, false, i);
-        bool unread = value_at(b->node, false, i) && !t->host;
-        if (unread && shape_at(b, false, i).rank == NOT_KNOWN && !packs_settled(b, t))
+    for (int i = 0; i < count_of(build, false); i++) {
+        const struct pattern_tensor *tensor = pattern_at(build, false, i);
+        bool unread = value_at(build->node, false, i) && !tensor->host;
+        if (unread && shape_at(build, false, i).rank == NOT_KNOWN && !packs_settled(build, tensor))
             return false;
     }
     return true;
 }
 
 // A strict pack must be as long as the longest: [A*],[A~] with a longer second input does not fit.
-static bool check_strict(struct build *b)
+static bool check_strict(struct build *build)
 {
-    for (int i = 0; i < count_of(b, false); i++) {
-        const struct pattern_tensor *t = pattern_at(b, false, i);
-        int rank = shape_at(b, false, i).rank, want = 0;
+    for (int i = 0; i < count_of(build, false); i++) {
+        const struct pattern_tensor *tensor = pattern_at(build, false, i);
+        int rank = shape_at(build, false, i).rank, want = 0;
         bool loose = false;
-        if (!value_at(b->node, false, i) || t->host)
+        if (!value_at(build->node, false, i) || tensor->host)
             continue;
-        for (int k = 0; k < t->n_dims; k++) {
-            loose = loose || t->dims[k].broadcast;
-            want += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+        for (int k = 0; k < tensor->n_dims; k++) {
+            loose = loose || tensor->dims[k].broadcast;
+            want +=
+                is_pack(build, &tensor->dims[k]) ? build->length[tensor->dims[k].letters[0]] : 1;
         }
         if (!loose && rank != want && rank != NOT_KNOWN)
-            return refuse(b, "tensors have different numbers of dimensions");
+            return refuse(build, "tensors have different numbers of dimensions");
     }
     return true;
 }
 
 // ---- factors -----------------------------------------------------------------------------------
 
-static bool make_factors(struct build *b)
+static bool make_factors(struct build *build)
 {
-    for (int i = 0; i < b->p->n_letters; i++) {
-        const struct letter *l = &b->p->letters[i];
-        int count = l->pack ? b->length[i] : 1;
-        b->base[i] = b->n_factors;
+    for (int i = 0; i < build->p->n_letters; i++) {
+        const struct letter *letter = &build->p->letters[i];
+        int count = letter->pack ? build->length[i] : 1;
+        build->base[i] = build->n_factors;
         for (int k = 0; k < (count > 0 ? count : 0); k++) {
-            if (b->n_factors == RULE_MAX_FACTORS)
-                return refuse(b, "more factors than are followed");
-            struct rule_factor *f = &b->factors[b->n_factors];
-            struct str name = b->shapes_only ? STR("")
-                              : l->pack
-                                  ? tsr__arena_printf(b->arena, STR_FMT "%d", STR_ARG(l->name), k)
-                                  : tsr__arena_str(b->arena, l->name);
-            b->open[b->n_factors] = b->fixed[b->n_factors] = false;
-            b->doubtful[b->n_factors++] = false;
-            *f = (struct rule_factor){.name = name.p,
-                                      .kind = l->kind,
-                                      .combine = l->combine,
-                                      .size = DIM_UNKNOWN,
-                                      .unit = l->unit};
+            if (build->n_factors == RULE_MAX_FACTORS)
+                return refuse(build, "more factors than are followed");
+            struct rule_factor *factor = &build->factors[build->n_factors];
+            struct str name = build->shapes_only ? STR("")
+                              : letter->pack     ? tsr__arena_printf(build->arena, STR_FMT "%d",
+                                                                     STR_ARG(letter->name), k)
+                                                 : tsr__arena_str(build->arena, letter->name);
+            build->open[build->n_factors] = build->fixed[build->n_factors] = false;
+            build->doubtful[build->n_factors++] = false;
+            *factor = (struct rule_factor){.name = name.p,
+                                           .kind = letter->kind,
+                                           .combine = letter->combine,
+                                           .size = DIM_UNKNOWN,
+                                           .unit = letter->unit};
         }
     }
-    return !b->arena->failed;
+    return !build->arena->failed;
 }
 
 // Calls f for each dimension of tensor i that the pattern maps: the factors (count 0: size 1).
-typedef bool (*dim_fn)(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                       const int *factors, int n, void *data);
+typedef bool (*dim_fn)(struct build *build, bool out, int i, int axis,
+                       const struct pattern_dim *dim, const int *factors, int n, void *data);
 
-static bool each_dim(struct build *b, bool out, int i, int rank, dim_fn f, void *data)
+static bool each_dim(struct build *build, bool out, int i, int rank, dim_fn f, void *data)
 {
-    const struct pattern_tensor *t = pattern_at(b, out, i);
-    int missing = missing_dims(b, t, rank), total = 0, axis = 0;
-    for (int k = 0; k < t->n_dims; k++)
-        total += is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
-    for (int k = missing > 0 ? missing : 0; k < t->n_dims; k++) {
-        const struct pattern_dim *d = &t->dims[k];
+    const struct pattern_tensor *tensor = pattern_at(build, out, i);
+    int missing = missing_dims(build, tensor, rank), total = 0, axis = 0;
+    for (int k = 0; k < tensor->n_dims; k++)
+        total += is_pack(build, &tensor->dims[k]) ? build->length[tensor->dims[k].letters[0]] : 1;
+    for (int k = missing > 0 ? missing : 0; k < tensor->n_dims; k++) {
+        const struct pattern_dim *dim = &tensor->dims[k];
         int list[RULE_MAX_FACTORS], n = 0;
-        if (is_pack(b, d)) {
-            int length = b->length[d->letters[0]];
-            int skip = d->broadcast && total > rank ? total - rank : 0; // aligned from the right
+        if (is_pack(build, dim)) {
+            int length = build->length[dim->letters[0]];
+            int skip = dim->broadcast && total > rank ? total - rank : 0; // aligned from the right
             for (int e = skip; e < length; e++) {
-                int one = b->base[d->letters[0]] + e;
-                if (!f(b, out, i, axis++, d, &one, 1, data))
+                int one = build->base[dim->letters[0]] + e;
+                if (!f(build, out, i, axis++, dim, &one, 1, data))
                     return false;
             }
             continue;
         }
-        for (; n < d->n && n < RULE_MAX_FACTORS; n++)
-            list[n] = b->base[d->letters[n]];
-        if (!f(b, out, i, axis++, d, list, n, data))
+        for (; n < dim->n && n < RULE_MAX_FACTORS; n++)
+            list[n] = build->base[dim->letters[n]];
+        if (!f(build, out, i, axis++, dim, list, n, data))
             return false;
     }
     return true;
@@ -256,12 +257,13 @@ static bool each_dim(struct build *b, bool out, int i, int rank, dim_fn f, void 
 
 // The rank that the pattern gives a tensor: for outputs whose shape is not declared.
 // Dimensions of a tensor by its pattern; NOT_KNOWN if a pack has as many as nobody knows: [n c O*], O in no input.
-static int pattern_rank(const struct build *b, bool out, int i)
+static int pattern_rank(const struct build *build, bool out, int i)
 {
-    const struct pattern_tensor *t = pattern_at(b, out, i);
+    const struct pattern_tensor *tensor = pattern_at(build, out, i);
     int rank = 0;
-    for (int k = 0; k < t->n_dims; k++) {
-        int length = is_pack(b, &t->dims[k]) ? b->length[t->dims[k].letters[0]] : 1;
+    for (int k = 0; k < tensor->n_dims; k++) {
+        int length =
+            is_pack(build, &tensor->dims[k]) ? build->length[tensor->dims[k].letters[0]] : 1;
         if (length == NOT_KNOWN)
             return NOT_KNOWN;
         rank += length;
@@ -271,59 +273,60 @@ static int pattern_rank(const struct build *b, bool out, int i)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-static tsr_dim dim_at(const struct build *b, bool out, int i, int axis)
+static tsr_dim dim_at(const struct build *build, bool out, int i, int axis)
 {
-    struct shape s = shape_at(b, out, i);
-    return s.rank > axis ? s.dims[axis] : DIM_UNKNOWN;
+    struct shape shape = shape_at(build, out, i);
+    return shape.rank > axis ? shape.dims[axis] : DIM_UNKNOWN;
 }
 
 // What two tensors say about one factor. Numbers win over symbols.
-static bool join_size(struct build *b, int factor, tsr_dim d)
+static bool join_size(struct build *build, int factor, tsr_dim dim)
 {
-    tsr_dim *size = &b->factors[factor].size;
-    if (!dim_known(d) || tsr__dim_equal(b->shapes->exprs, *size, d))
+    tsr_dim *size = &build->factors[factor].size;
+    if (!dim_known(dim) || tsr__dim_equal(build->shapes->exprs, *size, dim))
         return true;
     if (!dim_known(*size)) {
-        *size = d;
+        *size = dim;
         return true;
     }
-    if (d.value >= 0 && size->value >= 0)
-        return refuse(b, "the sizes of the tensors do not fit together");
-    if (d.value >= 0)
-        *size = d;
+    if (dim.value >= 0 && size->value >= 0)
+        return refuse(build, "the sizes of the tensors do not fit together");
+    if (dim.value >= 0)
+        *size = dim;
     return true;
 }
 
-static bool strict_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                        const int *factors, int n, void *data)
+static bool strict_size(struct build *build, bool out, int i, int axis,
+                        const struct pattern_dim *dim, const int *factors, int n, void *data)
 {
     (void)data;
-    tsr_dim here = dim_at(b, out, i, axis);
-    if (n == 0 && !d->any && here.value >= 0 && here.value != 1)
-        return refuse(b, "a dimension that should be 1 is not");
-    if (d->window && here.value >= 0) {
-        int64_t *least = &b->factors[factors[0]].least;
+    tsr_dim here = dim_at(build, out, i, axis);
+    if (n == 0 && !dim->any && here.value >= 0 && here.value != 1)
+        return refuse(build, "a dimension that should be 1 is not");
+    if (dim->window && here.value >= 0) {
+        int64_t *least = &build->factors[factors[0]].least;
         *least = *least == 0 || here.value < *least ? here.value : *least;
     }
-    if (n != 1 || d->broadcast || d->window)
+    if (n != 1 || dim->broadcast || dim->window)
         return true;
     if (!out)
-        *(dim_known(here) ? &b->fixed[factors[0]] : &b->open[factors[0]]) = true;
-    return join_size(b, factors[0], here);
+        *(dim_known(here) ? &build->fixed[factors[0]] : &build->open[factors[0]]) = true;
+    return join_size(build, factors[0], here);
 }
 
 // Of an input whose rank is not known no size is: what is broadcast along its factors says nothing about them.
-static void open_unread(struct build *b)
+static void open_unread(struct build *build)
 {
-    for (int i = 0; i < count_of(b, false); i++) {
-        const struct pattern_tensor *t = pattern_at(b, false, i);
-        if (!value_at(b->node, false, i) || t->host || shape_at(b, false, i).rank != NOT_KNOWN)
+    for (int i = 0; i < count_of(build, false); i++) {
+        const struct pattern_tensor *tensor = pattern_at(build, false, i);
+        if (!value_at(build->node, false, i) || tensor->host ||
+            shape_at(build, false, i).rank != NOT_KNOWN)
             continue;
-        for (int k = 0; k < t->n_dims; k++) {
-            const struct pattern_dim *d = &t->dims[k];
-            int length = d->n == 1 && is_pack(b, d) ? b->length[d->letters[0]] : 1;
-            for (int e = 0; e < length && d->n == 1 && !d->broadcast && !d->window; e++)
-                b->open[b->base[d->letters[0]] + e] = true;
+        for (int k = 0; k < tensor->n_dims; k++) {
+            const struct pattern_dim *dim = &tensor->dims[k];
+            int length = dim->n == 1 && is_pack(build, dim) ? build->length[dim->letters[0]] : 1;
+            for (int e = 0; e < length && dim->n == 1 && !dim->broadcast && !dim->window; e++)
+                build->open[build->base[dim->letters[0]] + e] = true;
         }
     }
 }
@@ -333,320 +336,330 @@ static void open_unread(struct build *b)
 //
 // Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, for the first input has it and the third
 // may be stretched along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and doubtful: nobody knows whether s is 1.
-static bool loose_number(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                         const int *factors, int n, void *data)
+static bool loose_number(struct build *build, bool out, int i, int axis,
+                         const struct pattern_dim *dim, const int *factors, int n, void *data)
 {
     (void)data;
-    tsr_dim here = dim_at(b, out, i, axis);
-    if (n != 1 || !d->broadcast || here.value < 0 || here.value == 1)
+    tsr_dim here = dim_at(build, out, i, axis);
+    if (n != 1 || !dim->broadcast || here.value < 0 || here.value == 1)
         return true;
-    if (b->open[factors[0]] && !b->fixed[factors[0]])
+    if (build->open[factors[0]] && !build->fixed[factors[0]])
         return true; // engines take a skip that is longer than what it is added to
-    return join_size(b, factors[0], here);
+    return join_size(build, factors[0], here);
 }
 
-static bool loose_symbol(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                         const int *factors, int n, void *data)
+static bool loose_symbol(struct build *build, bool out, int i, int axis,
+                         const struct pattern_dim *dim, const int *factors, int n, void *data)
 {
     (void)data;
-    tsr_dim here = dim_at(b, out, i, axis);
-    if (n != 1 || !d->broadcast || here.value >= 0)
+    tsr_dim here = dim_at(build, out, i, axis);
+    if (n != 1 || !dim->broadcast || here.value >= 0)
         return true;
-    int f = factors[0];
-    tsr_dim *size = &b->factors[f].size;
-    if (b->open[f] && !b->fixed[f]) {
-        b->doubtful[f] = true;
+    int factor = factors[0];
+    tsr_dim *size = &build->factors[factor].size;
+    if (build->open[factor] && !build->fixed[factor]) {
+        build->doubtful[factor] = true;
         return true;
     }
-    if (!dim_known(*size) && !b->doubtful[f]) {
+    if (!dim_known(*size) && !build->doubtful[factor]) {
         *size = here;
-        b->doubtful[f] = !dim_known(here);
+        build->doubtful[factor] = !dim_known(here);
         return true;
     }
     if (size->value >= 0) {
-        b->doubtful[f] = true;
+        build->doubtful[factor] = true;
         return true;
     }
-    struct exprs *x = b->shapes->exprs;
-    struct expr both = tsr__expr_broadcast(x, tsr__expr_of(x, *size), tsr__expr_of(x, here));
-    b->doubtful[f] = b->doubtful[f] || !both.known;
-    if (!b->fixed[f])
-        *size = tsr__expr_dim(x, both);
+    struct exprs *exprs = build->shapes->exprs;
+    struct expr both =
+        tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *size), tsr__expr_of(exprs, here));
+    build->doubtful[factor] = build->doubtful[factor] || !both.known;
+    if (!build->fixed[factor])
+        *size = tsr__expr_dim(exprs, both);
     return true;
 }
 
 // A broadcast factor that nobody has above 1 is 1, if all who have it are known.
-static bool loose_one(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+static bool loose_one(struct build *build, bool out, int i, int axis, const struct pattern_dim *dim,
                       const int *factors, int n, void *data)
 {
     (void)data;
-    tsr_dim here = dim_at(b, out, i, axis);
-    if (n != 1 || !d->broadcast || here.value != 1)
+    tsr_dim here = dim_at(build, out, i, axis);
+    if (n != 1 || !dim->broadcast || here.value != 1)
         return true;
-    int f = factors[0];
-    tsr_dim *size = &b->factors[f].size;
-    if (!dim_known(*size) && !b->doubtful[f] && !b->open[f])
+    int factor = factors[0];
+    tsr_dim *size = &build->factors[factor].size;
+    if (!dim_known(*size) && !build->doubtful[factor] && !build->open[factor])
         *size = here;
     return true;
 }
 
 // A product with one unknown factor gives its size.
-static bool product_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
-                         const int *factors, int n, void *data)
+static bool product_size(struct build *build, bool out, int i, int axis,
+                         const struct pattern_dim *dim, const int *factors, int n, void *data)
 {
-    (void)d;
+    (void)dim;
     (void)data;
-    struct exprs *x = b->shapes->exprs;
-    struct expr rest = n < 2 ? expr_number(0) : tsr__expr_of(x, dim_at(b, out, i, axis));
+    struct exprs *exprs = build->shapes->exprs;
+    struct expr rest = n < 2 ? expr_number(0) : tsr__expr_of(exprs, dim_at(build, out, i, axis));
     int open = NOT_KNOWN;
     if (n < 2 || !rest.known)
         return true;
     for (int k = 0; k < n; k++) {
-        struct expr e = tsr__expr_of(x, b->factors[factors[k]].size);
-        if (!e.known && open != NOT_KNOWN)
+        struct expr expr = tsr__expr_of(exprs, build->factors[factors[k]].size);
+        if (!expr.known && open != NOT_KNOWN)
             return true;
-        if (!e.known) {
+        if (!expr.known) {
             open = factors[k];
             continue;
         }
-        struct expr less = tsr__expr_exact(x, rest, e);
+        struct expr less = tsr__expr_exact(exprs, rest, expr);
         if (!less.known)
-            return rest.poly || e.poly || refuse(b, "the sizes of the tensors do not fit together");
+            return rest.poly || expr.poly ||
+                   refuse(build, "the sizes of the tensors do not fit together");
         rest = less;
     }
     if (open != NOT_KNOWN)
-        b->factors[open].size = tsr__expr_dim(x, rest);
+        build->factors[open].size = tsr__expr_dim(exprs, rest);
     return true;
 }
 
-static bool sizes_of_side(struct build *b, bool out, dim_fn f)
+static bool sizes_of_side(struct build *build, bool out, dim_fn f)
 {
-    for (int i = 0; i < count_of(b, out); i++) {
-        if (!value_at(b->node, out, i) || pattern_at(b, out, i)->host)
+    for (int i = 0; i < count_of(build, out); i++) {
+        if (!value_at(build->node, out, i) || pattern_at(build, out, i)->host)
             continue;
-        int rank = shape_at(b, out, i).rank;
-        if (rank != NOT_KNOWN && !each_dim(b, out, i, rank, f, NULL))
+        int rank = shape_at(build, out, i).rank;
+        if (rank != NOT_KNOWN && !each_dim(build, out, i, rank, f, NULL))
             return false;
     }
     return true;
 }
 
-static bool find_sizes(struct build *b)
+static bool find_sizes(struct build *build)
 {
-    for (int i = 0; i < b->d->n_sizes; i++)
-        for (int k = 0; k < b->p->n_letters; k++)
-            if (str_eq(b->p->letters[k].name, b->d->sizes[i].letter))
-                b->factors[b->base[k]].size = b->d->sizes[i].size;
-    open_unread(b);
-    bool ok = sizes_of_side(b, false, strict_size) && sizes_of_side(b, false, loose_number) &&
-              sizes_of_side(b, false, loose_symbol) && sizes_of_side(b, false, loose_one) &&
-              (b->shapes_only || sizes_of_side(b, true, strict_size)) &&
-              sizes_of_side(b, false, product_size) &&
-              (b->shapes_only || sizes_of_side(b, true, product_size));
-    for (int i = 0; ok && i < b->p->n_rewrites; i++) { // bounds of a table must be numbers
-        const struct rule_rewrite *w = &b->p->rewrites[i];
-        bool table = w->kind == REWRITE_LOOKUP || w->kind == REWRITE_SCATTER;
-        if (table && b->factors[b->base[w->factor]].size.value < 0)
-            b->factors[b->base[w->factor]].kind = FACTOR_REP;
+    for (int i = 0; i < build->d->n_sizes; i++)
+        for (int k = 0; k < build->p->n_letters; k++)
+            if (str_eq(build->p->letters[k].name, build->d->sizes[i].letter))
+                build->factors[build->base[k]].size = build->d->sizes[i].size;
+    open_unread(build);
+    bool ok = sizes_of_side(build, false, strict_size) &&
+              sizes_of_side(build, false, loose_number) &&
+              sizes_of_side(build, false, loose_symbol) && sizes_of_side(build, false, loose_one) &&
+              (build->shapes_only || sizes_of_side(build, true, strict_size)) &&
+              sizes_of_side(build, false, product_size) &&
+              (build->shapes_only || sizes_of_side(build, true, product_size));
+    for (int i = 0; ok && i < build->p->n_rewrites; i++) { // bounds of a table must be numbers
+        const struct rule_rewrite *rewrite = &build->p->rewrites[i];
+        bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
+        if (table && build->factors[build->base[rewrite->factor]].size.value < 0)
+            build->factors[build->base[rewrite->factor]].kind = FACTOR_REP;
     }
-    for (int i = 0; ok && i < b->n_factors; i++)
-        if (b->doubtful[i] || (b->factors[i].kind == FACTOR_STAT && !b->expands))
-            b->factors[i].kind = FACTOR_REP;
+    for (int i = 0; ok && i < build->n_factors; i++)
+        if (build->doubtful[i] || (build->factors[i].kind == FACTOR_STAT && !build->expands))
+            build->factors[i].kind = FACTOR_REP;
     return ok;
 }
 
 // ---- shapes alone ------------------------------------------------------------------------------
 
-static tsr_dim size_of(const struct build *b, const int *factors, int n)
+static tsr_dim size_of(const struct build *build, const int *factors, int n)
 {
-    struct exprs *x = b->shapes->exprs;
-    struct expr e = expr_number(1);
+    struct exprs *exprs = build->shapes->exprs;
+    struct expr expr = expr_number(1);
     if (n == 1)
-        return b->factors[factors[0]].size;
+        return build->factors[factors[0]].size;
     for (int i = 0; i < n; i++)
-        e = tsr__expr_mul(x, e, tsr__expr_of(x, b->factors[factors[i]].size));
-    return tsr__expr_dim(x, e);
+        expr = tsr__expr_mul(exprs, expr, tsr__expr_of(exprs, build->factors[factors[i]].size));
+    return tsr__expr_dim(exprs, expr);
 }
 
-static bool read_size(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+static bool read_size(struct build *build, bool out, int i, int axis, const struct pattern_dim *dim,
                       const int *factors, int n, void *data)
 {
     (void)out;
     (void)i;
-    ((tsr_dim *)data)[axis] = d->any ? DIM_UNKNOWN : size_of(b, factors, n);
+    ((tsr_dim *)data)[axis] = dim->any ? DIM_UNKNOWN : size_of(build, factors, n);
     return true;
 }
 
-static void shape_by(struct shape_job *j, const struct pattern *p, const struct derivation *d)
+static void shape_by(struct shape_job *job, const struct pattern *pattern,
+                     const struct derivation *derivation)
 {
-    struct build b;
-    b.arena = j->arena;
-    b.node = j->n;
-    b.shapes = j->s;
-    b.p = p;
-    b.d = d;
-    b.n_factors = 0;
-    b.whole = NULL;
-    b.expands = false;
-    b.shapes_only = true;
-    for (b.n_kept = 0; b.n_kept < KEPT_INPUTS && b.n_kept < j->n_in; b.n_kept++)
-        b.kept[b.n_kept] = tsr__job_in(j, b.n_kept);
-    if (!fit_ranks(&b) || !check_strict(&b) || !make_factors(&b) || !find_sizes(&b))
+    struct build build;
+    build.arena = job->arena;
+    build.node = job->n;
+    build.shapes = job->s;
+    build.p = pattern;
+    build.d = derivation;
+    build.n_factors = 0;
+    build.whole = NULL;
+    build.expands = false;
+    build.shapes_only = true;
+    for (build.n_kept = 0; build.n_kept < KEPT_INPUTS && build.n_kept < job->n_in; build.n_kept++)
+        build.kept[build.n_kept] = tsr__job_in(job, build.n_kept);
+    if (!fit_ranks(&build) || !check_strict(&build) || !make_factors(&build) || !find_sizes(&build))
         return;
-    for (int i = 0; i < j->n_out; i++) {
-        const struct pattern_tensor *t = pattern_at(&b, true, i);
-        int rank = !t || t->host ? NOT_KNOWN : pattern_rank(&b, true, i);
+    for (int i = 0; i < job->n_out; i++) {
+        const struct pattern_tensor *tensor = pattern_at(&build, true, i);
+        int rank = !tensor || tensor->host ? NOT_KNOWN : pattern_rank(&build, true, i);
         if (rank == NOT_KNOWN)
             continue;
-        tsr_dim *dims = tsr__job_dims(j, rank);
-        if (dims && each_dim(&b, true, i, rank, read_size, dims))
-            tsr__job_set(j, i, rank, dims);
+        tsr_dim *dims = tsr__job_dims(job, rank);
+        if (dims && each_dim(&build, true, i, rank, read_size, dims))
+            tsr__job_set(job, i, rank, dims);
     }
 }
 
 // Two sizes of one broadcast dimension; false: they do not fit together.
-static bool stretch_dim(struct exprs *x, tsr_dim *at, tsr_dim d)
+static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
 {
-    if (d.value == 1 || (at->value >= 0 && at->value != 1 && d.value < 0))
+    if (dim.value == 1 || (at->value >= 0 && at->value != 1 && dim.value < 0))
         return true;
-    if (at->value == 1 || (d.value >= 0 && at->value < 0))
-        *at = d;
-    else if (at->value >= 0 && d.value >= 0)
-        return at->value == d.value;
+    if (at->value == 1 || (dim.value >= 0 && at->value < 0))
+        *at = dim;
+    else if (at->value >= 0 && dim.value >= 0)
+        return at->value == dim.value;
     else // unknown: nobody knows before the run which of them is 1
-        *at = tsr__expr_dim(x, tsr__expr_broadcast(x, tsr__expr_of(x, *at), tsr__expr_of(x, d)));
+        *at = tsr__expr_dim(
+            exprs, tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *at), tsr__expr_of(exprs, dim)));
     return true;
 }
 
 // What shape_by does for the most common rule of all, in one walk.
-void tsr__find_stretched(struct shape_job *j)
+void tsr__find_stretched(struct shape_job *job)
 {
-    struct shape first = tsr__job_in(j, 0);
+    struct shape first = tsr__job_in(job, 0);
     int rank = first.rank;
     bool same = true;
-    for (int i = 0; i < j->n_in; i++) {
-        struct shape s = tsr__job_in(j, i);
-        if (s.rank < 0)
+    for (int i = 0; i < job->n_in; i++) {
+        struct shape shape = tsr__job_in(job, i);
+        if (shape.rank < 0)
             return;
-        same = same && s.dims == first.dims && s.rank == first.rank;
-        rank = s.rank > rank ? s.rank : rank;
+        same = same && shape.dims == first.dims && shape.rank == first.rank;
+        rank = shape.rank > rank ? shape.rank : rank;
     }
-    tsr_dim *dims = same ? NULL : tsr__job_dims(j, rank);
+    tsr_dim *dims = same ? NULL : tsr__job_dims(job, rank);
     for (int d = 0; dims && d < rank; d++) {
         dims[d] = (tsr_dim){1, ""};
-        for (int i = 0; i < j->n_in; i++) {
-            struct shape s = tsr__job_in(j, i);
-            int k = d - (rank - s.rank);
-            if (k >= 0 && !stretch_dim(j->x, &dims[d], s.dims[k]))
+        for (int i = 0; i < job->n_in; i++) {
+            struct shape shape = tsr__job_in(job, i);
+            int k = d - (rank - shape.rank);
+            if (k >= 0 && !stretch_dim(job->x, &dims[d], shape.dims[k]))
                 return;
         }
     }
-    for (int i = 0; i < j->n_out; i++) {
+    for (int i = 0; i < job->n_out; i++) {
         if (same)
-            tsr__job_like(j, i, 0);
+            tsr__job_like(job, i, 0);
         else
-            tsr__job_set(j, i, rank, dims);
+            tsr__job_set(job, i, rank, dims);
     }
 }
 
-void tsr__job_letters(struct shape_job *j)
+void tsr__job_letters(struct shape_job *job)
 {
-    const char *text = j->row->rule;
-    struct derivation d; // large: not cleared
-    d.n_sizes = 0;
-    if (j->row->derive) {
-        d.arena = NULL;
-        d.node = j->n;
-        d.shapes = j->s;
-        d.text = text;
-        d.whole = NULL;
-        d.n = 0;
-        j->row->derive(&d);
-        text = d.text;
+    const char *text = job->row->rule;
+    struct derivation derivation; // large: not cleared
+    derivation.n_sizes = 0;
+    if (job->row->derive) {
+        derivation.arena = NULL;
+        derivation.node = job->n;
+        derivation.shapes = job->s;
+        derivation.text = text;
+        derivation.whole = NULL;
+        derivation.n = 0;
+        job->row->derive(&derivation);
+        text = derivation.text;
     }
-    const struct pattern *p = text ? tsr__pattern_of(j->s, text) : NULL;
-    for (int i = 0; p && p->same && i < j->n_out; i++)
-        tsr__job_like(j, i, 0);
-    if (p && p->stretch)
-        tsr__find_stretched(j);
-    else if (p && !p->same)
-        shape_by(j, p, &d);
+    const struct pattern *pattern = text ? tsr__pattern_of(job->s, text) : NULL;
+    for (int i = 0; pattern && pattern->same && i < job->n_out; i++)
+        tsr__job_like(job, i, 0);
+    if (pattern && pattern->stretch)
+        tsr__find_stretched(job);
+    else if (pattern && !pattern->same)
+        shape_by(job, pattern, &derivation);
 }
 
 // ---- the instance ------------------------------------------------------------------------------
 
-static bool map_dim(struct build *b, bool out, int i, int axis, const struct pattern_dim *d,
+static bool map_dim(struct build *build, bool out, int i, int axis, const struct pattern_dim *dim,
                     const int *factors, int n, void *data)
 {
     struct rule_dim *dims = data;
-    bool one = d->broadcast && dim_at(b, out, i, axis).value == 1;
-    int *copy = ARENA_ARRAY(b->arena, int, (size_t)n + 1);
+    bool one = dim->broadcast && dim_at(build, out, i, axis).value == 1;
+    int *copy = ARENA_ARRAY(build->arena, int, (size_t)n + 1);
     if (!copy)
         return false;
     memcpy(copy, factors, (size_t)n * sizeof(int));
-    dims[axis] = (struct rule_dim){.factors = copy, .n = one ? 0 : n, .window = d->window};
+    dims[axis] = (struct rule_dim){.factors = copy, .n = one ? 0 : n, .window = dim->window};
     return true;
 }
 
-static bool make_tensor(struct build *b, bool out, int i, struct rule_tensor *t)
+static bool make_tensor(struct build *build, bool out, int i, struct rule_tensor *tensor)
 {
-    const struct pattern_tensor *p = pattern_at(b, out, i);
-    if (!value_at(b->node, out, i)) {
-        t->absent = true;
+    const struct pattern_tensor *pattern_tensor = pattern_at(build, out, i);
+    if (!value_at(build->node, out, i)) {
+        tensor->absent = true;
         return true;
     }
-    int rank = shape_at(b, out, i).rank;
-    t->host = p->host;
+    int rank = shape_at(build, out, i).rank;
+    tensor->host = pattern_tensor->host;
     if (rank == NOT_KNOWN)
-        rank = p->host ? 0 : pattern_rank(b, out, i);
-    t->rank = rank;
+        rank = pattern_tensor->host ? 0 : pattern_rank(build, out, i);
+    tensor->rank = rank;
     if (rank == NOT_KNOWN)
         return true; // the caller refuses
-    struct rule_dim *dims = ARENA_ARRAY(b->arena, struct rule_dim, (size_t)rank + 1);
-    t->dims = dims;
-    return dims && (t->host || each_dim(b, out, i, rank, map_dim, dims));
+    struct rule_dim *dims = ARENA_ARRAY(build->arena, struct rule_dim, (size_t)rank + 1);
+    tensor->dims = dims;
+    return dims && (tensor->host || each_dim(build, out, i, rank, map_dim, dims));
 }
 
-static bool make_side(struct build *b, bool out, const struct rule_tensor **list, int *n)
+static bool make_side(struct build *build, bool out, const struct rule_tensor **list, int *n)
 {
-    int count = count_of(b, out);
-    struct rule_tensor *t = ARENA_ARRAY(b->arena, struct rule_tensor, (size_t)count + 1);
-    for (int i = 0; t && i < count; i++)
-        if (!make_tensor(b, out, i, &t[i]))
+    int count = count_of(build, out);
+    struct rule_tensor *tensor = ARENA_ARRAY(build->arena, struct rule_tensor, (size_t)count + 1);
+    for (int i = 0; tensor && i < count; i++)
+        if (!make_tensor(build, out, i, &tensor[i]))
             return false;
-        else if (t[i].rank < 0) // dimensions that only this one has
-            return refuse(b, "the shape of an output is not known");
-    *list = t;
+        else if (tensor[i].rank < 0) // dimensions that only this one has
+            return refuse(build, "the shape of an output is not known");
+    *list = tensor;
     *n = count;
-    return t != NULL;
+    return tensor != NULL;
 }
 
-static bool make_rewrites(struct build *b, struct rule *r)
+static bool make_rewrites(struct build *build, struct rule *rule)
 {
-    struct rule_rewrite *w =
-        ARENA_ARRAY(b->arena, struct rule_rewrite, (size_t)b->p->n_rewrites + 1);
-    for (int i = 0; w && i < b->p->n_rewrites; i++) {
-        w[r->n_rewrites] = b->p->rewrites[i];
-        if (w[r->n_rewrites].name)
-            w[r->n_rewrites].name = tsr__arena_str(b->arena, str_of(w[r->n_rewrites].name)).p;
-        if (w[r->n_rewrites].words)
-            w[r->n_rewrites].words = tsr__arena_str(b->arena, str_of(w[r->n_rewrites].words)).p;
-        if (w[r->n_rewrites].factor >= 0)
-            w[r->n_rewrites].factor = b->base[w[r->n_rewrites].factor];
-        if (w[r->n_rewrites].index < 0 || value_at(b->node, false, w[r->n_rewrites].index))
-            r->n_rewrites++; // not for an input that is left out
+    struct rule_rewrite *rewrite =
+        ARENA_ARRAY(build->arena, struct rule_rewrite, (size_t)build->p->n_rewrites + 1);
+    for (int i = 0; rewrite && i < build->p->n_rewrites; i++) {
+        rewrite[rule->n_rewrites] = build->p->rewrites[i];
+        if (rewrite[rule->n_rewrites].name)
+            rewrite[rule->n_rewrites].name =
+                tsr__arena_str(build->arena, str_of(rewrite[rule->n_rewrites].name)).p;
+        if (rewrite[rule->n_rewrites].words)
+            rewrite[rule->n_rewrites].words =
+                tsr__arena_str(build->arena, str_of(rewrite[rule->n_rewrites].words)).p;
+        if (rewrite[rule->n_rewrites].factor >= 0)
+            rewrite[rule->n_rewrites].factor = build->base[rewrite[rule->n_rewrites].factor];
+        if (rewrite[rule->n_rewrites].index < 0 ||
+            value_at(build->node, false, rewrite[rule->n_rewrites].index))
+            rule->n_rewrites++; // not for an input that is left out
     }
-    r->rewrites = w;
-    return w != NULL;
+    rule->rewrites = rewrite;
+    return rewrite != NULL;
 }
 
-static const struct rule_list *copy_lists(struct build *b)
+static const struct rule_list *copy_lists(struct build *build)
 {
-    struct rule_list *l = ARENA_ARRAY(b->arena, struct rule_list, (size_t)b->p->n_lists + 1);
-    for (int i = 0; l && i < b->p->n_lists; i++) {
-        const struct rule_list *from = &b->p->lists[i];
-        int64_t *values = ARENA_ARRAY(b->arena, int64_t, (size_t)from->n + 1);
-        struct rule_put *puts = ARENA_ARRAY(b->arena, struct rule_put, (size_t)from->n_puts + 1);
+    struct rule_list *list =
+        ARENA_ARRAY(build->arena, struct rule_list, (size_t)build->p->n_lists + 1);
+    for (int i = 0; list && i < build->p->n_lists; i++) {
+        const struct rule_list *from = &build->p->lists[i];
+        int64_t *values = ARENA_ARRAY(build->arena, int64_t, (size_t)from->n + 1);
+        struct rule_put *puts =
+            ARENA_ARRAY(build->arena, struct rule_put, (size_t)from->n_puts + 1);
         if (!values || !puts)
             return NULL;
         if (from->n)
@@ -655,32 +668,34 @@ static const struct rule_list *copy_lists(struct build *b)
             memcpy(puts, from->puts, (size_t)from->n_puts * sizeof(*puts));
         for (int k = 0; k < from->n_puts; k++)
             if (puts[k].factor >= 0)
-                puts[k].factor = b->base[puts[k].factor];
-        l[i] = *from;
-        l[i].name = from->name ? tsr__arena_str(b->arena, str_of(from->name)).p : NULL;
-        l[i].values = values;
-        l[i].puts = puts;
+                puts[k].factor = build->base[puts[k].factor];
+        list[i] = *from;
+        list[i].name = from->name ? tsr__arena_str(build->arena, str_of(from->name)).p : NULL;
+        list[i].values = values;
+        list[i].puts = puts;
     }
-    return l;
+    return list;
 }
 
-static bool make_windows(struct build *b, struct rule *r)
+static bool make_windows(struct build *build, struct rule *rule)
 {
-    struct rule_window *w = ARENA_ARRAY(b->arena, struct rule_window, (size_t)b->p->n_windows + 1);
-    for (int i = 0; w && i < b->p->n_windows; i++) {
-        w[i] = b->p->windows[i];
-        w[i].factor = b->base[w[i].factor];
+    struct rule_window *window =
+        ARENA_ARRAY(build->arena, struct rule_window, (size_t)build->p->n_windows + 1);
+    for (int i = 0; window && i < build->p->n_windows; i++) {
+        window[i] = build->p->windows[i];
+        window[i].factor = build->base[window[i].factor];
     }
-    r->windows = w;
-    r->n_windows = b->p->n_windows;
-    r->lists = copy_lists(b);
-    r->n_lists = b->p->n_lists;
-    struct rule_trim *t = ARENA_ARRAY(b->arena, struct rule_trim, (size_t)b->p->n_trims + 1);
-    if (t && b->p->n_trims)
-        memcpy(t, b->p->trims, (size_t)b->p->n_trims * sizeof(*t));
-    r->trims = t;
-    r->n_trims = b->p->n_trims;
-    return w && t && r->lists;
+    rule->windows = window;
+    rule->n_windows = build->p->n_windows;
+    rule->lists = copy_lists(build);
+    rule->n_lists = build->p->n_lists;
+    struct rule_trim *trim =
+        ARENA_ARRAY(build->arena, struct rule_trim, (size_t)build->p->n_trims + 1);
+    if (trim && build->p->n_trims)
+        memcpy(trim, build->p->trims, (size_t)build->p->n_trims * sizeof(*trim));
+    rule->trims = trim;
+    rule->n_trims = build->p->n_trims;
+    return window && trim && rule->lists;
 }
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -689,170 +704,181 @@ static int64_t floor_div(int64_t a, int64_t b)
 }
 
 // Elements i whose place i * per lies in the window. They reach from (first) - (reach - 1 + shift) on.
-static struct window_part spread_part(const struct rule_window *w, struct window_part p)
+static struct window_part spread_part(const struct rule_window *window, struct window_part part)
 {
-    int64_t low = p.a * w->step + w->shift, high = (p.b - 1) * w->step + w->shift + w->reach - 1;
-    int64_t start = -floor_div(-low, w->per), stop = floor_div(high, w->per) + 1;
-    p.start = start < 0 ? 0 : start > w->from ? w->from : start;
-    p.stop = stop > w->from ? w->from : stop < p.start ? p.start : stop;
-    p.before = p.a + w->shift + w->reach - 1 - p.start * w->per;
-    p.after = (p.stop - p.start - 1) * w->per + w->reach - p.before - (p.b - p.a);
-    return p;
+    int64_t low = part.a * window->step + window->shift,
+            high = (part.b - 1) * window->step + window->shift + window->reach - 1;
+    int64_t start = -floor_div(-low, window->per), stop = floor_div(high, window->per) + 1;
+    part.start = start < 0 ? 0 : start > window->from ? window->from : start;
+    part.stop = stop > window->from ? window->from : stop < part.start ? part.start : stop;
+    part.before = part.a + window->shift + window->reach - 1 - part.start * window->per;
+    part.after = (part.stop - part.start - 1) * window->per + window->reach - part.before -
+                 (part.b - part.a);
+    return part;
 }
 
-struct window_part tsr__window_part(const struct rule_window *w, int64_t n, int64_t j)
+struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j)
 {
-    struct window_part p = {.a = j * w->to / n, .b = (j + 1) * w->to / n};
-    if (w->per)
-        return spread_part(w, p);
-    int64_t first = w->step > 0 ? p.a : p.b - 1, last = w->step > 0 ? p.b - 1 : p.a;
-    int64_t start = first * w->step + w->shift, stop = last * w->step + w->shift + w->reach;
-    int64_t low = start < 0 ? 0 : start, high = stop > w->from ? w->from : stop;
+    struct window_part part = {.a = j * window->to / n, .b = (j + 1) * window->to / n};
+    if (window->per)
+        return spread_part(window, part);
+    int64_t first = window->step > 0 ? part.a : part.b - 1,
+            last = window->step > 0 ? part.b - 1 : part.a;
+    int64_t start = first * window->step + window->shift,
+            stop = last * window->step + window->shift + window->reach;
+    int64_t low = start < 0 ? 0 : start, high = stop > window->from ? window->from : stop;
     int64_t outside = start < 0 ? -start : 0;
-    p.before = outside < stop - start ? outside : stop - start;
-    p.start = low > w->from ? w->from : low;
-    p.stop = high < p.start ? p.start : high;
-    p.after = stop - start - p.before - (p.stop - p.start);
-    return p;
+    part.before = outside < stop - start ? outside : stop - start;
+    part.start = low > window->from ? window->from : low;
+    part.stop = high < part.start ? part.start : high;
+    part.after = stop - start - part.before - (part.stop - part.start);
+    return part;
 }
 
-static bool build_rule(struct build *b, struct rule *r)
+static bool build_rule(struct build *build, struct rule *rule)
 {
-    if (!fit_ranks(b) || !check_strict(b) || !make_factors(b) || !find_sizes(b) ||
-        !make_side(b, false, &r->inputs, &r->n_inputs) ||
-        !make_side(b, true, &r->outputs, &r->n_outputs) || !make_rewrites(b, r) ||
-        !make_windows(b, r))
+    if (!fit_ranks(build) || !check_strict(build) || !make_factors(build) || !find_sizes(build) ||
+        !make_side(build, false, &rule->inputs, &rule->n_inputs) ||
+        !make_side(build, true, &rule->outputs, &rule->n_outputs) || !make_rewrites(build, rule) ||
+        !make_windows(build, rule))
         return false;
-    struct rule_factor *f = ARENA_ARRAY(b->arena, struct rule_factor, (size_t)b->n_factors + 1);
-    if (!f)
+    struct rule_factor *factor =
+        ARENA_ARRAY(build->arena, struct rule_factor, (size_t)build->n_factors + 1);
+    if (!factor)
         return false;
-    memcpy(f, b->factors, (size_t)b->n_factors * sizeof(*f));
-    r->factors = f;
-    r->n_factors = b->n_factors;
+    memcpy(factor, build->factors, (size_t)build->n_factors * sizeof(*factor));
+    rule->factors = factor;
+    rule->n_factors = build->n_factors;
     return true;
 }
 
-static const struct rule *whole_rule(struct arena *a, const char *why)
+static const struct rule *whole_rule(struct arena *arena, const char *why)
 {
-    struct rule *r = ARENA_NEW(a, struct rule);
-    if (r)
-        r->whole = why;
-    return r;
+    struct rule *rule = ARENA_NEW(arena, struct rule);
+    if (rule)
+        rule->whole = why;
+    return rule;
 }
 
-static const struct rule *open_rule(struct arena *a)
+static const struct rule *open_rule(struct arena *arena)
 {
-    struct rule *r = ARENA_NEW(a, struct rule);
-    if (r) {
-        r->whole = "there is no rule for this operator (of this opset): give all its tensors "
-                   "shardings, or a rule (--rules)";
-        r->open = true;
+    struct rule *rule = ARENA_NEW(arena, struct rule);
+    if (rule) {
+        rule->whole = "there is no rule for this operator (of this opset): give all its tensors "
+                      "shardings, or a rule (--rules)";
+        rule->open = true;
     }
-    return r;
+    return rule;
 }
 
 // The same of a node that may draw random numbers; those with a seed are the same everywhere.
-static const struct rule *single_rule(struct arena *a, const tsr_node *n, const char *why)
+static const struct rule *single_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
-    struct rule *r = ARENA_NEW(a, struct rule);
-    if (r) {
-        r->whole = why;
-        r->single = tsr__node_draws(n);
+    struct rule *rule = ARENA_NEW(arena, struct rule);
+    if (rule) {
+        rule->whole = why;
+        rule->single = tsr__node_draws(node);
     }
-    return r;
+    return rule;
 }
 
-static bool has_subgraphs(const tsr_node *n)
+static bool has_subgraphs(const tsr_node *node)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(n, i)))
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
             return true;
     return false;
 }
 
-static const struct rule *instantiate(struct arena *a, struct arena *scratch,
-                                      const struct derivation *d, bool expands)
+static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
+                                      const struct derivation *derivation, bool expands)
 {
     const char *wrong;
-    struct rule *r = ARENA_NEW(a, struct rule);
-    struct build *b = ARENA_NEW(scratch, struct build);
-    const struct pattern *p = NULL;
-    if (d->text && !d->n_sizes)
-        p = tsr__pattern_of(d->shapes, d->text);
-    if (d->text && !p)
-        p = tsr__pattern_parse(scratch, str_of(d->text), &wrong);
-    if (!r || !b || scratch->failed)
+    struct rule *rule = ARENA_NEW(arena, struct rule);
+    struct build *build = ARENA_NEW(scratch, struct build);
+    const struct pattern *pattern = NULL;
+    if (derivation->text && !derivation->n_sizes)
+        pattern = tsr__pattern_of(derivation->shapes, derivation->text);
+    if (derivation->text && !pattern)
+        pattern = tsr__pattern_parse(scratch, str_of(derivation->text), &wrong);
+    if (!rule || !build || scratch->failed)
         return NULL;
-    if (!p)
-        return whole_rule(a, "the rule of this node could not be built");
-    b->arena = a;
-    b->node = d->node;
-    b->shapes = d->shapes;
-    b->p = p;
-    b->d = d;
-    b->expands = expands;
-    if (build_rule(b, r))
-        return r;
-    return a->failed ? NULL : whole_rule(a, b->whole);
+    if (!pattern)
+        return whole_rule(arena, "the rule of this node could not be built");
+    build->arena = arena;
+    build->node = derivation->node;
+    build->shapes = derivation->shapes;
+    build->p = pattern;
+    build->d = derivation;
+    build->expands = expands;
+    if (build_rule(build, rule))
+        return rule;
+    return arena->failed ? NULL : whole_rule(arena, build->whole);
 }
 
 // The rule that a derive function makes of the row.
-static const struct rule *derived(struct arena *a, const tsr_node *n, const struct shapes *s,
-                                  const struct op_row *row, derive_fn derive)
+static const struct rule *derived(struct arena *arena, const tsr_node *node,
+                                  const struct shapes *shapes, const struct op_row *row,
+                                  derive_fn derive)
 {
     // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
     struct arena scratch;
-    tsr__arena_init(&scratch, a->session);
-    struct derivation d; // large: not cleared
-    d.arena = &scratch;
-    d.node = n;
-    d.shapes = s;
-    d.text = row->rule;
-    d.whole = NULL;
-    d.n_sizes = 0;
-    d.n = 0;
+    tsr__arena_init(&scratch, arena->session);
+    struct derivation derivation; // large: not cleared
+    derivation.arena = &scratch;
+    derivation.node = node;
+    derivation.shapes = shapes;
+    derivation.text = row->rule;
+    derivation.whole = NULL;
+    derivation.n_sizes = 0;
+    derivation.n = 0;
     if (derive)
-        derive(&d);
-    const struct rule *r =
-        d.whole ? single_rule(a, n, d.whole) : instantiate(a, &scratch, &d, row->expand);
+        derive(&derivation);
+    const struct rule *rule = derivation.whole
+                                  ? single_rule(arena, node, derivation.whole)
+                                  : instantiate(arena, &scratch, &derivation, row->expand);
     tsr__arena_free(&scratch);
-    return r;
+    return rule;
 }
 
-const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const struct shapes *s)
+const struct rule *tsr__rule_other(struct arena *arena, const tsr_node *node,
+                                   const struct shapes *shapes)
 {
-    const struct op_row *row = tsr__row_of(s, n);
-    const struct rule *r = row && row->other ? derived(a, n, s, row, row->other) : NULL;
-    return r && !r->whole ? r : NULL;
+    const struct op_row *row = tsr__row_of(shapes, node);
+    const struct rule *rule =
+        row && row->other ? derived(arena, node, shapes, row, row->other) : NULL;
+    return rule && !rule->whole ? rule : NULL;
 }
 
-const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s)
+const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
+                                const struct shapes *shapes)
 {
-    const struct op_row *row = tsr__row_of(s, n);
+    const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
     static const char uncut[] = "nothing in its bodies can be cut";
-    if (tsr__control_of(n, &control)) // what draws in its bodies does so on one of its devices
-        return whole_rule(a, uncut);
-    if (has_subgraphs(n) || (row && row->bodies))
-        return single_rule(a, n, uncut);
+    if (tsr__control_of(node, &control)) // what draws in its bodies does so on one of its devices
+        return whole_rule(arena, uncut);
+    if (has_subgraphs(node) || (row && row->bodies))
+        return single_rule(arena, node, uncut);
     const char *why = NULL;
-    if (!row && tsr__is_call(n, &why))
-        return single_rule(a, n, why ? why : "calls in calls are too deep");
+    if (!row && tsr__is_call(node, &why))
+        return single_rule(arena, node, why ? why : "calls in calls are too deep");
     if (!row)
-        return open_rule(a);
+        return open_rule(arena);
     if (row->whole)
-        return single_rule(a, n, row->whole);
-    return derived(a, n, s, row, row->derive);
+        return single_rule(arena, node, row->whole);
+    return derived(arena, node, shapes, row, row->derive);
 }
 
-const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n)
+const char *tsr__rule_stays(const struct shapes *shapes, const tsr_node *node)
 {
     for (int out = 0; out < 2; out++)
-        for (int i = 0; i < (int)(out ? tsr_node_output_count(n) : tsr_node_input_count(n)); i++) {
-            const tsr_value *v = value_at(n, out, i);
-            if (!v || (!out && tsr__value_constant_tensor(v)))
+        for (int i = 0; i < (int)(out ? tsr_node_output_count(node) : tsr_node_input_count(node));
+             i++) {
+            const tsr_value *value = value_at(node, out, i);
+            if (!value || (!out && tsr__value_constant_tensor(value)))
                 continue;
-            tsr_dtype t = tsr__shapes_piece(s, v).dtype;
+            tsr_dtype t = tsr__shapes_piece(shapes, value).dtype;
             if (t == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
                 return "ONNX Runtime gives no float8e8m0 to operators that move values";
             if (t != TSR_UNDEFINED && t != TSR_STRING && tsr_dtype_bits(t) < 8)

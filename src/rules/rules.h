@@ -23,34 +23,35 @@ struct shape {
         *dims; // symbols are views of NUL-terminated text; value -1 and symbol "": not known
 };
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
-struct shapes *tsr__shapes_new(struct arena *a, tsr_model *m);
+struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // The same with numbers for some symbols; report: contradictions become findings.
-struct shapes *tsr__shapes_bound(struct arena *a, tsr_model *m, const tsr_size *sizes, size_t n,
-                                 bool report);
-struct shape tsr__shapes_of(const struct shapes *s, const tsr_value *v);
+struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_size *sizes,
+                                 size_t n, bool report);
+struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // The same; of a sequence or an optional value, what is true of all its elements.
-struct shape tsr__shapes_piece(const struct shapes *s, const tsr_value *v);
+struct shape tsr__shapes_piece(const struct shapes *shapes, const tsr_value *value);
 // By value id the rank of each value, or of a list's elements; -1: not known. Room for tsr__model_value_ids.
-void tsr__shapes_ranks(const struct shapes *s, int *ranks);
+void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
-bool tsr__shapes_is_list(const struct shapes *s, const tsr_value *v);
+bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
 // How a value that is no tensor can be taken apart into tensors and put together elsewhere.
 enum list_way {
     LIST_STAYS,    // it cannot: tensors of unknown type or of texts, an optional that may be empty
     LIST_SEQUENCE, // element by element, as many as it has at run time
     LIST_OPTIONAL, // one element, which is there
 };
-enum list_way tsr__shapes_list_way(const struct shapes *s, const tsr_value *v);
+enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value);
 // Elements of a constant integer tensor (initializer or a constant-making node) of at most cap
 // entries; -1: unknown.
-int64_t tsr__shapes_ints(const struct shapes *s, const tsr_value *v, int64_t *out, int64_t cap);
+int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
+                         int64_t cap);
 // An element of the tensor is 0, or may be: in a new shape that means "as before".
-bool tsr__shapes_may_copy(const struct shapes *s, const tsr_value *v);
+bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
 
 // Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
 struct dim_sizes;
-struct dim_sizes *tsr__dim_sizes_new(struct arena *a, const tsr_size *sizes, size_t n);
-int64_t tsr__dim_sizes_of(struct dim_sizes *s, tsr_dim d); // -1: not known
+struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_size *sizes, size_t n);
+int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim); // -1: not known
 
 // ---- rules -------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ struct rule_trim {
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
-struct window_part tsr__window_part(const struct rule_window *w, int64_t n, int64_t j);
+struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j);
 
 struct rule {
     const struct rule_factor *factors;
@@ -185,22 +186,24 @@ struct rule {
 
 // The rule of a node, never NULL unless out of memory: an operator without a row, a node with
 // subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
-const struct rule *tsr__rule_of(struct arena *a, const tsr_node *n, const struct shapes *s);
+const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
+                                const struct shapes *shapes);
 
 // Another rule of the same node, if there is one: what the first has through windows, this one has
 // without communication for parts that are strided. NULL: none, or out of memory.
-const struct rule *tsr__rule_other(struct arena *a, const tsr_node *n, const struct shapes *s);
+const struct rule *tsr__rule_other(struct arena *arena, const tsr_node *node,
+                                   const struct shapes *shapes);
 
 // Why no part of the node's values can be sliced or moved between devices, or NULL: texts, and elements that share a
 // byte. Constants of such types can be cut: where they are stored.
-const char *tsr__rule_stays(const struct shapes *s, const tsr_node *n);
+const char *tsr__rule_stays(const struct shapes *shapes, const tsr_node *node);
 
 // The node gives something else each time it runs: it draws random numbers without a seed, or a node in its bodies or
 // in the function that it calls does (draws.c).
-bool tsr__node_draws(const tsr_node *n);
+bool tsr__node_draws(const tsr_node *node);
 
 // The engine writes its result over input i of the node, whoever else reads it: give it a copy.
-bool tsr__node_writes(const tsr_node *n, size_t i);
+bool tsr__node_writes(const tsr_node *node, size_t i);
 
 // The operator that multiplies matrices of bytes, for whoever wants to see what an engine makes of it.
 const char *tsr__rule_byte_product(void);
@@ -224,32 +227,32 @@ struct control {
     size_t n_in_axes, n_out_axes;
 };
 // False: no such node, or one that does not fit its bodies.
-bool tsr__control_of(const tsr_node *n, struct control *out);
+bool tsr__control_of(const tsr_node *node, struct control *out);
 // Axis of slice i (result i), counted from the front of a tensor of that rank; -1: there is none.
-int tsr__control_in_axis(const struct control *c, int slice, int rank);
-int tsr__control_out_axis(const struct control *c, int result, int rank);
+int tsr__control_in_axis(const struct control *control, int slice, int rank);
+int tsr__control_out_axis(const struct control *control, int result, int rank);
 
 // ---- calls (calls.c) ---------------------------------------------------------------------------
 
 // The node calls a function of the model, and has no rule of its own. *whole: why its body cannot stand
 // in its place, or NULL.
-bool tsr__is_call(const tsr_node *n, const char **whole);
+bool tsr__is_call(const tsr_node *node, const char **whole);
 // A node of that operator, written for version `from` of its domain, means the same in version `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
 
 // Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and addition count
 // as two. An estimate: what an operator does with each element is not known here.
-double tsr__rule_work(const struct rule *r, const int64_t *sizes);
+double tsr__rule_work(const struct rule *rule, const int64_t *sizes);
 // Operations of a whole node whose rule does not tell them (counts.c: windows, attention, packed weights); 0: it does.
-double tsr__node_count(const tsr_node *n, const struct shapes *s);
+double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
 // Operations of a part with factors of sizes `local` of a node with `whole`; count: as tsr__node_count has it.
-double tsr__node_work(const struct rule *r, double count, const int64_t *whole,
+double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local);
 // Of that input no more is read than is written: a dimension of it is only looked into.
-bool tsr__rule_looks_up(const struct rule *r, int input);
+bool tsr__rule_looks_up(const struct rule *rule, int input);
 
 // The share of an input that the node reads, where a window leaves some of it out: a slice reads what it gives.
-double tsr__rule_reads(const struct rule *r, int input);
+double tsr__rule_reads(const struct rule *rule, int input);
 
 // ---- parts of sums (linear.c) ------------------------------------------------------------------
 
@@ -259,7 +262,7 @@ enum sum_way {
     SUM_PASSES, // what it gives are parts of the sum of the results, if no other input is in parts
     SUM_ADDS,   // the same, whichever inputs are in parts; one that is not counts on one device
 };
-enum sum_way tsr__rule_sum(const tsr_node *n, size_t input);
+enum sum_way tsr__rule_sum(const tsr_node *node, size_t input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
@@ -280,14 +283,14 @@ struct expanded {
 // Replaces n, whose twin in another model (of those shapes) says what it is, and whose rule's factors
 // are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; n stands, perhaps with
 // new nodes beside it that nobody reads.
-tsr_status tsr__rule_expand(struct arena *a, tsr_node *n, const tsr_node *twin,
-                            const struct shapes *s, const struct rule *r, const int64_t *cuts,
-                            struct expanded *out) TSR_MUST_USE;
+tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
+                            const struct shapes *shapes, const struct rule *rule,
+                            const int64_t *cuts, struct expanded *out) TSR_MUST_USE;
 
 // The last opset up to the given one in which the node's operator (of ai.onnx) changed, 17 at least: all between
 // mean the same. The given one where that is not known (versions.c). plain: what it reads and gives are of types that
 // all these opsets have (tsr__type_plain), so that versions which only brought types do not count.
-int64_t tsr__rule_changed(const tsr_node *n, int64_t opset, bool plain);
+int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
 bool tsr__type_plain(tsr_dtype type);
 
 // The table, for `tessera rules` and the lint: i-th row; false past the end.

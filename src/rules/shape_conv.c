@@ -22,212 +22,219 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 // ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2 with dilation 2 and
 // stride 1 is given one pad, and makes 3 results, where the standard has 4. Pads may be negative: of 7 elements, a kernel of
 // 2 with dilation 2 and stride 4 loses the last one, and makes 1 result instead of 2.
-static void pad_pooling(struct windows *v, int i, bool lower)
+static void pad_pooling(struct windows *windows, int i, bool lower)
 {
-    struct expr size = v->size[i], kernel = v->kernel[i];
-    v->padded[i] = true;
-    v->size[i] = (struct expr){0};
+    struct expr size = windows->size[i], kernel = windows->kernel[i];
+    windows->padded[i] = true;
+    windows->size[i] = (struct expr){0};
     if (!expr_is_number(size) || !expr_is_number(kernel) || kernel.number > INT32_MAX ||
         size.number > INT64_MAX / 2)
         return;
-    int64_t stride = v->stride[i], count = (size.number + stride - 1) / stride;
+    int64_t stride = windows->stride[i], count = (size.number + stride - 1) / stride;
     int64_t lacking = (count - 1) * stride + kernel.number - size.number;
-    v->before[i] = (lower ? lacking + 1 : lacking) / 2;
-    v->after[i] = lacking - v->before[i];
-    v->size[i] = size;
+    windows->before[i] = (lower ? lacking + 1 : lacking) / 2;
+    windows->after[i] = lacking - windows->before[i];
+    windows->size[i] = size;
 }
 
 // Kernel sizes from the attribute, else from the weights.
-static bool read_windows(struct shape_job *j, struct shape x, struct shape w, struct windows *v)
+static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
+                         struct windows *windows)
 {
     const int64_t *kernel, *strides, *dilations, *pads;
-    size_t n_kernel = tsr__job_ints(j, "kernel_shape", &kernel);
-    size_t n_strides = tsr__job_ints(j, "strides", &strides);
-    size_t n_dilations = tsr__job_ints(j, "dilations", &dilations);
-    size_t n_pads = tsr__job_ints(j, "pads", &pads);
-    v->n = x.rank - 2;
-    if (v->n < 0 || v->n > MAX_SPATIAL || (n_kernel && n_kernel != (size_t)v->n) ||
-        (!n_kernel && v->n && w.rank != x.rank) || (n_pads && n_pads != 2 * (size_t)v->n))
+    size_t n_kernel = tsr__job_ints(job, "kernel_shape", &kernel);
+    size_t n_strides = tsr__job_ints(job, "strides", &strides);
+    size_t n_dilations = tsr__job_ints(job, "dilations", &dilations);
+    size_t n_pads = tsr__job_ints(job, "pads", &pads);
+    windows->n = x.rank - 2;
+    if (windows->n < 0 || windows->n > MAX_SPATIAL ||
+        (n_kernel && n_kernel != (size_t)windows->n) ||
+        (!n_kernel && windows->n && w.rank != x.rank) ||
+        (n_pads && n_pads != 2 * (size_t)windows->n))
         return false;
-    v->same = tsr__job_text_is(j, "auto_pad", "SAME_UPPER", false) ||
-              tsr__job_text_is(j, "auto_pad", "SAME_LOWER", false);
-    bool explicit = tsr__job_text_is(j, "auto_pad", "NOTSET", true);
-    v->ceil = tsr__job_int(j, "ceil_mode", 0) != 0;
-    for (int i = 0; i < v->n; i++) {
-        v->size[i] = tsr__expr_of(j->x, x.dims[i + 2]);
-        v->kernel[i] = n_kernel ? expr_number(kernel[i]) : tsr__expr_of(j->x, w.dims[i + 2]);
-        v->stride[i] = entry(strides, n_strides, i, 1);
-        v->dilation[i] = entry(dilations, n_dilations, i, 1);
-        v->before[i] = explicit ? entry(pads, n_pads, i, 0) : 0;
-        v->after[i] = explicit ? entry(pads, n_pads, i + v->n, 0) : 0;
-        v->padded[i] = false;
-        if (v->stride[i] < 1 || v->stride[i] > INT32_MAX || v->dilation[i] < 1)
+    windows->same = tsr__job_text_is(job, "auto_pad", "SAME_UPPER", false) ||
+                    tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
+    bool explicit = tsr__job_text_is(job, "auto_pad", "NOTSET", true);
+    windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
+    for (int i = 0; i < windows->n; i++) {
+        windows->size[i] = tsr__expr_of(job->x, x.dims[i + 2]);
+        windows->kernel[i] =
+            n_kernel ? expr_number(kernel[i]) : tsr__expr_of(job->x, w.dims[i + 2]);
+        windows->stride[i] = entry(strides, n_strides, i, 1);
+        windows->dilation[i] = entry(dilations, n_dilations, i, 1);
+        windows->before[i] = explicit ? entry(pads, n_pads, i, 0) : 0;
+        windows->after[i] = explicit ? entry(pads, n_pads, i + windows->n, 0) : 0;
+        windows->padded[i] = false;
+        if (windows->stride[i] < 1 || windows->stride[i] > INT32_MAX || windows->dilation[i] < 1)
             return false;
     }
     return true;
 }
 
 // Elements that one window spans.
-static struct expr span(struct exprs *x, const struct windows *v, int i)
+static struct expr span(struct exprs *exprs, const struct windows *windows, int i)
 {
-    struct expr less = tsr__expr_sub(x, v->kernel[i], expr_number(1));
-    less = tsr__expr_mul(x, less, expr_number(v->dilation[i]));
-    return tsr__expr_add(x, less, expr_number(1));
+    struct expr less = tsr__expr_sub(exprs, windows->kernel[i], expr_number(1));
+    less = tsr__expr_mul(exprs, less, expr_number(windows->dilation[i]));
+    return tsr__expr_add(exprs, less, expr_number(1));
 }
 
-static struct expr window_count(struct exprs *x, const struct windows *v, int i)
+static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
-    struct expr stride = expr_number(v->stride[i]);
-    struct expr up = expr_number(v->stride[i] - 1);
-    if (v->same && !v->padded[i])
-        return tsr__expr_floor(x, tsr__expr_add(x, v->size[i], up), stride);
-    struct expr room = tsr__expr_add(x, v->size[i], expr_number(v->before[i]));
+    struct expr stride = expr_number(windows->stride[i]);
+    struct expr up = expr_number(windows->stride[i] - 1);
+    if (windows->same && !windows->padded[i])
+        return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up), stride);
+    struct expr room = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
     struct expr start = room; // windows start before this place
-    room = tsr__expr_add(x, room, expr_number(v->after[i]));
-    room = tsr__expr_sub(x, room, span(x, v, i));
+    room = tsr__expr_add(exprs, room, expr_number(windows->after[i]));
+    room = tsr__expr_sub(exprs, room, span(exprs, windows, i));
     if (expr_is_number(room) && room.number < 0)
         return (struct expr){0};
-    struct expr last = tsr__expr_floor(x, v->ceil ? tsr__expr_add(x, room, up) : room, stride);
-    if (v->ceil && v->stride[i] > 1) {
+    struct expr last =
+        tsr__expr_floor(exprs, windows->ceil ? tsr__expr_add(exprs, room, up) : room, stride);
+    if (windows->ceil && windows->stride[i] > 1) {
         if (!expr_is_number(last) || !expr_is_number(start))
             return (struct expr){0};
-        last.number -= last.number * v->stride[i] >= start.number;
+        last.number -= last.number * windows->stride[i] >= start.number;
     }
-    return tsr__expr_add(x, last, expr_number(1));
+    return tsr__expr_add(exprs, last, expr_number(1));
 }
 
-static void set_windows(struct shape_job *j, const struct windows *v, tsr_dim batch,
+static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
-    tsr_dim *dims = tsr__job_dims(j, v->n + 2);
+    tsr_dim *dims = tsr__job_dims(job, windows->n + 2);
     if (!dims)
         return;
     dims[0] = batch;
     dims[1] = channels;
-    for (int i = 0; i < v->n; i++)
-        dims[i + 2] = tsr__expr_dim(j->x, window_count(j->x, v, i));
-    for (int i = 0; i < j->n_out; i++)
-        tsr__job_set(j, i, v->n + 2, dims);
+    for (int i = 0; i < windows->n; i++)
+        dims[i + 2] = tsr__expr_dim(job->x, window_count(job->x, windows, i));
+    for (int i = 0; i < job->n_out; i++)
+        tsr__job_set(job, i, windows->n + 2, dims);
 }
 
-static void convolution(struct shape_job *j, int weights)
+static void convolution(struct shape_job *job, int weights)
 {
-    struct shape x = tsr__job_in(j, 0), w = tsr__job_in(j, weights);
+    struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, weights);
     struct windows v;
-    if (x.rank >= 2 && w.rank >= 2 && read_windows(j, x, w, &v))
-        set_windows(j, &v, x.dims[0], w.dims[0]);
+    if (x.rank >= 2 && w.rank >= 2 && read_windows(job, x, w, &v))
+        set_windows(job, &v, x.dims[0], w.dims[0]);
 }
 
-void tsr__find_conv(struct shape_job *j)
+void tsr__find_conv(struct shape_job *job)
 {
-    convolution(j, 1);
+    convolution(job, 1);
 }
 
-void tsr__find_qlinear_conv(struct shape_job *j)
+void tsr__find_qlinear_conv(struct shape_job *job)
 {
-    j->out[0].dtype = tsr__job_in(j, 7).dtype;
-    convolution(j, 3);
+    job->out[0].dtype = tsr__job_in(job, 7).dtype;
+    convolution(job, 3);
 }
 
-void tsr__find_pool(struct shape_job *j)
+void tsr__find_pool(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
+    struct shape x = tsr__job_in(job, 0);
     struct windows v;
-    if (x.rank < 2 || !read_windows(j, x, (struct shape){.rank = -1}, &v))
+    if (x.rank < 2 || !read_windows(job, x, (struct shape){.rank = -1}, &v))
         return;
-    bool lower = tsr__job_text_is(j, "auto_pad", "SAME_LOWER", false);
+    bool lower = tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
     for (int i = 0; i < v.n; i++)
         if (v.same && v.dilation[i] > 1)
             pad_pooling(&v, i, lower);
-    set_windows(j, &v, x.dims[0], x.dims[1]);
+    set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
 // Where a window's outputs go: the other way round. Windows that are shorter than the stride end before it (in ONNX
 // Runtime; the standard has them filled up): 4 elements with stride 2 and a kernel of 1 make 7, not 8.
-static struct expr window_room(struct shape_job *j, const struct windows *v, int i, int64_t extra)
+static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
+                               int64_t extra)
 {
-    struct exprs *x = j->x;
-    struct expr stride = expr_number(v->stride[i]);
-    struct expr less = tsr__expr_mul(x, tsr__expr_sub(x, v->size[i], expr_number(1)), stride);
-    struct expr last = tsr__expr_add(x, span(x, v, i), expr_number(extra));
-    if (v->same)
-        return tsr__expr_add(x, less, tsr__expr_min(x, last, stride));
-    struct expr room = tsr__expr_add(x, less, last);
-    room = tsr__expr_sub(x, room, expr_number(v->before[i]));
-    return tsr__expr_sub(x, room, expr_number(v->after[i]));
+    struct exprs *exprs = job->x;
+    struct expr stride = expr_number(windows->stride[i]);
+    struct expr less =
+        tsr__expr_mul(exprs, tsr__expr_sub(exprs, windows->size[i], expr_number(1)), stride);
+    struct expr last = tsr__expr_add(exprs, span(exprs, windows, i), expr_number(extra));
+    if (windows->same)
+        return tsr__expr_add(exprs, less, tsr__expr_min(exprs, last, stride));
+    struct expr room = tsr__expr_add(exprs, less, last);
+    room = tsr__expr_sub(exprs, room, expr_number(windows->before[i]));
+    return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
 }
 
-void tsr__find_conv_transpose(struct shape_job *j)
+void tsr__find_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
-    struct shape x = tsr__job_in(j, 0), w = tsr__job_in(j, 1);
-    size_t n_want = tsr__job_ints(j, "output_shape", &want);
-    size_t n_extra = tsr__job_ints(j, "output_padding", &extra);
+    struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
+    size_t n_want = tsr__job_ints(job, "output_shape", &want);
+    size_t n_extra = tsr__job_ints(job, "output_padding", &extra);
     struct windows v;
-    if (x.rank < 2 || w.rank < 2 || !read_windows(j, x, w, &v))
+    if (x.rank < 2 || w.rank < 2 || !read_windows(job, x, w, &v))
         return;
-    tsr_dim *dims = tsr__job_dims(j, x.rank);
+    tsr_dim *dims = tsr__job_dims(job, x.rank);
     if (!dims)
         return;
-    struct expr groups = expr_number(tsr__job_int(j, "group", 1));
+    struct expr groups = expr_number(tsr__job_int(job, "group", 1));
     dims[0] = x.dims[0];
-    dims[1] = tsr__expr_dim(j->x, tsr__expr_mul(j->x, tsr__expr_of(j->x, w.dims[1]), groups));
+    dims[1] = tsr__expr_dim(job->x, tsr__expr_mul(job->x, tsr__expr_of(job->x, w.dims[1]), groups));
     for (int i = 0; i < v.n; i++) {
-        struct expr room = window_room(j, &v, i, entry(extra, n_extra, i, 0));
+        struct expr room = window_room(job, &v, i, entry(extra, n_extra, i, 0));
         dims[i + 2] = n_want == (size_t)v.n ? (tsr_dim){want[i] < 0 ? -1 : want[i], ""}
-                                            : tsr__expr_dim(j->x, room);
+                                            : tsr__expr_dim(job->x, room);
     }
-    tsr__job_set(j, 0, x.rank, dims);
+    tsr__job_set(job, 0, x.rank, dims);
 }
 
-void tsr__find_max_unpool(struct shape_job *j)
+void tsr__find_max_unpool(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    struct known_value want = tsr__job_values(j, 2);
+    struct shape x = tsr__job_in(job, 0);
+    struct known_value want = tsr__job_values(job, 2);
     struct windows v;
-    if (x.rank < 2 || !read_windows(j, x, (struct shape){.rank = -1}, &v))
+    if (x.rank < 2 || !read_windows(job, x, (struct shape){.rank = -1}, &v))
         return;
-    tsr_dim *dims = tsr__job_dims(j, x.rank);
+    tsr_dim *dims = tsr__job_dims(job, x.rank);
     for (int i = 0; dims && i < x.rank; i++) {
-        if (tsr__job_has(j, 2))
-            dims[i] = want.elements && want.n == x.rank ? tsr__expr_dim(j->x, want.elements[i])
+        if (tsr__job_has(job, 2))
+            dims[i] = want.elements && want.n == x.rank ? tsr__expr_dim(job->x, want.elements[i])
                                                         : DIM_UNKNOWN;
         else
-            dims[i] = i < 2 ? x.dims[i] : tsr__expr_dim(j->x, window_room(j, &v, i - 2, 0));
+            dims[i] = i < 2 ? x.dims[i] : tsr__expr_dim(job->x, window_room(job, &v, i - 2, 0));
     }
-    tsr__job_set(j, 0, x.rank, dims);
+    tsr__job_set(job, 0, x.rank, dims);
 }
 
-void tsr__find_col2im(struct shape_job *j)
+void tsr__find_col2im(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), of = tsr__job_in(j, 1);
-    struct known_value image = tsr__job_values(j, 1), block = tsr__job_values(j, 2);
+    struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
+    struct known_value image = tsr__job_values(job, 1), block = tsr__job_values(job, 2);
     int64_t n = image.elements ? image.n : of.rank == 1 ? of.dims[0].value : -1;
-    tsr_dim *dims = n >= 0 && n <= MAX_SPATIAL ? tsr__job_dims(j, n + 2) : NULL;
+    tsr_dim *dims = n >= 0 && n <= MAX_SPATIAL ? tsr__job_dims(job, n + 2) : NULL;
     if (!dims || x.rank != 3)
         return;
     struct expr all = block.elements ? expr_number(1) : (struct expr){0};
     for (int64_t i = 0; i < block.n; i++)
-        all = tsr__expr_mul(j->x, all, block.elements[i]);
+        all = tsr__expr_mul(job->x, all, block.elements[i]);
     dims[0] = x.dims[0];
-    dims[1] = tsr__expr_dim(j->x, tsr__expr_exact(j->x, tsr__expr_of(j->x, x.dims[1]), all));
+    dims[1] = tsr__expr_dim(job->x, tsr__expr_exact(job->x, tsr__expr_of(job->x, x.dims[1]), all));
     for (int64_t i = 0; i < n && image.elements; i++)
-        dims[i + 2] = tsr__expr_dim(j->x, image.elements[i]);
-    tsr__job_set(j, 0, (int)n + 2, dims);
+        dims[i + 2] = tsr__expr_dim(job->x, image.elements[i]);
+    tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
 // A causal convolution keeps its length; the state is what the next call needs of this one.
-void tsr__find_causal_conv(struct shape_job *j)
+void tsr__find_causal_conv(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), w = tsr__job_in(j, 1);
-    tsr_dim *dims = x.rank == 3 && j->n_out > 1 ? tsr__job_dims(j, 3) : NULL;
-    tsr__job_like(j, 0, 0);
+    struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
+    tsr_dim *dims = x.rank == 3 && job->n_out > 1 ? tsr__job_dims(job, 3) : NULL;
+    tsr__job_like(job, 0, 0);
     if (!dims)
         return;
     dims[0] = x.dims[0];
     dims[1] = x.dims[1];
     if (w.rank == 3)
-        dims[2] =
-            tsr__expr_dim(j->x, tsr__expr_sub(j->x, tsr__expr_of(j->x, w.dims[2]), expr_number(1)));
-    tsr__job_set(j, 1, 3, dims);
+        dims[2] = tsr__expr_dim(
+            job->x, tsr__expr_sub(job->x, tsr__expr_of(job->x, w.dims[2]), expr_number(1)));
+    tsr__job_set(job, 1, 3, dims);
 }

@@ -5,30 +5,30 @@
 
 #include <math.h>
 
-static void set_vector(struct shape_job *j, int i, tsr_dim size)
+static void set_vector(struct shape_job *job, int i, tsr_dim size)
 {
-    tsr_dim *dims = tsr__job_dims(j, 1);
+    tsr_dim *dims = tsr__job_dims(job, 1);
     if (dims)
         dims[0] = size;
-    tsr__job_set(j, i, 1, dims);
+    tsr__job_set(job, i, 1, dims);
 }
 
-static void set_scalar(struct shape_job *j, int i)
+static void set_scalar(struct shape_job *job, int i)
 {
-    tsr__job_set(j, i, 0, tsr__job_dims(j, 0));
+    tsr__job_set(job, i, 0, tsr__job_dims(job, 0));
 }
 
-static void set_tensor(struct shape_job *j, const tsr_tensor *t)
+static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 {
-    int rank = tsr_tensor_rank(t);
-    tsr_dim *dims = tsr__job_dims(j, rank);
-    j->out[0].dtype = tsr_tensor_dtype(t);
+    int rank = tsr_tensor_rank(tensor);
+    tsr_dim *dims = tsr__job_dims(job, rank);
+    job->out[0].dtype = tsr_tensor_dtype(tensor);
     for (int i = 0; dims && i < rank; i++)
-        dims[i].value = tsr_tensor_dims(t)[i] < 0 ? -1 : tsr_tensor_dims(t)[i];
-    tsr__job_set(j, 0, rank, dims);
+        dims[i].value = tsr_tensor_dims(tensor)[i] < 0 ? -1 : tsr_tensor_dims(tensor)[i];
+    tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_constant(struct shape_job *j)
+void tsr__find_constant(struct shape_job *job)
 {
     static const struct {
         const char *name;
@@ -37,99 +37,100 @@ void tsr__find_constant(struct shape_job *j)
     } forms[] = {{"value_int", TSR_INT64, false},     {"value_ints", TSR_INT64, true},
                  {"value_float", TSR_FLOAT, false},   {"value_floats", TSR_FLOAT, true},
                  {"value_string", TSR_STRING, false}, {"value_strings", TSR_STRING, true}};
-    const tsr_tensor *t = tsr_attr_tensor(tsr__job_attr(j, "value"));
-    if (t)
-        set_tensor(j, t);
-    for (size_t i = 0; !t && i < TSR_COUNT(forms); i++) {
-        const tsr_attr *a = tsr__job_attr(j, forms[i].name);
-        int64_t n = a ? tsr__attr_length(a) : -1;
-        if (!a)
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    if (tensor)
+        set_tensor(job, tensor);
+    for (size_t i = 0; !tensor && i < TSR_COUNT(forms); i++) {
+        const tsr_attr *attr = tsr__job_attr(job, forms[i].name);
+        int64_t n = attr ? tsr__attr_length(attr) : -1;
+        if (!attr)
             continue;
-        j->out[0].dtype = forms[i].type;
+        job->out[0].dtype = forms[i].type;
         if (forms[i].list)
-            set_vector(j, 0, (tsr_dim){n < 0 ? -1 : n, ""});
+            set_vector(job, 0, (tsr_dim){n < 0 ? -1 : n, ""});
         else
-            set_scalar(j, 0);
+            set_scalar(job, 0);
     }
 }
 
-void tsr__find_constant_of_shape(struct shape_job *j)
+void tsr__find_constant_of_shape(struct shape_job *job)
 {
-    const tsr_tensor *t = tsr_attr_tensor(tsr__job_attr(j, "value"));
-    struct known_value want = tsr__job_values(j, 0);
-    struct shape of = tsr__job_in(j, 0);
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    struct known_value want = tsr__job_values(job, 0);
+    struct shape of = tsr__job_in(job, 0);
     int64_t n = want.elements ? want.n : of.rank == 1 ? of.dims[0].value : -1;
-    j->out[0].dtype = t ? tsr_tensor_dtype(t) : TSR_FLOAT;
-    tsr_dim *dims = n >= 0 ? tsr__job_dims(j, n) : NULL;
+    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_FLOAT;
+    tsr_dim *dims = n >= 0 ? tsr__job_dims(job, n) : NULL;
     for (int64_t i = 0; dims && i < n && want.elements; i++)
-        dims[i] = tsr__expr_dim(j->x, want.elements[i]);
-    tsr__job_set(j, 0, (int)n, dims);
+        dims[i] = tsr__expr_dim(job->x, want.elements[i]);
+    tsr__job_set(job, 0, (int)n, dims);
 }
 
 // Attribute `shape` of the random generators.
-void tsr__find_attribute(struct shape_job *j)
+void tsr__find_attribute(struct shape_job *job)
 {
     const int64_t *shape;
-    const tsr_attr *a = tsr__job_attr(j, "shape");
-    size_t n = tsr__job_ints(j, "shape", &shape);
-    tsr_dim *dims = a ? tsr__job_dims(j, (int64_t)n) : NULL;
+    const tsr_attr *attr = tsr__job_attr(job, "shape");
+    size_t n = tsr__job_ints(job, "shape", &shape);
+    tsr_dim *dims = attr ? tsr__job_dims(job, (int64_t)n) : NULL;
     for (size_t i = 0; dims && i < n; i++)
         dims[i].value = shape[i] < 0 ? -1 : shape[i];
-    tsr__job_set(j, 0, (int)n, dims);
+    tsr__job_set(job, 0, (int)n, dims);
 }
 
-void tsr__find_shape(struct shape_job *j)
+void tsr__find_shape(struct shape_job *job)
 {
-    int rank = tsr__job_in(j, 0).rank;
+    int rank = tsr__job_in(job, 0).rank;
     if (rank < 0) {
-        set_vector(j, 0, DIM_UNKNOWN);
+        set_vector(job, 0, DIM_UNKNOWN);
         return;
     }
-    int64_t start = tsr__job_int(j, "start", 0), end = tsr__job_int(j, "end", rank);
+    int64_t start = tsr__job_int(job, "start", 0), end = tsr__job_int(job, "end", rank);
     start = start < 0 ? start + rank : start;
     end = end < 0 ? end + rank : end;
     start = start < 0 ? 0 : start > rank ? rank : start;
     end = end < 0 ? 0 : end > rank ? rank : end;
-    set_vector(j, 0, (tsr_dim){end > start ? end - start : 0, ""});
+    set_vector(job, 0, (tsr_dim){end > start ? end - start : 0, ""});
 }
 
-void tsr__find_like_first(struct shape_job *j)
+void tsr__find_like_first(struct shape_job *job)
 {
-    for (int i = 0; i < j->n_out; i++)
-        tsr__job_like(j, i, 0);
+    for (int i = 0; i < job->n_out; i++)
+        tsr__job_like(job, i, 0);
 }
 
-void tsr__find_scalar(struct shape_job *j)
+void tsr__find_scalar(struct shape_job *job)
 {
-    for (int i = 0; i < j->n_out; i++)
-        set_scalar(j, i);
+    for (int i = 0; i < job->n_out; i++)
+        set_scalar(job, i);
 }
 
 // ---- Range -------------------------------------------------------------------------------------
 
-static bool scalar_of(const struct shape_job *j, int i, double *out)
+static bool scalar_of(const struct shape_job *job, int i, double *out)
 {
-    const tsr_tensor *t = tsr__job_tensor(j, i);
+    const tsr_tensor *tensor = tsr__job_tensor(job, i);
     const void *bytes;
     size_t n;
     float f;
-    if (!t || tsr_tensor_elements(t) != 1 || tsr_tensor_data(t, &bytes, &n) != TSR_OK)
+    if (!tensor || tsr_tensor_elements(tensor) != 1 ||
+        tsr_tensor_data(tensor, &bytes, &n) != TSR_OK)
         return false;
-    if (tsr_tensor_dtype(t) == TSR_FLOAT && n == sizeof(f)) {
+    if (tsr_tensor_dtype(tensor) == TSR_FLOAT && n == sizeof(f)) {
         memcpy(&f, bytes, sizeof(f));
         *out = (double)f;
         return true;
     }
-    if (tsr_tensor_dtype(t) != TSR_DOUBLE || n != sizeof(*out))
+    if (tsr_tensor_dtype(tensor) != TSR_DOUBLE || n != sizeof(*out))
         return false;
     memcpy(out, bytes, sizeof(*out));
     return true;
 }
 
-static struct expr range_floats(const struct shape_job *j)
+static struct expr range_floats(const struct shape_job *job)
 {
     double start, limit, delta;
-    if (!scalar_of(j, 0, &start) || !scalar_of(j, 1, &limit) || !scalar_of(j, 2, &delta))
+    if (!scalar_of(job, 0, &start) || !scalar_of(job, 1, &limit) || !scalar_of(job, 2, &delta))
         return (struct expr){0};
     double n = ceil((limit - start) / delta);
     if (!(n < 1e15)) // not a number neither
@@ -137,187 +138,189 @@ static struct expr range_floats(const struct shape_job *j)
     return expr_number(n > 0 ? (int64_t)n : 0);
 }
 
-void tsr__find_range(struct shape_job *j)
+void tsr__find_range(struct shape_job *job)
 {
     struct known_value v[3];
     struct expr n = {0};
     for (int i = 0; i < 3; i++)
-        v[i] = tsr__job_values(j, i);
+        v[i] = tsr__job_values(job, i);
     if (v[0].n == 1 && v[1].n == 1 && v[2].n == 1) {
-        struct expr run = tsr__expr_sub(j->x, v[1].elements[0], v[0].elements[0]);
+        struct expr run = tsr__expr_sub(job->x, v[1].elements[0], v[0].elements[0]);
         struct expr by = v[2].elements[0];
         if (expr_is_number(by) && by.number < 0 && by.number > INT64_MIN) {
-            run = tsr__expr_sub(j->x, expr_number(0), run);
+            run = tsr__expr_sub(job->x, expr_number(0), run);
             by.number = -by.number;
         }
         if (expr_is_number(run) && expr_is_number(by) && by.number > 0)
             n = expr_number(
                 run.number <= 0 ? 0 : run.number / by.number + (run.number % by.number > 0));
         else if (expr_is_number(by) && by.number > 0) {
-            run = tsr__expr_max(j->x, run, expr_number(0)); // nothing, where the limit lies behind
-            n = tsr__expr_floor(j->x, tsr__expr_add(j->x, run, expr_number(by.number - 1)), by);
+            run =
+                tsr__expr_max(job->x, run, expr_number(0)); // nothing, where the limit lies behind
+            n = tsr__expr_floor(job->x, tsr__expr_add(job->x, run, expr_number(by.number - 1)), by);
         }
     } else {
-        n = range_floats(j);
+        n = range_floats(job);
     }
-    set_vector(j, 0, tsr__expr_dim(j->x, n));
+    set_vector(job, 0, tsr__expr_dim(job->x, n));
 }
 
 // ---- selections --------------------------------------------------------------------------------
 
-void tsr__find_one_hot(struct shape_job *j)
+void tsr__find_one_hot(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
-    struct known_value depth = tsr__job_values(j, 1);
-    int at = s.rank < 0 ? -1 : tsr__axis(tsr__job_int(j, "axis", -1), s.rank + 1);
-    tsr_dim *dims = at >= 0 ? tsr__job_dims(j, s.rank + 1) : NULL;
-    for (int i = 0; dims && i <= s.rank; i++)
+    struct shape shape = tsr__job_in(job, 0);
+    struct known_value depth = tsr__job_values(job, 1);
+    int at = shape.rank < 0 ? -1 : tsr__axis(tsr__job_int(job, "axis", -1), shape.rank + 1);
+    tsr_dim *dims = at >= 0 ? tsr__job_dims(job, shape.rank + 1) : NULL;
+    for (int i = 0; dims && i <= shape.rank; i++)
         if (i != at)
-            dims[i] = s.dims[i < at ? i : i - 1];
+            dims[i] = shape.dims[i < at ? i : i - 1];
     if (dims && depth.n == 1)
-        dims[at] = tsr__expr_dim(j->x, depth.elements[0]);
-    tsr__job_set(j, 0, s.rank + 1, dims);
+        dims[at] = tsr__expr_dim(job->x, depth.elements[0]);
+    tsr__job_set(job, 0, shape.rank + 1, dims);
 }
 
-void tsr__find_non_zero(struct shape_job *j)
+void tsr__find_non_zero(struct shape_job *job)
 {
-    int rank = tsr__job_in(j, 0).rank;
-    tsr_dim *dims = tsr__job_dims(j, 2);
+    int rank = tsr__job_in(job, 0).rank;
+    tsr_dim *dims = tsr__job_dims(job, 2);
     if (dims && rank >= 0)
         dims[0] = (tsr_dim){rank == 0 ? 1 : rank, ""}; // a scalar counts as a vector of one
-    tsr__job_set(j, 0, 2, dims);
+    tsr__job_set(job, 0, 2, dims);
 }
 
-void tsr__find_unique(struct shape_job *j)
+void tsr__find_unique(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
-    const tsr_attr *a = tsr__job_attr(j, "axis");
-    int axis = a ? tsr__axis(tsr_attr_int(a, 0), s.rank) : -1;
-    for (int i = a ? 1 : 0; i < j->n_out; i++)
-        set_vector(j, i, DIM_UNKNOWN);
-    tsr_dim *dims = axis >= 0 ? tsr__job_dims(j, s.rank) : NULL;
-    for (int i = 0; dims && i < s.rank; i++)
+    struct shape shape = tsr__job_in(job, 0);
+    const tsr_attr *attr = tsr__job_attr(job, "axis");
+    int axis = attr ? tsr__axis(tsr_attr_int(attr, 0), shape.rank) : -1;
+    for (int i = attr ? 1 : 0; i < job->n_out; i++)
+        set_vector(job, i, DIM_UNKNOWN);
+    tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    for (int i = 0; dims && i < shape.rank; i++)
         if (i != axis)
-            dims[i] = s.dims[i];
+            dims[i] = shape.dims[i];
     if (dims)
-        tsr__job_set(j, 0, s.rank, dims);
+        tsr__job_set(job, 0, shape.rank, dims);
 }
 
-void tsr__find_compress(struct shape_job *j)
+void tsr__find_compress(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
-    const tsr_attr *a = tsr__job_attr(j, "axis");
-    int axis = a ? tsr__axis(tsr_attr_int(a, 0), s.rank) : -1;
-    if (!a)
-        set_vector(j, 0, DIM_UNKNOWN);
-    tsr_dim *dims = axis >= 0 ? tsr__job_dims(j, s.rank) : NULL;
-    for (int i = 0; dims && i < s.rank; i++)
+    struct shape shape = tsr__job_in(job, 0);
+    const tsr_attr *attr = tsr__job_attr(job, "axis");
+    int axis = attr ? tsr__axis(tsr_attr_int(attr, 0), shape.rank) : -1;
+    if (!attr)
+        set_vector(job, 0, DIM_UNKNOWN);
+    tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    for (int i = 0; dims && i < shape.rank; i++)
         if (i != axis)
-            dims[i] = s.dims[i];
+            dims[i] = shape.dims[i];
     if (dims)
-        tsr__job_set(j, 0, s.rank, dims);
+        tsr__job_set(job, 0, shape.rank, dims);
 }
 
 // ---- Resize and Upsample -----------------------------------------------------------------------
 
 #define MAX_SCALES 64
 
-static int64_t floats_of(const struct shape_job *j, int i, float *out)
+static int64_t floats_of(const struct shape_job *job, int i, float *out)
 {
-    const tsr_tensor *t = tsr__job_tensor(j, i);
+    const tsr_tensor *tensor = tsr__job_tensor(job, i);
     const void *bytes;
     size_t size;
-    int64_t n = t ? tsr_tensor_elements(t) : -1;
-    if (n < 0 || n > MAX_SCALES || tsr_tensor_dtype(t) != TSR_FLOAT ||
-        tsr_tensor_data(t, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
+    int64_t n = tensor ? tsr_tensor_elements(tensor) : -1;
+    if (n < 0 || n > MAX_SCALES || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
+        tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
         return -1;
     memcpy(out, bytes, size);
     return n;
 }
 
-static tsr_dim scaled(tsr_dim d, float scale)
+static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
-        return d;
-    double n = d.value < 0 ? -1 : floor((double)d.value * (double)scale);
+        return dim;
+    double n = dim.value < 0 ? -1 : floor((double)dim.value * (double)scale);
     return n >= 0 && n < 1e15 ? (tsr_dim){(int64_t)n, ""} : DIM_UNKNOWN;
 }
 
-static int resized_axis(const struct shape_job *j, int i, int rank)
+static int resized_axis(const struct shape_job *job, int i, int rank)
 {
     const int64_t *axes;
-    size_t n = tsr__job_ints(j, "axes", &axes);
+    size_t n = tsr__job_ints(job, "axes", &axes);
     return n ? ((size_t)i < n ? tsr__axis(axes[i], rank) : -1) : i;
 }
 
 // One scale for all axes, so that the sizes keep their proportions.
-static void keep_aspect(struct shape_job *j, struct shape s, tsr_dim *dims, int64_t n, bool larger)
+static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
+                        bool larger)
 {
     double best = 0;
     for (int i = 0; i < n; i++) {
-        int axis = resized_axis(j, i, s.rank);
-        if (s.dims[axis].value <= 0 || dims[axis].value < 0)
+        int axis = resized_axis(job, i, shape.rank);
+        if (shape.dims[axis].value <= 0 || dims[axis].value < 0)
             best = NAN;
-        double scale = (double)dims[axis].value / (double)s.dims[axis].value;
+        double scale = (double)dims[axis].value / (double)shape.dims[axis].value;
         if (i == 0 || (larger ? scale > best : scale < best))
             best = isnan(best) ? best : scale;
     }
     for (int i = 0; i < n; i++) {
-        int axis = resized_axis(j, i, s.rank);
-        double size = floor(best * (double)s.dims[axis].value + 0.5);
+        int axis = resized_axis(job, i, shape.rank);
+        double size = floor(best * (double)shape.dims[axis].value + 0.5);
         dims[axis] = size >= 0 && size < 1e15 ? (tsr_dim){(int64_t)size, ""} : DIM_UNKNOWN;
     }
 }
 
-static void resize(struct shape_job *j, int scales_at, int sizes_at)
+static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];
-    struct shape s = tsr__job_in(j, 0);
-    struct known_value sizes = tsr__job_values(j, sizes_at);
-    int64_t n = floats_of(j, scales_at, scales), want = sizes.elements ? sizes.n : n;
-    tsr_dim *dims = s.rank >= 0 ? tsr__job_dims(j, s.rank) : NULL;
+    struct shape shape = tsr__job_in(job, 0);
+    struct known_value sizes = tsr__job_values(job, sizes_at);
+    int64_t n = floats_of(job, scales_at, scales), want = sizes.elements ? sizes.n : n;
+    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
     if (!dims)
         return;
     bool known = n > 0 || sizes.elements;
     const int64_t *axes;
-    size_t n_axes = tsr__job_ints(j, "axes", &axes);
-    for (int i = 0; i < s.rank; i++) {
+    size_t n_axes = tsr__job_ints(job, "axes", &axes);
+    for (int i = 0; i < shape.rank; i++) {
         bool resized = !n_axes;
         for (size_t k = 0; k < n_axes; k++)
-            resized = resized || tsr__axis(axes[k], s.rank) == i;
+            resized = resized || tsr__axis(axes[k], shape.rank) == i;
         if (known || !resized)
-            dims[i] = s.dims[i];
+            dims[i] = shape.dims[i];
     }
     for (int i = 0; i < want && i < SHAPE_MAX_RANK && known; i++) {
-        int axis = resized_axis(j, i, s.rank);
-        if (axis < 0 || axis >= s.rank)
+        int axis = resized_axis(job, i, shape.rank);
+        if (axis < 0 || axis >= shape.rank)
             return;
-        dims[axis] = sizes.elements ? tsr__expr_dim(j->x, sizes.elements[i])
-                                    : scaled(s.dims[axis], scales[i]);
+        dims[axis] = sizes.elements ? tsr__expr_dim(job->x, sizes.elements[i])
+                                    : scaled(shape.dims[axis], scales[i]);
     }
-    bool larger = tsr__job_text_is(j, "keep_aspect_ratio_policy", "not_smaller", false);
-    if (sizes.elements && !tsr__job_text_is(j, "keep_aspect_ratio_policy", "stretch", true))
-        keep_aspect(j, s, dims, want, larger);
-    tsr__job_set(j, 0, s.rank, dims);
+    bool larger = tsr__job_text_is(job, "keep_aspect_ratio_policy", "not_smaller", false);
+    if (sizes.elements && !tsr__job_text_is(job, "keep_aspect_ratio_policy", "stretch", true))
+        keep_aspect(job, shape, dims, want, larger);
+    tsr__job_set(job, 0, shape.rank, dims);
 }
 
-void tsr__find_resize(struct shape_job *j)
+void tsr__find_resize(struct shape_job *job)
 {
-    resize(j, 2, 3);
+    resize(job, 2, 3);
 }
 
-void tsr__find_resize_10(struct shape_job *j) // and Upsample from opset 9
+void tsr__find_resize_10(struct shape_job *job) // and Upsample from opset 9
 {
-    resize(j, 1, -1);
+    resize(job, 1, -1);
 }
 
-void tsr__find_upsample(struct shape_job *j)
+void tsr__find_upsample(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
+    struct shape shape = tsr__job_in(job, 0);
     float scales[MAX_SCALES];
-    int64_t n = tsr__attr_floats(tsr__job_attr(j, "scales"), scales, MAX_SCALES);
-    tsr_dim *dims = s.rank >= 0 ? tsr__job_dims(j, s.rank) : NULL;
-    for (int i = 0; dims && n == s.rank && i < s.rank; i++)
-        dims[i] = scaled(s.dims[i], scales[i]);
-    tsr__job_set(j, 0, s.rank, dims);
+    int64_t n = tsr__attr_floats(tsr__job_attr(job, "scales"), scales, MAX_SCALES);
+    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    for (int i = 0; dims && n == shape.rank && i < shape.rank; i++)
+        dims[i] = scaled(shape.dims[i], scales[i]);
+    tsr__job_set(job, 0, shape.rank, dims);
 }

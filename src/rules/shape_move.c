@@ -4,71 +4,71 @@
 #include "rules/internal.h"
 
 // Dimensions of input i to be changed; NULL: its rank is not known.
-static tsr_dim *copy_dims(struct shape_job *j, int i, int *rank)
+static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
 {
-    struct shape s = tsr__job_in(j, i);
-    tsr_dim *dims = s.rank >= 0 ? tsr__job_dims(j, s.rank) : NULL;
-    if (dims && s.rank)
-        memcpy(dims, s.dims, (size_t)s.rank * sizeof(*dims));
-    *rank = s.rank;
+    struct shape shape = tsr__job_in(job, i);
+    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    if (dims && shape.rank)
+        memcpy(dims, shape.dims, (size_t)shape.rank * sizeof(*dims));
+    *rank = shape.rank;
     return dims;
 }
 
-static struct expr element(struct known_value v, int64_t i)
+static struct expr element(struct known_value value, int64_t i)
 {
-    return v.elements && i < v.n ? v.elements[i] : (struct expr){0};
+    return value.elements && i < value.n ? value.elements[i] : (struct expr){0};
 }
 
 // Integers of input i as expressions, or of an attribute as numbers; n -1: not known.
-static struct known_value list_of(struct shape_job *j, int i, const char *name)
+static struct known_value list_of(struct shape_job *job, int i, const char *name)
 {
     const int64_t *ints;
-    if (tsr__job_has(j, i))
-        return tsr__job_values(j, i);
-    size_t n = name ? tsr__job_ints(j, name, &ints) : 0;
-    struct expr *e = n && n <= 2 * VALUES_MAX ? ARENA_ARRAY(j->arena, struct expr, n) : NULL;
-    for (size_t k = 0; e && k < n; k++)
-        e[k] = expr_number(ints[k]);
-    return e ? (struct known_value){e, (int64_t)n} : (struct known_value){0};
+    if (tsr__job_has(job, i))
+        return tsr__job_values(job, i);
+    size_t n = name ? tsr__job_ints(job, name, &ints) : 0;
+    struct expr *expr = n && n <= 2 * VALUES_MAX ? ARENA_ARRAY(job->arena, struct expr, n) : NULL;
+    for (size_t k = 0; expr && k < n; k++)
+        expr[k] = expr_number(ints[k]);
+    return expr ? (struct known_value){expr, (int64_t)n} : (struct known_value){0};
 }
 
 // The dimensions beside the axis are those of any input that knows them.
-void tsr__find_concat(struct shape_job *j)
+void tsr__find_concat(struct shape_job *job)
 {
     tsr_dim *dims = NULL;
     struct expr sum = expr_number(0);
     int rank = -1, axis = -1;
-    for (int i = 0; i < j->n_in; i++) {
-        struct shape s = tsr__job_in(j, i);
-        if (s.rank < 0) {
+    for (int i = 0; i < job->n_in; i++) {
+        struct shape shape = tsr__job_in(job, i);
+        if (shape.rank < 0) {
             sum = (struct expr){0};
             continue;
         }
         if (!dims) {
-            dims = copy_dims(j, i, &rank);
-            axis = tsr__axis(tsr__job_int(j, "axis", 1), rank);
+            dims = copy_dims(job, i, &rank);
+            axis = tsr__axis(tsr__job_int(job, "axis", 1), rank);
         }
-        if (!dims || axis < 0 || s.rank != rank)
+        if (!dims || axis < 0 || shape.rank != rank)
             return;
-        sum = tsr__expr_add(j->x, sum, tsr__expr_of(j->x, s.dims[axis]));
+        sum = tsr__expr_add(job->x, sum, tsr__expr_of(job->x, shape.dims[axis]));
         for (int d = 0; d < rank; d++)
-            if (dims[d].value < 0 && (s.dims[d].value >= 0 || !dim_known(dims[d])))
-                dims[d] = s.dims[d];
+            if (dims[d].value < 0 && (shape.dims[d].value >= 0 || !dim_known(dims[d])))
+                dims[d] = shape.dims[d];
     }
     if (!dims || axis < 0)
         return;
-    dims[axis] = tsr__expr_dim(j->x, sum);
-    tsr__job_set(j, 0, rank, dims);
+    dims[axis] = tsr__expr_dim(job->x, sum);
+    tsr__job_set(job, 0, rank, dims);
 }
 
 // Pieces of one size, the last one smaller, as num_outputs asks for; or equal ones.
-static struct expr split_size(struct shape_job *j, struct expr size, int i)
+static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
-    int64_t n = tsr__job_int(j, "num_outputs", 0), pieces = n > 0 ? n : j->n_out;
+    int64_t n = tsr__job_int(job, "num_outputs", 0), pieces = n > 0 ? n : job->n_out;
     if (n <= 0)
-        return tsr__expr_exact(j->x, size, expr_number(pieces));
+        return tsr__expr_exact(job->x, size, expr_number(pieces));
     if (!expr_is_number(size)) {
-        struct expr even = tsr__expr_exact(j->x, size, expr_number(pieces));
+        struct expr even = tsr__expr_exact(job->x, size, expr_number(pieces));
         return even;
     }
     int64_t piece = size.number / pieces + (size.number % pieces > 0),
@@ -76,41 +76,41 @@ static struct expr split_size(struct shape_job *j, struct expr size, int i)
     return expr_number(left < 0 ? 0 : left < piece ? left : piece);
 }
 
-void tsr__find_split(struct shape_job *j)
+void tsr__find_split(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
-    int axis = tsr__axis(tsr__job_int(j, "axis", 0), s.rank), rank;
-    struct known_value sizes = list_of(j, 1, "split");
-    bool sized = tsr__job_has(j, 1) || sizes.elements;
-    if (s.rank < 0 || axis < 0)
+    struct shape shape = tsr__job_in(job, 0);
+    int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), rank;
+    struct known_value sizes = list_of(job, 1, "split");
+    bool sized = tsr__job_has(job, 1) || sizes.elements;
+    if (shape.rank < 0 || axis < 0)
         return;
-    for (int i = 0; i < j->n_out; i++) {
-        tsr_dim *dims = copy_dims(j, 0, &rank);
+    for (int i = 0; i < job->n_out; i++) {
+        tsr_dim *dims = copy_dims(job, 0, &rank);
         if (!dims)
             return;
-        struct expr size = tsr__expr_of(j->x, dims[axis]);
-        dims[axis] = tsr__expr_dim(j->x, sized ? element(sizes, i) : split_size(j, size, i));
-        tsr__job_set(j, i, rank, dims);
+        struct expr size = tsr__expr_of(job->x, dims[axis]);
+        dims[axis] = tsr__expr_dim(job->x, sized ? element(sizes, i) : split_size(job, size, i));
+        tsr__job_set(job, i, rank, dims);
     }
 }
 
 // ---- Slice -------------------------------------------------------------------------------------
 
 // Entry of an axis in the lists of a Slice; -1: it is not sliced, -2: not known.
-static int64_t slice_entry(const struct shape_job *j, int axis, int rank)
+static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
 {
     int64_t axes[VALUES_MAX], n;
     const int64_t *list;
-    if (tsr__job_has(j, 3)) {
-        n = tsr__job_numbers(j, 3, axes, VALUES_MAX);
+    if (tsr__job_has(job, 3)) {
+        n = tsr__job_numbers(job, 3, axes, VALUES_MAX);
         list = axes;
     } else {
-        n = (int64_t)tsr__job_ints(j, "axes", &list);
+        n = (int64_t)tsr__job_ints(job, "axes", &list);
         if (!n) { // the first ones, as many as there are starts
             const int64_t *starts;
-            struct shape of = tsr__job_in(j, 1);
-            n = tsr__job_has(j, 1) ? (of.rank == 1 ? of.dims[0].value : -1)
-                                   : (int64_t)tsr__job_ints(j, "starts", &starts);
+            struct shape of = tsr__job_in(job, 1);
+            n = tsr__job_has(job, 1) ? (of.rank == 1 ? of.dims[0].value : -1)
+                                     : (int64_t)tsr__job_ints(job, "starts", &starts);
             return n < 0 ? -2 : axis < n ? axis : -1;
         }
     }
@@ -122,12 +122,12 @@ static int64_t slice_entry(const struct shape_job *j, int axis, int rank)
     return -1;
 }
 
-static struct expr slice_bound(struct shape_job *j, int input, const char *name, int64_t entry)
+static struct expr slice_bound(struct shape_job *job, int input, const char *name, int64_t entry)
 {
     const int64_t *ints;
-    if (tsr__job_has(j, input))
-        return element(tsr__job_values(j, input), entry);
-    size_t n = tsr__job_ints(j, name, &ints);
+    if (tsr__job_has(job, input))
+        return element(tsr__job_values(job, input), entry);
+    size_t n = tsr__job_ints(job, name, &ints);
     return (size_t)entry < n ? expr_number(ints[entry]) : (struct expr){0};
 }
 
@@ -144,15 +144,17 @@ static int64_t from_end(int64_t bound, int64_t size, int64_t low, int64_t high)
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step)
 {
-    struct shape_job *j = (struct shape_job *)job;
-    int64_t entry = slice_entry(j, axis, tsr__job_in(j, 0).rank);
+    struct shape_job *shape_job = (struct shape_job *)job;
+    int64_t entry = slice_entry(shape_job, axis, tsr__job_in(shape_job, 0).rank);
     *start = 0;
     *end = size;
     *step = 1;
     if (entry < 0)
         return entry == -1;
-    struct expr a = slice_bound(j, 1, "starts", entry), b = slice_bound(j, 2, "ends", entry);
-    struct expr s = tsr__job_has(j, 4) ? element(tsr__job_values(j, 4), entry) : expr_number(1);
+    struct expr a = slice_bound(shape_job, 1, "starts", entry),
+                b = slice_bound(shape_job, 2, "ends", entry);
+    struct expr s =
+        tsr__job_has(shape_job, 4) ? element(tsr__job_values(shape_job, 4), entry) : expr_number(1);
     if (!expr_is_number(a) || !expr_is_number(b) || !expr_is_number(s) || s.number == 0 ||
         s.number == INT64_MIN)
         return false;
@@ -169,79 +171,79 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
 
 // The greater of an expression and 0, for what ends there instead of going below. The runtime would do the same:
 // the last four of n rows are min(n, 4), all but the first are max(n - 1, 0).
-static struct expr not_below_zero(struct exprs *x, struct expr e)
+static struct expr not_below_zero(struct exprs *exprs, struct expr expr)
 {
-    return tsr__expr_max(x, e, expr_number(0));
+    return tsr__expr_max(exprs, expr, expr_number(0));
 }
 
 // A bound in a dimension whose size is an expression: from the end where negative, clipped.
-static struct expr clipped(struct exprs *x, struct expr at, struct expr size)
+static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size)
 {
     if (expr_is_number(at) && at.number >= INT32_MAX)
         return size;
     if (expr_is_number(at) && at.number < 0) {
         if (at.number <= -INT32_MAX)
             return expr_number(0);
-        return not_below_zero(x, tsr__expr_add(x, size, at));
+        return not_below_zero(exprs, tsr__expr_add(exprs, size, at));
     }
     if (!tsr__expr_natural(at))
         return (struct expr){0};
-    return tsr__expr_min(x, at, size);
+    return tsr__expr_min(exprs, at, size);
 }
 
 // Elements from a to b of a dimension of that size, as far as they exist.
-static struct expr slice_run(struct exprs *x, struct expr a, struct expr b, struct expr size)
+static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
-    bool to_end = expr_equal(clipped(x, b, size), size);
+    bool to_end = expr_equal(clipped(exprs, b, size), size);
     if (to_end && expr_is_number(a) && a.number < 0 && a.number > -INT32_MAX)
-        return tsr__expr_min(x, size, expr_number(-a.number));
+        return tsr__expr_min(exprs, size, expr_number(-a.number));
     if (to_end && tsr__expr_natural(a))
-        return not_below_zero(x, tsr__expr_sub(x, size, a));
-    struct expr run = tsr__expr_sub(x, clipped(x, b, size), clipped(x, a, size));
-    return not_below_zero(x, run);
+        return not_below_zero(exprs, tsr__expr_sub(exprs, size, a));
+    struct expr run = tsr__expr_sub(exprs, clipped(exprs, b, size), clipped(exprs, a, size));
+    return not_below_zero(exprs, run);
 }
 
-static struct expr slice_size(struct shape_job *j, int axis, tsr_dim dim)
+static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step, entry;
-    if (dim.value >= 0 && tsr__slice_bounds(j, axis, dim.value, &start, &end, &step)) {
+    if (dim.value >= 0 && tsr__slice_bounds(job, axis, dim.value, &start, &end, &step)) {
         int64_t run = step > 0 ? end - start : start - end, by = step > 0 ? step : -step;
         return expr_number(run <= 0 ? 0 : (run + by - 1) / by);
     }
-    entry = slice_entry(j, axis, tsr__job_in(j, 0).rank);
+    entry = slice_entry(job, axis, tsr__job_in(job, 0).rank);
     if (entry == -1)
-        return tsr__expr_of(j->x, dim);
-    struct expr size = tsr__expr_of(j->x, dim);
-    struct expr a = slice_bound(j, 1, "starts", entry), b = slice_bound(j, 2, "ends", entry);
-    struct expr s = tsr__job_has(j, 4) ? element(tsr__job_values(j, 4), entry) : expr_number(1);
+        return tsr__expr_of(job->x, dim);
+    struct expr size = tsr__expr_of(job->x, dim);
+    struct expr a = slice_bound(job, 1, "starts", entry), b = slice_bound(job, 2, "ends", entry);
+    struct expr s = tsr__job_has(job, 4) ? element(tsr__job_values(job, 4), entry) : expr_number(1);
     if (entry < 0 || !size.known || !expr_is_number(s) || s.number < 1)
         return (struct expr){0};
-    struct expr run = slice_run(j->x, a, b, size);
+    struct expr run = slice_run(job->x, a, b, size);
     if (s.number == 1)
         return run;
-    run = tsr__expr_add(j->x, run, expr_number(s.number - 1));
-    return tsr__expr_floor(j->x, run, expr_number(s.number));
+    run = tsr__expr_add(job->x, run, expr_number(s.number - 1));
+    return tsr__expr_floor(job->x, run, expr_number(s.number));
 }
 
-void tsr__find_slice(struct shape_job *j)
+void tsr__find_slice(struct shape_job *job)
 {
     int rank;
-    tsr_dim *dims = copy_dims(j, 0, &rank);
+    tsr_dim *dims = copy_dims(job, 0, &rank);
     for (int i = 0; dims && i < rank; i++)
-        dims[i] = tsr__expr_dim(j->x, slice_size(j, i, dims[i]));
-    tsr__job_set(j, 0, rank, dims);
+        dims[i] = tsr__expr_dim(job->x, slice_size(job, i, dims[i]));
+    tsr__job_set(job, 0, rank, dims);
 }
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
-void tsr__find_pad(struct shape_job *j)
+void tsr__find_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];
     int rank;
-    tsr_dim *dims = copy_dims(j, 0, &rank);
-    const tsr_attr *old = tsr__job_attr(j, "paddings");
-    struct known_value pads = list_of(j, 1, old ? "paddings" : "pads");
-    int64_t n = tsr__job_has(j, 3) ? tsr__job_numbers(j, 3, axes, VALUES_MAX) : -2;
+    tsr_dim *dims = copy_dims(job, 0, &rank);
+    const tsr_attr *old = tsr__job_attr(job, "paddings");
+    struct known_value pads = list_of(job, 1, old ? "paddings" : "pads");
+    int64_t n = tsr__job_has(job, 3) ? tsr__job_numbers(job, 3, axes, VALUES_MAX) : -2;
     if (!dims)
         return;
     if (n == -1) { // some are padded, nobody knows which
@@ -257,95 +259,95 @@ void tsr__find_pad(struct shape_job *j)
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;
-        struct expr size = tsr__expr_of(j->x, dims[axis]);
+        struct expr size = tsr__expr_of(job->x, dims[axis]);
         bool fits = pads.elements && pads.n == 2 * n;
         struct expr more =
-            fits ? tsr__expr_add(j->x, element(pads, i), element(pads, n + i)) : (struct expr){0};
-        dims[axis] = tsr__expr_dim(j->x, tsr__expr_add(j->x, size, more));
+            fits ? tsr__expr_add(job->x, element(pads, i), element(pads, n + i)) : (struct expr){0};
+        dims[axis] = tsr__expr_dim(job->x, tsr__expr_add(job->x, size, more));
     }
-    tsr__job_set(j, 0, rank, dims);
+    tsr__job_set(job, 0, rank, dims);
 }
 
 // Two sizes of one broadcast dimension.
-static struct expr stretched(struct exprs *x, struct expr a, struct expr b)
+static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
         return b;
-    return expr_is(b, 1) ? a : tsr__expr_broadcast(x, a, b);
+    return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
 }
 
-void tsr__find_expand(struct shape_job *j)
+void tsr__find_expand(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0), of = tsr__job_in(j, 1);
-    struct known_value want = tsr__job_values(j, 1);
+    struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
+    struct known_value want = tsr__job_values(job, 1);
     int64_t n = want.elements ? want.n : of.rank == 1 ? of.dims[0].value : -1;
-    if (s.rank < 0 || n < 0 || n > SHAPE_MAX_RANK)
+    if (shape.rank < 0 || n < 0 || n > SHAPE_MAX_RANK)
         return;
-    int rank = s.rank > (int)n ? s.rank : (int)n;
-    tsr_dim *dims = tsr__job_dims(j, rank);
+    int rank = shape.rank > (int)n ? shape.rank : (int)n;
+    tsr_dim *dims = tsr__job_dims(job, rank);
     for (int i = 0; dims && i < rank; i++) {
-        int a = i - (rank - s.rank), b = i - (rank - (int)n);
-        struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(j->x, s.dims[a]);
+        int a = i - (rank - shape.rank), b = i - (rank - (int)n);
+        struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(job->x, shape.dims[a]);
         struct expr y = b < 0 ? expr_number(1) : element(want, b);
-        dims[i] = tsr__expr_dim(j->x, stretched(j->x, x, y));
+        dims[i] = tsr__expr_dim(job->x, stretched(job->x, x, y));
     }
-    tsr__job_set(j, 0, rank, dims);
+    tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_tile(struct shape_job *j)
+void tsr__find_tile(struct shape_job *job)
 {
     int rank;
-    tsr_dim *dims = copy_dims(j, 0, &rank);
-    struct known_value times = tsr__job_values(j, 1);
+    tsr_dim *dims = copy_dims(job, 0, &rank);
+    struct known_value times = tsr__job_values(job, 1);
     for (int i = 0; dims && i < rank; i++)
         dims[i] = tsr__expr_dim(
-            j->x, tsr__expr_mul(j->x, tsr__expr_of(j->x, dims[i]), element(times, i)));
-    tsr__job_set(j, 0, rank, dims);
+            job->x, tsr__expr_mul(job->x, tsr__expr_of(job->x, dims[i]), element(times, i)));
+    tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_center_crop_pad(struct shape_job *j)
+void tsr__find_center_crop_pad(struct shape_job *job)
 {
     const int64_t *axes;
     int rank;
-    tsr_dim *dims = copy_dims(j, 0, &rank);
-    struct known_value want = tsr__job_values(j, 1);
-    size_t n = tsr__job_ints(j, "axes", &axes);
+    tsr_dim *dims = copy_dims(job, 0, &rank);
+    struct known_value want = tsr__job_values(job, 1);
+    size_t n = tsr__job_ints(job, "axes", &axes);
     if (!dims)
         return;
     for (int i = 0; i < (n ? (int)n : rank) && i < SHAPE_MAX_RANK; i++) {
         int axis = n ? tsr__axis(axes[i], rank) : i;
         if (axis < 0)
             return;
-        dims[axis] = tsr__expr_dim(j->x, element(want, i));
+        dims[axis] = tsr__expr_dim(job->x, element(want, i));
     }
-    tsr__job_set(j, 0, rank, dims);
+    tsr__job_set(job, 0, rank, dims);
 }
 
 // Without axes, dimensions of 1 go, which must be known for all.
-void tsr__find_squeeze(struct shape_job *j)
+void tsr__find_squeeze(struct shape_job *job)
 {
-    struct shape s = tsr__job_in(j, 0);
+    struct shape shape = tsr__job_in(job, 0);
     bool gone[SHAPE_MAX_RANK] = {false};
-    bool given = tsr__job_has(j, 1) || tsr__job_attr(j, "axes");
-    struct known_value axes = list_of(j, 1, "axes");
+    bool given = tsr__job_has(job, 1) || tsr__job_attr(job, "axes");
+    struct known_value axes = list_of(job, 1, "axes");
     int rank = 0;
-    if (s.rank < 0 || (given && !axes.elements))
+    if (shape.rank < 0 || (given && !axes.elements))
         return;
     for (int64_t i = 0; i < axes.n; i++) {
         int axis =
-            expr_is_number(axes.elements[i]) ? tsr__axis(axes.elements[i].number, s.rank) : -1;
+            expr_is_number(axes.elements[i]) ? tsr__axis(axes.elements[i].number, shape.rank) : -1;
         if (axis < 0)
             return;
         gone[axis] = true;
     }
-    for (int i = 0; i < s.rank && !given; i++) {
-        if (s.dims[i].value < 0)
+    for (int i = 0; i < shape.rank && !given; i++) {
+        if (shape.dims[i].value < 0)
             return;
-        gone[i] = s.dims[i].value == 1;
+        gone[i] = shape.dims[i].value == 1;
     }
-    tsr_dim *dims = tsr__job_dims(j, s.rank);
-    for (int i = 0; dims && i < s.rank; i++)
+    tsr_dim *dims = tsr__job_dims(job, shape.rank);
+    for (int i = 0; dims && i < shape.rank; i++)
         if (!gone[i])
-            dims[rank++] = s.dims[i];
-    tsr__job_set(j, 0, rank, dims);
+            dims[rank++] = shape.dims[i];
+    tsr__job_set(job, 0, rank, dims);
 }

@@ -2,122 +2,125 @@
 // shape_net.c - shapes of the fused operators of networks: attention, recurrent layers, optimizers.
 #include "rules/internal.h"
 
-static tsr_dim *new_dims(struct shape_job *j, int i, int rank)
+static tsr_dim *new_dims(struct shape_job *job, int i, int rank)
 {
-    tsr_dim *dims = i < j->n_out ? tsr__job_dims(j, rank) : NULL;
-    tsr__job_set(j, i, rank, dims);
+    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, rank) : NULL;
+    tsr__job_set(job, i, rank, dims);
     return dims;
 }
 
-static tsr_dim product(struct shape_job *j, tsr_dim a, int64_t times)
+static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
 {
-    return tsr__expr_dim(j->x, tsr__expr_mul(j->x, tsr__expr_of(j->x, a), expr_number(times)));
+    return tsr__expr_dim(job->x,
+                         tsr__expr_mul(job->x, tsr__expr_of(job->x, a), expr_number(times)));
 }
 
-static tsr_dim quotient(struct shape_job *j, tsr_dim a, int64_t by)
+static tsr_dim quotient(struct shape_job *job, tsr_dim a, int64_t by)
 {
-    return tsr__expr_dim(j->x, tsr__expr_exact(j->x, tsr__expr_of(j->x, a), expr_number(by)));
+    return tsr__expr_dim(job->x, tsr__expr_exact(job->x, tsr__expr_of(job->x, a), expr_number(by)));
 }
 
-static tsr_dim total(struct shape_job *j, tsr_dim a, tsr_dim b)
+static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
 {
-    return tsr__expr_dim(j->x, tsr__expr_add(j->x, tsr__expr_of(j->x, a), tsr__expr_of(j->x, b)));
+    return tsr__expr_dim(job->x,
+                         tsr__expr_add(job->x, tsr__expr_of(job->x, a), tsr__expr_of(job->x, b)));
 }
 
 // ---- attention ---------------------------------------------------------------------------------
 
 // [batch, heads, length, size] of one of Q, K, V, from either form.
-static bool heads_of(struct shape_job *j, int i, const char *name, tsr_dim *out)
+static bool heads_of(struct shape_job *job, int i, const char *name, tsr_dim *out)
 {
-    struct shape s = tsr__job_in(j, i);
-    int64_t heads = tsr__job_int(j, name, 0);
-    if (s.rank == 4) {
-        memcpy(out, s.dims, 4 * sizeof(*out));
+    struct shape shape = tsr__job_in(job, i);
+    int64_t heads = tsr__job_int(job, name, 0);
+    if (shape.rank == 4) {
+        memcpy(out, shape.dims, 4 * sizeof(*out));
         return true;
     }
-    if (s.rank != 3)
+    if (shape.rank != 3)
         return false;
-    out[0] = s.dims[0];
+    out[0] = shape.dims[0];
     out[1] = heads > 0 ? (tsr_dim){heads, ""} : DIM_UNKNOWN;
-    out[2] = s.dims[1];
-    out[3] = heads > 0 ? quotient(j, s.dims[2], heads) : DIM_UNKNOWN;
+    out[2] = shape.dims[1];
+    out[3] = heads > 0 ? quotient(job, shape.dims[2], heads) : DIM_UNKNOWN;
     return true;
 }
 
-static void set_four(struct shape_job *j, int i, tsr_dim a, tsr_dim b, tsr_dim c, tsr_dim d)
+static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim c, tsr_dim dim)
 {
-    tsr_dim *dims = new_dims(j, i, 4);
+    tsr_dim *dims = new_dims(job, i, 4);
     if (dims) {
         dims[0] = a;
         dims[1] = b;
         dims[2] = c;
-        dims[3] = d;
+        dims[3] = dim;
     }
 }
 
-void tsr__find_attention(struct shape_job *j)
+void tsr__find_attention(struct shape_job *job)
 {
     tsr_dim q[4], k[4], v[4];
-    struct shape past = tsr__job_in(j, 4), x = tsr__job_in(j, 0);
-    if (!heads_of(j, 0, "q_num_heads", q) || !heads_of(j, 1, "kv_num_heads", k) ||
-        !heads_of(j, 2, "kv_num_heads", v))
+    struct shape past = tsr__job_in(job, 4), x = tsr__job_in(job, 0);
+    if (!heads_of(job, 0, "q_num_heads", q) || !heads_of(job, 1, "kv_num_heads", k) ||
+        !heads_of(job, 2, "kv_num_heads", v))
         return;
-    tsr_dim all = !tsr__job_has(j, 4) ? k[2]
-                  : past.rank == 4    ? total(j, past.dims[2], k[2])
-                                      : DIM_UNKNOWN;
+    tsr_dim all = !tsr__job_has(job, 4) ? k[2]
+                  : past.rank == 4      ? total(job, past.dims[2], k[2])
+                                        : DIM_UNKNOWN;
     if (x.rank == 3) {
-        tsr_dim *dims = new_dims(j, 0, 3);
+        tsr_dim *dims = new_dims(job, 0, 3);
         if (dims) {
             dims[0] = q[0];
             dims[1] = q[2];
-            dims[2] = q[1].value >= 0 ? product(j, v[3], q[1].value) : DIM_UNKNOWN;
+            dims[2] = q[1].value >= 0 ? product(job, v[3], q[1].value) : DIM_UNKNOWN;
         }
     } else {
-        set_four(j, 0, q[0], q[1], q[2], v[3]);
+        set_four(job, 0, q[0], q[1], q[2], v[3]);
     }
-    set_four(j, 1, k[0], k[1], all, k[3]);
-    set_four(j, 2, v[0], v[1], all, v[3]);
-    set_four(j, 3, q[0], q[1], q[2], all);
-    if (j->n_out > 2)
-        j->out[2].dtype = tsr__job_in(j, 2).dtype;
+    set_four(job, 1, k[0], k[1], all, k[3]);
+    set_four(job, 2, v[0], v[1], all, v[3]);
+    set_four(job, 3, q[0], q[1], q[2], all);
+    if (job->n_out > 2)
+        job->out[2].dtype = tsr__job_in(job, 2).dtype;
 }
 
-void tsr__find_linear_attention(struct shape_job *j)
+void tsr__find_linear_attention(struct shape_job *job)
 {
-    struct shape q = tsr__job_in(j, 0), k = tsr__job_in(j, 1), v = tsr__job_in(j, 2);
-    int64_t queries = tsr__job_int(j, "q_num_heads", 0), keys = tsr__job_int(j, "kv_num_heads", 0);
+    struct shape q = tsr__job_in(job, 0), k = tsr__job_in(job, 1), v = tsr__job_in(job, 2);
+    int64_t queries = tsr__job_int(job, "q_num_heads", 0),
+            keys = tsr__job_int(job, "kv_num_heads", 0);
     if (q.rank != 3 || k.rank != 3 || v.rank != 3 || queries < 1 || keys < 1)
         return;
-    tsr_dim *dims = new_dims(j, 0, 3);
-    tsr_dim size = quotient(j, v.dims[2], keys);
+    tsr_dim *dims = new_dims(job, 0, 3);
+    tsr_dim size = quotient(job, v.dims[2], keys);
     if (dims) {
         dims[0] = q.dims[0];
         dims[1] = q.dims[1];
-        dims[2] = product(j, size, queries);
+        dims[2] = product(job, size, queries);
     }
-    set_four(j, 1, q.dims[0], (tsr_dim){keys, ""}, quotient(j, k.dims[2], keys), size);
-    if (j->n_out > 1)
-        j->out[1].dtype = tsr__job_in(j, tsr__job_has(j, 3) ? 3 : 0).dtype;
+    set_four(job, 1, q.dims[0], (tsr_dim){keys, ""}, quotient(job, k.dims[2], keys), size);
+    if (job->n_out > 1)
+        job->out[1].dtype = tsr__job_in(job, tsr__job_has(job, 3) ? 3 : 0).dtype;
 }
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-void tsr__find_recurrent(struct shape_job *j)
+void tsr__find_recurrent(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), r = tsr__job_in(j, 2);
-    int64_t hidden = tsr__job_int(j, "hidden_size", -1);
-    bool both = tsr__job_text_is(j, "direction", "bidirectional", false);
-    bool batch_first = tsr__job_int(j, "layout", 0) != 0;
+    struct shape x = tsr__job_in(job, 0), r = tsr__job_in(job, 2);
+    int64_t hidden = tsr__job_int(job, "hidden_size", -1);
+    bool both = tsr__job_text_is(job, "direction", "bidirectional", false);
+    bool batch_first = tsr__job_int(job, "layout", 0) != 0;
     tsr_dim directions = {both ? 2 : 1, ""};
     tsr_dim size = hidden > 0 ? (tsr_dim){hidden, ""} : r.rank == 3 ? r.dims[2] : DIM_UNKNOWN;
     tsr_dim batch = x.rank == 3 ? x.dims[batch_first ? 0 : 1] : DIM_UNKNOWN;
     tsr_dim length = x.rank == 3 ? x.dims[batch_first ? 1 : 0] : DIM_UNKNOWN;
     if (batch_first)
-        set_four(j, 0, batch, length, directions, size);
+        set_four(job, 0, batch, length, directions, size);
     else
-        set_four(j, 0, length, directions, batch, size);
-    for (int i = 1; i < j->n_out; i++) {
-        tsr_dim *dims = new_dims(j, i, 3);
+        set_four(job, 0, length, directions, batch, size);
+    for (int i = 1; i < job->n_out; i++) {
+        tsr_dim *dims = new_dims(job, i, 3);
         if (!dims)
             return;
         dims[0] = batch_first ? batch : directions;
@@ -128,24 +131,24 @@ void tsr__find_recurrent(struct shape_job *j)
 
 // ---- optimizers: R, T, then n each of several kinds --------------------------------------------
 
-static void optimizer(struct shape_job *j, int kinds, const int *given)
+static void optimizer(struct shape_job *job, int kinds, const int *given)
 {
-    int n = (j->n_in - 2) / kinds;
-    for (int i = 0; n > 0 && i < j->n_out; i++) {
+    int n = (job->n_in - 2) / kinds;
+    for (int i = 0; n > 0 && i < job->n_out; i++) {
         int k = 2 + given[(i / n) % (kinds - 1)] * n + i % n;
-        tsr__job_like(j, i, k);
-        j->out[i].dtype = tsr__job_in(j, k).dtype;
+        tsr__job_like(job, i, k);
+        job->out[i].dtype = tsr__job_in(job, k).dtype;
     }
 }
 
-void tsr__find_adagrad(struct shape_job *j) // and Momentum
+void tsr__find_adagrad(struct shape_job *job) // and Momentum
 {
     static const int given[] = {0, 2}; // not the gradients
-    optimizer(j, 3, given);
+    optimizer(job, 3, given);
 }
 
-void tsr__find_adam(struct shape_job *j)
+void tsr__find_adam(struct shape_job *job)
 {
     static const int given[] = {0, 2, 3};
-    optimizer(j, 4, given);
+    optimizer(job, 4, given);
 }

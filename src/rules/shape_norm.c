@@ -3,118 +3,118 @@
 // samples: where the letters of a rule do not give them.
 #include "rules/derive.h"
 
-static tsr_dtype type_attr(const struct shape_job *j, const char *name, tsr_dtype otherwise)
+static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
-    int64_t type = tsr__job_int(j, name, 0);
+    int64_t type = tsr__job_int(job, name, 0);
     return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : otherwise;
 }
 
-void tsr__find_top_k(struct shape_job *j)
+void tsr__find_top_k(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    int axis = x.rank > 0 ? tsr__axis(tsr__job_int(j, "axis", -1), x.rank) : -1;
-    struct known_value k = tsr__job_values(j, 1);
-    int64_t fixed = tsr__job_int(j, "k", -1);
+    struct shape x = tsr__job_in(job, 0);
+    int axis = x.rank > 0 ? tsr__axis(tsr__job_int(job, "axis", -1), x.rank) : -1;
+    struct known_value value = tsr__job_values(job, 1);
+    int64_t fixed = tsr__job_int(job, "k", -1);
     if (axis < 0)
         return;
     for (int i = 0; i < 2; i++) {
-        tsr_dim *dims = tsr__job_dims(j, x.rank);
+        tsr_dim *dims = tsr__job_dims(job, x.rank);
         if (!dims)
             return;
         memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
         dims[axis] = DIM_UNKNOWN;
         if (fixed >= 0)
             dims[axis] = (tsr_dim){fixed, ""};
-        else if (k.elements && k.n == 1)
-            dims[axis] = tsr__job_dim(j, k.elements[0]);
-        tsr__job_set(j, i, x.rank, dims);
+        else if (value.elements && value.n == 1)
+            dims[axis] = tsr__job_dim(job, value.elements[0]);
+        tsr__job_set(job, i, x.rank, dims);
     }
 }
 
-void tsr__find_multinomial(struct shape_job *j)
+void tsr__find_multinomial(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = tsr__job_dims(j, 2);
-    int64_t samples = tsr__job_int(j, "sample_size", 1);
-    j->out[0].dtype = type_attr(j, "dtype", TSR_INT32);
+    struct shape x = tsr__job_in(job, 0);
+    tsr_dim *dims = tsr__job_dims(job, 2);
+    int64_t samples = tsr__job_int(job, "sample_size", 1);
+    job->out[0].dtype = type_attr(job, "dtype", TSR_INT32);
     if (!dims)
         return;
     if (x.rank == 2)
         dims[0] = x.dims[0];
     if (samples >= 0)
         dims[1] = (tsr_dim){samples, ""};
-    tsr__job_set(j, 0, 2, dims);
+    tsr__job_set(job, 0, 2, dims);
 }
 
 // The zero point says the type, else the attribute does.
-void tsr__find_quantize(struct shape_job *j)
+void tsr__find_quantize(struct shape_job *job)
 {
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype =
-        tsr__job_has(j, 2) ? tsr__job_in(j, 2).dtype : type_attr(j, "output_dtype", TSR_UINT8);
+    tsr__job_like(job, 0, 0);
+    job->out[0].dtype = tsr__job_has(job, 2) ? tsr__job_in(job, 2).dtype
+                                             : type_attr(job, "output_dtype", TSR_UINT8);
 }
 
-void tsr__find_dequantize(struct shape_job *j)
+void tsr__find_dequantize(struct shape_job *job)
 {
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype = type_attr(j, "output_dtype", tsr__job_in(j, 1).dtype);
+    tsr__job_like(job, 0, 0);
+    job->out[0].dtype = type_attr(job, "output_dtype", tsr__job_in(job, 1).dtype);
 }
 
-void tsr__find_qlinear_matmul(struct shape_job *j)
+void tsr__find_qlinear_matmul(struct shape_job *job)
 {
-    tsr__job_letters(j);
-    j->out[0].dtype = tsr__job_in(j, 7).dtype;
+    tsr__job_letters(job);
+    job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
 // A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however long the vector is.
-void tsr__find_matmul_bnb4(struct shape_job *j)
+void tsr__find_matmul_bnb4(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    int64_t columns = tsr__job_int(j, "N", -1);
-    tsr_dim *dims = x.rank > 0 && columns >= 0 ? tsr__job_dims(j, x.rank) : NULL;
+    struct shape x = tsr__job_in(job, 0);
+    int64_t columns = tsr__job_int(job, "N", -1);
+    tsr_dim *dims = x.rank > 0 && columns >= 0 ? tsr__job_dims(job, x.rank) : NULL;
     if (!dims)
         return;
     memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
     dims[x.rank - 1] = (tsr_dim){columns, ""};
-    tsr__job_set(j, 0, x.rank, dims);
+    tsr__job_set(job, 0, x.rank, dims);
 }
 
 // Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over. Statistics have one
 // element for each row.
-void tsr__find_skip_norm(struct shape_job *j)
+void tsr__find_skip_norm(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    for (int i = 0; i < j->n_out; i++)
-        tsr__job_like(j, i, 0);
-    for (int i = 1; i < 3 && i < j->n_out; i++) {
-        tsr_dim *dims = x.rank > 0 ? tsr__job_dims(j, x.rank) : NULL;
+    struct shape x = tsr__job_in(job, 0);
+    for (int i = 0; i < job->n_out; i++)
+        tsr__job_like(job, i, 0);
+    for (int i = 1; i < 3 && i < job->n_out; i++) {
+        tsr_dim *dims = x.rank > 0 ? tsr__job_dims(job, x.rank) : NULL;
         if (!dims)
             return;
         memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
         dims[x.rank - 1] = (tsr_dim){1, ""};
-        tsr__job_set(j, i, x.rank, dims);
+        tsr__job_set(job, i, x.rank, dims);
     }
 }
 
 // A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the scores.
-void tsr__find_loss(struct shape_job *j)
+void tsr__find_loss(struct shape_job *job)
 {
-    if (tsr__job_text_is(j, "reduction", "none", false))
-        tsr__job_like(j, 0, 1);
+    if (tsr__job_text_is(job, "reduction", "none", false))
+        tsr__job_like(job, 0, 1);
     else
-        tsr__job_set(j, 0, 0, tsr__job_dims(j, 0));
-    tsr__job_like(j, 1, 0);
+        tsr__job_set(job, 0, 0, tsr__job_dims(job, 0));
+    tsr__job_like(job, 1, 0);
 }
 
 // Rows of a table whose last dimension is packed: as long as what lies in it, for a last block may be short. Of
 // [v 6] bytes with two numbers each and indices of [b t], [b t 12].
-void tsr__find_gather_quantized(struct shape_job *j)
+void tsr__find_gather_quantized(struct shape_job *job)
 {
-    struct shape table = tsr__job_in(j, 0), at = tsr__job_in(j, 1);
-    int64_t bits = tsr__job_int(j, "bits", 4), each = 1;
+    struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
+    int64_t bits = tsr__job_int(job, "bits", 4), each = 1;
     int rank = at.rank + table.rank - 1;
-    bool first = table.rank > 1 && tsr__axis(tsr__job_int(j, "gather_axis", 0), table.rank) == 0;
-    tsr_dim *dims = at.rank >= 0 && first ? tsr__job_dims(j, rank) : NULL;
+    bool first = table.rank > 1 && tsr__axis(tsr__job_int(job, "gather_axis", 0), table.rank) == 0;
+    tsr_dim *dims = at.rank >= 0 && first ? tsr__job_dims(job, rank) : NULL;
     if (!dims || table.dtype == TSR_UNDEFINED)
         return;
     if (table.dtype == TSR_UINT8 && bits > 0 && bits < 8)
@@ -123,7 +123,7 @@ void tsr__find_gather_quantized(struct shape_job *j)
         dims[i] = at.dims[i];
     for (int i = 1; i < table.rank; i++)
         dims[at.rank + i - 1] = table.dims[i];
-    struct expr packed = tsr__expr_of(j->x, table.dims[table.rank - 1]);
-    dims[rank - 1] = tsr__expr_dim(j->x, tsr__expr_mul(j->x, packed, expr_number(each)));
-    tsr__job_set(j, 0, rank, dims);
+    struct expr packed = tsr__expr_of(job->x, table.dims[table.rank - 1]);
+    dims[rank - 1] = tsr__expr_dim(job->x, tsr__expr_mul(job->x, packed, expr_number(each)));
+    tsr__job_set(job, 0, rank, dims);
 }

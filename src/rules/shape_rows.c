@@ -3,71 +3,71 @@
 // many columns a row gets.
 #include "rules/derive.h"
 
-static tsr_dim rows_of(struct shape_job *j)
+static tsr_dim rows_of(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
+    struct shape x = tsr__job_in(job, 0);
     return x.rank == 2 ? x.dims[0] : x.rank == 1 ? (tsr_dim){1, ""} : DIM_UNKNOWN;
 }
 
-static void set_table(struct shape_job *j, int i, int64_t columns)
+static void set_table(struct shape_job *job, int i, int64_t columns)
 {
-    tsr_dim *dims = i < j->n_out ? tsr__job_dims(j, 2) : NULL;
+    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, 2) : NULL;
     if (!dims)
         return;
-    dims[0] = rows_of(j);
+    dims[0] = rows_of(job);
     dims[1] = columns > 0 ? (tsr_dim){columns, ""} : DIM_UNKNOWN;
-    tsr__job_set(j, i, 2, dims);
+    tsr__job_set(job, i, 2, dims);
 }
 
-void tsr__find_regressor(struct shape_job *j)
+void tsr__find_regressor(struct shape_job *job)
 {
-    set_table(j, 0, tsr__job_int(j, "targets", tsr__job_int(j, "n_targets", 1)));
+    set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
 // Labels are numbers unless texts are given. Two classes may have one column of scores or two.
-void tsr__find_classifier(struct shape_job *j)
+void tsr__find_classifier(struct shape_job *job)
 {
     const int64_t *labels;
-    size_t n = tsr__job_ints(j, "classlabels_ints", &labels);
-    n = n ? n : tsr__job_ints(j, "classlabels_int64s", &labels);
-    tsr_dim *dims = tsr__job_dims(j, 1);
-    j->out[0].dtype = tsr__job_attr(j, "classlabels_strings") ? TSR_STRING : TSR_INT64;
+    size_t n = tsr__job_ints(job, "classlabels_ints", &labels);
+    n = n ? n : tsr__job_ints(job, "classlabels_int64s", &labels);
+    tsr_dim *dims = tsr__job_dims(job, 1);
+    job->out[0].dtype = tsr__job_attr(job, "classlabels_strings") ? TSR_STRING : TSR_INT64;
     if (dims) {
-        dims[0] = rows_of(j);
-        tsr__job_set(j, 0, 1, dims);
+        dims[0] = rows_of(job);
+        tsr__job_set(job, 0, 1, dims);
     }
-    set_table(j, 1, n > 2 ? (int64_t)n : -1);
+    set_table(job, 1, n > 2 ? (int64_t)n : -1);
 }
 
-void tsr__find_one_hot_encoder(struct shape_job *j)
+void tsr__find_one_hot_encoder(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
+    struct shape x = tsr__job_in(job, 0);
     const int64_t *categories;
-    size_t n = tsr__job_ints(j, "cats_int64s", &categories);
-    tsr_dim *dims = x.rank >= 0 ? tsr__job_dims(j, x.rank + 1) : NULL;
+    size_t n = tsr__job_ints(job, "cats_int64s", &categories);
+    tsr_dim *dims = x.rank >= 0 ? tsr__job_dims(job, x.rank + 1) : NULL;
     if (!dims)
         return;
     if (x.rank)
         memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
     dims[x.rank] = n ? (tsr_dim){(int64_t)n, ""} : DIM_UNKNOWN;
-    tsr__job_set(j, 0, x.rank + 1, dims);
+    tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
-void tsr__find_feature_vectorizer(struct shape_job *j)
+void tsr__find_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;
-    size_t n = tsr__job_ints(j, "inputdimensions", &sizes);
+    size_t n = tsr__job_ints(job, "inputdimensions", &sizes);
     int64_t all = 0;
     for (size_t i = 0; i < n; i++)
         if (sizes[i] < 0 || !add_ok(all, sizes[i], &all))
             return;
-    set_table(j, 0, all);
+    set_table(job, 0, all);
 }
 
 // Texts become numbers, and numbers texts.
-void tsr__find_category_mapper(struct shape_job *j)
+void tsr__find_category_mapper(struct shape_job *job)
 {
-    tsr_dtype t = tsr__job_in(j, 0).dtype;
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype = t == TSR_STRING ? TSR_INT64 : t == TSR_INT64 ? TSR_STRING : TSR_UNDEFINED;
+    tsr_dtype t = tsr__job_in(job, 0).dtype;
+    tsr__job_like(job, 0, 0);
+    job->out[0].dtype = t == TSR_STRING ? TSR_INT64 : t == TSR_INT64 ? TSR_STRING : TSR_UNDEFINED;
 }

@@ -3,36 +3,36 @@
 // ai.onnx.ml.
 #include "rules/internal.h"
 
-static tsr_dim *new_dims(struct shape_job *j, int i, int rank)
+static tsr_dim *new_dims(struct shape_job *job, int i, int rank)
 {
-    tsr_dim *dims = i < j->n_out ? tsr__job_dims(j, rank) : NULL;
-    tsr__job_set(j, i, rank, dims);
+    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, rank) : NULL;
+    tsr__job_set(job, i, rank, dims);
     return dims;
 }
 
-static struct expr element(struct known_value v, int64_t i)
+static struct expr element(struct known_value value, int64_t i)
 {
-    return v.elements && i < v.n ? v.elements[i] : (struct expr){0};
+    return value.elements && i < value.n ? value.elements[i] : (struct expr){0};
 }
 
-static tsr_dim element_dim(struct shape_job *j, int input, int64_t i)
+static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 {
-    return tsr__expr_dim(j->x, element(tsr__job_values(j, input), i));
+    return tsr__expr_dim(job->x, element(tsr__job_values(job, input), i));
 }
 
-static void output_type(struct shape_job *j)
+static void output_type(struct shape_job *job)
 {
-    int64_t t = tsr__job_int(j, "output_datatype", TSR_FLOAT);
-    j->out[0].dtype = t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
+    int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
+    job->out[0].dtype = t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
 }
 
 // ---- images ------------------------------------------------------------------------------------
 
-void tsr__find_grid_sample(struct shape_job *j)
+void tsr__find_grid_sample(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), grid = tsr__job_in(j, 1);
+    struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
     int rank = x.rank >= 0 ? x.rank : grid.rank;
-    tsr_dim *dims = rank >= 2 ? new_dims(j, 0, rank) : NULL;
+    tsr_dim *dims = rank >= 2 ? new_dims(job, 0, rank) : NULL;
     if (!dims || (grid.rank >= 0 && grid.rank != rank))
         return;
     dims[0] = x.rank >= 0 ? x.dims[0] : grid.dims[0];
@@ -42,40 +42,40 @@ void tsr__find_grid_sample(struct shape_job *j)
         dims[i] = grid.dims[i - 1];
 }
 
-void tsr__find_affine_grid(struct shape_job *j)
+void tsr__find_affine_grid(struct shape_job *job)
 {
-    struct known_value size = tsr__job_values(j, 1);
-    struct shape of = tsr__job_in(j, 1);
+    struct known_value size = tsr__job_values(job, 1);
+    struct shape of = tsr__job_in(job, 1);
     int64_t n = size.elements ? size.n : of.rank == 1 ? of.dims[0].value : -1;
-    tsr_dim *dims = n == 4 || n == 5 ? new_dims(j, 0, (int)n) : NULL;
+    tsr_dim *dims = n == 4 || n == 5 ? new_dims(job, 0, (int)n) : NULL;
     if (!dims)
         return;
-    dims[0] = element_dim(j, 1, 0);
+    dims[0] = element_dim(job, 1, 0);
     for (int i = 2; i < n; i++)
-        dims[i - 1] = element_dim(j, 1, i);
+        dims[i - 1] = element_dim(job, 1, i);
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
-void tsr__find_roi_align(struct shape_job *j)
+void tsr__find_roi_align(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), rois = tsr__job_in(j, 1);
-    tsr_dim *dims = new_dims(j, 0, 4);
+    struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
+    tsr_dim *dims = new_dims(job, 0, 4);
     if (!dims)
         return;
     if (rois.rank == 2)
         dims[0] = rois.dims[0];
     if (x.rank == 4)
         dims[1] = x.dims[1];
-    dims[2] = (tsr_dim){tsr__job_int(j, "output_height", 1), ""};
-    dims[3] = (tsr_dim){tsr__job_int(j, "output_width", 1), ""};
+    dims[2] = (tsr_dim){tsr__job_int(job, "output_height", 1), ""};
+    dims[3] = (tsr_dim){tsr__job_int(job, "output_width", 1), ""};
 }
 
-void tsr__find_max_roi_pool(struct shape_job *j)
+void tsr__find_max_roi_pool(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), rois = tsr__job_in(j, 1);
+    struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     const int64_t *size;
-    size_t n = tsr__job_ints(j, "pooled_shape", &size);
-    tsr_dim *dims = n == 2 ? new_dims(j, 0, 4) : NULL;
+    size_t n = tsr__job_ints(job, "pooled_shape", &size);
+    tsr_dim *dims = n == 2 ? new_dims(job, 0, 4) : NULL;
     if (!dims)
         return;
     if (rois.rank == 2)
@@ -86,136 +86,138 @@ void tsr__find_max_roi_pool(struct shape_job *j)
     dims[3] = (tsr_dim){size[1], ""};
 }
 
-void tsr__find_image_decoder(struct shape_job *j)
+void tsr__find_image_decoder(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(j, 0, 3);
-    bool gray = tsr__job_text_is(j, "pixel_format", "Grayscale", false);
+    tsr_dim *dims = new_dims(job, 0, 3);
+    bool gray = tsr__job_text_is(job, "pixel_format", "Grayscale", false);
     if (dims)
         dims[2] = (tsr_dim){gray ? 1 : 3, ""};
 }
 
-void tsr__find_non_max_suppression(struct shape_job *j)
+void tsr__find_non_max_suppression(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(j, 0, 2);
+    tsr_dim *dims = new_dims(job, 0, 2);
     if (dims)
         dims[1] = (tsr_dim){3, ""};
 }
 
 // ---- signals -----------------------------------------------------------------------------------
 
-static struct expr half_plus_one(struct exprs *x, struct expr n)
+static struct expr half_plus_one(struct exprs *exprs, struct expr n)
 {
-    return tsr__expr_add(x, tsr__expr_floor(x, n, expr_number(2)), expr_number(1));
+    return tsr__expr_add(exprs, tsr__expr_floor(exprs, n, expr_number(2)), expr_number(1));
 }
 
-void tsr__find_window(struct shape_job *j)
+void tsr__find_window(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(j, 0, 1);
-    output_type(j);
+    tsr_dim *dims = new_dims(job, 0, 1);
+    output_type(job);
     if (dims)
-        dims[0] = element_dim(j, 0, 0);
+        dims[0] = element_dim(job, 0, 0);
 }
 
-void tsr__find_mel_weights(struct shape_job *j)
+void tsr__find_mel_weights(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(j, 0, 2);
-    struct expr length = element(tsr__job_values(j, 1), 0);
-    output_type(j);
+    tsr_dim *dims = new_dims(job, 0, 2);
+    struct expr length = element(tsr__job_values(job, 1), 0);
+    output_type(job);
     if (!dims)
         return;
-    dims[0] = tsr__expr_dim(j->x, half_plus_one(j->x, length));
-    dims[1] = element_dim(j, 0, 0);
+    dims[0] = tsr__expr_dim(job->x, half_plus_one(job->x, length));
+    dims[1] = element_dim(job, 0, 0);
 }
 
 // One-sided transforms have the redundant half left out; their inverse is real.
-static struct expr dft_length(struct shape_job *j, tsr_dim dim, bool half, bool inverse)
+static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
-    struct expr n = tsr__expr_of(j->x, dim);
-    if (tsr__job_has(j, 1))
-        n = element(tsr__job_values(j, 1), 0);
+    struct expr n = tsr__expr_of(job->x, dim);
+    if (tsr__job_has(job, 1))
+        n = element(tsr__job_values(job, 1), 0);
     else if (half && inverse)
-        n = tsr__expr_mul(j->x, tsr__expr_sub(j->x, n, expr_number(1)), expr_number(2));
-    return half && !inverse ? half_plus_one(j->x, n) : n;
+        n = tsr__expr_mul(job->x, tsr__expr_sub(job->x, n, expr_number(1)), expr_number(2));
+    return half && !inverse ? half_plus_one(job->x, n) : n;
 }
 
-static void dft(struct shape_job *j, bool known, int64_t axis)
+static void dft(struct shape_job *job, bool known, int64_t axis)
 {
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = x.rank >= 2 ? new_dims(j, 0, x.rank) : NULL;
+    struct shape x = tsr__job_in(job, 0);
+    tsr_dim *dims = x.rank >= 2 ? new_dims(job, 0, x.rank) : NULL;
     int at = tsr__axis(axis, x.rank);
-    bool half = tsr__job_int(j, "onesided", 0) != 0, inverse = tsr__job_int(j, "inverse", 0) != 0;
-    bool same = !half && !tsr__job_has(j, 1);
+    bool half = tsr__job_int(job, "onesided", 0) != 0,
+         inverse = tsr__job_int(job, "inverse", 0) != 0;
+    bool same = !half && !tsr__job_has(job, 1);
     if (!dims)
         return;
     dims[x.rank - 1] = (tsr_dim){half && inverse ? 1 : 2, ""};
     for (int i = 0; i + 1 < x.rank && (known || same); i++)
         dims[i] = x.dims[i];
     if (known && !same && at >= 0 && at < x.rank - 1)
-        dims[at] = tsr__expr_dim(j->x, dft_length(j, x.dims[at], half, inverse));
+        dims[at] = tsr__expr_dim(job->x, dft_length(job, x.dims[at], half, inverse));
 }
 
-void tsr__find_dft_17(struct shape_job *j)
+void tsr__find_dft_17(struct shape_job *job)
 {
-    dft(j, true, tsr__job_int(j, "axis", 1));
+    dft(job, true, tsr__job_int(job, "axis", 1));
 }
 
-void tsr__find_dft(struct shape_job *j)
+void tsr__find_dft(struct shape_job *job)
 {
     int64_t axis = -2;
-    bool known = !tsr__job_has(j, 2) || tsr__job_number(j, 2, &axis);
-    dft(j, known, axis);
+    bool known = !tsr__job_has(job, 2) || tsr__job_number(job, 2, &axis);
+    dft(job, known, axis);
 }
 
-void tsr__find_stft(struct shape_job *j)
+void tsr__find_stft(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), window = tsr__job_in(j, 2);
-    struct expr step = element(tsr__job_values(j, 1), 0), frame = {0};
-    tsr_dim *dims = new_dims(j, 0, 4);
+    struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
+    struct expr step = element(tsr__job_values(job, 1), 0), frame = {0};
+    tsr_dim *dims = new_dims(job, 0, 4);
     if (!dims)
         return;
-    if (tsr__job_has(j, 3))
-        frame = element(tsr__job_values(j, 3), 0);
+    if (tsr__job_has(job, 3))
+        frame = element(tsr__job_values(job, 3), 0);
     else if (window.rank == 1)
-        frame = tsr__expr_of(j->x, window.dims[0]);
+        frame = tsr__expr_of(job->x, window.dims[0]);
     if (x.rank >= 2) {
         dims[0] = x.dims[0];
-        struct expr room = tsr__expr_sub(j->x, tsr__expr_of(j->x, x.dims[1]), frame);
-        struct expr last = expr_is(step, 0) ? (struct expr){0} : tsr__expr_floor(j->x, room, step);
-        dims[1] = tsr__expr_dim(j->x, tsr__expr_add(j->x, last, expr_number(1)));
+        struct expr room = tsr__expr_sub(job->x, tsr__expr_of(job->x, x.dims[1]), frame);
+        struct expr last =
+            expr_is(step, 0) ? (struct expr){0} : tsr__expr_floor(job->x, room, step);
+        dims[1] = tsr__expr_dim(job->x, tsr__expr_add(job->x, last, expr_number(1)));
     }
-    bool half = tsr__job_int(j, "onesided", 1) != 0;
-    dims[2] = tsr__expr_dim(j->x, half ? half_plus_one(j->x, frame) : frame);
+    bool half = tsr__job_int(job, "onesided", 1) != 0;
+    dims[2] = tsr__expr_dim(job->x, half ? half_plus_one(job->x, frame) : frame);
     dims[3] = (tsr_dim){2, ""};
 }
 
 // ---- text --------------------------------------------------------------------------------------
 
-void tsr__find_string_split(struct shape_job *j)
+void tsr__find_string_split(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = x.rank >= 0 ? new_dims(j, 0, x.rank + 1) : NULL;
+    struct shape x = tsr__job_in(job, 0);
+    tsr_dim *dims = x.rank >= 0 ? new_dims(job, 0, x.rank + 1) : NULL;
     for (int i = 0; dims && i < x.rank; i++)
         dims[i] = x.dims[i];
-    tsr__job_like(j, 1, 0);
+    tsr__job_like(job, 1, 0);
 }
 
-void tsr__find_string_normalizer(struct shape_job *j)
+void tsr__find_string_normalizer(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(j, 0, x.rank) : NULL;
+    struct shape x = tsr__job_in(job, 0);
+    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(job, 0, x.rank) : NULL;
     if (dims && x.rank == 2)
         dims[0] = (tsr_dim){1, ""};
 }
 
-void tsr__find_tfidf(struct shape_job *j)
+void tsr__find_tfidf(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
+    struct shape x = tsr__job_in(job, 0);
     const int64_t *at;
-    size_t n = tsr__job_ints(j, "ngram_indexes", &at);
+    size_t n = tsr__job_ints(job, "ngram_indexes", &at);
     int64_t most = -1;
     for (size_t i = 0; i < n; i++)
         most = at[i] > most ? at[i] : most;
-    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(j, 0, x.rank) : NULL;
+    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(job, 0, x.rank) : NULL;
     if (!dims || most < 0 || most == INT64_MAX)
         return;
     dims[0] = x.dims[0];
@@ -224,42 +226,42 @@ void tsr__find_tfidf(struct shape_job *j)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
-void tsr__find_feature_extractor(struct shape_job *j)
+void tsr__find_feature_extractor(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0), at = tsr__job_in(j, 1);
+    struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
     int rank = x.rank == 1 ? 2 : x.rank;
-    tsr_dim *dims = rank >= 1 ? new_dims(j, 0, rank) : NULL;
+    tsr_dim *dims = rank >= 1 ? new_dims(job, 0, rank) : NULL;
     if (!dims)
         return;
     dims[0] = (tsr_dim){1, ""}; // of a vector
     for (int i = 0; i + 1 < x.rank; i++)
         dims[i] = x.dims[i];
     if (at.rank >= 1)
-        dims[rank - 1] = tsr__expr_dim(j->x, tsr__job_size(j, at, 0, at.rank));
+        dims[rank - 1] = tsr__expr_dim(job->x, tsr__job_size(job, at, 0, at.rank));
 }
 
-void tsr__find_label_encoder(struct shape_job *j)
+void tsr__find_label_encoder(struct shape_job *job)
 {
     static const struct {
         const char *name;
         tsr_dtype type;
     } kinds[] = {
         {"values_strings", TSR_STRING}, {"values_int64s", TSR_INT64}, {"values_floats", TSR_FLOAT}};
-    const tsr_tensor *t = tsr_attr_tensor(tsr__job_attr(j, "values_tensor"));
-    tsr__job_like(j, 0, 0);
-    j->out[0].dtype = t ? tsr_tensor_dtype(t) : TSR_UNDEFINED;
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "values_tensor"));
+    tsr__job_like(job, 0, 0);
+    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_UNDEFINED;
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
-        if (tsr__job_attr(j, kinds[i].name))
-            j->out[0].dtype = kinds[i].type;
+        if (tsr__job_attr(job, kinds[i].name))
+            job->out[0].dtype = kinds[i].type;
 }
 
-void tsr__find_tree_ensemble(struct shape_job *j)
+void tsr__find_tree_ensemble(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(j, 0);
-    tsr_dim *dims = new_dims(j, 0, 2);
+    struct shape x = tsr__job_in(job, 0);
+    tsr_dim *dims = new_dims(job, 0, 2);
     if (!dims)
         return;
     if (x.rank == 2)
         dims[0] = x.dims[0];
-    dims[1] = (tsr_dim){tsr__job_int(j, "n_targets", 1), ""};
+    dims[1] = (tsr_dim){tsr__job_int(job, "n_targets", 1), ""};
 }

@@ -7,22 +7,23 @@ struct dim_sizes {
     struct exprs exprs;
 };
 
-struct dim_sizes *tsr__dim_sizes_new(struct arena *a, const tsr_size *sizes, size_t n)
+struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_size *sizes, size_t n)
 {
-    struct dim_sizes *s = ARENA_NEW(a, struct dim_sizes);
-    if (!s)
+    struct dim_sizes *dim_sizes = ARENA_NEW(arena, struct dim_sizes);
+    if (!dim_sizes)
         return NULL;
-    tsr__exprs_init(&s->exprs, a);
+    tsr__exprs_init(&dim_sizes->exprs, arena);
     for (size_t i = 0; i < n; i++)
-        if (!tsr__exprs_bind(&s->exprs, str_of(sizes[i].name), sizes[i].size))
+        if (!tsr__exprs_bind(&dim_sizes->exprs, str_of(sizes[i].name), sizes[i].size))
             return NULL;
-    return a->failed ? NULL : s;
+    return arena->failed ? NULL : dim_sizes;
 }
 
-int64_t tsr__dim_sizes_of(struct dim_sizes *s, tsr_dim d)
+int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim)
 {
-    if (d.value >= 0)
-        return d.value;
-    struct expr e = d.symbol && d.symbol[0] ? tsr__expr_of(&s->exprs, d) : (struct expr){0};
-    return expr_is_number(e) && e.number >= 0 ? e.number : -1;
+    if (dim.value >= 0)
+        return dim.value;
+    struct expr expr =
+        dim.symbol && dim.symbol[0] ? tsr__expr_of(&sizes->exprs, dim) : (struct expr){0};
+    return expr_is_number(expr) && expr.number >= 0 ? expr.number : -1;
 }

@@ -743,20 +743,20 @@ const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t
 }
 
 // Operators and domains are kept once per model, so their addresses are as good as their names.
-const struct op_row *tsr__row_of(const struct shapes *s, const tsr_node *n)
+const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node)
 {
     static const struct op_row none;
-    struct str op = tsr__node_op_str(n), domain = tsr__node_domain_str(n);
+    struct str op = tsr__node_op_str(node), domain = tsr__node_domain_str(node);
     struct {
         const char *op, *domain;
         int64_t opset;
-    } key = {op.p, domain.p, tsr__node_opset(n)};
+    } key = {op.p, domain.p, tsr__node_opset(node)};
     struct str text = {(const char *)&key, sizeof(key)};
-    const struct op_row *row = tsr__map_get(s->rows, text);
+    const struct op_row *row = tsr__map_get(shapes->rows, text);
     if (!row) {
-        row = tsr__row_find(tsr_model_session(s->model), op, domain, key.opset);
-        text = tsr__arena_str(s->arena, text);
-        void **slot = text.p ? tsr__map_at(s->rows, text) : NULL;
+        row = tsr__row_find(tsr_model_session(shapes->model), op, domain, key.opset);
+        text = tsr__arena_str(shapes->arena, text);
+        void **slot = text.p ? tsr__map_at(shapes->rows, text) : NULL;
         if (slot)
             *slot = (void *)(row ? row : &none);
     }

@@ -28,75 +28,77 @@ static struct str first_word(struct str *line)
     return word;
 }
 
-static struct str trimmed(struct str s)
+static struct str trimmed(struct str text)
 {
-    while (s.n && strchr(" \t\r", s.p[0]))
-        s = (struct str){s.p + 1, s.n - 1};
-    while (s.n && strchr(" \t\r", s.p[s.n - 1]))
-        s.n--;
-    return s;
+    while (text.n && strchr(" \t\r", text.p[0]))
+        text = (struct str){text.p + 1, text.n - 1};
+    while (text.n && strchr(" \t\r", text.p[text.n - 1]))
+        text.n--;
+    return text;
 }
 
 // Why a rule that is well written cannot be a user's; NULL: it can.
-static const char *beyond_users(const struct pattern *p)
+static const char *beyond_users(const struct pattern *pattern)
 {
     static const char why[] =
         "only red, rep, blk, gen, drop, shape, once and attr are known for operators of one's own";
-    if (p->n_windows || p->n_lists || p->n_trims)
+    if (pattern->n_windows || pattern->n_lists || pattern->n_trims)
         return why;
-    for (int i = 0; i < p->n_rewrites; i++) {
-        enum rewrite_kind kind = p->rewrites[i].kind;
+    for (int i = 0; i < pattern->n_rewrites; i++) {
+        enum rewrite_kind kind = pattern->rewrites[i].kind;
         if (kind != REWRITE_SHAPE && kind != REWRITE_ADD_ONCE && kind != REWRITE_ATTR)
             return why;
     }
-    for (int i = 0; i < p->n_letters; i++)
-        if (p->letters[i].kind == FACTOR_STAT)
+    for (int i = 0; i < pattern->n_letters; i++)
+        if (pattern->letters[i].kind == FACTOR_STAT)
             return why;
     return NULL;
 }
 
 // What is wrong with the rule's text; NULL: nothing.
-static const char *judge_rule(tsr_session *s, struct str text)
+static const char *judge_rule(tsr_session *session, struct str text)
 {
     struct arena scratch;
     const char *wrong = NULL;
-    tsr__arena_init(&scratch, s);
-    const struct pattern *p = tsr__pattern_parse(&scratch, text, &wrong);
-    if (p)
-        wrong = beyond_users(p);
+    tsr__arena_init(&scratch, session);
+    const struct pattern *pattern = tsr__pattern_parse(&scratch, text, &wrong);
+    if (pattern)
+        wrong = beyond_users(pattern);
     else if (!wrong)
         wrong = "the rule cannot be read";
     tsr__arena_free(&scratch);
     return wrong;
 }
 
-static const struct op_row *find_user(const tsr_session *s, struct str op, struct str domain,
+static const struct op_row *find_user(const tsr_session *session, struct str op, struct str domain,
                                       int64_t opset)
 {
     const struct op_row *found = NULL;
-    for (const struct user_row *u = s->user_rules; u; u = u->next) {
-        bool same = str_is(op, u->row.op) && str_is(domain, u->row.domain ? u->row.domain : "");
-        if (same && u->row.since <= opset && (!found || u->row.since > found->since))
-            found = &u->row;
+    for (const struct user_row *row = session->user_rules; row; row = row->next) {
+        bool same =
+            str_is(op, row->row.op) && str_is(domain, row->row.domain ? row->row.domain : "");
+        if (same && row->row.since <= opset && (!found || row->row.since > found->since))
+            found = &row->row;
     }
     return found;
 }
 
-const struct op_row *tsr__row_find(const tsr_session *s, struct str op, struct str domain,
+const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset)
 {
-    const struct op_row *own = find_user(s, op, domain, opset);
+    const struct op_row *own = find_user(session, op, domain, opset);
     return own ? own : tsr__row_in_table(op, domain, opset);
 }
 
-const struct op_row *tsr__row_of_node(const tsr_node *n)
+const struct op_row *tsr__row_of_node(const tsr_node *node)
 {
-    return tsr__row_find(tsr_model_session(tsr_graph_model(tsr_node_graph(n))), tsr__node_op_str(n),
-                         tsr__node_domain_str(n), tsr__node_opset(n));
+    return tsr__row_find(tsr_model_session(tsr_graph_model(tsr_node_graph(node))),
+                         tsr__node_op_str(node), tsr__node_domain_str(node), tsr__node_opset(node));
 }
 
 // One line into *row, whose texts lie in the arena; NULL, or what is wrong with it.
-static const char *read_row(tsr_session *s, struct arena *a, struct str line, struct op_row *row)
+static const char *read_row(tsr_session *session, struct arena *arena, struct str line,
+                            struct op_row *row)
 {
     struct str op = first_word(&line), domain = first_word(&line), since = first_word(&line);
     struct str text = trimmed(line);
@@ -109,13 +111,13 @@ static const char *read_row(tsr_session *s, struct arena *a, struct str line, st
         domain = STR("");
     if (tsr__row_in_table(op, domain, INT64_MAX))
         return "there is a rule for this operator already";
-    row->op = tsr__arena_str(a, op).p;
-    row->domain = tsr__arena_str(a, domain).p;
+    row->op = tsr__arena_str(arena, op).p;
+    row->domain = tsr__arena_str(arena, domain).p;
     bool whole = text.n > 6 && memcmp(text.p, "whole:", 6) == 0;
     if (whole)
         text = trimmed((struct str){text.p + 6, text.n - 6});
-    const char *wrong = whole ? NULL : judge_rule(s, text);
-    const char *kept = tsr__arena_str(a, text).p;
+    const char *wrong = whole ? NULL : judge_rule(session, text);
+    const char *kept = tsr__arena_str(arena, text).p;
     if (whole)
         row->whole = kept;
     else
@@ -123,24 +125,24 @@ static const char *read_row(tsr_session *s, struct arena *a, struct str line, st
     return wrong;
 }
 
-static tsr_status wrong_line(tsr_session *s, const char *file, size_t line, const char *what)
+static tsr_status wrong_line(tsr_session *session, const char *file, size_t line, const char *what)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(file);
-    tsr__diag(s, DIAG_rule_text, &at,
+    tsr__diag(session, DIAG_rule_text, &at,
               "write rows as `tessera rules` prints them: Twice my.ops 1 [A*] -> [A*]",
               "line %zu: %s", line, what);
     return TSR_MALFORMED;
 }
 
 // All lines or none: rows are linked to the session's when the last one was right.
-static tsr_status add_rows(tsr_session *s, const char *file, struct str text)
+static tsr_status add_rows(tsr_session *session, const char *file, struct str text)
 {
-    struct arena *a = &s->results[RESULT_USER_RULES];
-    struct user_row *rows = s->user_rules;
+    struct arena *arena = &session->results[RESULT_USER_RULES];
+    struct user_row *rows = session->user_rules;
     size_t n = 0, number = 1;
     if (text.n > MAX_TEXT)
-        return wrong_line(s, file, 1, "the text is too long");
+        return wrong_line(session, file, 1, "the text is too long");
     for (size_t at = 0; at < text.n; number++) {
         const char *end = memchr(text.p + at, '\n', text.n - at);
         size_t length = end ? (size_t)(end - text.p) - at : text.n - at;
@@ -149,35 +151,35 @@ static tsr_status add_rows(tsr_session *s, const char *file, struct str text)
         if (!line.n || line.p[0] == '#')
             continue;
         if (n++ == MAX_ROWS)
-            return wrong_line(s, file, number, "there are too many rows");
-        struct user_row *row = ARENA_NEW(a, struct user_row);
+            return wrong_line(session, file, number, "there are too many rows");
+        struct user_row *row = ARENA_NEW(arena, struct user_row);
         if (!row)
             return TSR_NOMEM;
-        const char *wrong = read_row(s, a, line, &row->row);
-        if (a->failed)
+        const char *wrong = read_row(session, arena, line, &row->row);
+        if (arena->failed)
             return TSR_NOMEM;
         if (wrong)
-            return wrong_line(s, file, number, wrong);
+            return wrong_line(session, file, number, wrong);
         row->next = rows;
         rows = row;
     }
-    s->user_rules = rows;
+    session->user_rules = rows;
     return TSR_OK;
 }
 
-tsr_status tsr_rules_add(tsr_session *s, const char *rows)
+tsr_status tsr_rules_add(tsr_session *session, const char *rows)
 {
-    return add_rows(s, "", str_of(rows));
+    return add_rows(session, "", str_of(rows));
 }
 
-tsr_status tsr_rules_read(tsr_session *s, const char *path)
+tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
     struct arena scratch;
     struct str text;
-    tsr__arena_init(&scratch, s);
-    tsr_status status = tsr__file_read(s, &scratch, path, MAX_TEXT, &text);
+    tsr__arena_init(&scratch, session);
+    tsr_status status = tsr__file_read(session, &scratch, path, MAX_TEXT, &text);
     if (status == TSR_OK)
-        status = add_rows(s, path, text);
+        status = add_rows(session, path, text);
     tsr__arena_free(&scratch);
     return status;
 }

@@ -10,23 +10,23 @@ static const struct known_value nothing = {0};
 
 // ---- making ------------------------------------------------------------------------------------
 
-static struct expr *new_elements(struct arena *a, int64_t n)
+static struct expr *new_elements(struct arena *arena, int64_t n)
 {
-    return n >= 0 && n <= VALUES_MAX ? ARENA_ARRAY(a, struct expr, (size_t)n + 1) : NULL;
+    return n >= 0 && n <= VALUES_MAX ? ARENA_ARRAY(arena, struct expr, (size_t)n + 1) : NULL;
 }
 
-static struct known_value of_ints(struct arena *a, const int64_t *v, int64_t n)
+static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)
 {
-    struct expr *e = new_elements(a, n);
-    for (int64_t i = 0; e && i < n; i++)
-        e[i] = expr_number(v[i]);
-    return e ? (struct known_value){e, n} : nothing;
+    struct expr *expr = new_elements(arena, n);
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = expr_number(v[i]);
+    return expr ? (struct known_value){expr, n} : nothing;
 }
 
-static void give(struct shape_job *j, int i, const struct expr *e, int64_t n)
+static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
 {
-    if (i < j->n_out && e)
-        j->value[i] = (struct known_value){e, n};
+    if (i < job->n_out && expr)
+        job->value[i] = (struct known_value){expr, n};
 }
 
 static int64_t read_element(const char *p, tsr_dtype type)
@@ -43,50 +43,50 @@ static int64_t read_element(const char *p, tsr_dtype type)
     return narrow;
 }
 
-struct known_value tsr__value_of_tensor(struct arena *a, const tsr_tensor *t)
+struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
 {
-    tsr_dtype type = tsr_tensor_dtype(t);
+    tsr_dtype type = tsr_tensor_dtype(tensor);
     size_t size, width = type == TSR_INT64 ? 8 : type == TSR_INT32 ? 4 : 1;
     const void *bytes;
     if (type != TSR_INT64 && type != TSR_INT32 && type != TSR_BOOL)
         return nothing;
-    int64_t n = tsr_tensor_elements(t), v[VALUES_MAX];
-    if (n < 0 || n > VALUES_MAX || tsr_tensor_data(t, &bytes, &size) != TSR_OK ||
+    int64_t n = tsr_tensor_elements(tensor), v[VALUES_MAX];
+    if (n < 0 || n > VALUES_MAX || tsr_tensor_data(tensor, &bytes, &size) != TSR_OK ||
         size != (size_t)n * width)
         return nothing;
     for (int64_t i = 0; i < n; i++)
         v[i] = read_element((const char *)bytes + (size_t)i * width, type);
-    return of_ints(a, v, n);
+    return of_ints(arena, v, n);
 }
 
 // Elements of a fixed shape; -1: not fixed or too many.
-static int64_t count_of(struct shape s)
+static int64_t count_of(struct shape shape)
 {
     int64_t n = 1;
-    if (s.rank < 0)
+    if (shape.rank < 0)
         return -1;
-    for (int i = 0; i < s.rank; i++)
-        if (s.dims[i].value < 0 || !mul_ok(n, s.dims[i].value, &n) || n > VALUES_MAX)
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dims[i].value < 0 || !mul_ok(n, shape.dims[i].value, &n) || n > VALUES_MAX)
             return -1;
     return n;
 }
 
 // ---- sources -----------------------------------------------------------------------------------
 
-void tsr__value_constant(struct shape_job *j)
+void tsr__value_constant(struct shape_job *job)
 {
-    const tsr_tensor *t = tsr_attr_tensor(tsr__job_attr(j, "value"));
-    const tsr_attr *one = tsr__job_attr(j, "value_int");
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    const tsr_attr *one = tsr__job_attr(job, "value_int");
     const int64_t *ints;
-    if (t) {
-        j->value[0] = tsr__value_of_tensor(j->arena, t);
+    if (tensor) {
+        job->value[0] = tsr__value_of_tensor(job->arena, tensor);
     } else if (one) {
         int64_t v = tsr_attr_int(one, 0);
-        j->value[0] = of_ints(j->arena, &v, 1);
+        job->value[0] = of_ints(job->arena, &v, 1);
     } else {
-        size_t n = tsr__job_ints(j, "value_ints", &ints);
+        size_t n = tsr__job_ints(job, "value_ints", &ints);
         if (n && n <= VALUES_MAX)
-            j->value[0] = of_ints(j->arena, ints, (int64_t)n);
+            job->value[0] = of_ints(job->arena, ints, (int64_t)n);
     }
 }
 
@@ -96,99 +96,99 @@ static int64_t clamp(int64_t v, int64_t rank)
     return v < 0 ? 0 : v > rank ? rank : v;
 }
 
-void tsr__value_shape(struct shape_job *j)
+void tsr__value_shape(struct shape_job *job)
 {
-    struct shape of = tsr__job_in(j, 0);
+    struct shape of = tsr__job_in(job, 0);
     if (of.rank < 0)
         return;
-    int64_t start = clamp(tsr__job_int(j, "start", 0), of.rank);
-    int64_t end = clamp(tsr__job_int(j, "end", of.rank), of.rank);
-    struct expr *e = new_elements(j->arena, end > start ? end - start : 0);
-    for (int64_t i = start; e && i < end; i++)
-        e[i - start] = tsr__expr_of(j->x, of.dims[i]);
-    give(j, 0, e, end > start ? end - start : 0);
+    int64_t start = clamp(tsr__job_int(job, "start", 0), of.rank);
+    int64_t end = clamp(tsr__job_int(job, "end", of.rank), of.rank);
+    struct expr *expr = new_elements(job->arena, end > start ? end - start : 0);
+    for (int64_t i = start; expr && i < end; i++)
+        expr[i - start] = tsr__expr_of(job->x, of.dims[i]);
+    give(job, 0, expr, end > start ? end - start : 0);
 }
 
-void tsr__value_size(struct shape_job *j)
+void tsr__value_size(struct shape_job *job)
 {
-    struct shape of = tsr__job_in(j, 0);
-    struct expr *e = of.rank >= 0 ? new_elements(j->arena, 1) : NULL;
-    if (e)
-        *e = tsr__job_size(j, of, 0, of.rank);
-    give(j, 0, e, 1);
+    struct shape of = tsr__job_in(job, 0);
+    struct expr *expr = of.rank >= 0 ? new_elements(job->arena, 1) : NULL;
+    if (expr)
+        *expr = tsr__job_size(job, of, 0, of.rank);
+    give(job, 0, expr, 1);
 }
 
-void tsr__value_constant_of_shape(struct shape_job *j)
+void tsr__value_constant_of_shape(struct shape_job *job)
 {
-    const tsr_tensor *t = tsr_attr_tensor(tsr__job_attr(j, "value"));
-    struct known_value fill = t ? tsr__value_of_tensor(j->arena, t) : nothing;
-    int64_t n = count_of(j->out[0]);
-    struct expr *e = fill.elements && fill.n == 1 && n >= 0 ? new_elements(j->arena, n) : NULL;
-    for (int64_t i = 0; e && i < n; i++)
-        e[i] = fill.elements[0];
-    give(j, 0, e, n);
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    struct known_value fill = tensor ? tsr__value_of_tensor(job->arena, tensor) : nothing;
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr = fill.elements && fill.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = fill.elements[0];
+    give(job, 0, expr, n);
 }
 
-void tsr__value_range(struct shape_job *j)
+void tsr__value_range(struct shape_job *job)
 {
-    struct known_value start = tsr__job_values(j, 0), delta = tsr__job_values(j, 2);
-    int64_t n = count_of(j->out[0]);
-    struct expr *e = start.n == 1 && delta.n == 1 && n >= 0 ? new_elements(j->arena, n) : NULL;
-    for (int64_t i = 0; e && i < n; i++)
-        e[i] = tsr__expr_add(j->x, start.elements[0],
-                             tsr__expr_mul(j->x, expr_number(i), delta.elements[0]));
-    give(j, 0, e, n);
+    struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr = start.n == 1 && delta.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = tsr__expr_add(job->x, start.elements[0],
+                                tsr__expr_mul(job->x, expr_number(i), delta.elements[0]));
+    give(job, 0, expr, n);
 }
 
 // ---- moving ------------------------------------------------------------------------------------
 
 // The same elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
-void tsr__value_same(struct shape_job *j)
+void tsr__value_same(struct shape_job *job)
 {
-    j->value[0] = tsr__job_values(j, 0);
+    job->value[0] = tsr__job_values(job, 0);
 }
 
-void tsr__value_cast(struct shape_job *j)
+void tsr__value_cast(struct shape_job *job)
 {
-    struct known_value v = tsr__job_values(j, 0);
-    tsr_dtype from = tsr__job_in(j, 0).dtype, to = j->out[0].dtype;
+    struct known_value value = tsr__job_values(job, 0);
+    tsr_dtype from = tsr__job_in(job, 0).dtype, to = job->out[0].dtype;
     bool wide = to == TSR_INT64 || (to == TSR_INT32 && from != TSR_INT64);
-    struct expr *e = v.elements ? new_elements(j->arena, v.n) : NULL;
-    if (!e || (to != TSR_INT64 && to != TSR_INT32 && to != TSR_BOOL))
+    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
+    if (!expr || (to != TSR_INT64 && to != TSR_INT32 && to != TSR_BOOL))
         return;
-    for (int64_t i = 0; i < v.n; i++) {
-        struct expr x = v.elements[i];
+    for (int64_t i = 0; i < value.n; i++) {
+        struct expr x = value.elements[i];
         bool fits = wide || (to == TSR_INT32 && (x.poly || x.number == (int32_t)x.number));
         if (to == TSR_BOOL)
             x = expr_is_number(x) ? expr_number(x.number != 0) : (struct expr){0};
-        e[i] = fits || to == TSR_BOOL ? x : (struct expr){0};
+        expr[i] = fits || to == TSR_BOOL ? x : (struct expr){0};
     }
-    give(j, 0, e, v.n);
+    give(job, 0, expr, value.n);
 }
 
 // Blocks of `inner` elements along the axis, one input after the other, for each outer index.
-void tsr__value_concat(struct shape_job *j)
+void tsr__value_concat(struct shape_job *job)
 {
-    int64_t n = count_of(j->out[0]), at = 0;
-    int axis = tsr__axis(tsr__job_int(j, "axis", 0), j->out[0].rank);
-    struct expr *e = n >= 0 && axis >= 0 ? new_elements(j->arena, n) : NULL;
-    if (!e)
+    int64_t n = count_of(job->out[0]), at = 0;
+    int axis = tsr__axis(tsr__job_int(job, "axis", 0), job->out[0].rank);
+    struct expr *expr = n >= 0 && axis >= 0 ? new_elements(job->arena, n) : NULL;
+    if (!expr)
         return;
     int64_t outer = 1;
     for (int d = 0; d < axis; d++)
-        outer *= j->out[0].dims[d].value;
+        outer *= job->out[0].dims[d].value;
     for (int64_t o = 0; o < outer; o++)
-        for (int i = 0; i < j->n_in; i++) {
-            struct known_value v = tsr__job_values(j, i);
-            int64_t count = count_of(tsr__job_in(j, i)), block = outer ? count / outer : 0;
+        for (int i = 0; i < job->n_in; i++) {
+            struct known_value value = tsr__job_values(job, i);
+            int64_t count = count_of(tsr__job_in(job, i)), block = outer ? count / outer : 0;
             if (count < 0 || at + block > n)
                 return;
             for (int64_t k = 0; k < block; k++, at++)
-                if (v.elements && v.n == count)
-                    e[at] = v.elements[o * block + k];
+                if (value.elements && value.n == count)
+                    expr[at] = value.elements[o * block + k];
         }
     if (at == n)
-        give(j, 0, e, n);
+        give(job, 0, expr, n);
 }
 
 // outer x size x inner elements around one axis of a fixed shape.
@@ -196,69 +196,74 @@ struct around {
     int64_t outer, size, inner;
 };
 
-static bool split_at(struct shape s, int axis, struct around *a)
+static bool split_at(struct shape shape, int axis, struct around *around)
 {
-    *a = (struct around){1, 1, 1};
-    if (count_of(s) < 0 || axis < 0 || axis >= s.rank)
+    *around = (struct around){1, 1, 1};
+    if (count_of(shape) < 0 || axis < 0 || axis >= shape.rank)
         return false;
-    for (int d = 0; d < s.rank; d++)
-        *(d < axis ? &a->outer : d == axis ? &a->size : &a->inner) *= s.dims[d].value;
+    for (int d = 0; d < shape.rank; d++)
+        *(d < axis    ? &around->outer
+          : d == axis ? &around->size
+                      : &around->inner) *= shape.dims[d].value;
     return true;
 }
 
-void tsr__value_gather(struct shape_job *j)
+void tsr__value_gather(struct shape_job *job)
 {
-    struct known_value data = tsr__job_values(j, 0), at = tsr__job_values(j, 1);
-    struct shape s = tsr__job_in(j, 0);
-    struct around a;
+    struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
+    struct shape shape = tsr__job_in(job, 0);
+    struct around around;
     if (!data.elements || !at.elements ||
-        !split_at(s, tsr__axis(tsr__job_int(j, "axis", 0), s.rank), &a) || data.n != count_of(s))
+        !split_at(shape, tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), &around) ||
+        data.n != count_of(shape))
         return;
-    int64_t n = a.outer * at.n * a.inner;
-    struct expr *e = n <= VALUES_MAX ? new_elements(j->arena, n) : NULL;
-    for (int64_t o = 0; e && o < a.outer; o++)
+    int64_t n = around.outer * at.n * around.inner;
+    struct expr *expr = n <= VALUES_MAX ? new_elements(job->arena, n) : NULL;
+    for (int64_t o = 0; expr && o < around.outer; o++)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
-            int64_t index = x.number < 0 ? x.number + a.size : x.number;
-            if (!expr_is_number(x) || index < 0 || index >= a.size)
+            int64_t index = x.number < 0 ? x.number + around.size : x.number;
+            if (!expr_is_number(x) || index < 0 || index >= around.size)
                 return;
-            for (int64_t i = 0; i < a.inner; i++)
-                e[(o * at.n + k) * a.inner + i] = data.elements[(o * a.size + index) * a.inner + i];
+            for (int64_t i = 0; i < around.inner; i++)
+                expr[(o * at.n + k) * around.inner + i] =
+                    data.elements[(o * around.size + index) * around.inner + i];
         }
-    give(j, 0, e, n);
+    give(job, 0, expr, n);
 }
 
 // One axis of a vector, which is what sizes are sliced from.
-void tsr__value_slice(struct shape_job *j)
+void tsr__value_slice(struct shape_job *job)
 {
-    struct known_value v = tsr__job_values(j, 0);
-    struct shape s = tsr__job_in(j, 0);
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
     int64_t start, end, step = 1, n = 0;
-    if (!v.elements || s.rank != 1 || !tsr__slice_bounds(j, 0, v.n, &start, &end, &step))
+    if (!value.elements || shape.rank != 1 ||
+        !tsr__slice_bounds(job, 0, value.n, &start, &end, &step))
         return;
-    struct expr *e = new_elements(j->arena, v.n);
-    for (int64_t i = start; e && (step > 0 ? i < end : i > end) && n < v.n; i += step)
-        e[n++] = v.elements[i];
-    give(j, 0, e, n);
+    struct expr *expr = new_elements(job->arena, value.n);
+    for (int64_t i = start; expr && (step > 0 ? i < end : i > end) && n < value.n; i += step)
+        expr[n++] = value.elements[i];
+    give(job, 0, expr, n);
 }
 
-void tsr__value_split(struct shape_job *j)
+void tsr__value_split(struct shape_job *job)
 {
-    struct known_value v = tsr__job_values(j, 0);
+    struct known_value value = tsr__job_values(job, 0);
     int64_t at = 0;
-    if (!v.elements || tsr__job_in(j, 0).rank != 1)
+    if (!value.elements || tsr__job_in(job, 0).rank != 1)
         return;
-    for (int i = 0; i < j->n_out; i++) {
-        int64_t n = count_of(j->out[i]);
-        if (n < 0 || at + n > v.n)
+    for (int i = 0; i < job->n_out; i++) {
+        int64_t n = count_of(job->out[i]);
+        if (n < 0 || at + n > value.n)
             return;
-        give(j, i, v.elements + at, n);
+        give(job, i, value.elements + at, n);
         at += n;
     }
 }
 
 // Element of an input that is broadcast to the output's shape.
-static struct expr broadcast(const struct shape *from, const struct known_value *v,
+static struct expr broadcast(const struct shape *from, const struct known_value *value,
                              const struct shape *to, int64_t index)
 {
     int64_t at = 0, stride = 1;
@@ -270,36 +275,37 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
         at += from->dims[k].value == 1 ? 0 : here * stride;
         stride *= from->dims[k].value;
     }
-    return at < v->n ? v->elements[at] : (struct expr){0};
+    return at < value->n ? value->elements[at] : (struct expr){0};
 }
 
-void tsr__value_expand(struct shape_job *j)
+void tsr__value_expand(struct shape_job *job)
 {
-    struct known_value v = tsr__job_values(j, 0);
-    struct shape s = tsr__job_in(j, 0);
-    int64_t n = count_of(j->out[0]);
-    struct expr *e = v.elements && n >= 0 && count_of(s) == v.n ? new_elements(j->arena, n) : NULL;
-    for (int64_t i = 0; e && i < n; i++)
-        e[i] = broadcast(&s, &v, &j->out[0], i);
-    give(j, 0, e, n);
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr =
+        value.elements && n >= 0 && count_of(shape) == value.n ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = broadcast(&shape, &value, &job->out[0], i);
+    give(job, 0, expr, n);
 }
 
 // ---- arithmetic, element by element ------------------------------------------------------------
 
-typedef struct expr (*binary_fn)(struct exprs *x, struct expr a, struct expr b);
+typedef struct expr (*binary_fn)(struct exprs *exprs, struct expr a, struct expr b);
 
-static void each_pair(struct shape_job *j, binary_fn f)
+static void each_pair(struct shape_job *job, binary_fn f)
 {
-    struct known_value a = tsr__job_values(j, 0), b = tsr__job_values(j, 1);
+    struct known_value a = tsr__job_values(job, 0), b = tsr__job_values(job, 1);
     if (!a.elements || !b.elements)
         return;
-    struct shape x = tsr__job_in(j, 0), y = tsr__job_in(j, 1);
-    int64_t n = count_of(j->out[0]);
-    struct expr *e =
-        n >= 0 && count_of(x) == a.n && count_of(y) == b.n ? new_elements(j->arena, n) : NULL;
-    for (int64_t i = 0; e && i < n; i++)
-        e[i] = f(j->x, broadcast(&x, &a, &j->out[0], i), broadcast(&y, &b, &j->out[0], i));
-    give(j, 0, e, n);
+    struct shape x = tsr__job_in(job, 0), y = tsr__job_in(job, 1);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr =
+        n >= 0 && count_of(x) == a.n && count_of(y) == b.n ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = f(job->x, broadcast(&x, &a, &job->out[0], i), broadcast(&y, &b, &job->out[0], i));
+    give(job, 0, expr, n);
 }
 
 static struct expr truth(bool known, bool value)
@@ -307,44 +313,44 @@ static struct expr truth(bool known, bool value)
     return known ? expr_number(value) : (struct expr){0};
 }
 
-static struct expr equal(struct exprs *x, struct expr a, struct expr b)
+static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr gap = tsr__expr_sub(x, a, b);
+    struct expr gap = tsr__expr_sub(exprs, a, b);
     return truth(expr_is_number(gap), expr_is(gap, 0));
 }
 
-static struct expr less(struct exprs *x, struct expr a, struct expr b)
+static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr gap = tsr__expr_sub(x, a, b);
+    struct expr gap = tsr__expr_sub(exprs, a, b);
     return truth(expr_is_number(gap), gap.number < 0);
 }
 
-static struct expr greater(struct exprs *x, struct expr a, struct expr b)
+static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return less(x, b, a);
+    return less(exprs, b, a);
 }
 
-static struct expr less_or_equal(struct exprs *x, struct expr a, struct expr b)
+static struct expr less_or_equal(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr r = less(x, b, a);
+    struct expr r = less(exprs, b, a);
     return truth(r.known, r.number == 0);
 }
 
-static struct expr greater_or_equal(struct exprs *x, struct expr a, struct expr b)
+static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct expr b)
 {
-    return less_or_equal(x, b, a);
+    return less_or_equal(exprs, b, a);
 }
 
-static struct expr both(struct exprs *x, struct expr a, struct expr b)
+static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
 {
-    (void)x;
+    (void)exprs;
     bool no = expr_is(a, 0) || expr_is(b, 0);
     return truth(no || (expr_is_number(a) && expr_is_number(b)), !no);
 }
 
-static struct expr either(struct exprs *x, struct expr a, struct expr b)
+static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
 {
-    (void)x;
+    (void)exprs;
     bool yes = expr_is(a, 1) || expr_is(b, 1);
     return truth(yes || (expr_is_number(a) && expr_is_number(b)), yes);
 }
@@ -366,110 +372,111 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-void tsr__value_mod(struct shape_job *j)
+void tsr__value_mod(struct shape_job *job)
 {
-    if (!tsr__job_int(j, "fmod", 0))
-        each_pair(j, tsr__expr_mod);
+    if (!tsr__job_int(job, "fmod", 0))
+        each_pair(job, tsr__expr_mod);
 }
 
-void tsr__value_max(struct shape_job *j)
+void tsr__value_max(struct shape_job *job)
 {
-    if (j->n_in == 2)
-        each_pair(j, tsr__expr_max);
-    else if (j->n_in == 1)
-        tsr__value_same(j);
+    if (job->n_in == 2)
+        each_pair(job, tsr__expr_max);
+    else if (job->n_in == 1)
+        tsr__value_same(job);
 }
 
-void tsr__value_min(struct shape_job *j)
+void tsr__value_min(struct shape_job *job)
 {
-    if (j->n_in == 2)
-        each_pair(j, tsr__expr_min);
-    else if (j->n_in == 1)
-        tsr__value_same(j);
+    if (job->n_in == 2)
+        each_pair(job, tsr__expr_min);
+    else if (job->n_in == 1)
+        tsr__value_same(job);
 }
 
-static void each(struct shape_job *j, struct expr (*f)(struct exprs *x, struct expr a))
+static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, struct expr a))
 {
-    struct known_value v = tsr__job_values(j, 0);
-    struct expr *e = v.elements ? new_elements(j->arena, v.n) : NULL;
-    for (int64_t i = 0; e && i < v.n; i++)
-        e[i] = f(j->x, v.elements[i]);
-    give(j, 0, e, v.n);
+    struct known_value value = tsr__job_values(job, 0);
+    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
+    for (int64_t i = 0; expr && i < value.n; i++)
+        expr[i] = f(job->x, value.elements[i]);
+    give(job, 0, expr, value.n);
 }
 
-static struct expr negative(struct exprs *x, struct expr a)
+static struct expr negative(struct exprs *exprs, struct expr a)
 {
-    return tsr__expr_sub(x, expr_number(0), a);
+    return tsr__expr_sub(exprs, expr_number(0), a);
 }
 
-static struct expr absolute(struct exprs *x, struct expr a)
+static struct expr absolute(struct exprs *exprs, struct expr a)
 {
-    return tsr__expr_natural(a) ? a : expr_is_number(a) ? negative(x, a) : (struct expr){0};
+    return tsr__expr_natural(a) ? a : expr_is_number(a) ? negative(exprs, a) : (struct expr){0};
 }
 
-static struct expr not(struct exprs * x, struct expr a)
+static struct expr not(struct exprs * exprs, struct expr a)
 {
-    (void)x;
+    (void)exprs;
     return truth(expr_is_number(a), a.number == 0);
 }
 
-void tsr__value_neg(struct shape_job *j)
+void tsr__value_neg(struct shape_job *job)
 {
-    each(j, negative);
+    each(job, negative);
 }
-void tsr__value_abs(struct shape_job *j)
+void tsr__value_abs(struct shape_job *job)
 {
-    each(j, absolute);
+    each(job, absolute);
 }
-void tsr__value_not(struct shape_job *j)
+void tsr__value_not(struct shape_job *job)
 {
-    each(j, not );
+    each(job, not );
 }
 
-void tsr__value_where(struct shape_job *j)
+void tsr__value_where(struct shape_job *job)
 {
     struct known_value v[3];
     struct shape s[3];
-    int64_t n = count_of(j->out[0]);
+    int64_t n = count_of(job->out[0]);
     for (int i = 0; i < 3; i++) {
-        v[i] = tsr__job_values(j, i);
-        s[i] = tsr__job_in(j, i);
+        v[i] = tsr__job_values(job, i);
+        s[i] = tsr__job_in(job, i);
         if (!v[i].elements || count_of(s[i]) != v[i].n)
             return;
     }
-    struct expr *e = n >= 0 ? new_elements(j->arena, n) : NULL;
-    for (int64_t i = 0; e && i < n; i++) {
-        struct expr yes = broadcast(&s[0], &v[0], &j->out[0], i);
-        struct expr a = broadcast(&s[1], &v[1], &j->out[0], i);
-        struct expr b = broadcast(&s[2], &v[2], &j->out[0], i);
+    struct expr *expr = n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++) {
+        struct expr yes = broadcast(&s[0], &v[0], &job->out[0], i);
+        struct expr a = broadcast(&s[1], &v[1], &job->out[0], i);
+        struct expr b = broadcast(&s[2], &v[2], &job->out[0], i);
         if (expr_is_number(yes))
-            e[i] = yes.number ? a : b;
+            expr[i] = yes.number ? a : b;
         else if (expr_equal(a, b))
-            e[i] = a;
+            expr[i] = a;
     }
-    give(j, 0, e, n);
+    give(job, 0, expr, n);
 }
 
 // All elements into one: sums and products of sizes.
-static void fold(struct shape_job *j, binary_fn f, int64_t start)
+static void fold(struct shape_job *job, binary_fn f, int64_t start)
 {
-    struct known_value v = tsr__job_values(j, 0);
-    struct shape s = tsr__job_in(j, 0);
-    struct expr *e =
-        v.elements && s.rank <= 1 && count_of(j->out[0]) == 1 ? new_elements(j->arena, 1) : NULL;
-    if (!e)
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
+    struct expr *expr = value.elements && shape.rank <= 1 && count_of(job->out[0]) == 1
+                            ? new_elements(job->arena, 1)
+                            : NULL;
+    if (!expr)
         return;
-    *e = expr_number(start);
-    for (int64_t i = 0; i < v.n; i++)
-        *e = f(j->x, *e, v.elements[i]);
-    give(j, 0, e, 1);
+    *expr = expr_number(start);
+    for (int64_t i = 0; i < value.n; i++)
+        *expr = f(job->x, *expr, value.elements[i]);
+    give(job, 0, expr, 1);
 }
 
-void tsr__value_reduce_prod(struct shape_job *j)
+void tsr__value_reduce_prod(struct shape_job *job)
 {
-    fold(j, tsr__expr_mul, 1);
+    fold(job, tsr__expr_mul, 1);
 }
-void tsr__value_reduce_sum(struct shape_job *j)
+void tsr__value_reduce_sum(struct shape_job *job)
 {
-    fold(j, tsr__expr_add, 0);
+    fold(job, tsr__expr_add, 0);
 }

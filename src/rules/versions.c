@@ -242,24 +242,24 @@ static int by_name(const void *key, const void *row)
 }
 
 // What came with a new version beside types, and is absent unless it is used.
-static bool uses_more(const tsr_node *n)
+static bool uses_more(const tsr_node *node)
 {
     static const char *const names[] = {"saturate", "round_mode", "ceil_mode"};
     for (size_t i = 0; i < TSR_COUNT(names); i++)
-        if (tsr_node_find_attr(n, names[i]))
+        if (tsr_node_find_attr(node, names[i]))
             return true;
     return false;
 }
 
-int64_t tsr__rule_changed(const tsr_node *n, int64_t opset, bool plain)
+int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
-    struct str op = tsr__node_op_str(n);
+    struct str op = tsr__node_op_str(node);
     const struct versions *row =
         opset > NEWEST ? NULL : bsearch(&op, table, TSR_COUNT(table), sizeof(*table), by_name);
     if (!row || opset <= FROM)
         return opset;
     int64_t last = FROM;
-    plain = plain && !uses_more(n);
+    plain = plain && !uses_more(node);
     for (int i = 0; i < MOST && row->changed[i]; i++) {
         bool types = row->changed[i] < 0;
         int64_t version = types ? -row->changed[i] : row->changed[i];

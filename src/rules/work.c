@@ -11,102 +11,104 @@ struct factors {
     bool has[RULE_MAX_FACTORS];
 };
 
-static void collect(const struct rule_tensor *t, struct factors *out)
+static void collect(const struct rule_tensor *tensor, struct factors *out)
 {
-    for (int d = 0; d < t->rank && !t->host && !t->absent; d++)
-        for (int k = 0; k < t->dims[d].n; k++)
-            out->has[t->dims[d].factors[k]] = true;
+    for (int d = 0; d < tensor->rank && !tensor->host && !tensor->absent; d++)
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            out->has[tensor->dims[d].factors[k]] = true;
 }
 
-static struct factors of_all(const struct rule_tensor *t, int first, int n)
+static struct factors of_all(const struct rule_tensor *tensor, int first, int n)
 {
-    struct factors f = {{false}};
+    struct factors factors = {{false}};
     for (int i = first; i < n; i++)
-        collect(&t[i], &f);
-    return f;
+        collect(&tensor[i], &factors);
+    return factors;
 }
 
-static double product(const struct rule *r, const struct factors *f, const int64_t *sizes)
+static double product(const struct rule *rule, const struct factors *factors, const int64_t *sizes)
 {
     double n = 1;
-    for (int i = 0; i < r->n_factors; i++)
-        if (f->has[i] && sizes[i] > 0)
+    for (int i = 0; i < rule->n_factors; i++)
+        if (factors->has[i] && sizes[i] > 0)
             n *= (double)sizes[i];
     return n;
 }
 
 // A table that is looked up, not read: elements of another input name the rows.
-static bool is_table(const struct rule *r, int f)
+static bool is_table(const struct rule *rule, int factor)
 {
-    for (int i = 0; i < r->n_rewrites; i++)
-        if (r->rewrites[i].kind == REWRITE_LOOKUP && r->rewrites[i].factor == f)
+    for (int i = 0; i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_LOOKUP && rule->rewrites[i].factor == factor)
             return true;
     return false;
 }
 
-static bool is_whole_in(const struct rule *r, const struct rule_tensor *t, int f)
+static bool is_whole_in(const struct rule *rule, const struct rule_tensor *tensor, int factor)
 {
-    for (int d = 0; d < t->rank && !t->host && !t->absent; d++)
-        for (int k = 0; k < t->dims[d].n; k++)
-            if (t->dims[d].factors[k] == f)
-                return r->factors[f].kind == FACTOR_REP;
+    for (int d = 0; d < tensor->rank && !tensor->host && !tensor->absent; d++)
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            if (tensor->dims[d].factors[k] == factor)
+                return rule->factors[factor].kind == FACTOR_REP;
     return false;
 }
 
-bool tsr__rule_looks_up(const struct rule *r, int input)
+bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
-    for (int f = 0; f < r->n_factors; f++) {
-        const struct rule_tensor *t = &r->inputs[input];
-        struct factors here = {{false}}, others = of_all(r->outputs, 0, r->n_outputs);
-        collect(t, &here);
-        for (int i = 0; i < r->n_inputs; i++)
+    for (int factor = 0; factor < rule->n_factors; factor++) {
+        const struct rule_tensor *tensor = &rule->inputs[input];
+        struct factors here = {{false}}, others = of_all(rule->outputs, 0, rule->n_outputs);
+        collect(tensor, &here);
+        for (int i = 0; i < rule->n_inputs; i++)
             if (i != input)
-                collect(&r->inputs[i], &others);
-        if (here.has[f] && (is_table(r, f) || (is_whole_in(r, t, f) && !others.has[f])))
+                collect(&rule->inputs[i], &others);
+        if (here.has[factor] &&
+            (is_table(rule, factor) || (is_whole_in(rule, tensor, factor) && !others.has[factor])))
             return true;
     }
     return false;
 }
 
-double tsr__rule_reads(const struct rule *r, int input)
+double tsr__rule_reads(const struct rule *rule, int input)
 {
     double share = 1;
-    for (int i = 0; i < r->n_windows; i++) {
-        const struct rule_window *w = &r->windows[i];
-        if (w->input != input || w->from <= 0 || w->to <= 0)
+    for (int i = 0; i < rule->n_windows; i++) {
+        const struct rule_window *window = &rule->windows[i];
+        if (window->input != input || window->from <= 0 || window->to <= 0)
             continue;
-        struct window_part all = tsr__window_part(w, 1, 0);
-        double reads = (double)(all.stop - all.start) / (double)w->from;
+        struct window_part all = tsr__window_part(window, 1, 0);
+        double reads = (double)(all.stop - all.start) / (double)window->from;
         share *= reads > 0 && reads < 1 ? reads : 1;
     }
     return share;
 }
 
-double tsr__rule_work(const struct rule *r, const int64_t *sizes)
+double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
 {
-    struct factors out = of_all(r->outputs, 0, r->n_outputs), held = {{false}};
-    struct factors later = of_all(r->inputs, 1, r->n_inputs);
-    double work = product(r, &out, sizes);
+    struct factors out = of_all(rule->outputs, 0, rule->n_outputs), held = {{false}};
+    struct factors later = of_all(rule->inputs, 1, rule->n_inputs);
+    double work = product(rule, &out, sizes);
     bool contracts = false;
-    for (int i = 0; i < r->n_inputs; i++) {
-        if (r->inputs[i].host || r->inputs[i].absent)
+    for (int i = 0; i < rule->n_inputs; i++) {
+        if (rule->inputs[i].host || rule->inputs[i].absent)
             continue;
-        collect(&r->inputs[i], &held);
-        for (int f = 0; f < r->n_factors; f++) { // only looked into
-            bool whole = i == 0 && r->factors[f].kind == FACTOR_REP && !later.has[f];
-            if (held.has[f] && !out.has[f] && (whole || is_table(r, f)))
-                held.has[f] = false;
+        collect(&rule->inputs[i], &held);
+        for (int factor = 0; factor < rule->n_factors; factor++) { // only looked into
+            bool whole = i == 0 && rule->factors[factor].kind == FACTOR_REP && !later.has[factor];
+            if (held.has[factor] && !out.has[factor] && (whole || is_table(rule, factor)))
+                held.has[factor] = false;
         }
         struct factors met = held;
-        later = of_all(r->inputs, i + 1, r->n_inputs);
-        for (int f = 0; f < r->n_factors; f++) {
-            met.has[f] = met.has[f] || (out.has[f] && i > 0 && r->factors[f].kind == FACTOR_REP);
-            if (held.has[f] && !out.has[f] && !later.has[f]) {
+        later = of_all(rule->inputs, i + 1, rule->n_inputs);
+        for (int factor = 0; factor < rule->n_factors; factor++) {
+            met.has[factor] = met.has[factor] || (out.has[factor] && i > 0 &&
+                                                  rule->factors[factor].kind == FACTOR_REP);
+            if (held.has[factor] && !out.has[factor] && !later.has[factor]) {
                 contracts = true;
-                held.has[f] = false;
+                held.has[factor] = false;
             }
         }
-        double step = product(r, &met, sizes);
+        double step = product(rule, &met, sizes);
         work = step > work ? step : work;
     }
     return contracts ? 2 * work : work;

@@ -56,124 +56,126 @@ static const OrtApiBase *base_of(void *handle)
 }
 
 // The table of functions; a finding says why there is none.
-static tsr_status open_api(tsr_session *s, const OrtApiBase *base, struct engine *e)
+static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(e->path);
+    at.file = str_of(engine->path);
     if (!base) {
-        tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "this library is not ONNX Runtime");
+        tsr__diag(session, DIAG_engine_absent, &at, hint_absent,
+                  "this library is not ONNX Runtime");
         return TSR_ENGINE;
     }
-    snprintf(e->version, sizeof e->version, "%s", base->GetVersionString());
-    e->minor = tsr__ort_minor(e->version);
-    e->api = e->minor >= OLDEST_MINOR ? base->GetApi(ORT_API) : NULL;
-    if (e->api)
+    snprintf(engine->version, sizeof engine->version, "%s", base->GetVersionString());
+    engine->minor = tsr__ort_minor(engine->version);
+    engine->api = engine->minor >= OLDEST_MINOR ? base->GetApi(ORT_API) : NULL;
+    if (engine->api)
         return TSR_OK;
-    tsr__diag(s, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
-              "ONNX Runtime %s is too old or of another kind", e->version);
+    tsr__diag(session, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
+              "ONNX Runtime %s is too old or of another kind", engine->version);
     return TSR_ENGINE;
 }
 
-static tsr_status open_env(tsr_session *s, struct engine *e)
+static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
-    OrtStatus *st =
-        e->api->CreateEnv(ORT_LOG_FATAL, "tessera", &e->env); // findings say it, not stderr
+    OrtStatus *st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
+                                           &engine->env); // findings say it, not stderr
     if (!st)
-        st = e->api->CreateCpuMemoryInfo(ORT_ARENA_ALLOCATOR, ORT_MEMORY_DEFAULT, &e->memory);
+        st = engine->api->CreateCpuMemoryInfo(ORT_ARENA_ALLOCATOR, ORT_MEMORY_DEFAULT,
+                                              &engine->memory);
     if (!st)
-        st = e->api->GetAllocatorWithDefaultOptions(&e->allocator);
+        st = engine->api->GetAllocatorWithDefaultOptions(&engine->allocator);
     if (!st)
         return TSR_OK;
     struct place at = PLACE_NONE;
-    at.file = str_of(e->path);
-    tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
-              e->api->GetErrorMessage(st));
-    e->api->ReleaseStatus(st);
+    at.file = str_of(engine->path);
+    tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
+              engine->api->GetErrorMessage(st));
+    engine->api->ReleaseStatus(st);
     return TSR_ENGINE;
 }
 
-static void engine_free(tsr_session *s, void *engine)
+static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;
     tsr__reach_end(e);
     tsr__comm_close(e->mpi);
-    tsr__gpu_close(s, e->gpu);
+    tsr__gpu_close(session, e->gpu);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);
     if (e->env)
         e->api->ReleaseEnv(e->env);
-    tsr__free(s, e, sizeof *e);
+    tsr__free(session, e, sizeof *e);
 }
 
-struct engine *tsr__engine_state(tsr_session *s)
+struct engine *tsr__engine_state(tsr_session *session)
 {
-    if (s->engine)
-        return s->engine;
-    struct engine *e = tsr__alloc(s, sizeof *e);
-    if (!e)
+    if (session->engine)
+        return session->engine;
+    struct engine *engine = tsr__alloc(session, sizeof *engine);
+    if (!engine)
         return NULL;
-    memset(e, 0, sizeof *e);
-    s->engine = e;
-    s->engine_free = engine_free;
-    return e;
+    memset(engine, 0, sizeof *engine);
+    session->engine = engine;
+    session->engine_free = engine_free;
+    return engine;
 }
 
-static tsr_status engine_open(tsr_session *s, struct engine *e, const char *path)
+static tsr_status engine_open(tsr_session *session, struct engine *engine, const char *path)
 {
     void *handle = open_library(path);
     if (!handle) {
         const char *why = dlerror();
         struct place at = PLACE_NONE;
         at.file = str_of(path);
-        tsr__diag(s, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
+        tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
                   why ? why : "no such library");
         return TSR_ENGINE;
     }
-    library_path(handle, path, e->path, sizeof e->path);
-    tsr_status st = open_api(s, base_of(handle), e);
+    library_path(handle, path, engine->path, sizeof engine->path);
+    tsr_status st = open_api(session, base_of(handle), engine);
     if (st == TSR_OK)
-        st = open_env(s, e);
+        st = open_env(session, engine);
     if (st != TSR_OK)
-        e->api = NULL; // another library may be tried
+        engine->api = NULL; // another library may be tried
     return st;
 }
 
-tsr_status tsr__engine_adopt(tsr_session *s, const OrtApiBase *base)
+tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {
-    struct engine *e = tsr__engine_state(s);
-    if (!e)
+    struct engine *engine = tsr__engine_state(session);
+    if (!engine)
         return TSR_NOMEM;
-    if (e->api)
+    if (engine->api)
         return TSR_OK;
-    snprintf(e->path, sizeof e->path, "%s", "(that of this process)");
-    tsr_status st = open_api(s, base, e);
+    snprintf(engine->path, sizeof engine->path, "%s", "(that of this process)");
+    tsr_status st = open_api(session, base, engine);
     if (st == TSR_OK)
-        st = open_env(s, e);
+        st = open_env(session, engine);
     if (st != TSR_OK)
-        e->api = NULL;
+        engine->api = NULL;
     return st;
 }
 
-tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
+tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {
-    struct engine *e = tsr__engine_state(s);
-    if (!e)
+    struct engine *engine = tsr__engine_state(session);
+    if (!engine)
         return TSR_NOMEM;
-    tsr_status st = e->api ? TSR_OK : engine_open(s, e, path);
+    tsr_status st = engine->api ? TSR_OK : engine_open(session, engine, path);
     if (st != TSR_OK)
         return st;
     if (found)
-        *found = e->path;
+        *found = engine->path;
     if (version)
-        *version = e->version;
+        *version = engine->version;
     return TSR_OK;
 }
 
-tsr_status tsr__engine(tsr_session *s, struct engine **out)
+tsr_status tsr__engine(tsr_session *session, struct engine **out)
 {
-    tsr_status st = tsr_engine_open(s, NULL, NULL, NULL);
+    tsr_status st = tsr_engine_open(session, NULL, NULL, NULL);
     if (st == TSR_OK)
-        *out = s->engine;
+        *out = session->engine;
     return st;
 }

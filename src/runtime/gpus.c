@@ -24,37 +24,38 @@ static int card_of(struct str name)
     return (int)card;
 }
 
-bool tsr__gpu_named(const char *device, const tsr_run_options *o)
+bool tsr__gpu_named(const char *device, const tsr_run_options *options)
 {
-    return card_of(tsr__device_mapped(device, o)) >= 0;
+    return card_of(tsr__device_mapped(device, options)) >= 0;
 }
 
-const struct gpu *tsr__gpu_driver(tsr_session *s, struct engine *e, const tsr_run_options *o)
+const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
+                                  const tsr_run_options *options)
 {
-    struct gpu_libraries libraries = {o->gpu_driver, o->gpu_nccl};
-    if (!e->gpu && !e->gpu_why[0])
-        e->gpu = tsr__gpu_open(s, &libraries, e->gpu_why, sizeof e->gpu_why);
-    return e->gpu;
+    struct gpu_libraries libraries = {options->gpu_driver, options->gpu_nccl};
+    if (!engine->gpu && !engine->gpu_why[0])
+        engine->gpu = tsr__gpu_open(session, &libraries, engine->gpu_why, sizeof engine->gpu_why);
+    return engine->gpu;
 }
 
-tsr_status tsr__gpu_spoilt(tsr_session *s)
+tsr_status tsr__gpu_spoilt(tsr_session *session)
 {
-    const struct engine *e = s->engine;
-    if (!e || !e->gpu)
+    const struct engine *engine = session->engine;
+    if (!engine || !engine->gpu)
         return TSR_OK;
-    return tsr__run_refuse(s, DIAG_transport_absent, NULL,
+    return tsr__run_refuse(session, DIAG_transport_absent, NULL,
                            "start the ranks from a process that has not run on a GPU itself",
                            "ranks cannot be children of a process that has used a GPU");
 }
 
 // ---- a place -----------------------------------------------------------------------------------
 
-static tsr_status no_place(struct rank *r, const struct comm_trouble *why)
+static tsr_status no_place(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(r->path);
-    at.rank = r->endpoint ? r->endpoint->rank : -1;
-    tsr__diag(r->session, DIAG_provider_absent, &at,
+    at.file = str_of(rank->path);
+    at.rank = rank->endpoint ? rank->endpoint->rank : -1;
+    tsr__diag(rank->session, DIAG_provider_absent, &at,
               "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU lets the CPU "
               "stand in",
               "%s", why->text);
@@ -62,67 +63,67 @@ static tsr_status no_place(struct rank *r, const struct comm_trouble *why)
 }
 
 // A whole model has no endpoint, but a GPU to copy from.
-static tsr_status seat_alone(struct rank *r, int card)
+static tsr_status seat_alone(struct rank *rank, int card)
 {
     struct comm_trouble why;
     char words[160];
-    int code = tsr__seat_open(r->session, r->gpu, card, &r->seat);
-    r->owns_seat = code == 0;
+    int code = tsr__seat_open(rank->session, rank->gpu, card, &rank->seat);
+    rank->owns_seat = code == 0;
     if (code == 0)
         return TSR_OK;
     snprintf(why.text, sizeof why.text, "GPU %d: %s", card,
-             tsr__gpu_words(r->gpu, code, words, sizeof words));
-    return no_place(r, &why);
+             tsr__gpu_words(rank->gpu, code, words, sizeof words));
+    return no_place(rank, &why);
 }
 
-tsr_status tsr__gpu_place(struct rank *r)
+tsr_status tsr__gpu_place(struct rank *rank)
 {
-    int card = card_of(tsr__device_mapped(r->device, r->options));
+    int card = card_of(tsr__device_mapped(rank->device, rank->options));
     struct comm_trouble why;
-    if (!r->gpu)
+    if (!rank->gpu)
         return TSR_OK;
-    if (!r->endpoint)
-        return card < 0 ? TSR_OK : seat_alone(r, card);
-    struct device_options o = {.gpu = card < 0 ? NULL : r->gpu,
-                               .card = card < 0 ? 0 : card,
-                               .deterministic = r->options->deterministic};
-    if (r->options->gpu_way)
-        tsr__way_of(r->options->gpu_way, &o.way);
-    struct endpoint *e = NULL;
-    if (tsr__device_open(r->session, r->endpoint, &o, &e, &why) != TSR_OK)
-        return no_place(r, &why);
-    r->base = r->endpoint;
-    r->endpoint = e;
-    r->seat = tsr__device_seat(e);
+    if (!rank->endpoint)
+        return card < 0 ? TSR_OK : seat_alone(rank, card);
+    struct device_options options = {.gpu = card < 0 ? NULL : rank->gpu,
+                                     .card = card < 0 ? 0 : card,
+                                     .deterministic = rank->options->deterministic};
+    if (rank->options->gpu_way)
+        tsr__way_of(rank->options->gpu_way, &options.way);
+    struct endpoint *endpoint = NULL;
+    if (tsr__device_open(rank->session, rank->endpoint, &options, &endpoint, &why) != TSR_OK)
+        return no_place(rank, &why);
+    rank->base = rank->endpoint;
+    rank->endpoint = endpoint;
+    rank->seat = tsr__device_seat(endpoint);
     return TSR_OK;
 }
 
-void tsr__gpu_leave(struct rank *r)
+void tsr__gpu_leave(struct rank *rank)
 {
-    if (r->on_gpu)
-        r->engine->api->ReleaseMemoryInfo(r->on_gpu);
-    if (r->owns_seat)
-        tsr__seat_close(r->seat);
-    if (r->base) {
-        tsr__device_close(r->endpoint);
-        r->endpoint = r->base;
+    if (rank->on_gpu)
+        rank->engine->api->ReleaseMemoryInfo(rank->on_gpu);
+    if (rank->owns_seat)
+        tsr__seat_close(rank->seat);
+    if (rank->base) {
+        tsr__device_close(rank->endpoint);
+        rank->endpoint = rank->base;
     }
-    r->seat = NULL;
-    r->base = NULL;
-    r->on_gpu = NULL;
+    rank->seat = NULL;
+    rank->base = NULL;
+    rank->on_gpu = NULL;
 }
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
 // Outputs that are tensors of numbers can be left where they are made.
-static OrtStatus *find_those_that_stay(struct rank *r)
+static OrtStatus *find_those_that_stay(struct rank *rank)
 {
-    const OrtApi *api = r->engine->api;
-    for (size_t i = 0; i < r->n_outputs; i++) {
+    const OrtApi *api = rank->engine->api;
+    for (size_t i = 0; i < rank->n_outputs; i++) {
         OrtTypeInfo *info = NULL;
         const OrtTensorTypeAndShapeInfo *tensor = NULL;
         int kind = 0, type = 0;
-        TRY(api->SessionGetOutputTypeInfo(r->ort, i, &info));
+        TRY(api->SessionGetOutputTypeInfo(rank->ort, i, &info));
         OrtStatus *st = api->GetOnnxTypeFromTypeInfo(info, &kind);
         if (!st && kind == ORT_TENSOR)
             st = api->CastTypeInfoToTensorInfo(info, &tensor);
@@ -131,82 +132,82 @@ static OrtStatus *find_those_that_stay(struct rank *r)
         api->ReleaseTypeInfo(info);
         if (st)
             return st;
-        r->stays[i] = kind == ORT_TENSOR && type != TSR_STRING;
+        rank->stays[i] = kind == ORT_TENSOR && type != TSR_STRING;
     }
     return NULL;
 }
 
-tsr_status tsr__gpu_bind(struct rank *r)
+tsr_status tsr__gpu_bind(struct rank *rank)
 {
-    const OrtApi *api = r->engine->api;
-    if (!r->seat || tsr__gpu_stands_in(r->gpu))
+    const OrtApi *api = rank->engine->api;
+    if (!rank->seat || tsr__gpu_stands_in(rank->gpu))
         return TSR_OK;
-    int card = card_of(tsr__device_mapped(r->device, r->options));
-    r->stays = ARENA_ARRAY(&r->arena, bool, r->n_outputs + 1);
-    if (!r->stays)
+    int card = card_of(tsr__device_mapped(rank->device, rank->options));
+    rank->stays = ARENA_ARRAY(&rank->arena, bool, rank->n_outputs + 1);
+    if (!rank->stays)
         return TSR_NOMEM;
-    OrtStatus *st = api->CreateIoBinding(r->ort, &r->binding);
+    OrtStatus *st = api->CreateIoBinding(rank->ort, &rank->binding);
     if (!st)
         st = api->CreateMemoryInfo("Cuda", ORT_DEVICE_ALLOCATOR, card, ORT_MEMORY_DEFAULT,
-                                   &r->on_gpu);
+                                   &rank->on_gpu);
     if (!st)
-        st = find_those_that_stay(r);
+        st = find_those_that_stay(rank);
     if (!st)
         return TSR_OK;
     struct place at = PLACE_NONE;
-    at.file = str_of(r->path);
-    tsr__diag(r->session, DIAG_engine_refused, &at, NULL, "binding inputs and outputs: %s",
+    at.file = str_of(rank->path);
+    tsr__diag(rank->session, DIAG_engine_refused, &at, NULL, "binding inputs and outputs: %s",
               api->GetErrorMessage(st));
     api->ReleaseStatus(st);
     return TSR_ENGINE;
 }
 
-static OrtStatus *bind_all(struct rank *r, struct flight *f)
+static OrtStatus *bind_all(struct rank *rank, struct flight *flight)
 {
-    const OrtApi *api = r->engine->api;
-    for (size_t i = 0; i < r->n_inputs; i++)
-        TRY(api->BindInput(r->binding, r->input_names[i], f->ins[i]));
-    for (size_t i = 0; i < r->n_outputs; i++)
-        TRY(api->BindOutputToDevice(r->binding, r->output_names[i],
-                                    r->stays[i] ? r->on_gpu : r->engine->memory));
+    const OrtApi *api = rank->engine->api;
+    for (size_t i = 0; i < rank->n_inputs; i++)
+        TRY(api->BindInput(rank->binding, rank->input_names[i], flight->ins[i]));
+    for (size_t i = 0; i < rank->n_outputs; i++)
+        TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
+                                    rank->stays[i] ? rank->on_gpu : rank->engine->memory));
     return NULL;
 }
 
-static OrtStatus *take_values(struct rank *r, struct flight *f)
+static OrtStatus *take_values(struct rank *rank, struct flight *flight)
 {
-    const OrtApi *api = r->engine->api;
+    const OrtApi *api = rank->engine->api;
     OrtValue **values = NULL;
     size_t n = 0;
-    TRY(api->GetBoundOutputValues(r->binding, r->engine->allocator, &values, &n));
+    TRY(api->GetBoundOutputValues(rank->binding, rank->engine->allocator, &values, &n));
     for (size_t i = 0; i < n; i++)
-        f->outs[i] = values[i]; // in the order in which they were bound
-    return values ? api->AllocatorFree(r->engine->allocator, values) : NULL;
+        flight->outs[i] = values[i]; // in the order in which they were bound
+    return values ? api->AllocatorFree(rank->engine->allocator, values) : NULL;
 }
 
-OrtStatus *tsr__gpu_run(struct rank *r, struct flight *f)
+OrtStatus *tsr__gpu_run(struct rank *rank, struct flight *flight)
 {
-    const OrtApi *api = r->engine->api;
-    OrtStatus *st = bind_all(r, f);
+    const OrtApi *api = rank->engine->api;
+    OrtStatus *st = bind_all(rank, flight);
     if (!st)
-        st = api->RunWithBinding(r->ort, NULL, r->binding);
+        st = api->RunWithBinding(rank->ort, NULL, rank->binding);
     if (!st)
-        st = take_values(r, f);
+        st = take_values(rank, flight);
     api->ClearBoundInputs(
-        r->binding); // nothing is kept alive but what the flight and the states have
-    api->ClearBoundOutputs(r->binding);
+        rank->binding); // nothing is kept alive but what the flight and the states have
+    api->ClearBoundOutputs(rank->binding);
     return st;
 }
 
-bool tsr__gpu_holds(const struct engine *e, const OrtValue *v)
+bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v)
 {
     const OrtMemoryInfo *info = NULL;
     int device = 0;
-    OrtStatus *st = e->api->GetTensorMemoryInfo(v, &info);
+    OrtStatus *st = engine->api->GetTensorMemoryInfo(v, &info);
     if (st) {
-        e->api->ReleaseStatus(st);
+        engine->api->ReleaseStatus(st);
         return false;
     }
-    e->api->MemoryInfoGetDeviceType(info, &device);
+    engine->api->MemoryInfoGetDeviceType(info, &device);
     return device == 1; // a GPU
 }
 

@@ -12,34 +12,34 @@
 // ---- who gives -----------------------------------------------------------------------------------
 
 // The port's results leave their ranks: it is placed, and no state that stays where it is.
-static bool is_placed(const struct handover *h, const struct manifest_port *port)
+static bool is_placed(const struct handover *handover, const struct manifest_port *port)
 {
     if (!port->kept)
         return false;
-    for (size_t k = 0; k < h->n_states; k++)
-        if (strcmp(h->states[k], port->name) == 0)
+    for (size_t k = 0; k < handover->n_states; k++)
+        if (strcmp(handover->states[k], port->name) == 0)
             return false;
     return true;
 }
 
-bool tsr__hand_any(const struct handover *h)
+bool tsr__hand_any(const struct handover *handover)
 {
-    return tsr__cut_any(h->manifest->outputs, h->manifest->n_outputs);
+    return tsr__cut_any(handover->manifest->outputs, handover->manifest->n_outputs);
 }
 
-static bool gives_of(const struct tile_layout *l, int64_t rank)
+static bool gives_of(const struct tile_layout *layout, int64_t rank)
 {
-    for (int64_t k = 0; k < l->n_shards; k++)
-        if (tsr__cut_giver(l, k) == rank)
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (tsr__cut_giver(layout, k) == rank)
             return true;
     return false;
 }
 
-bool tsr__hand_gives(const struct handover *h, int64_t rank)
+bool tsr__hand_gives(const struct handover *handover, int64_t rank)
 {
-    const struct manifest *m = h->manifest;
-    for (size_t i = 0; i < m->n_outputs; i++)
-        if (is_placed(h, &m->outputs[i]) && gives_of(m->outputs[i].kept, rank))
+    const struct manifest *manifest = handover->manifest;
+    for (size_t i = 0; i < manifest->n_outputs; i++)
+        if (is_placed(handover, &manifest->outputs[i]) && gives_of(manifest->outputs[i].kept, rank))
             return true;
     return false;
 }
@@ -52,17 +52,18 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return at < 0 ? TSR_OK : tsr__tensors_move(from, (size_t)at, to);
 }
 
-tsr_status tsr__hand_join(const struct handover *h, tsr_tensors *const *sets, tsr_tensors *outputs)
+tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
+                          tsr_tensors *outputs)
 {
-    const struct manifest *m = h->manifest;
-    for (size_t i = 0; i < m->n_outputs; i++) {
-        const struct manifest_port *port = &m->outputs[i];
+    const struct manifest *manifest = handover->manifest;
+    for (size_t i = 0; i < manifest->n_outputs; i++) {
+        const struct manifest_port *port = &manifest->outputs[i];
         tsr_status st = TSR_OK;
         if (!port->kept)
             st = move_named(sets[0], port->name, outputs);
-        else if (is_placed(h, port) && tsr__layout_is_whole(port->kept))
+        else if (is_placed(handover, port) && tsr__layout_is_whole(port->kept))
             st = move_named(sets[tsr__cut_giver(port->kept, 0)], port->name, outputs);
-        else if (is_placed(h, port))
+        else if (is_placed(handover, port))
             st = tsr__cut_join(port, sets, outputs);
         if (st != TSR_OK)
             return st;
@@ -72,9 +73,9 @@ tsr_status tsr__hand_join(const struct handover *h, tsr_tensors *const *sets, ts
 
 // ---- between processes ---------------------------------------------------------------------------
 
-static struct comm_call call_of(const struct handover *h, uint64_t run)
+static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
-    return (struct comm_call){.plan = h->plan,
+    return (struct comm_call){.plan = handover->plan,
                               .run = run,
                               .kind = COMM_SEND,
                               .type = TSR_UINT8,
@@ -82,64 +83,66 @@ static struct comm_call call_of(const struct handover *h, uint64_t run)
                               .node = "end of a run"};
 }
 
-static tsr_status failed(const struct handover *h, const struct comm_trouble *why)
+static tsr_status failed(const struct handover *handover, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;
     at.rank = why->rank;
-    tsr__diag(h->session, DIAG_rank_failed, &at, NULL, "%s", why->text);
+    tsr__diag(handover->session, DIAG_rank_failed, &at, NULL, "%s", why->text);
     return why->status == TSR_OK ? TSR_PEER : why->status;
 }
 
-tsr_status tsr__hand_give(const struct handover *h, uint64_t run, const tsr_tensors *mine)
+tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
-    struct parcel p = tsr__parcel_new();
+    struct parcel parcel = tsr__parcel_new();
     struct comm_trouble why = {0};
-    if (p.fd >= 0)
-        tsr__parcel_put_tensors(&p, mine);
-    bool written = tsr__parcel_flush(&p);
-    tsr__parcel_drop(&p);
-    off_t bytes = written ? lseek(p.fd, 0, SEEK_CUR) : -1;
+    if (parcel.fd >= 0)
+        tsr__parcel_put_tensors(&parcel, mine);
+    bool written = tsr__parcel_flush(&parcel);
+    tsr__parcel_drop(&parcel);
+    off_t bytes = written ? lseek(parcel.fd, 0, SEEK_CUR) : -1;
     if (bytes < 0) {
-        if (p.fd >= 0)
-            close(p.fd);
+        if (parcel.fd >= 0)
+            close(parcel.fd);
         return TSR_NOMEM;
     }
-    struct comm_call c = call_of(h, run);
-    if (tsr__comm_give(h->place, &c, p.fd, (size_t)bytes, &why) == TSR_OK)
+    struct comm_call call = call_of(handover, run);
+    if (tsr__comm_give(handover->place, &call, parcel.fd, (size_t)bytes, &why) == TSR_OK)
         return TSR_OK;
-    return failed(h, &why);
+    return failed(handover, &why);
 }
 
-tsr_status tsr__hand_settle(const struct handover *h, uint64_t run)
+tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run)
 {
     struct comm_trouble why = {0};
-    struct comm_call c = call_of(h, run);
-    if (tsr__comm_settle(h->place, &c, &why) == TSR_OK)
+    struct comm_call call = call_of(handover, run);
+    if (tsr__comm_settle(handover->place, &call, &why) == TSR_OK)
         return TSR_OK;
-    return failed(h, &why);
+    return failed(handover, &why);
 }
 
-static tsr_status take_from(const struct handover *h, uint64_t run, int from, tsr_tensors *to)
+static tsr_status take_from(const struct handover *handover, uint64_t run, int from,
+                            tsr_tensors *to)
 {
     struct comm_trouble why = {0};
-    struct comm_call c = call_of(h, run);
-    struct parcel p;
+    struct comm_call call = call_of(handover, run);
+    struct parcel parcel;
     int fd = -1;
     size_t bytes = 0;
-    if (tsr__comm_take(h->place, &c, from, &fd, &bytes, &why) != TSR_OK)
-        return failed(h, &why);
-    if (!tsr__parcel_open(fd, &p))
+    if (tsr__comm_take(handover->place, &call, from, &fd, &bytes, &why) != TSR_OK)
+        return failed(handover, &why);
+    if (!tsr__parcel_open(fd, &parcel))
         return TSR_NOMEM;
-    p.end = bytes < p.end ? bytes : p.end;
-    tsr_status st = tsr__parcel_tensors(&p, to);
-    tsr__parcel_close(&p);
+    parcel.end = bytes < parcel.end ? bytes : parcel.end;
+    tsr_status st = tsr__parcel_tensors(&parcel, to);
+    tsr__parcel_close(&parcel);
     return st;
 }
 
-tsr_status tsr__hand_take(const struct handover *h, uint64_t run, tsr_tensors *const *sets)
+tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
-    for (int r = 1; r < h->place->size; r++) {
-        tsr_status st = tsr__hand_gives(h, r) ? take_from(h, run, r, sets[r]) : TSR_OK;
+    for (int r = 1; r < handover->place->size; r++) {
+        tsr_status st =
+            tsr__hand_gives(handover, r) ? take_from(handover, run, r, sets[r]) : TSR_OK;
         if (st != TSR_OK)
             return st;
     }

@@ -15,15 +15,16 @@ struct handover {
     uint64_t plan;
 };
 
-bool tsr__hand_any(const struct handover *h); // some output is not rank 0's alone
-bool tsr__hand_gives(const struct handover *h, int64_t rank);
+bool tsr__hand_any(const struct handover *handover); // some output is not rank 0's alone
+bool tsr__hand_gives(const struct handover *handover, int64_t rank);
 // Moves what the ranks gave (sets: by rank) into outputs, in the model's order; pieces are put together.
-tsr_status tsr__hand_join(const struct handover *h, tsr_tensors *const *sets, tsr_tensors *outputs);
+tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
+                          tsr_tensors *outputs);
 
 // A rank that is a process gives what it has of that run to rank 0 and goes on; later it waits until that has been
 // taken. Rank 0 takes from every rank that gives, into sets, by rank.
-tsr_status tsr__hand_give(const struct handover *h, uint64_t run, const tsr_tensors *mine);
-tsr_status tsr__hand_settle(const struct handover *h, uint64_t run);
-tsr_status tsr__hand_take(const struct handover *h, uint64_t run, tsr_tensors *const *sets);
+tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine);
+tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run);
+tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets);
 
 #endif

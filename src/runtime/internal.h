@@ -40,17 +40,17 @@ struct engine {
 };
 
 // Takes the ONNX Runtime that has already been loaded by somebody else, instead of opening one.
-tsr_status tsr__engine_adopt(tsr_session *s, const OrtApiBase *base);
+tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base);
 // The engine of the session, opened with the defaults if it is not yet.
-tsr_status tsr__engine(tsr_session *s, struct engine **out);
+tsr_status tsr__engine(tsr_session *session, struct engine **out);
 // The same, perhaps not opened: for what else it holds. NULL: out of memory.
-struct engine *tsr__engine_state(tsr_session *s);
+struct engine *tsr__engine_state(tsr_session *session);
 
 // ---- reach.c
 // Puts what sessions allocate while they run where the other ranks reach it; false: it stays where it is.
-bool tsr__reach_share(struct engine *e, struct endpoint *place);
-void tsr__reach_running(struct engine *e, bool running);
-void tsr__reach_end(struct engine *e); // after all sessions, before the endpoint
+bool tsr__reach_share(struct engine *engine, struct endpoint *place);
+void tsr__reach_running(struct engine *engine, bool running);
+void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint
 
 struct tensor;
 // What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
@@ -117,25 +117,27 @@ struct rank {
 };
 
 // Opens the model and meets the other ranks. The rank's status says how it went, also after a run.
-void tsr__rank_open(struct rank *r);
-void tsr__rank_run(struct rank *r, size_t flight);
-void tsr__rank_meet(struct rank *r, const char *what); // all ranks; a whole model meets nobody
+void tsr__rank_open(struct rank *rank);
+void tsr__rank_run(struct rank *rank, size_t flight);
+void tsr__rank_meet(struct rank *rank, const char *what); // all ranks; a whole model meets nobody
 // Binds the inputs of a flight; findings go to s. pieces (or NULL): this rank's own of some of them.
 // ran: a run was asked for before, so states have a value.
-tsr_status tsr__rank_bind(struct rank *r, size_t flight, const tsr_tensors *inputs,
-                          const tsr_tensors *pieces, tsr_session *s, bool ran);
+tsr_status tsr__rank_bind(struct rank *rank, size_t flight, const tsr_tensors *inputs,
+                          const tsr_tensors *pieces, tsr_session *session, bool ran);
 // Copies the results of a flight into outputs; the second lets its values go too (outputs NULL: copies nothing).
-tsr_status tsr__rank_copy(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
-tsr_status tsr__rank_take(struct rank *r, size_t flight, tsr_session *s, tsr_tensors *outputs);
-void tsr__rank_drop(struct rank *r, size_t flight);
+tsr_status tsr__rank_copy(struct rank *rank, size_t flight, tsr_session *session,
+                          tsr_tensors *outputs);
+tsr_status tsr__rank_take(struct rank *rank, size_t flight, tsr_session *session,
+                          tsr_tensors *outputs);
+void tsr__rank_drop(struct rank *rank, size_t flight);
 // Makes output `present` the input `past` of the next run. False: the rank has not both of them.
-bool tsr__rank_keep(struct rank *r, const char *past, const char *present);
+bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
 // Adds the rank's findings to s.
-void tsr__rank_findings(const struct rank *r, tsr_session *s);
-void tsr__rank_free(struct rank *r);
+void tsr__rank_findings(const struct rank *rank, tsr_session *session);
+void tsr__rank_free(struct rank *rank);
 
 // refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
-bool tsr__refused_opset(struct rank *r, const struct place *at, const char *words);
+bool tsr__refused_opset(struct rank *rank, const struct place *at, const char *words);
 
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
@@ -143,29 +145,32 @@ int tsr__rank_threads(int cores, int ranks, int wanted);
 // ---- jobs (job.c, run.c)
 
 // Wrong use, with the one finding that says so.
-tsr_status tsr__run_refuse(tsr_session *s, enum diag_code code, const char *file, const char *hint,
-                           const char *text);
+tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
+                           const char *hint, const char *text);
 
 struct manifest;
 // TSR_ENGINE for a partition whose communication is not ours.
-tsr_status tsr__run_dialect(tsr_session *s, const char *folder, const struct manifest *m);
+tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
+                            const struct manifest *manifest);
 // The options of a run, whatever size the caller's struct has.
-tsr_status tsr__run_options(tsr_session *s, const tsr_run_options *given, tsr_run_options *out);
+tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
+                            tsr_run_options *out);
 // The place in the MPI job, kept by the session; NULL where ranks are threads.
-tsr_status tsr__run_join(tsr_session *s, const tsr_run_options *o, struct endpoint **out);
+tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
+                         struct endpoint **out);
 
 // This process's place among processes, or NULL; the endpoint of its i-th rank that runs here (NULL:
 // none); fingerprint of the partition.
-struct endpoint *tsr__job_place(const tsr_job *j);
-struct endpoint *tsr__job_endpoint(const tsr_job *j, int i);
-uint64_t tsr__job_plan(const tsr_job *j);
+struct endpoint *tsr__job_place(const tsr_job *job);
+struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
+uint64_t tsr__job_plan(const tsr_job *job);
 // As tsr_job_keep; false: none of the ranks here has both.
-bool tsr__job_keep(tsr_job *j, const char *past, const char *present);
+bool tsr__job_keep(tsr_job *job, const char *past, const char *present);
 // As tsr_job_start, but the rank of this process keeps its results: they are taken by tsr_job_wait_cut.
-tsr_status tsr__job_start_own(tsr_job *j, const tsr_tensors *inputs);
+tsr_status tsr__job_start_own(tsr_job *job, const tsr_tensors *inputs);
 
 // As tsr_job_open; without states, what the manifest says about them is left alone.
-tsr_status tsr__job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
+tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                          bool states, tsr_job **out);
 
 // ---- pieces (cut.c)
@@ -174,12 +179,12 @@ struct manifest;
 struct manifest_port;
 struct tile_layout;
 // named.c: whole tensors have one size wherever the model's inputs have one name.
-tsr_status tsr__named_check(const struct manifest *m, tsr_session *s,
+tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
                             const tsr_tensors *inputs) TSR_MUST_USE;
 bool tsr__cut_any(const struct manifest_port *ports, size_t n); // of them are kept in pieces
-int64_t tsr__cut_giver(const struct tile_layout *l, int64_t shard);
+int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard);
 // Puts the rank's pieces of those whole tensors that ranks have in pieces into a set.
-tsr_status tsr__cut_inputs(const struct manifest *m, int64_t rank, const tsr_tensors *whole,
+tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const tsr_tensors *whole,
                            tsr_tensors *pieces);
 // The output put together from what the ranks gave (sets: by rank).
 tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,
@@ -194,9 +199,9 @@ struct whole {
 };
 // Finds the file for an ONNX Runtime 1.minor: the one at path, or a copy that this release takes.
 // The copy is made in a temporary folder under work. To be closed in every case.
-tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, const char *work,
-                           struct whole *w);
-void tsr__whole_close(struct whole *w);
+tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, const char *work,
+                           struct whole *whole);
+void tsr__whole_close(struct whole *whole);
 
 // ---- weights.c
 
@@ -207,14 +212,16 @@ struct shared_weights {
     struct mapped common;
     OrtPrepackedWeightsContainer *packed;
 };
-tsr_status tsr__shared_open(tsr_session *s, const struct engine *e, const struct bundle *b,
-                            struct arena *a, struct shared_weights *out);
-void tsr__shared_settle(const struct shared_weights *w); // when all sessions are open
-void tsr__shared_close(const struct engine *e, struct shared_weights *w); // after all sessions
+tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
+                            const struct bundle *bundle, struct arena *arena,
+                            struct shared_weights *out);
+void tsr__shared_settle(const struct shared_weights *weights); // when all sessions are open
+void tsr__shared_close(const struct engine *engine,
+                       struct shared_weights *weights); // after all sessions
 // Gives the session views of the common weights.
-tsr_status tsr__weights_add(struct rank *r, OrtSessionOptions *o, OrtStatus **failed);
+tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtStatus **failed);
 // Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
-bool tsr__weights_are_large(const struct manifest *m, int64_t rank);
+bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank);
 
 // ---- memory.c
 
@@ -230,51 +237,52 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
 // ---- gpus.c: ranks on GPUs
 
 // True if the device of that name, after the map of the options, is a GPU of CUDA's.
-bool tsr__gpu_named(const char *device, const tsr_run_options *o);
+bool tsr__gpu_named(const char *device, const tsr_run_options *options);
 // Opens the driver for ranks of this process; NULL where it is not here: the provider will tell.
-const struct gpu *tsr__gpu_driver(tsr_session *s, struct engine *e, const tsr_run_options *o);
+const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
+                                  const tsr_run_options *options);
 // The rank's place on its GPU, and the endpoint that knows GPUs; nothing where no rank of the job is on one.
-tsr_status tsr__gpu_place(struct rank *r);
-tsr_status tsr__gpu_bind(struct rank *r); // after its session was made
-void tsr__gpu_leave(struct rank *r);      // after its session has gone
-OrtStatus *tsr__gpu_run(struct rank *r, struct flight *f);
+tsr_status tsr__gpu_place(struct rank *rank);
+tsr_status tsr__gpu_bind(struct rank *rank); // after its session was made
+void tsr__gpu_leave(struct rank *rank);      // after its session has gone
+OrtStatus *tsr__gpu_run(struct rank *rank, struct flight *flight);
 // A child of this process could not use a GPU: it has started the driver itself.
-tsr_status tsr__gpu_spoilt(tsr_session *s);
+tsr_status tsr__gpu_spoilt(tsr_session *session);
 // Bytes of a value that lies on the rank's GPU, to the host.
-bool tsr__gpu_holds(const struct engine *e, const OrtValue *v);
+bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
 
 // ---- provider.c, trace.c
 
 // What stands behind "NAME=" in the map for that device, or its own name.
-struct str tsr__device_mapped(const char *device, const tsr_run_options *o);
+struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
 
 // Gives the options the execution provider of the rank's device.
-tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o);
+tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options);
 // Adds what a traced rank did, as events with commas between them. Ends its tracing.
-void tsr__trace_rank(struct rank *r, struct text *t);
+void tsr__trace_rank(struct rank *rank, struct text *text);
 // Writes the trace; e not NULL: the texts of all processes, on rank 0.
-tsr_status tsr__trace_write(tsr_session *s, struct endpoint *e, uint64_t plan, struct text *t,
-                            const char *path);
+tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
+                            struct text *text, const char *path);
 
 // ---- values (values.c) -------------------------------------------------------------------------
 
-OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
+OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
 // Runtime cannot be given.
-OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const struct tensor *t,
-                             OrtValue **out);
+OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
+                             const struct tensor *tensor, OrtValue **out);
 // Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
 // kind that no set holds.
-tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                            OrtStatus **failed);
+tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed);
 // The same, but numbers are borrowed: v must live as long as the set.
-tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                            OrtStatus **failed);
+tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed);
 
 // The same for a tensor that lies on the GPU of that seat.
-tsr_status tsr__engine_fetch(const struct engine *e, struct gpu_seat *seat, OrtValue *v,
+tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed);
 
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
@@ -301,13 +309,13 @@ struct tsr_tensors {
     size_t n, cap;
 };
 // A tensor of that name with room for its elements, not set.
-tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
+tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out);
 // The same for texts, which are copied in.
-tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, const int64_t *dims,
-                                  const struct str *texts);
+tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
+                                  const int64_t *dims, const struct str *texts);
 // A sequence of tensors of that type, empty; out NULL: an optional without a value.
-tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
+tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
                                   tsr_tensors **out);
 // All tensors of one set into another, in place of those of their names.
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
@@ -315,10 +323,10 @@ tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
-void tsr__tensor_free(tsr_session *s, struct tensor *x);
+void tsr__tensor_free(tsr_session *session, struct tensor *x);
 
-tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, struct str bytes);
-tsr_status tsr__npz_read(tsr_tensors *t, const char *file);
+tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);
+tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file);
 // True if numpy has this type; else it is written as unsigned integers of the same bits.
 bool tsr__npy_has(tsr_dtype type);
 // A tensor as an .npy file: head, then data (the tensor's own, or for texts made in the arena).
@@ -327,9 +335,9 @@ struct npy_image {
     size_t n_head, bytes;
     const void *data;
 };
-tsr_status tsr__npy_image(struct arena *a, const struct tensor *x, struct npy_image *out);
-tsr_status tsr__npz_save(const tsr_tensors *t, const char *path);
+tsr_status tsr__npy_image(struct arena *arena, const struct tensor *x, struct npy_image *out);
+tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path);
 // The set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
-tsr_status tsr__pb_save(const tsr_tensors *t, const char *folder);
+tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder);
 
 #endif

@@ -43,13 +43,13 @@ struct tsr_job {
 
 // ---- job.c
 // The first rank that failed by itself tells why; else whoever was told. TSR_OK: none has failed.
-tsr_status tsr__job_verdict(tsr_job *j);
+tsr_status tsr__job_verdict(tsr_job *job);
 // Tells the other processes what has gone wrong here before the ranks met.
-void tsr__job_tell(struct endpoint *e, tsr_session *s, tsr_status status);
+void tsr__job_tell(struct endpoint *endpoint, tsr_session *session, tsr_status status);
 // Waits until every rank is there, or has made `runs` runs.
-void tsr__job_wait_for(tsr_job *j, uint64_t runs);
+void tsr__job_wait_for(tsr_job *job, uint64_t runs);
 
 // ---- job_run.c
-void tsr__job_finish_rest(tsr_job *j); // waits for the runs that nobody has waited for
+void tsr__job_finish_rest(tsr_job *job); // waits for the runs that nobody has waited for
 
 #endif

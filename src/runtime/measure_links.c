@@ -34,12 +34,12 @@ double tsr__measure_typical(double *times, size_t n)
     return times[n / 8];
 }
 
-static struct comm_call call_of(struct measure_rank *r, const int64_t *group, int n,
+static struct comm_call call_of(struct measure_rank *rank, const int64_t *group, int n,
                                 enum comm_kind kind)
 {
     return (struct comm_call){.plan = PLAN,
-                              .id = r->id,
-                              .run = r->calls++,
+                              .id = rank->id,
+                              .run = rank->calls++,
                               .kind = kind,
                               .type = TSR_FLOAT,
                               .group = group,
@@ -49,102 +49,102 @@ static struct comm_call call_of(struct measure_rank *r, const int64_t *group, in
 }
 
 // Calls are counted anew for each group: its members have made equally many.
-static void restart(struct measure_rank *r, int64_t what)
+static void restart(struct measure_rank *rank, int64_t what)
 {
-    r->id = -10 - what;
-    r->calls = 0;
+    rank->id = -10 - what;
+    rank->calls = 0;
 }
 
 // How often: as the first of the group says, from what its first try took.
-static tsr_status how_often(struct measure_rank *r, const int64_t *group, int n, double first,
+static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int n, double first,
                             double seconds, int64_t *times, struct comm_trouble *why)
 {
     double often = first > 0 ? seconds / first : MOST_TIMES;
     *times = often < LEAST_TIMES ? LEAST_TIMES : often > MOST_TIMES ? MOST_TIMES : (int64_t)often;
-    struct comm_call c = call_of(r, group, n, COMM_BROADCAST);
-    c.type = TSR_UINT8;
-    return tsr__comm_broadcast(r->endpoint, &c, (int)group[0], times, sizeof *times, why);
+    struct comm_call call = call_of(rank, group, n, COMM_BROADCAST);
+    call.type = TSR_UINT8;
+    return tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);
 }
 
 // ---- pairs -------------------------------------------------------------------------------------
 
 // There and back again.
-static tsr_status ping(struct measure_rank *r, const int64_t *pair, void *p, size_t bytes,
+static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, size_t bytes,
                        double *seconds, struct comm_trouble *why)
 {
-    struct endpoint *e = r->endpoint;
+    struct endpoint *endpoint = rank->endpoint;
     struct comm_incoming in = {.into = {.p = p, .bytes = bytes}};
-    bool first = e->rank == pair[0];
+    bool first = endpoint->rank == pair[0];
     int other = (int)pair[first];
     double began = tsr__now_s();
     tsr_status st = TSR_OK;
     for (int turn = 0; turn < 2 && st == TSR_OK; turn++) {
-        struct comm_call c = call_of(r, pair, 2, COMM_SEND);
-        st = (turn == 0) == first ? tsr__comm_send(e, &c, other, p, bytes, NULL, why)
-                                  : tsr__comm_recv(e, &c, other, &in, why);
+        struct comm_call call = call_of(rank, pair, 2, COMM_SEND);
+        st = (turn == 0) == first ? tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why)
+                                  : tsr__comm_recv(endpoint, &call, other, &in, why);
     }
     *seconds = (tsr__now_s() - began) / 2;
     return st;
 }
 
-static tsr_status time_pair(struct measure_rank *r, const int64_t *pair, size_t bytes, void *p,
+static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size_t bytes, void *p,
                             double seconds, double *out, struct comm_trouble *why)
 {
     double times[MOST_TIMES], first;
     int64_t n = 0;
-    tsr_status st = ping(r, pair, p, bytes, &first, why); // buffers are new
+    tsr_status st = ping(rank, pair, p, bytes, &first, why); // buffers are new
     if (st == TSR_OK)
-        st = ping(r, pair, p, bytes, &first, why);
+        st = ping(rank, pair, p, bytes, &first, why);
     if (st == TSR_OK)
-        st = how_often(r, pair, 2, 2 * first, seconds, &n, why);
+        st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
     n = n > MOST_TIMES ? MOST_TIMES : n;
     for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        st = ping(r, pair, p, bytes, &times[i], why);
+        st = ping(rank, pair, p, bytes, &times[i], why);
     *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
     return st;
 }
 
-static tsr_status link(struct measure_rank *r, const int64_t *pair, void *p, double seconds,
+static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
                        struct comm_trouble *why)
 {
     double small = 0, large = 0;
-    restart(r, pair[0] * MEASURE_RANKS + pair[1]);
-    tsr_status st = time_pair(r, pair, PING_BYTES, p, seconds / 2, &small, why);
+    restart(rank, pair[0] * MEASURE_RANKS + pair[1]);
+    tsr_status st = time_pair(rank, pair, PING_BYTES, p, seconds / 2, &small, why);
     if (st == TSR_OK)
-        st = time_pair(r, pair, LINK_BYTES, p, seconds / 2, &large, why);
-    if (r->endpoint->rank != pair[0])
+        st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
+    if (rank->endpoint->rank != pair[0])
         return st;
-    r->out->latency[pair[1]] = small;
-    r->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
+    rank->out->latency[pair[1]] = small;
+    rank->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
     return st;
 }
 
-static tsr_status out_of_memory(struct measure_rank *r, struct comm_trouble *why)
+static tsr_status out_of_memory(struct measure_rank *rank, struct comm_trouble *why)
 {
-    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = r->endpoint->rank};
-    snprintf(why->text, sizeof why->text, "rank %d is out of memory", r->endpoint->rank);
+    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = rank->endpoint->rank};
+    snprintf(why->text, sizeof why->text, "rank %d is out of memory", rank->endpoint->rank);
     return TSR_NOMEM;
 }
 
-tsr_status tsr__measure_links(struct measure_rank *r, struct comm_trouble *why)
+tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why)
 {
-    struct endpoint *e = r->endpoint;
-    int pairs = e->size * (e->size - 1) / 2, done = 0;
-    void *p = tsr__alloc(r->session, LINK_BYTES);
-    tsr_status st = p ? TSR_OK : out_of_memory(r, why);
+    struct endpoint *endpoint = rank->endpoint;
+    int pairs = endpoint->size * (endpoint->size - 1) / 2, done = 0;
+    void *p = tsr__alloc(rank->session, LINK_BYTES);
+    tsr_status st = p ? TSR_OK : out_of_memory(rank, why);
     if (p)
         memset(p, 0, LINK_BYTES);
-    for (int a = 0; a < e->size; a++)
-        for (int b = a + 1; b < e->size && st == TSR_OK; b++) {
+    for (int a = 0; a < endpoint->size; a++)
+        for (int b = a + 1; b < endpoint->size && st == TSR_OK; b++) {
             const int64_t pair[2] = {a, b};
-            if (e->rank == a || e->rank == b)
-                st = link(r, pair, p, r->seconds * SHARE_PAIRS / pairs, why);
+            if (endpoint->rank == a || endpoint->rank == b)
+                st = link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why);
             if (st == TSR_OK) // the others keep still
-                st = tsr__comm_barrier(e, PLAN, "measured pair", why);
-            if (e->rank == 0)
-                tsr__progress(r->session, "links", (uint64_t)++done, (uint64_t)pairs);
+                st = tsr__comm_barrier(endpoint, PLAN, "measured pair", why);
+            if (endpoint->rank == 0)
+                tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);
         }
-    tsr__free(r->session, p, LINK_BYTES);
+    tsr__free(rank->session, p, LINK_BYTES);
     return st;
 }
 
@@ -159,123 +159,126 @@ struct crew {
 };
 
 // Groups of neighbours: 0 1, 2 3, ...
-static void crew_of(const struct measure_rank *r, int size, struct crew *c)
+static void crew_of(const struct measure_rank *rank, int size, struct crew *crew)
 {
-    int first = r->endpoint->rank / size * size;
-    c->n = size;
-    c->self = r->endpoint->rank - first;
+    int first = rank->endpoint->rank / size * size;
+    crew->n = size;
+    crew->self = rank->endpoint->rank - first;
     for (int i = 0; i < size; i++)
-        c->members[i] = first + i;
+        crew->members[i] = first + i;
 }
 
-static tsr_status to_all(struct measure_rank *r, struct crew *w, int64_t bytes, bool gather,
+static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t bytes, bool gather,
                          struct comm_trouble *why)
 {
-    struct comm_call c = call_of(r, w->members, w->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
+    struct comm_call call =
+        call_of(rank, crew->members, crew->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
     // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
-    size_t piece = (size_t)bytes / (size_t)w->n / (gather ? 1 : (size_t)w->n);
-    for (int i = 0; i < w->n; i++) {
+    size_t piece = (size_t)bytes / (size_t)crew->n / (gather ? 1 : (size_t)crew->n);
+    for (int i = 0; i < crew->n; i++) {
         size_t at = gather ? 0 : (size_t)i * piece;
-        w->send[i] = (struct comm_buffer){.p = w->in + at, .bytes = piece};
-        w->recv[i] = (struct comm_buffer){.p = w->out + (size_t)i * piece, .bytes = piece};
+        crew->send[i] = (struct comm_buffer){.p = crew->in + at, .bytes = piece};
+        crew->recv[i] = (struct comm_buffer){.p = crew->out + (size_t)i * piece, .bytes = piece};
     }
-    return tsr__comm_all_to_all(r->endpoint, &c, w->send, w->recv, why);
+    return tsr__comm_all_to_all(rank->endpoint, &call, crew->send, crew->recv, why);
 }
 
-static tsr_status fold(struct measure_rank *r, struct crew *w, int64_t bytes,
+static tsr_status fold(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
     static const enum comm_kind kinds[] = {[TSR_ALL_REDUCE] = COMM_ALL_REDUCE,
                                            [TSR_REDUCE_SCATTER] = COMM_REDUCE_SCATTER,
                                            [TSR_REDUCE] = COMM_REDUCE};
-    struct comm_call c = call_of(r, w->members, w->n, kinds[what]);
-    c.reduce = COMM_SUM;
-    c.count = bytes / (int64_t)sizeof(float);
+    struct comm_call call = call_of(rank, crew->members, crew->n, kinds[what]);
+    call.reduce = COMM_SUM;
+    call.count = bytes / (int64_t)sizeof(float);
     if (what == TSR_ALL_REDUCE)
-        return tsr__comm_all_reduce(r->endpoint, &c, w->in, w->out, why);
+        return tsr__comm_all_reduce(rank->endpoint, &call, crew->in, crew->out, why);
     if (what == TSR_REDUCE)
-        return tsr__comm_reduce(r->endpoint, &c, (int)w->members[0], w->in, w->out, why);
-    for (int i = 0; i < w->n; i++)
-        w->counts[i] = c.count / w->n;
-    c.count = 0;
-    return tsr__comm_reduce_scatter(r->endpoint, &c, w->in, w->counts, w->out, why);
+        return tsr__comm_reduce(rank->endpoint, &call, (int)crew->members[0], crew->in, crew->out,
+                                why);
+    for (int i = 0; i < crew->n; i++)
+        crew->counts[i] = call.count / crew->n;
+    call.count = 0;
+    return tsr__comm_reduce_scatter(rank->endpoint, &call, crew->in, crew->counts, crew->out, why);
 }
 
-static tsr_status once(struct measure_rank *r, struct crew *w, int64_t bytes,
+static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
     if (what == TSR_ALL_GATHER || what == TSR_ALL_TO_ALL)
-        return to_all(r, w, bytes, what == TSR_ALL_GATHER, why);
+        return to_all(rank, crew, bytes, what == TSR_ALL_GATHER, why);
     if (what != TSR_BROADCAST)
-        return fold(r, w, bytes, what, why);
-    struct comm_call c = call_of(r, w->members, w->n, COMM_BROADCAST);
-    return tsr__comm_broadcast(r->endpoint, &c, (int)w->members[0], w->in, (size_t)bytes, why);
+        return fold(rank, crew, bytes, what, why);
+    struct comm_call call = call_of(rank, crew->members, crew->n, COMM_BROADCAST);
+    return tsr__comm_broadcast(rank->endpoint, &call, (int)crew->members[0], crew->in,
+                               (size_t)bytes, why);
 }
 
 // Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes no time.
-static tsr_status some(struct measure_rank *r, struct crew *w, int64_t bytes,
+static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, double *seconds, struct comm_trouble *why)
 {
     int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
     double began = tsr__now_s();
     tsr_status st = TSR_OK;
     for (int i = 0; i < n && st == TSR_OK; i++)
-        st = once(r, w, bytes, what, why);
+        st = once(rank, crew, bytes, what, why);
     *seconds = (tsr__now_s() - began) / n;
     return st;
 }
 
-static tsr_status time_crew(struct measure_rank *r, struct crew *w, int64_t bytes,
+static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                             enum tsr_collective what, double seconds, double *out,
                             struct comm_trouble *why)
 {
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
-    tsr_status st = tsr__comm_barrier(r->endpoint, PLAN, "measured collective", why);
+    tsr_status st = tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why);
     for (int i = 0; i < 2 && st == TSR_OK; i++)
-        st = some(r, w, bytes, what, &first, why);
+        st = some(rank, crew, bytes, what, &first, why);
     if (bytes <= SMALL_BYTES)
         first *= CALLS_ON_END;
     if (st == TSR_OK)
-        st = how_often(r, w->members, w->n, first, seconds, &n, why);
+        st = how_often(rank, crew->members, crew->n, first, seconds, &n, why);
     n = n > MOST_TIMES ? MOST_TIMES : n;
     for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        st = some(r, w, bytes, what, &times[i], why);
+        st = some(rank, crew, bytes, what, &times[i], why);
     *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
     return st;
 }
 
-static tsr_status time_groups(struct measure_rank *r, struct crew *w, int k,
+static tsr_status time_groups(struct measure_rank *rank, struct crew *crew, int k,
                               struct comm_trouble *why)
 {
-    double each = r->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * r->n_groups);
+    double each = rank->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * rank->n_groups);
     tsr_status st = TSR_OK;
-    restart(r, MEASURE_RANKS * MEASURE_RANKS + k);
-    crew_of(r, r->group[k], w);
+    restart(rank, MEASURE_RANKS * MEASURE_RANKS + k);
+    crew_of(rank, rank->group[k], crew);
     for (int what = 0; what < MEASURE_KINDS; what++) {
         for (int i = 0; i < MEASURE_POINTS && st == TSR_OK; i++)
-            st = time_crew(r, w, tsr__measure_bytes[i], (enum tsr_collective)what, each,
-                           &r->out->seconds[what][k][i], why);
-        if (r->endpoint->rank == 0)
-            tsr__progress(r->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),
-                          (uint64_t)(r->n_groups * MEASURE_KINDS));
+            st = time_crew(rank, crew, tsr__measure_bytes[i], (enum tsr_collective)what, each,
+                           &rank->out->seconds[what][k][i], why);
+        if (rank->endpoint->rank == 0)
+            tsr__progress(rank->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),
+                          (uint64_t)(rank->n_groups * MEASURE_KINDS));
     }
     return st;
 }
 
-tsr_status tsr__measure_collectives(struct measure_rank *r, struct comm_trouble *why)
+tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_trouble *why)
 {
     size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
-    struct crew *w = tsr__alloc(r->session, sizeof *w);
-    char *memory = tsr__alloc(r->session, 2 * most);
-    tsr_status st = w && memory ? TSR_OK : out_of_memory(r, why);
+    struct crew *crew = tsr__alloc(rank->session, sizeof *crew);
+    char *memory = tsr__alloc(rank->session, 2 * most);
+    tsr_status st = crew && memory ? TSR_OK : out_of_memory(rank, why);
     if (st == TSR_OK) {
         memset(memory, 0, 2 * most);
-        *w = (struct crew){.in = memory, .out = memory + most};
+        *crew = (struct crew){.in = memory, .out = memory + most};
     }
-    for (int k = 0; k < r->n_groups && st == TSR_OK; k++)
-        st = time_groups(r, w, k, why);
-    tsr__free(r->session, memory, 2 * most);
-    tsr__free(r->session, w, sizeof *w);
+    for (int k = 0; k < rank->n_groups && st == TSR_OK; k++)
+        st = time_groups(rank, crew, k, why);
+    tsr__free(rank->session, memory, 2 * most);
+    tsr__free(rank->session, crew, sizeof *crew);
     return st;
 }

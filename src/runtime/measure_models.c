@@ -7,63 +7,66 @@
 #define INNER                                                                                      \
     (4 * WIDTH) // two matrices of 16 MiB: as in real layers, they do not stay in a core's own cache
 
-static tsr_value *matrix(tsr_graph *g, const char *name, int64_t rows)
+static tsr_value *matrix(tsr_graph *graph, const char *name, int64_t rows)
 {
     tsr_dim dims[2] = {{.value = rows, .symbol = ""}, {.value = WIDTH, .symbol = ""}};
-    tsr_value *v = tsr_graph_add_input(g, name);
-    return v && tsr_value_set_type(v, TSR_FLOAT, 2, dims) == TSR_OK ? v : NULL;
+    tsr_value *value = tsr_graph_add_input(graph, name);
+    return value && tsr_value_set_type(value, TSR_FLOAT, 2, dims) == TSR_OK ? value : NULL;
 }
 
-static tsr_value *step(tsr_graph *g, const char *op, const char *out, tsr_value *a, tsr_value *b)
+static tsr_value *step(tsr_graph *graph, const char *op, const char *out, tsr_value *a,
+                       tsr_value *b)
 {
     tsr_value *in[2] = {a, b};
-    tsr_node *n = a ? tsr_graph_add_node(g, "", op, out, in, b ? 2 : 1, &out, 1) : NULL;
-    return n ? tsr_node_output(n, 0) : NULL;
+    tsr_node *node = a ? tsr_graph_add_node(graph, "", op, out, in, b ? 2 : 1, &out, 1) : NULL;
+    return node ? tsr_node_output(node, 0) : NULL;
 }
 
 // Nodes one after the other that an engine does not fuse into one.
-static tsr_value *chain(tsr_graph *g, tsr_value *x, int nodes)
+static tsr_value *chain(tsr_graph *graph, tsr_value *x, int nodes)
 {
     char name[32];
     for (int i = 0; i < nodes && x; i++) {
         snprintf(name, sizeof name, i + 1 < nodes ? "v%d" : "y", i);
-        x = step(g, i % 2 ? "Neg" : "Relu", name, x, NULL);
+        x = step(graph, i % 2 ? "Neg" : "Relu", name, x, NULL);
     }
     return x;
 }
 
-static tsr_value *weights(tsr_session *s, tsr_graph *g, const char *name, int64_t rows,
+static tsr_value *weights(tsr_session *session, tsr_graph *graph, const char *name, int64_t rows,
                           int64_t cols)
 {
     const int64_t dims[2] = {rows, cols};
     size_t bytes = (size_t)(rows * cols) * sizeof(float);
-    void *zeros = tsr__alloc(s, bytes);
+    void *zeros = tsr__alloc(session, bytes);
     tsr_value *w = NULL;
     if (zeros)
-        w = tsr_graph_add_initializer(g, name, TSR_FLOAT, 2, dims, memset(zeros, 0, bytes), bytes);
-    tsr__free(s, zeros, bytes);
+        w = tsr_graph_add_initializer(graph, name, TSR_FLOAT, 2, dims, memset(zeros, 0, bytes),
+                                      bytes);
+    tsr__free(session, zeros, bytes);
     return w;
 }
 
-static tsr_value *layer(tsr_session *s, tsr_graph *g, tsr_value *x)
+static tsr_value *layer(tsr_session *session, tsr_graph *graph, tsr_value *x)
 {
-    tsr_value *up = weights(s, g, "up", WIDTH, INNER), *down = weights(s, g, "down", INNER, WIDTH);
-    x = up && down ? step(g, "MatMul", "h", x, up) : NULL;
-    return x ? step(g, "MatMul", "y", x, down) : NULL;
+    tsr_value *up = weights(session, graph, "up", WIDTH, INNER),
+              *down = weights(session, graph, "down", INNER, WIDTH);
+    x = up && down ? step(graph, "MatMul", "h", x, up) : NULL;
+    return x ? step(graph, "MatMul", "y", x, down) : NULL;
 }
 
-static tsr_value *body(tsr_session *s, tsr_graph *g, enum measure_model which)
+static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_model which)
 {
-    tsr_value *x = matrix(g, "x", tsr__measure_rows(which));
+    tsr_value *x = matrix(graph, "x", tsr__measure_rows(which));
     switch (which) {
     case MEASURE_ARITHMETIC:
-        return layer(s, g, x);
+        return layer(session, graph, x);
     case MEASURE_MEMORY:
-        return chain(g, x, MEASURE_MEMORY_NODES);
+        return chain(graph, x, MEASURE_MEMORY_NODES);
     case MEASURE_FEW:
-        return chain(g, x, MEASURE_FEW_NODES);
+        return chain(graph, x, MEASURE_FEW_NODES);
     default:
-        return chain(g, x, MEASURE_MANY_NODES);
+        return chain(graph, x, MEASURE_MANY_NODES);
     }
 }
 
@@ -81,33 +84,33 @@ double tsr__measure_work(enum measure_model which)
     return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES; // bytes read and written
 }
 
-static tsr_status write_model(tsr_session *s, enum measure_model which, const char *path)
+static tsr_status write_model(tsr_session *session, enum measure_model which, const char *path)
 {
-    tsr_model *m = NULL;
-    tsr_status st = tsr_model_new(s, "measure", 8, &m);
+    tsr_model *model = NULL;
+    tsr_status st = tsr_model_new(session, "measure", 8, &model);
     if (st != TSR_OK)
         return st;
-    tsr_graph *g = tsr_model_graph(m);
-    st = tsr_model_set_opset(m, "", 17);
-    tsr_value *y = st == TSR_OK ? body(s, g, which) : NULL;
+    tsr_graph *graph = tsr_model_graph(model);
+    st = tsr_model_set_opset(model, "", 17);
+    tsr_value *y = st == TSR_OK ? body(session, graph, which) : NULL;
     tsr_dim dims[2] = {{.value = tsr__measure_rows(which), .symbol = ""},
                        {.value = WIDTH, .symbol = ""}};
     if (st == TSR_OK)
         st = y ? tsr_value_set_type(y, TSR_FLOAT, 2, dims) : TSR_NOMEM;
     if (st == TSR_OK)
-        st = tsr_graph_add_output(g, y);
+        st = tsr_graph_add_output(graph, y);
     if (st == TSR_OK)
-        st = tsr_model_save(m, path);
-    tsr_model_free(m);
+        st = tsr_model_save(model, path);
+    tsr_model_free(model);
     return st;
 }
 
-tsr_status tsr__measure_write(tsr_session *s, const char *folder)
+tsr_status tsr__measure_write(tsr_session *session, const char *folder)
 {
     char path[MEASURE_PATH];
     tsr_status st = TSR_OK;
     for (int i = 0; i < MEASURE_MODELS && st == TSR_OK; i++)
-        st = write_model(s, (enum measure_model)i,
+        st = write_model(session, (enum measure_model)i,
                          tsr__measure_path(folder, (enum measure_model)i, path));
     return st;
 }
@@ -118,9 +121,9 @@ const char *tsr__measure_path(const char *folder, enum measure_model which, char
     return out;
 }
 
-tsr_status tsr__measure_input(tsr_session *s, enum measure_model which, tsr_tensors **out)
+tsr_status tsr__measure_input(tsr_session *session, enum measure_model which, tsr_tensors **out)
 {
     const int64_t dims[2] = {tsr__measure_rows(which), WIDTH};
-    tsr_status st = tsr_tensors_new(s, out);
+    tsr_status st = tsr_tensors_new(session, out);
     return st == TSR_OK ? tsr_tensors_put(*out, "x", TSR_FLOAT, 2, dims, NULL) : st;
 }

@@ -22,9 +22,9 @@ enum measure_model {
 
 int64_t tsr__measure_rows(enum measure_model which);
 double tsr__measure_work(enum measure_model which); // operations; bytes of MEASURE_MEMORY
-tsr_status tsr__measure_write(tsr_session *s, const char *folder) TSR_MUST_USE;
+tsr_status tsr__measure_write(tsr_session *session, const char *folder) TSR_MUST_USE;
 const char *tsr__measure_path(const char *folder, enum measure_model which, char *out);
-tsr_status tsr__measure_input(tsr_session *s, enum measure_model which,
+tsr_status tsr__measure_input(tsr_session *session, enum measure_model which,
                               tsr_tensors **out) TSR_MUST_USE;
 
 // What one rank finds.
@@ -48,11 +48,12 @@ struct measure_rank {
     tsr_status status;
 };
 // The rank's part, with all other ranks at theirs. Tells them if it fails.
-void tsr__measure_rank(struct measure_rank *r);
+void tsr__measure_rank(struct measure_rank *rank);
 // measure_links.c
 extern const int64_t tsr__measure_bytes[MEASURE_POINTS];
-tsr_status tsr__measure_links(struct measure_rank *r, struct comm_trouble *why) TSR_MUST_USE;
-tsr_status tsr__measure_collectives(struct measure_rank *r, struct comm_trouble *why) TSR_MUST_USE;
+tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
+tsr_status tsr__measure_collectives(struct measure_rank *rank,
+                                    struct comm_trouble *why) TSR_MUST_USE;
 // The time that an eighth of n times are below: others are longer for what else the machine does. They are sorted.
 double tsr__measure_typical(double *times, size_t n);
 

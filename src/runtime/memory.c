@@ -30,21 +30,21 @@ static int64_t mapped_in(const char *folder)
 
 struct memory_mark tsr__memory_mark(const char *folder)
 {
-    struct memory_mark m = {0};
+    struct memory_mark mark = {0};
     char line[256], path[4096];
     long long kib;
     FILE *f = fopen("/proc/self/status", "r");
     while (f && fgets(line, sizeof line, f)) {
         if (sscanf(line, "RssAnon: %lld kB", &kib) == 1)
-            m.own = (int64_t)kib * 1024;
+            mark.own = (int64_t)kib * 1024;
         else if (sscanf(line, "RssShmem: %lld kB", &kib) == 1)
-            m.shared = (int64_t)kib * 1024;
+            mark.shared = (int64_t)kib * 1024;
     }
     if (f)
         fclose(f);
     if (folder && realpath(folder, path))
-        m.mapped = mapped_in(path);
-    return m;
+        mark.mapped = mapped_in(path);
+    return mark;
 }
 
 // A rank that reads its neighbours' tensors where they lie has touched them, but they are theirs.

@@ -13,7 +13,7 @@ struct named_size {
     int64_t size;
 };
 
-static tsr_status refuse(tsr_session *s, const char *input, int axis, int64_t size,
+static tsr_status refuse(tsr_session *session, const char *input, int axis, int64_t size,
                          const char *name, const struct named_size *first)
 {
     char text[512];
@@ -23,52 +23,53 @@ static tsr_status refuse(tsr_session *s, const char *input, int axis, int64_t si
     snprintf(text, sizeof text,
              "dimension %d is %lld, but '%.100s' is %lld in dimension %d of '%.100s'", axis,
              (long long)size, name, (long long)first->size, first->axis, first->input);
-    tsr__diag(s, DIAG_input_mismatch, &at,
+    tsr__diag(session, DIAG_input_mismatch, &at,
               "give both the same size, or name their dimensions differently in the model", "%s",
               text);
     return TSR_INVALID;
 }
 
 // Compares the dimensions of one tensor with what their names were before.
-static tsr_status check_port(struct arena *a, struct map *names, const struct manifest_port *port,
-                             const struct tensor *t)
+static tsr_status check_port(struct arena *arena, struct map *names,
+                             const struct manifest_port *port, const struct tensor *tensor)
 {
     tsr_status st = TSR_OK;
-    for (int d = 0; d < port->rank; d++) {
-        struct str name = str_of(port->dims[d].symbol);
-        void **slot = port->dims[d].value < 0 && name.n ? tsr__map_at(names, name) : NULL;
+    for (int axis = 0; axis < port->rank; axis++) {
+        struct str name = str_of(port->dims[axis].symbol);
+        void **slot = port->dims[axis].value < 0 && name.n ? tsr__map_at(names, name) : NULL;
         if (!slot)
             continue;
         const struct named_size *first = *slot;
         if (!first) {
-            struct named_size *met = ARENA_NEW(a, struct named_size);
+            struct named_size *met = ARENA_NEW(arena, struct named_size);
             if (!met)
                 return TSR_NOMEM;
-            *met = (struct named_size){port->name, d, t->dims[d]};
+            *met = (struct named_size){port->name, axis, tensor->dims[axis]};
             *slot = met;
-        } else if (first->size != t->dims[d]) {
-            st = refuse(a->session, port->name, d, t->dims[d], name.p, first);
+        } else if (first->size != tensor->dims[axis]) {
+            st = refuse(arena->session, port->name, axis, tensor->dims[axis], name.p, first);
         }
     }
     return st;
 }
 
-tsr_status tsr__named_check(const struct manifest *m, tsr_session *s, const tsr_tensors *inputs)
+tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
+                            const tsr_tensors *inputs)
 {
-    struct arena a;
+    struct arena arena;
     struct map names;
     tsr_status st = TSR_OK;
-    tsr__arena_init(&a, s);
-    tsr__map_init(&names, &a, 16);
-    for (size_t i = 0; i < m->n_inputs; i++) { // every mistake at once
-        const struct manifest_port *port = &m->inputs[i];
+    tsr__arena_init(&arena, session);
+    tsr__map_init(&names, &arena, 16);
+    for (size_t i = 0; i < manifest->n_inputs; i++) { // every mistake at once
+        const struct manifest_port *port = &manifest->inputs[i];
         int64_t at = inputs ? tsr_tensors_find(inputs, port->name) : -1;
         bool fits = at >= 0 && !inputs->at[at]->sequence && inputs->at[at]->rank == port->rank;
-        tsr_status one = fits ? check_port(&a, &names, port, inputs->at[at]) : TSR_OK;
+        tsr_status one = fits ? check_port(&arena, &names, port, inputs->at[at]) : TSR_OK;
         st = st == TSR_OK ? one : st;
     }
-    if (a.failed)
+    if (arena.failed)
         st = TSR_NOMEM;
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return st;
 }

@@ -117,13 +117,14 @@ static bool read_shape(struct str head, struct npy *out)
     return p < end;
 }
 
-static tsr_status bad_file(tsr_tensors *t, const char *file, struct str name, const char *what)
+static tsr_status bad_file(tsr_tensors *tensors, const char *file, struct str name,
+                           const char *what)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(file);
     at.value = name;
-    tsr__diag(t->session, DIAG_tensor_file, &at, "write it with numpy.save or numpy.savez", "%s",
-              what);
+    tsr__diag(tensors->session, DIAG_tensor_file, &at, "write it with numpy.save or numpy.savez",
+              "%s", what);
     return TSR_MALFORMED;
 }
 
@@ -158,21 +159,21 @@ static void swap_bytes(char *p, size_t n, size_t unit)
 }
 
 // From column order to row order: walks the result, keeping the place in the source.
-static void turn(const char *from, char *to, const struct npy *h, size_t unit, int64_t n)
+static void turn(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
 {
     int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;
-    for (int d = 0; d < h->rank; d++) {
-        step[d] = s;
-        s *= h->dims[d];
+    for (int axis = 0; axis < npy->rank; axis++) {
+        step[axis] = s;
+        s *= npy->dims[axis];
     }
     for (int64_t i = 0; i < n; i++, to += unit) {
         memcpy(to, from + (size_t)at * unit, unit);
-        for (int d = h->rank - 1; d >= 0; d--) {
-            at += step[d];
-            if (++index[d] < h->dims[d])
+        for (int axis = npy->rank - 1; axis >= 0; axis--) {
+            at += step[axis];
+            if (++index[axis] < npy->dims[axis])
                 break;
-            at -= step[d] * h->dims[d];
-            index[d] = 0;
+            at -= step[axis] * npy->dims[axis];
+            index[axis] = 0;
         }
     }
 }
@@ -191,20 +192,20 @@ static size_t put_utf8(uint32_t c, char *out)
 }
 
 // One element of numpy's texts; false: not a text.
-static bool read_text(const struct npy *h, const char *p, char *to, struct str *out)
+static bool read_text(const struct npy *npy, const char *p, char *to, struct str *out)
 {
-    size_t width = h->unit, n = 0;
-    size_t step = h->unicode ? 4 : 1;
+    size_t width = npy->unit, n = 0;
+    size_t step = npy->unicode ? 4 : 1;
     while (width && memcmp(p + width - step, "\0\0\0", step) == 0)
         width -= step;
-    if (!h->unicode) {
+    if (!npy->unicode) {
         *out = (struct str){p, width};
         return true;
     }
     for (size_t i = 0; i < width; i += 4) {
         uint32_t c;
         memcpy(&c, p + i, 4);
-        size_t length = put_utf8(h->swap ? __builtin_bswap32(c) : c, to + n);
+        size_t length = put_utf8(npy->swap ? __builtin_bswap32(c) : c, to + n);
         if (!length)
             return false;
         n += length;
@@ -214,56 +215,56 @@ static bool read_text(const struct npy *h, const char *p, char *to, struct str *
 }
 
 // data holds as many elements as the shape says.
-static tsr_status read_texts(tsr_tensors *t, struct str name, const char *file, const struct npy *h,
-                             const char *data, int64_t n)
+static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *file,
+                             const struct npy *npy, const char *data, int64_t n)
 {
-    struct arena a;
-    tsr__arena_init(&a, t->session);
-    size_t bytes = (size_t)n * h->unit;
-    char *turned = h->columns && h->rank > 1 ? arena_get(&a, bytes + 1, 8) : NULL;
-    char *chars = arena_get(&a, bytes + 1, 1); // UTF-8 is never longer
-    struct str *texts = ARENA_ARRAY(&a, struct str, (size_t)n + 1);
-    tsr_status st = a.failed ? TSR_NOMEM : TSR_OK;
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    size_t bytes = (size_t)n * npy->unit;
+    char *turned = npy->columns && npy->rank > 1 ? arena_get(&arena, bytes + 1, 8) : NULL;
+    char *chars = arena_get(&arena, bytes + 1, 1); // UTF-8 is never longer
+    struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
+    tsr_status st = arena.failed ? TSR_NOMEM : TSR_OK;
     if (st == TSR_OK && turned)
-        turn(data, turned, h, h->unit, n);
+        turn(data, turned, npy, npy->unit, n);
     for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        if (!read_text(h, (turned ? turned : data) + (size_t)i * h->unit,
-                       chars + (size_t)i * h->unit, &texts[i]))
-            st = bad_file(t, file, name, "a text holds what is no character");
+        if (!read_text(npy, (turned ? turned : data) + (size_t)i * npy->unit,
+                       chars + (size_t)i * npy->unit, &texts[i]))
+            st = bad_file(tensors, file, name, "a text holds what is no character");
     if (st == TSR_OK)
-        st = tsr__tensors_add_texts(t, name, h->rank, h->dims, texts);
-    tsr__arena_free(&a);
+        st = tsr__tensors_add_texts(tensors, name, npy->rank, npy->dims, texts);
+    tsr__arena_free(&arena);
     return st;
 }
 
-tsr_status tsr__npy_read(tsr_tensors *t, struct str name, const char *file, struct str bytes)
+tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes)
 {
     struct npy h = {0};
     struct str head, data;
     if (!split(bytes, &head, &data))
-        return bad_file(t, file, name, "this is not an .npy file");
+        return bad_file(tensors, file, name, "this is not an .npy file");
     if (!read_descr(head, &h))
-        return bad_file(t, file, name,
+        return bad_file(tensors, file, name,
                         h.object ? "an array of Python objects is not read; make texts plain with "
                                    "array.astype('U')"
                                  : "elements of this type are not read: plain numbers, booleans "
                                    "and texts only");
     if (!read_order(head, &h) || !read_shape(head, &h))
-        return bad_file(t, file, name, "the head of the .npy file is damaged");
+        return bad_file(tensors, file, name, "the head of the .npy file is damaged");
     size_t unit = h.unit, bytes_needed = unit;
     int64_t n = 1;
-    for (int d = 0; d < h.rank; d++) // before anything is allocated on the file's word
-        if (!mul_ok(n, h.dims[d], &n) ||
-            __builtin_mul_overflow(bytes_needed, (size_t)h.dims[d], &bytes_needed))
-            return bad_file(t, file, name, "a shape that no tensor has");
+    for (int axis = 0; axis < h.rank; axis++) // before anything is allocated on the file's word
+        if (!mul_ok(n, h.dims[axis], &n) ||
+            __builtin_mul_overflow(bytes_needed, (size_t)h.dims[axis], &bytes_needed))
+            return bad_file(tensors, file, name, "a shape that no tensor has");
     if (unit == 0 && n > MAX_TEXT)
-        return bad_file(t, file, name, "a shape that no tensor has");
+        return bad_file(tensors, file, name, "a shape that no tensor has");
     if (data.n < bytes_needed)
-        return bad_file(t, file, name, "the file is shorter than its shape says");
+        return bad_file(tensors, file, name, "the file is shorter than its shape says");
     if (h.type == TSR_STRING)
-        return read_texts(t, name, file, &h, data.p, n);
+        return read_texts(tensors, name, file, &h, data.p, n);
     struct tensor *x;
-    tsr_status st = tsr__tensors_add(t, name, h.type, h.rank, h.dims, &x);
+    tsr_status st = tsr__tensors_add(tensors, name, h.type, h.rank, h.dims, &x);
     if (st != TSR_OK)
         return st;
     if (h.columns && h.rank > 1)
@@ -297,17 +298,17 @@ bool tsr__npy_has(tsr_dtype type)
 }
 
 // The head with that letter and number; its length.
-static size_t put_head(const struct tensor *t, char letter, int number, char *out, size_t cap)
+static size_t put_head(const struct tensor *tensor, char letter, int number, char *out, size_t cap)
 {
-    bool packed = tsr_dtype_bits(t->type) % 8 != 0; // elements share bytes: a row of bytes
-    int64_t flat = (int64_t)t->bytes;
-    const int64_t *dims = packed ? &flat : t->dims;
-    int n, rank = packed ? 1 : t->rank;
+    bool packed = tsr_dtype_bits(tensor->type) % 8 != 0; // elements share bytes: a row of bytes
+    int64_t flat = (int64_t)tensor->bytes;
+    const int64_t *dims = packed ? &flat : tensor->dims;
+    int n, rank = packed ? 1 : tensor->rank;
     n = snprintf(out + 10, cap - 10, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (",
                  letter == 'U' || (letter != 'S' && number > 1) ? '<' : '|', letter, number);
-    for (int d = 0; d < rank; d++)
-        n += snprintf(out + 10 + n, cap - 10 - (size_t)n, "%s%lld", d ? ", " : "",
-                      (long long)dims[d]);
+    for (int axis = 0; axis < rank; axis++)
+        n += snprintf(out + 10 + n, cap - 10 - (size_t)n, "%s%lld", axis ? ", " : "",
+                      (long long)dims[axis]);
     n += snprintf(out + 10 + n, cap - 10 - (size_t)n, "%s), }", rank == 1 ? "," : "");
     size_t total = (10 + (size_t)n + 1 + 63) / 64 * 64; // elements start at a multiple of 64
     memset(out + 10 + n, ' ', total - 10 - (size_t)n);
@@ -343,7 +344,7 @@ static void put_text(struct str text, bool unicode, char *to)
     }
 }
 
-static tsr_status texts_image(struct arena *a, const struct tensor *x, struct npy_image *out)
+static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;
     bool unicode = true;
@@ -357,7 +358,7 @@ static tsr_status texts_image(struct arena *a, const struct tensor *x, struct np
     width = unicode ? width : bytes;
     int64_t unit = unicode ? 4 * width : width;
     char *data = width <= MAX_TEXT && mul_ok(n, unit, &total) && total < INT64_MAX / 2
-                     ? arena_get(a, (size_t)total + 1, 8)
+                     ? arena_get(arena, (size_t)total + 1, 8)
                      : NULL;
     if (!data)
         return TSR_NOMEM;
@@ -370,11 +371,11 @@ static tsr_status texts_image(struct arena *a, const struct tensor *x, struct np
     return TSR_OK;
 }
 
-tsr_status tsr__npy_image(struct arena *a, const struct tensor *x, struct npy_image *out)
+tsr_status tsr__npy_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int bytes;
     if (x->type == TSR_STRING)
-        return texts_image(a, x, out);
+        return texts_image(arena, x, out);
     char letter = letter_of(x->type, &bytes);
     out->data = x->data;
     out->bytes = x->bytes;

@@ -26,12 +26,12 @@ static uint64_t get(const char *p, int n)
     return v;
 }
 
-static tsr_status damaged(tsr_session *s, const char *file, struct str name, const char *what)
+static tsr_status damaged(tsr_session *session, const char *file, struct str name, const char *what)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(file);
     at.value = name;
-    tsr__diag(s, DIAG_tensor_file, &at, "write it again with numpy.savez", "%s", what);
+    tsr__diag(session, DIAG_tensor_file, &at, "write it again with numpy.savez", "%s", what);
     return TSR_MALFORMED;
 }
 
@@ -70,9 +70,9 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 }
 
 // The 64-bit extension: holds what does not fit, in this order.
-static bool read_extra(struct str extra, struct member *m)
+static bool read_extra(struct str extra, struct member *member)
 {
-    uint64_t *wide[3] = {&m->size, &m->packed, &m->at};
+    uint64_t *wide[3] = {&member->size, &member->packed, &member->at};
     while (extra.n >= 4) {
         size_t id = get(extra.p, 2), n = get(extra.p + 2, 2);
         const char *p = extra.p + 4;
@@ -93,7 +93,7 @@ static bool read_extra(struct str extra, struct member *m)
 }
 
 // The entry at *at of the directory, which moves on.
-static bool read_entry(struct str z, uint64_t *at, struct member *m)
+static bool read_entry(struct str z, uint64_t *at, struct member *member)
 {
     if (*at > z.n || z.n - *at < CENTRAL_BYTES || memcmp(z.p + *at, "PK\1\2", 4) != 0)
         return false;
@@ -101,27 +101,28 @@ static bool read_entry(struct str z, uint64_t *at, struct member *m)
     size_t name = get(p + 28, 2), extra = get(p + 30, 2), comment = get(p + 32, 2);
     if (name + extra + comment > z.n - *at - CENTRAL_BYTES)
         return false;
-    *m = (struct member){.name = {p + CENTRAL_BYTES, name},
-                         .flags = (int)get(p + 8, 2),
-                         .method = (int)get(p + 10, 2),
-                         .crc = (uint32_t)get(p + 16, 4),
-                         .packed = get(p + 20, 4),
-                         .size = get(p + 24, 4),
-                         .at = get(p + 42, 4)};
+    *member = (struct member){.name = {p + CENTRAL_BYTES, name},
+                              .flags = (int)get(p + 8, 2),
+                              .method = (int)get(p + 10, 2),
+                              .crc = (uint32_t)get(p + 16, 4),
+                              .packed = get(p + 20, 4),
+                              .size = get(p + 24, 4),
+                              .at = get(p + 42, 4)};
     *at += CENTRAL_BYTES + name + extra + comment;
-    return read_extra((struct str){p + CENTRAL_BYTES + name, extra}, m);
+    return read_extra((struct str){p + CENTRAL_BYTES + name, extra}, member);
 }
 
 // The member's bytes as they lie in the archive.
-static bool member_bytes(struct str z, const struct member *m, struct str *out)
+static bool member_bytes(struct str z, const struct member *member, struct str *out)
 {
-    if (m->at > z.n || z.n - m->at < LOCAL_BYTES || memcmp(z.p + m->at, "PK\3\4", 4) != 0)
+    if (member->at > z.n || z.n - member->at < LOCAL_BYTES ||
+        memcmp(z.p + member->at, "PK\3\4", 4) != 0)
         return false;
-    const char *p = z.p + m->at;
-    uint64_t start = m->at + LOCAL_BYTES + get(p + 26, 2) + get(p + 28, 2);
-    if (start > z.n || m->packed > z.n - start)
+    const char *p = z.p + member->at;
+    uint64_t start = member->at + LOCAL_BYTES + get(p + 26, 2) + get(p + 28, 2);
+    if (start > z.n || member->packed > z.n - start)
         return false;
-    *out = (struct str){z.p + start, (size_t)m->packed};
+    *out = (struct str){z.p + start, (size_t)member->packed};
     return true;
 }
 
@@ -152,49 +153,52 @@ static uint32_t crc_of(uint32_t crc, const char *p, size_t n)
     return (uint32_t)crc32_z(crc, (const unsigned char *)p, n);
 }
 
-static tsr_status read_member(tsr_tensors *t, const char *file, struct str z,
-                              const struct member *m)
+static tsr_status read_member(tsr_tensors *tensors, const char *file, struct str z,
+                              const struct member *member)
 {
-    struct str bytes, name = m->name;
+    struct str bytes, name = member->name;
     if (name.n > 4 && memcmp(name.p + name.n - 4, ".npy", 4) == 0)
         name.n -= 4;
-    if (!member_bytes(z, m, &bytes) || (m->method != 0 && m->method != 8) || m->flags & 1)
-        return damaged(t->session, file, name,
+    if (!member_bytes(z, member, &bytes) || (member->method != 0 && member->method != 8) ||
+        member->flags & 1)
+        return damaged(tensors->session, file, name,
                        "a member of the archive is damaged, encrypted or packed in an "
                        "unknown way");
-    if (m->method == 0 && m->size == m->packed)
-        return crc_of(0, bytes.p, bytes.n) == m->crc
-                   ? tsr__npy_read(t, name, file, bytes)
-                   : damaged(t->session, file, name, "the checksum of a member is wrong");
-    if (m->method == 0 || m->size / MAX_RATIO > m->packed)
-        return damaged(t->session, file, name, "sizes in the archive contradict each other");
-    char *buffer = tsr__alloc(t->session, (size_t)m->size + 1);
+    if (member->method == 0 && member->size == member->packed)
+        return crc_of(0, bytes.p, bytes.n) == member->crc
+                   ? tsr__npy_read(tensors, name, file, bytes)
+                   : damaged(tensors->session, file, name, "the checksum of a member is wrong");
+    if (member->method == 0 || member->size / MAX_RATIO > member->packed)
+        return damaged(tensors->session, file, name, "sizes in the archive contradict each other");
+    char *buffer = tsr__alloc(tensors->session, (size_t)member->size + 1);
     if (!buffer)
         return TSR_NOMEM;
     tsr_status st;
-    if (unpack(bytes, buffer, (size_t)m->size) && crc_of(0, buffer, (size_t)m->size) == m->crc)
-        st = tsr__npy_read(t, name, file, (struct str){buffer, (size_t)m->size});
+    if (unpack(bytes, buffer, (size_t)member->size) &&
+        crc_of(0, buffer, (size_t)member->size) == member->crc)
+        st = tsr__npy_read(tensors, name, file, (struct str){buffer, (size_t)member->size});
     else
-        st = damaged(t->session, file, name, "a member of the archive cannot be unpacked");
-    tsr__free(t->session, buffer, (size_t)m->size + 1);
+        st = damaged(tensors->session, file, name, "a member of the archive cannot be unpacked");
+    tsr__free(tensors->session, buffer, (size_t)member->size + 1);
     return st;
 }
 
-tsr_status tsr__npz_read(tsr_tensors *t, const char *file)
+tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
 {
     struct mapped map;
-    tsr_status st = tsr__file_map(t->session, file, &map);
+    tsr_status st = tsr__file_map(tensors->session, file, &map);
     if (st != TSR_OK)
         return st;
     uint64_t at = 0, n = 0;
     if (!find_directory(map.bytes, &at, &n) || n > MAX_MEMBERS)
-        st = damaged(t->session, file, STR(""), "this is not an .npz file");
+        st = damaged(tensors->session, file, STR(""), "this is not an .npz file");
     for (uint64_t i = 0; i < n && st == TSR_OK; i++) {
-        struct member m;
-        if (!read_entry(map.bytes, &at, &m))
-            st = damaged(t->session, file, STR(""), "the directory of the archive is damaged");
+        struct member member;
+        if (!read_entry(map.bytes, &at, &member))
+            st =
+                damaged(tensors->session, file, STR(""), "the directory of the archive is damaged");
         else
-            st = read_member(t, file, map.bytes, &m);
+            st = read_member(tensors, file, map.bytes, &member);
     }
     tsr__file_unmap(&map);
     return st;
@@ -208,16 +212,16 @@ struct writer {
     size_t n;
 };
 
-static void put(struct writer *w, uint64_t v, int n)
+static void put(struct writer *writer, uint64_t v, int n)
 {
     for (int i = 0; i < n; i++)
-        w->buffer[w->n++] = (char)(v >> 8 * i & 255);
+        writer->buffer[writer->n++] = (char)(v >> 8 * i & 255);
 }
 
-static void flush(struct writer *w)
+static void flush(struct writer *writer)
 {
-    tsr__out_write(&w->out, w->buffer, w->n);
-    w->n = 0;
+    tsr__out_write(&writer->out, writer->buffer, writer->n);
+    writer->n = 0;
 }
 
 static uint64_t small(uint64_t v)
@@ -226,156 +230,157 @@ static uint64_t small(uint64_t v)
 }
 
 // What local and central headers have in common, from the version needed to the length of the extra field.
-static void put_common(struct writer *w, const struct member *m, size_t extra)
+static void put_common(struct writer *writer, const struct member *member, size_t extra)
 {
-    put(w, extra ? 45 : 20, 2);
-    put(w, 0x800, 2); // names are UTF-8
-    put(w, 0, 2);     // stored
-    put(w, 0, 2);
-    put(w, DATE, 2);
-    put(w, m->crc, 4);
-    put(w, small(m->size), 4);
-    put(w, small(m->size), 4);
-    put(w, m->name.n + 4, 2);
-    put(w, extra, 2);
+    put(writer, extra ? 45 : 20, 2);
+    put(writer, 0x800, 2); // names are UTF-8
+    put(writer, 0, 2);     // stored
+    put(writer, 0, 2);
+    put(writer, DATE, 2);
+    put(writer, member->crc, 4);
+    put(writer, small(member->size), 4);
+    put(writer, small(member->size), 4);
+    put(writer, member->name.n + 4, 2);
+    put(writer, extra, 2);
 }
 
-static void write_member(struct writer *w, const struct npy_image *x, struct member *m)
+static void write_member(struct writer *writer, const struct npy_image *image,
+                         struct member *member)
 {
-    m->size = x->n_head + x->bytes;
-    m->at = w->out.offset;
-    m->crc = crc_of(crc_of(0, x->head, x->n_head), x->data, x->bytes);
-    size_t extra = m->size >= LIMIT32 ? 20 : 0;
-    put(w, 0x04034b50, 4);
-    put_common(w, m, extra);
-    flush(w);
-    tsr__out_write(&w->out, m->name.p, m->name.n);
-    tsr__out_write(&w->out, ".npy", 4);
+    member->size = image->n_head + image->bytes;
+    member->at = writer->out.offset;
+    member->crc = crc_of(crc_of(0, image->head, image->n_head), image->data, image->bytes);
+    size_t extra = member->size >= LIMIT32 ? 20 : 0;
+    put(writer, 0x04034b50, 4);
+    put_common(writer, member, extra);
+    flush(writer);
+    tsr__out_write(&writer->out, member->name.p, member->name.n);
+    tsr__out_write(&writer->out, ".npy", 4);
     if (extra) {
-        put(w, 1, 2);
-        put(w, 16, 2);
-        put(w, m->size, 8);
-        put(w, m->size, 8);
-        flush(w);
+        put(writer, 1, 2);
+        put(writer, 16, 2);
+        put(writer, member->size, 8);
+        put(writer, member->size, 8);
+        flush(writer);
     }
-    tsr__out_write(&w->out, x->head, x->n_head);
-    tsr__out_write(&w->out, x->data, x->bytes);
+    tsr__out_write(&writer->out, image->head, image->n_head);
+    tsr__out_write(&writer->out, image->data, image->bytes);
 }
 
-static void write_entry(struct writer *w, const struct member *m)
+static void write_entry(struct writer *writer, const struct member *member)
 {
-    bool big = m->size >= LIMIT32, far = m->at >= LIMIT32;
+    bool big = member->size >= LIMIT32, far = member->at >= LIMIT32;
     size_t extra = (big ? 16 : 0) + (far ? 8 : 0);
-    put(w, 0x02014b50, 4);
-    put(w, 45, 2);
-    put_common(w, m, extra ? extra + 4 : 0);
-    put(w, 0, 2 + 2 + 2); // comment, disk, attributes
-    put(w, 0, 4);
-    put(w, small(m->at), 4);
-    flush(w);
-    tsr__out_write(&w->out, m->name.p, m->name.n);
-    tsr__out_write(&w->out, ".npy", 4);
+    put(writer, 0x02014b50, 4);
+    put(writer, 45, 2);
+    put_common(writer, member, extra ? extra + 4 : 0);
+    put(writer, 0, 2 + 2 + 2); // comment, disk, attributes
+    put(writer, 0, 4);
+    put(writer, small(member->at), 4);
+    flush(writer);
+    tsr__out_write(&writer->out, member->name.p, member->name.n);
+    tsr__out_write(&writer->out, ".npy", 4);
     if (!extra)
         return;
-    put(w, 1, 2);
-    put(w, extra, 2);
+    put(writer, 1, 2);
+    put(writer, extra, 2);
     if (big) {
-        put(w, m->size, 8);
-        put(w, m->size, 8);
+        put(writer, member->size, 8);
+        put(writer, member->size, 8);
     }
     if (far)
-        put(w, m->at, 8);
-    flush(w);
+        put(writer, member->at, 8);
+    flush(writer);
 }
 
-static void write_end(struct writer *w, uint64_t at, uint64_t n)
+static void write_end(struct writer *writer, uint64_t at, uint64_t n)
 {
-    uint64_t bytes = w->out.offset - at, end = w->out.offset;
+    uint64_t bytes = writer->out.offset - at, end = writer->out.offset;
     if (at >= LIMIT32 || n >= 0xFFFF || bytes >= LIMIT32) {
-        put(w, 0x06064b50, 4);
-        put(w, END64_BYTES - 12, 8);
-        put(w, 45, 2);
-        put(w, 45, 2);
-        put(w, 0, 4);
-        put(w, 0, 4);
-        put(w, n, 8);
-        put(w, n, 8);
-        put(w, bytes, 8);
-        put(w, at, 8);
-        put(w, 0x07064b50, 4);
-        put(w, 0, 4);
-        put(w, end, 8);
-        put(w, 1, 4);
-        flush(w);
+        put(writer, 0x06064b50, 4);
+        put(writer, END64_BYTES - 12, 8);
+        put(writer, 45, 2);
+        put(writer, 45, 2);
+        put(writer, 0, 4);
+        put(writer, 0, 4);
+        put(writer, n, 8);
+        put(writer, n, 8);
+        put(writer, bytes, 8);
+        put(writer, at, 8);
+        put(writer, 0x07064b50, 4);
+        put(writer, 0, 4);
+        put(writer, end, 8);
+        put(writer, 1, 4);
+        flush(writer);
     }
-    put(w, 0x06054b50, 4);
-    put(w, 0, 4);
-    put(w, n < 0xFFFF ? n : 0xFFFF, 2);
-    put(w, n < 0xFFFF ? n : 0xFFFF, 2);
-    put(w, small(bytes), 4);
-    put(w, small(at), 4);
-    put(w, 0, 2);
-    flush(w);
+    put(writer, 0x06054b50, 4);
+    put(writer, 0, 4);
+    put(writer, n < 0xFFFF ? n : 0xFFFF, 2);
+    put(writer, n < 0xFFFF ? n : 0xFFFF, 2);
+    put(writer, small(bytes), 4);
+    put(writer, small(at), 4);
+    put(writer, 0, 2);
+    flush(writer);
 }
 
-static void note_raw(const tsr_tensors *t, const struct tensor *x)
+static void note_raw(const tsr_tensors *tensors, const struct tensor *x)
 {
     struct place at = PLACE_NONE;
     at.value = str_of(x->name);
     if (x->type != TSR_STRING && !tsr__npy_has(x->type))
-        tsr__diag(t->session, DIAG_tensor_raw, &at, NULL, "%s is written as raw bits",
+        tsr__diag(tensors->session, DIAG_tensor_raw, &at, NULL, "%s is written as raw bits",
                   tsr_dtype_name(x->type));
 }
 
 // The tensors of a set, those of sequences too, as NAME.0, NAME.1, ...; an optional without a value is left out. With
 // members NULL they are counted.
-static size_t leaves(struct arena *a, const tsr_tensors *t, struct member *members,
+static size_t leaves(struct arena *arena, const tsr_tensors *tensors, struct member *members,
                      const struct tensor **out)
 {
     size_t n = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        const struct tensor *x = t->at[i];
+    for (size_t i = 0; i < tensors->n; i++) {
+        const struct tensor *x = tensors->at[i];
         for (size_t k = 0; k < (x->sequence ? x->sequence->n : x->rank >= 0); k++, n++) {
             if (!members)
                 continue;
             out[n] = x->sequence ? x->sequence->at[k] : x;
             members[n].name =
-                x->sequence ? tsr__arena_printf(a, "%s.%zu", x->name, k) : str_of(x->name);
+                x->sequence ? tsr__arena_printf(arena, "%s.%zu", x->name, k) : str_of(x->name);
         }
     }
     return n;
 }
 
-tsr_status tsr__npz_save(const tsr_tensors *t, const char *path)
+tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
-    struct writer w = {0};
-    struct arena a;
-    tsr__arena_init(&a, t->session);
-    size_t n = leaves(&a, t, NULL, NULL);
-    struct member *members = ARENA_ARRAY(&a, struct member, n + 1);
-    const struct tensor **list = ARENA_ARRAY(&a, const struct tensor *, n + 1);
-    struct npy_image *image = ARENA_NEW(&a, struct npy_image);
-    if (!a.failed)
-        leaves(&a, t, members, list);
-    tsr_status st = a.failed ? TSR_NOMEM : tsr__out_open(t->session, path, &w.out);
+    struct writer writer = {0};
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    size_t n = leaves(&arena, tensors, NULL, NULL);
+    struct member *members = ARENA_ARRAY(&arena, struct member, n + 1);
+    const struct tensor **list = ARENA_ARRAY(&arena, const struct tensor *, n + 1);
+    struct npy_image *image = ARENA_NEW(&arena, struct npy_image);
+    if (!arena.failed)
+        leaves(&arena, tensors, members, list);
+    tsr_status st = arena.failed ? TSR_NOMEM : tsr__out_open(tensors->session, path, &writer.out);
     if (st != TSR_OK) {
-        tsr__arena_free(&a);
+        tsr__arena_free(&arena);
         return st;
     }
     for (size_t i = 0; i < n && st == TSR_OK; i++) {
-        note_raw(t, list[i]);
-        st = tsr__npy_image(&a, list[i], image);
+        note_raw(tensors, list[i]);
+        st = tsr__npy_image(&arena, list[i], image);
         if (st == TSR_OK)
-            write_member(&w, image, &members[i]);
+            write_member(&writer, image, &members[i]);
     }
-    uint64_t directory = w.out.offset;
+    uint64_t directory = writer.out.offset;
     for (size_t i = 0; i < n && st == TSR_OK; i++)
-        write_entry(&w, &members[i]);
-    write_end(&w, directory, n);
+        write_entry(&writer, &members[i]);
+    write_end(&writer, directory, n);
     if (st == TSR_OK)
-        st = tsr__out_commit(&w.out);
+        st = tsr__out_commit(&writer.out);
     else
-        tsr__out_abort(&w.out);
-    tsr__arena_free(&a);
+        tsr__out_abort(&writer.out);
+    tsr__arena_free(&arena);
     return st;
 }

@@ -13,54 +13,56 @@ enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 }
 enum { VARINT = 0, LENGTH = 2 };
 #define MAX_MESSAGE ((size_t)1 << 40) // texts are part of it
 
-static void put_varint(struct text *t, uint64_t v)
+static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];
     size_t n = 0;
     for (; v > 127; v >>= 7)
         c[n++] = (char)(v | 128);
     c[n++] = (char)v;
-    tsr__text_add(t, (struct str){c, n});
+    tsr__text_add(text, (struct str){c, n});
 }
 
-static void put_int(struct text *t, int field, uint64_t v)
+static void put_int(struct text *text, int field, uint64_t v)
 {
-    put_varint(t, (uint64_t)field << 3 | VARINT);
-    put_varint(t, v);
+    put_varint(text, (uint64_t)field << 3 | VARINT);
+    put_varint(text, v);
 }
 
-static void put_bytes(struct text *t, int field, struct str v)
+static void put_bytes(struct text *text, int field, struct str v)
 {
-    put_varint(t, (uint64_t)field << 3 | LENGTH);
-    put_varint(t, v.n);
-    tsr__text_add(t, v);
+    put_varint(text, (uint64_t)field << 3 | LENGTH);
+    put_varint(text, v.n);
+    tsr__text_add(text, v);
 }
 
 // All of a TensorProto but the bytes of its elements, which come last, behind their length.
-static void tensor_head(struct text *t, const struct tensor *x)
+static void tensor_head(struct text *text, const struct tensor *x)
 {
-    for (int d = 0; d < x->rank; d++)
-        put_int(t, TENSOR_DIMS, (uint64_t)x->dims[d]);
-    put_int(t, TENSOR_TYPE, (uint64_t)x->type);
+    for (int axis = 0; axis < x->rank; axis++)
+        put_int(text, TENSOR_DIMS, (uint64_t)x->dims[axis]);
+    put_int(text, TENSOR_TYPE, (uint64_t)x->type);
     for (int64_t i = 0; x->type == TSR_STRING && i < tsr__tensor_elements(x); i++)
-        put_bytes(t, TENSOR_TEXTS, tsr__tensor_text(x, i));
-    put_bytes(t, TENSOR_NAME, str_of(x->name));
+        put_bytes(text, TENSOR_TEXTS, tsr__tensor_text(x, i));
+    put_bytes(text, TENSOR_NAME, str_of(x->name));
     if (x->type == TSR_STRING)
         return;
-    put_varint(t, (uint64_t)TENSOR_RAW << 3 | LENGTH);
-    put_varint(t, x->bytes);
+    put_varint(text, (uint64_t)TENSOR_RAW << 3 | LENGTH);
+    put_varint(text, x->bytes);
 }
 
-static void write_tensor(struct outfile *o, struct text *head, const struct tensor *x)
+static void write_tensor(struct outfile *outfile, struct text *head, const struct tensor *x)
 {
-    tsr__out_write(o, head->p, head->n);
+    tsr__out_write(outfile, head->p, head->n);
     if (x->type != TSR_STRING)
-        tsr__out_write(o, x->data, x->bytes);
+        tsr__out_write(outfile, x->data, x->bytes);
 }
 
-static tsr_status write_sequence(tsr_session *s, struct outfile *o, const struct tensor *x)
+static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
+                                 const struct tensor *x)
 {
-    struct text head = {.session = s, .max = MAX_MESSAGE}, out = {.session = s, .max = MAX_MESSAGE};
+    struct text head = {.session = session, .max = MAX_MESSAGE},
+                out = {.session = session, .max = MAX_MESSAGE};
     put_bytes(&out, GROUP_NAME, str_of(x->name));
     put_int(&out, GROUP_TYPE, GROUP_OF_TENSORS);
     tsr_status st = TSR_OK;
@@ -71,53 +73,53 @@ static tsr_status write_sequence(tsr_session *s, struct outfile *o, const struct
         put_varint(&out, (uint64_t)GROUP_TENSORS << 3 | LENGTH);
         put_varint(&out, head.n + (one->type == TSR_STRING ? 0 : one->bytes));
         st = head.failed || out.failed ? TSR_NOMEM : TSR_OK;
-        tsr__out_write(o, out.p, out.n);
-        write_tensor(o, &head, one);
+        tsr__out_write(outfile, out.p, out.n);
+        write_tensor(outfile, &head, one);
         out.n = 0;
     }
-    tsr__out_write(o, out.p, out.n);
+    tsr__out_write(outfile, out.p, out.n);
     st = out.failed ? TSR_NOMEM : st;
     tsr__text_free(&head);
     tsr__text_free(&out);
     return st;
 }
 
-static tsr_status write_file(tsr_session *s, const char *path, const struct tensor *x)
+static tsr_status write_file(tsr_session *session, const char *path, const struct tensor *x)
 {
-    struct outfile o;
-    struct text head = {.session = s, .max = MAX_MESSAGE};
-    tsr_status st = tsr__out_open(s, path, &o);
+    struct outfile outfile;
+    struct text head = {.session = session, .max = MAX_MESSAGE};
+    tsr_status st = tsr__out_open(session, path, &outfile);
     if (st != TSR_OK)
         return st;
     if (x->rank < 0) {
-        st = write_sequence(s, &o, x);
+        st = write_sequence(session, &outfile, x);
     } else {
         tensor_head(&head, x);
         st = head.failed ? TSR_NOMEM : TSR_OK;
-        write_tensor(&o, &head, x);
+        write_tensor(&outfile, &head, x);
     }
     tsr__text_free(&head);
     if (st == TSR_OK)
-        return tsr__out_commit(&o);
-    tsr__out_abort(&o);
+        return tsr__out_commit(&outfile);
+    tsr__out_abort(&outfile);
     return st;
 }
 
-tsr_status tsr__pb_save(const tsr_tensors *t, const char *folder)
+tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder f;
-    struct arena a;
-    tsr_status st = tsr__outfolder_open(t->session, folder, false, &f);
+    struct arena arena;
+    tsr_status st = tsr__outfolder_open(tensors->session, folder, false, &f);
     if (st != TSR_OK)
         return st;
-    tsr__arena_init(&a, t->session);
-    for (size_t i = 0; i < t->n && st == TSR_OK; i++) {
+    tsr__arena_init(&arena, tensors->session);
+    for (size_t i = 0; i < tensors->n && st == TSR_OK; i++) {
         char name[40];
         snprintf(name, sizeof name, "output_%zu.pb", i);
-        struct str path = tsr__outfolder_path(&f, &a, name);
-        st = path.p ? write_file(t->session, path.p, t->at[i]) : TSR_NOMEM;
+        struct str path = tsr__outfolder_path(&f, &arena, name);
+        st = path.p ? write_file(tensors->session, path.p, tensors->at[i]) : TSR_NOMEM;
     }
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     if (st == TSR_OK)
         return tsr__outfolder_commit(&f);
     tsr__outfolder_abort(&f);

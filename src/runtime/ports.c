@@ -19,22 +19,23 @@ static tsr_dtype dtype_of(const char *name)
     return (tsr_dtype)0;
 }
 
-static tsr_status add_inputs(tsr_model *m, const struct manifest *f)
+static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 {
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < f->n_inputs && st == TSR_OK; i++) {
-        const struct manifest_port *p = &f->inputs[i];
-        tsr_value *v = tsr_graph_add_input(tsr_model_graph(m), p->name);
-        st = v ? tsr_value_set_type(v, dtype_of(p->type), p->rank, p->dims) : TSR_NOMEM;
+    for (size_t i = 0; i < manifest->n_inputs && st == TSR_OK; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        tsr_value *value = tsr_graph_add_input(tsr_model_graph(model), port->name);
+        st = value ? tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims)
+                   : TSR_NOMEM;
     }
     return st;
 }
 
 // Texts, lists and what else has no type by name are left to the rank's file.
-static bool are_tensors(const struct manifest *f)
+static bool are_tensors(const struct manifest *manifest)
 {
-    for (size_t i = 0; i < f->n_inputs; i++)
-        if (!dtype_of(f->inputs[i].type) || f->inputs[i].rank < 0)
+    for (size_t i = 0; i < manifest->n_inputs; i++)
+        if (!dtype_of(manifest->inputs[i].type) || manifest->inputs[i].rank < 0)
             return false;
     return true;
 }
@@ -56,26 +57,26 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];
-    struct bundle b;
-    struct arena a;
-    tsr_session *s = tsr_model_session(rank);
+    struct bundle bundle;
+    struct arena arena;
+    tsr_session *session = tsr_model_session(rank);
     *out = NULL;
     if (!folder_of(rank, folder, sizeof folder))
         return TSR_OK;
-    tsr__arena_init(&a, s);
-    tsr_status st = tsr__bundle_open(s, &a, folder, &b);
+    tsr__arena_init(&arena, session);
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     bool opened = st == TSR_OK;
-    if (opened && are_tensors(&b.manifest)) {
-        st = tsr_model_new(s, "inputs", 8, out);
+    if (opened && are_tensors(&bundle.manifest)) {
+        st = tsr_model_new(session, "inputs", 8, out);
         if (st == TSR_OK)
-            st = add_inputs(*out, &b.manifest);
+            st = add_inputs(*out, &bundle.manifest);
         if (st != TSR_OK) {
             tsr_model_free(*out);
             *out = NULL;
         }
     }
     if (opened)
-        tsr__bundle_close(&b);
-    tsr__arena_free(&a);
+        tsr__bundle_close(&bundle);
+    tsr__arena_free(&arena);
     return st;
 }

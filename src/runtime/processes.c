@@ -5,37 +5,37 @@
 #include "bundle/bundle.h"
 
 // True where this process is no rank itself and the ranks are to be its children.
-bool tsr__run_spawns(tsr_session *s, const tsr_run_options *o)
+bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
 {
-    const struct engine *e = s->engine;
-    return o->transport && strcmp(o->transport, "shm") == 0 && !(e && e->mpi) &&
-           !tsr_run_place(o, NULL, NULL);
+    const struct engine *engine = session->engine;
+    return options->transport && strcmp(options->transport, "shm") == 0 &&
+           !(engine && engine->mpi) && !tsr_run_place(options, NULL, NULL);
 }
 
 // Number of ranks of a partition whose files are all there and whole; ONNX Runtime is opened, so that
 // the children have it.
-tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_options *o,
-                            int *ranks)
+tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
+                            const tsr_run_options *options, int *ranks)
 {
-    struct arena a;
-    struct bundle b;
-    struct engine *e;
-    tsr__arena_init(&a, s);
-    tsr_status st = tsr__bundle_open(s, &a, folder, &b);
+    struct arena arena;
+    struct bundle bundle;
+    struct engine *engine;
+    tsr__arena_init(&arena, session);
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     if (st == TSR_OK) {
-        *ranks = (int)b.manifest.n_ranks;
-        st = tsr__run_dialect(s, folder, &b.manifest);
+        *ranks = (int)bundle.manifest.n_ranks;
+        st = tsr__run_dialect(session, folder, &bundle.manifest);
         bool gpus = false;
-        for (int64_t i = 0; i < b.manifest.n_ranks; i++)
-            gpus = gpus || tsr__gpu_named(b.manifest.devices[i].device, o);
+        for (int64_t i = 0; i < bundle.manifest.n_ranks; i++)
+            gpus = gpus || tsr__gpu_named(bundle.manifest.devices[i].device, options);
         if (st == TSR_OK && gpus)
-            st = tsr__gpu_spoilt(s);
+            st = tsr__gpu_spoilt(session);
         if (st == TSR_OK)
-            st = tsr__bundle_verify(&b, NULL, 0, o->check_files);
-        tsr__bundle_close(&b);
+            st = tsr__bundle_verify(&bundle, NULL, 0, options->check_files);
+        tsr__bundle_close(&bundle);
     }
-    tsr__arena_free(&a);
-    return st == TSR_OK ? tsr__engine(s, &e) : st;
+    tsr__arena_free(&arena);
+    return st == TSR_OK ? tsr__engine(session, &engine) : st;
 }
 
 // Of a partition or (whole) a model.
@@ -46,18 +46,18 @@ struct run_work {
     tsr_tensors *outputs;
 };
 
-static tsr_status run_work(struct spawn *w, tsr_session *s, int rank, struct parcel *out)
+static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct parcel *out)
 {
-    struct run_work *r = w->data;
-    tsr_run_options o = *w->options;
+    struct run_work *work = spawn->data;
+    tsr_run_options options = *spawn->options;
     tsr_tensors *outputs = NULL;
-    o.check_files = false; // done before
-    tsr_status st = tsr_tensors_new(s, &outputs);
-    if (st == TSR_OK && r->whole) {
-        o.transport = "threads";
-        st = tsr_run_model(s, r->path, &o, r->inputs, outputs);
+    options.check_files = false; // done before
+    tsr_status st = tsr_tensors_new(session, &outputs);
+    if (st == TSR_OK && work->whole) {
+        options.transport = "threads";
+        st = tsr_run_model(session, work->path, &options, work->inputs, outputs);
     } else if (st == TSR_OK) {
-        st = tsr_run(s, r->path, &o, r->inputs, outputs);
+        st = tsr_run(session, work->path, &options, work->inputs, outputs);
     }
     if (st == TSR_OK && rank == 0)
         tsr__parcel_put_tensors(out, outputs);
@@ -65,30 +65,33 @@ static tsr_status run_work(struct spawn *w, tsr_session *s, int rank, struct par
     return st;
 }
 
-static tsr_status run_take(struct spawn *w, tsr_session *s, int rank, struct parcel *in)
+static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in)
 {
-    (void)s;
-    struct run_work *r = w->data;
-    return rank == 0 && r->outputs ? tsr__parcel_tensors(in, r->outputs) : TSR_OK;
+    (void)session;
+    struct run_work *work = spawn->data;
+    return rank == 0 && work->outputs ? tsr__parcel_tensors(in, work->outputs) : TSR_OK;
 }
 
-tsr_status tsr__run_processes(tsr_session *s, const char *folder, const tsr_run_options *o,
-                              const tsr_tensors *inputs, tsr_tensors *outputs)
+tsr_status tsr__run_processes(tsr_session *session, const char *folder,
+                              const tsr_run_options *options, const tsr_tensors *inputs,
+                              tsr_tensors *outputs)
 {
-    struct run_work r = {folder, false, inputs, outputs};
-    struct spawn w = {.options = o, .work = run_work, .take = run_take, .data = &r};
-    tsr_status st = tsr__run_prepare(s, folder, o, &w.n);
-    return st == TSR_OK ? tsr__spawn(s, &w) : st;
+    struct run_work work = {folder, false, inputs, outputs};
+    struct spawn w = {.options = options, .work = run_work, .take = run_take, .data = &work};
+    tsr_status st = tsr__run_prepare(session, folder, options, &w.n);
+    return st == TSR_OK ? tsr__spawn(session, &w) : st;
 }
 
-tsr_status tsr__run_model_apart(tsr_session *s, const char *path, const tsr_run_options *o,
-                                const tsr_tensors *inputs, tsr_tensors *outputs)
+tsr_status tsr__run_model_apart(tsr_session *session, const char *path,
+                                const tsr_run_options *options, const tsr_tensors *inputs,
+                                tsr_tensors *outputs)
 {
-    struct run_work r = {path, true, inputs, outputs};
-    struct spawn w = {.options = o, .work = run_work, .take = run_take, .data = &r, .n = 1};
-    struct engine *e;
-    tsr_status st = tsr__gpu_spoilt(s);
+    struct run_work work = {path, true, inputs, outputs};
+    struct spawn w = {
+        .options = options, .work = run_work, .take = run_take, .data = &work, .n = 1};
+    struct engine *engine;
+    tsr_status st = tsr__gpu_spoilt(session);
     if (st == TSR_OK)
-        st = tsr__engine(s, &e); // the child has it then
-    return st == TSR_OK ? tsr__spawn(s, &w) : st;
+        st = tsr__engine(session, &engine); // the child has it then
+    return st == TSR_OK ? tsr__spawn(session, &w) : st;
 }

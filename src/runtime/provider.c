@@ -9,13 +9,14 @@
 
 #define SUFFIX "ExecutionProvider"
 
-struct str tsr__device_mapped(const char *device, const tsr_run_options *o)
+struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =
         str_of(device && *device ? device : "CPU"); // a device without a name is a CPU
-    for (size_t i = 0; i < o->n_map_devices; i++) {
-        const char *equals = strchr(o->map_devices[i], '=');
-        struct str from = {o->map_devices[i], equals ? (size_t)(equals - o->map_devices[i]) : 0};
+    for (size_t i = 0; i < options->n_map_devices; i++) {
+        const char *equals = strchr(options->map_devices[i], '=');
+        struct str from = {options->map_devices[i],
+                           equals ? (size_t)(equals - options->map_devices[i]) : 0};
         if (equals && str_eq(from, name))
             return str_of(equals + 1);
     }
@@ -23,12 +24,13 @@ struct str tsr__device_mapped(const char *device, const tsr_run_options *o)
 }
 
 // Lists the providers that there are, as devices are named; true if `name` is one of them, whose full name goes to full.
-static bool find(const struct engine *e, struct str name, char *full, size_t cap, struct text *list)
+static bool find(const struct engine *engine, struct str name, char *full, size_t cap,
+                 struct text *list)
 {
     char **names = NULL;
     int n = 0;
     bool found = false;
-    OrtStatus *st = e->api->GetAvailableProviders(&names, &n);
+    OrtStatus *st = engine->api->GetAvailableProviders(&names, &n);
     for (int i = 0; !st && i < n; i++) {
         size_t length = strlen(names[i]), tail = strlen(SUFFIX);
         if (length > tail && strcmp(names[i] + length - tail, SUFFIX) == 0)
@@ -39,11 +41,11 @@ static bool find(const struct engine *e, struct str name, char *full, size_t cap
         snprintf(full, cap, "%s", names[i]);
         found = true;
     }
-    OrtStatus *released = st ? NULL : e->api->ReleaseAvailableProviders(names, n);
+    OrtStatus *released = st ? NULL : engine->api->ReleaseAvailableProviders(names, n);
     if (st)
-        e->api->ReleaseStatus(st);
+        engine->api->ReleaseStatus(st);
     if (released)
-        e->api->ReleaseStatus(released);
+        engine->api->ReleaseStatus(released);
     return found;
 }
 
@@ -54,29 +56,29 @@ struct options {
     size_t n;
 };
 
-static void add_option(struct options *o, const char *key, const char *value)
+static void add_option(struct options *options, const char *key, const char *value)
 {
     size_t at = 0;
-    while (at < o->n && strcmp(o->keys[at], key) != 0)
+    while (at < options->n && strcmp(options->keys[at], key) != 0)
         at++;
     if (at == MAX_OPTIONS)
         return; // the command line takes fewer
-    o->keys[at] = key;
-    o->values[at] = value;
-    o->n += at == o->n;
+    options->keys[at] = key;
+    options->values[at] = value;
+    options->n += at == options->n;
 }
 
-static bool add_given(struct options *o, struct arena *a, const tsr_run_options *given)
+static bool add_given(struct options *options, struct arena *arena, const tsr_run_options *given)
 {
     for (size_t i = 0; i < given->n_provider_options; i++) {
         const char *text = given->provider_options[i], *equals = strchr(text, '=');
         if (!equals)
             continue;
-        struct str key = tsr__arena_str(a, (struct str){text, (size_t)(equals - text)});
-        struct str value = tsr__arena_str(a, str_of(equals + 1));
-        if (a->failed)
+        struct str key = tsr__arena_str(arena, (struct str){text, (size_t)(equals - text)});
+        struct str value = tsr__arena_str(arena, str_of(equals + 1));
+        if (arena->failed)
             return false;
-        add_option(o, key.p, value.p);
+        add_option(options, key.p, value.p);
     }
     return true;
 }
@@ -84,62 +86,63 @@ static bool add_given(struct options *o, struct arena *a, const tsr_run_options 
 #define MINOR_TF32 18 // releases from here on know the option
 
 // Memory is taken as it is needed, not twice as much each time; products of float32 are exact unless asked otherwise.
-static OrtStatus *append_cuda(struct rank *r, OrtSessionOptions *o, const char *id)
+static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
 {
-    const OrtApi *api = r->engine->api;
+    const OrtApi *api = rank->engine->api;
     OrtCUDAProviderOptionsV2 *cuda = NULL;
     struct options all = {0};
     char limit[24];
     add_option(&all, "device_id", *id ? id : "0");
     add_option(&all, "arena_extend_strategy", "kSameAsRequested");
-    if (r->engine->minor >= MINOR_TF32)
-        add_option(&all, "use_tf32", r->options->tf32 ? "1" : "0");
-    snprintf(limit, sizeof limit, "%lld", (long long)r->options->gpu_memory);
-    if (r->options->gpu_memory > 0)
+    if (rank->engine->minor >= MINOR_TF32)
+        add_option(&all, "use_tf32", rank->options->tf32 ? "1" : "0");
+    snprintf(limit, sizeof limit, "%lld", (long long)rank->options->gpu_memory);
+    if (rank->options->gpu_memory > 0)
         add_option(&all, "gpu_mem_limit", limit);
-    if (!add_given(&all, &r->arena, r->options))
+    if (!add_given(&all, &rank->arena, rank->options))
         return api->CreateStatus(ORT_FAIL, "out of memory");
     OrtStatus *st = api->CreateCUDAProviderOptions(&cuda);
     if (!st)
         st = api->UpdateCUDAProviderOptions(cuda, all.keys, all.values, all.n);
     if (!st)
-        st = api->SessionOptionsAppendExecutionProvider_CUDA_V2(o, cuda);
+        st = api->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda);
     if (cuda)
         api->ReleaseCUDAProviderOptions(cuda);
     return st;
 }
 
-static OrtStatus *append(struct rank *r, OrtSessionOptions *o, const char *full, const char *id)
+static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const char *full,
+                         const char *id)
 {
     char name[64];
     struct options all = {0};
     if (strcmp(full, "CUDA" SUFFIX) == 0)
-        return append_cuda(r, o, id);
+        return append_cuda(rank, options, id);
     if (*id)
         add_option(&all, "device_id", id);
-    if (!add_given(&all, &r->arena, r->options))
-        return r->engine->api->CreateStatus(ORT_FAIL, "out of memory");
+    if (!add_given(&all, &rank->arena, rank->options))
+        return rank->engine->api->CreateStatus(ORT_FAIL, "out of memory");
     snprintf(name, sizeof name, "%.*s", (int)(strlen(full) - strlen(SUFFIX)), full);
-    return r->engine->api->SessionOptionsAppendExecutionProvider(o, name, all.keys, all.values,
-                                                                 all.n);
+    return rank->engine->api->SessionOptionsAppendExecutionProvider(options, name, all.keys,
+                                                                    all.values, all.n);
 }
 
-static tsr_status absent(struct rank *r, struct str name, const char *list, const char *why)
+static tsr_status absent(struct rank *rank, struct str name, const char *list, const char *why)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(r->path);
-    at.rank = r->endpoint ? r->endpoint->rank : -1;
+    at.file = str_of(rank->path);
+    at.rank = rank->endpoint ? rank->endpoint->rank : -1;
     tsr__diag(
-        r->session, DIAG_provider_absent, &at,
+        rank->session, DIAG_provider_absent, &at,
         "let another device stand in: --map-device NAME=CPU, or use an ONNX Runtime that has it",
-        "the device is " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name), r->engine->version,
-        list, *why ? ": " : "", why);
+        "the device is " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name),
+        rank->engine->version, list, *why ? ": " : "", why);
     return TSR_ENGINE;
 }
 
-tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o)
+tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
 {
-    struct str name = tsr__device_mapped(r->device, r->options), kind = name;
+    struct str name = tsr__device_mapped(rank->device, rank->options), kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
     char id[16] = "", full[96] = "";
     if (colon) {
@@ -148,18 +151,18 @@ tsr_status tsr__provider_set(struct rank *r, OrtSessionOptions *o)
     }
     if (kind.n == 0 || (kind.n == 3 && strncasecmp(kind.p, "CPU", 3) == 0))
         return TSR_OK;
-    if (r->seat && tsr__gpu_stands_in(r->gpu))
+    if (rank->seat && tsr__gpu_stands_in(rank->gpu))
         return TSR_OK; // and the CPU computes
     struct text list;
-    tsr__text_init(&list, r->session);
-    bool found = find(r->engine, kind, full, sizeof full, &list);
-    OrtStatus *st = found ? append(r, o, full, id) : NULL;
+    tsr__text_init(&list, rank->session);
+    bool found = find(rank->engine, kind, full, sizeof full, &list);
+    OrtStatus *st = found ? append(rank, options, full, id) : NULL;
     tsr_status status = TSR_OK;
     if (!found || st)
-        status = absent(r, name, list.p ? list.p : "none",
-                        st ? r->engine->api->GetErrorMessage(st) : "");
+        status = absent(rank, name, list.p ? list.p : "none",
+                        st ? rank->engine->api->GetErrorMessage(st) : "");
     if (st)
-        r->engine->api->ReleaseStatus(st);
+        rank->engine->api->ReleaseStatus(st);
     tsr__text_free(&list);
     return status;
 }

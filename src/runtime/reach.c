@@ -11,18 +11,18 @@
 // this function. Nothing here has to be undone then.
 static void *give(OrtAllocator *a, size_t bytes)
 {
-    struct shared_memory *m = (struct shared_memory *)a;
+    struct shared_memory *memory = (struct shared_memory *)a;
     void *p = NULL;
-    if (atomic_load_explicit(&m->running, memory_order_relaxed))
-        p = m->endpoint->transport->alloc(m->endpoint, bytes);
-    return p ? p : m->ordinary->Alloc(m->ordinary, bytes);
+    if (atomic_load_explicit(&memory->running, memory_order_relaxed))
+        p = memory->endpoint->transport->alloc(memory->endpoint, bytes);
+    return p ? p : memory->ordinary->Alloc(memory->ordinary, bytes);
 }
 
 static void take_back(OrtAllocator *a, void *p)
 {
-    struct shared_memory *m = (struct shared_memory *)a;
-    if (p && !m->endpoint->transport->release(m->endpoint, p))
-        m->ordinary->Free(m->ordinary, p);
+    struct shared_memory *memory = (struct shared_memory *)a;
+    if (p && !memory->endpoint->transport->release(memory->endpoint, p))
+        memory->ordinary->Free(memory->ordinary, p);
 }
 
 static const OrtMemoryInfo *info_of(const OrtAllocator *a)
@@ -30,40 +30,44 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
     return ((const struct shared_memory *)a)->info;
 }
 
-bool tsr__reach_share(struct engine *e, struct endpoint *place)
+bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
-    struct shared_memory *m = &e->shared;
+    struct shared_memory *memory = &engine->shared;
     if (!place || !place->transport->alloc)
         return false;
-    if (m->info)
-        return m->endpoint == place;
-    m->base = (OrtAllocator){.version = ORT_API, .Alloc = give, .Free = take_back, .Info = info_of};
-    m->ordinary = e->allocator;
-    m->endpoint = place;
-    OrtStatus *st = e->api->CreateCpuMemoryInfo(ORT_DEVICE_ALLOCATOR, ORT_MEMORY_DEFAULT, &m->info);
+    if (memory->info)
+        return memory->endpoint == place;
+    memory->base =
+        (OrtAllocator){.version = ORT_API, .Alloc = give, .Free = take_back, .Info = info_of};
+    memory->ordinary = engine->allocator;
+    memory->endpoint = place;
+    OrtStatus *st =
+        engine->api->CreateCpuMemoryInfo(ORT_DEVICE_ALLOCATOR, ORT_MEMORY_DEFAULT, &memory->info);
     if (!st)
-        st = e->api->RegisterAllocator(e->env, &m->base);
+        st = engine->api->RegisterAllocator(engine->env, &memory->base);
     if (!st)
         return true;
-    e->api->ReleaseStatus(st); // somebody else has registered one: tensors stay where they were
-    if (m->info)
-        e->api->ReleaseMemoryInfo(m->info);
-    m->info = NULL;
+    engine->api->ReleaseStatus(
+        st); // somebody else has registered one: tensors stay where they were
+    if (memory->info)
+        engine->api->ReleaseMemoryInfo(memory->info);
+    memory->info = NULL;
     return false;
 }
 
-void tsr__reach_running(struct engine *e, bool running)
+void tsr__reach_running(struct engine *engine, bool running)
 {
-    atomic_store(&e->shared.running, running);
+    atomic_store(&engine->shared.running, running);
 }
 
-void tsr__reach_end(struct engine *e)
+void tsr__reach_end(struct engine *engine)
 {
-    struct shared_memory *m = &e->shared;
-    OrtStatus *st = m->info ? e->api->UnregisterAllocator(e->env, m->info) : NULL;
+    struct shared_memory *memory = &engine->shared;
+    OrtStatus *st =
+        memory->info ? engine->api->UnregisterAllocator(engine->env, memory->info) : NULL;
     if (st)
-        e->api->ReleaseStatus(st);
-    if (m->info)
-        e->api->ReleaseMemoryInfo(m->info);
-    m->info = NULL;
+        engine->api->ReleaseStatus(st);
+    if (memory->info)
+        engine->api->ReleaseMemoryInfo(memory->info);
+    memory->info = NULL;
 }

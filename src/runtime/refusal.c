@@ -13,30 +13,30 @@ static int64_t known_opset(const char *words)
     return at ? strtoll(at + sizeof before - 1, NULL, 10) : 0;
 }
 
-static int64_t own_opset(const tsr_model *m)
+static int64_t own_opset(const tsr_model *model)
 {
-    for (size_t i = 0; i < tsr_model_opset_count(m); i++)
-        if (!tsr_model_opset_domain(m, i)[0])
-            return tsr_model_opset_version(m, i);
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
+        if (!tsr_model_opset_domain(model, i)[0])
+            return tsr_model_opset_version(model, i);
     return 0;
 }
 
-bool tsr__refused_opset(struct rank *r, const struct place *at, const char *words)
+bool tsr__refused_opset(struct rank *rank, const struct place *at, const char *words)
 {
     int64_t known = known_opset(words);
-    tsr_model *m = NULL;
-    if (!known || tsr_model_load(r->session, r->path, &m) != TSR_OK)
+    tsr_model *model = NULL;
+    if (!known || tsr_model_load(rank->session, rank->path, &model) != TSR_OK)
         return known;
-    const char *why = tsr_model_metadata(m, "ai.tessera.opset");
-    bool part = tsr_model_metadata(m, "ai.tessera.plan");
-    tsr__diag(r->session, DIAG_engine_opset, at,
+    const char *why = tsr_model_metadata(model, "ai.tessera.opset");
+    bool part = tsr_model_metadata(model, "ai.tessera.plan");
+    tsr__diag(rank->session, DIAG_engine_opset, at,
               part ? "a newer ONNX Runtime, or a model exported for an older operator set"
                    : "a newer ONNX Runtime, or let `tessera partition` write the model for the "
                      "lowest operator set that means the same",
               "ONNX Runtime %s knows operator set %lld of ai.onnx at most, and this file needs "
               "%lld%s%s",
-              r->engine->version, (long long)known, (long long)own_opset(m),
+              rank->engine->version, (long long)known, (long long)own_opset(model),
               why ? ", because of " : "", why ? why : "");
-    tsr_model_free(m);
+    tsr_model_free(model);
     return true;
 }

@@ -49,19 +49,19 @@ static bool send_note(int to, struct note note, int fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec io = {&note, sizeof note};
-    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1};
+    struct msghdr msghdr = {.msg_iov = &io, .msg_iovlen = 1};
     if (fd >= 0) {
-        m.msg_control = space;
-        m.msg_controllen = sizeof space;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+        msghdr.msg_control = space;
+        msghdr.msg_controllen = sizeof space;
+        struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
+        cmsghdr->cmsg_level = SOL_SOCKET;
+        cmsghdr->cmsg_type = SCM_RIGHTS;
+        cmsghdr->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(cmsghdr), &fd, sizeof fd);
     }
     ssize_t n;
     do
-        n = sendmsg(to, &m, MSG_NOSIGNAL);
+        n = sendmsg(to, &msghdr, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n == (ssize_t)sizeof note;
 }
@@ -71,25 +71,25 @@ static bool receive_note(int from, struct note *note, int *fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof *fd)];
     struct iovec io = {note, sizeof *note};
-    struct msghdr m = {
+    struct msghdr msghdr = {
         .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     ssize_t n;
     *fd = -1;
     do
-        n = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+        n = recvmsg(from, &msghdr, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
-    struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof *fd))
-        memcpy(fd, CMSG_DATA(c), sizeof *fd);
+    struct cmsghdr *cmsghdr = n > 0 ? CMSG_FIRSTHDR(&msghdr) : NULL;
+    if (cmsghdr && cmsghdr->cmsg_type == SCM_RIGHTS && cmsghdr->cmsg_len == CMSG_LEN(sizeof *fd))
+        memcpy(fd, CMSG_DATA(cmsghdr), sizeof *fd);
     return n == (ssize_t)sizeof *note;
 }
 
-static bool parcel_sent(struct parcel *p, int to, struct note note)
+static bool parcel_sent(struct parcel *parcel, int to, struct note note)
 {
-    bool ok = tsr__parcel_flush(p) && send_note(to, note, p->fd);
-    if (p->fd >= 0)
-        close(p->fd);
-    tsr__parcel_drop(p);
+    bool ok = tsr__parcel_flush(parcel) && send_note(to, note, parcel->fd);
+    if (parcel->fd >= 0)
+        close(parcel->fd);
+    tsr__parcel_drop(parcel);
     return ok;
 }
 
@@ -102,17 +102,17 @@ struct servant {
 };
 
 // Hands the results of this rank to the parent.
-static tsr_status send_results(struct servant *v, enum word word)
+static tsr_status send_results(struct servant *servant, enum word word)
 {
     tsr_tensors *out = NULL;
-    tsr_status st = tsr_tensors_new(v->session, &out);
+    tsr_status st = tsr_tensors_new(servant->session, &out);
     if (st == TSR_OK)
-        st = tsr_job_wait_cut(v->job, &out);
+        st = tsr_job_wait_cut(servant->job, &out);
     if (st == TSR_OK) {
-        struct parcel p = tsr__parcel_new();
-        if (p.fd >= 0)
-            tsr__parcel_put_tensors(&p, out);
-        if (!parcel_sent(&p, v->socket, (struct note){(int32_t)word, TSR_OK}))
+        struct parcel parcel = tsr__parcel_new();
+        if (parcel.fd >= 0)
+            tsr__parcel_put_tensors(&parcel, out);
+        if (!parcel_sent(&parcel, servant->socket, (struct note){(int32_t)word, TSR_OK}))
             st = TSR_NOMEM;
     }
     tsr_tensors_free(out);
@@ -120,77 +120,78 @@ static tsr_status send_results(struct servant *v, enum word word)
 }
 
 // One run of this rank, from the note that starts it to its results.
-static tsr_status serve_run(struct servant *v, enum word word, int fd)
+static tsr_status serve_run(struct servant *servant, enum word word, int fd)
 {
-    struct parcel p;
+    struct parcel parcel;
     tsr_tensors *in = NULL;
-    if (!tsr__parcel_open(fd, &p))
+    if (!tsr__parcel_open(fd, &parcel))
         return TSR_NOMEM;
-    tsr_status st = tsr_tensors_new(v->session, &in);
+    tsr_status st = tsr_tensors_new(servant->session, &in);
     if (st == TSR_OK)
-        st = tsr__parcel_tensors(&p, in);
-    tsr__parcel_close(&p);
+        st = tsr__parcel_tensors(&parcel, in);
+    tsr__parcel_close(&parcel);
     if (st == TSR_OK && word == START)
-        st = tsr__job_start_own(v->job, in);
+        st = tsr__job_start_own(servant->job, in);
     else if (st == TSR_OK)
-        st = tsr_job_start_cut(v->job, (const tsr_tensors *const *)&in);
+        st = tsr_job_start_cut(servant->job, (const tsr_tensors *const *)&in);
     if (st == TSR_OK) {
-        tsr_finding_clear(v->session); // the parent has said it
-        st = send_results(v, word);
+        tsr_finding_clear(servant->session); // the parent has said it
+        st = send_results(servant, word);
     }
     tsr_tensors_free(in);
     return st;
 }
 
-static tsr_status serve_keep(struct servant *v, int fd)
+static tsr_status serve_keep(struct servant *servant, int fd)
 {
-    struct parcel p;
-    if (!tsr__parcel_open(fd, &p))
+    struct parcel parcel;
+    if (!tsr__parcel_open(fd, &parcel))
         return TSR_NOMEM;
-    struct str past = tsr__parcel_text(&p), present = tsr__parcel_text(&p);
-    struct arena a;
-    tsr__arena_init(&a, v->session);
-    const char *from = tsr__arena_str(&a, past).p, *to = tsr__arena_str(&a, present).p;
-    tsr_status st = !from || !to                      ? TSR_NOMEM
-                    : tsr__job_keep(v->job, from, to) ? TSR_OK
-                                                      : TSR_INVALID;
-    tsr__arena_free(&a);
-    tsr__parcel_close(&p);
+    struct str past = tsr__parcel_text(&parcel), present = tsr__parcel_text(&parcel);
+    struct arena arena;
+    tsr__arena_init(&arena, servant->session);
+    const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
+    tsr_status st = !from || !to                            ? TSR_NOMEM
+                    : tsr__job_keep(servant->job, from, to) ? TSR_OK
+                                                            : TSR_INVALID;
+    tsr__arena_free(&arena);
+    tsr__parcel_close(&parcel);
     return st;
 }
 
 // One note. Whatever fails ends the child, but for a state that nobody has.
-static tsr_status serve(struct servant *v, struct note note, int fd)
+static tsr_status serve(struct servant *servant, struct note note, int fd)
 {
     enum word word = (enum word)note.word;
     if (word == START || word == START_CUT)
-        return serve_run(v, word, fd);
-    tsr_status st = word == KEEP      ? serve_keep(v, fd)
-                    : word == BARRIER ? tsr_job_barrier(v->job)
-                    : word == TRACE   ? tsr_job_trace(v->job)
+        return serve_run(servant, word, fd);
+    tsr_status st = word == KEEP      ? serve_keep(servant, fd)
+                    : word == BARRIER ? tsr_job_barrier(servant->job)
+                    : word == TRACE   ? tsr_job_trace(servant->job)
                                       : TSR_BUG;
     if (st == TSR_OK || (word == KEEP && st == TSR_INVALID)) {
-        send_note(v->socket, (struct note){note.word, (int32_t)st}, -1);
+        send_note(servant->socket, (struct note){note.word, (int32_t)st}, -1);
         return TSR_OK;
     }
     return st;
 }
 
-static tsr_status remote_work(struct spawn *w, tsr_session *s, int rank, struct parcel *out)
+static tsr_status remote_work(struct spawn *spawn, tsr_session *session, int rank,
+                              struct parcel *out)
 {
-    struct remote *r = w->data;
-    struct servant v = {.session = s, .socket = r->sockets[rank][1], .rank = rank};
-    tsr_run_options o = r->options;
+    struct remote *remote = spawn->data;
+    struct servant v = {.session = session, .socket = remote->sockets[rank][1], .rank = rank};
+    tsr_run_options options = remote->options;
     struct note note = {READY, TSR_OK};
     int fd;
     (void)out;
-    for (int i = 0; i < w->n; i++) {
-        close(r->sockets[i][0]);
+    for (int i = 0; i < spawn->n; i++) {
+        close(remote->sockets[i][0]);
         if (i != rank)
-            close(r->sockets[i][1]);
+            close(remote->sockets[i][1]);
     }
-    o.check_files = false; // done before
-    tsr_status st = tsr__job_open(s, r->folder, &o, r->states, &v.job);
+    options.check_files = false; // done before
+    tsr_status st = tsr__job_open(session, remote->folder, &options, remote->states, &v.job);
     if (st == TSR_OK)
         send_note(v.socket, note, -1);
     while (st == TSR_OK && receive_note(v.socket, &note, &fd) && note.word != CLOSE)
@@ -199,36 +200,37 @@ static tsr_status remote_work(struct spawn *w, tsr_session *s, int rank, struct 
     return st;
 }
 
-static tsr_status remote_take(struct spawn *w, tsr_session *s, int rank, struct parcel *in)
+static tsr_status remote_take(struct spawn *spawn, tsr_session *session, int rank,
+                              struct parcel *in)
 {
-    (void)w, (void)s, (void)rank, (void)in;
+    (void)spawn, (void)session, (void)rank, (void)in;
     return TSR_OK; // everything was answered
 }
 
 // ---- this process ------------------------------------------------------------------------------
 
 // Ends all children and says what they said; later calls get the same status.
-static tsr_status give_up(struct remote *r)
+static tsr_status give_up(struct remote *remote)
 {
-    for (int i = 0; i < r->work.n; i++)
-        shutdown(r->sockets[i][0], SHUT_RDWR); // those who wait for a note end
-    tsr_status st = tsr__nursery_close(r->nursery);
-    r->nursery = NULL;
+    for (int i = 0; i < remote->work.n; i++)
+        shutdown(remote->sockets[i][0], SHUT_RDWR); // those who wait for a note end
+    tsr_status st = tsr__nursery_close(remote->nursery);
+    remote->nursery = NULL;
     if (st == TSR_OK) {
-        tsr__diag(r->session, DIAG_rank_failed, NULL, NULL, "the ranks ended by themselves");
+        tsr__diag(remote->session, DIAG_rank_failed, NULL, NULL, "the ranks ended by themselves");
         st = TSR_PEER;
     }
-    return r->failed = st;
+    return remote->failed = st;
 }
 
 // The next note of one child; *fd is to be closed.
-static tsr_status next_note(struct remote *r, int rank, struct note *note, int *fd)
+static tsr_status next_note(struct remote *remote, int rank, struct note *note, int *fd)
 {
-    struct pollfd wait = {.fd = r->sockets[rank][0], .events = POLLIN};
+    struct pollfd wait = {.fd = remote->sockets[rank][0], .events = POLLIN};
     while (poll(&wait, 1, LOOK_MS) <= 0)
-        if (tsr__nursery_over(r->nursery))
-            return give_up(r);
-    return receive_note(wait.fd, note, fd) ? TSR_OK : give_up(r);
+        if (tsr__nursery_over(remote->nursery))
+            return give_up(remote);
+    return receive_note(wait.fd, note, fd) ? TSR_OK : give_up(remote);
 }
 
 static bool is_result(struct note note)
@@ -237,198 +239,201 @@ static bool is_result(struct note note)
 }
 
 // The answer of one child to a note that starts no run; results that come before it are kept.
-static tsr_status answer_of(struct remote *r, int rank, struct note *note)
+static tsr_status answer_of(struct remote *remote, int rank, struct note *note)
 {
-    struct results *kept = &r->results[rank];
+    struct results *kept = &remote->results[rank];
     for (;;) {
         int fd = -1;
-        tsr_status st = next_note(r, rank, note, &fd);
+        tsr_status st = next_note(remote, rank, note, &fd);
         if (st != TSR_OK || !is_result(*note)) {
             if (fd >= 0)
                 close(fd);
             return st;
         }
         if (fd < 0 || kept->came - kept->taken == RUN_FLIGHTS)
-            return give_up(r);
+            return give_up(remote);
         kept->fds[kept->came++ % RUN_FLIGHTS] = fd;
     }
 }
 
 // What one child has of the next run, into a set (NULL: nowhere).
-static tsr_status take_result(struct remote *r, int rank, tsr_tensors *to)
+static tsr_status take_result(struct remote *remote, int rank, tsr_tensors *to)
 {
-    struct results *kept = &r->results[rank];
+    struct results *kept = &remote->results[rank];
     struct note note = {0};
-    struct parcel p;
+    struct parcel parcel;
     int fd = -1;
     tsr_status st = TSR_OK;
     if (kept->taken < kept->came)
         fd = kept->fds[kept->taken++ % RUN_FLIGHTS];
     else
-        st = next_note(r, rank, &note, &fd);
+        st = next_note(remote, rank, &note, &fd);
     if (st != TSR_OK)
         return st;
-    if (!tsr__parcel_open(fd, &p))
-        return give_up(r);
-    st = to ? tsr__parcel_tensors(&p, to) : TSR_OK;
-    tsr__parcel_close(&p);
+    if (!tsr__parcel_open(fd, &parcel))
+        return give_up(remote);
+    st = to ? tsr__parcel_tensors(&parcel, to) : TSR_OK;
+    tsr__parcel_close(&parcel);
     return st == TSR_OK ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status tell_all(struct remote *r, enum word word)
+static tsr_status tell_all(struct remote *remote, enum word word)
 {
-    for (int i = 0; i < r->work.n && r->failed == TSR_OK; i++)
-        if (!send_note(r->sockets[i][0], (struct note){(int32_t)word, TSR_OK}, -1))
-            give_up(r);
-    return r->failed;
+    for (int i = 0; i < remote->work.n && remote->failed == TSR_OK; i++)
+        if (!send_note(remote->sockets[i][0], (struct note){(int32_t)word, TSR_OK}, -1))
+            give_up(remote);
+    return remote->failed;
 }
 
 // All answers to a note without more; *best: TSR_OK if one child says so.
-static tsr_status all_answers(struct remote *r, tsr_status *best)
+static tsr_status all_answers(struct remote *remote, tsr_status *best)
 {
     tsr_status st = TSR_OK;
     *best = TSR_INVALID;
-    for (int i = 0; i < r->work.n && st == TSR_OK; i++) {
+    for (int i = 0; i < remote->work.n && st == TSR_OK; i++) {
         struct note note = {0};
-        st = answer_of(r, i, &note);
+        st = answer_of(remote, i, &note);
         if (st == TSR_OK && note.status == TSR_OK)
             *best = TSR_OK;
     }
     return st;
 }
 
-tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs, bool each)
+tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *inputs, bool each)
 {
     enum word word = each ? START_CUT : START;
-    for (int i = 0; i < r->work.n && r->failed == TSR_OK; i++) {
-        struct parcel p = tsr__parcel_new();
-        if (p.fd >= 0)
-            tsr__parcel_put_tensors(&p, inputs[each ? i : 0]);
-        if (!parcel_sent(&p, r->sockets[i][0], (struct note){(int32_t)word, TSR_OK}))
-            give_up(r);
+    for (int i = 0; i < remote->work.n && remote->failed == TSR_OK; i++) {
+        struct parcel parcel = tsr__parcel_new();
+        if (parcel.fd >= 0)
+            tsr__parcel_put_tensors(&parcel, inputs[each ? i : 0]);
+        if (!parcel_sent(&parcel, remote->sockets[i][0], (struct note){(int32_t)word, TSR_OK}))
+            give_up(remote);
     }
-    return r->failed;
+    return remote->failed;
 }
 
 // What all ranks have of a run, brought together as the manifest says.
-static tsr_status take_joined(struct remote *r, const struct handover *h, tsr_tensors *outputs)
+static tsr_status take_joined(struct remote *remote, const struct handover *handover,
+                              tsr_tensors *outputs)
 {
-    struct arena a;
-    tsr__arena_init(&a, r->session);
-    tsr_tensors **sets = ARENA_ARRAY(&a, tsr_tensors *, (size_t)r->work.n);
+    struct arena arena;
+    tsr__arena_init(&arena, remote->session);
+    tsr_tensors **sets = ARENA_ARRAY(&arena, tsr_tensors *, (size_t)remote->work.n);
     tsr_status st = sets ? TSR_OK : TSR_NOMEM;
-    for (int i = 0; i < r->work.n && st == TSR_OK; i++) {
-        st = tsr_tensors_new(r->session, &sets[i]);
+    for (int i = 0; i < remote->work.n && st == TSR_OK; i++) {
+        st = tsr_tensors_new(remote->session, &sets[i]);
         if (st == TSR_OK)
-            st = take_result(r, i, outputs ? sets[i] : NULL);
+            st = take_result(remote, i, outputs ? sets[i] : NULL);
     }
     if (st == TSR_OK && outputs)
-        st = tsr__hand_join(h, sets, outputs);
-    for (int i = 0; sets && i < r->work.n; i++)
+        st = tsr__hand_join(handover, sets, outputs);
+    for (int i = 0; sets && i < remote->work.n; i++)
         tsr_tensors_free(sets[i]);
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return st;
 }
 
-tsr_status tsr__remote_wait(struct remote *r, const struct handover *h, tsr_tensors *const *outputs)
+tsr_status tsr__remote_wait(struct remote *remote, const struct handover *handover,
+                            tsr_tensors *const *outputs)
 {
-    if (r->failed != TSR_OK)
-        return r->failed;
-    if (h)
-        return take_joined(r, h, outputs[0]);
-    for (int i = 0; i < r->work.n; i++) {
-        tsr_status st = take_result(r, i, outputs[i]);
+    if (remote->failed != TSR_OK)
+        return remote->failed;
+    if (handover)
+        return take_joined(remote, handover, outputs[0]);
+    for (int i = 0; i < remote->work.n; i++) {
+        tsr_status st = take_result(remote, i, outputs[i]);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-tsr_status tsr__remote_keep(struct remote *r, const char *past, const char *present)
+tsr_status tsr__remote_keep(struct remote *remote, const char *past, const char *present)
 {
-    for (int i = 0; i < r->work.n && r->failed == TSR_OK; i++) {
-        struct parcel p = tsr__parcel_new();
-        if (p.fd >= 0) {
-            tsr__parcel_put_text(&p, str_of(past));
-            tsr__parcel_put_text(&p, str_of(present));
+    for (int i = 0; i < remote->work.n && remote->failed == TSR_OK; i++) {
+        struct parcel parcel = tsr__parcel_new();
+        if (parcel.fd >= 0) {
+            tsr__parcel_put_text(&parcel, str_of(past));
+            tsr__parcel_put_text(&parcel, str_of(present));
         }
-        if (!parcel_sent(&p, r->sockets[i][0], (struct note){KEEP, TSR_OK}))
-            give_up(r);
+        if (!parcel_sent(&parcel, remote->sockets[i][0], (struct note){KEEP, TSR_OK}))
+            give_up(remote);
     }
-    tsr_status best, st = r->failed == TSR_OK ? all_answers(r, &best) : r->failed;
+    tsr_status best, st = remote->failed == TSR_OK ? all_answers(remote, &best) : remote->failed;
     return st == TSR_OK ? best : st;
 }
 
-tsr_status tsr__remote_barrier(struct remote *r)
+tsr_status tsr__remote_barrier(struct remote *remote)
 {
-    tsr_status best, st = tell_all(r, BARRIER);
-    return st == TSR_OK ? all_answers(r, &best) : st;
+    tsr_status best, st = tell_all(remote, BARRIER);
+    return st == TSR_OK ? all_answers(remote, &best) : st;
 }
 
-tsr_status tsr__remote_trace(struct remote *r)
+tsr_status tsr__remote_trace(struct remote *remote)
 {
-    tsr_status best, st = tell_all(r, TRACE);
-    return st == TSR_OK ? all_answers(r, &best) : st;
+    tsr_status best, st = tell_all(remote, TRACE);
+    return st == TSR_OK ? all_answers(remote, &best) : st;
 }
 
-static bool make_sockets(struct remote *r)
+static bool make_sockets(struct remote *remote)
 {
-    for (int i = 0; i < r->work.n; i++)
-        r->sockets[i][0] = r->sockets[i][1] = -1;
-    for (int i = 0; i < r->work.n; i++)
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, r->sockets[i]) != 0)
+    for (int i = 0; i < remote->work.n; i++)
+        remote->sockets[i][0] = remote->sockets[i][1] = -1;
+    for (int i = 0; i < remote->work.n; i++)
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, remote->sockets[i]) != 0)
             return false;
     return true;
 }
 
-tsr_status tsr__remote_open(tsr_session *s, const char *folder, int ranks, const tsr_run_options *o,
-                            bool states, struct remote **out)
+tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
+                            const tsr_run_options *options, bool states, struct remote **out)
 {
-    struct remote *r = tsr__alloc(s, sizeof *r);
-    if (!r)
+    struct remote *remote = tsr__alloc(session, sizeof *remote);
+    if (!remote)
         return TSR_NOMEM;
-    *r = (struct remote){.session = s, .options = *o, .folder = folder, .states = states};
-    r->work = (struct spawn){.n = ranks,
-                             .stays = true,
-                             .options = &r->options,
-                             .work = remote_work,
-                             .take = remote_take,
-                             .data = r};
-    r->sockets = tsr__alloc(s, (size_t)ranks * sizeof *r->sockets);
-    r->results = tsr__alloc(s, (size_t)ranks * sizeof *r->results);
-    *out = r;
-    if (!r->sockets || !r->results)
+    *remote = (struct remote){
+        .session = session, .options = *options, .folder = folder, .states = states};
+    remote->work = (struct spawn){.n = ranks,
+                                  .stays = true,
+                                  .options = &remote->options,
+                                  .work = remote_work,
+                                  .take = remote_take,
+                                  .data = remote};
+    remote->sockets = tsr__alloc(session, (size_t)ranks * sizeof *remote->sockets);
+    remote->results = tsr__alloc(session, (size_t)ranks * sizeof *remote->results);
+    *out = remote;
+    if (!remote->sockets || !remote->results)
         return TSR_NOMEM;
-    memset(r->results, 0, (size_t)ranks * sizeof *r->results);
-    if (!make_sockets(r)) {
-        tsr__diag(s, DIAG_rank_start, NULL, "a higher limit of open files",
+    memset(remote->results, 0, (size_t)ranks * sizeof *remote->results);
+    if (!make_sockets(remote)) {
+        tsr__diag(session, DIAG_rank_start, NULL, "a higher limit of open files",
                   "the ranks' processes cannot be talked to: %s", strerror(errno));
-        return r->failed = TSR_PEER;
+        return remote->failed = TSR_PEER;
     }
-    tsr_status best, st = tsr__nursery_open(s, &r->work, &r->nursery);
+    tsr_status best, st = tsr__nursery_open(session, &remote->work, &remote->nursery);
     for (int i = 0; i < ranks; i++) {
-        close(r->sockets[i][1]);
-        r->sockets[i][1] = -1;
+        close(remote->sockets[i][1]);
+        remote->sockets[i][1] = -1;
     }
-    return st == TSR_OK ? all_answers(r, &best) : give_up(r);
+    return st == TSR_OK ? all_answers(remote, &best) : give_up(remote);
 }
 
-void tsr__remote_close(struct remote *r)
+void tsr__remote_close(struct remote *remote)
 {
-    if (!r)
+    if (!remote)
         return;
-    if (r->nursery && r->failed == TSR_OK)
-        tell_all(r, CLOSE);
-    if (r->nursery)
-        tsr__nursery_close(r->nursery);
-    for (int i = 0; r->sockets && r->results && i < r->work.n; i++)
+    if (remote->nursery && remote->failed == TSR_OK)
+        tell_all(remote, CLOSE);
+    if (remote->nursery)
+        tsr__nursery_close(remote->nursery);
+    for (int i = 0; remote->sockets && remote->results && i < remote->work.n; i++)
         for (int k = 0; k < 2; k++)
-            if (r->sockets[i][k] >= 0)
-                close(r->sockets[i][k]);
-    for (int i = 0; r->results && i < r->work.n; i++)
-        for (struct results *kept = &r->results[i]; kept->taken < kept->came; kept->taken++)
+            if (remote->sockets[i][k] >= 0)
+                close(remote->sockets[i][k]);
+    for (int i = 0; remote->results && i < remote->work.n; i++)
+        for (struct results *kept = &remote->results[i]; kept->taken < kept->came; kept->taken++)
             close(kept->fds[kept->taken % RUN_FLIGHTS]);
-    tsr__free(r->session, r->results, (size_t)r->work.n * sizeof *r->results);
-    tsr__free(r->session, r->sockets, (size_t)r->work.n * sizeof *r->sockets);
-    tsr__free(r->session, r, sizeof *r);
+    tsr__free(remote->session, remote->results, (size_t)remote->work.n * sizeof *remote->results);
+    tsr__free(remote->session, remote->sockets, (size_t)remote->work.n * sizeof *remote->sockets);
+    tsr__free(remote->session, remote, sizeof *remote);
 }

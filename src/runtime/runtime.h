@@ -19,9 +19,9 @@ struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
 // ---- before a run, under a launcher (run.c)
 
 // Whether a launcher started this process as one of several ranks that are to run together, and which it is.
-bool tsr__run_launched(tsr_session *s, const tsr_run_options *options, int *rank);
+bool tsr__run_launched(tsr_session *session, const tsr_run_options *options, int *rank);
 // Rank 0's text of so many bytes, on all ranks; all of them call it.
-tsr_status tsr__run_tell(tsr_session *s, char *text, size_t bytes) TSR_MUST_USE;
+tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUST_USE;
 
 // ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
 
@@ -45,7 +45,7 @@ struct measured {
 };
 
 // Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
-tsr_status tsr__measure(tsr_session *s, const tsr_measure_options *options,
+tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         struct measured *out) TSR_MUST_USE;
 
 #endif

@@ -63,11 +63,11 @@ static void back_to_normal(pid_t parent)
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-static void seal(struct parcel *out, tsr_session *s, tsr_status st)
+static void seal(struct parcel *out, tsr_session *session, tsr_status st)
 {
     tsr__parcel_put(out, NULL, 0); // what is buffered goes out
     off_t at = lseek(out->fd, 0, SEEK_CUR);
-    tsr__parcel_put_findings(out, s);
+    tsr__parcel_put_findings(out, session);
     tsr__parcel_put_int(out, (int64_t)at);
     tsr__parcel_put_int(out, (int64_t)st);
     tsr__parcel_put_int(out, WHOLE);
@@ -75,292 +75,300 @@ static void seal(struct parcel *out, tsr_session *s, tsr_status st)
 }
 
 // Does not return, and runs nothing of what the parent has for its own end.
-static void be_child(struct nursery *n, int rank, pid_t parent)
+static void be_child(struct nursery *nursery, int rank, pid_t parent)
 {
-    tsr_session *s = n->session;
-    struct parcel out = {.fd = n->children[rank].fd};
-    struct endpoint *e = NULL;
+    tsr_session *session = nursery->session;
+    struct parcel out = {.fd = nursery->children[rank].fd};
+    struct endpoint *endpoint = NULL;
     back_to_normal(parent);
-    if (!n->work->options->no_pin)
-        tsr__cores_keep(rank, n->n);
-    tsr_finding_clear(s);
-    struct engine *engine = tsr__engine_state(s);
-    tsr_status st = engine ? tsr__shm_endpoint(s, n->job, rank, &e) : TSR_NOMEM;
+    if (!nursery->work->options->no_pin)
+        tsr__cores_keep(rank, nursery->n);
+    tsr_finding_clear(session);
+    struct engine *engine = tsr__engine_state(session);
+    tsr_status st = engine ? tsr__shm_endpoint(session, nursery->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
-        engine->mpi = e;
-        st = n->work->work(n->work, s, rank, &out);
+        engine->mpi = endpoint;
+        st = nursery->work->work(nursery->work, session, rank, &out);
     }
-    if (st != TSR_OK && e) {
+    if (st != TSR_OK && endpoint) {
         char text[64];
         snprintf(text, sizeof text, "rank %d failed: %s", rank, tsr_status_text(st));
-        tsr__comm_fail(e, st, text); // counts if nothing better was told
+        tsr__comm_fail(endpoint, st, text); // counts if nothing better was told
     }
-    seal(&out, s, st);
-    tsr__comm_close(e);
+    seal(&out, session, st);
+    tsr__comm_close(endpoint);
     _exit(out.failed ? 2 : 0);
 }
 
 // ---- starting ----------------------------------------------------------------------------------
 
-static tsr_status cannot_start(struct nursery *n, int rank)
+static tsr_status cannot_start(struct nursery *nursery, int rank)
 {
     struct place at = PLACE_NONE;
     at.rank = rank;
-    tsr__diag(n->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of processes",
+    tsr__diag(nursery->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of processes",
               "the process of rank %d could not be started: %s", rank, strerror(errno));
-    tsr__shm_lost(n->job, rank, "could not be started", true);
+    tsr__shm_lost(nursery->job, rank, "could not be started", true);
     return TSR_PEER;
 }
 
-static tsr_status start(struct nursery *n)
+static tsr_status start(struct nursery *nursery)
 {
     pid_t parent = getpid();
-    for (int i = 0; i < n->n; i++) {
-        struct child *c = &n->children[i];
-        bool fault = tsr__fault(n->session, FAULT_SPAWN);
+    for (int i = 0; i < nursery->n; i++) {
+        struct child *child = &nursery->children[i];
+        bool fault = tsr__fault(nursery->session, FAULT_SPAWN);
         errno = EAGAIN;
-        c->fd = fault ? -1 : memfd_create("tessera-result", MFD_CLOEXEC);
-        pid_t pid = c->fd < 0 ? -1 : fork();
+        child->fd = fault ? -1 : memfd_create("tessera-result", MFD_CLOEXEC);
+        pid_t pid = child->fd < 0 ? -1 : fork();
         if (pid < 0)
-            return cannot_start(n, i);
+            return cannot_start(nursery, i);
         if (pid == 0)
-            be_child(n, i, parent);
-        c->pid = pid;
+            be_child(nursery, i, parent);
+        child->pid = pid;
     }
     return TSR_OK;
 }
 
 // ---- watching ----------------------------------------------------------------------------------
 
-static void take_end(struct child *c, int status, double now)
+static void take_end(struct child *child, int status, double now)
 {
-    c->pid = 0;
-    c->died = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    c->died_s = now;
+    child->pid = 0;
+    child->died = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    child->died_s = now;
     if (WIFSIGNALED(status))
-        snprintf(c->how, sizeof c->how, "was killed by signal %d (%s)", WTERMSIG(status),
+        snprintf(child->how, sizeof child->how, "was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     else if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
-        snprintf(c->how, sizeof c->how, "could not hand over its results");
+        snprintf(child->how, sizeof child->how, "could not hand over its results");
     else
-        snprintf(c->how, sizeof c->how, "ended by itself");
+        snprintf(child->how, sizeof child->how, "ended by itself");
 }
 
 // How long a child has given no sign, in this process's own time.
-static void hear(struct nursery *n, int rank, double step)
+static void hear(struct nursery *nursery, int rank, double step)
 {
-    struct child *c = &n->children[rank];
-    uint64_t beat = tsr__shm_beat(n->job, rank);
-    double limit = n->work->options->timeout_s > 0 ? n->work->options->timeout_s : COMM_STOPPED_S;
+    struct child *child = &nursery->children[rank];
+    uint64_t beat = tsr__shm_beat(nursery->job, rank);
+    double limit =
+        nursery->work->options->timeout_s > 0 ? nursery->work->options->timeout_s : COMM_STOPPED_S;
     char how[64];
-    c->silent_s = beat != c->beat ? 0 : c->silent_s + (step < 0.5 ? step : 0.5);
-    c->beat = beat;
-    if (c->silent_s <= limit + 1 || n->failed_s > 0) // those who wait for it tell it better
+    child->silent_s = beat != child->beat ? 0 : child->silent_s + (step < 0.5 ? step : 0.5);
+    child->beat = beat;
+    if (child->silent_s <= limit + 1 ||
+        nursery->failed_s > 0) // those who wait for it tell it better
         return;
-    snprintf(how, sizeof how, "gives no sign of life for %.0f s (stopped?)", c->silent_s);
-    tsr__shm_lost(n->job, rank, how, true);
+    snprintf(how, sizeof how, "gives no sign of life for %.0f s (stopped?)", child->silent_s);
+    tsr__shm_lost(nursery->job, rank, how, true);
 }
 
 // One look at all children; false when none is left.
-static bool look(struct nursery *n)
+static bool look(struct nursery *nursery)
 {
     struct comm_trouble why;
-    double now = tsr__now_s(), step = now - n->looked_s;
+    double now = tsr__now_s(), step = now - nursery->looked_s;
     bool open = false;
-    n->looked_s = now;
-    for (int i = 0; i < n->n; i++) {
-        struct child *c = &n->children[i];
+    nursery->looked_s = now;
+    for (int i = 0; i < nursery->n; i++) {
+        struct child *child = &nursery->children[i];
         int status = 0;
-        pid_t got = c->pid ? waitpid(c->pid, &status, WNOHANG) : 0;
-        if (got == c->pid && got > 0)
-            take_end(c, status, now);
+        pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
+        if (got == child->pid && got > 0)
+            take_end(child, status, now);
         else if (got < 0 && errno == ECHILD) // somebody else takes this process's children
-            c->pid = 0;
-        if (c->died && n->failed_s == 0)
-            tsr__shm_lost(n->job, i, c->how, now - c->died_s > MISSED_S);
-        if (c->pid)
-            hear(n, i, step);
-        open |= c->pid || (c->died && n->failed_s == 0);
+            child->pid = 0;
+        if (child->died && nursery->failed_s == 0)
+            tsr__shm_lost(nursery->job, i, child->how, now - child->died_s > MISSED_S);
+        if (child->pid)
+            hear(nursery, i, step);
+        open |= child->pid || (child->died && nursery->failed_s == 0);
     }
-    if (n->failed_s == 0 && tsr__shm_trouble(n->job, &why))
-        n->failed_s = now;
-    for (int i = 0; i < n->n; i++)
-        if (n->failed_s > 0 && now - n->failed_s > GRACE_S && n->children[i].pid)
-            kill(n->children[i].pid, SIGKILL);
+    if (nursery->failed_s == 0 && tsr__shm_trouble(nursery->job, &why))
+        nursery->failed_s = now;
+    for (int i = 0; i < nursery->n; i++)
+        if (nursery->failed_s > 0 && now - nursery->failed_s > GRACE_S && nursery->children[i].pid)
+            kill(nursery->children[i].pid, SIGKILL);
     return open;
 }
 
-static void watch(struct nursery *n)
+static void watch(struct nursery *nursery)
 {
     struct timespec nap = {0, LOOK_NS};
-    n->looked_s = tsr__now_s();
-    while (look(n))
+    nursery->looked_s = tsr__now_s();
+    while (look(nursery))
         nanosleep(&nap, NULL);
 }
 
 // ---- what they say -----------------------------------------------------------------------------
 
 // The parcel of a child, and the status that it ended with; false: it is not whole.
-static bool open_parcel(const struct child *c, struct parcel *p, size_t *findings, tsr_status *out)
+static bool open_parcel(const struct child *child, struct parcel *parcel, size_t *findings,
+                        tsr_status *out)
 {
     struct stat st;
     int64_t trailer[TRAILER];
-    *p = (struct parcel){.fd = -1};
-    if (c->fd < 0 || fstat(c->fd, &st) != 0 || (size_t)st.st_size < sizeof trailer)
+    *parcel = (struct parcel){.fd = -1};
+    if (child->fd < 0 || fstat(child->fd, &st) != 0 || (size_t)st.st_size < sizeof trailer)
         return false;
     size_t size = (size_t)st.st_size;
-    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, c->fd, 0);
+    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, child->fd, 0);
     if (map == MAP_FAILED)
         return false;
-    p->bytes = map;
-    p->end = size - sizeof trailer;
-    memcpy(trailer, p->bytes + p->end, sizeof trailer);
-    *findings = trailer[0] >= 0 && (size_t)trailer[0] <= p->end ? (size_t)trailer[0] : p->end;
+    parcel->bytes = map;
+    parcel->end = size - sizeof trailer;
+    memcpy(trailer, parcel->bytes + parcel->end, sizeof trailer);
+    *findings =
+        trailer[0] >= 0 && (size_t)trailer[0] <= parcel->end ? (size_t)trailer[0] : parcel->end;
     *out = trailer[1] >= 0 && trailer[1] <= TSR_BUG ? (tsr_status)trailer[1] : TSR_BUG;
     return trailer[2] == WHOLE;
 }
 
-static void close_parcel(struct parcel *p)
+static void close_parcel(struct parcel *parcel)
 {
-    if (p->bytes)
-        munmap((void *)p->bytes, p->end + TRAILER * sizeof(int64_t));
-    p->bytes = NULL;
+    if (parcel->bytes)
+        munmap((void *)parcel->bytes, parcel->end + TRAILER * sizeof(int64_t));
+    parcel->bytes = NULL;
 }
 
 // A rank that failed by itself says why; else who waited for it, or was told. A rank without memory
 // is a rank that failed.
-static tsr_status verdict(struct nursery *n)
+static tsr_status verdict(struct nursery *nursery)
 {
     struct comm_trouble why;
-    struct parcel p;
-    for (int i = 0; i < n->n; i++) {
+    struct parcel parcel;
+    for (int i = 0; i < nursery->n; i++) {
         size_t findings;
         tsr_status st = TSR_OK;
-        bool own = open_parcel(&n->children[i], &p, &findings, &st) && st != TSR_OK;
-        p.at = findings;
-        own = own && tsr__parcel_findings(&p, n->session, false);
-        p.at = findings;
-        p.failed = false;
+        bool own = open_parcel(&nursery->children[i], &parcel, &findings, &st) && st != TSR_OK;
+        parcel.at = findings;
+        own = own && tsr__parcel_findings(&parcel, nursery->session, false);
+        parcel.at = findings;
+        parcel.failed = false;
         if (own)
-            tsr__parcel_findings(&p, n->session, true);
-        close_parcel(&p);
+            tsr__parcel_findings(&parcel, nursery->session, true);
+        close_parcel(&parcel);
         if (own)
             return st == TSR_NOMEM ? TSR_PEER : st;
     }
-    if (!tsr__shm_trouble(n->job, &why))
+    if (!tsr__shm_trouble(nursery->job, &why))
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__diag(n->session, DIAG_rank_failed, &at,
+    tsr__diag(nursery->session, DIAG_rank_failed, &at,
               "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
               why.text);
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }
 
-static tsr_status take(struct nursery *n)
+static tsr_status take(struct nursery *nursery)
 {
     tsr_status st = TSR_OK;
-    for (int i = 0; i < n->n && st == TSR_OK; i++) {
-        struct parcel p;
+    for (int i = 0; i < nursery->n && st == TSR_OK; i++) {
+        struct parcel parcel;
         size_t findings = 0;
         tsr_status ended = TSR_BUG;
-        bool whole = open_parcel(&n->children[i], &p, &findings, &ended) && ended == TSR_OK;
+        bool whole =
+            open_parcel(&nursery->children[i], &parcel, &findings, &ended) && ended == TSR_OK;
         if (whole) {
-            p.at = findings;
-            tsr__parcel_findings(&p, n->session, i == 0); // warnings: the same on all ranks
-            p.at = 0;
-            p.failed = false;
-            st = n->work->take(n->work, n->session, i, &p);
+            parcel.at = findings;
+            tsr__parcel_findings(&parcel, nursery->session,
+                                 i == 0); // warnings: the same on all ranks
+            parcel.at = 0;
+            parcel.failed = false;
+            st = nursery->work->take(nursery->work, nursery->session, i, &parcel);
         }
-        close_parcel(&p);
+        close_parcel(&parcel);
         if (whole && st != TSR_MALFORMED)
             continue;
         struct place at = PLACE_NONE;
         at.rank = i;
-        tsr__diag(n->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results", i);
+        tsr__diag(nursery->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results",
+                  i);
         st = TSR_PEER;
     }
     return st;
 }
 
-tsr_status tsr__nursery_open(tsr_session *s, struct spawn *w, struct nursery **out)
+tsr_status tsr__nursery_open(tsr_session *session, struct spawn *spawn, struct nursery **out)
 {
-    struct comm_options co = {.timeout_s = w->options->timeout_s};
-    size_t bytes = (size_t)w->n * sizeof(struct child);
-    struct nursery *n = tsr__alloc(s, sizeof *n);
-    struct child *children = n ? tsr__alloc(s, bytes) : NULL;
+    struct comm_options co = {.timeout_s = spawn->options->timeout_s};
+    size_t bytes = (size_t)spawn->n * sizeof(struct child);
+    struct nursery *nursery = tsr__alloc(session, sizeof *nursery);
+    struct child *children = nursery ? tsr__alloc(session, bytes) : NULL;
     if (!children) {
-        tsr__free(s, n, n ? sizeof *n : 0);
+        tsr__free(session, nursery, nursery ? sizeof *nursery : 0);
         return TSR_NOMEM;
     }
     memset(children, 0, bytes);
-    *n = (struct nursery){.session = s, .work = w, .n = w->n, .children = children};
-    for (int i = 0; i < n->n; i++)
-        n->children[i].fd = -1;
-    *out = n;
-    n->status = tsr__shm_new(s, w->n, &co, &n->job);
-    if (n->status != TSR_OK)
-        return n->status;
-    if (!w->stays)
-        tsr__shm_watched(n->job);
-    n->looked_s = tsr__now_s();
-    n->started = true;
-    return n->status = start(n);
+    *nursery =
+        (struct nursery){.session = session, .work = spawn, .n = spawn->n, .children = children};
+    for (int i = 0; i < nursery->n; i++)
+        nursery->children[i].fd = -1;
+    *out = nursery;
+    nursery->status = tsr__shm_new(session, spawn->n, &co, &nursery->job);
+    if (nursery->status != TSR_OK)
+        return nursery->status;
+    if (!spawn->stays)
+        tsr__shm_watched(nursery->job);
+    nursery->looked_s = tsr__now_s();
+    nursery->started = true;
+    return nursery->status = start(nursery);
 }
 
-bool tsr__nursery_over(struct nursery *n)
+bool tsr__nursery_over(struct nursery *nursery)
 {
     struct comm_trouble why;
-    bool open = look(n), over = !open || tsr__shm_trouble(n->job, &why);
-    for (int i = 0; i < n->n; i++)
-        over |= n->children[i].pid == 0;
+    bool open = look(nursery), over = !open || tsr__shm_trouble(nursery->job, &why);
+    for (int i = 0; i < nursery->n; i++)
+        over |= nursery->children[i].pid == 0;
     return over;
 }
 
-tsr_status tsr__nursery_close(struct nursery *n)
+tsr_status tsr__nursery_close(struct nursery *nursery)
 {
-    tsr_status st = n->status;
-    tsr_session *s = n->session;
-    if (n->started)
-        watch(n);
+    tsr_status st = nursery->status;
+    tsr_session *session = nursery->session;
+    if (nursery->started)
+        watch(nursery);
     if (st == TSR_OK)
-        st = verdict(n);
+        st = verdict(nursery);
     if (st == TSR_OK)
-        st = take(n);
-    for (int i = 0; i < n->n; i++)
-        if (n->children[i].fd >= 0)
-            close(n->children[i].fd);
-    tsr__shm_free(s, n->job);
-    tsr__free(s, n->children, (size_t)n->n * sizeof *n->children);
-    tsr__free(s, n, sizeof *n);
+        st = take(nursery);
+    for (int i = 0; i < nursery->n; i++)
+        if (nursery->children[i].fd >= 0)
+            close(nursery->children[i].fd);
+    tsr__shm_free(session, nursery->job);
+    tsr__free(session, nursery->children, (size_t)nursery->n * sizeof *nursery->children);
+    tsr__free(session, nursery, sizeof *nursery);
     return st;
 }
 
 // Children that trace make folders of their own. These lie in one of this process, which goes with it however it ends:
 // the children are killed then and remove nothing.
-static tsr_status work_folder(tsr_session *s, struct spawn *w, tsr_run_options *own,
+static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run_options *own,
                               struct temporary **around)
 {
-    *own = *w->options;
-    w->options = own;
+    *own = *spawn->options;
+    spawn->options = own;
     if (!own->trace)
         return TSR_OK;
-    tsr_status status = tsr__temporary_folder(s, own->work, "trace", around);
+    tsr_status status = tsr__temporary_folder(session, own->work, "trace", around);
     if (status == TSR_OK)
         own->work = (*around)->path;
     return status;
 }
 
-tsr_status tsr__spawn(tsr_session *s, struct spawn *w)
+tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn)
 {
-    struct nursery *n = NULL;
+    struct nursery *nursery = NULL;
     struct temporary *around = NULL;
     tsr_run_options own;
-    tsr_status st = work_folder(s, w, &own, &around);
+    tsr_status st = work_folder(session, spawn, &own, &around);
     if (st == TSR_OK)
-        st = tsr__nursery_open(s, w, &n);
-    if (n)
-        st = tsr__nursery_close(n);
+        st = tsr__nursery_open(session, spawn, &nursery);
+    if (nursery)
+        st = tsr__nursery_close(nursery);
     tsr__temporary_remove(around);
     return st;
 }

@@ -14,24 +14,24 @@ struct parcel {
     size_t at, end;
     bool failed;
 };
-struct parcel tsr__parcel_new(void);      // to write into; its fd is -1 where there is none
-bool tsr__parcel_flush(struct parcel *p); // false: not all of it was written
-void tsr__parcel_put(struct parcel *p, const void *bytes, size_t n);
-void tsr__parcel_drop(struct parcel *p); // its buffer
-void tsr__parcel_put_int(struct parcel *p, int64_t v);
-void tsr__parcel_put_text(struct parcel *p, struct str text);
-void tsr__parcel_put_tensors(struct parcel *p, const tsr_tensors *t);
-void tsr__parcel_put_findings(struct parcel *p, const tsr_session *s);
+struct parcel tsr__parcel_new(void);           // to write into; its fd is -1 where there is none
+bool tsr__parcel_flush(struct parcel *parcel); // false: not all of it was written
+void tsr__parcel_put(struct parcel *parcel, const void *bytes, size_t n);
+void tsr__parcel_drop(struct parcel *parcel); // its buffer
+void tsr__parcel_put_int(struct parcel *parcel, int64_t v);
+void tsr__parcel_put_text(struct parcel *parcel, struct str text);
+void tsr__parcel_put_tensors(struct parcel *parcel, const tsr_tensors *tensors);
+void tsr__parcel_put_findings(struct parcel *parcel, const tsr_session *session);
 // Opens a parcel that came along for reading, to be closed; the descriptor is closed.
-bool tsr__parcel_open(int fd, struct parcel *p);
-void tsr__parcel_close(const struct parcel *p);
+bool tsr__parcel_open(int fd, struct parcel *parcel);
+void tsr__parcel_close(const struct parcel *parcel);
 // Reading gives views into the parcel.
-const void *tsr__parcel_get(struct parcel *p, size_t n); // NULL: not so many are left
-int64_t tsr__parcel_int(struct parcel *p);
-struct str tsr__parcel_text(struct parcel *p);
-tsr_status tsr__parcel_tensors(struct parcel *p, tsr_tensors *to);
+const void *tsr__parcel_get(struct parcel *parcel, size_t n); // NULL: not so many are left
+int64_t tsr__parcel_int(struct parcel *parcel);
+struct str tsr__parcel_text(struct parcel *parcel);
+tsr_status tsr__parcel_tensors(struct parcel *parcel, tsr_tensors *to);
 // Adds the findings to s. True if one of them says that the rank failed by itself, not because another did.
-bool tsr__parcel_findings(struct parcel *p, tsr_session *s, bool add);
+bool tsr__parcel_findings(struct parcel *parcel, tsr_session *session, bool add);
 
 // What the children do, and what becomes of what they hand back. s is the caller's session: in a
 // child it is the child's own copy, and knows its place in the job (tsr__run_join).
@@ -39,47 +39,49 @@ struct spawn {
     int n;
     const tsr_run_options *options;
     bool stays; // nobody may look after them for a while: they look after each other
-    tsr_status (*work)(struct spawn *w, tsr_session *s, int rank, struct parcel *out);
-    tsr_status (*take)(struct spawn *w, tsr_session *s, int rank, struct parcel *in);
+    tsr_status (*work)(struct spawn *spawn, tsr_session *session, int rank, struct parcel *out);
+    tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in);
     void *data;
 };
 // Starts one process per rank, in their order, waits for all, takes what they hand back. Whatever
 // happens, no child is left when it returns.
-tsr_status tsr__spawn(tsr_session *s, struct spawn *w);
+tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
 // The same in steps, for children that stay: started; true once one of them has ended or the job has failed; waited
 // for, heard and let go, as above. *out is to be closed even after a failure, if it is not NULL.
 struct nursery;
-tsr_status tsr__nursery_open(tsr_session *s, struct spawn *w, struct nursery **out);
-bool tsr__nursery_over(struct nursery *n);
-tsr_status tsr__nursery_close(struct nursery *n);
+tsr_status tsr__nursery_open(tsr_session *session, struct spawn *spawn, struct nursery **out);
+bool tsr__nursery_over(struct nursery *nursery);
+tsr_status tsr__nursery_close(struct nursery *nursery);
 
 // ---- remote.c: a job whose ranks are children that stay
 struct remote;
 // *out is to be closed even after a failure, if it is not NULL.
-tsr_status tsr__remote_open(tsr_session *s, const char *folder, int ranks, const tsr_run_options *o,
-                            bool states, struct remote **out);
-tsr_status tsr__remote_start(struct remote *r, const tsr_tensors *const *inputs, bool each);
+tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
+                            const tsr_run_options *options, bool states, struct remote **out);
+tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *inputs, bool each);
 // The results of the next run: brought together into outputs[0] (h says how; NULL: each rank's own into its set).
 struct handover;
-tsr_status tsr__remote_wait(struct remote *r, const struct handover *h,
+tsr_status tsr__remote_wait(struct remote *remote, const struct handover *handover,
                             tsr_tensors *const *outputs);
 // TSR_INVALID: no rank has both, without a finding.
-tsr_status tsr__remote_keep(struct remote *r, const char *past, const char *present);
-tsr_status tsr__remote_barrier(struct remote *r);
-tsr_status tsr__remote_trace(struct remote *r);
-void tsr__remote_close(struct remote *r); // NULL is fine
+tsr_status tsr__remote_keep(struct remote *remote, const char *past, const char *present);
+tsr_status tsr__remote_barrier(struct remote *remote);
+tsr_status tsr__remote_trace(struct remote *remote);
+void tsr__remote_close(struct remote *remote); // NULL is fine
 
 // ---- processes.c
 // True where this process is no rank itself and the ranks are to be its children.
-bool tsr__run_spawns(tsr_session *s, const tsr_run_options *o);
+bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options);
 // Number of ranks of a partition whose files are all there and whole; opens the engine too.
-tsr_status tsr__run_prepare(tsr_session *s, const char *folder, const tsr_run_options *o,
-                            int *ranks);
+tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
+                            const tsr_run_options *options, int *ranks);
 // A whole model in a child of this process, which then has not used its GPU.
-tsr_status tsr__run_model_apart(tsr_session *s, const char *path, const tsr_run_options *o,
-                                const tsr_tensors *inputs, tsr_tensors *outputs);
-tsr_status tsr__run_processes(tsr_session *s, const char *folder, const tsr_run_options *o,
-                              const tsr_tensors *inputs, tsr_tensors *outputs);
+tsr_status tsr__run_model_apart(tsr_session *session, const char *path,
+                                const tsr_run_options *options, const tsr_tensors *inputs,
+                                tsr_tensors *outputs);
+tsr_status tsr__run_processes(tsr_session *session, const char *folder,
+                              const tsr_run_options *options, const tsr_tensors *inputs,
+                              tsr_tensors *outputs);
 
 #endif

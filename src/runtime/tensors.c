@@ -7,82 +7,82 @@
 
 #define DATA_ALIGN 64
 
-tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out)
+tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
 {
-    tsr_tensors *t = tsr__alloc(s, sizeof *t);
-    if (!t)
+    tsr_tensors *tensors = tsr__alloc(session, sizeof *tensors);
+    if (!tensors)
         return TSR_NOMEM;
-    *t = (tsr_tensors){.session = s};
-    *out = t;
+    *tensors = (tsr_tensors){.session = session};
+    *out = tensors;
     return TSR_OK;
 }
 
-void tsr__tensor_free(tsr_session *s, struct tensor *x)
+void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
-    tsr__free(s, x, x->cap);
+    tsr__free(session, x, x->cap);
 }
 
-void tsr_tensors_free(tsr_tensors *t)
+void tsr_tensors_free(tsr_tensors *tensors)
 {
-    if (!t)
+    if (!tensors)
         return;
-    for (size_t i = 0; i < t->n; i++)
-        tsr__tensor_free(t->session, t->at[i]);
-    tsr__free(t->session, t->at, t->cap * sizeof *t->at);
-    tsr__free(t->session, t, sizeof *t);
+    for (size_t i = 0; i < tensors->n; i++)
+        tsr__tensor_free(tensors->session, tensors->at[i]);
+    tsr__free(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at);
+    tsr__free(tensors->session, tensors, sizeof *tensors);
 }
 
-size_t tsr_tensors_count(const tsr_tensors *t)
+size_t tsr_tensors_count(const tsr_tensors *tensors)
 {
-    return t->n;
+    return tensors->n;
 }
 
-const char *tsr_tensors_name(const tsr_tensors *t, size_t i)
+const char *tsr_tensors_name(const tsr_tensors *tensors, size_t i)
 {
-    return i < t->n ? t->at[i]->name : NULL;
+    return i < tensors->n ? tensors->at[i]->name : NULL;
 }
 
-tsr_dtype tsr_tensors_dtype(const tsr_tensors *t, size_t i)
+tsr_dtype tsr_tensors_dtype(const tsr_tensors *tensors, size_t i)
 {
-    return i < t->n ? t->at[i]->type : TSR_UNDEFINED;
+    return i < tensors->n ? tensors->at[i]->type : TSR_UNDEFINED;
 }
 
-int tsr_tensors_rank(const tsr_tensors *t, size_t i)
+int tsr_tensors_rank(const tsr_tensors *tensors, size_t i)
 {
-    return i < t->n ? t->at[i]->rank : -1;
+    return i < tensors->n ? tensors->at[i]->rank : -1;
 }
 
-const int64_t *tsr_tensors_dims(const tsr_tensors *t, size_t i)
+const int64_t *tsr_tensors_dims(const tsr_tensors *tensors, size_t i)
 {
-    return i < t->n ? t->at[i]->dims : NULL;
+    return i < tensors->n ? tensors->at[i]->dims : NULL;
 }
 
-const void *tsr_tensors_data(const tsr_tensors *t, size_t i, size_t *bytes)
+const void *tsr_tensors_data(const tsr_tensors *tensors, size_t i, size_t *bytes)
 {
     if (bytes)
-        *bytes = i < t->n ? t->at[i]->bytes : 0;
-    return i < t->n ? t->at[i]->data : NULL;
+        *bytes = i < tensors->n ? tensors->at[i]->bytes : 0;
+    return i < tensors->n ? tensors->at[i]->data : NULL;
 }
 
-static int64_t find(const tsr_tensors *t, struct str name)
+static int64_t find(const tsr_tensors *tensors, struct str name)
 {
-    for (size_t i = 0; i < t->n; i++)
-        if (str_is(name, t->at[i]->name))
+    for (size_t i = 0; i < tensors->n; i++)
+        if (str_is(name, tensors->at[i]->name))
             return (int64_t)i;
     return -1;
 }
 
-int64_t tsr_tensors_find(const tsr_tensors *t, const char *name)
+int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name)
 {
-    return find(t, str_of(name));
+    return find(tensors, str_of(name));
 }
 
-static tsr_status bad_shape(tsr_tensors *t, struct str name, tsr_dtype type)
+static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype type)
 {
     struct place at = PLACE_NONE;
     at.value = name;
-    tsr__diag(t->session, DIAG_tensor_kind, &at, NULL,
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
               "a tensor of %s with this shape cannot be held", tsr_dtype_name(type));
     return TSR_UNSUPPORTED;
 }
@@ -93,20 +93,20 @@ static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *ou
     int64_t n = 1;
     if (rank < 0 || rank > RUN_MAX_RANK)
         return false;
-    for (int d = 0; d < rank; d++)
-        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return false;
     int64_t bytes = tsr_dtype_bytes(type, n);
     *out = (size_t)bytes;
     return bytes >= 0 && bytes < INT64_MAX / 2;
 }
 
-static struct tensor *tensor_new(tsr_session *s, struct str name, tsr_dtype type, int rank,
+static struct tensor *tensor_new(tsr_session *session, struct str name, tsr_dtype type, int rank,
                                  const int64_t *dims, size_t bytes)
 {
     size_t dims_at = sizeof(struct tensor), name_at = dims_at + (size_t)rank * sizeof *dims;
     size_t cap = name_at + name.n + 1 + DATA_ALIGN + bytes;
-    char *p = tsr__alloc(s, cap);
+    char *p = tsr__alloc(session, cap);
     if (!p)
         return NULL;
     struct tensor *x = (struct tensor *)p;
@@ -124,30 +124,31 @@ static struct tensor *tensor_new(tsr_session *s, struct str name, tsr_dtype type
     return x;
 }
 
-static bool grow(tsr_tensors *t)
+static bool grow(tsr_tensors *tensors)
 {
-    if (t->n < t->cap)
+    if (tensors->n < tensors->cap)
         return true;
-    size_t cap = t->cap ? 2 * t->cap : 8;
-    void *at = tsr__realloc(t->session, t->at, t->cap * sizeof *t->at, cap * sizeof *t->at);
+    size_t cap = tensors->cap ? 2 * tensors->cap : 8;
+    void *at = tsr__realloc(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at,
+                            cap * sizeof *tensors->at);
     if (!at)
         return false;
-    t->at = at;
-    t->cap = cap;
+    tensors->at = at;
+    tensors->cap = cap;
     return true;
 }
 
 // Takes x in, in place of one of that name; frees it on failure.
-static tsr_status insert(tsr_tensors *t, struct str name, struct tensor *x)
+static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x)
 {
-    int64_t old = find(t, name);
-    if (old < 0 && !grow(t)) {
-        tsr__tensor_free(t->session, x);
+    int64_t old = find(tensors, name);
+    if (old < 0 && !grow(tensors)) {
+        tsr__tensor_free(tensors->session, x);
         return TSR_NOMEM;
     }
     if (old >= 0)
-        tsr__tensor_free(t->session, t->at[old]);
-    t->at[old >= 0 ? (size_t)old : t->n++] = x;
+        tsr__tensor_free(tensors->session, tensors->at[old]);
+    tensors->at[old >= 0 ? (size_t)old : tensors->n++] = x;
     return TSR_OK;
 }
 
@@ -159,14 +160,14 @@ tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
     return insert(to, str_of(x->name), x);
 }
 
-tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int rank,
+tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out)
 {
     size_t bytes;
     if (!data_bytes(type, rank, dims, &bytes))
-        return bad_shape(t, name, type);
-    struct tensor *x = tensor_new(t->session, name, type, rank, dims, bytes);
-    tsr_status st = x ? insert(t, name, x) : TSR_NOMEM;
+        return bad_shape(tensors, name, type);
+    struct tensor *x = tensor_new(tensors->session, name, type, rank, dims, bytes);
+    tsr_status st = x ? insert(tensors, name, x) : TSR_NOMEM;
     if (st == TSR_OK)
         *out = x;
     return st;
@@ -177,8 +178,8 @@ tsr_status tsr__tensors_add(tsr_tensors *t, struct str name, tsr_dtype type, int
 int64_t tsr__tensor_elements(const struct tensor *x)
 {
     int64_t n = 1;
-    for (int d = 0; d < x->rank; d++)
-        n *= x->dims[d]; // checked when it was made
+    for (int axis = 0; axis < x->rank; axis++)
+        n *= x->dims[axis]; // checked when it was made
     return x->rank < 0 ? 0 : n;
 }
 
@@ -190,20 +191,20 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
-tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, const int64_t *dims,
-                                  const struct str *texts)
+tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
+                                  const int64_t *dims, const struct str *texts)
 {
     int64_t n = 1;
     size_t ends, total = 1;
-    for (int d = 0; d < rank && rank <= RUN_MAX_RANK; d++)
-        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
-            return bad_shape(t, name, TSR_STRING);
+    for (int axis = 0; axis < rank && rank <= RUN_MAX_RANK; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return bad_shape(tensors, name, TSR_STRING);
     if (!data_bytes(TSR_UINT64, rank, dims, &ends))
-        return bad_shape(t, name, TSR_STRING);
+        return bad_shape(tensors, name, TSR_STRING);
     for (int64_t i = 0; i < n; i++)
         if (__builtin_add_overflow(total, texts[i].n, &total))
-            return bad_shape(t, name, TSR_STRING);
-    struct tensor *x = tensor_new(t->session, name, TSR_STRING, rank, dims, ends + total);
+            return bad_shape(tensors, name, TSR_STRING);
+    struct tensor *x = tensor_new(tensors->session, name, TSR_STRING, rank, dims, ends + total);
     if (!x)
         return TSR_NOMEM;
     char *to = (char *)x->data + ends;
@@ -214,25 +215,25 @@ tsr_status tsr__tensors_add_texts(tsr_tensors *t, struct str name, int rank, con
         ((uint64_t *)x->data)[i] = (uint64_t)(to - (char *)x->data) - ends;
     }
     *to = 0;
-    return insert(t, name, x);
+    return insert(tensors, name, x);
 }
 
-tsr_status tsr__tensors_add_other(tsr_tensors *t, struct str name, tsr_dtype type,
+tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
                                   tsr_tensors **out)
 {
     tsr_tensors *sequence = NULL;
-    struct tensor *x = tensor_new(t->session, name, type, 0, NULL, 0);
+    struct tensor *x = tensor_new(tensors->session, name, type, 0, NULL, 0);
     tsr_status st = x ? TSR_OK : TSR_NOMEM;
     if (x)
         x->rank = -1;
     if (x && out)
-        st = tsr_tensors_new(t->session, &sequence);
+        st = tsr_tensors_new(tensors->session, &sequence);
     if (st != TSR_OK && x)
-        tsr__tensor_free(t->session, x);
+        tsr__tensor_free(tensors->session, x);
     if (st != TSR_OK)
         return st;
     x->sequence = sequence;
-    st = insert(t, name, x);
+    st = insert(tensors, name, x);
     if (st == TSR_OK && out)
         *out = sequence;
     return st;
@@ -269,49 +270,51 @@ tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to)
     return TSR_OK;
 }
 
-const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *t, size_t i)
+const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *tensors, size_t i)
 {
-    return i < t->n ? t->at[i]->sequence : NULL;
+    return i < tensors->n ? tensors->at[i]->sequence : NULL;
 }
 
-tsr_status tsr_tensors_put_sequence(tsr_tensors *t, const char *name, tsr_dtype type,
+tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                     tsr_tensors **elements)
 {
-    return tsr__tensors_add_other(t, str_of(name), type, elements);
+    return tsr__tensors_add_other(tensors, str_of(name), type, elements);
 }
 
-const char *tsr_tensors_text(const tsr_tensors *t, size_t i, int64_t k, size_t *bytes)
+const char *tsr_tensors_text(const tsr_tensors *tensors, size_t i, int64_t k, size_t *bytes)
 {
-    if (i >= t->n || t->at[i]->type != TSR_STRING || k < 0 || k >= tsr__tensor_elements(t->at[i]))
+    if (i >= tensors->n || tensors->at[i]->type != TSR_STRING || k < 0 ||
+        k >= tsr__tensor_elements(tensors->at[i]))
         return NULL;
-    struct str text = tsr__tensor_text(t->at[i], k);
+    struct str text = tsr__tensor_text(tensors->at[i], k);
     if (bytes)
         *bytes = text.n;
     return text.p;
 }
 
-tsr_status tsr_tensors_put_texts(tsr_tensors *t, const char *name, int rank, const int64_t *dims,
-                                 const char *const *texts, const size_t *bytes)
+tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int rank,
+                                 const int64_t *dims, const char *const *texts, const size_t *bytes)
 {
     int64_t n = 1;
-    for (int d = 0; d < rank; d++)
-        if (dims[d] < 0 || !mul_ok(n, dims[d], &n))
-            return bad_shape(t, str_of(name), TSR_STRING);
-    struct arena a;
-    tsr__arena_init(&a, t->session);
-    struct str *list = ARENA_ARRAY(&a, struct str, (size_t)n + 1);
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return bad_shape(tensors, str_of(name), TSR_STRING);
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    struct str *list = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
     for (int64_t i = 0; list && i < n; i++)
         list[i] = bytes ? (struct str){texts[i], bytes[i]} : str_of(texts[i]);
-    tsr_status st = list ? tsr__tensors_add_texts(t, str_of(name), rank, dims, list) : TSR_NOMEM;
-    tsr__arena_free(&a);
+    tsr_status st =
+        list ? tsr__tensors_add_texts(tensors, str_of(name), rank, dims, list) : TSR_NOMEM;
+    tsr__arena_free(&arena);
     return st;
 }
 
-tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes)
 {
     struct tensor *x;
-    tsr_status st = tsr__tensors_add(t, str_of(name), type, rank, dims, &x);
+    tsr_status st = tsr__tensors_add(tensors, str_of(name), type, rank, dims, &x);
     if (st != TSR_OK || x->bytes == 0)
         return st;
     if (bytes)
@@ -321,17 +324,17 @@ tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int
     return TSR_OK;
 }
 
-tsr_status tsr_tensors_borrow(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                               const int64_t *dims, const void *bytes)
 {
     size_t n_bytes;
     if (!data_bytes(type, rank, dims, &n_bytes))
-        return bad_shape(t, str_of(name), type);
-    struct tensor *borrowed = tensor_new(t->session, str_of(name), type, rank, dims, 0);
+        return bad_shape(tensors, str_of(name), type);
+    struct tensor *borrowed = tensor_new(tensors->session, str_of(name), type, rank, dims, 0);
     if (!borrowed)
         return TSR_NOMEM;
     borrowed->data =
         (void *)(uintptr_t)bytes; // only read: what an engine writes over is copied before
     borrowed->bytes = n_bytes;
-    return insert(t, str_of(name), borrowed);
+    return insert(tensors, str_of(name), borrowed);
 }

@@ -36,15 +36,15 @@ static bool is_fence(const char *name)
     return strstr(name, "_fence_before") || strstr(name, "_fence_after");
 }
 
-static void begin(struct text *t)
+static void begin(struct text *text)
 {
-    tsr__text_add(t, t->n ? STR(",\n") : STR(""));
+    tsr__text_add(text, text->n ? STR(",\n") : STR(""));
 }
 
-static void put_name(struct text *t, int rank, const char *device)
+static void put_name(struct text *text, int rank, const char *device)
 {
-    begin(t);
-    tsr__text_printf(t,
+    begin(text);
+    tsr__text_printf(text,
                      "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank "
                      "%d%s%s\"}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,"
                      "\"args\":{\"sort_index\":%d}}",
@@ -52,7 +52,7 @@ static void put_name(struct text *t, int rank, const char *device)
 }
 
 // One event of ONNX Runtime's profile, with our process and clock.
-static void put_kernel(struct text *t, int rank, json_t *event, double start_us)
+static void put_kernel(struct text *text, int rank, json_t *event, double start_us)
 {
     json_t *ts = json_object_get(event, "ts");
     if (!json_is_number(ts))
@@ -63,12 +63,12 @@ static void put_kernel(struct text *t, int rank, json_t *event, double start_us)
     char *line = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!line)
         return;
-    begin(t);
-    tsr__text_add(t, str_of(line));
+    begin(text);
+    tsr__text_add(text, str_of(line));
     free(line);
 }
 
-static void put_profile(struct text *t, struct rank *r, int rank, const char *file,
+static void put_profile(struct text *text, struct rank *r, int rank, const char *file,
                         const struct ops_event *events, size_t n)
 {
     uint64_t start_ns = 0;
@@ -83,50 +83,50 @@ static void put_profile(struct text *t, struct rank *r, int rank, const char *fi
         const char *kind = json_string_value(json_object_get(event, "ph"));
         if (name && kind && strcmp(kind, "X") == 0 && !is_fence(name) &&
             !rank_comm_has(events, n, name))
-            put_kernel(t, rank, event, clock_us(start_ns));
+            put_kernel(text, rank, event, clock_us(start_ns));
     }
     json_decref(doc);
 }
 
 // A communication: its slice, and its end of the flow.
-static void put_event(struct text *t, int rank, const struct ops_event *e)
+static void put_event(struct text *text, int rank, const struct ops_event *event)
 {
-    double start = clock_us(e->start_ns), end = clock_us(e->end_ns);
-    int64_t key[3] = {e->id, (int64_t)e->run, e->first};
+    double start = clock_us(event->start_ns), end = clock_us(event->end_ns);
+    int64_t key[3] = {event->id, (int64_t)event->run, event->first};
     unsigned long long flow = tsr__hash64(key, sizeof key, 0) >> 11; // exact in a double
-    begin(t);
-    tsr__text_printf(t,
+    begin(text);
+    tsr__text_printf(text,
                      "{\"ph\":\"X\",\"cat\":\"communication\",\"name\":\"%s\",\"pid\":%d,\"tid\":0,"
                      "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"id\":%lld,\"run\":%llu,\"ranks\":%d,"
                      "\"type\":\"%s\"}},\n",
-                     e->op, rank, start, end - start, (long long)e->id, (unsigned long long)e->run,
-                     e->n_group, tsr_dtype_name(e->type));
-    bool leaves = e->first == rank;
-    tsr__text_printf(t,
+                     event->op, rank, start, end - start, (long long)event->id,
+                     (unsigned long long)event->run, event->n_group, tsr_dtype_name(event->type));
+    bool leaves = event->first == rank;
+    tsr__text_printf(text,
                      "{\"ph\":\"%s\",\"cat\":\"communication\",\"name\":\"%s\",\"id\":%llu,"
                      "\"pid\":%d,\"tid\":0,\"ts\":%.3f%s}",
-                     leaves ? "s" : "f", e->op, flow, rank, leaves ? start : end - 0.001,
+                     leaves ? "s" : "f", event->op, flow, rank, leaves ? start : end - 0.001,
                      leaves ? "" : ",\"bp\":\"e\"");
 }
 
-void tsr__trace_rank(struct rank *r, struct text *t)
+void tsr__trace_rank(struct rank *r, struct text *text)
 {
     int rank = r->endpoint ? r->endpoint->rank : 0;
     size_t n = 0;
     char *file = NULL;
     const struct ops_event *events = r->ops ? tsr__ops_events(r->ops, &n) : NULL;
-    t->max = MAX_TRACE;
-    put_name(t, rank, r->device ? r->device : "");
+    text->max = MAX_TRACE;
+    put_name(text, rank, r->device ? r->device : "");
     OrtStatus *st = r->engine->api->SessionEndProfiling(r->ort, r->engine->allocator, &file);
     if (!st && file) {
-        put_profile(t, r, rank, file, events, n);
+        put_profile(text, r, rank, file, events, n);
         unlink(file);
         st = r->engine->api->AllocatorFree(r->engine->allocator, file);
     }
     if (st)
         r->engine->api->ReleaseStatus(st);
     for (size_t i = 0; i < n; i++)
-        put_event(t, rank, &events[i]);
+        put_event(text, rank, &events[i]);
 }
 
 // ---- one file of all ranks ---------------------------------------------------------------------
@@ -142,90 +142,92 @@ struct gathered {
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
-    struct gathered *g = data;
-    if (g->self != 0)
+    struct gathered *gathered = data;
+    if (gathered->self != 0)
         return TSR_OK;
-    for (int i = 0; i < g->ranks; i++)
-        g->total += g->recv[i].bytes = (size_t)notes[i][0];
-    g->bytes = tsr__alloc(g->session, g->total + 1);
-    if (!g->bytes) {
+    for (int i = 0; i < gathered->ranks; i++)
+        gathered->total += gathered->recv[i].bytes = (size_t)notes[i][0];
+    gathered->bytes = tsr__alloc(gathered->session, gathered->total + 1);
+    if (!gathered->bytes) {
         *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = 0};
         snprintf(why->text, sizeof why->text, "rank 0 has no memory for the trace of all ranks");
         return TSR_NOMEM;
     }
-    char *at = g->bytes;
-    for (int i = 0; i < g->ranks; i++) {
-        g->recv[i].p = at;
-        at += g->recv[i].bytes;
+    char *at = gathered->bytes;
+    for (int i = 0; i < gathered->ranks; i++) {
+        gathered->recv[i].p = at;
+        at += gathered->recv[i].bytes;
     }
     return TSR_OK;
 }
 
 // Brings the texts of all processes to rank 0, in the order of ranks, with commas between them.
-static tsr_status gather(tsr_session *s, struct endpoint *e, uint64_t plan, struct text *t)
+static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
+                         struct text *text)
 {
-    struct arena a;
-    tsr__arena_init(&a, s);
-    size_t n = (size_t)e->size;
-    struct comm_buffer *send = ARENA_ARRAY(&a, struct comm_buffer, n);
-    int64_t *group = ARENA_ARRAY(&a, int64_t, n);
-    struct gathered g = {.ranks = e->size, .self = e->rank, .session = s};
-    g.recv = ARENA_ARRAY(&a, struct comm_buffer, n);
-    if (e->rank > 0)
-        tsr__text_add(t, STR(""));
-    struct comm_trouble why = {.status = TSR_NOMEM, .rank = e->rank};
-    tsr_status st = a.failed || t->failed ? TSR_NOMEM : TSR_OK;
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    size_t n = (size_t)endpoint->size;
+    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
+    struct gathered gathered = {
+        .ranks = endpoint->size, .self = endpoint->rank, .session = session};
+    gathered.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    if (endpoint->rank > 0)
+        tsr__text_add(text, STR(""));
+    struct comm_trouble why = {.status = TSR_NOMEM, .rank = endpoint->rank};
+    tsr_status st = arena.failed || text->failed ? TSR_NOMEM : TSR_OK;
     if (st == TSR_OK) {
-        for (int i = 0; i < e->size; i++)
+        for (int i = 0; i < endpoint->size; i++)
             group[i] = i;
-        send[0] = (struct comm_buffer){.p = t->p, .bytes = t->n};
+        send[0] = (struct comm_buffer){.p = text->p, .bytes = text->n};
         struct comm_call call = {.plan = plan,
                                  .id = -1,
                                  .kind = COMM_HANDSHAKE,
                                  .type = TSR_UINT8,
                                  .group = group,
-                                 .n_group = e->size,
+                                 .n_group = endpoint->size,
                                  .op = "trace",
                                  .node = ""};
         struct comm_exchange x = {
-            .send = send, .recv = g.recv, .arrived = texts_arrived, .data = &g};
-        x.notes[0] = (int64_t)t->n;
-        st = tsr__comm_exchange(e, &call, &x, &why);
+            .send = send, .recv = gathered.recv, .arrived = texts_arrived, .data = &gathered};
+        x.notes[0] = (int64_t)text->n;
+        st = tsr__comm_exchange(endpoint, &call, &x, &why);
     }
-    if (st == TSR_OK && e->rank == 0) {
-        tsr__text_free(t);
-        tsr__text_init(t, s);
-        t->max = MAX_TRACE;
-        for (int i = 0; i < e->size; i++) {
-            tsr__text_add(t, i ? STR(",\n") : STR(""));
-            tsr__text_add(t, (struct str){g.recv[i].p, g.recv[i].bytes});
+    if (st == TSR_OK && endpoint->rank == 0) {
+        tsr__text_free(text);
+        tsr__text_init(text, session);
+        text->max = MAX_TRACE;
+        for (int i = 0; i < endpoint->size; i++) {
+            tsr__text_add(text, i ? STR(",\n") : STR(""));
+            tsr__text_add(text, (struct str){gathered.recv[i].p, gathered.recv[i].bytes});
         }
     } else if (st != TSR_OK) {
         struct place at = PLACE_NONE;
         at.rank = why.rank;
-        tsr__diag(s, DIAG_rank_failed, &at, NULL, "the trace could not be brought together: %s",
-                  why.text);
+        tsr__diag(session, DIAG_rank_failed, &at, NULL,
+                  "the trace could not be brought together: %s", why.text);
     }
-    tsr__free(s, g.bytes, g.bytes ? g.total + 1 : 0);
-    tsr__arena_free(&a);
+    tsr__free(session, gathered.bytes, gathered.bytes ? gathered.total + 1 : 0);
+    tsr__arena_free(&arena);
     return st;
 }
 
-tsr_status tsr__trace_write(tsr_session *s, struct endpoint *e, uint64_t plan, struct text *t,
-                            const char *path)
+tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
+                            struct text *text, const char *path)
 {
-    tsr_status st = e ? gather(s, e, plan, t) : TSR_OK;
-    if (st != TSR_OK || (e && e->rank > 0))
+    tsr_status st = endpoint ? gather(session, endpoint, plan, text) : TSR_OK;
+    if (st != TSR_OK || (endpoint && endpoint->rank > 0))
         return st;
-    if (t->failed)
+    if (text->failed)
         return TSR_NOMEM;
-    struct outfile o;
-    st = tsr__out_open(s, path, &o);
+    struct outfile outfile;
+    st = tsr__out_open(session, path, &outfile);
     if (st != TSR_OK)
         return st;
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
-    tsr__out_write(&o, head, sizeof head - 1);
-    tsr__out_write(&o, t->p, t->n);
-    tsr__out_write(&o, tail, sizeof tail - 1);
-    return tsr__out_commit(&o);
+    tsr__out_write(&outfile, head, sizeof head - 1);
+    tsr__out_write(&outfile, text->p, text->n);
+    tsr__out_write(&outfile, tail, sizeof tail - 1);
+    return tsr__out_commit(&outfile);
 }

@@ -64,62 +64,65 @@ static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted 
     return st;
 }
 
-OrtStatus *tsr__engine_wanted(const struct engine *e, const OrtSession *session, size_t i,
+OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out)
 {
     OrtTypeInfo *info = NULL;
     memset(out, 0, sizeof *out);
-    TRY(e->api->SessionGetInputTypeInfo(session, i, &info));
-    OrtStatus *st = read_info(e->api, info, out);
-    e->api->ReleaseTypeInfo(info);
+    TRY(engine->api->SessionGetInputTypeInfo(session, i, &info));
+    OrtStatus *st = read_info(engine->api, info, out);
+    engine->api->ReleaseTypeInfo(info);
     return st;
 }
 
 // ---- to ONNX Runtime ---------------------------------------------------------------------------
 
-static OrtStatus *make_texts(const struct engine *e, const struct tensor *t, OrtValue **out)
+static OrtStatus *make_texts(const struct engine *engine, const struct tensor *tensor,
+                             OrtValue **out)
 {
     OrtValue *v = NULL;
-    TRY(e->api->CreateTensorAsOrtValue(e->allocator, t->dims, (size_t)t->rank, TSR_STRING, &v));
+    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
+                                            TSR_STRING, &v));
     OrtStatus *st = NULL;
-    for (int64_t i = 0, n = tsr__tensor_elements(t); i < n && !st; i++) {
-        struct str text = tsr__tensor_text(t, i);
+    for (int64_t i = 0, n = tsr__tensor_elements(tensor); i < n && !st; i++) {
+        struct str text = tsr__tensor_text(tensor, i);
         char *to = NULL;
-        st = e->api->GetResizedStringTensorElementBuffer(v, (size_t)i, text.n, &to);
+        st = engine->api->GetResizedStringTensorElementBuffer(v, (size_t)i, text.n, &to);
         if (!st && text.n)
             memcpy(to, text.p, text.n);
     }
     if (st)
-        e->api->ReleaseValue(v);
+        engine->api->ReleaseValue(v);
     else
         *out = v;
     return st;
 }
 
-static OrtStatus *make_sequence(const struct engine *e, struct arena *a, const tsr_tensors *list,
-                                OrtValue **out)
+static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena,
+                                const tsr_tensors *list, OrtValue **out)
 {
-    OrtValue **values = ARENA_ARRAY(a, OrtValue *, list->n + 1);
-    OrtStatus *st = values ? NULL : e->api->CreateStatus(ORT_FAIL, "out of memory");
+    OrtValue **values = ARENA_ARRAY(arena, OrtValue *, list->n + 1);
+    OrtStatus *st = values ? NULL : engine->api->CreateStatus(ORT_FAIL, "out of memory");
     size_t n = 0;
     for (; n < list->n && !st; n++)
-        st = tsr__engine_value(e, a, list->at[n], &values[n]);
+        st = tsr__engine_value(engine, arena, list->at[n], &values[n]);
     if (!st)
-        st = e->api->CreateValue((const OrtValue *const *)values, n, ORT_SEQUENCE, out);
+        st = engine->api->CreateValue((const OrtValue *const *)values, n, ORT_SEQUENCE, out);
     for (size_t i = 0; i < n; i++)
-        e->api->ReleaseValue(values[i]);
+        engine->api->ReleaseValue(values[i]);
     return st;
 }
 
-OrtStatus *tsr__engine_value(const struct engine *e, struct arena *a, const struct tensor *t,
-                             OrtValue **out)
+OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
+                             const struct tensor *tensor, OrtValue **out)
 {
-    if (t->rank < 0)
-        return t->sequence ? make_sequence(e, a, t->sequence, out) : NULL;
-    if (t->type == TSR_STRING)
-        return make_texts(e, t, out);
-    return e->api->CreateTensorWithDataAsOrtValue(e->memory, t->data, t->bytes, t->dims,
-                                                  (size_t)t->rank, to_engine(t->type), out);
+    if (tensor->rank < 0)
+        return tensor->sequence ? make_sequence(engine, arena, tensor->sequence, out) : NULL;
+    if (tensor->type == TSR_STRING)
+        return make_texts(engine, tensor, out);
+    return engine->api->CreateTensorWithDataAsOrtValue(engine->memory, tensor->data, tensor->bytes,
+                                                       tensor->dims, (size_t)tensor->rank,
+                                                       to_engine(tensor->type), out);
 }
 
 // ---- from ONNX Runtime -------------------------------------------------------------------------
@@ -146,117 +149,119 @@ static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *v, struct seen *
     return st;
 }
 
-static tsr_status take_texts(const struct engine *e, const OrtValue *v, const char *name,
-                             const struct seen *x, tsr_tensors *to, OrtStatus **failed)
+static tsr_status take_texts(const struct engine *engine, const OrtValue *v, const char *name,
+                             const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
 {
-    struct arena a;
-    tsr__arena_init(&a, to->session);
-    size_t bytes = 0, n = x->elements;
-    *failed = e->api->GetStringTensorDataLength(v, &bytes);
-    char *chars = *failed ? NULL : arena_get(&a, bytes + 1, 1);
-    size_t *starts = ARENA_ARRAY(&a, size_t, n + 1);
-    struct str *texts = ARENA_ARRAY(&a, struct str, n + 1);
-    tsr_status st = *failed ? TSR_ENGINE : a.failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && n && (*failed = e->api->GetStringTensorContent(v, chars, bytes, starts, n)))
+    struct arena arena;
+    tsr__arena_init(&arena, to->session);
+    size_t bytes = 0, n = seen->elements;
+    *failed = engine->api->GetStringTensorDataLength(v, &bytes);
+    char *chars = *failed ? NULL : arena_get(&arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(&arena, size_t, n + 1);
+    struct str *texts = ARENA_ARRAY(&arena, struct str, n + 1);
+    tsr_status st = *failed ? TSR_ENGINE : arena.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && n &&
+        (*failed = engine->api->GetStringTensorContent(v, chars, bytes, starts, n)))
         st = TSR_ENGINE;
     for (size_t i = 0; st == TSR_OK && i < n; i++)
         texts[i] = (struct str){chars + starts[i], (i + 1 < n ? starts[i + 1] : bytes) - starts[i]};
     if (st == TSR_OK)
-        st = tsr__tensors_add_texts(to, str_of(name), (int)x->rank, x->dims, texts);
-    tsr__arena_free(&a);
+        st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
+    tsr__arena_free(&arena);
     return st;
 }
 
 // Puts a tensor of numbers into a set: a copy of its bytes, or the bytes where they lie.
-typedef tsr_status (*put_fn)(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+typedef tsr_status (*put_fn)(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                              const int64_t *dims, const void *bytes);
 
-static tsr_status take_tensor(const struct engine *e, OrtValue *v, const char *name,
+static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const char *name,
                               tsr_tensors *to, put_fn put, OrtStatus **failed)
 {
     struct seen x = {0};
     void *data = NULL;
-    *failed = see_tensor(e->api, v, &x);
+    *failed = see_tensor(engine->api, v, &x);
     if (*failed)
         return TSR_ENGINE;
     if (x.type == TSR_STRING)
-        return take_texts(e, v, name, &x, to, failed);
+        return take_texts(engine, v, name, &x, to, failed);
     if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
         return TSR_ENGINE;
-    *failed = e->api->GetTensorMutableData(v, &data);
+    *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
         return TSR_ENGINE;
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
-static tsr_status take_sequence(const struct engine *e, OrtValue *v, const char *name,
+static tsr_status take_sequence(const struct engine *engine, OrtValue *v, const char *name,
                                 tsr_tensors *to, OrtStatus **failed)
 {
     size_t n = 0;
     tsr_tensors *list;
-    *failed = e->api->GetValueCount(v, &n);
+    *failed = engine->api->GetValueCount(v, &n);
     tsr_status st =
         *failed ? TSR_ENGINE : tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
     for (size_t i = 0; i < n && st == TSR_OK; i++) {
         OrtValue *one = NULL;
         char label[24];
         snprintf(label, sizeof label, "%zu", i);
-        *failed = e->api->GetValue(v, (int)i, e->allocator, &one);
+        *failed = engine->api->GetValue(v, (int)i, engine->allocator, &one);
         int is_tensor = 0;
         if (!*failed)
-            *failed = e->api->IsTensor(one, &is_tensor);
+            *failed = engine->api->IsTensor(one, &is_tensor);
         st = *failed || !is_tensor ? TSR_ENGINE
-                                   : take_tensor(e, one, label, list, tsr_tensors_put, failed);
+                                   : take_tensor(engine, one, label, list, tsr_tensors_put, failed);
         if (one)
-            e->api->ReleaseValue(one);
+            engine->api->ReleaseValue(one);
     }
     if (st == TSR_OK && n)
         to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
     return st;
 }
 
-static tsr_status take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
+static tsr_status take(const struct engine *engine, OrtValue *v, const char *name, tsr_tensors *to,
                        put_fn put, OrtStatus **failed)
 {
     int kind = 0, has = 1;
-    *failed = v ? e->api->HasValue(v, &has) : NULL;
+    *failed = v ? engine->api->HasValue(v, &has) : NULL;
     if (!*failed && (!v || !has))
         return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
     if (!*failed)
-        *failed = e->api->GetValueType(v, &kind);
+        *failed = engine->api->GetValueType(v, &kind);
     if (*failed)
         return TSR_ENGINE;
     if (kind == ORT_SEQUENCE)
-        return take_sequence(e, v, name, to, failed);
-    return kind == ORT_TENSOR ? take_tensor(e, v, name, to, put, failed) : TSR_ENGINE;
+        return take_sequence(engine, v, name, to, failed);
+    return kind == ORT_TENSOR ? take_tensor(engine, v, name, to, put, failed) : TSR_ENGINE;
 }
 
-tsr_status tsr__engine_take(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                            OrtStatus **failed)
+tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
 {
-    return take(e, v, name, to, tsr_tensors_put, failed);
+    return take(engine, v, name, to, tsr_tensors_put, failed);
 }
 
-tsr_status tsr__engine_view(const struct engine *e, OrtValue *v, const char *name, tsr_tensors *to,
-                            OrtStatus **failed)
+tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
 {
-    return take(e, v, name, to, tsr_tensors_borrow, failed);
+    return take(engine, v, name, to, tsr_tensors_borrow, failed);
 }
 
-tsr_status tsr__engine_fetch(const struct engine *e, struct gpu_seat *seat, OrtValue *v,
+tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed)
 {
     struct seen x = {0};
-    struct tensor *t = NULL;
+    struct tensor *tensor = NULL;
     void *data = NULL;
-    *failed = see_tensor(e->api, v, &x);
+    *failed = see_tensor(engine->api, v, &x);
     if (!*failed)
-        *failed = e->api->GetTensorMutableData(v, &data);
+        *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
         return TSR_ENGINE;
-    tsr_status st = tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &t);
-    if (st != TSR_OK || tsr__gpu_fetch(seat, t->data, data, t->bytes) == 0)
+    tsr_status st =
+        tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &tensor);
+    if (st != TSR_OK || tsr__gpu_fetch(seat, tensor->data, data, tensor->bytes) == 0)
         return st;
-    *failed = e->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
+    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
     return TSR_ENGINE;
 }

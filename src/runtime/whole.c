@@ -14,52 +14,54 @@ static int64_t newest_ir(int minor)
     return minor >= 23 ? INT64_MAX : minor >= 18 ? 10 : 9;
 }
 
-static tsr_status strip(tsr_model *m, int64_t ir)
+static tsr_status strip(tsr_model *model, int64_t ir)
 {
     tsr_status st = TSR_OK;
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
-        while (st == TSR_OK && tsr_node_config_count(n))
-            st = tsr_node_remove_config(n, tsr_node_config_at(n, 0));
-    while (st == TSR_OK && tsr_model_config_count(m))
-        st = tsr_model_remove_config(m, tsr_model_config(m, 0), false);
-    return st == TSR_OK ? tsr_model_set_ir_version(m, ir) : st;
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        while (st == TSR_OK && tsr_node_config_count(node))
+            st = tsr_node_remove_config(node, tsr_node_config_at(node, 0));
+    while (st == TSR_OK && tsr_model_config_count(model))
+        st = tsr_model_remove_config(model, tsr_model_config(model, 0), false);
+    return st == TSR_OK ? tsr_model_set_ir_version(model, ir) : st;
 }
 
-static tsr_status write_copy(tsr_session *s, tsr_model *m, const char *work, struct whole *w)
+static tsr_status write_copy(tsr_session *session, tsr_model *model, const char *work,
+                             struct whole *whole)
 {
-    tsr_status st = tsr__temporary_folder(s, work, "run", &w->folder);
+    tsr_status st = tsr__temporary_folder(session, work, "run", &whole->folder);
     if (st != TSR_OK)
         return st;
-    w->path = tsr__arena_printf(&w->arena, "%s/model.onnx", w->folder->path).p;
-    if (!w->path)
+    whole->path = tsr__arena_printf(&whole->arena, "%s/model.onnx", whole->folder->path).p;
+    if (!whole->path)
         return TSR_NOMEM;
-    st = tsr_model_copy_data(m, w->path);
-    return st == TSR_OK ? tsr_model_save(m, w->path) : st;
+    st = tsr_model_copy_data(model, whole->path);
+    return st == TSR_OK ? tsr_model_save(model, whole->path) : st;
 }
 
-tsr_status tsr__whole_open(tsr_session *s, int minor, const char *path, const char *work,
-                           struct whole *w)
+tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, const char *work,
+                           struct whole *whole)
 {
-    *w = (struct whole){.path = path};
-    tsr__arena_init(&w->arena, s);
+    *whole = (struct whole){.path = path};
+    tsr__arena_init(&whole->arena, session);
     int64_t ir = newest_ir(minor);
     if (ir == INT64_MAX)
         return TSR_OK;
-    tsr_model *m;
-    tsr_status st = tsr_model_load(s, path, &m);
+    tsr_model *model;
+    tsr_status st = tsr_model_load(session, path, &model);
     if (st != TSR_OK)
         return st;
-    if (tsr_model_ir_version(m) > ir) {
-        st = strip(m, ir);
+    if (tsr_model_ir_version(model) > ir) {
+        st = strip(model, ir);
         if (st == TSR_OK)
-            st = write_copy(s, m, work, w);
+            st = write_copy(session, model, work, whole);
     }
-    tsr_model_free(m);
+    tsr_model_free(model);
     return st;
 }
 
-void tsr__whole_close(struct whole *w)
+void tsr__whole_close(struct whole *whole)
 {
-    tsr__temporary_remove(w->folder);
-    tsr__arena_free(&w->arena);
+    tsr__temporary_remove(whole->folder);
+    tsr__arena_free(&whole->arena);
 }

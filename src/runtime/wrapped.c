@@ -63,147 +63,150 @@ static bool folder_at(const void *address, char *out, size_t n)
 // ---- errors ------------------------------------------------------------------------------------
 
 // What the session found, as the engine's status; the findings are forgotten.
-static OrtStatus *failed(struct wrapped *w, tsr_status status)
+static OrtStatus *failed(struct wrapped *wrapped, tsr_status status)
 {
     char text[ERROR_TEXT];
     size_t at = (size_t)snprintf(text, sizeof text, "Tessera: %s", tsr_status_text(status));
-    for (size_t i = 0; i < tsr_finding_count(w->session); i++) {
-        if (tsr_finding_at(w->session, i).severity != TSR_ERROR || at >= sizeof text)
+    for (size_t i = 0; i < tsr_finding_count(wrapped->session); i++) {
+        if (tsr_finding_at(wrapped->session, i).severity != TSR_ERROR || at >= sizeof text)
             continue;
-        int added = snprintf(text + at, sizeof text - at, "\n%s", tsr_finding_text(w->session, i));
+        int added =
+            snprintf(text + at, sizeof text - at, "\n%s", tsr_finding_text(wrapped->session, i));
         at += added > 0 ? (size_t)added : 0;
     }
-    tsr_finding_clear(w->session);
-    return w->api->CreateStatus(ORT_FAIL, text);
+    tsr_finding_clear(wrapped->session);
+    return wrapped->api->CreateStatus(ORT_FAIL, text);
 }
 
-static void close_job(struct wrapped *w)
+static void close_job(struct wrapped *wrapped)
 {
-    tsr_job_close(w->job);
-    if (w->job)
-        tsr__bundle_close(&w->bundle);
-    w->job = NULL;
-    tsr__arena_free(&w->arena);
+    tsr_job_close(wrapped->job);
+    if (wrapped->job)
+        tsr__bundle_close(&wrapped->bundle);
+    wrapped->job = NULL;
+    tsr__arena_free(&wrapped->arena);
 }
 
-static tsr_status open_job(struct wrapped *w, const void *mark)
+static tsr_status open_job(struct wrapped *wrapped, const void *mark)
 {
     char folder[PATH_MAX];
-    const char *path = folder_at(mark, folder, sizeof folder) ? folder : w->written_to;
+    const char *path = folder_at(mark, folder, sizeof folder) ? folder : wrapped->written_to;
     tsr_run_options options = {.size = sizeof options, .transport = "threads"};
-    tsr_status st = tsr__engine_adopt(w->session, w->base);
+    tsr_status st = tsr__engine_adopt(wrapped->session, wrapped->base);
     if (st != TSR_OK)
         return st;
-    st = tsr__bundle_open(w->session, &w->arena, path, &w->bundle);
+    st = tsr__bundle_open(wrapped->session, &wrapped->arena, path, &wrapped->bundle);
     if (st != TSR_OK)
         return st;
-    st = tsr_job_open(w->session, path, &options, &w->job);
+    st = tsr_job_open(wrapped->session, path, &options, &wrapped->job);
     if (st != TSR_OK)
-        tsr__bundle_close(&w->bundle);
+        tsr__bundle_close(&wrapped->bundle);
     return st;
 }
 
 // ---- a run -------------------------------------------------------------------------------------
 
 // The inputs of the node behind the mark, under the names that the manifest has, in its order.
-static tsr_status read_inputs(struct wrapped *w, OrtKernelContext *context, tsr_tensors *to,
+static tsr_status read_inputs(struct wrapped *wrapped, OrtKernelContext *context, tsr_tensors *to,
                               OrtStatus **error)
 {
-    const struct manifest *m = &w->bundle.manifest;
-    struct engine *e = w->session->engine;
-    for (size_t i = 0; i < m->n_inputs; i++) {
+    const struct manifest *manifest = &wrapped->bundle.manifest;
+    struct engine *engine = wrapped->session->engine;
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
         const OrtValue *value = NULL;
-        *error = w->api->KernelContext_GetInput(context, i + 1, &value);
+        *error = wrapped->api->KernelContext_GetInput(context, i + 1, &value);
         if (*error)
             return TSR_ENGINE;
-        tsr_status st =
-            tsr__engine_view(e, (OrtValue *)(uintptr_t)value, m->inputs[i].name, to, error);
+        tsr_status st = tsr__engine_view(engine, (OrtValue *)(uintptr_t)value,
+                                         manifest->inputs[i].name, to, error);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-static OrtStatus *give_texts(struct wrapped *w, const struct tensor *t, OrtValue *to)
+static OrtStatus *give_texts(struct wrapped *wrapped, const struct tensor *tensor, OrtValue *to)
 {
-    for (int64_t i = 0; i < tsr__tensor_elements(t); i++) {
-        struct str text = tsr__tensor_text(t, i);
+    for (int64_t i = 0; i < tsr__tensor_elements(tensor); i++) {
+        struct str text = tsr__tensor_text(tensor, i);
         char *at = NULL;
-        TRY(w->api->GetResizedStringTensorElementBuffer(to, (size_t)i, text.n, &at));
+        TRY(wrapped->api->GetResizedStringTensorElementBuffer(to, (size_t)i, text.n, &at));
         if (text.n)
             memcpy(at, text.p, text.n);
     }
     return NULL;
 }
 
-static OrtStatus *give_output(struct wrapped *w, OrtKernelContext *context, size_t i,
-                              const struct tensor *t)
+static OrtStatus *give_output(struct wrapped *wrapped, OrtKernelContext *context, size_t i,
+                              const struct tensor *tensor)
 {
     OrtValue *value = NULL;
     void *data = NULL;
-    if (t->rank < 0)
-        return w->api->CreateStatus(ORT_FAIL, "Tessera: an output that is no tensor");
-    TRY(w->api->KernelContext_GetOutput(context, i, t->dims, (size_t)t->rank, &value));
+    if (tensor->rank < 0)
+        return wrapped->api->CreateStatus(ORT_FAIL, "Tessera: an output that is no tensor");
+    TRY(wrapped->api->KernelContext_GetOutput(context, i, tensor->dims, (size_t)tensor->rank,
+                                              &value));
     if (!value)
         return NULL; // nobody asked for it
-    if (t->type == TSR_STRING)
-        return give_texts(w, t, value);
-    TRY(w->api->GetTensorMutableData(value, &data));
-    if (t->bytes)
-        memcpy(data, t->data, t->bytes);
+    if (tensor->type == TSR_STRING)
+        return give_texts(wrapped, tensor, value);
+    TRY(wrapped->api->GetTensorMutableData(value, &data));
+    if (tensor->bytes)
+        memcpy(data, tensor->data, tensor->bytes);
     return NULL;
 }
 
-static OrtStatus *give_outputs(struct wrapped *w, OrtKernelContext *context,
+static OrtStatus *give_outputs(struct wrapped *wrapped, OrtKernelContext *context,
                                const tsr_tensors *outputs)
 {
-    const struct manifest *m = &w->bundle.manifest;
-    for (size_t i = 0; i < m->n_outputs; i++) {
-        int64_t at = tsr_tensors_find(outputs, m->outputs[i].name);
+    const struct manifest *manifest = &wrapped->bundle.manifest;
+    for (size_t i = 0; i < manifest->n_outputs; i++) {
+        int64_t at = tsr_tensors_find(outputs, manifest->outputs[i].name);
         if (at < 0)
-            return w->api->CreateStatus(ORT_FAIL, "Tessera: the partition did not give an output");
-        TRY(give_output(w, context, i, outputs->at[at]));
+            return wrapped->api->CreateStatus(ORT_FAIL,
+                                              "Tessera: the partition did not give an output");
+        TRY(give_output(wrapped, context, i, outputs->at[at]));
     }
     return NULL;
 }
 
 // Opens the ranks if there are none, gives them the inputs, hands the outputs on.
-static OrtStatus *run_once(struct wrapped *w, OrtKernelContext *context)
+static OrtStatus *run_once(struct wrapped *wrapped, OrtKernelContext *context)
 {
     const OrtValue *mark = NULL;
     void *address = NULL;
-    TRY(w->api->KernelContext_GetInput(context, 0, &mark));
-    TRY(w->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
-    tsr_status st = w->job ? TSR_OK : open_job(w, address);
+    TRY(wrapped->api->KernelContext_GetInput(context, 0, &mark));
+    TRY(wrapped->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
+    tsr_status st = wrapped->job ? TSR_OK : open_job(wrapped, address);
     if (st != TSR_OK)
-        return failed(w, st);
+        return failed(wrapped, st);
     tsr_tensors *inputs = NULL, *outputs = NULL;
     OrtStatus *error = NULL;
-    st = tsr_tensors_new(w->session, &inputs);
+    st = tsr_tensors_new(wrapped->session, &inputs);
     if (st == TSR_OK)
-        st = tsr_tensors_new(w->session, &outputs);
+        st = tsr_tensors_new(wrapped->session, &outputs);
     if (st == TSR_OK)
-        st = read_inputs(w, context, inputs, &error);
+        st = read_inputs(wrapped, context, inputs, &error);
     if (st == TSR_OK)
-        st = tsr_job_run(w->job, inputs, outputs);
+        st = tsr_job_run(wrapped->job, inputs, outputs);
     if (st == TSR_OK)
-        error = give_outputs(w, context, outputs);
+        error = give_outputs(wrapped, context, outputs);
     else if (!error)
-        error = failed(w, st);
+        error = failed(wrapped, st);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
     if (error)
-        close_job(w); // a failed run may have ended the ranks
-    tsr_finding_clear(w->session);
+        close_job(wrapped); // a failed run may have ended the ranks
+    tsr_finding_clear(wrapped->session);
     return error;
 }
 
 static OrtStatus *compute(void *kernel, OrtKernelContext *context)
 {
-    struct wrapped *w = kernel;
-    pthread_mutex_lock(&w->lock);
-    OrtStatus *st = run_once(w, context);
-    pthread_mutex_unlock(&w->lock);
+    struct wrapped *wrapped = kernel;
+    pthread_mutex_lock(&wrapped->lock);
+    OrtStatus *st = run_once(wrapped, context);
+    pthread_mutex_unlock(&wrapped->lock);
     return st;
 }
 
@@ -212,34 +215,34 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context)
 static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                          void **out)
 {
-    tsr_session *s = tsr_session_new(NULL);
-    struct wrapped *w = s ? tsr__alloc(s, sizeof *w) : NULL;
-    if (!w) {
-        tsr_session_free(s);
+    tsr_session *session = tsr_session_new(NULL);
+    struct wrapped *wrapped = session ? tsr__alloc(session, sizeof *wrapped) : NULL;
+    if (!wrapped) {
+        tsr_session_free(session);
         return api->CreateStatus(ORT_FAIL, "out of memory");
     }
-    *w = (struct wrapped){
-        .api = api, .base = ((const struct wrapped_op *)op)->base, .session = s, .job = NULL};
-    pthread_mutex_init(&w->lock, NULL);
-    tsr__arena_init(&w->arena, s);
-    size_t bytes = sizeof w->written_to;
-    OrtStatus *st = api->KernelInfoGetAttribute_string(info, "folder", w->written_to, &bytes);
+    *wrapped = (struct wrapped){
+        .api = api, .base = ((const struct wrapped_op *)op)->base, .session = session, .job = NULL};
+    pthread_mutex_init(&wrapped->lock, NULL);
+    tsr__arena_init(&wrapped->arena, session);
+    size_t bytes = sizeof wrapped->written_to;
+    OrtStatus *st = api->KernelInfoGetAttribute_string(info, "folder", wrapped->written_to, &bytes);
     if (st) {
-        w->written_to[0] = 0;
+        wrapped->written_to[0] = 0;
         api->ReleaseStatus(st);
     }
-    *out = w;
+    *out = wrapped;
     return NULL;
 }
 
 static void destroy(void *kernel)
 {
-    struct wrapped *w = kernel;
-    tsr_session *s = w->session;
-    close_job(w);
-    pthread_mutex_destroy(&w->lock);
-    tsr__free(s, w, sizeof *w);
-    tsr_session_free(s);
+    struct wrapped *wrapped = kernel;
+    tsr_session *session = wrapped->session;
+    close_job(wrapped);
+    pthread_mutex_destroy(&wrapped->lock);
+    tsr__free(session, wrapped, sizeof *wrapped);
+    tsr_session_free(session);
 }
 
 // ---- what ONNX Runtime asks about the operator -------------------------------------------------
@@ -338,11 +341,11 @@ OrtStatus *tsr__wrapped_add(const OrtApiBase *base, OrtSessionOptions *options)
 {
     int minor = tsr__ort_minor(base->GetVersionString());
     const OrtApi *api = base->GetApi(ORT_API);
-    tsr_session *s = tsr_session_new(
+    tsr_session *session = tsr_session_new(
         NULL); // lives as long as the process: nobody says when the host's session ends
-    struct wrapped_op *op = s ? tsr__alloc(s, sizeof *op) : NULL;
+    struct wrapped_op *op = session ? tsr__alloc(session, sizeof *op) : NULL;
     if (!op) {
-        tsr_session_free(s);
+        tsr_session_free(session);
         return api->CreateStatus(ORT_FAIL, "out of memory");
     }
     *op = (struct wrapped_op){.ort = questions, .base = base};

@@ -8,11 +8,11 @@
 // Adds an error where two shardings of the entry's inputs contradict each other (spec-disagree), and a warning where
 // one asks for a cut that is not done here (not-cut-here; only with remarks), and then sets *uncut. The specs must have been found right one by one.
 // False: out of memory.
-bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *n,
+bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,
                           const tsr_node_config *nc, bool remarks, bool *uncut);
 // The same as the published formalism has it: an input without a spec lies as its producer left it in the flow, or whole if it
 // is an input of the model, and is not brought to what the others demand.
-bool tsr__check_formal(struct arena *scratch, const struct flow *f, const tsr_node *n,
+bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node,
                        const tsr_node_config *nc);
 
 #endif

@@ -38,22 +38,22 @@ static int64_t times(int64_t a, int64_t b)
 }
 
 // Takes neighbours together; moves of parts that went into a full digit get their strides.
-static int merge(struct digit *d, int n, struct cut_move *moves, int n_parts)
+static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        struct digit *last = count ? &d[count - 1] : NULL;
-        if (last && last->kind == d[i].kind && d[i].kind != DIGIT_UNEVEN) {
-            last->size = times(last->size, d[i].size);
-            last->cuts *= d[i].cuts;
-            for (int k = 0; k < n_parts && d[i].kind == DIGIT_FULL; k++)
+        struct digit *last = count ? &digit[count - 1] : NULL;
+        if (last && last->kind == digit[i].kind && digit[i].kind != DIGIT_UNEVEN) {
+            last->size = times(last->size, digit[i].size);
+            last->cuts *= digit[i].cuts;
+            for (int k = 0; k < n_parts && digit[i].kind == DIGIT_FULL; k++)
                 if (moves[k].to == count - 1)
-                    moves[k].stride *= d[i].cuts;
+                    moves[k].stride *= digit[i].cuts;
         } else {
-            d[count++] = d[i];
+            digit[count++] = digit[i];
         }
-        if (d[i].part >= 0)
-            moves[d[i].part] = (struct cut_move){count - 1, 1};
+        if (digit[i].part >= 0)
+            moves[digit[i].part] = (struct cut_move){count - 1, 1};
     }
     return count;
 }
@@ -83,57 +83,58 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 }
 
 // Parts of a dimension as the layout has them; sizes resolved where the dimension is known.
-static int parts_of(const struct tile_dim *d, tsr_dim size, struct cut_part *parts)
+static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
-    bool fits = size.value >= 0 && tsr__dim_sizes(d, size.value, sizes);
-    for (int i = 0; fits && i < d->n; i++)
+    bool fits = size.value >= 0 && tsr__dim_sizes(dim, size.value, sizes);
+    for (int i = 0; fits && i < dim->n; i++)
         product = times(product, sizes[i]);
     fits = fits && product == size.value; // else the last unit is short: left as it is
-    for (int i = 0; i < d->n; i++)
-        parts[i] = (struct cut_part){fits ? sizes[i] : d->factors[i].size, d->factors[i].cuts};
-    return size.value < 0 || fits ? d->n : -1;
+    for (int i = 0; i < dim->n; i++)
+        parts[i] = (struct cut_part){fits ? sizes[i] : dim->factors[i].size, dim->factors[i].cuts};
+    return size.value < 0 || fits ? dim->n : -1;
 }
 
 // ---- several tiles of a device -------------------------------------------------------------------
 
 // How many shards lie between two that follow one another in a loop.
-static int64_t stride_of(const struct tile_layout *l, int loop)
+static int64_t stride_of(const struct tile_layout *layout, int loop)
 {
     int64_t stride = 1;
-    for (int i = loop + 1; i < l->n_loops; i++)
-        stride *= l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts;
+    for (int i = loop + 1; i < layout->n_loops; i++)
+        stride *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
     return stride;
 }
 
-static bool same_owners(const struct tile_layout *l, int64_t a, int64_t b)
+static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;
-    size_t n = tsr__layout_owners(l, a, &of_a);
-    if (n != tsr__layout_owners(l, b, &of_b))
+    size_t n = tsr__layout_owners(layout, a, &of_a);
+    if (n != tsr__layout_owners(layout, b, &of_b))
         return false;
     return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
 }
 
 // Every `run` shards that follow one another in the loop have the same owners.
-static bool runs_alike(const struct tile_layout *l, int loop, int64_t run)
+static bool runs_alike(const struct tile_layout *layout, int loop, int64_t run)
 {
-    int64_t coords[TILE_MAX_LOOPS], stride = stride_of(l, loop);
-    for (int64_t shard = 0; shard < l->n_shards; shard++) {
-        tsr__layout_coords(l, shard, coords);
-        if (!same_owners(l, shard, shard - coords[loop] % run * stride))
+    int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
+    for (int64_t shard = 0; shard < layout->n_shards; shard++) {
+        tsr__layout_coords(layout, shard, coords);
+        if (!same_owners(layout, shard, shard - coords[loop] % run * stride))
             return false;
     }
     return true;
 }
 
 // The layout with every `run` shards of a loop as one.
-static struct tile_layout *merged(struct arena *a, const struct tile_layout *l, int loop,
+static struct tile_layout *merged(struct arena *arena, const struct tile_layout *l, int loop,
                                   int64_t run)
 {
-    struct tile_layout *wide = tsr__layout_ordered(a, l);
+    struct tile_layout *wide = tsr__layout_ordered(arena, l);
     struct tile_loop at = l->loops[loop];
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
+    struct tile_owner *pairs =
+        ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
     if (!wide || !pairs)
         return NULL;
     int same = 0;
@@ -141,7 +142,7 @@ static struct tile_layout *merged(struct arena *a, const struct tile_layout *l, 
         same++;
     int64_t stride = stride_of(wide, same), cuts = wide->dims[at.dim].factors[at.factor].cuts;
     wide->dims[at.dim].factors[at.factor].cuts = cuts / run;
-    struct tile_layout *m = tsr__layout_cut(a, l->rank, wide->dims);
+    struct tile_layout *m = tsr__layout_cut(arena, l->rank, wide->dims);
     size_t n = 0;
     for (int64_t shard = 0; m && shard < wide->n_shards; shard++) {
         const int64_t *owners;
@@ -151,52 +152,52 @@ static struct tile_layout *merged(struct arena *a, const struct tile_layout *l, 
         for (size_t i = 0; i < count; i++)
             pairs[n++] = (struct tile_owner){to, owners[i]};
     }
-    return m && tsr__layout_own(a, m, pairs, n) ? m : NULL;
+    return m && tsr__layout_own(arena, m, pairs, n) ? m : NULL;
 }
 
 // Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
 // floor(2 j D / 4) = floor(j D / 2). NULL: out of memory.
-static const struct tile_layout *merge_tiles(struct arena *a, const struct tile_layout *l)
+static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
         int64_t cuts = l->dims[l->loops[loop].dim].factors[l->loops[loop].factor].cuts;
         for (int64_t run = cuts; run > 1; run--)
             if (cuts % run == 0 && runs_alike(l, loop, run)) {
-                const struct tile_layout *m = merged(a, l, loop, run);
-                return m ? merge_tiles(a, m) : NULL;
+                const struct tile_layout *m = merged(arena, l, loop, run);
+                return m ? merge_tiles(arena, m) : NULL;
             }
     }
     return l;
 }
 
-struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *given,
+struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    const struct tile_layout *l = merge_tiles(a, given);
+    const struct tile_layout *l = merge_tiles(arena, given);
     if (!l)
         return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
-    struct tile_dim *dims = ARENA_ARRAY(a, struct tile_dim, rank + 1);
+    struct tile_dim *dims = ARENA_ARRAY(arena, struct tile_dim, rank + 1);
     struct cut_move(*moves)[TILE_MAX_FACTORS] = tsr__arena_array(
-        a, rank + 1, sizeof(struct cut_move[TILE_MAX_FACTORS]), _Alignof(struct cut_move));
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
+        arena, rank + 1, sizeof(struct cut_move[TILE_MAX_FACTORS]), _Alignof(struct cut_move));
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
     if (!dims || !moves || !pairs)
         return NULL;
-    for (int d = 0; d < l->rank; d++) {
+    for (int axis = 0; axis < l->rank; axis++) {
         struct cut_part parts[TILE_MAX_FACTORS];
-        tsr_dim size = shape->rank == l->rank ? shape->dims[d] : (tsr_dim){.value = -1};
-        dims[d] = l->dims[d];
-        int count = parts_of(&l->dims[d], size, parts);
-        for (int k = 0; k < l->dims[d].n; k++)
-            moves[d][k] = (struct cut_move){k, 1};
+        tsr_dim size = shape->rank == l->rank ? shape->dims[axis] : (tsr_dim){.value = -1};
+        dims[axis] = l->dims[axis];
+        int count = parts_of(&l->dims[axis], size, parts);
+        for (int k = 0; k < l->dims[axis].n; k++)
+            moves[axis][k] = (struct cut_move){k, 1};
         if (count < 0)
             continue;
-        dims[d].factors = ARENA_ARRAY(a, struct tile_factor, 2u * TILE_MAX_FACTORS);
-        if (!dims[d].factors)
+        dims[axis].factors = ARENA_ARRAY(arena, struct tile_factor, 2u * TILE_MAX_FACTORS);
+        if (!dims[axis].factors)
             return NULL;
-        dims[d].n = tsr__cut_canonical(parts, count, dims[d].factors, moves[d]);
+        dims[axis].n = tsr__cut_canonical(parts, count, dims[axis].factors, moves[axis]);
     }
-    struct tile_layout *c = tsr__layout_cut(a, l->rank, dims);
+    struct tile_layout *c = tsr__layout_cut(arena, l->rank, dims);
     for (int64_t shard = 0; c && shard < l->n_shards; shard++) {
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
@@ -205,9 +206,9 @@ struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_lay
             int64_t part = 0,
                     cuts = c->dims[c->loops[loop].dim].factors[c->loops[loop].factor].cuts;
             for (int i = 0; i < l->n_loops; i++) {
-                struct cut_move m = moves[l->loops[i].dim][l->loops[i].factor];
-                if (l->loops[i].dim == c->loops[loop].dim && m.to == c->loops[loop].factor)
-                    part += coords[i] * m.stride;
+                struct cut_move move = moves[l->loops[i].dim][l->loops[i].factor];
+                if (l->loops[i].dim == c->loops[loop].dim && move.to == c->loops[loop].factor)
+                    part += coords[i] * move.stride;
             }
             k = k * cuts + part;
         }
@@ -215,5 +216,5 @@ struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_lay
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return c && tsr__layout_own(a, c, pairs, n) ? c : NULL;
+    return c && tsr__layout_own(arena, c, pairs, n) ? c : NULL;
 }

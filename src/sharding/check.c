@@ -60,193 +60,195 @@ struct check {
          ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
          : NULL)
 
-static struct place place_model(const struct check *c, const tsr_config *config)
+static struct place place_model(const struct check *check, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(c->model));
+    at.file = str_of(tsr_model_path(check->model));
     at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
     return at;
 }
 
-static struct place place_entry(const tsr_node *n, const tsr_config *config)
+static struct place place_entry(const tsr_node *node, const tsr_config *config)
 {
-    struct place at = tsr__place_node(n);
+    struct place at = tsr__place_node(node);
     at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
     return at;
 }
 
 // ---- configurations -----------------------------------------------------------------------------
 
-static const char *nearest_config(struct check *c, struct str name)
+static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
     size_t n = 0;
-    for (; n < c->n_states && n < CANDIDATES_MAX; n++)
-        names[n] = str_of(tsr_config_name(c->states[n].config));
+    for (; n < check->n_states && n < CANDIDATES_MAX; n++)
+        names[n] = str_of(tsr_config_name(check->states[n].config));
     struct str near = tsr__nearest(name, names, n);
     if (near.n)
-        return HINT(c, "did you mean '" STR_FMT "'?", STR_ARG(near));
+        return HINT(check, "did you mean '" STR_FMT "'?", STR_ARG(near));
     if (n == 0)
         return "the model declares no configuration: add one, or remove the annotation";
     if (n == 1)
-        return HINT(c, "the model declares '" STR_FMT "' only", STR_ARG(names[0]));
+        return HINT(check, "the model declares '" STR_FMT "' only", STR_ARG(names[0]));
     return "name one that the model declares, or remove the annotation";
 }
 
-static void check_config(struct check *c, const tsr_config *config)
+static void check_config(struct check *check, const tsr_config *config)
 {
-    struct place at = place_model(c, config);
+    struct place at = place_model(check, config);
     int64_t devices = tsr_config_devices(config);
     size_t names = tsr_config_device_name_count(config);
     if (devices < 1)
-        tsr__diag(c->session, DIAG_config_device_count, &at,
-                  names ? HINT(c, "did you mean %zu, one for each name?", names)
+        tsr__diag(check->session, DIAG_config_device_count, &at,
+                  names ? HINT(check, "did you mean %zu, one for each name?", names)
                         : "give a number of 1 or more",
                   "configuration '%s' has %lld devices", tsr_config_name(config),
                   (long long)devices);
     else if (names && (uint64_t)devices != names)
-        tsr__diag(c->session, DIAG_config_device_names, &at,
-                  HINT(c, "give %lld name%s, or none", (long long)devices, devices == 1 ? "" : "s"),
-                  "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
-                  (long long)devices, devices == 1 ? "" : "s", names, names == 1 ? "" : "s");
+        tsr__diag(
+            check->session, DIAG_config_device_names, &at,
+            HINT(check, "give %lld name%s, or none", (long long)devices, devices == 1 ? "" : "s"),
+            "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
+            (long long)devices, devices == 1 ? "" : "s", names, names == 1 ? "" : "s");
 }
 
-static bool chosen(const struct check *c, const char *name)
+static bool chosen(const struct check *check, const char *name)
 {
-    return !c->only || strcmp(c->only, name) == 0;
+    return !check->only || strcmp(check->only, name) == 0;
 }
 
 // Declared configurations by name; the first of a name counts.
-static bool check_configs(struct check *c)
+static bool check_configs(struct check *check)
 {
-    size_t n = tsr_model_config_count(c->model);
-    c->states = ARENA_ARRAY(&c->arena, struct config_state, n + 1);
-    tsr__map_init(&c->configs, &c->arena, n);
-    for (size_t i = 0; c->states && i < n; i++) {
-        const tsr_config *config = tsr_model_config(c->model, i);
+    size_t n = tsr_model_config_count(check->model);
+    check->states = ARENA_ARRAY(&check->arena, struct config_state, n + 1);
+    tsr__map_init(&check->configs, &check->arena, n);
+    for (size_t i = 0; check->states && i < n; i++) {
+        const tsr_config *config = tsr_model_config(check->model, i);
         const char *name = tsr_config_name(config);
-        struct config_state *state = &c->states[c->n_states];
+        struct config_state *state = &check->states[check->n_states];
         *state = (struct config_state){.config = config, .last_stage = -1};
-        void **slot = tsr__map_at(&c->configs, str_of(name));
+        void **slot = tsr__map_at(&check->configs, str_of(name));
         if (!slot)
             return false;
-        struct place at = place_model(c, config);
+        struct place at = place_model(check, config);
         if (!*slot) {
             *slot = state;
-            c->n_states++;
-        } else if (chosen(c, name)) {
-            tsr__diag(c->session, DIAG_config_twice, &at, "rename one of them, or remove it",
+            check->n_states++;
+        } else if (chosen(check, name)) {
+            tsr__diag(check->session, DIAG_config_twice, &at, "rename one of them, or remove it",
                       "the model declares configuration '%s' more than once", name);
         }
-        if (!name[0] && !c->only)
-            tsr__diag(c->session, DIAG_config_name_empty, &at, "give it a name",
+        if (!name[0] && !check->only)
+            tsr__diag(check->session, DIAG_config_name_empty, &at, "give it a name",
                       "configuration %zu of the model has no name", i);
-        if (chosen(c, name))
-            check_config(c, config);
+        if (chosen(check, name))
+            check_config(check, config);
     }
-    c->annotated = n > 0;
-    return !c->arena.failed;
+    check->annotated = n > 0;
+    return !check->arena.failed;
 }
 
 // ---- specs --------------------------------------------------------------------------------------
 
 // The name among the node's own that is nearest to what the spec says.
-static const char *nearest_value(struct check *c, const tsr_node *n, struct str name)
+static const char *nearest_value(struct check *check, const tsr_node *node, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
     size_t count = 0;
-    for (size_t i = 0; i < tsr_node_input_count(n) && count < CANDIDATES_MAX; i++)
-        if (tsr_node_input(n, i))
-            names[count++] = tsr__value_str(tsr_node_input(n, i));
-    for (size_t i = 0; i < tsr_node_output_count(n) && count < CANDIDATES_MAX; i++)
-        if (tsr_node_output(n, i))
-            names[count++] = tsr__value_str(tsr_node_output(n, i));
+    for (size_t i = 0; i < tsr_node_input_count(node) && count < CANDIDATES_MAX; i++)
+        if (tsr_node_input(node, i))
+            names[count++] = tsr__value_str(tsr_node_input(node, i));
+    for (size_t i = 0; i < tsr_node_output_count(node) && count < CANDIDATES_MAX; i++)
+        if (tsr_node_output(node, i))
+            names[count++] = tsr__value_str(tsr_node_output(node, i));
     struct str near = tsr__nearest(name, names, count);
     if (near.n)
-        return HINT(c, "did you mean '" STR_FMT "'?", STR_ARG(near));
+        return HINT(check, "did you mean '" STR_FMT "'?", STR_ARG(near));
     return "name an input or output of the node, or remove the sharding";
 }
 
 // True if the spec is about a value of this node; else a finding says what it is about.
-static bool check_spec_value(struct check *c, const tsr_node *n, const tsr_config *config,
-                             const tsr_value *v)
+static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
+                             const tsr_value *value)
 {
-    struct place at = place_entry(n, config);
-    if (!v || !tsr__value_str(v).n) {
-        tsr__diag(c->session, DIAG_spec_no_value, &at, "name an input or output of the node",
+    struct place at = place_entry(node, config);
+    if (!value || !tsr__value_str(value).n) {
+        tsr__diag(check->session, DIAG_spec_no_value, &at, "name an input or output of the node",
                   "a sharding of the node names no tensor");
         return false;
     }
-    uint32_t id = tsr__value_id(v);
-    at.value = tsr__value_str(v);
-    tsr_graph *home = tsr_value_graph(v);
-    bool here = id < c->n_ids && (!home || tsr_graph_model(home) == c->model);
-    if (!here || c->of_node[id] != c->node_mark) {
+    uint32_t id = tsr__value_id(value);
+    at.value = tsr__value_str(value);
+    tsr_graph *home = tsr_value_graph(value);
+    bool here = id < check->n_ids && (!home || tsr_graph_model(home) == check->model);
+    if (!here || check->of_node[id] != check->node_mark) {
         if (!home)
-            tsr__diag(c->session, DIAG_spec_value_unknown, &at, nearest_value(c, n, at.value),
+            tsr__diag(check->session, DIAG_spec_value_unknown, &at,
+                      nearest_value(check, node, at.value),
                       "the sharding is of '" STR_FMT "', which nothing in the model is called",
                       STR_ARG(at.value));
         else
-            tsr__diag(c->session, DIAG_shard_value, &at, nearest_value(c, n, at.value),
+            tsr__diag(check->session, DIAG_shard_value, &at, nearest_value(check, node, at.value),
                       "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
         return false;
     }
-    if (c->of_spec[id] == c->entry_mark)
-        tsr__diag(c->session, DIAG_spec_twice, &at, "keep one of them",
+    if (check->of_spec[id] == check->entry_mark)
+        tsr__diag(check->session, DIAG_spec_twice, &at, "keep one of them",
                   "the node has more than one sharding of '" STR_FMT "'", STR_ARG(at.value));
-    c->of_spec[id] = c->entry_mark;
+    check->of_spec[id] = check->entry_mark;
     return true;
 }
 
 // What the value declares, else what the rules find.
-static struct shape shape_of(struct check *c, const tsr_value *v)
+static struct shape shape_of(struct check *check, const tsr_value *value)
 {
-    struct shape shape = tsr__declared_shape(&c->scratch, v);
+    struct shape shape = tsr__declared_shape(&check->scratch, value);
     if (shape.rank >= 0)
         return shape;
-    if (!c->shapes && !c->arena.failed)
-        c->shapes = tsr__shapes_new(&c->arena, c->model);
-    return c->shapes ? tsr__shapes_piece(c->shapes, v) : shape;
+    if (!check->shapes && !check->arena.failed)
+        check->shapes = tsr__shapes_new(&check->arena, check->model);
+    return check->shapes ? tsr__shapes_piece(check->shapes, value) : shape;
 }
 
-static void check_spec(struct check *c, const tsr_node *n, const tsr_config *config,
-                       int64_t devices, const tsr_spec *p)
+static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
+                       int64_t devices, const tsr_spec *spec)
 {
-    const tsr_value *v = tsr_spec_value(p);
+    const tsr_value *value = tsr_spec_value(spec);
     struct spec_scope sc = {
-        .session = c->session,
-        .arena = &c->scratch,
-        .node = n,
+        .session = check->session,
+        .arena = &check->scratch,
+        .node = node,
         .config = config ? tsr_config_name(config) : "",
         .devices = devices,
         .remarks = true,
     };
     struct shape shape = {.rank = -1};
-    if (check_spec_value(c, n, config, v))
-        shape = shape_of(c, v);
-    tsr__spec_examine(&sc, p, &shape);
+    if (check_spec_value(check, node, config, value))
+        shape = shape_of(check, value);
+    tsr__spec_examine(&sc, spec, &shape);
 }
 
 // ---- entries ------------------------------------------------------------------------------------
 
 // The declared configuration that the entry holds for, or NULL with a finding.
-static struct config_state *check_binding(struct check *c, const tsr_node *n,
+static struct config_state *check_binding(struct check *check, const tsr_node *node,
                                           const tsr_config *config)
 {
-    struct place at = place_entry(n, config);
+    struct place at = place_entry(node, config);
     if (!config || !tsr_config_name(config)[0]) {
-        tsr__diag(c->session, DIAG_annotation_no_config, &at,
+        tsr__diag(check->session, DIAG_annotation_no_config, &at,
                   "name a configuration of the model, or remove the annotation",
                   config ? "an annotation of the node is for a configuration with an empty name"
                          : "an annotation of the node is without a configuration");
         return NULL;
     }
-    struct config_state *state = tsr__map_get(&c->configs, at.configuration);
+    struct config_state *state = tsr__map_get(&check->configs, at.configuration);
     if (!state)
-        tsr__diag(c->session, DIAG_config_unknown, &at, nearest_config(c, at.configuration),
+        tsr__diag(check->session, DIAG_config_unknown, &at, nearest_config(check, at.configuration),
                   "the model declares no configuration '%s'", tsr_config_name(config));
     else if (state->config != config && !tsr__config_is_declared(config))
-        tsr__diag(c->session, DIAG_config_foreign, &at,
+        tsr__diag(check->session, DIAG_config_foreign, &at,
                   "make the annotation for the declared configuration",
                   "the annotation is for a configuration '%s' that is not the one registered under "
                   "that name",
@@ -254,15 +256,15 @@ static struct config_state *check_binding(struct check *c, const tsr_node *n,
     return state;
 }
 
-static void check_stage(struct check *c, const tsr_node *n, const tsr_node_config *nc,
+static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
     int64_t stage;
     if (!tsr_node_config_stage(nc, &stage))
         return;
     if (stage < 0) {
-        struct place at = place_entry(n, tsr_node_config_config(nc));
-        tsr__diag(c->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
+        struct place at = place_entry(node, tsr_node_config_config(nc));
+        tsr__diag(check->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
                   "the pipeline stage of the node is %lld", (long long)stage);
     } else if (state) {
         state->descends |= stage < state->last_stage;
@@ -270,77 +272,78 @@ static void check_stage(struct check *c, const tsr_node *n, const tsr_node_confi
     }
 }
 
-static tsr_model *model_to_follow(const struct check *c)
+static tsr_model *model_to_follow(const struct check *check)
 {
-    return c->inlined ? c->inlined : c->model;
+    return check->inlined ? check->inlined : check->model;
 }
 
-static void check_operator(struct check *c, const tsr_node *n, const tsr_node_config *nc)
+static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
-    if (!c->shapes && !c->arena.failed)
-        c->shapes = tsr__shapes_new(&c->arena, model_to_follow(c));
+    if (!check->shapes && !check->arena.failed)
+        check->shapes = tsr__shapes_new(&check->arena, model_to_follow(check));
     bool uncut = false;
-    if (!c->shapes || !tsr__check_agreement(&c->scratch, c->shapes, n, nc, c->remarks, &uncut))
-        c->scratch.failed = true;
-    struct told *told = uncut ? vec_push(&c->arena, &c->told) : NULL;
+    if (!check->shapes ||
+        !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
+        check->scratch.failed = true;
+    struct told *told = uncut ? vec_push(&check->arena, &check->told) : NULL;
     if (told)
-        *told = (struct told){tsr__node_id(n), tsr_node_config_config(nc)};
+        *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
 }
 
-static void check_entry(struct check *c, const tsr_node *n, const tsr_node_config *nc)
+static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
-    if (c->only && (!config || strcmp(tsr_config_name(config), c->only) != 0))
+    if (check->only && (!config || strcmp(tsr_config_name(config), check->only) != 0))
         return;
-    struct config_state *state = check_binding(c, n, config);
-    if (state && state->seen_at == c->node_mark) {
-        struct place at = place_entry(n, config);
-        tsr__diag(c->session, DIAG_annotation_twice, &at, "merge them into one",
+    struct config_state *state = check_binding(check, node, config);
+    if (state && state->seen_at == check->node_mark) {
+        struct place at = place_entry(node, config);
+        tsr__diag(check->session, DIAG_annotation_twice, &at, "merge them into one",
                   "the node has more than one annotation for configuration '%s'",
                   tsr_config_name(config));
     }
     if (state)
-        state->seen_at = c->node_mark;
-    check_stage(c, n, nc, state);
+        state->seen_at = check->node_mark;
+    check_stage(check, node, nc, state);
     // Devices are judged by the declared configuration, and not at all without one.
     int64_t devices = state ? tsr_config_devices(state->config) : -1;
-    size_t errors = tsr__diag_errors(c->session);
-    c->entry_mark++;
+    size_t errors = tsr__diag_errors(check->session);
+    check->entry_mark++;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
-        check_spec(c, n, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
-    if (state && tsr__diag_errors(c->session) == errors && tsr_node_config_spec_count(nc) &&
-        !c->calls)
-        check_operator(c, n, nc);
-    if (c->scratch.bytes > SCRATCH_MAX) {
-        tsr__arena_free(&c->scratch);
-        tsr__arena_init(&c->scratch, c->session);
+        check_spec(check, node, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
+    if (state && tsr__diag_errors(check->session) == errors && tsr_node_config_spec_count(nc) &&
+        !check->calls)
+        check_operator(check, node, nc);
+    if (check->scratch.bytes > SCRATCH_MAX) {
+        tsr__arena_free(&check->scratch);
+        tsr__arena_init(&check->scratch, check->session);
     }
 }
 
-static void check_node(struct check *c, const tsr_node *n)
+static void check_node(struct check *check, const tsr_node *node)
 {
-    if (tsr_node_config_count(n) == 0)
+    if (tsr_node_config_count(node) == 0)
         return;
-    c->annotated = true;
-    c->node_mark++;
-    for (size_t i = 0; i < tsr_node_input_count(n); i++)
-        if (tsr_node_input(n, i))
-            c->of_node[tsr__value_id(tsr_node_input(n, i))] = c->node_mark;
-    for (size_t i = 0; i < tsr_node_output_count(n); i++)
-        if (tsr_node_output(n, i))
-            c->of_node[tsr__value_id(tsr_node_output(n, i))] = c->node_mark;
-    for (size_t i = 0; i < tsr_node_config_count(n); i++)
-        check_entry(c, n, tsr_node_config_at(n, i));
+    check->annotated = true;
+    check->node_mark++;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i))
+            check->of_node[tsr__value_id(tsr_node_input(node, i))] = check->node_mark;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            check->of_node[tsr__value_id(tsr_node_output(node, i))] = check->node_mark;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++)
+        check_entry(check, node, tsr_node_config_at(node, i));
 }
 
 // ---- stages -------------------------------------------------------------------------------------
 
 // Stage of a node in a configuration; -1: none.
-static int64_t stage_of(const tsr_node *n, struct str config)
+static int64_t stage_of(const tsr_node *node, struct str config)
 {
     int64_t stage;
-    for (size_t i = 0; i < tsr_node_config_count(n); i++) {
-        const tsr_node_config *nc = tsr_node_config_at(n, i);
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
         const tsr_config *c = tsr_node_config_config(nc);
         if (c && str_is(config, tsr_config_name(c)) && tsr_node_config_stage(nc, &stage))
             return stage < 0 ? -1 : stage;
@@ -354,81 +357,83 @@ struct reach {
     const tsr_node *from;
 };
 
-static void report_order(struct check *c, const tsr_node *n, const tsr_config *config,
-                         const tsr_value *v, int64_t stage, const struct reach *r)
+static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
+                         const tsr_value *value, int64_t stage, const struct reach *reach)
 {
-    struct place at = place_entry(n, config), from = tsr__place_node(r->from);
-    at.value = tsr__value_str(v);
+    struct place at = place_entry(node, config), from = tsr__place_node(reach->from);
+    at.value = tsr__value_str(value);
     tsr__diag(
-        c->session, DIAG_stage_order, &at,
-        HINT(c, "put this node into stage %lld or later, or the other into stage %lld or earlier",
-             (long long)r->stage - 1, (long long)stage),
+        check->session, DIAG_stage_order, &at,
+        HINT(check,
+             "put this node into stage %lld or later, or the other into stage %lld or earlier",
+             (long long)reach->stage - 1, (long long)stage),
         "stage %lld needs '" STR_FMT "', which depends on node '" STR_FMT "' (#%lld " STR_FMT
         ") of stage %lld",
         (long long)stage, STR_ARG(at.value), STR_ARG(from.node), (long long)from.node_index,
-        STR_ARG(from.op), (long long)r->stage - 1);
+        STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
 // Follows the stages of one configuration along the data, through nodes that have none.
-static void walk_stages(struct check *c, const tsr_config *config, struct reach *reach)
+static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
-    memset(reach, 0, tsr__model_value_ids(c->model) * sizeof(*reach));
-    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
-         n = tsr_model_next_node(c->model, n)) {
-        int64_t own = stage_of(n, name);
-        struct reach latest = {own + 1, n};
-        for (size_t i = 0; i < tsr_node_input_count(n); i++) {
-            const tsr_value *v = tsr_node_input(n, i);
-            const struct reach *r = v ? &reach[tsr__value_id(v)] : NULL;
+    memset(reach, 0, tsr__model_value_ids(check->model) * sizeof(*reach));
+    for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
+         node = tsr_model_next_node(check->model, node)) {
+        int64_t own = stage_of(node, name);
+        struct reach latest = {own + 1, node};
+        for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+            const tsr_value *value = tsr_node_input(node, i);
+            const struct reach *r = value ? &reach[tsr__value_id(value)] : NULL;
             if (!r || r->stage <= latest.stage)
                 continue;
             if (own >= 0) {
-                report_order(c, n, config, v, own, r);
+                report_order(check, node, config, value, own, r);
                 break; // once for each node
             }
             latest = *r;
         }
-        for (size_t i = 0; i < tsr_node_output_count(n); i++)
-            if (tsr_node_output(n, i))
-                reach[tsr__value_id(tsr_node_output(n, i))] = latest;
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                reach[tsr__value_id(tsr_node_output(node, i))] = latest;
     }
 }
 
 // Where the stages of a configuration never fall in file order, no value can run against them.
-static bool check_stages(struct check *c)
+static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
     size_t walks = 0;
-    for (size_t i = 0; i < c->n_states; i++) {
-        if (!c->states[i].descends)
+    for (size_t i = 0; i < check->n_states; i++) {
+        if (!check->states[i].descends)
             continue;
         if (!reach)
-            reach =
-                ARENA_ARRAY(&c->arena, struct reach, tsr__model_value_ids(c->model) + (size_t)1);
+            reach = ARENA_ARRAY(&check->arena, struct reach,
+                                tsr__model_value_ids(check->model) + (size_t)1);
         if (!reach)
             return false;
         if (walks++ == STAGE_WALKS_MAX) {
-            struct place at = place_model(c, c->states[i].config);
+            struct place at = place_model(check, check->states[i].config);
             tsr__diag(
-                c->session, DIAG_stage_unchecked, &at, "check it with --config",
+                check->session, DIAG_stage_unchecked, &at, "check it with --config",
                 "the order of stages was followed in %d configurations, not in this one and those "
                 "behind it",
                 STAGE_WALKS_MAX);
             break;
         }
-        walk_stages(c, c->states[i].config, reach);
+        walk_stages(check, check->states[i].config, reach);
     }
     return true;
 }
 
 // ---- remarks on what is right -------------------------------------------------------------------
 
-static bool has_specs(const struct check *c, const tsr_config *config)
+static bool has_specs(const struct check *check, const tsr_config *config)
 {
-    const tsr_model *m = model_to_follow(c);
-    for (const tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
-        const tsr_node_config *nc = tsr_node_find_config(n, config);
+    const tsr_model *model = model_to_follow(check);
+    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
         if (nc && tsr_node_config_spec_count(nc))
             return true;
     }
@@ -436,14 +441,14 @@ static bool has_specs(const struct check *c, const tsr_config *config)
 }
 
 // Judges every annotated node with what its other inputs are, once the flow is done.
-static bool judge_formally(struct arena *a, const struct flow_work *w)
+static bool judge_formally(struct arena *arena, const struct flow_work *work)
 {
-    for (size_t i = 0; i < w->f->n_nodes; i++) {
-        const tsr_node *n = w->f->nodes[i].node;
-        const tsr_node_config *nc = tsr_node_find_config(n, w->f->config);
+    for (size_t i = 0; i < work->f->n_nodes; i++) {
+        const tsr_node *node = work->f->nodes[i].node;
+        const tsr_node_config *nc = tsr_node_find_config(node, work->f->config);
         if (!nc || !tsr_node_config_spec_count(nc))
             continue;
-        if (!tsr__check_formal(a, w->f, n, nc))
+        if (!tsr__check_formal(arena, work->f, node, nc))
             return false;
     }
     return true;
@@ -452,43 +457,44 @@ static bool judge_formally(struct arena *a, const struct flow_work *w)
 // Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
 // cut, what moves and what is done twice. What hinders the flow is no finding of the check. What the nodes' own inputs
 // have told already is not told again.
-static void remark(struct check *c, const tsr_config *config)
+static void remark(struct check *check, const tsr_config *config)
 {
-    struct arena a;
-    tsr_model *m = model_to_follow(c), *made = NULL;
-    tsr__arena_init(&a, c->session);
-    bool *told = ARENA_ARRAY(&a, bool, tsr__model_node_ids(m) + (size_t)1);
-    for (size_t i = 0; told && i < c->told.n; i++)
-        told[c->told.at[i].node] |= c->told.at[i].config == config;
-    struct flow_work w = {.shapes = c->shapes, .told = told};
-    bool ok = told && tsr__flow_start(&w, &a, m, config) &&
-              tsr__flow_forward(&w, SAY_UNCUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL) &&
-              tsr__flow_expand(&a, w.f, &made);
-    if (ok && c->formal)
-        ok = judge_formally(&a, &w);
+    struct arena arena;
+    tsr_model *model = model_to_follow(check), *made = NULL;
+    tsr__arena_init(&arena, check->session);
+    bool *told = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
+    for (size_t i = 0; told && i < check->told.n; i++)
+        told[check->told.at[i].node] |= check->told.at[i].config == config;
+    struct flow_work work = {.shapes = check->shapes, .told = told};
+    bool ok = told && tsr__flow_start(&work, &arena, model, config) &&
+              tsr__flow_forward(&work, SAY_UNCUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL) &&
+              tsr__flow_expand(&arena, work.f, &made);
+    if (ok && check->formal)
+        ok = judge_formally(&arena, &work);
     tsr_model_free(made);
-    c->arena.failed = c->arena.failed || (!ok && a.failed);
-    tsr__arena_free(&a);
+    check->arena.failed = check->arena.failed || (!ok && arena.failed);
+    tsr__arena_free(&arena);
 }
 
-static void check_flows(struct check *c)
+static void check_flows(struct check *check)
 {
-    tsr_model *m = model_to_follow(c);
-    size_t n = tsr_graph_node_count(tsr_model_graph(m)), left = FLOW_NODES_MAX;
-    for (size_t i = 0; i < c->n_states && !c->arena.failed; i++) {
-        const tsr_config *config = tsr_model_find_config(m, tsr_config_name(c->states[i].config));
-        if (!chosen(c, tsr_config_name(config)) || tsr_config_devices(config) > SOLVE_MAX_DEVICES ||
-            !has_specs(c, config))
+    tsr_model *model = model_to_follow(check);
+    size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
+    for (size_t i = 0; i < check->n_states && !check->arena.failed; i++) {
+        const tsr_config *config =
+            tsr_model_find_config(model, tsr_config_name(check->states[i].config));
+        if (!chosen(check, tsr_config_name(config)) ||
+            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !has_specs(check, config))
             continue;
         if (n > left) {
-            struct place at = place_model(c, config);
+            struct place at = place_model(check, config);
             tsr__diag(
-                c->session, DIAG_flow_unchecked, &at, NULL,
+                check->session, DIAG_flow_unchecked, &at, NULL,
                 "what moves and what is done twice was not looked for: %zu nodes are too many", n);
             return;
         }
         left -= n;
-        remark(c, config);
+        remark(check, config);
     }
 }
 
@@ -496,94 +502,94 @@ static void check_flows(struct check *c)
 
 // Whether the shardings of a function's nodes agree depends on what it is called with: that is seen
 // where its body stands in the place of the call.
-static bool check_calls(struct check *c)
+static bool check_calls(struct check *check)
 {
-    if (tsr_model_clone(c->model, &c->inlined) != TSR_OK)
+    if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
         return false;
-    tsr_status status = tsr__inline_calls(c->inlined);
+    tsr_status status = tsr__inline_calls(check->inlined);
     if (status != TSR_OK)
         return status != TSR_NOMEM; // findings say the rest
-    c->shapes = NULL;
-    for (const tsr_node *n = tsr_model_next_node(c->inlined, NULL);
-         n && !tsr__in_function(c->inlined, n) && !c->arena.failed;
-         n = tsr_model_next_node(c->inlined, n))
-        for (size_t i = 0; i < tsr_node_config_count(n); i++) {
-            const tsr_node_config *nc = tsr_node_config_at(n, i);
+    check->shapes = NULL;
+    for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL);
+         node && !tsr__in_function(check->inlined, node) && !check->arena.failed;
+         node = tsr_model_next_node(check->inlined, node))
+        for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+            const tsr_node_config *nc = tsr_node_config_at(node, i);
             const tsr_config *config = tsr_node_config_config(nc);
-            if (config && chosen(c, tsr_config_name(config)) && tsr__config_is_declared(config) &&
-                tsr_node_config_spec_count(nc))
-                check_operator(c, n, nc);
+            if (config && chosen(check, tsr_config_name(config)) &&
+                tsr__config_is_declared(config) && tsr_node_config_spec_count(nc))
+                check_operator(check, node, nc);
         }
-    return !c->arena.failed && !c->scratch.failed;
+    return !check->arena.failed && !check->scratch.failed;
 }
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-static bool check_model(struct check *c)
+static bool check_model(struct check *check)
 {
-    c->n_ids = tsr__model_value_ids(c->model);
-    c->of_node = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
-    c->of_spec = ARENA_ARRAY(&c->arena, uint32_t, c->n_ids + 1);
-    c->calls = tsr__has_calls(c->model);
-    if (!c->of_node || !c->of_spec || !check_configs(c))
+    check->n_ids = tsr__model_value_ids(check->model);
+    check->of_node = ARENA_ARRAY(&check->arena, uint32_t, check->n_ids + 1);
+    check->of_spec = ARENA_ARRAY(&check->arena, uint32_t, check->n_ids + 1);
+    check->calls = tsr__has_calls(check->model);
+    if (!check->of_node || !check->of_spec || !check_configs(check))
         return false;
-    if (tsr__check_recursion(c->model) == TSR_NOMEM)
+    if (tsr__check_recursion(check->model) == TSR_NOMEM)
         return false;
-    for (const tsr_node *n = tsr_model_next_node(c->model, NULL); n;
-         n = tsr_model_next_node(c->model, n))
-        check_node(c, n);
-    if (c->annotated && tsr_model_ir_version(c->model) < 11) {
-        struct place at = place_model(c, NULL);
-        tsr__diag(c->session, DIAG_annotation_ir_version, &at, "raise ir_version to 11",
+    for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
+         node = tsr_model_next_node(check->model, node))
+        check_node(check, node);
+    if (check->annotated && tsr_model_ir_version(check->model) < 11) {
+        struct place at = place_model(check, NULL);
+        tsr__diag(check->session, DIAG_annotation_ir_version, &at, "raise ir_version to 11",
                   "the model has annotations and IR version %lld",
-                  (long long)tsr_model_ir_version(c->model));
+                  (long long)tsr_model_ir_version(check->model));
     }
-    if (!check_stages(c) || c->arena.failed || c->scratch.failed)
+    if (!check_stages(check) || check->arena.failed || check->scratch.failed)
         return false;
-    if (c->calls && tsr__diag_errors(c->session) == c->errors && !check_calls(c))
+    if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
         return false;
-    if (c->remarks && tsr__diag_errors(c->session) == c->errors)
-        check_flows(c);
-    return !c->arena.failed;
+    if (check->remarks && tsr__diag_errors(check->session) == check->errors)
+        check_flows(check);
+    return !check->arena.failed;
 }
 
-static tsr_status check_as(tsr_model *m, struct check c)
+static tsr_status check_as(tsr_model *model, struct check check)
 {
-    const char *config = c.only;
-    c.model = m;
-    c.session = tsr_model_session(m);
-    c.errors = tsr__diag_errors(c.session);
-    tsr__arena_init(&c.arena, c.session);
-    tsr__arena_init(&c.scratch, c.session);
+    const char *config = check.only;
+    check.model = model;
+    check.session = tsr_model_session(model);
+    check.errors = tsr__diag_errors(check.session);
+    tsr__arena_init(&check.arena, check.session);
+    tsr__arena_init(&check.scratch, check.session);
     tsr_status status = TSR_OK;
-    if (config && !tsr_model_find_config(m, config)) {
-        bool known = check_configs(&c);
-        struct place at = place_model(&c, NULL);
+    if (config && !tsr_model_find_config(model, config)) {
+        bool known = check_configs(&check);
+        struct place at = place_model(&check, NULL);
         at.configuration = str_of(config);
-        tsr__diag(c.session, DIAG_config_unknown, &at,
-                  known ? nearest_config(&c, at.configuration) : NULL,
+        tsr__diag(check.session, DIAG_config_unknown, &at,
+                  known ? nearest_config(&check, at.configuration) : NULL,
                   "the model declares no configuration '%s'", config);
         status = TSR_INVALID;
-    } else if (!check_model(&c)) {
+    } else if (!check_model(&check)) {
         status = TSR_NOMEM;
     }
-    tsr__arena_free(&c.scratch);
-    tsr__arena_free(&c.arena);
-    tsr_model_free(c.inlined);
+    tsr__arena_free(&check.scratch);
+    tsr__arena_free(&check.arena);
+    tsr_model_free(check.inlined);
     return status;
 }
 
-tsr_status tsr_check(tsr_model *m, const char *config)
+tsr_status tsr_check(tsr_model *model, const char *config)
 {
-    return check_as(m, (struct check){.only = config, .remarks = true});
+    return check_as(model, (struct check){.only = config, .remarks = true});
 }
 
-tsr_status tsr_check_formalism(tsr_model *m, const char *config)
+tsr_status tsr_check_formalism(tsr_model *model, const char *config)
 {
-    return check_as(m, (struct check){.only = config, .remarks = true, .formal = true});
+    return check_as(model, (struct check){.only = config, .remarks = true, .formal = true});
 }
 
-tsr_status tsr__check(tsr_model *m, const char *config, bool remarks)
+tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
 {
-    return check_as(m, (struct check){.only = config, .remarks = remarks});
+    return check_as(model, (struct check){.only = config, .remarks = remarks});
 }

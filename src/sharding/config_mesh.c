@@ -24,15 +24,15 @@ static bool read_sides(struct str text, int64_t devices, struct notation_mesh *m
     return all == devices;
 }
 
-void tsr__config_mesh(struct arena *a, const tsr_model *m, const tsr_config *c,
+void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh)
 {
-    int64_t devices = tsr_config_devices(c);
+    int64_t devices = tsr_config_devices(config);
     mesh->n = 0;
     if (devices < 1 || devices > TILE_MAX_SHARDS)
         return;
-    struct str key = tsr__arena_printf(a, META_MESH "%s", tsr_config_name(c));
-    const char *text = key.p ? tsr_model_metadata(m, key.p) : NULL;
+    struct str key = tsr__arena_printf(arena, META_MESH "%s", tsr_config_name(config));
+    const char *text = key.p ? tsr_model_metadata(model, key.p) : NULL;
     if (!text || !read_sides(str_of(text), devices, mesh))
         *mesh = (struct notation_mesh){.sizes = {devices}, .n = 1};
 }

@@ -14,13 +14,14 @@ struct delay {
     bool fits;
 };
 
-bool tsr__groups_share(const struct device_group *groups, size_t n, const struct tile_layout *l)
+bool tsr__groups_share(const struct device_group *groups, size_t n,
+                       const struct tile_layout *layout)
 {
-    for (size_t g = 0; g < n; g++)
-        for (size_t i = 0; i < groups[g].n; i++) {
-            int64_t shard = tsr__layout_shard_of(l, groups[g].devices[i], 0);
-            if (shard < 0 || shard != tsr__layout_shard_of(l, groups[g].devices[0], 0) ||
-                tsr__layout_shard_of(l, groups[g].devices[i], shard + 1) >= 0)
+    for (size_t group = 0; group < n; group++)
+        for (size_t i = 0; i < groups[group].n; i++) {
+            int64_t shard = tsr__layout_shard_of(layout, groups[group].devices[i], 0);
+            if (shard < 0 || shard != tsr__layout_shard_of(layout, groups[group].devices[0], 0) ||
+                tsr__layout_shard_of(layout, groups[group].devices[i], shard + 1) >= 0)
                 return false;
         }
     return true;
@@ -29,10 +30,10 @@ bool tsr__groups_share(const struct device_group *groups, size_t n, const struct
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     bool same = x->n_groups == y->n_groups && x->combine == y->combine;
-    for (size_t g = 0; same && g < x->n_groups; g++)
-        same = x->groups[g].n == y->groups[g].n &&
-               memcmp(x->groups[g].devices, y->groups[g].devices,
-                      x->groups[g].n * sizeof *x->groups[g].devices) == 0;
+    for (size_t group = 0; same && group < x->n_groups; group++)
+        same = x->groups[group].n == y->groups[group].n &&
+               memcmp(x->groups[group].devices, y->groups[group].devices,
+                      x->groups[group].n * sizeof *x->groups[group].devices) == 0;
     return same;
 }
 
@@ -40,93 +41,97 @@ static bool disjoint(const struct node_flow *nf, int64_t n_devices)
 {
     for (int64_t d = 0; d < n_devices; d++) {
         size_t times = 0;
-        for (size_t g = 0; g < nf->n_groups; g++)
-            for (size_t i = 0; i < nf->groups[g].n; i++)
-                times += nf->groups[g].devices[i] == d;
+        for (size_t group = 0; group < nf->n_groups; group++)
+            for (size_t i = 0; i < nf->groups[group].n; i++)
+                times += nf->groups[group].devices[i] == d;
         if (times > 1)
             return false;
     }
     return true;
 }
 
-static bool same_shape(const struct shapes *s, const tsr_value *x, const tsr_value *y)
+static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
-    struct shape a = tsr__shapes_of(s, x), b = tsr__shapes_of(s, y);
+    struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
     bool same = a.rank >= 0 && a.rank == b.rank;
-    for (int d = 0; same && d < a.rank; d++)
-        same = a.dims[d].value >= 0 ? a.dims[d].value == b.dims[d].value
-                                    : b.dims[d].value < 0 && a.dims[d].symbol[0] &&
-                                          strcmp(a.dims[d].symbol, b.dims[d].symbol) == 0;
+    for (int axis = 0; same && axis < a.rank; axis++)
+        same = a.dims[axis].value >= 0 ? a.dims[axis].value == b.dims[axis].value
+                                       : b.dims[axis].value < 0 && a.dims[axis].symbol[0] &&
+                                             strcmp(a.dims[axis].symbol, b.dims[axis].symbol) == 0;
     return same;
 }
 
-enum sum_way tsr__sum_fits(const struct shapes *s, const tsr_node *n, size_t input)
+enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
-    enum sum_way way = tsr__rule_sum(n, input);
-    const tsr_value *y = tsr_node_output_count(n) == 1 ? tsr_node_output(n, 0) : NULL;
-    if (!y || (way == SUM_ADDS && !same_shape(s, tsr_node_input(n, input), y)))
+    enum sum_way way = tsr__rule_sum(node, input);
+    const tsr_value *y = tsr_node_output_count(node) == 1 ? tsr_node_output(node, 0) : NULL;
+    if (!y || (way == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
         return SUM_STOPS;
     return way;
 }
 
-static const struct node_flow *producer(const struct delay *d, const tsr_value *v)
+static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
-    const tsr_node *n = v ? tsr_value_producer(v) : NULL;
-    int64_t at = n ? d->node_at[tsr__node_id(n)] : -1;
-    return at < 0 ? NULL : &d->f->nodes[at];
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    int64_t at = node ? delay->node_at[tsr__node_id(node)] : -1;
+    return at < 0 ? NULL : &delay->f->nodes[at];
 }
 
 // What else comes in parts comes from the same groups, and only where it is added.
-static bool others_fit(const struct delay *d, const struct node_flow *r, size_t input,
+static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_way way)
 {
-    for (size_t i = 0; i < tsr_node_input_count(r->node); i++) {
-        const struct node_flow *other = producer(d, tsr_node_input(r->node, i));
+    for (size_t i = 0; i < tsr_node_input_count(flow->node); i++) {
+        const struct node_flow *other = producer(delay, tsr_node_input(flow->node, i));
         if (i != input && other && other->delayed &&
-            (way != SUM_ADDS || !same_groups(other, d->from)))
+            (way != SUM_ADDS || !same_groups(other, delay->from)))
             return false;
-        if (i != input && tsr_node_input(r->node, i) == tsr_node_input(r->node, input) &&
+        if (i != input && tsr_node_input(flow->node, i) == tsr_node_input(flow->node, input) &&
             way != SUM_ADDS)
             return false;
     }
     return true;
 }
 
-static bool check_reader(void *data, tsr_node *n, size_t input)
+static bool check_reader(void *data, tsr_node *node, size_t input)
 {
-    struct delay *d = data;
-    int64_t at =
-        tsr_node_graph(n) == tsr_model_graph(d->f->model) ? d->node_at[tsr__node_id(n)] : -1;
-    const struct node_flow *r = at < 0 ? NULL : &d->f->nodes[at];
-    enum sum_way way = tsr__sum_fits(d->f->shapes, n, input);
-    d->fits = r && way != SUM_STOPS && !r->n_groups && !r->place.rule->whole && !r->bodies &&
-              r->outputs[0] && tsr__layout_equal(r->inputs[input], d->from->outputs[0]) &&
-              tsr__groups_share(d->from->groups, d->from->n_groups, r->outputs[0]) &&
-              others_fit(d, r, input, way);
-    return d->fits;
+    struct delay *delay = data;
+    int64_t at = tsr_node_graph(node) == tsr_model_graph(delay->f->model)
+                     ? delay->node_at[tsr__node_id(node)]
+                     : -1;
+    const struct node_flow *flow = at < 0 ? NULL : &delay->f->nodes[at];
+    enum sum_way way = tsr__sum_fits(delay->f->shapes, node, input);
+    delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
+                  !flow->bodies && flow->outputs[0] &&
+                  tsr__layout_equal(flow->inputs[input], delay->from->outputs[0]) &&
+                  tsr__groups_share(delay->from->groups, delay->from->n_groups, flow->outputs[0]) &&
+                  others_fit(delay, flow, input, way);
+    return delay->fits;
 }
 
-static bool may_delay(struct delay *d, const struct node_flow *nf)
+static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
-    const tsr_value *v = tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
-    if (!v || !d->asked[tsr__value_id(v)] || !nf->n_groups || nf->combine != COMBINE_SUM ||
-        nf->wanted[0] || tsr_value_is_output(v) || !disjoint(nf, tsr_config_devices(d->f->config)))
+    const tsr_value *value =
+        tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
+    if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
+        nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
+        !disjoint(nf, tsr_config_devices(delay->f->config)))
         return false;
-    d->from = nf;
-    d->fits = false; // somebody must read it
-    tsr_value_uses(v, check_reader, d);
-    return d->fits;
+    delay->from = nf;
+    delay->fits = false; // somebody must read it
+    tsr_value_uses(value, check_reader, delay);
+    return delay->fits;
 }
 
 // The parts that come in make parts of what the node gives.
-static bool take_parts(struct arena *a, const struct delay *d, struct node_flow *nf)
+static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
 {
     for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
-        const struct node_flow *from = producer(d, tsr_node_input(nf->node, i));
+        const struct node_flow *from = producer(delay, tsr_node_input(nf->node, i));
         if (!from || !from->delayed)
             continue;
         bool *pending = nf->pending ? (bool *)nf->pending
-                                    : ARENA_ARRAY(a, bool, tsr_node_input_count(nf->node) + 1);
+                                    : ARENA_ARRAY(arena, bool, tsr_node_input_count(nf->node) + 1);
         if (!pending)
             return false;
         pending[i] = true;
@@ -138,11 +143,12 @@ static bool take_parts(struct arena *a, const struct delay *d, struct node_flow 
     return true;
 }
 
-void tsr__delayed_names(struct arena *a, const tsr_model *m, const tsr_config *c, struct map *names)
+void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
+                        struct map *names)
 {
-    const char *text = tsr_model_metadata(m, META_DELAY);
+    const char *text = tsr_model_metadata(model, META_DELAY);
     struct str config = str_of(tsr_config_name(c));
-    tsr__map_init(names, a, 0);
+    tsr__map_init(names, arena, 0);
     for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
         struct str line = {text, strcspn(text, "\n")};
         if (line.n <= config.n || line.p[config.n] != ':' ||
@@ -154,39 +160,40 @@ void tsr__delayed_names(struct arena *a, const tsr_model *m, const tsr_config *c
     }
 }
 
-static bool read_asked(struct arena *a, struct delay *d)
+static bool read_asked(struct arena *arena, struct delay *delay)
 {
     struct map names;
-    tsr__delayed_names(a, d->f->model, d->f->config, &names);
-    for (const tsr_node *n = tsr_graph_first(tsr_model_graph(d->f->model)); n; n = tsr_node_next(n))
-        for (size_t o = 0; o < tsr_node_output_count(n); o++) {
-            const tsr_value *v = tsr_node_output(n, o);
-            if (v && tsr__map_get(&names, tsr__value_str(v)))
-                d->asked[tsr__value_id(v)] = true;
+    tsr__delayed_names(arena, delay->f->model, delay->f->config, &names);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(delay->f->model)); node;
+         node = tsr_node_next(node))
+        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
+            const tsr_value *value = tsr_node_output(node, o);
+            if (value && tsr__map_get(&names, tsr__value_str(value)))
+                delay->asked[tsr__value_id(value)] = true;
         }
-    return !a->failed;
+    return !arena->failed;
 }
 
-bool tsr__flow_delay(struct arena *a, struct flow *f)
+bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
-    if (!tsr_model_metadata(f->model, META_DELAY))
+    if (!tsr_model_metadata(flow->model, META_DELAY))
         return true;
-    struct delay d = {.f = f};
-    size_t ids = tsr__model_node_ids(f->model);
-    d.asked = ARENA_ARRAY(a, bool, tsr__model_value_ids(f->model) + 1);
-    d.node_at = ARENA_ARRAY(a, int64_t, ids + 1);
-    if (!d.asked || !d.node_at)
+    struct delay delay = {.f = flow};
+    size_t ids = tsr__model_node_ids(flow->model);
+    delay.asked = ARENA_ARRAY(arena, bool, tsr__model_value_ids(flow->model) + 1);
+    delay.node_at = ARENA_ARRAY(arena, int64_t, ids + 1);
+    if (!delay.asked || !delay.node_at)
         return false;
     for (size_t i = 0; i < ids; i++)
-        d.node_at[i] = -1;
-    for (size_t i = 0; i < f->n_nodes; i++)
-        d.node_at[tsr__node_id(f->nodes[i].node)] = (int64_t)i;
-    if (!read_asked(a, &d))
+        delay.node_at[i] = -1;
+    for (size_t i = 0; i < flow->n_nodes; i++)
+        delay.node_at[tsr__node_id(flow->nodes[i].node)] = (int64_t)i;
+    if (!read_asked(arena, &delay))
         return false;
-    for (size_t i = 0; i < f->n_nodes; i++) {
-        if (!take_parts(a, &d, &f->nodes[i]))
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        if (!take_parts(arena, &delay, &flow->nodes[i]))
             return false;
-        f->nodes[i].delayed = may_delay(&d, &f->nodes[i]);
+        flow->nodes[i].delayed = may_delay(&delay, &flow->nodes[i]);
     }
     return true;
 }

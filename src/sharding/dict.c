@@ -33,165 +33,167 @@ static int by_device(const void *a, const void *b)
     return x->tile < y->tile ? -1 : x->tile > y->tile;
 }
 
-static tsr_status refuse(tsr_session *s, tsr_status status, const char *hint, const char *what)
+static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
+                         const char *what)
 {
-    tsr__diag(s, DIAG_sharding_misfit, NULL, hint, "%s", what);
+    tsr__diag(session, DIAG_sharding_misfit, NULL, hint, "%s", what);
     return status;
 }
 
-static tsr_status take_shape(tsr_dict *d, tsr_dtype type, int rank, const int64_t *shape)
+static tsr_status take_shape(tsr_dict *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
     int bits = tsr_dtype_bits(type);
     if (bits <= 0 || bits % 8)
-        return refuse(d->session, TSR_UNSUPPORTED, "use a type whose elements take whole bytes",
+        return refuse(dict->session, TSR_UNSUPPORTED, "use a type whose elements take whole bytes",
                       "tensors of this element type cannot be cut by themselves");
     if (rank < 0 || rank > TILE_MAX_RANK)
-        return refuse(d->session, TSR_INVALID, "give up to 64 dimensions",
+        return refuse(dict->session, TSR_INVALID, "give up to 64 dimensions",
                       "the shape is not possible");
-    d->unit = (size_t)bits / 8;
-    d->rank = rank;
-    d->shape = ARENA_ARRAY(&d->arena, int64_t, (size_t)rank + 1);
-    for (int i = 0; d->shape && i < rank; i++) {
+    dict->unit = (size_t)bits / 8;
+    dict->rank = rank;
+    dict->shape = ARENA_ARRAY(&dict->arena, int64_t, (size_t)rank + 1);
+    for (int i = 0; dict->shape && i < rank; i++) {
         if (shape[i] < 0 || !mul_ok(elements, shape[i], &elements))
-            return refuse(d->session, TSR_INVALID, "give sizes of 0 or more",
+            return refuse(dict->session, TSR_INVALID, "give sizes of 0 or more",
                           "the shape is not possible");
-        d->shape[i] = shape[i];
+        dict->shape[i] = shape[i];
     }
-    if (!mul_ok(elements, (int64_t)d->unit, &bytes))
-        return refuse(d->session, TSR_INVALID, "give smaller sizes", "the tensor is too large");
-    d->bytes = (size_t)bytes;
-    return d->arena.failed ? TSR_NOMEM : TSR_OK;
+    if (!mul_ok(elements, (int64_t)dict->unit, &bytes))
+        return refuse(dict->session, TSR_INVALID, "give smaller sizes", "the tensor is too large");
+    dict->bytes = (size_t)bytes;
+    return dict->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-static bool make_piece(tsr_dict *d, struct held *h, const struct tile_layout *l)
+static bool make_piece(tsr_dict *dict, struct held *held, const struct tile_layout *layout)
 {
-    h->piece = tsr__layout_piece(&d->arena, l, d->shape, h->tile);
-    h->dims = ARENA_ARRAY(&d->arena, int64_t, (size_t)d->rank + 1);
-    if (!h->piece || !h->dims)
+    held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
+    held->dims = ARENA_ARRAY(&dict->arena, int64_t, (size_t)dict->rank + 1);
+    if (!held->piece || !held->dims)
         return false;
-    for (int i = 0; i < d->rank; i++)
-        h->dims[i] = h->piece->dims[i].size;
-    h->bytes = (size_t)tsr__piece_elements(h->piece) * d->unit;
-    h->data = tsr__alloc(d->session, h->bytes ? h->bytes : 1);
-    if (h->data)
-        memset(h->data, 0, h->bytes);
-    return h->data != NULL;
+    for (int i = 0; i < dict->rank; i++)
+        held->dims[i] = held->piece->dims[i].size;
+    held->bytes = (size_t)tsr__piece_elements(held->piece) * dict->unit;
+    held->data = tsr__alloc(dict->session, held->bytes ? held->bytes : 1);
+    if (held->data)
+        memset(held->data, 0, held->bytes);
+    return held->data != NULL;
 }
 
-static tsr_status make_pieces(tsr_dict *d, const struct tile_layout *l)
+static tsr_status make_pieces(tsr_dict *dict, const struct tile_layout *layout)
 {
-    size_t n = (size_t)l->first[l->n_shards], at = 0;
-    d->held = ARENA_ARRAY(&d->arena, struct held, n + 1);
-    if (!d->held)
+    size_t n = (size_t)layout->first[layout->n_shards], at = 0;
+    dict->held = ARENA_ARRAY(&dict->arena, struct held, n + 1);
+    if (!dict->held)
         return TSR_NOMEM;
-    for (int64_t k = 0; k < l->n_shards; k++)
-        for (int64_t i = l->first[k]; i < l->first[k + 1]; i++)
-            d->held[at++] = (struct held){.device = l->owners[i], .tile = k};
-    qsort(d->held, n, sizeof *d->held, by_device);
-    for (d->n = 0; d->n < n; d->n++)
-        if (!make_piece(d, &d->held[d->n], l))
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++)
+            dict->held[at++] = (struct held){.device = layout->owners[i], .tile = k};
+    qsort(dict->held, n, sizeof *dict->held, by_device);
+    for (dict->n = 0; dict->n < n; dict->n++)
+        if (!make_piece(dict, &dict->held[dict->n], layout))
             return TSR_NOMEM;
     return TSR_OK;
 }
 
 // The whole tensor as a piece of itself.
-static struct tile_piece *whole_piece(struct arena *a, const tsr_dict *d)
+static struct tile_piece *whole_piece(struct arena *arena, const tsr_dict *dict)
 {
     int64_t device = 0;
-    struct tile_layout *l = tsr__layout_whole(a, d->rank, &device, 1);
-    return l ? tsr__layout_piece(a, l, d->shape, 0) : NULL;
+    struct tile_layout *layout = tsr__layout_whole(arena, dict->rank, &device, 1);
+    return layout ? tsr__layout_piece(arena, layout, dict->shape, 0) : NULL;
 }
 
-static tsr_status fill(tsr_dict *d, const void *data)
+static tsr_status fill(tsr_dict *dict, const void *data)
 {
-    struct tile_piece *whole = data ? whole_piece(&d->arena, d) : NULL;
+    struct tile_piece *whole = data ? whole_piece(&dict->arena, dict) : NULL;
     if (!data)
         return TSR_OK;
-    for (size_t i = 0; whole && i < d->n; i++)
-        tsr__piece_copy(whole, data, d->held[i].piece, d->held[i].data, d->unit);
+    for (size_t i = 0; whole && i < dict->n; i++)
+        tsr__piece_copy(whole, data, dict->held[i].piece, dict->held[i].data, dict->unit);
     return whole ? TSR_OK : TSR_NOMEM;
 }
 
-tsr_status tsr_dict_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank,
+tsr_status tsr_dict_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                         const int64_t *shape, const void *data, tsr_dict **out)
 {
-    tsr_dict *d = tsr__alloc(s, sizeof *d);
-    struct tile_layout *l = NULL;
+    tsr_dict *dict = tsr__alloc(session, sizeof *dict);
+    struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
-    if (!d)
+    if (!dict)
         return TSR_NOMEM;
-    *d = (tsr_dict){.session = s};
-    tsr__arena_init(&d->arena, s);
-    tsr_status status = take_shape(d, type, rank, shape);
+    *dict = (tsr_dict){.session = session};
+    tsr__arena_init(&dict->arena, session);
+    tsr_status status = take_shape(dict, type, rank, shape);
     if (status == TSR_OK) {
-        status = tsr__notation_parse(&d->arena, str_of(sharding), rank, d->shape, &l, NULL, &wrong);
+        status = tsr__notation_parse(&dict->arena, str_of(sharding), rank, dict->shape, &layout,
+                                     NULL, &wrong);
         if (status != TSR_OK)
-            (void)tsr__notation_wrong(s, NULL, status, str_of(sharding), &wrong);
+            (void)tsr__notation_wrong(session, NULL, status, str_of(sharding), &wrong);
     }
     if (status == TSR_OK)
-        status = make_pieces(d, l);
+        status = make_pieces(dict, layout);
     if (status == TSR_OK)
-        status = fill(d, data);
+        status = fill(dict, data);
     if (status != TSR_OK) {
-        tsr_dict_free(d);
+        tsr_dict_free(dict);
         return status;
     }
-    *out = d;
+    *out = dict;
     return TSR_OK;
 }
 
-void tsr_dict_free(tsr_dict *d)
+void tsr_dict_free(tsr_dict *dict)
 {
-    if (!d)
+    if (!dict)
         return;
-    for (size_t i = 0; i < d->n; i++)
-        tsr__free(d->session, d->held[i].data, d->held[i].bytes ? d->held[i].bytes : 1);
-    tsr__arena_free(&d->arena);
-    tsr__free(d->session, d, sizeof *d);
+    for (size_t i = 0; i < dict->n; i++)
+        tsr__free(dict->session, dict->held[i].data, dict->held[i].bytes ? dict->held[i].bytes : 1);
+    tsr__arena_free(&dict->arena);
+    tsr__free(dict->session, dict, sizeof *dict);
 }
 
-size_t tsr_dict_count(const tsr_dict *d)
+size_t tsr_dict_count(const tsr_dict *dict)
 {
-    return d->n;
+    return dict->n;
 }
 
-tsr_piece tsr_dict_at(const tsr_dict *d, size_t i)
+tsr_piece tsr_dict_at(const tsr_dict *dict, size_t i)
 {
-    const struct held *h = &d->held[i];
-    return (tsr_piece){.device = h->device,
-                       .tile = h->tile,
-                       .rank = d->rank,
-                       .dims = h->dims,
-                       .data = h->data,
-                       .bytes = h->bytes};
+    const struct held *held = &dict->held[i];
+    return (tsr_piece){.device = held->device,
+                       .tile = held->tile,
+                       .rank = dict->rank,
+                       .dims = held->dims,
+                       .data = held->data,
+                       .bytes = held->bytes};
 }
 
-int64_t tsr_dict_find(const tsr_dict *d, int64_t device, size_t k)
+int64_t tsr_dict_find(const tsr_dict *dict, int64_t device, size_t k)
 {
-    for (size_t i = 0; i < d->n; i++)
-        if (d->held[i].device == device && k-- == 0)
+    for (size_t i = 0; i < dict->n; i++)
+        if (dict->held[i].device == device && k-- == 0)
             return (int64_t)i;
     return -1;
 }
 
-int64_t tsr_dict_find_tile(const tsr_dict *d, int64_t tile, size_t k)
+int64_t tsr_dict_find_tile(const tsr_dict *dict, int64_t tile, size_t k)
 {
-    for (size_t i = 0; i < d->n; i++)
-        if (d->held[i].tile == tile && k-- == 0)
+    for (size_t i = 0; i < dict->n; i++)
+        if (dict->held[i].tile == tile && k-- == 0)
             return (int64_t)i;
     return -1;
 }
 
 // Copies of one tile must be equal: each is held against the first.
-static tsr_status compare(const tsr_dict *d)
+static tsr_status compare(const tsr_dict *dict)
 {
-    for (size_t i = 0; i < d->n; i++) {
-        int64_t first = tsr_dict_find_tile(d, d->held[i].tile, 0);
-        const struct held *a = &d->held[first], *b = &d->held[i];
+    for (size_t i = 0; i < dict->n; i++) {
+        int64_t first = tsr_dict_find_tile(dict, dict->held[i].tile, 0);
+        const struct held *a = &dict->held[first], *b = &dict->held[i];
         if (!a->bytes || !memcmp(a->data, b->data, a->bytes))
             continue;
-        tsr__diag(d->session, DIAG_pieces_differ, NULL,
+        tsr__diag(dict->session, DIAG_pieces_differ, NULL,
                   "join a sharding that names only the device with the right one",
                   "devices %lld and %lld hold different copies of tile %lld", (long long)a->device,
                   (long long)b->device, (long long)a->tile);
@@ -200,18 +202,18 @@ static tsr_status compare(const tsr_dict *d)
     return TSR_OK;
 }
 
-tsr_status tsr_dict_join(const tsr_dict *d, void *out)
+tsr_status tsr_dict_join(const tsr_dict *dict, void *out)
 {
     struct arena scratch;
-    tsr_status status = compare(d);
+    tsr_status status = compare(dict);
     if (status != TSR_OK)
         return status;
-    tsr__arena_init(&scratch, d->session);
-    struct tile_piece *whole = whole_piece(&scratch, d);
-    if (whole && d->bytes)
-        memset(out, 0, d->bytes);
-    for (size_t i = 0; whole && i < d->n; i++)
-        tsr__piece_copy(d->held[i].piece, d->held[i].data, whole, out, d->unit);
+    tsr__arena_init(&scratch, dict->session);
+    struct tile_piece *whole = whole_piece(&scratch, dict);
+    if (whole && dict->bytes)
+        memset(out, 0, dict->bytes);
+    for (size_t i = 0; whole && i < dict->n; i++)
+        tsr__piece_copy(dict->held[i].piece, dict->held[i].data, whole, out, dict->unit);
     tsr__arena_free(&scratch);
     return whole ? TSR_OK : TSR_NOMEM;
 }

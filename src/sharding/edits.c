@@ -11,129 +11,133 @@ struct lines {
     size_t n, cap;
 };
 
-static bool add_line(struct lines *l, struct str line)
+static bool add_line(struct lines *lines, struct str line)
 {
-    size_t need = l->n + line.n + 2;
+    size_t need = lines->n + line.n + 2;
     if (!line.p)
         return false;
-    if (need > l->cap) {
+    if (need > lines->cap) {
         size_t cap = 2 * need;
-        char *text = ARENA_ARRAY(l->arena, char, cap);
+        char *text = ARENA_ARRAY(lines->arena, char, cap);
         if (!text)
             return false;
-        if (l->n)
-            memcpy(text, l->text, l->n);
-        l->text = text;
-        l->cap = cap;
+        if (lines->n)
+            memcpy(text, lines->text, lines->n);
+        lines->text = text;
+        lines->cap = cap;
     }
-    memcpy(l->text + l->n, line.p, line.n);
-    l->n += line.n;
-    l->text[l->n++] = '\n';
-    l->text[l->n] = 0;
+    memcpy(lines->text + lines->n, line.p, line.n);
+    lines->n += line.n;
+    lines->text[lines->n++] = '\n';
+    lines->text[lines->n] = 0;
     return true;
 }
 
-static bool add_config(struct lines *l, const tsr_config *c)
+static bool add_config(struct lines *lines, const tsr_config *config)
 {
-    struct str line = tsr__arena_printf(l->arena, "--config %s:%lld", tsr_config_name(c),
-                                        (long long)tsr_config_devices(c));
-    for (size_t i = 0; i < tsr_config_device_name_count(c) && line.p; i++)
-        line = tsr__arena_printf(l->arena, STR_FMT "%c%s", STR_ARG(line), i ? ',' : '=',
-                                 tsr_config_device_name(c, i));
-    return add_line(l, line);
+    struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
+                                        (long long)tsr_config_devices(config));
+    for (size_t i = 0; i < tsr_config_device_name_count(config) && line.p; i++)
+        line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), i ? ',' : '=',
+                                 tsr_config_device_name(config, i));
+    return add_line(lines, line);
 }
 
 // The notation counts dimensions from the last, so the rank must be the real one, declared or not.
-static tsr_status add_spec(struct lines *l, const tsr_spec *p, struct str path)
+static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
-    const tsr_value *v = tsr_spec_value(p);
-    struct shape shape = tsr__shapes_piece(l->shapes, v);
+    const tsr_value *value = tsr_spec_value(spec);
+    struct shape shape = tsr__shapes_piece(lines->shapes, value);
     struct tile_layout *layout = NULL;
-    tsr_status st = tsr__spec_layout(l->arena, p, &shape, false, &layout);
+    tsr_status st = tsr__spec_layout(lines->arena, spec, &shape, false, &layout);
     if (st != TSR_OK || !layout)
         return st;
-    struct str text = tsr__notation_print(l->arena, layout);
-    return add_line(l, tsr__arena_printf(l->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
-                                         STR_ARG(path), tsr_value_name(v), STR_ARG(text)))
+    struct str text = tsr__notation_print(lines->arena, layout);
+    return add_line(lines,
+                    tsr__arena_printf(lines->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
+                                      STR_ARG(path), tsr_value_name(value), STR_ARG(text)))
                ? TSR_OK
                : TSR_NOMEM;
 }
 
-static tsr_status add_node(struct lines *l, const tsr_node_config *nc, struct str path)
+static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
 {
     int64_t stage;
     tsr_status st = TSR_OK;
     if (tsr_node_config_stage(nc, &stage) &&
-        !add_line(l, tsr__arena_printf(l->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
-                                       (long long)stage)))
+        !add_line(lines, tsr__arena_printf(lines->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
+                                           (long long)stage)))
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc) && st == TSR_OK; i++)
         if (tsr_spec_value(tsr_node_config_spec(nc, i)))
-            st = add_spec(l, tsr_node_config_spec(nc, i), path);
+            st = add_spec(lines, tsr_node_config_spec(nc, i), path);
     return st;
 }
 
-static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_config *c,
+static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before);
 
-static tsr_status add_bodies(struct lines *l, const tsr_node *n, const tsr_config *c,
+static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
 {
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < tsr_node_attr_count(n) && st == TSR_OK; i++) {
-        const tsr_attr *a = tsr_node_attr(n, i);
-        if (tsr_attr_graph_count(a) != 1)
+    for (size_t i = 0; i < tsr_node_attr_count(node) && st == TSR_OK; i++) {
+        const tsr_attr *attr = tsr_node_attr(node, i);
+        if (tsr_attr_graph_count(attr) != 1)
             continue;
         struct str inner =
-            tsr__arena_printf(l->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(a));
-        st = inner.p ? add_graph(l, tsr_attr_graph(a, 0), c, inner) : TSR_NOMEM;
+            tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
+        st = inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
     }
     return st;
 }
 
-static tsr_status add_delay(struct lines *l, const tsr_node *n, struct str path)
+static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
-    const tsr_value *v = tsr_node_output_count(n) ? tsr_node_output(n, 0) : NULL;
-    if (!v || !tsr__map_get(&l->delayed, tsr__value_str(v)))
+    const tsr_value *value = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    if (!value || !tsr__map_get(&lines->delayed, tsr__value_str(value)))
         return TSR_OK;
-    return add_line(l, tsr__arena_printf(l->arena, "--delay " STR_FMT, STR_ARG(path))) ? TSR_OK
-                                                                                       : TSR_NOMEM;
+    return add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path)))
+               ? TSR_OK
+               : TSR_NOMEM;
 }
 
-static tsr_status add_graph(struct lines *l, const tsr_graph *g, const tsr_config *c,
+static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before)
 {
     int64_t index = 0;
     tsr_status st = TSR_OK;
-    for (tsr_node *n = tsr_graph_first(g); n && st == TSR_OK; n = tsr_node_next(n), index++) {
-        const tsr_node_config *nc = tsr_node_find_config(n, c);
+    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
+         node = tsr_node_next(node), index++) {
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
         struct str path =
-            tsr__arena_printf(l->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index);
-        st = !path.p ? TSR_NOMEM : nc ? add_node(l, nc, path) : TSR_OK;
+            tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index);
+        st = !path.p ? TSR_NOMEM : nc ? add_node(lines, nc, path) : TSR_OK;
         if (st == TSR_OK)
-            st = add_delay(l, n, path);
+            st = add_delay(lines, node, path);
         if (st == TSR_OK)
-            st = add_bodies(l, n, c, path);
+            st = add_bodies(lines, node, config, path);
     }
     return st;
 }
 
-tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out)
+tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
-    if (!tsr__config_is_of(c, m))
+    if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
-    struct arena *kept = &tsr_model_session(m)->results[RESULT_EDITS], a;
+    struct arena *kept = &tsr_model_session(model)->results[RESULT_EDITS], arena;
     tsr__arena_free(kept);
-    tsr__arena_init(&a, tsr_model_session(m));
-    struct lines l = {.arena = &a, .shapes = tsr__shapes_new(&a, m)};
-    tsr__delayed_names(&a, m, c, &l.delayed);
-    tsr_status st = l.shapes && add_config(&l, c) && !a.failed ? TSR_OK : TSR_NOMEM;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct lines lines = {.arena = &arena, .shapes = tsr__shapes_new(&arena, model)};
+    tsr__delayed_names(&arena, model, config, &lines.delayed);
+    tsr_status st =
+        lines.shapes && add_config(&lines, config) && !arena.failed ? TSR_OK : TSR_NOMEM;
     struct str text = STR("");
     if (st == TSR_OK)
-        st = add_graph(&l, tsr_model_graph(m), c, text);
+        st = add_graph(&lines, tsr_model_graph(model), config, text);
     if (st == TSR_OK)
-        text = tsr__arena_str(kept, (struct str){l.text, l.n});
-    tsr__arena_free(&a);
+        text = tsr__arena_str(kept, (struct str){lines.text, lines.n});
+    tsr__arena_free(&arena);
     if (st == TSR_OK && text.p)
         *out = text.p;
     return st == TSR_OK && !text.p ? TSR_NOMEM : st;

@@ -10,11 +10,11 @@
 
 #define SPEC_MAX_OWNERS 4194304 // of all shards together
 
-static struct place place_of(const struct spec_scope *sc, const tsr_spec *p, int64_t axis)
+static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, int64_t axis)
 {
     struct place at = sc->node ? tsr__place_node(sc->node) : PLACE_NONE;
-    tsr_value *v = tsr_spec_value(p);
-    at.value = v ? tsr__value_str(v) : STR("");
+    tsr_value *value = tsr_spec_value(spec);
+    at.value = value ? tsr__value_str(value) : STR("");
     at.configuration = str_of(sc->config);
     at.axis = axis;
     return at;
@@ -53,32 +53,32 @@ static int key_order(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-bool tsr__groups_index(struct arena *a, const tsr_spec *p, struct group_index *out)
+bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
-    out->n = tsr_spec_group_count(p);
+    out->n = tsr_spec_group_count(spec);
     out->keys = NULL;
     if (out->n == 0)
         return true;
-    out->keys = ARENA_ARRAY(a, struct group_key, out->n);
+    out->keys = ARENA_ARRAY(arena, struct group_key, out->n);
     if (!out->keys)
         return false;
     for (size_t i = 0; i < out->n; i++)
-        out->keys[i] = (struct group_key){tsr_spec_group(p, i, NULL, NULL), i};
+        out->keys[i] = (struct group_key){tsr_spec_group(spec, i, NULL, NULL), i};
     qsort(out->keys, out->n, sizeof(*out->keys), key_order);
     return true;
 }
 
-int64_t tsr__groups_find(const struct group_index *g, int64_t key)
+int64_t tsr__groups_find(const struct group_index *index, int64_t key)
 {
-    size_t low = 0, high = g->n;
+    size_t low = 0, high = index->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (g->keys[middle].key < key)
+        if (index->keys[middle].key < key)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < g->n && g->keys[low].key == key ? (int64_t)g->keys[low].at : -1;
+    return low < index->n && index->keys[low].key == key ? (int64_t)index->keys[low].at : -1;
 }
 
 static int number_order(const void *a, const void *b)
@@ -103,15 +103,15 @@ static bool repeated(int64_t *v, size_t n, int64_t *out)
     return false;
 }
 
-static bool device_fits(struct spec_scope *sc, const tsr_spec *p, int64_t d, const char *where)
+static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, const char *where)
 {
     if (d >= 0 && (sc->devices < 0 || d < sc->devices))
         return true;
     if (sc->devices < 0)
-        ERROR(sc, p, shard_device, DIAG_NO_AXIS, "devices are numbered from 0",
+        ERROR(sc, spec, shard_device, DIAG_NO_AXIS, "devices are numbered from 0",
               "%s names device %lld", where, (long long)d);
     else
-        ERROR(sc, p, shard_device, DIAG_NO_AXIS,
+        ERROR(sc, spec, shard_device, DIAG_NO_AXIS,
               HINT(sc, "devices are 0 to %lld; did you mean %lld?", (long long)(sc->devices - 1),
                    d < 0 ? 0ll : (long long)(sc->devices - 1)),
               "%s names device %lld, but configuration '%s' has %lld device%s", where, (long long)d,
@@ -119,75 +119,77 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *p, int64_t d, con
     return false;
 }
 
-static void examine_group(struct spec_scope *sc, const tsr_spec *p, size_t i)
+static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
     size_t n = 0;
-    int64_t key = tsr_spec_group(p, i, &members, &n), twice;
+    int64_t key = tsr_spec_group(spec, i, &members, &n), twice;
     if (n == 0)
-        ERROR(sc, p, group_empty, DIAG_NO_AXIS, "list the devices that hold the shard",
+        ERROR(sc, spec, group_empty, DIAG_NO_AXIS, "list the devices that hold the shard",
               "device group %lld has no members", (long long)key);
     if (sc->devices > 0 && key >= 0 && key < sc->devices)
-        REMARK(sc, p, group_key_device, DIAG_NO_AXIS,
+        REMARK(sc, spec, group_key_device, DIAG_NO_AXIS,
                HINT(sc, "use a negative key such as %lld", -(long long)key - 1),
                "the key %lld of a device group is also the number of a device", (long long)key);
     for (size_t k = 0; k < n; k++)
-        device_fits(sc, p, members[k], "a device group");
+        device_fits(sc, spec, members[k], "a device group");
     int64_t *sorted = ARENA_ARRAY(sc->arena, int64_t, n + 1);
     if (!sorted || n == 0)
         return;
     memcpy(sorted, members, n * sizeof(*members));
     if (repeated(sorted, n, &twice))
-        ERROR(sc, p, group_member_twice, DIAG_NO_AXIS, "list each member once",
+        ERROR(sc, spec, group_member_twice, DIAG_NO_AXIS, "list each member once",
               "device %lld is in device group %lld twice", (long long)twice, (long long)key);
 }
 
 // Which groups the device list names.
-static bool *used_groups(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g)
+static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
+                         const struct group_index *index)
 {
-    bool *used = ARENA_ARRAY(sc->arena, bool, g->n + 1);
+    bool *used = ARENA_ARRAY(sc->arena, bool, index->n + 1);
     const int64_t *devices;
-    size_t n = tsr_spec_devices(p, &devices);
-    for (size_t i = 0; used && g->n && i < n; i++) {
-        int64_t at = tsr__groups_find(g, devices[i]);
+    size_t n = tsr_spec_devices(spec, &devices);
+    for (size_t i = 0; used && index->n && i < n; i++) {
+        int64_t at = tsr__groups_find(index, devices[i]);
         if (at >= 0)
             used[at] = true;
     }
     return used;
 }
 
-static void examine_groups(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g)
+static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
+                           const struct group_index *index)
 {
-    bool *used = used_groups(sc, p, g);
-    for (size_t i = 1; i < g->n; i++)
-        if (g->keys[i].key == g->keys[i - 1].key &&
-            (i == 1 || g->keys[i - 2].key != g->keys[i].key))
-            ERROR(sc, p, group_key_twice, DIAG_NO_AXIS, "give each group a key of its own",
-                  "two device groups have the key %lld", (long long)g->keys[i].key);
-    for (size_t i = 0; i < g->n; i++) {
-        examine_group(sc, p, i);
-        int64_t key = tsr_spec_group(p, i, NULL, NULL);
-        if (used && !used[i] && tsr__groups_find(g, key) == (int64_t)i)
-            REMARK(sc, p, group_unused, DIAG_NO_AXIS,
+    bool *used = used_groups(sc, spec, index);
+    for (size_t i = 1; i < index->n; i++)
+        if (index->keys[i].key == index->keys[i - 1].key &&
+            (i == 1 || index->keys[i - 2].key != index->keys[i].key))
+            ERROR(sc, spec, group_key_twice, DIAG_NO_AXIS, "give each group a key of its own",
+                  "two device groups have the key %lld", (long long)index->keys[i].key);
+    for (size_t i = 0; i < index->n; i++) {
+        examine_group(sc, spec, i);
+        int64_t key = tsr_spec_group(spec, i, NULL, NULL);
+        if (used && !used[i] && tsr__groups_find(index, key) == (int64_t)i)
+            REMARK(sc, spec, group_unused, DIAG_NO_AXIS,
                    HINT(sc, "put %lld into the device list, or remove the group", (long long)key),
                    "nothing refers to device group %lld", (long long)key);
     }
 }
 
 // A device that holds several shards: listed twice, or in two of the groups that are named.
-static void examine_repeats(struct spec_scope *sc, const tsr_spec *p, const struct group_index *g,
-                            bool cut)
+static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
+                            const struct group_index *index, bool cut)
 {
     const int64_t *devices, *members;
-    size_t n = tsr_spec_devices(p, &devices), total = 0, count;
+    size_t n = tsr_spec_devices(spec, &devices), total = 0, count;
     for (size_t i = 0; i < n; i++) {
-        int64_t at = g->n ? tsr__groups_find(g, devices[i]) : -1;
+        int64_t at = index->n ? tsr__groups_find(index, devices[i]) : -1;
         count = 1;
         if (at >= 0)
-            tsr_spec_group(p, (size_t)at, &members, &count);
+            tsr_spec_group(spec, (size_t)at, &members, &count);
         total += count;
         if (total > SPEC_MAX_OWNERS) { // large groups named over and over
-            ERROR(sc, p, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
+            ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
                   "the sharding gives its shards more than %d owners", SPEC_MAX_OWNERS);
             return;
         }
@@ -195,45 +197,45 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *p, const stru
     int64_t *all = ARENA_ARRAY(sc->arena, int64_t, total + 1), twice;
     total = 0;
     for (size_t i = 0; all && i < n; i++) {
-        int64_t at = g->n ? tsr__groups_find(g, devices[i]) : -1;
+        int64_t at = index->n ? tsr__groups_find(index, devices[i]) : -1;
         members = &devices[i];
         count = 1;
         if (at >= 0)
-            tsr_spec_group(p, (size_t)at, &members, &count);
+            tsr_spec_group(spec, (size_t)at, &members, &count);
         if (count)
             memcpy(all + total, members, count * sizeof(*all));
         total += count;
     }
     if (all && repeated(all, total, &twice))
-        REMARK(sc, p, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
+        REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
                cut ? "device %lld holds more than one shard"
                    : "device %lld is listed more than once",
                (long long)twice);
 }
 
-static void examine_devices(struct spec_scope *sc, const tsr_spec *p, bool cut)
+static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
-    struct group_index g;
-    if (!tsr__groups_index(sc->arena, p, &g))
+    struct group_index index;
+    if (!tsr__groups_index(sc->arena, spec, &index))
         return;
     size_t before = sc->errors;
-    if (g.n)
-        examine_groups(sc, p, &g);
+    if (index.n)
+        examine_groups(sc, spec, &index);
     const int64_t *devices;
-    size_t n = tsr_spec_devices(p, &devices);
+    size_t n = tsr_spec_devices(spec, &devices);
     for (size_t i = 0; i < n; i++) {
-        if (g.n && tsr__groups_find(&g, devices[i]) >= 0)
+        if (index.n && tsr__groups_find(&index, devices[i]) >= 0)
             continue;
         if (devices[i] < 0)
-            ERROR(sc, p, shard_device, DIAG_NO_AXIS,
+            ERROR(sc, spec, shard_device, DIAG_NO_AXIS,
                   HINT(sc, "define device group %lld, or name a device", (long long)devices[i]),
                   "the device list names %lld, which is neither a device nor a group",
                   (long long)devices[i]);
         else
-            device_fits(sc, p, devices[i], "the device list");
+            device_fits(sc, spec, devices[i], "the device list");
     }
     if (sc->errors == before && n > 0)
-        examine_repeats(sc, p, &g, cut);
+        examine_repeats(sc, spec, &index, cut);
 }
 
 // ---- axes and sizes ----------------------------------------------------------------------------
@@ -248,25 +250,25 @@ static int64_t front_axis(int64_t axis, int rank)
     return axis < 0 ? axis + rank : axis;
 }
 
-static void examine_axis(struct spec_scope *sc, const tsr_spec *p, int64_t axis, int rank)
+static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
         return;
     if (rank == 0) {
-        ERROR(sc, p, shard_axis, axis, "a scalar is whole on its devices: list no axis",
+        ERROR(sc, spec, shard_axis, axis, "a scalar is whole on its devices: list no axis",
               "axis %lld of a scalar", (long long)axis);
         return;
     }
-    ERROR(sc, p, shard_axis, axis,
+    ERROR(sc, spec, shard_axis, axis,
           HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1,
                axis < 0 ? -rank : rank - 1),
           "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
 }
 
 // Axes that are listed twice, that may be, and axes that are not in order.
-static void examine_axes(struct spec_scope *sc, const tsr_spec *p, int rank)
+static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
-    size_t n = tsr_spec_dim_count(p), front = 0, back = 0;
+    size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
     if (n < 2)
         return;
     int64_t *from_front = ARENA_ARRAY(sc->arena, int64_t, n);
@@ -275,7 +277,7 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *p, int rank)
         return;
     bool ordered = true;
     for (size_t i = 0; i < n; i++) {
-        int64_t raw = tsr_spec_dim_axis(p, i), axis = front_axis(raw, rank);
+        int64_t raw = tsr_spec_dim_axis(spec, i), axis = front_axis(raw, rank);
         if (axis != INT64_MIN) {
             ordered &= front == 0 || from_front[front - 1] <= axis;
             from_front[front++] = axis;
@@ -287,16 +289,16 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *p, int rank)
     int64_t twice;
     bool found = false;
     if (repeated(from_front, front, &twice) || repeated(from_back, back, &twice)) {
-        ERROR(sc, p, shard_axis_twice, twice, "list the axis once, with one number of shards",
+        ERROR(sc, spec, shard_axis_twice, twice, "list the axis once, with one number of shards",
               "axis %lld is cut more than once", (long long)twice);
         found = true;
     }
     if (!found && rank < 0 && front && back)
-        REMARK(sc, p, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
+        REMARK(sc, spec, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
                "axes %lld and %lld may be the same: the rank of the tensor is not known",
                (long long)from_front[0], (long long)from_back[0]);
     if (!found && !ordered)
-        REMARK(sc, p, spec_axis_order, DIAG_NO_AXIS,
+        REMARK(sc, spec, spec_axis_order, DIAG_NO_AXIS,
                "list the axes in order, with the devices to match",
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
@@ -307,61 +309,62 @@ static bool same_symbol(const char *a, const char *b)
 }
 
 // The stated size of an axis of one factor against the shape.
-static void examine_stated(struct spec_scope *sc, const tsr_spec *p, int64_t axis, tsr_dim stated,
-                           tsr_dim real)
+static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
+                           tsr_dim stated, tsr_dim real)
 {
     bool named = stated.value < 0 && stated.symbol && stated.symbol[0];
     if (stated.value >= 0 && real.value >= 0 && stated.value != real.value)
-        ERROR(sc, p, spec_size, axis,
+        ERROR(sc, spec, spec_size, axis,
               HINT(sc, "did you mean %lld? The size may also be left out", (long long)real.value),
               "axis %lld is stated to have %lld elements, the tensor has %lld there",
               (long long)axis, (long long)stated.value, (long long)real.value);
     else if (named && real.value >= 0)
-        REMARK(sc, p, spec_symbol, axis, "leave the size out",
+        REMARK(sc, spec, spec_symbol, axis, "leave the size out",
                "axis %lld is stated to have '%s' elements, the tensor has %lld there",
                (long long)axis, stated.symbol, (long long)real.value);
     else if (named && real.symbol && real.symbol[0] && !same_symbol(stated.symbol, real.symbol))
-        REMARK(sc, p, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
+        REMARK(sc, spec, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
                "axis %lld is stated to have '%s' elements, the tensor has '%s' there",
                (long long)axis, stated.symbol, real.symbol);
 }
 
 // Sizes of several factors: each known or open (0), neighbouring whole ones taken together.
-static bool examine_factors(struct spec_scope *sc, const tsr_spec *p, size_t i, int64_t axis,
+static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                             tsr_dim real)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
-    size_t count = tsr_spec_dim_factor_count(p, i);
-    struct tile_dim d = {f, 0};
+    size_t count = tsr_spec_dim_factor_count(spec, i);
+    struct tile_dim dim = {f, 0};
     int open = 0;
     if (count > TILE_MAX_FACTORS) {
-        ERROR(sc, p, spec_factors, axis, HINT(sc, "at most %d are supported", TILE_MAX_FACTORS),
+        ERROR(sc, spec, spec_factors, axis, HINT(sc, "at most %d are supported", TILE_MAX_FACTORS),
               "axis %lld is made of %zu factors", (long long)axis, count);
         return false;
     }
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
-        int64_t cuts = tsr_spec_dim_factor(p, i, k, &size);
+        int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
         int64_t known = size.value < 0 ? 0 : size.value;
         if (size.value == 0) {
-            ERROR(sc, p, spec_factors, axis, "give each factor a size of 1 or more",
+            ERROR(sc, spec, spec_factors, axis, "give each factor a size of 1 or more",
                   "a factor of axis %lld has no elements", (long long)axis);
             return false;
         }
-        bool join = known == 0 && cuts == 1 && d.n && f[d.n - 1].cuts == 1 && f[d.n - 1].size == 0;
+        bool join =
+            known == 0 && cuts == 1 && dim.n && f[dim.n - 1].cuts == 1 && f[dim.n - 1].size == 0;
         open += known == 0 && !join;
         if (!join)
-            f[d.n++] = (struct tile_factor){known, cuts};
+            f[dim.n++] = (struct tile_factor){known, cuts};
     }
     if (open > 1) {
-        ERROR(sc, p, spec_size_open, axis, "give the sizes of all factors but one",
+        ERROR(sc, spec, spec_size_open, axis, "give the sizes of all factors but one",
               "axis %lld has %d factors of unknown size", (long long)axis, open);
         return false;
     }
     int64_t sizes[TILE_MAX_FACTORS];
-    if (real.value < 0 || tsr__dim_sizes(&d, real.value, sizes))
+    if (real.value < 0 || tsr__dim_sizes(&dim, real.value, sizes))
         return true;
-    ERROR(sc, p, spec_factors, axis,
+    ERROR(sc, spec, spec_factors, axis,
           HINT(sc, "the product of the factors must be %lld", (long long)real.value),
           "the factors of axis %lld do not make its %lld elements", (long long)axis,
           (long long)real.value);
@@ -370,22 +373,22 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *p, size_t i, 
 
 // Shards of each factor against the size that is stated or known for it. False: a count is
 // impossible.
-static bool examine_counts(struct spec_scope *sc, const tsr_spec *p, size_t i, int64_t axis,
+static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
-    size_t count = tsr_spec_dim_factor_count(p, i);
+    size_t count = tsr_spec_dim_factor_count(spec, i);
     bool fine = true;
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
-        int64_t shards = tsr_spec_dim_factor(p, i, k, &size);
+        int64_t shards = tsr_spec_dim_factor(spec, i, k, &size);
         int64_t elements = count == 1 && real.value >= 0 ? real.value : size.value;
         if (shards < 1) {
-            ERROR(sc, p, shard_count, axis,
+            ERROR(sc, spec, shard_count, axis,
                   "leave the axis out to keep it whole, or give 2 or more",
                   "axis %lld is cut into %lld shards", (long long)axis, (long long)shards);
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
-            ERROR(sc, p, shard_size, axis,
+            ERROR(sc, spec, shard_size, axis,
                   elements > 1 ? HINT(sc, "cut it into %lld or fewer", (long long)elements)
                                : "keep this axis whole",
                   "%s %lld has %lld elements and is cut into %lld shards",
@@ -398,31 +401,31 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *p, size_t i, i
 }
 
 // One listed axis. Multiplies its shards into *product; -1 there: not to be judged.
-static void examine_dim(struct spec_scope *sc, const tsr_spec *p, size_t i,
+static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {
-    int64_t raw = tsr_spec_dim_axis(p, i), axis = front_axis(raw, shape->rank);
-    size_t count = tsr_spec_dim_factor_count(p, i);
+    int64_t raw = tsr_spec_dim_axis(spec, i), axis = front_axis(raw, shape->rank);
+    size_t count = tsr_spec_dim_factor_count(spec, i);
     tsr_dim real = {-1, ""};
     if (shape->rank >= 0 && axis != INT64_MIN)
         real = shape->dims[axis];
-    examine_axis(sc, p, raw, shape->rank);
+    examine_axis(sc, spec, raw, shape->rank);
     if (count == 0) {
-        ERROR(sc, p, spec_dim_empty, raw, "say in how many shards, or leave the axis out",
+        ERROR(sc, spec, spec_dim_empty, raw, "say in how many shards, or leave the axis out",
               "axis %lld is listed without a number of shards", (long long)raw);
         *product = -1;
         return;
     }
-    bool fine = examine_counts(sc, p, i, raw, real);
+    bool fine = examine_counts(sc, spec, i, raw, real);
     if (count == 1) {
         tsr_dim stated;
-        tsr_spec_dim_factor(p, i, 0, &stated);
-        examine_stated(sc, p, raw, stated, real);
+        tsr_spec_dim_factor(spec, i, 0, &stated);
+        examine_stated(sc, spec, raw, stated, real);
     } else if (fine) {
-        examine_factors(sc, p, i, raw, real);
+        examine_factors(sc, spec, i, raw, real);
     }
     for (size_t k = 0; k < count && *product >= 0; k++) {
-        int64_t shards = tsr_spec_dim_factor(p, i, k, NULL);
+        int64_t shards = tsr_spec_dim_factor(spec, i, k, NULL);
         if (shards < 1)
             *product = -1;
         else if (*product > 0 && !mul_ok(*product, shards, product))
@@ -433,52 +436,52 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *p, size_t i,
 // ---- shards against devices --------------------------------------------------------------------
 
 // product: number of shards, 0 if it overflows, -1 if it is not to be judged.
-static void examine_owners(struct spec_scope *sc, const tsr_spec *p, int64_t product)
+static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t product)
 {
     const int64_t *devices;
-    size_t n = tsr_spec_devices(p, &devices);
+    size_t n = tsr_spec_devices(spec, &devices);
     if (product < 0 || (product == 1 && n > 0))
         return;
     if (product == 0 || product > TILE_MAX_SHARDS)
-        ERROR(sc, p, spec_large, DIAG_NO_AXIS, "check the numbers of shards",
+        ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "check the numbers of shards",
               "the cuts make more than %d shards", TILE_MAX_SHARDS);
     else if (n == 0 && product == 1)
-        REMARK(sc, p, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
+        REMARK(sc, spec, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
                "the sharding neither cuts nor places the tensor");
     else if (n == 0 && sc->devices >= 0 && product > sc->devices)
-        ERROR(sc, p, spec_owners, DIAG_NO_AXIS,
+        ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
               "cut less, or name the devices that hold several shards",
               "the tensor is cut into %lld shards, but configuration '%s' has %lld device%s",
               (long long)product, sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
     else if (n == 0)
-        REMARK(sc, p, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
+        REMARK(sc, spec, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
                "the sharding names no devices; 0 to %lld are assumed", (long long)product - 1);
     else if ((uint64_t)product != n)
-        ERROR(sc, p, spec_owners, DIAG_NO_AXIS,
+        ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
               HINT(sc, "list %lld device%s or groups, or cut into %zu", (long long)product,
                    product == 1 ? "" : "s", n),
               "the tensor is cut into %lld shards, but the device list has %zu entr%s",
               (long long)product, n, n == 1 ? "y" : "ies");
 }
 
-void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *p, const struct shape *shape)
+void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t product = 1;
-    examine_axes(sc, p, shape->rank);
-    for (size_t i = 0; i < tsr_spec_dim_count(p); i++)
-        examine_dim(sc, p, i, shape, &product);
-    examine_devices(sc, p, product != 1);
-    examine_owners(sc, p, product);
+    examine_axes(sc, spec, shape->rank);
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++)
+        examine_dim(sc, spec, i, shape, &product);
+    examine_devices(sc, spec, product != 1);
+    examine_owners(sc, spec, product);
 }
 
-struct shape tsr__declared_shape(struct arena *a, const tsr_value *v)
+struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
-    struct shape s = {.dtype = tsr_value_dtype(v), .rank = tsr_value_rank(v)};
-    tsr_dim *dims = s.rank > 0 ? ARENA_ARRAY(a, tsr_dim, (size_t)s.rank) : NULL;
-    if (s.rank > 0 && !dims)
-        return (struct shape){.dtype = s.dtype, .rank = -1};
-    for (int d = 0; d < s.rank; d++)
-        dims[d] = tsr_value_dim(v, d);
-    s.dims = dims;
-    return s;
+    struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};
+    tsr_dim *dims = shape.rank > 0 ? ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank) : NULL;
+    if (shape.rank > 0 && !dims)
+        return (struct shape){.dtype = shape.dtype, .rank = -1};
+    for (int axis = 0; axis < shape.rank; axis++)
+        dims[axis] = tsr_value_dim(value, axis);
+    shape.dims = dims;
+    return shape;
 }

@@ -19,9 +19,9 @@ struct spec_scope {
 
 // Finds everything that is wrong with the spec itself for a value of that shape (its place at the
 // node is the checker's business). Work is linear but for sorting.
-void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *p, const struct shape *shape);
+void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape);
 // The shape that a value declares.
-struct shape tsr__declared_shape(struct arena *a, const tsr_value *v);
+struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value);
 // Groups of a spec by key: index, or -1.
 struct group_index {
     struct group_key {
@@ -30,12 +30,12 @@ struct group_index {
     } * keys; // ascending
     size_t n;
 };
-bool tsr__groups_index(struct arena *a, const tsr_spec *p, struct group_index *out);
-int64_t tsr__groups_find(const struct group_index *g, int64_t key);
+bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out);
+int64_t tsr__groups_find(const struct group_index *index, int64_t key);
 
 // The finding for a text that tsr__notation_parse refused (none for lack of memory); gives the
 // status back. (spec.c)
-tsr_status tsr__notation_wrong(tsr_session *s, const struct place *at, tsr_status status,
+tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
                                struct str text, const struct notation_error *wrong);
 
 #endif

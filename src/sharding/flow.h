@@ -26,10 +26,12 @@ struct stages {
     struct stage_of *of_node; // by node id
 };
 // False: out of memory, or more than can be followed (finding).
-bool tsr__stages_find(struct arena *a, tsr_model *m, const tsr_config *c, struct stages *s);
+bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
+                      struct stages *stages);
 // Devices that a node may run on; NULL: all. explicit_specs: it has specs, which then decide unless
 // it has a stage of its own too.
-const bool *tsr__stages_devices(const struct stages *s, const tsr_node *n, bool explicit_specs);
+const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
+                                bool explicit_specs);
 
 struct flow_noted {
     const struct tile_layout *layout;
@@ -58,16 +60,18 @@ struct flow_work {
     bool keeps_more;  // one more was found
 };
 // Reads shapes and devices; findings of its own. False: failed.
-bool tsr__flow_start(struct flow_work *w, struct arena *a, tsr_model *m, const tsr_config *c);
+bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
+                     const tsr_config *config);
 // All nodes from the first, into w->f. keep: see tsr__flow_run.
-bool tsr__flow_forward(struct flow_work *w, int say, const bool *keep);
+bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep);
 // One node, given how its inputs lie.
-bool tsr__flow_node(struct flow_work *w, tsr_node *n, struct node_flow *nf);
+bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf);
 // True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
 // each dimension.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
 // Whole on the devices of a placement.
-struct tile_layout *tsr__flow_whole(struct flow_work *w, int rank, const struct placement *p);
+struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
+                                    const struct placement *placement);
 
 // ---- flow_body.c
 
@@ -81,11 +85,12 @@ struct flow_ask {
 };
 // Follows the bodies and sets control, bodies, inputs and outputs of the node. Where there is nothing
 // to divide, or no way, they stay empty: the node runs as it stands, on whole values. False: failed.
-bool tsr__flow_bodies(struct flow_work *w, struct flow_ask *ask);
+bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask);
 // Marks the devices that specs inside of the node's bodies name.
-void tsr__flow_body_owners(const struct flow_work *w, struct arena *a, const tsr_node *n, bool *on);
+void tsr__flow_body_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
+                           bool *on);
 
 // The flow of tsr__flow_new after shardings went backwards and sideways too (propagate.c).
-struct flow *tsr__flow_propagated(struct arena *a, tsr_model *m, const tsr_config *c);
+struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config);
 
 #endif

@@ -16,54 +16,55 @@ struct budget {
     size_t left, all;
 };
 
-bool tsr__in_function(const tsr_model *m, const tsr_node *n)
+bool tsr__in_function(const tsr_model *model, const tsr_node *node)
 {
-    const tsr_graph *g = tsr_node_graph(n);
-    while (tsr_graph_owner(g))
-        g = tsr_node_graph(tsr_graph_owner(g));
-    return g != tsr_model_graph(m);
+    const tsr_graph *graph = tsr_node_graph(node);
+    while (tsr_graph_owner(graph))
+        graph = tsr_node_graph(tsr_graph_owner(graph));
+    return graph != tsr_model_graph(model);
 }
 
-static bool can_go(const tsr_node *n)
+static bool can_go(const tsr_node *node)
 {
     const char *whole;
-    return tsr__is_call(n, &whole) && !whole;
+    return tsr__is_call(node, &whole) && !whole;
 }
 
-bool tsr__has_calls(const tsr_model *m)
+bool tsr__has_calls(const tsr_model *model)
 {
-    if (!tsr_model_function_count(m))
+    if (!tsr_model_function_count(model))
         return false;
-    for (const tsr_node *n = tsr_model_next_node(m, NULL); n && !tsr__in_function(m, n);
-         n = tsr_model_next_node(m, n))
-        if (can_go(n))
+    for (const tsr_node *node = tsr_model_next_node(model, NULL);
+         node && !tsr__in_function(model, node); node = tsr_model_next_node(model, node))
+        if (can_go(node))
             return true;
     return false;
 }
 
 // A call in a graph that another call gives to its function: its turn comes when that one is gone.
-static bool waits(const tsr_node *n)
+static bool waits(const tsr_node *node)
 {
-    for (n = tsr_graph_owner(tsr_node_graph(n)); n; n = tsr_graph_owner(tsr_node_graph(n)))
-        if (can_go(n))
+    for (node = tsr_graph_owner(tsr_node_graph(node)); node;
+         node = tsr_graph_owner(tsr_node_graph(node)))
+        if (can_go(node))
             return true;
     return false;
 }
 
-static struct budget budget_of(const tsr_model *m)
+static struct budget budget_of(const tsr_model *model)
 {
-    size_t n = tsr__model_node_ids(m);
+    size_t n = tsr__model_node_ids(model);
     size_t all = n < NODES_MOST / NODES_TIMES ? NODES_LEAST + n * NODES_TIMES : NODES_MOST;
     if (all > NODES_MOST)
         all = NODES_MOST;
     return (struct budget){.left = all, .all = all};
 }
 
-static size_t spec_count(const tsr_node *n)
+static size_t spec_count(const tsr_node *node)
 {
     size_t count = 0;
-    for (size_t i = 0; i < tsr_node_config_count(n); i++)
-        count += tsr_node_config_spec_count(tsr_node_config_at(n, i));
+    for (size_t i = 0; i < tsr_node_config_count(node); i++)
+        count += tsr_node_config_spec_count(tsr_node_config_at(node, i));
     return count;
 }
 
@@ -77,33 +78,34 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
 }
 
 // Replaces one call and takes what it became from the budget.
-static tsr_status inline_one(tsr_model *m, tsr_node *call, struct budget *budget)
+static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
 {
-    size_t before = tsr__model_node_ids(m), weight = 1 + spec_count(call) / 8;
+    size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
     tsr_status status = tsr__node_inline_here(call);
     if (status != TSR_OK)
         return status;
-    size_t work = (tsr__model_node_ids(m) - before + 1) * weight;
+    size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
     budget->left = work < budget->left ? budget->left - work : 0;
     return TSR_OK;
 }
 
 // All calls that there are now.
-static tsr_status inline_round(tsr_model *m, struct arena *a, struct budget *budget, bool *any)
+static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
+                               bool *any)
 {
     VEC(tsr_node *) calls = {0};
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n && !tsr__in_function(m, n);
-         n = tsr_model_next_node(m, n)) {
-        tsr_node **slot = can_go(n) && !waits(n) ? vec_push(a, &calls) : NULL;
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node && !tsr__in_function(model, node);
+         node = tsr_model_next_node(model, node)) {
+        tsr_node **slot = can_go(node) && !waits(node) ? vec_push(arena, &calls) : NULL;
         if (slot)
-            *slot = n;
+            *slot = node;
     }
-    if (a->failed)
+    if (arena->failed)
         return TSR_NOMEM;
     for (size_t i = 0; i < calls.n; i++) {
         if (!budget->left)
             return refuse_growth(calls.at[i], budget);
-        tsr_status status = inline_one(m, calls.at[i], budget);
+        tsr_status status = inline_one(model, calls.at[i], budget);
         if (status != TSR_OK)
             return status;
     }
@@ -111,31 +113,32 @@ static tsr_status inline_round(tsr_model *m, struct arena *a, struct budget *bud
     return TSR_OK;
 }
 
-tsr_status tsr__inline_calls(tsr_model *m)
+tsr_status tsr__inline_calls(tsr_model *model)
 {
-    struct arena a;
-    bool any = tsr__has_calls(m);
+    struct arena arena;
+    bool any = tsr__has_calls(model);
     if (!any)
         return TSR_OK;
-    tsr_status status = tsr__check_recursion(m);
+    tsr_status status = tsr__check_recursion(model);
     if (status != TSR_OK)
         return status;
-    struct budget budget = budget_of(m);
-    tsr__arena_init(&a, tsr_model_session(m));
+    struct budget budget = budget_of(model);
+    tsr__arena_init(&arena, tsr_model_session(model));
     for (int i = 0; i < MAX_ROUNDS && any; i++) {
-        status = inline_round(m, &a, &budget, &any);
+        status = inline_round(model, &arena, &budget, &any);
         if (status != TSR_OK)
             break;
     }
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return status;
 }
 
-bool tsr__calls_left(const tsr_model *m)
+bool tsr__calls_left(const tsr_model *model)
 {
-    for (const tsr_node *n = tsr_model_next_node(m, NULL);
-         n && tsr_model_function_count(m) && !tsr__in_function(m, n); n = tsr_model_next_node(m, n))
-        if (tsr__node_function(n))
+    for (const tsr_node *node = tsr_model_next_node(model, NULL);
+         node && tsr_model_function_count(model) && !tsr__in_function(model, node);
+         node = tsr_model_next_node(model, node))
+        if (tsr__node_function(node))
             return true;
     return false;
 }

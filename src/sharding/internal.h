@@ -20,30 +20,30 @@ struct cut_move {
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves);
 // The same pieces and owners in the canonical form. NULL: out of memory.
-struct tile_layout *tsr__layout_canonical(struct arena *a, const struct tile_layout *l,
+struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *layout,
                                           const struct shape *shape);
 
 // ---- inline.c ----------------------------------------------------------------------------------
 
-bool tsr__in_function(const tsr_model *m, const tsr_node *n);
+bool tsr__in_function(const tsr_model *model, const tsr_node *node);
 
 // ---- infer.c -----------------------------------------------------------------------------------
 
 // True if the node has a spec of v under c, even one that says nothing.
-bool tsr__has_spec(const tsr_node *n, const tsr_config *c, const tsr_value *v);
+bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value);
 
 // ---- flow.c ------------------------------------------------------------------------------------
 
 // As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (expand.c)
 // and so are not cut where that would be needed. quiet: nothing is said, except what moves because of keep.
-struct flow *tsr__flow_run(struct arena *a, tsr_model *m, const tsr_config *c, bool quiet,
-                           const bool *keep);
+struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
+                           bool quiet, const bool *keep);
 
 // ---- expand.c ----------------------------------------------------------------------------------
 
 // The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
 // none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of f, beyond those f itself runs whole, stay
 // whole in the end or have a part that does. NULL: failed.
-struct flow *tsr__flow_expand(struct arena *a, struct flow *f, tsr_model **made);
+struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made);
 
 #endif

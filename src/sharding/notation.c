@@ -19,34 +19,34 @@
 
 // ---- saying what is wrong ----------------------------------------------------------------------
 
-bool tsr__parser_fail(struct parser *p, tsr_status status, size_t at, const char *what)
+bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
-    if (p->status == TSR_OK) {
-        p->status = p->arena->failed ? TSR_NOMEM : status;
-        *p->wrong = (struct notation_error){what ? what : "out of memory", at};
+    if (parser->status == TSR_OK) {
+        parser->status = parser->arena->failed ? TSR_NOMEM : status;
+        *parser->wrong = (struct notation_error){what ? what : "out of memory", at};
     }
     return false;
 }
 
-bool tsr__parser_malformed(struct parser *p, const char *what)
+bool tsr__parser_malformed(struct parser *parser, const char *what)
 {
-    return tsr__parser_fail(p, TSR_MALFORMED, p->at, what);
+    return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
 // ---- words -------------------------------------------------------------------------------------
 
-char tsr__parser_peek(struct parser *p)
+char tsr__parser_peek(struct parser *parser)
 {
-    while (p->at < p->text.n && p->text.p[p->at] == ' ')
-        p->at++;
-    return p->at < p->text.n ? p->text.p[p->at] : '\0';
+    while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
+        parser->at++;
+    return parser->at < parser->text.n ? parser->text.p[parser->at] : '\0';
 }
 
-bool tsr__parser_accept(struct parser *p, char c)
+bool tsr__parser_accept(struct parser *parser, char c)
 {
-    if (tsr__parser_peek(p) != c || p->at >= p->text.n)
+    if (tsr__parser_peek(parser) != c || parser->at >= parser->text.n)
         return false;
-    p->at++;
+    parser->at++;
     return true;
 }
 
@@ -55,297 +55,305 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-bool tsr__parser_number(struct parser *p, const char *expected, int64_t *out)
+bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
-    if (!is_digit(tsr__parser_peek(p)))
-        return tsr__parser_malformed(p, expected);
-    size_t start = p->at;
-    while (p->at < p->text.n && is_digit(p->text.p[p->at]))
-        p->at++;
-    if (tsr__str_int((struct str){p->text.p + start, p->at - start}, out))
+    if (!is_digit(tsr__parser_peek(parser)))
+        return tsr__parser_malformed(parser, expected);
+    size_t start = parser->at;
+    while (parser->at < parser->text.n && is_digit(parser->text.p[parser->at]))
+        parser->at++;
+    if (tsr__str_int((struct str){parser->text.p + start, parser->at - start}, out))
         return true;
-    return tsr__parser_fail(p, TSR_MALFORMED, start, "this number is too large");
+    return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-bool tsr__parser_device(struct parser *p, int64_t *out)
+bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
-    tsr__parser_peek(p);
-    size_t start = p->at;
-    if (tsr__parser_accept(p, '-')) {
-        if (!tsr__parser_number(p, "expected -1", out) || *out != 1)
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
+    if (tsr__parser_accept(parser, '-')) {
+        if (!tsr__parser_number(parser, "expected -1", out) || *out != 1)
             return tsr__parser_fail(
-                p, TSR_MALFORMED, start,
+                parser, TSR_MALFORMED, start,
                 "devices are numbered from 0; the only negative one is -1, which leaves a "
                 "tile out");
         *out = -1;
-        p->suppressed++;
+        parser->suppressed++;
         return true;
     }
-    if (!tsr__parser_number(p, "expected a device number", out))
+    if (!tsr__parser_number(parser, "expected a device number", out))
         return false;
     return *out <= MAX_DEVICE ||
-           tsr__parser_fail(p, TSR_INVALID, start, "this device number is too large");
+           tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
-bool tsr__parser_dots(struct parser *p, bool *found)
+bool tsr__parser_dots(struct parser *parser, bool *found)
 {
-    *found = tsr__parser_peek(p) == '.';
+    *found = tsr__parser_peek(parser) == '.';
     if (!*found)
         return true;
-    if (p->text.n - p->at < 3 || memcmp(p->text.p + p->at, "...", 3) != 0)
-        return tsr__parser_malformed(p, "expected ... for the dimensions that are whole");
-    if (p->dots >= 0)
-        return tsr__parser_malformed(p, "... stands in a sharding once at most");
-    p->dots = p->n_dims;
-    p->at += 3;
+    if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
+        return tsr__parser_malformed(parser, "expected ... for the dimensions that are whole");
+    if (parser->dots >= 0)
+        return tsr__parser_malformed(parser, "... stands in a sharding once at most");
+    parser->dots = parser->n_dims;
+    parser->at += 3;
     return true;
 }
 
 // ---- tilings -----------------------------------------------------------------------------------
 
-static bool cuts_of(struct parser *p, size_t at, int64_t cuts)
+static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
 {
     if (cuts < 1)
-        return tsr__parser_fail(p, TSR_INVALID, at,
+        return tsr__parser_fail(parser, TSR_INVALID, at,
                                 "a dimension is cut in 1 part or more, not in 0");
     return cuts <= TILE_MAX_SHARDS ||
-           PARSER_INVALID(p, at, "%lld parts are more than the %d that are supported",
+           PARSER_INVALID(parser, at, "%lld parts are more than the %d that are supported",
                           (long long)cuts, TILE_MAX_SHARDS);
 }
 
 // One factor; bare numbers are kept as sizes until the whole entry is seen.
-static bool factor(struct parser *p, struct tile_factor *f, bool *bare)
+static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
-    *f = (struct tile_factor){0, 1};
-    tsr__parser_peek(p);
-    size_t start = p->at;
-    bool open = tsr__parser_accept(p, '?');
-    if (!open && !tsr__parser_number(p, "expected a number of parts", &f->size))
+    *tile_factor = (struct tile_factor){0, 1};
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
+    bool open = tsr__parser_accept(parser, '?');
+    if (!open && !tsr__parser_number(parser, "expected a number of parts", &tile_factor->size))
         return false;
     *bare = !open;
-    if (tsr__parser_accept(p, '/')) {
+    if (tsr__parser_accept(parser, '/')) {
         *bare = false;
-        tsr__parser_peek(p);
-        size_t at = p->at;
-        if (!tsr__parser_number(p, "expected the number of parts after /", &f->cuts) ||
-            !cuts_of(p, at, f->cuts))
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!tsr__parser_number(parser, "expected the number of parts after /",
+                                &tile_factor->cuts) ||
+            !cuts_of(parser, at, tile_factor->cuts))
             return false;
     }
-    if (!*bare && !open && f->size < f->cuts)
-        return PARSER_INVALID(p, start, "a factor of %lld elements cannot be cut in %lld parts",
-                              (long long)f->size, (long long)f->cuts);
+    if (!*bare && !open && tile_factor->size < tile_factor->cuts)
+        return PARSER_INVALID(parser, start,
+                              "a factor of %lld elements cannot be cut in %lld parts",
+                              (long long)tile_factor->size, (long long)tile_factor->cuts);
     return true;
 }
 
-static bool entry(struct parser *p)
+static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
     bool bare = false;
     int n = 0, open = 0;
-    tsr__parser_peek(p);
-    size_t start = p->at;
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
     do {
         if (n == TILE_MAX_FACTORS)
-            return PARSER_INVALID(p, p->at, "a dimension has at most %d factors", TILE_MAX_FACTORS);
-        tsr__parser_peek(p);
-        size_t at = p->at;
-        if (!factor(p, &f[n], &bare))
+            return PARSER_INVALID(parser, parser->at, "a dimension has at most %d factors",
+                                  TILE_MAX_FACTORS);
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!factor(parser, &f[n], &bare))
             return false;
-        if (f[n].size == 0 && (bare || ++open > 1) && (n > 0 || tsr__parser_peek(p) == '*'))
-            return tsr__parser_fail(p, TSR_INVALID, at,
+        if (f[n].size == 0 && (bare || ++open > 1) && (n > 0 || tsr__parser_peek(parser) == '*'))
+            return tsr__parser_fail(parser, TSR_INVALID, at,
                                     bare ? "a factor has 1 element or more"
                                          : "one ? stands in a dimension at most");
         n++;
-    } while (tsr__parser_accept(p, '*'));
+    } while (tsr__parser_accept(parser, '*'));
     if (n == 1 && bare) {
-        if (!cuts_of(p, start, f[0].size))
+        if (!cuts_of(parser, start, f[0].size))
             return false;
         f[0] = (struct tile_factor){0, f[0].size};
     }
-    if (p->n_dims == TILE_MAX_RANK)
-        return PARSER_INVALID(p, start, "at most %d dimensions are supported", TILE_MAX_RANK);
-    struct tile_dim *d = &p->dims[p->n_dims];
-    p->dim_at[p->n_dims++] = start;
-    d->n = n;
-    d->factors = ARENA_ARRAY(p->arena, struct tile_factor, (size_t)n);
-    if (!d->factors)
-        return tsr__parser_fail(p, TSR_NOMEM, start, NULL);
-    memcpy(d->factors, f, (size_t)n * sizeof(*f));
+    if (parser->n_dims == TILE_MAX_RANK)
+        return PARSER_INVALID(parser, start, "at most %d dimensions are supported", TILE_MAX_RANK);
+    struct tile_dim *dim = &parser->dims[parser->n_dims];
+    parser->dim_at[parser->n_dims++] = start;
+    dim->n = n;
+    dim->factors = ARENA_ARRAY(parser->arena, struct tile_factor, (size_t)n);
+    if (!dim->factors)
+        return tsr__parser_fail(parser, TSR_NOMEM, start, NULL);
+    memcpy(dim->factors, f, (size_t)n * sizeof(*f));
     return true;
 }
 
-bool tsr__parser_own(struct parser *p, int64_t shard, int64_t device)
+bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device)
 {
-    struct tile_owner *o = vec_push(p->arena, &p->pairs);
-    if (!o)
-        return tsr__parser_fail(p, TSR_NOMEM, p->at, NULL);
-    *o = (struct tile_owner){shard, device};
+    struct tile_owner *tile_owner = vec_push(parser->arena, &parser->pairs);
+    if (!tile_owner)
+        return tsr__parser_fail(parser, TSR_NOMEM, parser->at, NULL);
+    *tile_owner = (struct tile_owner){shard, device};
     return true;
 }
 
 // One owner: a device, nobody, or a group in parentheses.
-static bool owner(struct parser *p, int64_t shard)
+static bool owner(struct parser *parser, int64_t shard)
 {
     int64_t d;
-    if (!tsr__parser_accept(p, '('))
-        return tsr__parser_device(p, &d) && (d < 0 || tsr__parser_own(p, shard, d));
+    if (!tsr__parser_accept(parser, '('))
+        return tsr__parser_device(parser, &d) && (d < 0 || tsr__parser_own(parser, shard, d));
     do {
-        tsr__parser_peek(p);
-        size_t at = p->at;
-        if (!tsr__parser_device(p, &d))
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!tsr__parser_device(parser, &d))
             return false;
         if (d < 0)
-            return tsr__parser_fail(p, TSR_MALFORMED, at, "-1 does not belong in a group");
-        if (!tsr__parser_own(p, shard, d))
+            return tsr__parser_fail(parser, TSR_MALFORMED, at, "-1 does not belong in a group");
+        if (!tsr__parser_own(parser, shard, d))
             return false;
-    } while (tsr__parser_accept(p, ','));
-    return tsr__parser_accept(p, ')') || tsr__parser_malformed(p, "expected , or ) in a group");
+    } while (tsr__parser_accept(parser, ','));
+    return tsr__parser_accept(parser, ')') ||
+           tsr__parser_malformed(parser, "expected , or ) in a group");
 }
 
-static int64_t volume(const struct parser *p)
+static int64_t volume(const struct parser *parser)
 {
     int64_t v = 1;
-    for (int d = 0; d < p->n_dims; d++)
-        for (int f = 0; f < p->dims[d].n; f++)
-            if (!mul_ok(v, p->dims[d].factors[f].cuts, &v) || v > TILE_MAX_SHARDS)
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        for (int f = 0; f < parser->dims[axis].n; f++)
+            if (!mul_ok(v, parser->dims[axis].factors[f].cuts, &v) || v > TILE_MAX_SHARDS)
                 return -1;
     return v;
 }
 
-static bool owners(struct parser *p, int64_t shards)
+static bool owners(struct parser *parser, int64_t shards)
 {
     int64_t n = 0;
-    size_t start = p->at;
-    if (!tsr__parser_accept(p, ':')) {
-        p->pairs.at = ARENA_ARRAY(p->arena, struct tile_owner, (size_t)shards);
-        if (!p->pairs.at)
-            return tsr__parser_fail(p, TSR_NOMEM, start, NULL);
-        p->pairs.n = p->pairs.cap = (size_t)shards;
+    size_t start = parser->at;
+    if (!tsr__parser_accept(parser, ':')) {
+        parser->pairs.at = ARENA_ARRAY(parser->arena, struct tile_owner, (size_t)shards);
+        if (!parser->pairs.at)
+            return tsr__parser_fail(parser, TSR_NOMEM, start, NULL);
+        parser->pairs.n = parser->pairs.cap = (size_t)shards;
         for (int64_t k = 0; k < shards; k++)
-            p->pairs.at[k] = (struct tile_owner){k, k};
+            parser->pairs.at[k] = (struct tile_owner){k, k};
         return true;
     }
     do {
-        tsr__parser_peek(p);
-        size_t at = p->at;
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
         if (shards > 1 && n == shards)
-            return PARSER_INVALID(p, at,
+            return PARSER_INVALID(parser, at,
                                   "the pattern has %lld tiles, and here begins one more owner",
                                   (long long)shards);
-        if (!owner(p, shards > 1 ? n : 0))
+        if (!owner(parser, shards > 1 ? n : 0))
             return false;
         n++;
-    } while (tsr__parser_accept(p, ','));
+    } while (tsr__parser_accept(parser, ','));
     return shards == 1 || n == shards ||
-           PARSER_INVALID(p, start, "the pattern has %lld tiles but %lld owners", (long long)shards,
-                          (long long)n);
+           PARSER_INVALID(parser, start, "the pattern has %lld tiles but %lld owners",
+                          (long long)shards, (long long)n);
 }
 
-static bool tiling(struct parser *p)
+static bool tiling(struct parser *parser)
 {
     bool dots;
     do {
-        if (!tsr__parser_dots(p, &dots) || (!dots && !entry(p)))
+        if (!tsr__parser_dots(parser, &dots) || (!dots && !entry(parser)))
             return false;
-    } while (tsr__parser_accept(p, ','));
-    int64_t shards = volume(p);
+    } while (tsr__parser_accept(parser, ','));
+    int64_t shards = volume(parser);
     if (shards < 0)
-        return PARSER_INVALID(p, 0, "the pattern has more than the %d tiles that are supported",
+        return PARSER_INVALID(parser, 0,
+                              "the pattern has more than the %d tiles that are supported",
                               TILE_MAX_SHARDS);
-    if (tsr__parser_peek(p) != ':' && tsr__parser_peek(p) != '}')
-        return tsr__parser_malformed(p, "expected , or : or }");
-    if (!owners(p, shards))
+    if (tsr__parser_peek(parser) != ':' && tsr__parser_peek(parser) != '}')
+        return tsr__parser_malformed(parser, "expected , or : or }");
+    if (!owners(parser, shards))
         return false;
-    return tsr__parser_accept(p, '}') || tsr__parser_malformed(p, "expected , or }");
+    return tsr__parser_accept(parser, '}') || tsr__parser_malformed(parser, "expected , or }");
 }
 
 // ---- what both forms must satisfy --------------------------------------------------------------
 
-bool tsr__parser_fit_rank(struct parser *p, bool leading)
+bool tsr__parser_fit_rank(struct parser *parser, bool leading)
 {
-    int rank = p->ask->rank, missing = rank < 0 ? 0 : rank - p->n_dims;
-    if (rank == 0 && p->n_dims == 1 && volume(p) == 1) {
-        p->n_dims = 0; // the scalar pattern {1}
+    int rank = parser->ask->rank, missing = rank < 0 ? 0 : rank - parser->n_dims;
+    if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
+        parser->n_dims = 0; // the scalar pattern {1}
         return true;
     }
     if (missing < 0 && leading)
-        return PARSER_INVALID(p, p->dim_at[rank],
-                              "the pattern has %d entr%s, the value has %d dimension%s", p->n_dims,
-                              p->n_dims == 1 ? "y" : "ies", rank, rank == 1 ? "" : "s");
-    if (missing < 0 || (missing > 0 && !leading && p->dots < 0))
-        return PARSER_INVALID(p, 0, "%d dimension%s written, the value has %d", p->n_dims,
-                              p->n_dims == 1 ? " is" : "s are", rank);
-    int first = p->dots < 0 ? 0 : p->dots; // of the dimensions that are put in
-    size_t behind = (size_t)(p->n_dims - first);
-    memmove(p->dims + first + missing, p->dims + first, behind * sizeof(*p->dims));
-    memmove(p->dim_at + first + missing, p->dim_at + first, behind * sizeof(*p->dim_at));
-    for (int d = first; d < first + missing; d++) {
-        p->dims[d] = (struct tile_dim){NULL, 0};
-        p->dim_at[d] = 0;
+        return PARSER_INVALID(
+            parser, parser->dim_at[rank], "the pattern has %d entr%s, the value has %d dimension%s",
+            parser->n_dims, parser->n_dims == 1 ? "y" : "ies", rank, rank == 1 ? "" : "s");
+    if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
+        return PARSER_INVALID(parser, 0, "%d dimension%s written, the value has %d", parser->n_dims,
+                              parser->n_dims == 1 ? " is" : "s are", rank);
+    int first = parser->dots < 0 ? 0 : parser->dots; // of the dimensions that are put in
+    size_t behind = (size_t)(parser->n_dims - first);
+    memmove(parser->dims + first + missing, parser->dims + first, behind * sizeof(*parser->dims));
+    memmove(parser->dim_at + first + missing, parser->dim_at + first,
+            behind * sizeof(*parser->dim_at));
+    for (int axis = first; axis < first + missing; axis++) {
+        parser->dims[axis] = (struct tile_dim){NULL, 0};
+        parser->dim_at[axis] = 0;
     }
-    p->n_dims += missing;
+    parser->n_dims += missing;
     return true;
 }
 
-static bool fit_size(struct parser *p, int d)
+static bool fit_size(struct parser *parser, int axis)
 {
-    const struct tile_dim *dim = &p->dims[d];
-    int64_t sizes[TILE_MAX_FACTORS], size = p->ask->sizes[d];
+    const struct tile_dim *dim = &parser->dims[axis];
+    int64_t sizes[TILE_MAX_FACTORS], size = parser->ask->sizes[axis];
     if (size < 0 || tsr__dim_sizes(dim, size, sizes))
         return true;
     if (dim->n == 1 && (dim->factors[0].size == 0 || dim->factors[0].size == size))
-        return PARSER_INVALID(p, p->dim_at[d],
-                              "dimension %d has %lld elements, too few for %lld parts", d,
+        return PARSER_INVALID(parser, parser->dim_at[axis],
+                              "dimension %d has %lld elements, too few for %lld parts", axis,
                               (long long)size, (long long)dim->factors[0].cuts);
-    return PARSER_INVALID(p, p->dim_at[d],
+    return PARSER_INVALID(parser, parser->dim_at[axis],
                           "the factors do not make the %lld elements of dimension %d",
-                          (long long)size, d);
+                          (long long)size, axis);
 }
 
-static bool layout(struct parser *p, struct tile_layout **out)
+static bool layout(struct parser *parser, struct tile_layout **out)
 {
-    for (int d = 0; p->ask->sizes && d < p->n_dims; d++)
-        if (!fit_size(p, d))
+    for (int axis = 0; parser->ask->sizes && axis < parser->n_dims; axis++)
+        if (!fit_size(parser, axis))
             return false;
-    struct tile_layout *l = tsr__layout_cut(p->arena, p->n_dims, p->dims);
-    if (!l || !tsr__layout_own(p->arena, l, p->pairs.at, p->pairs.n))
-        return tsr__parser_fail(p, TSR_NOMEM, 0, NULL);
-    if ((size_t)l->first[l->n_shards] !=
-        p->pairs.n) // sorted now, so that a repetition is a neighbour
-        for (size_t i = 1; i < p->pairs.n; i++)
-            if (memcmp(&p->pairs.at[i - 1], &p->pairs.at[i], sizeof(*p->pairs.at)) == 0)
-                return PARSER_INVALID(p, 0, "device %lld is listed twice for the same tile",
-                                      (long long)p->pairs.at[i].device);
-    *out = l;
+    struct tile_layout *tile_layout = tsr__layout_cut(parser->arena, parser->n_dims, parser->dims);
+    if (!tile_layout ||
+        !tsr__layout_own(parser->arena, tile_layout, parser->pairs.at, parser->pairs.n))
+        return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
+    if ((size_t)tile_layout->first[tile_layout->n_shards] !=
+        parser->pairs.n) // sorted now, so that a repetition is a neighbour
+        for (size_t i = 1; i < parser->pairs.n; i++)
+            if (memcmp(&parser->pairs.at[i - 1], &parser->pairs.at[i], sizeof(*parser->pairs.at)) ==
+                0)
+                return PARSER_INVALID(parser, 0, "device %lld is listed twice for the same tile",
+                                      (long long)parser->pairs.at[i].device);
+    *out = tile_layout;
     return true;
 }
 
-tsr_status tsr__notation_read(struct arena *a, struct str text, const struct notation_ask *ask,
+tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out, struct notation_error *wrong)
 {
-    struct parser p = {.arena = a, .text = text, .ask = ask, .wrong = wrong, .dots = -1};
-    bool braces = tsr__parser_accept(&p, '{');
-    if (!(braces ? tiling(&p) : tsr__parser_mesh(&p)))
-        return p.status;
-    if (tsr__parser_peek(&p) != '\0' || p.at < text.n) {
-        tsr__parser_malformed(&p, "the sharding ended before this");
-        return p.status;
+    struct parser parser = {.arena = arena, .text = text, .ask = ask, .wrong = wrong, .dots = -1};
+    bool braces = tsr__parser_accept(&parser, '{');
+    if (!(braces ? tiling(&parser) : tsr__parser_mesh(&parser)))
+        return parser.status;
+    if (tsr__parser_peek(&parser) != '\0' || parser.at < text.n) {
+        tsr__parser_malformed(&parser, "the sharding ended before this");
+        return parser.status;
     }
-    if (!tsr__parser_fit_rank(&p, braces) || !layout(&p, &out->layout))
-        return p.status;
-    out->suppressed = p.suppressed;
-    out->front = p.dots < 0 ? 0 : p.dots;
-    out->dots = p.dots >= 0;
+    if (!tsr__parser_fit_rank(&parser, braces) || !layout(&parser, &out->layout))
+        return parser.status;
+    out->suppressed = parser.suppressed;
+    out->front = parser.dots < 0 ? 0 : parser.dots;
+    out->dots = parser.dots >= 0;
     return TSR_OK;
 }
 
-tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const int64_t *sizes,
+tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong)
 {
     struct notation_ask ask = {.rank = rank, .sizes = sizes};
     struct notation_answer answer;
-    tsr_status status = tsr__notation_read(a, text, &ask, &answer, wrong);
+    tsr_status status = tsr__notation_read(arena, text, &ask, &answer, wrong);
     if (status != TSR_OK)
         return status;
     *out = answer.layout;
@@ -354,29 +362,33 @@ tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const
     return TSR_OK;
 }
 
-bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n)
+bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
-    struct arena a;
+    struct arena arena;
     struct notation_error wrong = {0};
-    struct tile_layout *l = NULL, *again = NULL;
+    struct tile_layout *tile_layout = NULL, *again = NULL;
     struct str text = {bytes, n};
     bool holds = true;
-    tsr__arena_init(&a, s);
+    tsr__arena_init(&arena, session);
     for (int rank = -1; rank < 4 && holds; rank++) {
-        tsr_status status = tsr__notation_parse(&a, text, rank, NULL, &l, NULL, &wrong);
+        tsr_status status =
+            tsr__notation_parse(&arena, text, rank, NULL, &tile_layout, NULL, &wrong);
         if (status != TSR_OK)
             holds = wrong.what && wrong.at <= n;
         if (status == TSR_MALFORMED)
             break; // for every rank
         if (status != TSR_OK)
             continue;
-        if (l->n_shards > HOLDS_MAX || l->first[l->n_shards] > HOLDS_MAX)
+        if (tile_layout->n_shards > HOLDS_MAX ||
+            tile_layout->first[tile_layout->n_shards] > HOLDS_MAX)
             break;
-        struct str canon = tsr__notation_print(&a, l);
-        holds = tsr__notation_parse(&a, canon, l->rank, NULL, &again, NULL, &wrong) == TSR_OK &&
-                tsr__layout_equal(l, again) && str_eq(canon, tsr__notation_print(&a, again));
-        holds |= a.failed;
+        struct str canon = tsr__notation_print(&arena, tile_layout);
+        holds = tsr__notation_parse(&arena, canon, tile_layout->rank, NULL, &again, NULL, &wrong) ==
+                    TSR_OK &&
+                tsr__layout_equal(tile_layout, again) &&
+                str_eq(canon, tsr__notation_print(&arena, again));
+        holds |= arena.failed;
     }
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return holds;
 }

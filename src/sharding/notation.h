@@ -25,27 +25,28 @@ struct parser {
 // ---- notation.c
 
 // Notes the first thing that is wrong, at that byte; always false.
-bool tsr__parser_fail(struct parser *p, tsr_status status, size_t at, const char *what);
-bool tsr__parser_malformed(struct parser *p, const char *what); // at the place that was reached
+bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what);
+bool tsr__parser_malformed(struct parser *parser,
+                           const char *what); // at the place that was reached
 #define PARSER_INVALID(reader, at, ...)                                                            \
     tsr__parser_fail(reader, TSR_INVALID, at, tsr__arena_printf((reader)->arena, __VA_ARGS__).p)
 
 // The next character that is no blank (0: the end), and whether it is that one, which is then passed.
-char tsr__parser_peek(struct parser *p);
-bool tsr__parser_accept(struct parser *p, char c);
+char tsr__parser_peek(struct parser *parser);
+bool tsr__parser_accept(struct parser *parser, char c);
 // A number without sign; what is meant by it, if there is none.
-bool tsr__parser_number(struct parser *p, const char *expected, int64_t *out);
+bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out);
 // A device, or -1 for none.
-bool tsr__parser_device(struct parser *p, int64_t *out);
+bool tsr__parser_device(struct parser *parser, int64_t *out);
 // Passes "..." if it stands here: *found. False: it is written wrongly or twice.
-bool tsr__parser_dots(struct parser *p, bool *found);
-bool tsr__parser_own(struct parser *p, int64_t shard, int64_t device);
+bool tsr__parser_dots(struct parser *parser, bool *found);
+bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device);
 // Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
 // wanted one.
-bool tsr__parser_fit_rank(struct parser *p, bool leading);
+bool tsr__parser_fit_rank(struct parser *parser, bool leading);
 
 // ---- notation_mesh.c
 
-bool tsr__parser_mesh(struct parser *p);
+bool tsr__parser_mesh(struct parser *parser);
 
 #endif

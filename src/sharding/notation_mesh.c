@@ -28,191 +28,196 @@ static bool is_digit(char c)
 }
 
 // One more axis for the dimension that was begun last; the digit stands here.
-static bool take_axis(struct parser *p, struct mesh *m, int axis, size_t at)
+static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t at)
 {
-    int here = p->n_dims - 1;
-    for (int d = 0; d < p->n_dims; d++)
-        for (int i = 0; i < m->n_axes[d]; i++)
-            if (m->axes[d][i] == axis)
-                return PARSER_INVALID(p, at, "mesh axis %d is used twice", axis);
-    m->axis_at[here][m->n_axes[here]] = at;
-    m->axes[here][m->n_axes[here]++] = axis;
+    int here = parser->n_dims - 1;
+    for (int d = 0; d < parser->n_dims; d++)
+        for (int i = 0; i < mesh->n_axes[d]; i++)
+            if (mesh->axes[d][i] == axis)
+                return PARSER_INVALID(parser, at, "mesh axis %d is used twice", axis);
+    mesh->axis_at[here][mesh->n_axes[here]] = at;
+    mesh->axes[here][mesh->n_axes[here]++] = axis;
     return true;
 }
 
 // {0,1}: the opening brace has been passed. May be empty.
-static bool set_of_axes(struct parser *p, struct mesh *m)
+static bool set_of_axes(struct parser *parser, struct mesh *mesh)
 {
-    if (tsr__parser_accept(p, '}'))
+    if (tsr__parser_accept(parser, '}'))
         return true;
     do {
-        char c = tsr__parser_peek(p);
-        size_t at = p->at++;
+        char c = tsr__parser_peek(parser);
+        size_t at = parser->at++;
         if (!is_digit(c)) {
-            p->at = at;
-            return tsr__parser_malformed(p, "expected the number of a mesh axis");
+            parser->at = at;
+            return tsr__parser_malformed(parser, "expected the number of a mesh axis");
         }
-        if (!take_axis(p, m, c - '0', at))
+        if (!take_axis(parser, mesh, c - '0', at))
             return false;
-    } while (tsr__parser_accept(p, ','));
-    return tsr__parser_accept(p, '}') || tsr__parser_malformed(p, "expected , or } behind an axis");
+    } while (tsr__parser_accept(parser, ','));
+    return tsr__parser_accept(parser, '}') ||
+           tsr__parser_malformed(parser, "expected , or } behind an axis");
 }
 
 // What stands behind an S: digits, ^ and a digit or a set, or nothing.
-static bool letter_axes(struct parser *p, struct mesh *m, size_t at)
+static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
 {
-    if (p->at < p->text.n && p->text.p[p->at] == '^') {
-        p->at++;
-        if (tsr__parser_accept(p, '{'))
-            return set_of_axes(p, m);
-        if (!is_digit(tsr__parser_peek(p)))
-            return tsr__parser_malformed(p, "expected the number of a mesh axis after ^");
+    if (parser->at < parser->text.n && parser->text.p[parser->at] == '^') {
+        parser->at++;
+        if (tsr__parser_accept(parser, '{'))
+            return set_of_axes(parser, mesh);
+        if (!is_digit(tsr__parser_peek(parser)))
+            return tsr__parser_malformed(parser, "expected the number of a mesh axis after ^");
     }
-    if (p->at >= p->text.n || !is_digit(p->text.p[p->at])) {
-        m->unnumbered = true;
-        m->unnumbered_at = at;
-        return take_axis(p, m, 0, at);
+    if (parser->at >= parser->text.n || !is_digit(parser->text.p[parser->at])) {
+        mesh->unnumbered = true;
+        mesh->unnumbered_at = at;
+        return take_axis(parser, mesh, 0, at);
     }
-    for (; p->at < p->text.n && is_digit(p->text.p[p->at]); p->at++)
-        if (!take_axis(p, m, p->text.p[p->at] - '0', p->at))
+    for (; parser->at < parser->text.n && is_digit(parser->text.p[parser->at]); parser->at++)
+        if (!take_axis(parser, mesh, parser->text.p[parser->at] - '0', parser->at))
             return false;
     return true;
 }
 
 // One dimension: R, S and its axes, or (inside of parentheses) a set.
-static bool mesh_entry(struct parser *p, struct mesh *m, bool parentheses)
+static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parentheses)
 {
     bool dots;
-    if (!tsr__parser_dots(p, &dots))
+    if (!tsr__parser_dots(parser, &dots))
         return false;
     if (dots)
         return true;
-    char c = tsr__parser_peek(p);
+    char c = tsr__parser_peek(parser);
     bool set = parentheses && c == '{';
     if (c != 'S' && c != 'R' && !set)
-        return tsr__parser_malformed(p, "expected R (whole) or S with the numbers of mesh axes");
-    if (p->n_dims == TILE_MAX_RANK)
-        return PARSER_INVALID(p, p->at, "at most %d dimensions are supported", TILE_MAX_RANK);
-    size_t at = p->at++;
-    p->dim_at[p->n_dims++] = at;
+        return tsr__parser_malformed(parser,
+                                     "expected R (whole) or S with the numbers of mesh axes");
+    if (parser->n_dims == TILE_MAX_RANK)
+        return PARSER_INVALID(parser, parser->at, "at most %d dimensions are supported",
+                              TILE_MAX_RANK);
+    size_t at = parser->at++;
+    parser->dim_at[parser->n_dims++] = at;
     if (c == 'R')
         return true;
-    return set ? set_of_axes(p, m) : letter_axes(p, m, at);
+    return set ? set_of_axes(parser, mesh) : letter_axes(parser, mesh, at);
 }
 
 // All dimensions; commas between letters may be left out, as in SR.
-static bool mesh_entries(struct parser *p, struct mesh *m)
+static bool mesh_entries(struct parser *parser, struct mesh *mesh)
 {
-    bool parentheses = tsr__parser_accept(p, '('), more;
+    bool parentheses = tsr__parser_accept(parser, '('), more;
     do {
-        if (!mesh_entry(p, m, parentheses))
+        if (!mesh_entry(parser, mesh, parentheses))
             return false;
-        bool comma = tsr__parser_accept(p, ',');
-        char next = tsr__parser_peek(p);
+        bool comma = tsr__parser_accept(parser, ',');
+        char next = tsr__parser_peek(parser);
         more = comma || next == 'S' || next == 'R' || next == '.';
     } while (more);
-    if (!parentheses || tsr__parser_accept(p, ')'))
+    if (!parentheses || tsr__parser_accept(parser, ')'))
         return true;
-    return tsr__parser_malformed(p, "expected , or ) behind a dimension");
+    return tsr__parser_malformed(parser, "expected , or ) behind a dimension");
 }
 
 // Reads the sizes behind @, or takes those that the caller knows.
-static bool mesh_shape(struct parser *p, struct mesh *m)
+static bool mesh_shape(struct parser *parser, struct mesh *mesh)
 {
-    if (!tsr__parser_accept(p, '@')) {
-        if (!p->ask->mesh || tsr__parser_peek(p) != '\0')
-            return tsr__parser_malformed(p, "expected , or @ and the shape of the mesh");
-        m->shape = *p->ask->mesh;
-        m->positions = 1;
-        for (int i = 0; i < m->shape.n; i++)
-            m->positions *= m->shape.sizes[i];
+    if (!tsr__parser_accept(parser, '@')) {
+        if (!parser->ask->mesh || tsr__parser_peek(parser) != '\0')
+            return tsr__parser_malformed(parser, "expected , or @ and the shape of the mesh");
+        mesh->shape = *parser->ask->mesh;
+        mesh->positions = 1;
+        for (int i = 0; i < mesh->shape.n; i++)
+            mesh->positions *= mesh->shape.sizes[i];
         return true;
     }
-    m->positions = 1;
+    mesh->positions = 1;
     do {
-        tsr__parser_peek(p);
-        size_t at = p->at;
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
         int64_t size;
-        if (!tsr__parser_number(p, "expected the size of a mesh axis", &size))
+        if (!tsr__parser_number(parser, "expected the size of a mesh axis", &size))
             return false;
-        if (m->shape.n == MAX_MESH)
-            return PARSER_INVALID(p, at, "a mesh has at most %d axes", MAX_MESH);
+        if (mesh->shape.n == MAX_MESH)
+            return PARSER_INVALID(parser, at, "a mesh has at most %d axes", MAX_MESH);
         if (size < 1)
-            return tsr__parser_fail(p, TSR_INVALID, at, "a mesh axis has 1 device or more");
-        if (size > TILE_MAX_SHARDS / m->positions)
-            return PARSER_INVALID(p, at, "the mesh has more than the %d devices that are supported",
+            return tsr__parser_fail(parser, TSR_INVALID, at, "a mesh axis has 1 device or more");
+        if (size > TILE_MAX_SHARDS / mesh->positions)
+            return PARSER_INVALID(parser, at,
+                                  "the mesh has more than the %d devices that are supported",
                                   TILE_MAX_SHARDS);
-        m->positions *= size;
-        m->shape.sizes[m->shape.n++] = size;
-    } while (tsr__parser_accept(p, 'x'));
+        mesh->positions *= size;
+        mesh->shape.sizes[mesh->shape.n++] = size;
+    } while (tsr__parser_accept(parser, 'x'));
     return true;
 }
 
 // Each dimension is one factor, cut by the product of its axes.
-static bool mesh_dims(struct parser *p, const struct mesh *m)
+static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 {
-    if (m->unnumbered && m->shape.n != 1)
-        return PARSER_INVALID(p, m->unnumbered_at,
+    if (mesh->unnumbered && mesh->shape.n != 1)
+        return PARSER_INVALID(parser, mesh->unnumbered_at,
                               "S without a number needs a mesh of one axis, and this one has %d",
-                              m->shape.n);
-    for (int d = 0; d < p->n_dims; d++) {
+                              mesh->shape.n);
+    for (int axis = 0; axis < parser->n_dims; axis++) {
         int64_t cuts = 1;
-        for (int i = 0; i < m->n_axes[d]; i++) {
-            if (m->axes[d][i] >= m->shape.n)
-                return PARSER_INVALID(p, m->axis_at[d][i],
+        for (int i = 0; i < mesh->n_axes[axis]; i++) {
+            if (mesh->axes[axis][i] >= mesh->shape.n)
+                return PARSER_INVALID(parser, mesh->axis_at[axis][i],
                                       "the mesh has no axis %d; its axes are 0 to %d",
-                                      m->axes[d][i], m->shape.n - 1);
-            cuts *= m->shape.sizes[m->axes[d][i]];
+                                      mesh->axes[axis][i], mesh->shape.n - 1);
+            cuts *= mesh->shape.sizes[mesh->axes[axis][i]];
         }
-        p->dims[d].n = 1;
-        p->dims[d].factors = ARENA_NEW(p->arena, struct tile_factor);
-        if (!p->dims[d].factors)
-            return tsr__parser_fail(p, TSR_NOMEM, 0, NULL);
-        *p->dims[d].factors = (struct tile_factor){0, cuts};
+        parser->dims[axis].n = 1;
+        parser->dims[axis].factors = ARENA_NEW(parser->arena, struct tile_factor);
+        if (!parser->dims[axis].factors)
+            return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
+        *parser->dims[axis].factors = (struct tile_factor){0, cuts};
     }
     return true;
 }
 
 // Shard that mesh position holds.
-static int64_t mesh_shard(const struct parser *p, const struct mesh *m, int64_t position)
+static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;
-    for (int i = m->shape.n - 1; i >= 0; i--) {
-        coords[i] = position % m->shape.sizes[i];
-        position /= m->shape.sizes[i];
+    for (int i = mesh->shape.n - 1; i >= 0; i--) {
+        coords[i] = position % mesh->shape.sizes[i];
+        position /= mesh->shape.sizes[i];
     }
-    for (int d = 0; d < p->n_dims; d++)
-        for (int i = 0; i < m->n_axes[d]; i++)
-            shard = shard * m->shape.sizes[m->axes[d][i]] + coords[m->axes[d][i]];
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        for (int i = 0; i < mesh->n_axes[axis]; i++)
+            shard = shard * mesh->shape.sizes[mesh->axes[axis][i]] + coords[mesh->axes[axis][i]];
     return shard;
 }
 
-static bool mesh_owners(struct parser *p, const struct mesh *m)
+static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
 {
-    size_t start = p->at;
-    bool listed = tsr__parser_accept(p, ':');
-    for (int64_t i = 0; i < m->positions; i++) {
+    size_t start = parser->at;
+    bool listed = tsr__parser_accept(parser, ':');
+    for (int64_t i = 0; i < mesh->positions; i++) {
         int64_t d = i;
-        if (listed && i > 0 && !tsr__parser_accept(p, ',')) {
-            if (p->at < p->text.n)
-                return tsr__parser_malformed(p, "expected , or the end");
-            return PARSER_INVALID(p, start, "the mesh has %lld positions but %lld devices",
-                                  (long long)m->positions, (long long)i);
+        if (listed && i > 0 && !tsr__parser_accept(parser, ',')) {
+            if (parser->at < parser->text.n)
+                return tsr__parser_malformed(parser, "expected , or the end");
+            return PARSER_INVALID(parser, start, "the mesh has %lld positions but %lld devices",
+                                  (long long)mesh->positions, (long long)i);
         }
-        if (listed && !tsr__parser_device(p, &d))
+        if (listed && !tsr__parser_device(parser, &d))
             return false;
-        if (d >= 0 && !tsr__parser_own(p, mesh_shard(p, m, i), d))
+        if (d >= 0 && !tsr__parser_own(parser, mesh_shard(parser, mesh, i), d))
             return false;
     }
-    if (listed && tsr__parser_peek(p) == ',')
-        return PARSER_INVALID(p, p->at,
+    if (listed && tsr__parser_peek(parser) == ',')
+        return PARSER_INVALID(parser, parser->at,
                               "the mesh has %lld positions, and here begins one more device",
-                              (long long)m->positions);
+                              (long long)mesh->positions);
     return true;
 }
 
-bool tsr__parser_mesh(struct parser *p)
+bool tsr__parser_mesh(struct parser *parser)
 {
-    struct mesh m = {.unnumbered = false};
-    return mesh_entries(p, &m) && mesh_shape(p, &m) && mesh_dims(p, &m) && mesh_owners(p, &m);
+    struct mesh mesh = {.unnumbered = false};
+    return mesh_entries(parser, &mesh) && mesh_shape(parser, &mesh) && mesh_dims(parser, &mesh) &&
+           mesh_owners(parser, &mesh);
 }

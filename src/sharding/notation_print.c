@@ -2,82 +2,83 @@
 // notation_print.c - a layout as text in the compact notation; notation.c reads it again as the same layout.
 #include "sharding/sharding.h"
 
-static void print_dim(struct text *t, const struct tile_dim *d)
+static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     bool cut = false;
-    for (int f = 0; f < d->n; f++)
-        cut |= d->factors[f].cuts > 1;
-    if (!cut || d->n == 1) {
-        tsr__text_printf(t, "%lld", cut ? (long long)d->factors[0].cuts : 1ll);
+    for (int factor = 0; factor < dim->n; factor++)
+        cut |= dim->factors[factor].cuts > 1;
+    if (!cut || dim->n == 1) {
+        tsr__text_printf(text, "%lld", cut ? (long long)dim->factors[0].cuts : 1ll);
         return;
     }
-    for (int f = 0; f < d->n; f++) {
-        tsr__text_add(t, f ? STR("*") : STR(""));
-        if (d->factors[f].size)
-            tsr__text_printf(t, "%lld", (long long)d->factors[f].size);
+    for (int factor = 0; factor < dim->n; factor++) {
+        tsr__text_add(text, factor ? STR("*") : STR(""));
+        if (dim->factors[factor].size)
+            tsr__text_printf(text, "%lld", (long long)dim->factors[factor].size);
         else
-            tsr__text_add(t, STR("?"));
-        if (d->factors[f].cuts > 1)
-            tsr__text_printf(t, "/%lld", (long long)d->factors[f].cuts);
+            tsr__text_add(text, STR("?"));
+        if (dim->factors[factor].cuts > 1)
+            tsr__text_printf(text, "/%lld", (long long)dim->factors[factor].cuts);
     }
 }
 
-static void print_owners(struct text *t, const struct tile_layout *l, int64_t shard)
+static void print_owners(struct text *text, const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
-    size_t n = tsr__layout_owners(l, shard, &owners);
-    bool group = n > 1 && l->n_shards > 1; // of a whole layout all owners are listed plainly
-    tsr__text_add(t, group ? STR("(") : n ? STR("") : STR("-1"));
+    size_t n = tsr__layout_owners(layout, shard, &owners);
+    bool group = n > 1 && layout->n_shards > 1; // of a whole layout all owners are listed plainly
+    tsr__text_add(text, group ? STR("(") : n ? STR("") : STR("-1"));
     for (size_t i = 0; i < n; i++)
-        tsr__text_printf(t, i ? ",%lld" : "%lld", (long long)owners[i]);
-    tsr__text_add(t, group ? STR(")") : STR(""));
+        tsr__text_printf(text, i ? ",%lld" : "%lld", (long long)owners[i]);
+    tsr__text_add(text, group ? STR(")") : STR(""));
 }
 
 // The entries of the dimensions, "..." standing behind the first `front` of them (-1: nowhere).
-static void print_dims(struct text *t, const struct tile_layout *l, int front)
+static void print_dims(struct text *text, const struct tile_layout *layout, int front)
 {
     bool any = false;
-    for (int d = 0; d <= l->rank; d++) {
-        if (d == front) {
-            tsr__text_add(t, any ? STR(",...") : STR("..."));
+    for (int axis = 0; axis <= layout->rank; axis++) {
+        if (axis == front) {
+            tsr__text_add(text, any ? STR(",...") : STR("..."));
             any = true;
         }
-        if (d == l->rank)
+        if (axis == layout->rank)
             break;
-        tsr__text_add(t, any ? STR(",") : STR(""));
-        print_dim(t, &l->dims[d]);
+        tsr__text_add(text, any ? STR(",") : STR(""));
+        print_dim(text, &layout->dims[axis]);
         any = true;
     }
     if (!any)
-        tsr__text_add(t, STR("1")); // a scalar
+        tsr__text_add(text, STR("1")); // a scalar
 }
 
-static struct str print_tiles(struct arena *a, const struct tile_layout *l, int front)
+static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
-    struct tile_layout *o = tsr__layout_ordered(a, l);
+    struct tile_layout *o = tsr__layout_ordered(arena, l);
     if (!o)
         return STR("");
-    struct text t;
-    tsr__text_init(&t, a->session);
-    tsr__text_add(&t, STR("{"));
-    print_dims(&t, o, front);
+    struct text text;
+    tsr__text_init(&text, arena->session);
+    tsr__text_add(&text, STR("{"));
+    print_dims(&text, o, front);
     for (int64_t k = 0; k < o->n_shards; k++) {
-        tsr__text_add(&t, k ? STR(",") : STR(":"));
-        print_owners(&t, o, k);
+        tsr__text_add(&text, k ? STR(",") : STR(":"));
+        print_owners(&text, o, k);
     }
-    tsr__text_add(&t, STR("}"));
-    a->failed |= t.failed;
-    struct str out = tsr__arena_str(a, (struct str){t.p, t.n});
-    tsr__text_free(&t);
+    tsr__text_add(&text, STR("}"));
+    arena->failed |= text.failed;
+    struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
+    tsr__text_free(&text);
     return out.p ? out : STR("");
 }
 
-struct str tsr__notation_print(struct arena *a, const struct tile_layout *l)
+struct str tsr__notation_print(struct arena *arena, const struct tile_layout *layout)
 {
-    return print_tiles(a, l, -1);
+    return print_tiles(arena, layout, -1);
 }
 
-struct str tsr__notation_print_open(struct arena *a, const struct tile_layout *l, int front)
+struct str tsr__notation_print_open(struct arena *arena, const struct tile_layout *layout,
+                                    int front)
 {
-    return print_tiles(a, l, front);
+    return print_tiles(arena, layout, front);
 }

@@ -39,242 +39,249 @@ struct propagate {
     bool failed;
 };
 
-static uint32_t id_of(const tsr_value *v)
+static uint32_t id_of(const tsr_value *value)
 {
-    return tsr__value_id(v);
+    return tsr__value_id(value);
 }
 
-static struct tile_layout **lies(struct propagate *p, const tsr_value *v)
+static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
 {
-    return &p->w.f->values[id_of(v)];
+    return &propagate->w.f->values[id_of(value)];
 }
 
 // ---- who reads what ----------------------------------------------------------------------------
 
-static void count_readers(struct propagate *p)
+static void count_readers(struct propagate *propagate)
 {
-    for (size_t i = 0; i < p->w.f->n_nodes; i++)
-        for (size_t k = 0; k < tsr_node_input_count(p->nodes[i]); k++)
-            if (tsr_node_input(p->nodes[i], k))
-                p->first[id_of(tsr_node_input(p->nodes[i], k)) + 1]++;
+    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++)
+            if (tsr_node_input(propagate->nodes[i], k))
+                propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
 }
 
-static bool list_readers(struct propagate *p, size_t n_ids)
+static bool list_readers(struct propagate *propagate, size_t n_ids)
 {
-    count_readers(p);
+    count_readers(propagate);
     for (size_t i = 0; i < n_ids; i++)
-        p->first[i + 1] += p->first[i];
-    size_t *at = ARENA_ARRAY(p->arena, size_t, n_ids + 1);
-    p->readers = ARENA_ARRAY(p->arena, struct reader, p->first[n_ids] + 1);
-    if (!at || !p->readers)
+        propagate->first[i + 1] += propagate->first[i];
+    size_t *at = ARENA_ARRAY(propagate->arena, size_t, n_ids + 1);
+    propagate->readers = ARENA_ARRAY(propagate->arena, struct reader, propagate->first[n_ids] + 1);
+    if (!at || !propagate->readers)
         return false;
-    for (size_t i = 0; i < p->w.f->n_nodes; i++)
-        for (size_t k = 0; k < tsr_node_input_count(p->nodes[i]); k++) {
-            const tsr_value *v = tsr_node_input(p->nodes[i], k);
-            if (v)
-                p->readers[p->first[id_of(v)] + at[id_of(v)]++] = (struct reader){i, k};
+    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
+            const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
+            if (value)
+                propagate->readers[propagate->first[id_of(value)] + at[id_of(value)]++] =
+                    (struct reader){i, k};
         }
     return true;
 }
 
-static void mark_fixed(struct propagate *p, const tsr_node *n)
+static void mark_fixed(struct propagate *propagate, const tsr_node *node)
 {
     tsr_value **captures;
-    size_t n_captures = tsr__node_captures(n, &captures);
+    size_t n_captures = tsr__node_captures(node, &captures);
     for (size_t k = 0; k < n_captures; k++)
-        p->bound[id_of(captures[k])] = true;
-    for (size_t k = 0; k < tsr_node_output_count(n); k++) {
-        const tsr_value *v = tsr_node_output(n, k);
-        if (v && tsr__has_spec(n, p->w.f->config, v))
-            p->fixed[id_of(v)] = true;
+        propagate->bound[id_of(captures[k])] = true;
+    for (size_t k = 0; k < tsr_node_output_count(node); k++) {
+        const tsr_value *value = tsr_node_output(node, k);
+        if (value && tsr__has_spec(node, propagate->w.f->config, value))
+            propagate->fixed[id_of(value)] = true;
     }
 }
 
-static bool prepare(struct propagate *p)
+static bool prepare(struct propagate *propagate)
 {
-    size_t n_ids = tsr__model_value_ids(p->w.f->model), i = 0;
-    tsr_graph *g = tsr_model_graph(p->w.f->model);
-    p->nodes = ARENA_ARRAY(p->arena, tsr_node *, p->w.f->n_nodes + 1);
-    p->first = ARENA_ARRAY(p->arena, size_t, n_ids + 2);
-    p->fixed = ARENA_ARRAY(p->arena, bool, n_ids + 1);
-    p->bound = ARENA_ARRAY(p->arena, bool, n_ids + 1);
-    p->refused = ARENA_ARRAY(p->arena, struct refusal *, n_ids + 1);
-    p->w.wishes = ARENA_ARRAY(p->arena, struct tile_layout *, n_ids + 1);
-    if (p->arena->failed)
+    size_t n_ids = tsr__model_value_ids(propagate->w.f->model), i = 0;
+    tsr_graph *graph = tsr_model_graph(propagate->w.f->model);
+    propagate->nodes = ARENA_ARRAY(propagate->arena, tsr_node *, propagate->w.f->n_nodes + 1);
+    propagate->first = ARENA_ARRAY(propagate->arena, size_t, n_ids + 2);
+    propagate->fixed = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
+    propagate->bound = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
+    propagate->refused = ARENA_ARRAY(propagate->arena, struct refusal *, n_ids + 1);
+    propagate->w.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
+    if (propagate->arena->failed)
         return false;
-    for (tsr_node *n = tsr_graph_first(g); n && i < p->w.f->n_nodes; n = tsr_node_next(n), i++) {
-        p->nodes[i] = n;
-        mark_fixed(p, n);
+    for (tsr_node *node = tsr_graph_first(graph); node && i < propagate->w.f->n_nodes;
+         node = tsr_node_next(node), i++) {
+        propagate->nodes[i] = node;
+        mark_fixed(propagate, node);
     }
-    for (size_t k = 0; k < tsr_graph_output_count(g); k++)
-        p->bound[id_of(tsr_graph_output(g, k))] = true;
-    return list_readers(p, n_ids);
+    for (size_t k = 0; k < tsr_graph_output_count(graph); k++)
+        propagate->bound[id_of(tsr_graph_output(graph, k))] = true;
+    return list_readers(propagate, n_ids);
 }
 
 // ---- one wish ----------------------------------------------------------------------------------
 
 // What node i would do now, without doing it. False: out of memory.
-static bool try_node(struct propagate *p, size_t i, struct node_flow *nf)
+static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
-    struct arena *arena = p->w.arena;
+    struct arena *arena = propagate->w.arena;
     *nf = (struct node_flow){0};
-    p->w.arena = &p->trial;
-    p->w.trial = true;
-    p->w.say = 0;
-    bool ok = tsr__flow_node(&p->w, p->nodes[i], nf);
-    p->w.arena = arena;
-    p->w.trial = false;
-    p->failed = p->failed || !ok;
+    propagate->w.arena = &propagate->trial;
+    propagate->w.trial = true;
+    propagate->w.say = 0;
+    bool ok = tsr__flow_node(&propagate->w, propagate->nodes[i], nf);
+    propagate->w.arena = arena;
+    propagate->w.trial = false;
+    propagate->failed = propagate->failed || !ok;
     return ok;
 }
 
-// The first of the readers of v (which lay as `before` and lies otherwise now) that had it in place and has not
+// The first of the readers of value (which lay as `before` and lies otherwise now) that had it in place and has not
 // any more.
-static size_t disturbed(struct propagate *p, const tsr_value *v, const struct tile_layout *before)
+static size_t disturbed(struct propagate *propagate, const tsr_value *value,
+                        const struct tile_layout *before)
 {
-    uint32_t id = id_of(v);
+    uint32_t id = id_of(value);
     struct node_flow nf = {0};
     size_t tried = NOBODY;
-    if (p->bound[id] && tsr__layout_is_whole(before))
+    if (propagate->bound[id] && tsr__layout_is_whole(before))
         return OUTPUT;
-    for (size_t k = p->first[id]; k < p->first[id + 1] && !p->failed; k++) {
-        struct reader r = p->readers[k];
-        if (!tsr__flow_held(before, p->w.f->nodes[r.node].inputs[r.slot]))
+    for (size_t k = propagate->first[id]; k < propagate->first[id + 1] && !propagate->failed; k++) {
+        struct reader reader = propagate->readers[k];
+        if (!tsr__flow_held(before, propagate->w.f->nodes[reader.node].inputs[reader.slot]))
             continue;
-        if (tried != r.node && !try_node(p, r.node, &nf))
+        if (tried != reader.node && !try_node(propagate, reader.node, &nf))
             return NOBODY;
-        tried = r.node;
-        if (!tsr__flow_held(*lies(p, v), nf.inputs[r.slot]))
-            return r.node;
+        tried = reader.node;
+        if (!tsr__flow_held(*lies(propagate, value), nf.inputs[reader.slot]))
+            return reader.node;
     }
     return NOBODY;
 }
 
 // True if the node moves no input that it had in place.
-static bool inputs_rest(struct propagate *p, size_t i, const struct node_flow *nf)
+static bool inputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf)
 {
-    for (size_t k = 0; k < tsr_node_input_count(p->nodes[i]); k++) {
-        const tsr_value *v = tsr_node_input(p->nodes[i], k);
-        if (v && tsr__flow_held(*lies(p, v), p->w.f->nodes[i].inputs[k]) &&
-            !tsr__flow_held(*lies(p, v), nf->inputs[k]))
+    for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
+        const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
+        if (value && tsr__flow_held(*lies(propagate, value), propagate->w.f->nodes[i].inputs[k]) &&
+            !tsr__flow_held(*lies(propagate, value), nf->inputs[k]))
             return false;
     }
     return true;
 }
 
 // True if nobody minds that the outputs of node i lie as the trial says; else *who.
-static bool outputs_rest(struct propagate *p, size_t i, const struct node_flow *nf, size_t *who)
+static bool outputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf,
+                         size_t *who)
 {
-    for (size_t k = 0; k < tsr_node_output_count(p->nodes[i]); k++) {
-        const tsr_value *v = tsr_node_output(p->nodes[i], k);
-        struct tile_layout *before = v ? *lies(p, v) : NULL;
+    for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
+        const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
+        struct tile_layout *before = value ? *lies(propagate, value) : NULL;
         struct tile_layout *after = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
-        if (!v || tsr__layout_equal(before, after))
+        if (!value || tsr__layout_equal(before, after))
             continue;
-        *lies(p, v) = after;
-        *who = disturbed(p, v, before);
-        *lies(p, v) = before;
-        if (*who != NOBODY || p->failed)
+        *lies(propagate, value) = after;
+        *who = disturbed(propagate, value, before);
+        *lies(propagate, value) = before;
+        if (*who != NOBODY || propagate->failed)
             return false;
     }
     return true;
 }
 
-static bool fits(struct propagate *p, size_t i, size_t out, size_t *who)
+static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
-    const tsr_value *v = tsr_node_output(p->nodes[i], out);
+    const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
     *who = NOBODY;
-    return try_node(p, i, &nf) && tsr__layout_equal(nf.outputs[out], p->w.wishes[id_of(v)]) &&
-           inputs_rest(p, i, &nf) && outputs_rest(p, i, &nf, who);
+    return try_node(propagate, i, &nf) &&
+           tsr__layout_equal(nf.outputs[out], propagate->w.wishes[id_of(value)]) &&
+           inputs_rest(propagate, i, &nf) && outputs_rest(propagate, i, &nf, who);
 }
 
-static const struct refusal *refusal_of(const struct propagate *p, uint32_t id,
-                                        const struct tile_layout *l)
+static const struct refusal *refusal_of(const struct propagate *propagate, uint32_t id,
+                                        const struct tile_layout *layout)
 {
-    const struct refusal *r = p->refused[id];
-    while (r && !tsr__layout_equal(r->layout, l))
-        r = r->next;
-    return r;
+    const struct refusal *refusal = propagate->refused[id];
+    while (refusal && !tsr__layout_equal(refusal->layout, layout))
+        refusal = refusal->next;
+    return refusal;
 }
 
-static void refuse(struct propagate *p, uint32_t id, size_t in_place)
+static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
-    struct refusal *r = ARENA_NEW(p->arena, struct refusal);
-    if (r) {
-        *r = (struct refusal){p->w.wishes[id], in_place, p->refused[id]};
-        p->refused[id] = r;
+    struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
+    if (refusal) {
+        *refusal = (struct refusal){propagate->w.wishes[id], in_place, propagate->refused[id]};
+        propagate->refused[id] = refusal;
     }
-    p->failed = p->failed || !r;
-    p->w.wishes[id] = NULL;
+    propagate->failed = propagate->failed || !refusal;
+    propagate->w.wishes[id] = NULL;
 }
 
 // True if output `out` of node i lies as `need` from now on.
-static bool grant(struct propagate *p, size_t i, size_t out, const struct tile_layout *need)
+static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
-    uint32_t id = id_of(tsr_node_output(p->nodes[i], out));
+    uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
     size_t who;
-    p->w.wishes[id] = tsr__layout_copy(p->arena, need);
-    p->failed = p->failed || !p->w.wishes[id];
-    if (p->failed)
+    propagate->w.wishes[id] = tsr__layout_copy(propagate->arena, need);
+    propagate->failed = propagate->failed || !propagate->w.wishes[id];
+    if (propagate->failed)
         return false;
-    tsr__arena_init(&p->trial, p->arena->session);
-    bool ok = fits(p, i, out, &who);
-    tsr__arena_free(&p->trial);
+    tsr__arena_init(&propagate->trial, propagate->arena->session);
+    bool ok = fits(propagate, i, out, &who);
+    tsr__arena_free(&propagate->trial);
     if (!ok) {
-        refuse(p, id, who);
+        refuse(propagate, id, who);
         return false;
     }
-    p->w.f->nodes[i] = (struct node_flow){0};
-    p->failed = !tsr__flow_node(&p->w, p->nodes[i], &p->w.f->nodes[i]);
+    propagate->w.f->nodes[i] = (struct node_flow){0};
+    propagate->failed =
+        !tsr__flow_node(&propagate->w, propagate->nodes[i], &propagate->w.f->nodes[i]);
     return true;
 }
 
 // ---- rounds ------------------------------------------------------------------------------------
 
 // The first wish for each output of node i that can be granted.
-static bool walk_node(struct propagate *p, size_t i)
+static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
-    for (size_t out = 0; out < tsr_node_output_count(p->nodes[i]); out++) {
-        const tsr_value *v = tsr_node_output(p->nodes[i], out);
-        if (!v || p->fixed[id_of(v)])
+    for (size_t out = 0; out < tsr_node_output_count(propagate->nodes[i]); out++) {
+        const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
+        if (!value || propagate->fixed[id_of(value)])
             continue;
-        uint32_t id = id_of(v);
-        for (size_t k = p->first[id]; k < p->first[id + 1] && !p->w.wishes[id] && !p->failed; k++) {
-            const struct tile_layout *need =
-                p->w.f->nodes[p->readers[k].node].inputs[p->readers[k].slot];
-            if (!tsr__layout_is_whole(need) && !tsr__layout_equal(need, *lies(p, v)) &&
-                !refusal_of(p, id, need))
-                granted = grant(p, i, out, need) || granted;
+        uint32_t id = id_of(value);
+        for (size_t k = propagate->first[id];
+             k < propagate->first[id + 1] && !propagate->w.wishes[id] && !propagate->failed; k++) {
+            const struct tile_layout *need = propagate->w.f->nodes[propagate->readers[k].node]
+                                                 .inputs[propagate->readers[k].slot];
+            if (!tsr__layout_is_whole(need) && !tsr__layout_equal(need, *lies(propagate, value)) &&
+                !refusal_of(propagate, id, need))
+                granted = grant(propagate, i, out, need) || granted;
         }
     }
     return granted;
 }
 
 // Wishes that the flow could not keep, because something else arrives now, are refused from now on.
-static void drop_unmet(struct propagate *p)
+static void drop_unmet(struct propagate *propagate)
 {
-    for (size_t i = 0; i < p->w.f->n_nodes; i++)
-        for (size_t k = 0; k < tsr_node_output_count(p->nodes[i]); k++) {
-            const tsr_value *v = tsr_node_output(p->nodes[i], k);
-            if (v && p->w.wishes[id_of(v)] &&
-                !tsr__layout_equal(*lies(p, v), p->w.wishes[id_of(v)]))
-                refuse(p, id_of(v), NOBODY);
+    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
+            const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
+            if (value && propagate->w.wishes[id_of(value)] &&
+                !tsr__layout_equal(*lies(propagate, value), propagate->w.wishes[id_of(value)]))
+                refuse(propagate, id_of(value), NOBODY);
         }
 }
 
 // One flow forwards, one walk backwards. False: nothing is left to grant.
-static bool round_trip(struct propagate *p, bool last)
+static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
-    if (!tsr__flow_forward(&p->w, 0, NULL)) {
-        p->failed = true;
+    if (!tsr__flow_forward(&propagate->w, 0, NULL)) {
+        propagate->failed = true;
         return false;
     }
-    drop_unmet(p);
-    for (size_t i = p->w.f->n_nodes; i > 0 && !last && !p->failed; i--)
-        granted = walk_node(p, i - 1) || granted;
+    drop_unmet(propagate);
+    for (size_t i = propagate->w.f->n_nodes; i > 0 && !last && !propagate->failed; i--)
+        granted = walk_node(propagate, i - 1) || granted;
     return granted;
 }
 
@@ -282,75 +289,81 @@ static bool round_trip(struct propagate *p, bool last)
 
 // Why the wish of a reader was not granted, if that is worth a note: it has to be moved, or somebody else has it in
 // place.
-static const char *reason(struct propagate *p, const tsr_value *v, const struct tile_layout *need)
+static const char *reason(struct propagate *propagate, const tsr_value *value,
+                          const struct tile_layout *need)
 {
-    const struct refusal *r = refusal_of(p, id_of(v), need);
-    bool moves = !tsr__flow_held(*lies(p, v), need);
-    if (r && r->in_place == OUTPUT)
+    const struct refusal *refusal = refusal_of(propagate, id_of(value), need);
+    bool moves = !tsr__flow_held(*lies(propagate, value), need);
+    if (refusal && refusal->in_place == OUTPUT)
         return "the model's output, or a subgraph, has it whole";
-    if (r && r->in_place != NOBODY)
-        return tsr__arena_printf(p->arena, "node #%zu has it in place", r->in_place).p;
-    if (r && moves)
+    if (refusal && refusal->in_place != NOBODY)
+        return tsr__arena_printf(propagate->arena, "node #%zu has it in place", refusal->in_place)
+            .p;
+    if (refusal && moves)
         return "the node that makes it cannot give it so without moving what it reads";
-    return moves && p->w.wishes[id_of(v)] ? "another node comes first" : NULL;
+    return moves && propagate->w.wishes[id_of(value)] ? "another node comes first" : NULL;
 }
 
-static void note(struct propagate *p, const tsr_value *v, const struct reader *r)
+static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
 {
-    const struct tile_layout *need = p->w.f->nodes[r->node].inputs[r->slot];
-    if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(p, v)))
+    const struct tile_layout *need = propagate->w.f->nodes[reader->node].inputs[reader->slot];
+    if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(propagate, value)))
         return;
-    const char *why = reason(p, v, need);
-    struct flow_noted *n = why ? ARENA_NEW(p->arena, struct flow_noted) : NULL;
-    if (!n)
+    const char *why = reason(propagate, value, need);
+    struct flow_noted *noted = why ? ARENA_NEW(propagate->arena, struct flow_noted) : NULL;
+    if (!noted)
         return;
-    *n = (struct flow_noted){tsr__layout_copy(p->arena, need), p->w.noted[id_of(v)]};
-    if (!n->layout)
+    *noted = (struct flow_noted){tsr__layout_copy(propagate->arena, need),
+                                 propagate->w.noted[id_of(value)]};
+    if (!noted->layout)
         return;
-    p->w.noted[id_of(v)] = n; // the flow need not say it again
-    struct place at = tsr__place_node(p->nodes[r->node]);
-    at.configuration = str_of(tsr_config_name(p->w.f->config));
-    at.value = tsr__value_str(v);
-    struct str from = tsr__notation_print(p->arena, *lies(p, v));
-    struct str to = tsr__notation_print(p->arena, need);
-    tsr__diag(p->arena->session, DIAG_demand_dropped, &at,
+    propagate->w.noted[id_of(value)] = noted; // the flow need not say it again
+    struct place at = tsr__place_node(propagate->nodes[reader->node]);
+    at.configuration = str_of(tsr_config_name(propagate->w.f->config));
+    at.value = tsr__value_str(value);
+    struct str from = tsr__notation_print(propagate->arena, *lies(propagate, value));
+    struct str to = tsr__notation_print(propagate->arena, need);
+    tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
               "shard the output of the node that makes it explicitly, to decide it yourself",
               "the node needs the value as " STR_FMT ", but it lies as " STR_FMT ": %s",
               STR_ARG(to), STR_ARG(from), why);
 }
 
-static void note_all(struct propagate *p)
+static void note_all(struct propagate *propagate)
 {
-    for (size_t i = 0; i < p->w.f->n_nodes; i++)
-        for (size_t out = 0; out < tsr_node_output_count(p->nodes[i]); out++) {
-            const tsr_value *v = tsr_node_output(p->nodes[i], out);
-            if (!v || p->fixed[id_of(v)])
+    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+        for (size_t out = 0; out < tsr_node_output_count(propagate->nodes[i]); out++) {
+            const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
+            if (!value || propagate->fixed[id_of(value)])
                 continue;
-            for (size_t k = p->first[id_of(v)]; k < p->first[id_of(v) + 1]; k++)
-                note(p, v, &p->readers[k]);
+            for (size_t k = propagate->first[id_of(value)]; k < propagate->first[id_of(value) + 1];
+                 k++)
+                note(propagate, value, &propagate->readers[k]);
         }
 }
 
-static void settle(struct propagate *p)
+static void settle(struct propagate *propagate)
 {
     bool more = true;
-    for (int i = 0; more && !p->failed; i++) {
+    for (int i = 0; more && !propagate->failed; i++) {
         struct arena round; // results of a round are not needed after it
-        tsr__arena_init(&round, p->arena->session);
-        p->w.arena = &round;
-        more = round_trip(p, i == MAX_ROUNDS);
-        if (!more && !p->failed)
-            note_all(p);
-        p->w.arena = p->arena;
+        tsr__arena_init(&round, propagate->arena->session);
+        propagate->w.arena = &round;
+        more = round_trip(propagate, i == MAX_ROUNDS);
+        if (!more && !propagate->failed)
+            note_all(propagate);
+        propagate->w.arena = propagate->arena;
         tsr__arena_free(&round);
     }
 }
 
-struct flow *tsr__flow_propagated(struct arena *a, tsr_model *m, const tsr_config *c)
+struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    struct propagate p = {.arena = a};
-    if (!tsr__flow_start(&p.w, a, m, c) || !prepare(&p))
+    struct propagate propagate = {.arena = arena};
+    if (!tsr__flow_start(&propagate.w, arena, model, config) || !prepare(&propagate))
         return NULL;
-    settle(&p);
-    return !p.failed && tsr__flow_forward(&p.w, SAY_UNCUT | SAY_MOVES, NULL) ? p.w.f : NULL;
+    settle(&propagate);
+    return !propagate.failed && tsr__flow_forward(&propagate.w, SAY_UNCUT | SAY_MOVES, NULL)
+               ? propagate.w.f
+               : NULL;
 }

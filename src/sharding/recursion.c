@@ -20,70 +20,72 @@ struct walk {
     size_t depth;
 };
 
-static void enter(struct walk *w, const tsr_function *f)
+static void enter(struct walk *walk, const tsr_function *function)
 {
-    w->colours[tsr__function_index(f)] = GREY;
-    w->steps[w->depth++] = (struct step){f, tsr_graph_first(tsr_function_graph(f))};
+    walk->colours[tsr__function_index(function)] = GREY;
+    walk->steps[walk->depth++] =
+        (struct step){function, tsr_graph_first(tsr_function_graph(function))};
 }
 
 // The node after this one in the same body, those of its subgraphs included; NULL: it was the last.
-static const tsr_node *next_of_body(const struct walk *w, const tsr_node *n)
+static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
 {
-    const tsr_node *next = tsr_model_next_node(w->model, n);
-    return next && tsr__node_home(next) == tsr__node_home(n) ? next : NULL;
+    const tsr_node *next = tsr_model_next_node(walk->model, node);
+    return next && tsr__node_home(next) == tsr__node_home(node) ? next : NULL;
 }
 
-static tsr_status refuse(const struct walk *w, const tsr_node *call, const tsr_function *f)
+static tsr_status refuse(const struct walk *walk, const tsr_node *call,
+                         const tsr_function *function)
 {
     struct place at = tsr__place_node(call);
-    const tsr_function *last = w->steps[w->depth - 1].function;
-    tsr__diag(tsr_model_session(w->model), DIAG_function_recursive, &at,
+    const tsr_function *last = walk->steps[walk->depth - 1].function;
+    tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at,
               "a function may call only functions that do not call it",
-              "function '%s' calls itself%s%s%s", tsr_function_name(f),
-              f == last ? "" : " through '", f == last ? "" : tsr_function_name(last),
-              f == last ? "" : "'");
+              "function '%s' calls itself%s%s%s", tsr_function_name(function),
+              function == last ? "" : " through '", function == last ? "" : tsr_function_name(last),
+              function == last ? "" : "'");
     return TSR_INVALID;
 }
 
-// Everything that f calls. Each body is walked once, whoever calls it.
-static tsr_status walk_from(struct walk *w, const tsr_function *f)
+// Everything that function calls. Each body is walked once, whoever calls it.
+static tsr_status walk_from(struct walk *walk, const tsr_function *function)
 {
-    enter(w, f);
-    while (w->depth) {
-        struct step *step = &w->steps[w->depth - 1];
-        const tsr_node *n = step->at;
-        if (!n) {
-            w->colours[tsr__function_index(step->function)] = BLACK;
-            w->depth--;
+    enter(walk, function);
+    while (walk->depth) {
+        struct step *step = &walk->steps[walk->depth - 1];
+        const tsr_node *node = step->at;
+        if (!node) {
+            walk->colours[tsr__function_index(step->function)] = BLACK;
+            walk->depth--;
             continue;
         }
-        step->at = next_of_body(w, n);
-        const tsr_function *called = tsr__node_function(n);
+        step->at = next_of_body(walk, node);
+        const tsr_function *called = tsr__node_function(node);
         if (!called)
             continue;
-        unsigned char colour = w->colours[tsr__function_index(called)];
+        unsigned char colour = walk->colours[tsr__function_index(called)];
         if (colour == GREY)
-            return refuse(w, n, called);
+            return refuse(walk, node, called);
         if (colour == WHITE)
-            enter(w, called);
+            enter(walk, called);
     }
     return TSR_OK;
 }
 
-tsr_status tsr__check_recursion(const tsr_model *m)
+tsr_status tsr__check_recursion(const tsr_model *model)
 {
-    struct arena a;
-    size_t n = tsr_model_function_count(m);
+    struct arena arena;
+    size_t n = tsr_model_function_count(model);
     if (!n)
         return TSR_OK;
-    tsr__arena_init(&a, tsr_model_session(m));
-    struct walk w = {.model = m};
-    w.colours = ARENA_ARRAY(&a, unsigned char, n);
-    w.steps = ARENA_ARRAY(&a, struct step, n);
-    tsr_status status = a.failed ? TSR_NOMEM : TSR_OK;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct walk walk = {.model = model};
+    walk.colours = ARENA_ARRAY(&arena, unsigned char, n);
+    walk.steps = ARENA_ARRAY(&arena, struct step, n);
+    tsr_status status = arena.failed ? TSR_NOMEM : TSR_OK;
     for (size_t i = 0; i < n && status == TSR_OK; i++)
-        if (w.colours[i] == WHITE)
-            status = walk_from(&w, tsr_model_function(m, i));
-    tsr__arena_free(&a);
+        if (walk.colours[i] == WHITE)
+            status = walk_from(&walk, tsr_model_function(model, i));
+    tsr__arena_free(&arena);
     return status;
 }

@@ -38,31 +38,32 @@ struct pairing {
 #define RESHARD_MAX_PAIRS ((int64_t)1 << 26) // shards of one side times shards of the other
 
 // TSR_NOMEM; TSR_UNSUPPORTED: too large; TSR_INVALID: a layout does not fit the shape.
-tsr_status tsr__pairing_new(struct arena *a, const struct tile_layout *from,
+tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes,
                             struct pairing *out) TSR_MUST_USE;
-size_t tsr__pairing_device(const struct pairing *p, int64_t device);
+size_t tsr__pairing_device(const struct pairing *pairing, int64_t device);
 // Elements that shard k of from and shard j of to share.
-static inline int64_t pairing_common(const struct pairing *p, int64_t k, int64_t j)
+static inline int64_t pairing_common(const struct pairing *pairing, int64_t k, int64_t j)
 {
     int64_t n = 1;
-    for (int d = 0; d < p->rank && n; d++)
-        n *= p->common[d][p->from.part[k * p->rank + d] * p->to.n_parts[d] +
-                          p->to.part[j * p->rank + d]];
+    for (int axis = 0; axis < pairing->rank && n; axis++)
+        n *= pairing->common[axis][pairing->from.part[k * pairing->rank + axis] *
+                                       pairing->to.n_parts[axis] +
+                                   pairing->to.part[j * pairing->rank + axis]];
     return n;
 }
-static inline size_t side_count(const struct side *s, size_t device)
+static inline size_t side_count(const struct side *side, size_t device)
 {
-    return s->first[device + 1] - s->first[device];
+    return side->first[device + 1] - side->first[device];
 }
-bool tsr__side_owns(const struct side *s, size_t device, int64_t shard);
+bool tsr__side_owns(const struct side *side, size_t device, int64_t shard);
 
 // The one step that brings from to to, with what it is called and what it moves. TSR_INVALID: no device
 // holds what is needed.
-tsr_status tsr__reshard_step(const struct pairing *p, struct reshard_step *out) TSR_MUST_USE;
+tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out) TSR_MUST_USE;
 // Recognises collectives of a whole group; false: it is none of them (or the arena has failed).
-bool tsr__reshard_gather(const struct pairing *p, struct reshard_step *out);
-bool tsr__reshard_exchange_axes(const struct pairing *p, struct reshard_step *out);
+bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
+bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
 #endif

@@ -6,86 +6,88 @@
 #include "sharding/reshard.h"
 
 // Every device of the target has one piece before and one after.
-static bool one_piece_each(const struct pairing *p)
+static bool one_piece_each(const struct pairing *pairing)
 {
-    for (size_t t = 0; t < p->n_devices; t++)
-        if (side_count(&p->to, t) > 1 || (side_count(&p->to, t) && side_count(&p->from, t) != 1))
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (side_count(&pairing->to, t) > 1 ||
+            (side_count(&pairing->to, t) && side_count(&pairing->from, t) != 1))
             return false;
     return true;
 }
 
-static struct device_group *add_groups(const struct pairing *p, struct reshard_step *out, size_t n,
-                                       size_t members)
+static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
+                                       size_t n, size_t members)
 {
-    struct device_group *g = &out->groups[out->n_groups];
+    struct device_group *group = &out->groups[out->n_groups];
     for (size_t i = 0; i < n; i++) {
-        g[i].devices = ARENA_ARRAY(p->made, int64_t, members + 1);
-        if (!g[i].devices)
+        group[i].devices = ARENA_ARRAY(pairing->made, int64_t, members + 1);
+        if (!group[i].devices)
             return NULL;
     }
     out->n_groups += n;
-    return g;
+    return group;
 }
 
-static bool groups_new(const struct pairing *p, struct reshard_step *out)
+static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
 {
     out->n_groups = 0;
-    out->groups = ARENA_ARRAY(p->made, struct device_group, p->n_devices + 1);
+    out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->n_devices + 1);
     return out->groups != NULL;
 }
 
 // ---- all-gather --------------------------------------------------------------------------------
 
 // Owners of shard k that get shard j.
-static size_t holders(const struct pairing *p, int64_t k, int64_t j, int64_t *out)
+static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
 {
     const int64_t *owners;
-    size_t n = tsr__layout_owners(p->from.l, k, &owners), count = 0;
+    size_t n = tsr__layout_owners(pairing->from.l, k, &owners), count = 0;
     for (size_t i = 0; i < n; i++)
-        if (tsr__side_owns(&p->to, tsr__pairing_device(p, owners[i]), j))
+        if (tsr__side_owns(&pairing->to, tsr__pairing_device(pairing, owners[i]), j))
             out[count++] = owners[i];
     return count;
 }
 
 // The axis along which the pieces of k make j: it, or -1 if there are several.
-static void join_axis(const struct pairing *p, int64_t k, int64_t j, int *axis)
+static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
 {
-    for (int d = 0; d < p->rank; d++)
-        if (p->from.parts[d][p->from.part[k * p->rank + d]].size !=
-            p->to.parts[d][p->to.part[j * p->rank + d]].size)
+    for (int d = 0; d < pairing->rank; d++)
+        if (pairing->from.parts[d][pairing->from.part[k * pairing->rank + d]].size !=
+            pairing->to.parts[d][pairing->to.part[j * pairing->rank + d]].size)
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
-static bool gather_shard(const struct pairing *p, struct reshard_step *out, int64_t j,
+static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *room)
 {
     const int64_t *owners;
-    size_t all = tsr__layout_owners(p->to.l, j, &owners), copies = 0, seen = 0;
+    size_t all = tsr__layout_owners(pairing->to.l, j, &owners), copies = 0, seen = 0;
     struct device_group *groups = NULL;
-    for (int64_t k = 0; k < p->from.l->n_shards; k++) {
-        int64_t common = pairing_common(p, k, j);
+    for (int64_t k = 0; k < pairing->from.l->n_shards; k++) {
+        int64_t common = pairing_common(pairing, k, j);
         if (common == 0)
             continue;
-        size_t n = holders(p, k, j, room);
-        if (common != p->from.elements[k] || n == 0 || (groups && n != copies))
+        size_t n = holders(pairing, k, j, room);
+        if (common != pairing->from.elements[k] || n == 0 || (groups && n != copies))
             return false;
-        if (!groups && !(groups = add_groups(p, out, copies = n, all)))
+        if (!groups && !(groups = add_groups(pairing, out, copies = n, all)))
             return false;
         for (size_t i = 0; i < n; i++)
             groups[i].devices[groups[i].n++] = room[i];
         seen += n;
-        join_axis(p, k, j, &out->axis);
+        join_axis(pairing, k, j, &out->axis);
     }
     return seen == all;
 }
 
-bool tsr__reshard_gather(const struct pairing *p, struct reshard_step *out)
+bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
-    int64_t *room = ARENA_ARRAY(p->made, int64_t, p->n_devices + 1);
-    bool is = room && one_piece_each(p) && groups_new(p, out);
+    int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
+    bool is = room && one_piece_each(pairing) && groups_new(pairing, out);
     out->axis = -2;
-    for (int64_t j = 0; j < p->to.l->n_shards && is; j++)
-        is = p->to.l->first[j] == p->to.l->first[j + 1] || gather_shard(p, out, j, room);
+    for (int64_t j = 0; j < pairing->to.l->n_shards && is; j++)
+        is = pairing->to.l->first[j] == pairing->to.l->first[j + 1] ||
+             gather_shard(pairing, out, j, room);
     if (is) {
         out->op = RESHARD_ALL_GATHER;
         out->sent = out->received; // in a ring everybody passes on as much as he gets
@@ -99,27 +101,27 @@ bool tsr__reshard_gather(const struct pairing *p, struct reshard_step *out)
 
 // ---- all-to-all --------------------------------------------------------------------------------
 
-// Part of dimension d that a device has before, and after.
-static int64_t before(const struct pairing *p, size_t t, int d)
+// Part of dimension axis that a device has before, and after.
+static int64_t before(const struct pairing *pairing, size_t t, int axis)
 {
-    return p->from.part[p->from.shards[p->from.first[t]] * p->rank + d];
+    return pairing->from.part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis];
 }
-static int64_t after(const struct pairing *p, size_t t, int d)
+static int64_t after(const struct pairing *pairing, size_t t, int axis)
 {
-    return p->to.part[p->to.shards[p->to.first[t]] * p->rank + d];
+    return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
 // One axis is joined and one is cut, on all devices alike; the others stay.
-static bool find_axes(const struct pairing *p, int *joined, int *cut)
+static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
-    for (size_t t = 0; t < p->n_devices; t++) {
-        if (side_count(&p->from, t) != 1 || side_count(&p->to, t) != 1)
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        if (side_count(&pairing->from, t) != 1 || side_count(&pairing->to, t) != 1)
             return false;
-        for (int d = 0; d < p->rank; d++) {
-            int64_t x = before(p, t, d), y = after(p, t, d);
-            int64_t n = p->from.parts[d][x].size, m = p->to.parts[d][y].size;
-            int64_t common = p->common[d][x * p->to.n_parts[d] + y];
+        for (int d = 0; d < pairing->rank; d++) {
+            int64_t x = before(pairing, t, d), y = after(pairing, t, d);
+            int64_t n = pairing->from.parts[d][x].size, m = pairing->to.parts[d][y].size;
+            int64_t common = pairing->common[d][x * pairing->to.n_parts[d] + y];
             int *axis = n < m ? joined : cut;
             if (common != (n < m ? n : m))
                 return false;
@@ -133,10 +135,11 @@ static bool find_axes(const struct pairing *p, int *joined, int *cut)
 }
 
 // Devices of one region: they hold the same but for the axis that is joined, and will but for the one that is cut.
-static bool same_region(const struct pairing *p, size_t s, size_t t, int joined)
+static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
-    for (int d = 0; d < p->rank; d++)
-        if (d == joined ? after(p, s, d) != after(p, t, d) : before(p, s, d) != before(p, t, d))
+    for (int axis = 0; axis < pairing->rank; axis++)
+        if (axis == joined ? after(pairing, s, axis) != after(pairing, t, axis)
+                           : before(pairing, s, axis) != before(pairing, t, axis))
             return false;
     return true;
 }
@@ -163,15 +166,15 @@ struct region {
 };
 
 // Finds a member that has part x and is not used yet, moving others out of the way.
-static bool match(struct region *r, size_t x)
+static bool match(struct region *region, size_t x)
 {
-    for (size_t i = 0; i < r->n; i++) {
-        size_t y = r->gets[i];
-        if (r->has[i] != x || r->used[i] || r->seen[y])
+    for (size_t i = 0; i < region->n; i++) {
+        size_t y = region->gets[i];
+        if (region->has[i] != x || region->used[i] || region->seen[y])
             continue;
-        r->seen[y] = true;
-        if (r->taken[y] == 0 || match(r, r->has[r->taken[y] - 1])) {
-            r->taken[y] = i + 1;
+        region->seen[y] = true;
+        if (region->taken[y] == 0 || match(region, region->has[region->taken[y] - 1])) {
+            region->taken[y] = i + 1;
             return true;
         }
     }
@@ -179,96 +182,98 @@ static bool match(struct region *r, size_t x)
 }
 
 // Splits the region into groups in which every part is had once and got once.
-static bool split_region(const struct pairing *p, struct region *r, struct reshard_step *out)
+static bool split_region(const struct pairing *pairing, struct region *region,
+                         struct reshard_step *out)
 {
-    size_t copies = r->n / r->parts;
-    struct device_group *groups = add_groups(p, out, copies, r->parts);
-    for (size_t g = 0; groups && g < copies; g++) {
-        memset(r->taken, 0, r->parts * sizeof *r->taken);
-        for (size_t x = 0; x < r->parts; x++) {
-            memset(r->seen, 0, r->parts * sizeof *r->seen);
-            if (!match(r, x))
+    size_t copies = region->n / region->parts;
+    struct device_group *groups = add_groups(pairing, out, copies, region->parts);
+    for (size_t group = 0; groups && group < copies; group++) {
+        memset(region->taken, 0, region->parts * sizeof *region->taken);
+        for (size_t x = 0; x < region->parts; x++) {
+            memset(region->seen, 0, region->parts * sizeof *region->seen);
+            if (!match(region, x))
                 return false;
         }
-        for (size_t i = 0; i < r->n; i++)
-            if (r->taken[r->gets[i]] == i + 1) {
-                r->used[i] = true;
-                groups[g].devices[groups[g].n++] = p->devices[r->members[i]];
+        for (size_t i = 0; i < region->n; i++)
+            if (region->taken[region->gets[i]] == i + 1) {
+                region->used[i] = true;
+                groups[group].devices[groups[group].n++] = pairing->devices[region->members[i]];
             }
     }
     return groups != NULL;
 }
 
-static bool region_groups(const struct pairing *p, struct region *r, int joined, int cut,
+static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
-    int64_t *part = ARENA_ARRAY(p->made, int64_t, r->n), had = 0;
+    int64_t *part = ARENA_ARRAY(pairing->made, int64_t, region->n), had = 0;
     if (!part)
         return false;
-    for (size_t i = 0; i < r->n; i++)
-        part[i] = before(p, r->members[i], joined);
-    size_t n = number_parts(part, r->n, r->has);
-    for (size_t i = 0, k = 0; i < r->n; i++)
-        if (r->has[i] == k) {
-            had += p->from.parts[joined][part[i]].size;
+    for (size_t i = 0; i < region->n; i++)
+        part[i] = before(pairing, region->members[i], joined);
+    size_t n = number_parts(part, region->n, region->has);
+    for (size_t i = 0, k = 0; i < region->n; i++)
+        if (region->has[i] == k) {
+            had += pairing->from.parts[joined][part[i]].size;
             k++;
         }
-    for (size_t i = 0; i < r->n; i++)
-        part[i] = after(p, r->members[i], cut);
-    r->parts = number_parts(part, r->n, r->gets);
+    for (size_t i = 0; i < region->n; i++)
+        part[i] = after(pairing, region->members[i], cut);
+    region->parts = number_parts(part, region->n, region->gets);
     // together they have all of what each of them will have
-    return n == r->parts && r->n % n == 0 &&
-           had == p->to.parts[joined][after(p, r->members[0], joined)].size &&
-           split_region(p, r, out);
+    return n == region->parts && region->n % n == 0 &&
+           had == pairing->to.parts[joined][after(pairing, region->members[0], joined)].size &&
+           split_region(pairing, region, out);
 }
 
-static bool region_new(const struct pairing *p, struct region *r)
+static bool region_new(const struct pairing *pairing, struct region *region)
 {
-    size_t n = p->n_devices + 1;
-    *r = (struct region){.members = ARENA_ARRAY(p->made, size_t, n),
-                         .has = ARENA_ARRAY(p->made, size_t, n),
-                         .gets = ARENA_ARRAY(p->made, size_t, n),
-                         .used = ARENA_ARRAY(p->made, bool, n),
-                         .seen = ARENA_ARRAY(p->made, bool, n),
-                         .taken = ARENA_ARRAY(p->made, size_t, n)};
-    return !p->made->failed;
+    size_t n = pairing->n_devices + 1;
+    *region = (struct region){.members = ARENA_ARRAY(pairing->made, size_t, n),
+                              .has = ARENA_ARRAY(pairing->made, size_t, n),
+                              .gets = ARENA_ARRAY(pairing->made, size_t, n),
+                              .used = ARENA_ARRAY(pairing->made, bool, n),
+                              .seen = ARENA_ARRAY(pairing->made, bool, n),
+                              .taken = ARENA_ARRAY(pairing->made, size_t, n)};
+    return !pairing->made->failed;
 }
 
 // Bytes that every member gives to the others of its group.
-static void give(const struct pairing *p, struct reshard_step *out)
+static void give(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;
-    for (size_t g = 0; g < out->n_groups; g++)
-        for (size_t i = 0; i < out->groups[g].n; i++) {
-            size_t s = tsr__pairing_device(p, out->groups[g].devices[i]);
+    for (size_t group = 0; group < out->n_groups; group++)
+        for (size_t i = 0; i < out->groups[group].n; i++) {
+            size_t s = tsr__pairing_device(pairing, out->groups[group].devices[i]);
             int64_t n = 0;
-            for (size_t k = 0; k < out->groups[g].n; k++) {
-                size_t t = tsr__pairing_device(p, out->groups[g].devices[k]);
+            for (size_t k = 0; k < out->groups[group].n; k++) {
+                size_t t = tsr__pairing_device(pairing, out->groups[group].devices[k]);
                 if (t != s)
-                    n += pairing_common(p, p->from.shards[p->from.first[s]],
-                                        p->to.shards[p->to.first[t]]);
+                    n += pairing_common(pairing, pairing->from.shards[pairing->from.first[s]],
+                                        pairing->to.shards[pairing->to.first[t]]);
             }
-            out->sent = n * p->unit > out->sent ? n * p->unit : out->sent;
+            out->sent = n * pairing->unit > out->sent ? n * pairing->unit : out->sent;
         }
 }
 
-bool tsr__reshard_exchange_axes(const struct pairing *p, struct reshard_step *out)
+bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
-    struct region r;
+    struct region region;
     int joined, cut;
-    bool *done = ARENA_ARRAY(p->made, bool, p->n_devices + 1);
-    bool is = done && find_axes(p, &joined, &cut) && region_new(p, &r) && groups_new(p, out);
-    for (size_t s = 0; is && s < p->n_devices; s++) {
+    bool *done = ARENA_ARRAY(pairing->made, bool, pairing->n_devices + 1);
+    bool is = done && find_axes(pairing, &joined, &cut) && region_new(pairing, &region) &&
+              groups_new(pairing, out);
+    for (size_t s = 0; is && s < pairing->n_devices; s++) {
         if (done[s])
             continue;
-        r.n = 0;
-        memset(r.used, 0, p->n_devices);
-        for (size_t t = s; t < p->n_devices; t++)
-            if (!done[t] && same_region(p, s, t, joined)) {
+        region.n = 0;
+        memset(region.used, 0, pairing->n_devices);
+        for (size_t t = s; t < pairing->n_devices; t++)
+            if (!done[t] && same_region(pairing, s, t, joined)) {
                 done[t] = true;
-                r.members[r.n++] = t;
+                region.members[region.n++] = t;
             }
-        is = region_groups(p, &r, joined, cut, out);
+        is = region_groups(pairing, &region, joined, cut, out);
     }
     if (!is) {
         out->groups = NULL;
@@ -278,6 +283,6 @@ bool tsr__reshard_exchange_axes(const struct pairing *p, struct reshard_step *ou
     out->op = RESHARD_ALL_TO_ALL;
     out->axis = joined;
     out->to_axis = cut;
-    give(p, out);
+    give(pairing, out);
     return true;
 }

@@ -14,130 +14,133 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool take_devices(struct pairing *p, const struct tile_layout *x,
+static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
                          const struct tile_layout *y)
 {
     size_t n_x = (size_t)x->first[x->n_shards], n_y = (size_t)y->first[y->n_shards];
-    p->devices = ARENA_ARRAY(p->arena, int64_t, n_x + n_y + 1);
-    if (!p->devices)
+    pairing->devices = ARENA_ARRAY(pairing->arena, int64_t, n_x + n_y + 1);
+    if (!pairing->devices)
         return false;
-    memcpy(p->devices, x->owners, n_x * sizeof *p->devices);
-    memcpy(p->devices + n_x, y->owners, n_y * sizeof *p->devices);
-    qsort(p->devices, n_x + n_y, sizeof *p->devices, by_value);
+    memcpy(pairing->devices, x->owners, n_x * sizeof *pairing->devices);
+    memcpy(pairing->devices + n_x, y->owners, n_y * sizeof *pairing->devices);
+    qsort(pairing->devices, n_x + n_y, sizeof *pairing->devices, by_value);
     for (size_t i = 0; i < n_x + n_y; i++)
-        if (p->n_devices == 0 || p->devices[p->n_devices - 1] != p->devices[i])
-            p->devices[p->n_devices++] = p->devices[i];
+        if (pairing->n_devices == 0 ||
+            pairing->devices[pairing->n_devices - 1] != pairing->devices[i])
+            pairing->devices[pairing->n_devices++] = pairing->devices[i];
     return true;
 }
 
-size_t tsr__pairing_device(const struct pairing *p, int64_t device)
+size_t tsr__pairing_device(const struct pairing *pairing, int64_t device)
 {
-    const int64_t *at = bsearch(&device, p->devices, p->n_devices, sizeof *p->devices, by_value);
-    return at ? (size_t)(at - p->devices) : SIZE_MAX;
+    const int64_t *at =
+        bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_value);
+    return at ? (size_t)(at - pairing->devices) : SIZE_MAX;
 }
 
-bool tsr__side_owns(const struct side *s, size_t device, int64_t shard)
+bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 {
-    for (size_t i = s->first[device]; i < s->first[device + 1]; i++)
-        if (s->shards[i] == shard)
+    for (size_t i = side->first[device]; i < side->first[device + 1]; i++)
+        if (side->shards[i] == shard)
             return true;
     return false;
 }
 
 // ---- one side ----------------------------------------------------------------------------------
 
-static tsr_status take_part(struct arena *a, const struct tile_dim *d, int64_t size, int64_t index,
-                            struct dim_part *out, int64_t *left)
+static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
+                            int64_t index, struct dim_part *out, int64_t *left)
 {
     int64_t coords[TILE_MAX_FACTORS] = {0};
-    for (int f = d->n - 1; f >= 0; f--) {
-        coords[f] = index % d->factors[f].cuts;
-        index /= d->factors[f].cuts;
+    for (int factor = dim->n - 1; factor >= 0; factor--) {
+        coords[factor] = index % dim->factors[factor].cuts;
+        index /= dim->factors[factor].cuts;
     }
-    out->n = tsr__dim_intervals(d, size, coords, NULL, 0);
+    out->n = tsr__dim_intervals(dim, size, coords, NULL, 0);
     if (out->n < 0)
         return TSR_INVALID;
     if ((*left -= out->n) < 0)
         return TSR_UNSUPPORTED;
-    out->at = ARENA_ARRAY(a, struct tile_interval, (size_t)out->n + 1);
+    out->at = ARENA_ARRAY(arena, struct tile_interval, (size_t)out->n + 1);
     if (!out->at)
         return TSR_NOMEM;
-    tsr__dim_intervals(d, size, coords, out->at, out->n);
+    tsr__dim_intervals(dim, size, coords, out->at, out->n);
     for (int64_t i = 0; i < out->n; i++)
         out->size += out->at[i].stop - out->at[i].start;
     return TSR_OK;
 }
 
-static tsr_status take_parts(struct arena *a, struct side *s, const int64_t *shape)
+static tsr_status take_parts(struct arena *arena, struct side *side, const int64_t *shape)
 {
     int64_t left = TILE_MAX_INTERVALS;
     tsr_status status = TSR_OK;
-    for (int d = 0; d < s->l->rank; d++) {
-        s->n_parts[d] = 1;
-        for (int f = 0; f < s->l->dims[d].n; f++)
-            s->n_parts[d] *= s->l->dims[d].factors[f].cuts;
-        s->parts[d] = ARENA_ARRAY(a, struct dim_part, (size_t)s->n_parts[d]);
-        if (!s->parts[d])
+    for (int axis = 0; axis < side->l->rank; axis++) {
+        side->n_parts[axis] = 1;
+        for (int factor = 0; factor < side->l->dims[axis].n; factor++)
+            side->n_parts[axis] *= side->l->dims[axis].factors[factor].cuts;
+        side->parts[axis] = ARENA_ARRAY(arena, struct dim_part, (size_t)side->n_parts[axis]);
+        if (!side->parts[axis])
             return TSR_NOMEM;
-        for (int64_t i = 0; i < s->n_parts[d] && status == TSR_OK; i++)
-            status = take_part(a, &s->l->dims[d], shape[d], i, &s->parts[d][i], &left);
+        for (int64_t i = 0; i < side->n_parts[axis] && status == TSR_OK; i++)
+            status = take_part(arena, &side->l->dims[axis], shape[axis], i, &side->parts[axis][i],
+                               &left);
     }
     return status;
 }
 
-static void take_shards(struct side *s)
+static void take_shards(struct side *side)
 {
-    int rank = s->l->rank;
-    for (int64_t k = 0; k < s->l->n_shards; k++) {
+    int rank = side->l->rank;
+    for (int64_t k = 0; k < side->l->n_shards; k++) {
         int64_t coords[TILE_MAX_LOOPS];
-        tsr__layout_coords(s->l, k, coords);
+        tsr__layout_coords(side->l, k, coords);
         // loops stand in the order of the factors, so that the digits of a part come highest first
-        for (int i = 0; i < s->l->n_loops; i++) {
-            int d = s->l->loops[i].dim;
-            int64_t *part = &s->part[k * rank + d];
-            *part = *part * s->l->dims[d].factors[s->l->loops[i].factor].cuts + coords[i];
+        for (int i = 0; i < side->l->n_loops; i++) {
+            int axis = side->l->loops[i].dim;
+            int64_t *part = &side->part[k * rank + axis];
+            *part = *part * side->l->dims[axis].factors[side->l->loops[i].factor].cuts + coords[i];
         }
-        s->elements[k] = 1;
-        for (int d = 0; d < rank; d++)
-            s->elements[k] *= s->parts[d][s->part[k * rank + d]].size;
+        side->elements[k] = 1;
+        for (int axis = 0; axis < rank; axis++)
+            side->elements[k] *= side->parts[axis][side->part[k * rank + axis]].size;
     }
 }
 
-static bool take_owners(const struct pairing *p, struct side *s)
+static bool take_owners(const struct pairing *pairing, struct side *side)
 {
-    size_t *at = ARENA_ARRAY(p->arena, size_t, p->n_devices + 1);
+    size_t *at = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
     if (!at)
         return false;
-    for (int64_t i = 0; i < s->l->first[s->l->n_shards]; i++)
-        s->first[tsr__pairing_device(p, s->l->owners[i]) + 1]++;
-    for (size_t t = 0; t < p->n_devices; t++)
-        s->first[t + 1] += s->first[t];
-    memcpy(at, s->first, p->n_devices * sizeof *at);
-    for (int64_t k = 0; k < s->l->n_shards; k++)
-        for (int64_t i = s->l->first[k]; i < s->l->first[k + 1]; i++)
-            s->shards[at[tsr__pairing_device(p, s->l->owners[i])]++] = k;
+    for (int64_t i = 0; i < side->l->first[side->l->n_shards]; i++)
+        side->first[tsr__pairing_device(pairing, side->l->owners[i]) + 1]++;
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        side->first[t + 1] += side->first[t];
+    memcpy(at, side->first, pairing->n_devices * sizeof *at);
+    for (int64_t k = 0; k < side->l->n_shards; k++)
+        for (int64_t i = side->l->first[k]; i < side->l->first[k + 1]; i++)
+            side->shards[at[tsr__pairing_device(pairing, side->l->owners[i])]++] = k;
     return true;
 }
 
-static tsr_status take_side(struct pairing *p, struct side *s, const struct tile_layout *l,
-                            const int64_t *shape)
+static tsr_status take_side(struct pairing *pairing, struct side *side,
+                            const struct tile_layout *layout, const int64_t *shape)
 {
-    struct arena *a = p->arena;
-    size_t rank = (size_t)l->rank, shards = (size_t)l->n_shards;
-    s->l = tsr__layout_ordered(a, l);
-    s->parts = ARENA_ARRAY(a, struct dim_part *, rank + 1);
-    s->n_parts = ARENA_ARRAY(a, int64_t, rank + 1);
-    s->part = ARENA_ARRAY(a, int64_t, shards * rank + 1);
-    s->elements = ARENA_ARRAY(a, int64_t, shards);
-    s->first = ARENA_ARRAY(a, size_t, p->n_devices + 2);
-    s->shards = ARENA_ARRAY(a, int64_t, (size_t)l->first[shards] + 1);
-    if (a->failed)
+    struct arena *arena = pairing->arena;
+    size_t rank = (size_t)layout->rank, shards = (size_t)layout->n_shards;
+    side->l = tsr__layout_ordered(arena, layout);
+    side->parts = ARENA_ARRAY(arena, struct dim_part *, rank + 1);
+    side->n_parts = ARENA_ARRAY(arena, int64_t, rank + 1);
+    side->part = ARENA_ARRAY(arena, int64_t, shards * rank + 1);
+    side->elements = ARENA_ARRAY(arena, int64_t, shards);
+    side->first = ARENA_ARRAY(arena, size_t, pairing->n_devices + 2);
+    side->shards = ARENA_ARRAY(arena, int64_t, (size_t)layout->first[shards] + 1);
+    if (arena->failed)
         return TSR_NOMEM;
-    tsr_status status = take_parts(a, s, shape);
+    tsr_status status = take_parts(arena, side, shape);
     if (status != TSR_OK)
         return status;
-    take_shards(s);
-    return take_owners(p, s) ? TSR_OK : TSR_NOMEM;
+    take_shards(side);
+    return take_owners(pairing, side) ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- both --------------------------------------------------------------------------------------
@@ -157,57 +160,63 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
-static bool take_common(struct pairing *p)
+static bool take_common(struct pairing *pairing)
 {
-    p->common = ARENA_ARRAY(p->arena, int64_t *, (size_t)p->rank + 1);
-    for (int d = 0; p->common && d < p->rank; d++) {
-        int64_t n = p->from.n_parts[d], m = p->to.n_parts[d];
-        p->common[d] = ARENA_ARRAY(p->arena, int64_t, (size_t)(n * m));
-        if (!p->common[d])
+    pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
+    for (int axis = 0; pairing->common && axis < pairing->rank; axis++) {
+        int64_t n = pairing->from.n_parts[axis], m = pairing->to.n_parts[axis];
+        pairing->common[axis] = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
+        if (!pairing->common[axis])
             return false;
         for (int64_t i = 0; i < n; i++)
             for (int64_t k = 0; k < m; k++)
-                p->common[d][i * m + k] = shared(&p->from.parts[d][i], &p->to.parts[d][k]);
+                pairing->common[axis][i * m + k] =
+                    shared(&pairing->from.parts[axis][i], &pairing->to.parts[axis][k]);
     }
-    return p->common != NULL;
+    return pairing->common != NULL;
 }
 
-static bool same_shards(const struct side *s, size_t x, size_t y)
+static bool same_shards(const struct side *side, size_t x, size_t y)
 {
-    size_t n = side_count(s, x);
-    return n == side_count(s, y) &&
-           memcmp(&s->shards[s->first[x]], &s->shards[s->first[y]], n * sizeof *s->shards) == 0;
+    size_t n = side_count(side, x);
+    return n == side_count(side, y) &&
+           memcmp(&side->shards[side->first[x]], &side->shards[side->first[y]],
+                  n * sizeof *side->shards) == 0;
 }
 
 // Members of a group hold the same shards; every device that holds something is in one group.
-static tsr_status take_groups(struct pairing *p)
+static tsr_status take_groups(struct pairing *pairing)
 {
-    p->group = ARENA_ARRAY(p->arena, size_t, p->n_devices + 1);
-    if (!p->group)
+    pairing->group = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
+    if (!pairing->group)
         return TSR_NOMEM;
-    memset(p->group, 0xff, p->n_devices * sizeof *p->group);
-    for (size_t g = 0; g < p->pending->n_groups; g++) {
-        const struct device_group *group = &p->pending->groups[g];
+    memset(pairing->group, 0xff, pairing->n_devices * sizeof *pairing->group);
+    for (size_t g = 0; g < pairing->pending->n_groups; g++) {
+        const struct device_group *group = &pairing->pending->groups[g];
         for (size_t i = 0; i < group->n; i++) {
-            size_t t = tsr__pairing_device(p, group->devices[i]);
-            if (t == SIZE_MAX || p->group[t] != SIZE_MAX || side_count(&p->from, t) == 0 ||
-                !same_shards(&p->from, t, tsr__pairing_device(p, group->devices[0])))
+            size_t t = tsr__pairing_device(pairing, group->devices[i]);
+            if (t == SIZE_MAX || pairing->group[t] != SIZE_MAX ||
+                side_count(&pairing->from, t) == 0 ||
+                !same_shards(&pairing->from, t, tsr__pairing_device(pairing, group->devices[0])))
                 return TSR_INVALID;
-            p->group[t] = g;
+            pairing->group[t] = g;
         }
     }
-    for (size_t t = 0; t < p->n_devices; t++)
-        if (side_count(&p->from, t) && p->group[t] == SIZE_MAX)
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (side_count(&pairing->from, t) && pairing->group[t] == SIZE_MAX)
             return TSR_INVALID;
     return TSR_OK;
 }
 
-tsr_status tsr__pairing_new(struct arena *a, const struct tile_layout *from,
+tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)
 {
-    *out = (struct pairing){
-        .arena = a, .made = a, .rank = from->rank, .unit = (int64_t)elem_bytes, .pending = pending};
+    *out = (struct pairing){.arena = arena,
+                            .made = arena,
+                            .rank = from->rank,
+                            .unit = (int64_t)elem_bytes,
+                            .pending = pending};
     if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
         from->first[from->n_shards] > RESHARD_MAX_PAIRS / (to->first[to->n_shards] + 1))
         return TSR_UNSUPPORTED;

@@ -23,7 +23,7 @@ struct notation_error {
     const char *what; // constant or arena text
     size_t at;
 };
-tsr_status tsr__notation_parse(struct arena *a, struct str text, int rank, const int64_t *sizes,
+tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong) TSR_MUST_USE;
 // The same for those who know more, or ask for more.
@@ -43,14 +43,15 @@ struct notation_answer {
     bool dots; // "..." was written,
     int front; // behind so many entries, which are the first dimensions; the others are the last ones
 };
-tsr_status tsr__notation_read(struct arena *a, struct str text, const struct notation_ask *ask,
+tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out,
                               struct notation_error *wrong) TSR_MUST_USE;
 // The canonical text of a layout (loop order is normalised to dimension order). Out of memory: the
 // arena has failed, and the text is empty. (notation_print.c)
-struct str tsr__notation_print(struct arena *a, const struct tile_layout *l);
+struct str tsr__notation_print(struct arena *arena, const struct tile_layout *layout);
 // The same with "..." behind the first `front` entries: of a value whose rank is not known.
-struct str tsr__notation_print_open(struct arena *a, const struct tile_layout *l, int front);
+struct str tsr__notation_print_open(struct arena *arena, const struct tile_layout *layout,
+                                    int front);
 // The same over a mesh, if the layout is one that a mesh makes; else as tsr__notation_print. mesh: tried first; NULL: the
 // cuts themselves, and the copies of a shard, are the axes. (print_mesh.c)
 enum notation_style {
@@ -58,16 +59,16 @@ enum notation_style {
     NOTATION_MESH,  // S0,R@2x2
     NOTATION_SETS,  // ({0},{})@2x2
 };
-struct str tsr__notation_print_mesh(struct arena *a, const struct tile_layout *l,
+struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *layout,
                                     const struct notation_mesh *mesh, enum notation_style style);
 // What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and
 // parse are inverse.
-bool tsr__notation_holds(tsr_session *s, const void *bytes, size_t n);
+bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 
 // The mesh of a configuration: the grid of its topology, which stands as "2x2" in the model's metadata beside it, else all
 // devices in a line (mesh.n 0: there are none, or too many). Out of memory: the arena has failed. (config_mesh.c)
 #define META_MESH "ai.tessera.mesh." // and the name of the configuration
-void tsr__config_mesh(struct arena *a, const tsr_model *m, const tsr_config *c,
+void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh);
 
 // ---- specs (spec.c) ----------------------------------------------------------------------------
@@ -75,27 +76,27 @@ void tsr__config_mesh(struct arena *a, const tsr_model *m, const tsr_config *c,
 // The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...)
 // unless quiet. TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices)
 // and counts as absent.
-tsr_status tsr__spec_layout(struct arena *a, const tsr_spec *p, const struct shape *shape,
+tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out) TSR_MUST_USE;
 // Writes layout as the spec of v at n under c (replacing one that is there).
-tsr_status tsr__spec_write(tsr_node *n, tsr_config *c, tsr_value *v,
-                           const struct tile_layout *l) TSR_MUST_USE;
+tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
+                           const struct tile_layout *layout) TSR_MUST_USE;
 
 // ---- checker (check.c, examine.c, agree.c) -----------------------------------------------------
 
 // tsr_check for stages that go on with the flow: it tells itself what is not cut here.
-tsr_status tsr__check(tsr_model *m, const char *config, bool remarks) TSR_MUST_USE;
+tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
 
 // ---- calls (inline.c) --------------------------------------------------------------------------
 
 // The model calls functions of its own that can be replaced by their bodies.
-bool tsr__has_calls(const tsr_model *m);
+bool tsr__has_calls(const tsr_model *model);
 // Replaces them, in place. What cannot be replaced stays. TSR_INVALID with a finding: a function calls itself, or the
 // calls become more nodes than are made for a model of this size.
-tsr_status tsr__inline_calls(tsr_model *m) TSR_MUST_USE;
+tsr_status tsr__inline_calls(tsr_model *model) TSR_MUST_USE;
 // TSR_INVALID with a finding if a function calls itself, directly or through others.
-tsr_status tsr__check_recursion(const tsr_model *m) TSR_MUST_USE;
-bool tsr__calls_left(const tsr_model *m); // some node calls a function
+tsr_status tsr__check_recursion(const tsr_model *model) TSR_MUST_USE;
+bool tsr__calls_left(const tsr_model *model); // some node calls a function
 
 // ---- flow (flow.c, placement.c) ----------------------------------------------------------------
 
@@ -107,8 +108,8 @@ struct placement {
     int64_t *coords; // n_devices x n_factors: which part of each factor the device works on
 };
 // Layout of a tensor of the rule (projection). Reduced factors are not seen in outputs.
-struct tile_layout *tsr__placement_project(struct arena *a, const struct placement *p,
-                                           const struct rule_tensor *t);
+struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
+                                           const struct rule_tensor *tensor);
 
 // The groups over which partial results are combined: devices that share all output coordinates and
 // differ in reduced ones, each coordinate once. n_groups 0: nothing to reduce.
@@ -117,20 +118,23 @@ struct device_group {
     size_t n;
 };
 // The groups of a placement, in order of the reduced coordinates. False: out of memory.
-bool tsr__placement_groups(struct arena *a, const struct placement *p, struct device_group **out,
-                           size_t *n, enum combine *combine) TSR_MUST_USE;
+bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
+                           struct device_group **out, size_t *n,
+                           enum combine *combine) TSR_MUST_USE;
 // The specs of a node under a configuration as canonical layouts by slot, NULL where there is none (the arrays have an
 // entry for each input and output). False: one does not describe a layout (finding added), or out of memory. (explicit.c)
-bool tsr__node_specs(struct arena *a, const tsr_node *n, const tsr_config *c,
-                     const struct shapes *s, struct tile_layout **in, struct tile_layout **out);
+bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
+                     const struct shapes *shapes, struct tile_layout **in,
+                     struct tile_layout **out);
 struct body_flow;
 // The placement that explicit layouts give a node: canonical ones by slot, NULL where there is none. Inputs' to the
 // letter, then outputs' as far as they go, as the flow does it; intact: what statistics are taken of is not cut. Rules
 // that had to be refined come from a. False: they do not fit (or out of memory: an arena has failed). (explicit.c)
-bool tsr__placement_explicit(struct arena *scratch, struct arena *a, const tsr_node *n,
-                             const struct shapes *s, const struct rule *r, int64_t n_devices,
-                             struct tile_layout *const *in, struct tile_layout *const *out,
-                             bool intact, struct placement *p);
+bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
+                             const struct shapes *shapes, const struct rule *rule,
+                             int64_t n_devices, struct tile_layout *const *in,
+                             struct tile_layout *const *out, bool intact,
+                             struct placement *placement);
 struct node_flow {
     const tsr_node *node;
     struct placement
@@ -174,16 +178,16 @@ struct flow {
     const size_t *origin; // by node: the node of before that it is or stands for; with before only
 };
 // Calls f for each node of the flow, those of bodies right after their node.
-void tsr__flow_visit(const struct flow *f, void (*call)(void *data, const struct node_flow *nf),
+void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);
 // Follows the explicit specs of one configuration through the main graph and its bodies (design: explicit specs
 // constrain, the rest follows). Needs a model whose check has no errors. Adds notes and warnings
 // (replicated nodes). NULL: failed, finding added.
-struct flow *tsr__flow_new(struct arena *a, tsr_model *m, const tsr_config *c);
+struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // The same, ready for partition: nodes that cut what their operator takes statistics of are replaced
 // by simpler ones, in a copy of the model (*made, to be freed by the caller; NULL: nothing was
 // replaced). (expand.c)
-struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config *c,
+struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
                                 tsr_model **made);
 
 // ---- delayed sums (delay.c) ----------------------------------------------------------------------
@@ -191,14 +195,15 @@ struct flow *tsr__flow_expanded(struct arena *a, tsr_model *m, const tsr_config 
 // Metadata of the model, a line each: CONFIGURATION:VALUE, whose sum is left to the readers where they can add parts.
 #define META_DELAY "ai.tessera.delay"
 // In a flow that is done: marks the nodes whose sums are delayed, and those that take parts. What cannot be is left out.
-bool tsr__flow_delay(struct arena *a, struct flow *f);
+bool tsr__flow_delay(struct arena *arena, struct flow *flow);
 // Names of the values that the metadata names for the configuration.
-void tsr__delayed_names(struct arena *a, const tsr_model *m, const tsr_config *c,
+void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *config,
                         struct map *names);
 // tsr__rule_sum, and the shapes let it: what is added to parts must not make them larger.
-enum sum_way tsr__sum_fits(const struct shapes *s, const tsr_node *n, size_t input);
+enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input);
 // Every group holds one shard of the layout, the same on all members.
-bool tsr__groups_share(const struct device_group *groups, size_t n, const struct tile_layout *l);
+bool tsr__groups_share(const struct device_group *groups, size_t n,
+                       const struct tile_layout *layout);
 
 // ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
@@ -251,8 +256,8 @@ struct reshard {
 // in favour of collectives, then of few steps. Deterministic. pending NULL: nothing is. Adds the finding
 // (reshard-source, tiles-many) itself.
 #define RESHARD_STEP_BYTES 1024
-int64_t tsr__reshard_cost(const struct reshard_step *s);
-tsr_status tsr__reshard_plan(struct arena *a, const struct tile_layout *from,
+int64_t tsr__reshard_cost(const struct reshard_step *step);
+tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes,
                              struct reshard **out) TSR_MUST_USE;
@@ -265,7 +270,7 @@ struct connecting {
     int rank;
     const int64_t *shape;
 };
-tsr_status tsr__connect(const struct connecting *c, struct arena *a, struct reshard **out,
-                        const struct tile_layout **first) TSR_MUST_USE;
+tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
+                        struct reshard **out, const struct tile_layout **first) TSR_MUST_USE;
 
 #endif

@@ -24,21 +24,22 @@ struct solve {
     const char *wrong;             // why the last step failed
 };
 // The rule with factor f made of an outer part (still f) and an inner one of that size (the last). NULL: out of memory.
-const struct rule *tsr__rule_refine(struct arena *a, const struct rule *r, int f, int64_t inner);
+const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,
+                                    int64_t inner);
 // An attribute of the node holds the factor's size: it is not refined.
-bool tsr__rule_rewrites(const struct rule *r, int f);
-bool tsr__solve_init(struct solve *s, struct arena *scratch, struct arena *keep,
-                     const struct rule *r, int64_t n_all);
+bool tsr__rule_rewrites(const struct rule *rule, int factor);
+bool tsr__solve_init(struct solve *solve, struct arena *scratch, struct arena *keep,
+                     const struct rule *rule, int64_t n_all);
 struct solve
-tsr__solve_copy(const struct solve *s); // its own on and coords; check s->arena->failed
+tsr__solve_copy(const struct solve *solve); // its own on and coords; check s->arena->failed
 // Takes what layout l (canonical) of tensor i says about the factors: all of it or, with each_loop,
 // whatever of it fits. pin: uncut factors of the tensor are whole from now on. Devices that own no
 // single shard drop out. False: it does not fit, and s->wrong says why; the state is then spoilt
 // (work on a copy).
-bool tsr__solve_add(struct solve *s, bool out, int i, const struct tile_layout *l,
+bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool pin);
 // Every cell has a device, reductions have equally many for each part, layouts can be written down.
-bool tsr__solve_covers(struct solve *s);
-bool tsr__solve_result(const struct solve *s, struct arena *a, struct placement *out);
+bool tsr__solve_covers(struct solve *solve);
+bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out);
 
 #endif

@@ -14,25 +14,25 @@ struct boxes {
 
 // Adds the boxes of a piece for one device: the product of its intervals. False: too many, or no
 // memory.
-static bool add_piece(struct boxes *b, const struct tile_piece *p, int64_t device)
+static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64_t device)
 {
     int64_t at[TILE_MAX_RANK] = {0}, count = 1;
-    for (int d = 0; d < p->rank; d++)
-        if (!mul_ok(count, p->dims[d].n, &count) || count > b->left)
+    for (int axis = 0; axis < piece->rank; axis++)
+        if (!mul_ok(count, piece->dims[axis].n, &count) || count > boxes->left)
             return false;
-    b->left -= count;
+    boxes->left -= count;
     for (int64_t i = 0; i < count; i++) {
-        tsr_box *box = vec_push(b->arena, &b->list);
-        int64_t *bounds = ARENA_ARRAY(b->arena, int64_t, 2 * (size_t)p->rank + 1);
+        tsr_box *box = vec_push(boxes->arena, &boxes->list);
+        int64_t *bounds = ARENA_ARRAY(boxes->arena, int64_t, 2 * (size_t)piece->rank + 1);
         if (!box || !bounds)
             return false;
-        *box = (tsr_box){device, bounds, bounds + p->rank};
-        for (int d = 0; d < p->rank; d++) {
-            bounds[d] = p->dims[d].at[at[d]].start;
-            bounds[p->rank + d] = p->dims[d].at[at[d]].stop;
+        *box = (tsr_box){device, bounds, bounds + piece->rank};
+        for (int axis = 0; axis < piece->rank; axis++) {
+            bounds[axis] = piece->dims[axis].at[at[axis]].start;
+            bounds[piece->rank + axis] = piece->dims[axis].at[at[axis]].stop;
         }
-        for (int d = p->rank - 1; d >= 0 && ++at[d] == p->dims[d].n; d--)
-            at[d] = 0;
+        for (int axis = piece->rank - 1; axis >= 0 && ++at[axis] == piece->dims[axis].n; axis--)
+            at[axis] = 0;
     }
     return true;
 }
@@ -50,22 +50,22 @@ static int held_order(const void *a, const void *b)
 }
 
 // Device by device, each with its shards in order.
-static tsr_status add_all(struct boxes *b, struct arena *scratch, const struct tile_layout *l,
-                          const int64_t *shape)
+static tsr_status add_all(struct boxes *boxes, struct arena *scratch,
+                          const struct tile_layout *layout, const int64_t *shape)
 {
-    size_t n = (size_t)l->first[l->n_shards], at = 0;
+    size_t n = (size_t)layout->first[layout->n_shards], at = 0;
     struct held *held = ARENA_ARRAY(scratch, struct held, n + 1);
     if (!held)
         return TSR_NOMEM;
-    for (int64_t k = 0; k < l->n_shards; k++)
-        for (int64_t i = l->first[k]; i < l->first[k + 1]; i++)
-            held[at++] = (struct held){l->owners[i], k};
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++)
+            held[at++] = (struct held){layout->owners[i], k};
     qsort(held, n, sizeof(*held), held_order);
     for (size_t i = 0; i < n; i++) {
-        struct tile_piece *p = tsr__layout_piece(scratch, l, shape, held[i].shard);
-        if (p && add_piece(b, p, held[i].device))
+        struct tile_piece *piece = tsr__layout_piece(scratch, layout, shape, held[i].shard);
+        if (piece && add_piece(boxes, piece, held[i].device))
             continue;
-        if (b->arena->failed || scratch->failed)
+        if (boxes->arena->failed || scratch->failed)
             return TSR_NOMEM;
         tsr__diag(scratch->session, DIAG_tiles_many, NULL, "ask for a smaller shape",
                   "the sharding makes more than %d boxes", TILES_MAX);
@@ -74,52 +74,53 @@ static tsr_status add_all(struct boxes *b, struct arena *scratch, const struct t
     return TSR_OK;
 }
 
-static bool shape_fits(tsr_session *s, int rank, const int64_t *shape)
+static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
 {
     bool fits = rank >= 0 && rank <= TILE_MAX_RANK;
-    for (int d = 0; fits && d < rank; d++)
-        fits = shape[d] >= 0;
+    for (int axis = 0; fits && axis < rank; axis++)
+        fits = shape[axis] >= 0;
     if (!fits)
-        tsr__diag(s, DIAG_sharding_misfit, NULL, "give up to 64 dimensions of 0 or more elements",
-                  "the shape is not possible");
+        tsr__diag(session, DIAG_sharding_misfit, NULL,
+                  "give up to 64 dimensions of 0 or more elements", "the shape is not possible");
     return fits;
 }
 
-static bool devices_fit(tsr_session *s, const struct tile_layout *l, int64_t devices)
+static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;
-    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
-        most = l->owners[i] > most ? l->owners[i] : most;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        most = layout->owners[i] > most ? layout->owners[i] : most;
     if (devices <= 0 || most < devices)
         return true;
-    tsr__diag(s, DIAG_shard_device, NULL, "name devices below their number",
+    tsr__diag(session, DIAG_shard_device, NULL, "name devices below their number",
               "the sharding names device %lld of %lld", (long long)most, (long long)devices);
     return false;
 }
 
-tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const int64_t *shape,
+tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {
-    struct arena *kept = &s->results[RESULT_TILES], scratch;
-    struct tile_layout *l = NULL;
+    struct arena *kept = &session->results[RESULT_TILES], scratch;
+    struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
-    if (!shape_fits(s, rank, shape))
+    if (!shape_fits(session, rank, shape))
         return TSR_INVALID;
     tsr__arena_free(kept);
-    tsr__arena_init(kept, s);
-    tsr__arena_init(&scratch, s);
-    struct boxes b = {.arena = kept, .left = TILES_MAX};
-    tsr_status status = tsr__notation_parse(&scratch, str_of(text), rank, shape, &l, NULL, &wrong);
+    tsr__arena_init(kept, session);
+    tsr__arena_init(&scratch, session);
+    struct boxes boxes = {.arena = kept, .left = TILES_MAX};
+    tsr_status status =
+        tsr__notation_parse(&scratch, str_of(text), rank, shape, &layout, NULL, &wrong);
     if (status != TSR_OK)
-        (void)tsr__notation_wrong(s, NULL, status, str_of(text), &wrong);
-    else if (!devices_fit(s, l, devices))
+        (void)tsr__notation_wrong(session, NULL, status, str_of(text), &wrong);
+    else if (!devices_fit(session, layout, devices))
         status = TSR_INVALID;
     else
-        status = add_all(&b, &scratch, l, shape);
+        status = add_all(&boxes, &scratch, layout, shape);
     tsr__arena_free(&scratch);
     if (status != TSR_OK)
         return status;
-    *out = b.list.at;
-    *n = b.list.n;
+    *out = boxes.list.at;
+    *n = boxes.list.n;
     return TSR_OK;
 }

@@ -43,11 +43,11 @@ struct heap {
     size_t bytes;
     bool failed;
 };
-void tsr__heap_init(struct heap *h, tsr_session *s);
-void tsr__heap_done(struct heap *h);
-void *tsr__heap_get(struct heap *h, size_t n, size_t size);           // zeroed; NULL: failed
-void *tsr__heap_grow(struct heap *h, void *p, size_t n, size_t size); // not zeroed beyond
-void tsr__heap_free(struct heap *h, void *p);                         // NULL is fine
+void tsr__heap_init(struct heap *heap, tsr_session *session);
+void tsr__heap_done(struct heap *heap);
+void *tsr__heap_get(struct heap *heap, size_t n, size_t size);           // zeroed; NULL: failed
+void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size); // not zeroed beyond
+void tsr__heap_free(struct heap *heap, void *p);                         // NULL is fine
 #define HEAP_ARRAY(h, type, n) ((type *)tsr__heap_get(h, n, sizeof(type)))
 
 // Growing array over a heap.
@@ -60,7 +60,7 @@ void tsr__heap_free(struct heap *h, void *p);                         // NULL is
     ((l)->n < (l)->cap || tsr__list_grow(h, (void **)&(l)->at, &(l)->cap, sizeof(*(l)->at))        \
          ? &(l)->at[(l)->n++]                                                                      \
          : NULL)
-bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size);
+bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size);
 
 // ---- effort
 
@@ -71,10 +71,10 @@ struct effort {
     uint64_t slice_work;        // of the step at hand; 0: no step
     double slice_end;
 };
-bool tsr__effort_over(const struct effort *e); // all of it, or the step
-void tsr__effort_slice(struct effort *e,
+bool tsr__effort_over(const struct effort *effort); // all of it, or the step
+void tsr__effort_slice(struct effort *effort,
                        double fraction); // a step of so much of the whole; 0: none
-double tsr__effort_elapsed(const struct effort *e);
+double tsr__effort_elapsed(const struct effort *effort);
 
 // ---- chance that is the same on every machine
 
@@ -138,27 +138,28 @@ struct core {
 };
 
 // pinned NONE, or a node whose only choice is pin.
-bool tsr__core_init(struct core *c, const struct program *p, struct heap *h, struct effort *e,
-                    uint32_t pinned, uint32_t pin);
-void tsr__core_reduce(struct core *c);
+bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
+                    struct effort *effort, uint32_t pinned, uint32_t pin);
+void tsr__core_reduce(struct core *core);
 // Tries every choice of every node and removes those that cannot be, as long as the effort's step
 // lasts. Returns how many; lost: marks the nodes that lost some. dead is scratch: one entry per choice.
-uint32_t tsr__core_probe(struct core *c, uint8_t *dead, uint8_t *lost);
+uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost);
 // choice: by node of the program; those of the nodes that are left are filled in as origins.
-void tsr__core_expand(const struct core *c, uint32_t *choice);
+void tsr__core_expand(const struct core *core, uint32_t *choice);
 
-void tsr__core_remove(struct core *c, uint32_t v, const uint8_t *dead);
-void tsr__table_drop(struct core *c, struct table *t);
-struct table *tsr__table_new(struct core *c, uint32_t rows, uint32_t cols);
+void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead);
+void tsr__table_drop(struct core *core, struct table *table);
+struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols);
 
-static inline int64_t edge_cost(const struct core_edge *e, uint32_t v, uint32_t c, uint32_t other)
+static inline int64_t edge_cost(const struct core_edge *edge, uint32_t v, uint32_t choice,
+                                uint32_t other)
 {
-    return e->a == v ? e->table->cell[(size_t)c * e->table->cols + other]
-                     : e->table->cell[(size_t)other * e->table->cols + c];
+    return edge->a == v ? edge->table->cell[(size_t)choice * edge->table->cols + other]
+                        : edge->table->cell[(size_t)other * edge->table->cols + choice];
 }
-static inline uint32_t edge_other(const struct core_edge *e, uint32_t v)
+static inline uint32_t edge_other(const struct core_edge *edge, uint32_t v)
 {
-    return e->a == v ? e->b : e->a;
+    return edge->a == v ? edge->b : edge->a;
 }
 
 #endif

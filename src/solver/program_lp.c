@@ -21,14 +21,14 @@ struct lp {
 // Signs, factor and breaks; the caller writes the variable.
 static void factor(struct lp *lp, int64_t f)
 {
-    struct text *t = lp->out;
-    if (t->n - lp->line > LINE) {
-        tsr__text_add(t, STR("\n  "));
-        lp->line = t->n;
+    struct text *text = lp->out;
+    if (text->n - lp->line > LINE) {
+        tsr__text_add(text, STR("\n  "));
+        lp->line = text->n;
     }
-    tsr__text_add(t, f < 0 ? STR(" - ") : lp->empty ? STR(" ") : STR(" + "));
+    tsr__text_add(text, f < 0 ? STR(" - ") : lp->empty ? STR(" ") : STR(" + "));
     if (f != 1 && f != -1)
-        tsr__text_printf(t, "%" PRId64 " ", f < 0 ? -f : f);
+        tsr__text_printf(text, "%" PRId64 " ", f < 0 ? -f : f);
     lp->empty = false;
 }
 
@@ -57,35 +57,35 @@ static void no_terms(struct lp *lp)
     lp->none = true;
 }
 
-static bool allowed(const struct program *p, uint32_t node, uint32_t choice)
+static bool allowed(const struct program *program, uint32_t node, uint32_t choice)
 {
-    return p->nodes.at[node].cost[choice] != COST_FORBIDDEN;
+    return program->nodes.at[node].cost[choice] != COST_FORBIDDEN;
 }
 
 // A pair has a variable if it is allowed and so are both of its choices.
-static bool pair_allowed(const struct program *p, const struct program_edge *e, uint32_t i,
+static bool pair_allowed(const struct program *program, const struct program_edge *edge, uint32_t i,
                          uint32_t j)
 {
-    return e->cost[(size_t)i * p->nodes.at[e->b].k + j] != COST_FORBIDDEN && allowed(p, e->a, i) &&
-           allowed(p, e->b, j);
+    return edge->cost[(size_t)i * program->nodes.at[edge->b].k + j] != COST_FORBIDDEN &&
+           allowed(program, edge->a, i) && allowed(program, edge->b, j);
 }
 
 static void objective(struct lp *lp)
 {
-    const struct program *p = lp->p;
+    const struct program *program = lp->p;
     tsr__text_add(lp->out, STR("Minimize\n cost:"));
     begin_row(lp);
-    for (uint32_t v = 0; v < p->nodes.n; v++)
-        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
-            if (allowed(p, v, i) && p->nodes.at[v].cost[i])
-                choice_term(lp, p->nodes.at[v].cost[i], v, i);
-    for (uint32_t k = 0; k < p->edges.n; k++) {
-        const struct program_edge *e = &p->edges.at[k];
-        uint32_t kb = p->nodes.at[e->b].k;
-        for (uint32_t i = 0; i < p->nodes.at[e->a].k; i++)
+    for (uint32_t v = 0; v < program->nodes.n; v++)
+        for (uint32_t i = 0; i < program->nodes.at[v].k; i++)
+            if (allowed(program, v, i) && program->nodes.at[v].cost[i])
+                choice_term(lp, program->nodes.at[v].cost[i], v, i);
+    for (uint32_t k = 0; k < program->edges.n; k++) {
+        const struct program_edge *edge = &program->edges.at[k];
+        uint32_t kb = program->nodes.at[edge->b].k;
+        for (uint32_t i = 0; i < program->nodes.at[edge->a].k; i++)
             for (uint32_t j = 0; j < kb; j++)
-                if (pair_allowed(p, e, i, j) && e->cost[(size_t)i * kb + j])
-                    pair_term(lp, e->cost[(size_t)i * kb + j], k, i, j);
+                if (pair_allowed(program, edge, i, j) && edge->cost[(size_t)i * kb + j])
+                    pair_term(lp, edge->cost[(size_t)i * kb + j], k, i, j);
     }
     if (lp->empty)
         no_terms(lp);
@@ -95,27 +95,27 @@ static void objective(struct lp *lp)
 // What the numbers of a node stand for. A line break in a name would end the comment.
 static void comment(struct lp *lp, uint32_t v)
 {
-    const struct program_node *n = &lp->p->nodes.at[v];
-    if (n->name.n == 0 && !n->choices)
+    const struct program_node *node = &lp->p->nodes.at[v];
+    if (node->name.n == 0 && !node->choices)
         return;
     tsr__text_printf(lp->out, "\\ node %u: ", v);
-    tsr__text_add_safe(lp->out, n->name);
-    for (uint32_t i = 0; n->choices && i < n->k; i++) {
+    tsr__text_add_safe(lp->out, node->name);
+    for (uint32_t i = 0; node->choices && i < node->k; i++) {
         tsr__text_printf(lp->out, i ? ", %u " : ": %u ", i);
-        tsr__text_add_safe(lp->out, n->choices[i]);
+        tsr__text_add_safe(lp->out, node->choices[i]);
     }
     tsr__text_add(lp->out, STR("\n"));
 }
 
 static void choice_rows(struct lp *lp)
 {
-    const struct program *p = lp->p;
-    for (uint32_t v = 0; v < p->nodes.n; v++) {
+    const struct program *program = lp->p;
+    for (uint32_t v = 0; v < program->nodes.n; v++) {
         comment(lp, v);
         tsr__text_printf(lp->out, " one_%u:", v);
         begin_row(lp);
-        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
-            if (allowed(p, v, i))
+        for (uint32_t i = 0; i < program->nodes.at[v].k; i++)
+            if (allowed(program, v, i))
                 choice_term(lp, 1, v, i);
         if (lp->empty)
             no_terms(lp);
@@ -125,28 +125,28 @@ static void choice_rows(struct lp *lp)
 
 static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
-    const struct program *p = lp->p;
-    const struct program_edge *e = &p->edges.at[k];
-    uint32_t others = p->nodes.at[of_a ? e->b : e->a].k;
+    const struct program *program = lp->p;
+    const struct program_edge *edge = &program->edges.at[k];
+    uint32_t others = program->nodes.at[of_a ? edge->b : edge->a].k;
     tsr__text_printf(lp->out, " %c_%u_%u:", of_a ? 'r' : 'c', k, i);
     begin_row(lp);
     for (uint32_t j = 0; j < others; j++)
-        if (of_a ? pair_allowed(p, e, i, j) : pair_allowed(p, e, j, i))
+        if (of_a ? pair_allowed(program, edge, i, j) : pair_allowed(program, edge, j, i))
             pair_term(lp, 1, k, of_a ? i : j, of_a ? j : i);
-    choice_term(lp, -1, of_a ? e->a : e->b, i);
+    choice_term(lp, -1, of_a ? edge->a : edge->b, i);
     tsr__text_add(lp->out, STR(" = 0\n"));
 }
 
 static void edge_rows(struct lp *lp)
 {
-    const struct program *p = lp->p;
-    for (uint32_t k = 0; k < p->edges.n; k++) {
-        const struct program_edge *e = &p->edges.at[k];
-        for (uint32_t i = 0; i < p->nodes.at[e->a].k; i++)
-            if (allowed(p, e->a, i))
+    const struct program *program = lp->p;
+    for (uint32_t k = 0; k < program->edges.n; k++) {
+        const struct program_edge *edge = &program->edges.at[k];
+        for (uint32_t i = 0; i < program->nodes.at[edge->a].k; i++)
+            if (allowed(program, edge->a, i))
                 edge_row(lp, k, true, i);
-        for (uint32_t j = 0; j < p->nodes.at[e->b].k; j++)
-            if (allowed(p, e->b, j))
+        for (uint32_t j = 0; j < program->nodes.at[edge->b].k; j++)
+            if (allowed(program, edge->b, j))
                 edge_row(lp, k, false, j);
     }
 }
@@ -158,22 +158,23 @@ struct sums {
     uint8_t *kept;
 };
 
-static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *s)
+static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
-    const struct program *p = lp->p;
-    const struct program_limit *limit = &p->limits.at[l];
-    memset(s->sum, 0, s->first[p->nodes.n] * sizeof(*s->sum));
+    const struct program *program = lp->p;
+    const struct program_limit *limit = &program->limits.at[l];
+    memset(sums->sum, 0, sums->first[program->nodes.n] * sizeof(*sums->sum));
     for (size_t j = 0; j < limit->uses.n; j++) {
-        const struct program_use *u = &limit->uses.at[j];
-        for (uint32_t i = 0; u->begin <= t && t < u->end && i < p->nodes.at[u->node].k; i++)
-            s->sum[s->first[u->node] + i] += u->usage[i];
+        const struct program_use *use = &limit->uses.at[j];
+        for (uint32_t i = 0; use->begin <= t && t < use->end && i < program->nodes.at[use->node].k;
+             i++)
+            sums->sum[sums->first[use->node] + i] += use->usage[i];
     }
     tsr__text_printf(lp->out, " m_%u_%u:", l, t);
     begin_row(lp);
-    for (uint32_t v = 0; v < p->nodes.n; v++)
-        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
-            if (s->sum[s->first[v] + i] && allowed(p, v, i))
-                choice_term(lp, s->sum[s->first[v] + i], v, i);
+    for (uint32_t v = 0; v < program->nodes.n; v++)
+        for (uint32_t i = 0; i < program->nodes.at[v].k; i++)
+            if (sums->sum[sums->first[v] + i] && allowed(program, v, i))
+                choice_term(lp, sums->sum[sums->first[v] + i], v, i);
     if (lp->empty)
         no_terms(lp);
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
@@ -181,34 +182,34 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
 
 static tsr_status all_limit_rows(struct lp *lp)
 {
-    const struct program *p = lp->p;
-    struct arena a;
-    struct sums s;
-    tsr__arena_init(&a, p->arena->session);
-    s.first = ARENA_ARRAY(&a, size_t, p->nodes.n + 1);
-    for (uint32_t v = 0; s.first && v < p->nodes.n; v++)
-        s.first[v + 1] = s.first[v] + p->nodes.at[v].k;
-    s.sum = s.first ? ARENA_ARRAY(&a, int64_t, s.first[p->nodes.n] + 1) : NULL;
-    for (uint32_t l = 0; !a.failed && l < p->limits.n; l++) {
-        s.kept = ARENA_ARRAY(&a, uint8_t, p->limits.at[l].n_times + 1);
-        if (!s.kept)
+    const struct program *program = lp->p;
+    struct arena arena;
+    struct sums sums;
+    tsr__arena_init(&arena, program->arena->session);
+    sums.first = ARENA_ARRAY(&arena, size_t, program->nodes.n + 1);
+    for (uint32_t v = 0; sums.first && v < program->nodes.n; v++)
+        sums.first[v + 1] = sums.first[v] + program->nodes.at[v].k;
+    sums.sum = sums.first ? ARENA_ARRAY(&arena, int64_t, sums.first[program->nodes.n] + 1) : NULL;
+    for (uint32_t l = 0; !arena.failed && l < program->limits.n; l++) {
+        sums.kept = ARENA_ARRAY(&arena, uint8_t, program->limits.at[l].n_times + 1);
+        if (!sums.kept)
             break;
-        tsr__program_times(&p->limits.at[l], s.kept);
-        for (uint32_t t = 0; t < p->limits.at[l].n_times; t++)
-            if (s.kept[t])
-                limit_row(lp, l, t, &s);
+        tsr__program_times(&program->limits.at[l], sums.kept);
+        for (uint32_t t = 0; t < program->limits.at[l].n_times; t++)
+            if (sums.kept[t])
+                limit_row(lp, l, t, &sums);
     }
-    bool failed = a.failed;
-    tsr__arena_free(&a);
+    bool failed = arena.failed;
+    tsr__arena_free(&arena);
     return failed ? TSR_NOMEM : TSR_OK;
 }
 
-tsr_status tsr__program_lp(const struct program *p, struct text *out)
+tsr_status tsr__program_lp(const struct program *program, struct text *out)
 {
-    tsr_status st = tsr__program_check(p);
+    tsr_status st = tsr__program_check(program);
     if (st != TSR_OK)
         return st;
-    struct lp lp = {.p = p, .out = out};
+    struct lp lp = {.p = program, .out = out};
     objective(&lp);
     tsr__text_add(out, STR("Subject To\n"));
     choice_rows(&lp);
@@ -220,9 +221,9 @@ tsr_status tsr__program_lp(const struct program *p, struct text *out)
         tsr__text_add(out, STR("Bounds\n none = 0\n"));
     tsr__text_add(out, STR("Binaries\n"));
     begin_row(&lp);
-    for (uint32_t v = 0; v < p->nodes.n; v++)
-        for (uint32_t i = 0; i < p->nodes.at[v].k; i++)
-            if (allowed(p, v, i)) {
+    for (uint32_t v = 0; v < program->nodes.n; v++)
+        for (uint32_t i = 0; i < program->nodes.at[v].k; i++)
+            if (allowed(program, v, i)) {
                 lp.empty = true;
                 choice_term(&lp, 1, v, i);
             }

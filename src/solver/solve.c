@@ -44,129 +44,132 @@ struct solving {
 
 static double clock_now(void)
 {
-    struct effort e = {0};
-    return tsr__effort_elapsed(&e);
+    struct effort effort = {0};
+    return tsr__effort_elapsed(&effort);
 }
 
-static void tell(const struct solving *s, const char *step)
+static void tell(const struct solving *solving, const char *step)
 {
-    if (!s->tell)
+    if (!solving->tell)
         return;
-    struct program_told t = {.seconds = tsr__effort_elapsed(&s->effort),
-                             .nodes = s->w.n,
-                             .edges = s->w.n_edges,
-                             .rows = s->w.n_rows,
-                             .cost = s->found ? s->cost + s->core.shift : COST_FORBIDDEN,
-                             .bound = s->bound + s->core.shift,
-                             .step = step};
-    s->tell(s->context, &t);
+    struct program_told told = {.seconds = tsr__effort_elapsed(&solving->effort),
+                                .nodes = solving->w.n,
+                                .edges = solving->w.n_edges,
+                                .rows = solving->w.n_rows,
+                                .cost = solving->found ? solving->cost + solving->core.shift
+                                                       : COST_FORBIDDEN,
+                                .bound = solving->bound + solving->core.shift,
+                                .step = step};
+    solving->tell(solving->context, &told);
 }
 
-static bool start(struct solving *s, const struct program *p, const struct program_options *o,
-                  uint32_t pinned, uint32_t pin)
+static bool start(struct solving *solving, const struct program *program,
+                  const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
-    *s = (struct solving){.p = p, .cost = NEVER};
-    s->effort.limit = o && o->work ? o->work : WORK;
-    s->effort.session = p->arena->session;
-    s->effort.seconds = o ? o->seconds : 0;
-    s->effort.start = clock_now();
-    s->threads = o ? o->threads : 1;
-    s->tell = o ? o->tell : NULL;
-    s->context = o ? o->context : NULL;
-    if (o && o->seconds > 0 && !o->work)
-        s->effort.limit = UINT64_MAX;
-    tsr__heap_init(&s->heap, p->arena->session);
-    if (!tsr__core_init(&s->core, p, &s->heap, &s->effort, pinned, pin))
+    *solving = (struct solving){.p = program, .cost = NEVER};
+    solving->effort.limit = options && options->work ? options->work : WORK;
+    solving->effort.session = program->arena->session;
+    solving->effort.seconds = options ? options->seconds : 0;
+    solving->effort.start = clock_now();
+    solving->threads = options ? options->threads : 1;
+    solving->tell = options ? options->tell : NULL;
+    solving->context = options ? options->context : NULL;
+    if (options && options->seconds > 0 && !options->work)
+        solving->effort.limit = UINT64_MAX;
+    tsr__heap_init(&solving->heap, program->arena->session);
+    if (!tsr__core_init(&solving->core, program, &solving->heap, &solving->effort, pinned, pin))
         return false;
-    s->x = HEAP_ARRAY(&s->heap, uint32_t, p->nodes.n + 1);
-    s->infeasible = s->core.infeasible;
-    return s->x != NULL;
+    solving->x = HEAP_ARRAY(&solving->heap, uint32_t, program->nodes.n + 1);
+    solving->infeasible = solving->core.infeasible;
+    return solving->x != NULL;
 }
 
 // False: out of memory.
-static bool reduce(struct solving *s)
+static bool reduce(struct solving *solving)
 {
-    tsr__core_reduce(&s->core);
-    s->infeasible = s->core.infeasible;
-    if (s->infeasible || s->heap.failed)
-        return !s->heap.failed;
-    return tsr__wide_init(&s->w, &s->core, &s->heap);
+    tsr__core_reduce(&solving->core);
+    solving->infeasible = solving->core.infeasible;
+    if (solving->infeasible || solving->heap.failed)
+        return !solving->heap.failed;
+    return tsr__wide_init(&solving->w, &solving->core, &solving->heap);
 }
 
-static void stop(struct solving *s)
+static void stop(struct solving *solving)
 {
-    if (s->searching)
-        tsr__search_done(&s->search);
-    if (s->narrow)
-        tsr__tree_free(&s->tree);
-    tsr__heap_done(&s->heap);
+    if (solving->searching)
+        tsr__search_done(&solving->search);
+    if (solving->narrow)
+        tsr__tree_free(&solving->tree);
+    tsr__heap_done(&solving->heap);
 }
 
-static bool make_narrow(struct solving *s, uint64_t cells)
+static bool make_narrow(struct solving *solving, uint64_t cells)
 {
-    const struct wide *w = &s->w;
-    s->narrow = tsr__tree_init(&s->tree, s->heap.session, w->n, w->k, w->edges, w->n_edges, cells,
-                               NULL, NULL);
-    if (s->narrow)
+    const struct wide *wide = &solving->w;
+    solving->narrow = tsr__tree_init(&solving->tree, solving->heap.session, wide->n, wide->k,
+                                     wide->edges, wide->n_edges, cells, NULL, NULL);
+    if (solving->narrow)
         return true;
-    if (s->tree.arena.failed)
-        s->heap.failed = true;
-    tsr__tree_free(&s->tree);
+    if (solving->tree.arena.failed)
+        solving->heap.failed = true;
+    tsr__tree_free(&solving->tree);
     return false;
 }
 
 // ---- without rows
 
-static void eliminate(struct solving *s)
+static void eliminate(struct solving *solving)
 {
-    int64_t least = tsr__tree_up(&s->tree, s->w.cost);
-    s->effort.work += s->tree.cells;
-    s->infeasible = least >= NEVER;
-    if (s->infeasible)
+    int64_t least = tsr__tree_up(&solving->tree, solving->w.cost);
+    solving->effort.work += solving->tree.cells;
+    solving->infeasible = least >= NEVER;
+    if (solving->infeasible)
         return;
-    tsr__tree_back(&s->tree, s->w.cost, s->x);
-    s->found = true;
-    s->cost = s->bound = least;
+    tsr__tree_back(&solving->tree, solving->w.cost, solving->x);
+    solving->found = true;
+    solving->cost = solving->bound = least;
 }
 
 // ---- search
 
 // What a search knows that is better than what is known.
-static void learn(struct solving *s, const struct search *q)
+static void learn(struct solving *solving, const struct search *search)
 {
-    int64_t bound = tsr__search_bound(q);
-    s->bound = bound > s->bound ? bound : s->bound;
-    if (q->found && q->best_cost < s->cost) {
-        s->found = true;
-        s->cost = q->best_cost;
-        memcpy(s->x, q->best, s->w.n * sizeof(uint32_t));
+    int64_t bound = tsr__search_bound(search);
+    solving->bound = bound > solving->bound ? bound : solving->bound;
+    if (search->found && search->best_cost < solving->cost) {
+        solving->found = true;
+        solving->cost = search->best_cost;
+        memcpy(solving->x, search->best, solving->w.n * sizeof(uint32_t));
     }
 }
 
-static void take(struct solving *s)
+static void take(struct solving *solving)
 {
-    learn(s, &s->search);
-    if (s->found && s->bound > s->cost)
-        s->bound = s->cost;
-    if (s->bound > s->most)
-        s->infeasible = true;
+    learn(solving, &solving->search);
+    if (solving->found && solving->bound > solving->cost)
+        solving->bound = solving->cost;
+    if (solving->bound > solving->most)
+        solving->infeasible = true;
 }
 
 // The sum of the largest costs: a bound beyond it says that there is no answer.
-static int64_t most_cost(const struct wide *w)
+static int64_t most_cost(const struct wide *wide)
 {
     int64_t sum = 0;
-    for (uint32_t v = 0; v < w->n; v++) {
+    for (uint32_t v = 0; v < wide->n; v++) {
         int64_t most = 0;
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            most = w->cost[v][c] < NEVER && w->cost[v][c] > most ? w->cost[v][c] : most;
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            most = wide->cost[v][choice] < NEVER && wide->cost[v][choice] > most
+                       ? wide->cost[v][choice]
+                       : most;
         sum = plus(sum, most);
     }
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        size_t n = (size_t)w->k[w->edges[i].a] * w->k[w->edges[i].b];
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        size_t n = (size_t)wide->k[wide->edges[i].a] * wide->k[wide->edges[i].b];
         int64_t most = 0;
         for (size_t c = 0; c < n; c++) {
-            int64_t x = w->edges[i].cell[c];
+            int64_t x = wide->edges[i].cell[c];
             most = x < NEVER && x > most ? x : most;
         }
         sum = plus(sum, most);
@@ -174,49 +177,51 @@ static int64_t most_cost(const struct wide *w)
     return sum;
 }
 
-static bool settled(const struct solving *s)
+static bool settled(const struct solving *solving)
 {
-    return s->infeasible || s->heap.failed || (s->found && s->bound >= s->cost);
+    return solving->infeasible || solving->heap.failed ||
+           (solving->found && solving->bound >= solving->cost);
 }
 
-static double dearest_price(const struct wide *w)
+static double dearest_price(const struct wide *wide)
 {
     double sum = 1;
-    for (uint32_t v = 0; v < w->n; v++)
-        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
+    for (uint32_t v = 0; v < wide->n; v++)
+        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
             int64_t most = 0;
-            for (uint32_t c = 0; c < w->k[v]; c++)
-                most = w->uses[i].usage[c] > most ? w->uses[i].usage[c] : most;
+            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+                most = wide->uses[i].usage[choice] > most ? wide->uses[i].usage[choice] : most;
             sum += (double)most;
         }
     return (double)NEVER / 16 / sum;
 }
 
 // One round of search: the bound and answers from it, then moves.
-static void look(struct search *q, double fraction, int passes, int rounds)
+static void look(struct search *search, double fraction, int passes, int rounds)
 {
-    tsr__effort_slice(q->effort, fraction);
-    tsr__search_climb(q, passes);
-    tsr__effort_slice(q->effort, fraction);
-    if (!q->found && !tsr__search_proved(q))
-        tsr__search_dive(q);
-    if (!tsr__search_proved(q))
-        tsr__search_polish(q, rounds);
-    tsr__effort_slice(q->effort, 0);
+    tsr__effort_slice(search->effort, fraction);
+    tsr__search_climb(search, passes);
+    tsr__effort_slice(search->effort, fraction);
+    if (!search->found && !tsr__search_proved(search))
+        tsr__search_dive(search);
+    if (!tsr__search_proved(search))
+        tsr__search_polish(search, rounds);
+    tsr__effort_slice(search->effort, 0);
 }
 
-static void look_on(struct solving *s)
+static void look_on(struct solving *solving)
 {
     int stale = 0;
-    while (!settled(s) && !tsr__effort_over(&s->effort) && stale < STALE) {
-        int64_t cost = s->cost, bound = s->bound;
-        look(&s->search, 0.05, 400, 100);
-        take(s);
-        tell(s, "round");
-        bool better = s->cost < cost || s->bound > bound + bound / 1000000;
-        if (s->found && s->cost - s->bound <= s->cost / NEAR && s->effort.seconds <= 0)
+    while (!settled(solving) && !tsr__effort_over(&solving->effort) && stale < STALE) {
+        int64_t cost = solving->cost, bound = solving->bound;
+        look(&solving->search, 0.05, 400, 100);
+        take(solving);
+        tell(solving, "round");
+        bool better = solving->cost < cost || solving->bound > bound + bound / 1000000;
+        if (solving->found && solving->cost - solving->bound <= solving->cost / NEAR &&
+            solving->effort.seconds <= 0)
             break;
-        stale = better || s->effort.seconds > 0 ? 0 : stale + 1;
+        stale = better || solving->effort.seconds > 0 ? 0 : stale + 1;
     }
 }
 
@@ -233,66 +238,68 @@ struct pair {
     struct search search;
 };
 
-static bool exchange(struct pair *p, struct search *q)
+static bool exchange(struct pair *pair, struct search *search)
 {
-    struct solving *s = p->s;
-    pthread_mutex_lock(&p->lock);
-    learn(s, q);
-    if (s->found && s->cost < q->best_cost) {
-        q->found = true;
-        q->best_cost = s->cost;
-        memcpy(q->best, s->x, s->w.n * sizeof(uint32_t));
+    struct solving *solving = pair->s;
+    pthread_mutex_lock(&pair->lock);
+    learn(solving, search);
+    if (solving->found && solving->cost < search->best_cost) {
+        search->found = true;
+        search->best_cost = solving->cost;
+        memcpy(search->best, solving->x, solving->w.n * sizeof(uint32_t));
     }
-    if (s->found && s->bound > s->cost)
-        s->bound = s->cost;
-    s->infeasible |= s->bound > s->most;
-    bool done = s->infeasible || (s->found && s->bound >= s->cost);
-    tell(s, q == &s->search ? "first" : "second");
-    pthread_mutex_unlock(&p->lock);
+    if (solving->found && solving->bound > solving->cost)
+        solving->bound = solving->cost;
+    solving->infeasible |= solving->bound > solving->most;
+    bool done = solving->infeasible || (solving->found && solving->bound >= solving->cost);
+    tell(solving, search == &solving->search ? "first" : "second");
+    pthread_mutex_unlock(&pair->lock);
     return done;
 }
 
 static void *second(void *data)
 {
-    struct pair *p = data;
+    struct pair *pair = data;
     do
-        look(&p->search, 0.03, 100, 200);
-    while (!exchange(p, &p->search) && !p->heap.failed && !tsr__effort_over(&p->effort));
+        look(&pair->search, 0.03, 100, 200);
+    while (!exchange(pair, &pair->search) && !pair->heap.failed &&
+           !tsr__effort_over(&pair->effort));
     return NULL;
 }
 
-static bool pair_init(struct pair *p, struct solving *s)
+static bool pair_init(struct pair *pair, struct solving *solving)
 {
-    *p = (struct pair){.s = s, .session = tsr_session_new(NULL), .effort = s->effort, .w = s->w};
-    if (!p->session)
+    *pair = (struct pair){
+        .s = solving, .session = tsr_session_new(NULL), .effort = solving->effort, .w = solving->w};
+    if (!pair->session)
         return false;
-    tsr__heap_init(&p->heap, p->session);
-    p->w.heap = &p->heap;
-    if (!tsr__search_init(&p->search, &p->w, &p->effort, 2))
+    tsr__heap_init(&pair->heap, pair->session);
+    pair->w.heap = &pair->heap;
+    if (!tsr__search_init(&pair->search, &pair->w, &pair->effort, 2))
         return false;
-    p->search.max_cells = SECOND_CELLS;
-    p->search.reach = 0.3;
-    return pthread_mutex_init(&p->lock, NULL) == 0;
+    pair->search.max_cells = SECOND_CELLS;
+    pair->search.reach = 0.3;
+    return pthread_mutex_init(&pair->lock, NULL) == 0;
 }
 
 // False: no second thread could be had.
-static bool look_together(struct solving *s)
+static bool look_together(struct solving *solving)
 {
-    struct pair p;
+    struct pair pair;
     pthread_t thread;
-    bool started = pair_init(&p, s) && pthread_create(&thread, NULL, second, &p) == 0;
+    bool started = pair_init(&pair, solving) && pthread_create(&thread, NULL, second, &pair) == 0;
     if (started) {
         do {
-            look(&s->search, 0.05, 400, 100);
-        } while (!exchange(&p, &s->search) && !tsr__effort_over(&s->effort));
+            look(&solving->search, 0.05, 400, 100);
+        } while (!exchange(&pair, &solving->search) && !tsr__effort_over(&solving->effort));
         pthread_join(thread, NULL);
-        pthread_mutex_destroy(&p.lock);
-        s->effort.work += p.effort.work;
+        pthread_mutex_destroy(&pair.lock);
+        solving->effort.work += pair.effort.work;
     }
-    if (p.session) {
-        tsr__search_done(&p.search);
-        tsr__heap_done(&p.heap);
-        tsr_session_free(p.session);
+    if (pair.session) {
+        tsr__search_done(&pair.search);
+        tsr__heap_done(&pair.heap);
+        tsr_session_free(pair.session);
     }
     return started;
 }
@@ -304,290 +311,303 @@ struct line {
     double at0, slope;
 };
 
-static struct line line_of(struct solving *s, const double *lambda, uint32_t r)
+static struct line line_of(struct solving *solving, const double *lambda, uint32_t row)
 {
-    const struct wide *w = &s->w;
-    tsr__search_exact(&s->search, &s->tree, lambda);
-    struct line l = {(double)tsr__wide_cost(w, s->search.x),
-                     (double)(s->search.load[r] - w->bound[r])};
-    for (uint32_t i = 0; i < w->n_rows; i++)
-        if (i != r && lambda[i] > 0)
-            l.at0 += lambda[i] * (double)(s->search.load[i] - w->bound[i]);
-    take(s);
-    return l;
+    const struct wide *wide = &solving->w;
+    tsr__search_exact(&solving->search, &solving->tree, lambda);
+    struct line line = {(double)tsr__wide_cost(wide, solving->search.x),
+                        (double)(solving->search.load[row] - wide->bound[row])};
+    for (uint32_t i = 0; i < wide->n_rows; i++)
+        if (i != row && lambda[i] > 0)
+            line.at0 += lambda[i] * (double)(solving->search.load[i] - wide->bound[i]);
+    take(solving);
+    return line;
 }
 
 // The best price of one row, the others given: where the line of the last answer that broke the row
 // meets that of the last one that did not. Ends at a price at which the row is kept.
-static void tune_row(struct solving *s, double *lambda, uint32_t r)
+static void tune_row(struct solving *solving, double *lambda, uint32_t row)
 {
-    double low = 0, high = lambda[r] > 0 ? lambda[r] : 1.0 / (double)s->w.scale;
+    double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solving->w.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
-    for (int i = 0; i < 60 && !s->infeasible && !tsr__effort_over(&s->effort); i++) {
+    for (int i = 0; i < 60 && !solving->infeasible && !tsr__effort_over(&solving->effort); i++) {
         double at = high;
         if (have_kept)
             at = have_broken ? (broken.at0 - kept.at0) / (kept.slope - broken.slope) : 0;
         if (have_kept && !(at >= low && at < high))
             break;
-        lambda[r] = at;
-        struct line l = line_of(s, lambda, r);
-        if (l.slope > 0) {
-            if (have_kept && have_broken && l.at0 == broken.at0 && l.slope == broken.slope)
+        lambda[row] = at;
+        struct line line = line_of(solving, lambda, row);
+        if (line.slope > 0) {
+            if (have_kept && have_broken && line.at0 == broken.at0 && line.slope == broken.slope)
                 break; // both lines meet on the function: this is its top
-            broken = l;
+            broken = line;
             have_broken = true;
             low = at;
-            if (!have_kept && high * 8 < s->dearest)
+            if (!have_kept && high * 8 < solving->dearest)
                 high *= 8;
             else if (!have_kept)
                 break;
         } else {
-            if (have_kept && l.at0 == kept.at0 && l.slope == kept.slope)
+            if (have_kept && line.at0 == kept.at0 && line.slope == kept.slope)
                 break;
-            kept = l;
+            kept = line;
             have_kept = true;
             high = at;
         }
     }
-    lambda[r] = high;
-    if (!s->infeasible)
-        line_of(s, lambda, r);
+    lambda[row] = high;
+    if (!solving->infeasible)
+        line_of(solving, lambda, row);
 }
 
-static uint32_t worst_row(const struct wide *w, const int64_t *load)
+static uint32_t worst_row(const struct wide *wide, const int64_t *load)
 {
     uint32_t worst = NONE;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        if (load[r] > w->bound[r] &&
-            (worst == NONE || load[r] - w->bound[r] > load[worst] - w->bound[worst]))
-            worst = r;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        if (load[row] > wide->bound[row] &&
+            (worst == NONE || load[row] - wide->bound[row] > load[worst] - wide->bound[worst]))
+            worst = row;
     return worst;
 }
 
 // Prices for few rows: the one that is broken worst at the best prices so far comes next.
-static void tune_prices(struct solving *s, struct front *f, double *lambda)
+static void tune_prices(struct solving *solving, struct front *front, double *lambda)
 {
-    tsr__search_exact(&s->search, &s->tree, lambda);
-    for (int i = 0; i < FRONT_ROWS - 1 && !settled(s) && !tsr__effort_over(&s->effort); i++) {
-        uint32_t r = worst_row(&s->w, s->search.load);
-        for (uint32_t j = 0; j < f->n_rows && r != NONE; j++)
-            if (f->rows[j] == r)
-                r = NONE;
-        if (r == NONE)
+    tsr__search_exact(&solving->search, &solving->tree, lambda);
+    for (int i = 0; i < FRONT_ROWS - 1 && !settled(solving) && !tsr__effort_over(&solving->effort);
+         i++) {
+        uint32_t row = worst_row(&solving->w, solving->search.load);
+        for (uint32_t j = 0; j < front->n_rows && row != NONE; j++)
+            if (front->rows[j] == row)
+                row = NONE;
+        if (row == NONE)
             break;
-        f->rows[f->n_rows++] = r;
-        for (uint32_t j = 0; j < f->n_rows; j++)
-            tune_row(s, lambda, f->rows[f->n_rows - 1 - j]);
+        front->rows[front->n_rows++] = row;
+        for (uint32_t j = 0; j < front->n_rows; j++)
+            tune_row(solving, lambda, front->rows[front->n_rows - 1 - j]);
     }
 }
 
 // Thresholds grow from just above the bound up to the answer that is known.
-static void prove(struct solving *s)
+static void prove(struct solving *solving)
 {
-    double *lambda = HEAP_ARRAY(&s->heap, double, (size_t)s->w.n_rows + 1);
-    struct front f = {.w = &s->w, .tree = &s->tree, .lambda = lambda, .effort = &s->effort};
+    double *lambda = HEAP_ARRAY(&solving->heap, double, (size_t)solving->w.n_rows + 1);
+    struct front front = {
+        .w = &solving->w, .tree = &solving->tree, .lambda = lambda, .effort = &solving->effort};
     if (!lambda)
         return;
-    f.max_points = FRONT_POINTS;
-    bool many = s->w.n > MANY;
-    tsr__effort_slice(&s->effort, many ? 0.6 : PROVING); // others need their part, should this fail
-    tune_prices(s, &f, lambda);
-    take(s);
-    tell(s, "prices");
+    front.max_points = FRONT_POINTS;
+    bool many = solving->w.n > MANY;
+    tsr__effort_slice(&solving->effort,
+                      many ? 0.6 : PROVING); // others need their part, should this fail
+    tune_prices(solving, &front, lambda);
+    take(solving);
+    tell(solving, "prices");
     if (many)
-        tsr__effort_slice(&s->effort, 0.25);
-    if (many && !settled(s))
-        tsr__search_relax(&s->search, &s->tree, lambda);
-    take(s);
-    tell(s, "relaxed");
-    tsr__effort_slice(&s->effort, many ? 0.3 : PROVING);
-    int64_t window = s->bound / 2000 + 1;
-    while (!settled(s) && !tsr__effort_over(&s->effort)) {
-        int64_t threshold = s->cost - s->bound <= window ? s->cost : s->bound + window, cost;
-        if (!s->found && threshold > s->most)
-            threshold = s->most + 1;
-        enum front_end end = tsr__front(&f, threshold, s->y, &cost);
+        tsr__effort_slice(&solving->effort, 0.25);
+    if (many && !settled(solving))
+        tsr__search_relax(&solving->search, &solving->tree, lambda);
+    take(solving);
+    tell(solving, "relaxed");
+    tsr__effort_slice(&solving->effort, many ? 0.3 : PROVING);
+    int64_t window = solving->bound / 2000 + 1;
+    while (!settled(solving) && !tsr__effort_over(&solving->effort)) {
+        int64_t threshold = solving->cost - solving->bound <= window ? solving->cost
+                                                                     : solving->bound + window,
+                cost;
+        if (!solving->found && threshold > solving->most)
+            threshold = solving->most + 1;
+        enum front_end end = tsr__front(&front, threshold, solving->y, &cost);
         if (end == FRONT_FOUND) {
-            memcpy(s->x, s->y, s->w.n * sizeof(uint32_t));
-            s->found = true;
-            s->cost = s->bound = cost;
+            memcpy(solving->x, solving->y, solving->w.n * sizeof(uint32_t));
+            solving->found = true;
+            solving->cost = solving->bound = cost;
         } else if (end == FRONT_NONE) {
-            s->bound = threshold;
-            s->infeasible = !s->found && threshold > s->most;
+            solving->bound = threshold;
+            solving->infeasible = !solving->found && threshold > solving->most;
         } else {
-            s->heap.failed |= end == FRONT_FAILED;
+            solving->heap.failed |= end == FRONT_FAILED;
             return;
         }
         window *= 4;
     }
 }
 
-static void solve(struct solving *s)
+static void solve(struct solving *solving)
 {
-    const struct wide *w = &s->w;
+    const struct wide *wide = &solving->w;
     // Narrow programs without rows need no reductions: eliminating them is faster.
-    if (s->core.n_rows == 0) {
-        if (tsr__wide_init(&s->w, &s->core, &s->heap) && make_narrow(s, DIRECT_CELLS)) {
-            eliminate(s);
+    if (solving->core.n_rows == 0) {
+        if (tsr__wide_init(&solving->w, &solving->core, &solving->heap) &&
+            make_narrow(solving, DIRECT_CELLS)) {
+            eliminate(solving);
             return;
         }
     }
-    if (s->heap.failed || !reduce(s) || s->infeasible)
+    if (solving->heap.failed || !reduce(solving) || solving->infeasible)
         return;
-    if (w->n_rows == 0 && make_narrow(s, NARROW_CELLS)) {
-        eliminate(s);
+    if (wide->n_rows == 0 && make_narrow(solving, NARROW_CELLS)) {
+        eliminate(solving);
         return;
     }
-    s->most = most_cost(w);
-    s->dearest = dearest_price(w);
-    s->y = HEAP_ARRAY(&s->heap, uint32_t, (size_t)w->n + 1);
-    if (s->heap.failed || !tsr__search_init(&s->search, w, &s->effort, 1))
+    solving->most = most_cost(wide);
+    solving->dearest = dearest_price(wide);
+    solving->y = HEAP_ARRAY(&solving->heap, uint32_t, (size_t)wide->n + 1);
+    if (solving->heap.failed || !tsr__search_init(&solving->search, wide, &solving->effort, 1))
         return;
-    s->searching = true;
-    tell(s, "reduced");
-    if (w->n_rows && make_narrow(s, FRONT_CELLS))
-        prove(s);
-    tsr__effort_slice(&s->effort, 0);
-    tell(s, "fronts");
-    bool two = s->threads > 1 && s->effort.seconds > 0 && !settled(s);
-    if (!two || !look_together(s))
-        look_on(s);
+    solving->searching = true;
+    tell(solving, "reduced");
+    if (wide->n_rows && make_narrow(solving, FRONT_CELLS))
+        prove(solving);
+    tsr__effort_slice(&solving->effort, 0);
+    tell(solving, "fronts");
+    bool two = solving->threads > 1 && solving->effort.seconds > 0 && !settled(solving);
+    if (!two || !look_together(solving))
+        look_on(solving);
 }
 
 // ---- results
 
-static void add_binding(const struct solving *s, struct program_result *out, uint32_t r,
+static void add_binding(const struct solving *solving, struct program_result *out, uint32_t row,
                         const int64_t *load)
 {
-    uint32_t l = s->core.row_limit[r];
-    struct program_binding *b = &out->bindings[out->n_bindings++];
+    uint32_t l = solving->core.row_limit[row];
+    struct program_binding *binding = &out->bindings[out->n_bindings++];
     // What was taken off the bound is used in any case.
-    *b = (struct program_binding){l, s->core.row_time[r],
-                                  s->p->limits.at[l].bound - s->core.row_bound[r] + load[r]};
+    *binding = (struct program_binding){l, solving->core.row_time[row],
+                                        solving->p->limits.at[l].bound -
+                                            solving->core.row_bound[row] + load[row]};
 }
 
 // Rows that are full, and rows that the bound pays for.
-static bool bindings(const struct solving *s, struct arena *a, struct program_result *out)
+static bool bindings(const struct solving *solving, struct arena *arena, struct program_result *out)
 {
-    const struct wide *w = &s->w;
-    int64_t *load = ARENA_ARRAY(a, int64_t, (size_t)w->n_rows + 1);
-    out->bindings = ARENA_ARRAY(a, struct program_binding, (size_t)w->n_rows + 1);
-    if (a->failed)
+    const struct wide *wide = &solving->w;
+    int64_t *load = ARENA_ARRAY(arena, int64_t, (size_t)wide->n_rows + 1);
+    out->bindings = ARENA_ARRAY(arena, struct program_binding, (size_t)wide->n_rows + 1);
+    if (arena->failed)
         return false;
-    if (!s->found)
+    if (!solving->found)
         return true;
-    const double *lambda = s->searching ? s->search.dual.best_lambda : NULL;
+    const double *lambda = solving->searching ? solving->search.dual.best_lambda : NULL;
     double most = 0;
-    for (uint32_t r = 0; lambda && r < w->n_rows; r++)
-        most = lambda[r] > most ? lambda[r] : most;
-    tsr__wide_load(w, s->x, load);
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        if (load[r] == w->bound[r] || (lambda && lambda[r] > 0.01 * most))
-            add_binding(s, out, r, load);
+    for (uint32_t row = 0; lambda && row < wide->n_rows; row++)
+        most = lambda[row] > most ? lambda[row] : most;
+    tsr__wide_load(wide, solving->x, load);
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        if (load[row] == wide->bound[row] || (lambda && lambda[row] > 0.01 * most))
+            add_binding(solving, out, row, load);
     return true;
 }
 
-static tsr_status result(const struct solving *s, struct arena *a, struct program_result *out)
+static tsr_status result(const struct solving *solving, struct arena *arena,
+                         struct program_result *out)
 {
-    *out = (struct program_result){.feasible = s->found,
-                                   .infeasible = s->infeasible && !s->found,
+    *out = (struct program_result){.feasible = solving->found,
+                                   .infeasible = solving->infeasible && !solving->found,
                                    .cost = COST_FORBIDDEN,
-                                   .bound = s->bound + s->core.shift,
+                                   .bound = solving->bound + solving->core.shift,
                                    .gap = 1,
-                                   .work = s->effort.work};
-    if (!bindings(s, a, out))
+                                   .work = solving->effort.work};
+    if (!bindings(solving, arena, out))
         return TSR_NOMEM;
-    if (!s->found)
+    if (!solving->found)
         return TSR_OK;
-    out->choice = ARENA_ARRAY(a, uint32_t, s->p->nodes.n + 1);
+    out->choice = ARENA_ARRAY(arena, uint32_t, solving->p->nodes.n + 1);
     if (!out->choice)
         return TSR_NOMEM;
-    for (uint32_t v = 0; v < s->w.n; v++)
-        out->choice[s->w.node[v]] = s->core.nodes[s->w.node[v]].origin[s->x[v]];
-    tsr__core_expand(&s->core, out->choice);
-    out->cost = tsr__program_cost(s->p, out->choice);
-    if (out->cost != s->cost + s->core.shift)
+    for (uint32_t v = 0; v < solving->w.n; v++)
+        out->choice[solving->w.node[v]] =
+            solving->core.nodes[solving->w.node[v]].origin[solving->x[v]];
+    tsr__core_expand(&solving->core, out->choice);
+    out->cost = tsr__program_cost(solving->p, out->choice);
+    if (out->cost != solving->cost + solving->core.shift)
         return TSR_BUG;
     out->optimal = out->bound >= out->cost;
     out->gap = (double)(out->cost - out->bound) / fmax(1, fabs((double)out->cost));
     return TSR_OK;
 }
 
-static tsr_status solve_pinned(const struct program *p, const struct program_options *o,
-                               struct arena *a, uint32_t pinned, uint32_t pin,
+static tsr_status solve_pinned(const struct program *program, const struct program_options *options,
+                               struct arena *arena, uint32_t pinned, uint32_t pin,
                                struct program_result *out)
 {
-    struct solving s;
+    struct solving solving;
     tsr_status st = TSR_OK;
-    if (!start(&s, p, o, pinned, pin))
+    if (!start(&solving, program, options, pinned, pin))
         st = TSR_NOMEM;
-    else if (!s.infeasible)
-        solve(&s);
-    if (s.heap.failed)
+    else if (!solving.infeasible)
+        solve(&solving);
+    if (solving.heap.failed)
         st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = result(&s, a, out);
-    stop(&s);
+        st = result(&solving, arena, out);
+    stop(&solving);
     return st;
 }
 
-tsr_status tsr__program_solve(const struct program *p, const struct program_options *o,
-                              struct arena *a, struct program_result *out)
+tsr_status tsr__program_solve(const struct program *program, const struct program_options *options,
+                              struct arena *arena, struct program_result *out)
 {
-    tsr_status st = tsr__program_check(p);
-    return st == TSR_OK ? solve_pinned(p, o, a, NONE, 0, out) : st;
+    tsr_status st = tsr__program_check(program);
+    return st == TSR_OK ? solve_pinned(program, options, arena, NONE, 0, out) : st;
 }
 
 // ---- marginals
 
-static bool narrow_marginals(struct solving *s, uint32_t node, struct program_marginal *out)
+static bool narrow_marginals(struct solving *solving, uint32_t node, struct program_marginal *out)
 {
-    const struct wide *w = &s->w;
-    int64_t *least = HEAP_ARRAY(&s->heap, int64_t, w->k[node]);
-    if (!least || tsr__tree_up(&s->tree, w->cost) < 0 || !tsr__tree_down(&s->tree, w->cost))
+    const struct wide *wide = &solving->w;
+    int64_t *least = HEAP_ARRAY(&solving->heap, int64_t, wide->k[node]);
+    if (!least || tsr__tree_up(&solving->tree, wide->cost) < 0 ||
+        !tsr__tree_down(&solving->tree, wide->cost))
         return false;
-    tsr__tree_marginals(&s->tree, w->cost, node, least);
-    for (uint32_t c = 0; c < w->k[node]; c++) {
-        bool ok = least[c] < NEVER;
-        int64_t cost = ok ? least[c] + s->core.shift : COST_FORBIDDEN;
-        out[c] = (struct program_marginal){ok, ok, !ok, cost, cost};
+    tsr__tree_marginals(&solving->tree, wide->cost, node, least);
+    for (uint32_t choice = 0; choice < wide->k[node]; choice++) {
+        bool ok = least[choice] < NEVER;
+        int64_t cost = ok ? least[choice] + solving->core.shift : COST_FORBIDDEN;
+        out[choice] = (struct program_marginal){ok, ok, !ok, cost, cost};
     }
     return true;
 }
 
 // Without limits and reductions: every choice of every node is still there. False: not so narrow.
-static bool try_marginals(const struct program *p, const struct program_options *o, uint32_t node,
-                          struct program_marginal *out, tsr_status *st)
+static bool try_marginals(const struct program *program, const struct program_options *options,
+                          uint32_t node, struct program_marginal *out, tsr_status *st)
 {
-    struct solving s = {.p = p};
+    struct solving solving = {.p = program};
     bool done = false;
-    s.effort.limit = o && o->work ? o->work : WORK;
-    tsr__heap_init(&s.heap, p->arena->session);
-    if (tsr__core_init(&s.core, p, &s.heap, &s.effort, NONE, 0) && !s.core.infeasible &&
-        tsr__wide_init(&s.w, &s.core, &s.heap) && make_narrow(&s, NARROW_CELLS))
-        done = narrow_marginals(&s, node, out);
-    *st = s.heap.failed || (s.narrow && !done) ? TSR_NOMEM : TSR_OK;
-    stop(&s);
+    solving.effort.limit = options && options->work ? options->work : WORK;
+    tsr__heap_init(&solving.heap, program->arena->session);
+    if (tsr__core_init(&solving.core, program, &solving.heap, &solving.effort, NONE, 0) &&
+        !solving.core.infeasible && tsr__wide_init(&solving.w, &solving.core, &solving.heap) &&
+        make_narrow(&solving, NARROW_CELLS))
+        done = narrow_marginals(&solving, node, out);
+    *st = solving.heap.failed || (solving.narrow && !done) ? TSR_NOMEM : TSR_OK;
+    stop(&solving);
     return done;
 }
 
-tsr_status tsr__program_marginals(const struct program *p, const struct program_options *o,
-                                  struct arena *a, uint32_t node, struct program_marginal *out)
+tsr_status tsr__program_marginals(const struct program *program,
+                                  const struct program_options *options, struct arena *arena,
+                                  uint32_t node, struct program_marginal *out)
 {
-    tsr_status st = tsr__program_check(p);
+    tsr_status st = tsr__program_check(program);
     if (st != TSR_OK)
         return st;
-    if (node >= p->nodes.n)
+    if (node >= program->nodes.n)
         return TSR_INVALID;
-    if (p->limits.n == 0 && (try_marginals(p, o, node, out, &st) || st != TSR_OK))
+    if (program->limits.n == 0 && (try_marginals(program, options, node, out, &st) || st != TSR_OK))
         return st;
-    for (uint32_t c = 0; st == TSR_OK && c < p->nodes.at[node].k; c++) {
-        struct program_result r;
-        st = solve_pinned(p, o, a, node, c, &r);
+    for (uint32_t choice = 0; st == TSR_OK && choice < program->nodes.at[node].k; choice++) {
+        struct program_result program_result;
+        st = solve_pinned(program, options, arena, node, choice, &program_result);
         if (st == TSR_OK)
-            out[c] =
-                (struct program_marginal){r.feasible, r.optimal, r.infeasible, r.cost, r.bound};
+            out[choice] = (struct program_marginal){program_result.feasible, program_result.optimal,
+                                                    program_result.infeasible, program_result.cost,
+                                                    program_result.bound};
     }
     return st;
 }

@@ -4,120 +4,121 @@
 
 // ---- tables
 
-struct table *tsr__table_new(struct core *c, uint32_t rows, uint32_t cols)
+struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols)
 {
     size_t bytes = sizeof(struct table) + (size_t)rows * cols * sizeof(int64_t);
-    struct table *t = tsr__heap_get(c->heap, 1, bytes);
-    if (t)
-        *t = (struct table){.refs = 1, .rows = rows, .cols = cols};
-    return t;
+    struct table *table = tsr__heap_get(core->heap, 1, bytes);
+    if (table)
+        *table = (struct table){.refs = 1, .rows = rows, .cols = cols};
+    return table;
 }
 
-void tsr__table_drop(struct core *c, struct table *t)
+void tsr__table_drop(struct core *core, struct table *table)
 {
-    if (t && --t->refs == 0)
-        tsr__heap_free(c->heap, t);
+    if (table && --table->refs == 0)
+        tsr__heap_free(core->heap, table);
 }
 
 // ---- rows
 
 // Sum of the largest usages at every time; a time that can never be exceeded needs no row.
-static bool keep_times(const struct core *c, const struct program_limit *l, uint8_t *kept)
+static bool keep_times(const struct core *core, const struct program_limit *limit, uint8_t *kept)
 {
-    int64_t *most = HEAP_ARRAY(c->heap, int64_t, (size_t)l->n_times + 1);
+    int64_t *most = HEAP_ARRAY(core->heap, int64_t, (size_t)limit->n_times + 1);
     if (!most)
         return false;
-    for (size_t i = 0; i < l->uses.n; i++) {
-        const struct program_use *u = &l->uses.at[i];
+    for (size_t i = 0; i < limit->uses.n; i++) {
+        const struct program_use *use = &limit->uses.at[i];
         int64_t largest = 0;
-        for (uint32_t j = 0; j < c->p->nodes.at[u->node].k; j++)
-            if (u->usage[j] > largest)
-                largest = u->usage[j];
-        most[u->begin] += largest;
-        most[u->end] -= largest;
+        for (uint32_t j = 0; j < core->p->nodes.at[use->node].k; j++)
+            if (use->usage[j] > largest)
+                largest = use->usage[j];
+        most[use->begin] += largest;
+        most[use->end] -= largest;
     }
-    tsr__program_times(l, kept);
+    tsr__program_times(limit, kept);
     int64_t sum = 0;
-    for (uint32_t t = 0; t < l->n_times; t++) {
+    for (uint32_t t = 0; t < limit->n_times; t++) {
         sum += most[t];
-        kept[t] = kept[t] && sum > l->bound;
+        kept[t] = kept[t] && sum > limit->bound;
     }
-    tsr__heap_free(c->heap, most);
+    tsr__heap_free(core->heap, most);
     return true;
 }
 
-static void add_use(struct core *c, const struct program_use *u, uint32_t begin, uint32_t end)
+static void add_use(struct core *core, const struct program_use *use, uint32_t begin, uint32_t end)
 {
-    struct core_node *n = &c->nodes[u->node];
-    int64_t *usage = HEAP_ARRAY(c->heap, int64_t, n->k);
-    struct core_use *out = begin < end && usage ? list_push(c->heap, &n->uses) : NULL;
+    struct core_node *node = &core->nodes[use->node];
+    int64_t *usage = HEAP_ARRAY(core->heap, int64_t, node->k);
+    struct core_use *out = begin < end && usage ? list_push(core->heap, &node->uses) : NULL;
     if (!out)
         return;
-    memcpy(usage, u->usage, n->k * sizeof(int64_t));
+    memcpy(usage, use->usage, node->k * sizeof(int64_t));
     *out = (struct core_use){begin, end, usage};
 }
 
 // Rows of one limit; `row` has the number of rows kept before each time.
-static bool add_rows(struct core *c, uint32_t limit)
+static bool add_rows(struct core *core, uint32_t limit)
 {
-    const struct program_limit *l = &c->p->limits.at[limit];
-    uint8_t *kept = HEAP_ARRAY(c->heap, uint8_t, l->n_times);
-    uint32_t *row = HEAP_ARRAY(c->heap, uint32_t, (size_t)l->n_times + 1);
-    if (!kept || !row || !keep_times(c, l, kept))
+    const struct program_limit *program_limit = &core->p->limits.at[limit];
+    uint8_t *kept = HEAP_ARRAY(core->heap, uint8_t, program_limit->n_times);
+    uint32_t *row = HEAP_ARRAY(core->heap, uint32_t, (size_t)program_limit->n_times + 1);
+    if (!kept || !row || !keep_times(core, program_limit, kept))
         return false;
-    row[0] = c->n_rows;
-    for (uint32_t t = 0; t < l->n_times; t++)
+    row[0] = core->n_rows;
+    for (uint32_t t = 0; t < program_limit->n_times; t++)
         row[t + 1] = row[t] + kept[t];
-    uint32_t n = row[l->n_times];
-    c->row_limit = tsr__heap_grow(c->heap, c->row_limit, (size_t)n + 1, sizeof(uint32_t));
-    c->row_time = tsr__heap_grow(c->heap, c->row_time, (size_t)n + 1, sizeof(uint32_t));
-    c->row_bound = tsr__heap_grow(c->heap, c->row_bound, (size_t)n + 1, sizeof(int64_t));
-    if (c->heap->failed)
+    uint32_t n = row[program_limit->n_times];
+    core->row_limit = tsr__heap_grow(core->heap, core->row_limit, (size_t)n + 1, sizeof(uint32_t));
+    core->row_time = tsr__heap_grow(core->heap, core->row_time, (size_t)n + 1, sizeof(uint32_t));
+    core->row_bound = tsr__heap_grow(core->heap, core->row_bound, (size_t)n + 1, sizeof(int64_t));
+    if (core->heap->failed)
         return false;
-    for (uint32_t t = 0; t < l->n_times; t++)
+    for (uint32_t t = 0; t < program_limit->n_times; t++)
         if (kept[t]) {
-            c->row_limit[row[t]] = limit;
-            c->row_time[row[t]] = t;
-            c->row_bound[row[t]] = l->bound;
+            core->row_limit[row[t]] = limit;
+            core->row_time[row[t]] = t;
+            core->row_bound[row[t]] = program_limit->bound;
         }
-    for (size_t i = 0; i < l->uses.n; i++)
-        add_use(c, &l->uses.at[i], row[l->uses.at[i].begin], row[l->uses.at[i].end]);
-    c->n_rows = n;
-    tsr__heap_free(c->heap, kept);
-    tsr__heap_free(c->heap, row);
+    for (size_t i = 0; i < program_limit->uses.n; i++)
+        add_use(core, &program_limit->uses.at[i], row[program_limit->uses.at[i].begin],
+                row[program_limit->uses.at[i].end]);
+    core->n_rows = n;
+    tsr__heap_free(core->heap, kept);
+    tsr__heap_free(core->heap, row);
     return true;
 }
 
 // ---- nodes and edges
 
 // Shifts a table so that its least entry is 0; all forbidden: the program is infeasible.
-static void shift_table(struct core *c, int64_t *cell, size_t n)
+static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
     for (size_t i = 0; i < n; i++)
         least = cell[i] < least ? cell[i] : least;
     if (least == COST_FORBIDDEN)
-        c->infeasible = true;
+        core->infeasible = true;
     else
-        c->shift += least;
+        core->shift += least;
     for (size_t i = 0; i < n; i++)
         cell[i] = cell[i] == COST_FORBIDDEN ? NEVER : cell[i] - least;
 }
 
-static bool add_node(struct core *c, uint32_t v, uint32_t pin)
+static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
-    const struct program_node *n = &c->p->nodes.at[v];
-    struct core_node *out = &c->nodes[v];
-    out->k = n->k;
-    out->cost = HEAP_ARRAY(c->heap, int64_t, n->k);
-    out->origin = HEAP_ARRAY(c->heap, uint32_t, n->k);
+    const struct program_node *node = &core->p->nodes.at[v];
+    struct core_node *out = &core->nodes[v];
+    out->k = node->k;
+    out->cost = HEAP_ARRAY(core->heap, int64_t, node->k);
+    out->origin = HEAP_ARRAY(core->heap, uint32_t, node->k);
     if (!out->cost || !out->origin)
         return false;
-    for (uint32_t i = 0; i < n->k; i++) {
-        out->cost[i] = pin == NONE || pin == i ? n->cost[i] : COST_FORBIDDEN;
+    for (uint32_t i = 0; i < node->k; i++) {
+        out->cost[i] = pin == NONE || pin == i ? node->cost[i] : COST_FORBIDDEN;
         out->origin[i] = i;
     }
-    shift_table(c, out->cost, n->k);
+    shift_table(core, out->cost, node->k);
     return true;
 }
 
@@ -129,66 +130,67 @@ struct recent {
 };
 #define RECENT 4096
 
-static bool add_edge(struct core *c, const struct program_edge *e, struct recent *recent)
+static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
-    uint32_t ka = c->p->nodes.at[e->a].k, kb = c->p->nodes.at[e->b].k;
-    struct recent *r = &recent[((uintptr_t)e->cost >> 4) % RECENT];
-    if (r->cost == e->cost && r->table->rows == ka && r->table->cols == kb) {
+    uint32_t ka = core->p->nodes.at[edge->a].k, kb = core->p->nodes.at[edge->b].k;
+    struct recent *r = &recent[((uintptr_t)edge->cost >> 4) % RECENT];
+    if (r->cost == edge->cost && r->table->rows == ka && r->table->cols == kb) {
         r->table->refs++;
-        c->shift += r->shift;
+        core->shift += r->shift;
     } else {
-        int64_t before = c->shift;
-        struct table *t = tsr__table_new(c, ka, kb);
-        if (!t)
+        int64_t before = core->shift;
+        struct table *table = tsr__table_new(core, ka, kb);
+        if (!table)
             return false;
-        memcpy(t->cell, e->cost, (size_t)ka * kb * sizeof(int64_t));
-        shift_table(c, t->cell, (size_t)ka * kb);
-        *r = (struct recent){e->cost, t, c->shift - before};
+        memcpy(table->cell, edge->cost, (size_t)ka * kb * sizeof(int64_t));
+        shift_table(core, table->cell, (size_t)ka * kb);
+        *r = (struct recent){edge->cost, table, core->shift - before};
     }
-    c->effort->work += (size_t)ka * kb;
-    uint32_t id = c->edges.n;
-    struct core_edge *out = list_push(c->heap, &c->edges);
-    uint32_t *at_a = list_push(c->heap, &c->nodes[e->a].edges);
-    uint32_t *at_b = list_push(c->heap, &c->nodes[e->b].edges);
+    core->effort->work += (size_t)ka * kb;
+    uint32_t id = core->edges.n;
+    struct core_edge *out = list_push(core->heap, &core->edges);
+    uint32_t *at_a = list_push(core->heap, &core->nodes[edge->a].edges);
+    uint32_t *at_b = list_push(core->heap, &core->nodes[edge->b].edges);
     if (!out || !at_a || !at_b)
         return false;
-    *out = (struct core_edge){e->a, e->b, r->table, true};
+    *out = (struct core_edge){edge->a, edge->b, r->table, true};
     *at_a = *at_b = id;
     return true;
 }
 
-bool tsr__core_init(struct core *c, const struct program *p, struct heap *h, struct effort *e,
-                    uint32_t pinned, uint32_t pin)
+bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
+                    struct effort *effort, uint32_t pinned, uint32_t pin)
 {
-    *c = (struct core){.p = p, .heap = h, .effort = e, .n_nodes = (uint32_t)p->nodes.n};
-    c->nodes = HEAP_ARRAY(h, struct core_node, p->nodes.n + 1);
-    struct recent *recent = HEAP_ARRAY(h, struct recent, RECENT);
-    if (!c->nodes || !recent)
+    *core = (struct core){
+        .p = program, .heap = heap, .effort = effort, .n_nodes = (uint32_t)program->nodes.n};
+    core->nodes = HEAP_ARRAY(heap, struct core_node, program->nodes.n + 1);
+    struct recent *recent = HEAP_ARRAY(heap, struct recent, RECENT);
+    if (!core->nodes || !recent)
         return false;
-    for (uint32_t v = 0; v < p->nodes.n; v++)
-        if (!add_node(c, v, v == pinned ? pin : NONE))
+    for (uint32_t v = 0; v < program->nodes.n; v++)
+        if (!add_node(core, v, v == pinned ? pin : NONE))
             return false;
-    for (size_t i = 0; i < p->edges.n; i++)
-        if (!add_edge(c, &p->edges.at[i], recent))
+    for (size_t i = 0; i < program->edges.n; i++)
+        if (!add_edge(core, &program->edges.at[i], recent))
             return false;
-    tsr__heap_free(h, recent);
-    for (uint32_t l = 0; l < p->limits.n; l++)
-        if (!add_rows(c, l))
+    tsr__heap_free(heap, recent);
+    for (uint32_t l = 0; l < program->limits.n; l++)
+        if (!add_rows(core, l))
             return false;
-    return !h->failed;
+    return !heap->failed;
 }
 
 // ---- removing choices
 
-static void remove_from_edge(struct core *c, struct core_edge *e, uint32_t v, const uint8_t *dead,
-                             uint32_t k)
+static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t v,
+                             const uint8_t *dead, uint32_t k)
 {
-    struct table *old = e->table;
-    bool rows = e->a == v;
-    struct table *t = tsr__table_new(c, rows ? k : old->rows, rows ? old->cols : k);
-    if (!t)
+    struct table *old = edge->table;
+    bool rows = edge->a == v;
+    struct table *table = tsr__table_new(core, rows ? k : old->rows, rows ? old->cols : k);
+    if (!table)
         return;
-    int64_t *out = t->cell;
+    int64_t *out = table->cell;
     for (uint32_t i = 0; i < old->rows; i++) {
         if (rows && dead[i])
             continue;
@@ -197,43 +199,43 @@ static void remove_from_edge(struct core *c, struct core_edge *e, uint32_t v, co
             if (rows || !dead[j])
                 *out++ = in[j];
     }
-    c->effort->work += (size_t)old->rows * old->cols;
-    tsr__table_drop(c, old);
-    e->table = t;
-    e->dirty = true;
+    core->effort->work += (size_t)old->rows * old->cols;
+    tsr__table_drop(core, old);
+    edge->table = table;
+    edge->dirty = true;
 }
 
-void tsr__core_remove(struct core *c, uint32_t v, const uint8_t *dead)
+void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
-    struct core_node *n = &c->nodes[v];
+    struct core_node *node = &core->nodes[v];
     uint32_t k = 0;
-    for (uint32_t i = 0; i < n->k; i++) {
+    for (uint32_t i = 0; i < node->k; i++) {
         if (dead[i])
             continue;
-        n->cost[k] = n->cost[i];
-        n->origin[k] = n->origin[i];
-        for (uint32_t u = 0; u < n->uses.n; u++)
-            n->uses.at[u].usage[k] = n->uses.at[u].usage[i];
+        node->cost[k] = node->cost[i];
+        node->origin[k] = node->origin[i];
+        for (uint32_t u = 0; u < node->uses.n; u++)
+            node->uses.at[u].usage[k] = node->uses.at[u].usage[i];
         k++;
     }
-    if (k == n->k)
+    if (k == node->k)
         return;
-    for (uint32_t i = 0; i < n->edges.n && !c->heap->failed; i++)
-        remove_from_edge(c, &c->edges.at[n->edges.at[i]], v, dead, k);
-    n->k = k;
+    for (uint32_t i = 0; i < node->edges.n && !core->heap->failed; i++)
+        remove_from_edge(core, &core->edges.at[node->edges.at[i]], v, dead, k);
+    node->k = k;
     if (k == 0)
-        c->infeasible = true;
+        core->infeasible = true;
 }
 
 // ---- going back
 
-void tsr__core_expand(const struct core *c, uint32_t *choice)
+void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
-    for (uint32_t i = c->steps.n; i-- > 0;) {
-        const struct core_step *s = &c->steps.at[i];
-        size_t at = s->n > 0 ? choice[s->from[0]] : 0;
-        if (s->n > 1)
-            at = at * s->stride + choice[s->from[1]];
-        choice[s->node] = s->by_choice[at];
+    for (uint32_t i = core->steps.n; i-- > 0;) {
+        const struct core_step *step = &core->steps.at[i];
+        size_t at = step->n > 0 ? choice[step->from[0]] : 0;
+        if (step->n > 1)
+            at = at * step->stride + choice[step->from[1]];
+        choice[step->node] = step->by_choice[at];
     }
 }

@@ -20,62 +20,64 @@ struct dive {
 };
 
 // What a choice uses, each row counted by how little it may hold; or what the messages say.
-static void find_guide(struct dive *d, uint32_t v)
+static void find_guide(struct dive *dive, uint32_t v)
 {
-    const struct wide *w = d->w;
-    if (!d->by_usage) {
-        tsr__dual_gather(&d->s->dual, v, d->guide);
+    const struct wide *wide = dive->w;
+    if (!dive->by_usage) {
+        tsr__dual_gather(&dive->s->dual, v, dive->guide);
         return;
     }
-    for (uint32_t c = 0; c < w->k[v]; c++)
-        d->guide[c] = (double)w->cost[v][c] * 1e-30; // decides only between equals
-    for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++)
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            d->guide[c] += (double)w->uses[i].usage[c] * (w->uses[i].end - w->uses[i].begin);
+    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        dive->guide[choice] = (double)wide->cost[v][choice] * 1e-30; // decides only between equals
+    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            dive->guide[choice] +=
+                (double)wide->uses[i].usage[choice] * (wide->uses[i].end - wide->uses[i].begin);
 }
 
-static bool allowed(const struct wide *w, const struct tree_edge *e, uint32_t u, uint32_t a,
-                    uint32_t c)
+static bool allowed(const struct wide *wide, const struct tree_edge *edge, uint32_t u, uint32_t a,
+                    uint32_t choice)
 {
-    return e->cell[e->a == u ? (size_t)a * w->k[e->b] + c : (size_t)c * w->k[e->b] + a] < NEVER;
+    return edge->cell[edge->a == u ? (size_t)a * wide->k[edge->b] + choice
+                                   : (size_t)choice * wide->k[edge->b] + a] < NEVER;
 }
 
-// Strikes out choices of the other end of e that have no partner at u.
-static void strike(struct dive *d, const struct tree_edge *e, uint32_t u, uint32_t o)
+// Strikes out choices of the other end of edge that have no partner at u.
+static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, uint32_t o)
 {
-    const struct wide *w = d->w;
-    for (uint32_t c = 0; c < w->k[o]; c++) {
-        bool ok = !d->alive[o][c];
-        for (uint32_t a = 0; a < w->k[u] && !ok; a++)
-            ok = d->alive[u][a] && allowed(w, e, u, a, c);
+    const struct wide *wide = dive->w;
+    for (uint32_t choice = 0; choice < wide->k[o]; choice++) {
+        bool ok = !dive->alive[o][choice];
+        for (uint32_t a = 0; a < wide->k[u] && !ok; a++)
+            ok = dive->alive[u][a] && allowed(wide, edge, u, a, choice);
         if (!ok) {
-            d->alive[o][c] = 0;
-            d->left[o]--;
+            dive->alive[o][choice] = 0;
+            dive->left[o]--;
         }
     }
-    d->s->effort->work += (size_t)w->k[u] * w->k[o];
+    dive->s->effort->work += (size_t)wide->k[u] * wide->k[o];
 }
 
-static bool propagate(struct dive *d, uint32_t v)
+static bool propagate(struct dive *dive, uint32_t v)
 {
-    const struct wide *w = d->w;
+    const struct wide *wide = dive->w;
     uint32_t n = 0;
-    memset(d->queued, 0, w->n);
-    d->queue[n++] = v;
+    memset(dive->queued, 0, wide->n);
+    dive->queue[n++] = v;
     while (n) {
-        uint32_t u = d->queue[--n];
-        d->queued[u] = 0;
-        for (uint32_t t = w->first[u]; t < w->first[u + 1]; t++) {
-            const struct tree_edge *e = &w->edges[w->touch[t]];
-            uint32_t o = e->a == u ? e->b : e->a, before = d->left[o];
-            strike(d, e, u, o);
-            if (d->left[o] == 0) {
-                d->conflicts[o]++;
+        uint32_t u = dive->queue[--n];
+        dive->queued[u] = 0;
+        for (uint32_t t = wide->first[u]; t < wide->first[u + 1]; t++) {
+            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+            uint32_t o = edge->a == u ? edge->b : edge->a, before = dive->left[o];
+            strike(dive, edge, u, o);
+            if (dive->left[o] == 0) {
+                dive->conflicts[o]++;
                 return false;
             }
-            if (d->left[o] < before && !d->queued[o]) {
-                d->queued[o] = 1;
-                d->queue[n++] = o;
+            if (dive->left[o] < before && !dive->queued[o]) {
+                dive->queued[o] = 1;
+                dive->queue[n++] = o;
             }
         }
     }
@@ -83,74 +85,77 @@ static bool propagate(struct dive *d, uint32_t v)
 }
 
 // Most conflicts first, then fewest choices; in very large programs just the next one.
-static uint32_t next_node(struct dive *d)
+static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;
-    if (d->w->n > LARGE) {
-        while (d->cursor < d->w->n && d->done[d->cursor])
-            d->cursor++;
-        return d->cursor < d->w->n ? d->cursor : NONE;
+    if (dive->w->n > LARGE) {
+        while (dive->cursor < dive->w->n && dive->done[dive->cursor])
+            dive->cursor++;
+        return dive->cursor < dive->w->n ? dive->cursor : NONE;
     }
-    for (uint32_t v = 0; v < d->w->n; v++) {
-        if (d->done[v])
+    for (uint32_t v = 0; v < dive->w->n; v++) {
+        if (dive->done[v])
             continue;
-        if (best == NONE || d->conflicts[v] > d->conflicts[best] ||
-            (d->conflicts[v] == d->conflicts[best] && d->left[v] < d->left[best]))
+        if (best == NONE || dive->conflicts[v] > dive->conflicts[best] ||
+            (dive->conflicts[v] == dive->conflicts[best] && dive->left[v] < dive->left[best]))
             best = v;
     }
     return best;
 }
 
-static bool dive_once(struct dive *d, uint32_t *x)
+static bool dive_once(struct dive *dive, uint32_t *x)
 {
-    const struct wide *w = d->w;
-    memset(d->done, 0, w->n);
-    d->cursor = 0;
-    for (uint32_t v = 0; v < w->n; v++) {
-        memset(d->alive[v], 1, w->k[v]);
-        d->left[v] = w->k[v];
+    const struct wide *wide = dive->w;
+    memset(dive->done, 0, wide->n);
+    dive->cursor = 0;
+    for (uint32_t v = 0; v < wide->n; v++) {
+        memset(dive->alive[v], 1, wide->k[v]);
+        dive->left[v] = wide->k[v];
     }
-    for (uint32_t v = next_node(d); v != NONE; v = next_node(d)) {
+    for (uint32_t v = next_node(dive); v != NONE; v = next_node(dive)) {
         uint32_t best = NONE;
-        find_guide(d, v);
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            if (d->alive[v][c] && (best == NONE || d->guide[c] < d->guide[best]))
-                best = c;
-        memset(d->alive[v], 0, w->k[v]);
-        d->alive[v][best] = 1;
-        d->left[v] = 1;
-        d->done[v] = 1;
+        find_guide(dive, v);
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            if (dive->alive[v][choice] && (best == NONE || dive->guide[choice] < dive->guide[best]))
+                best = choice;
+        memset(dive->alive[v], 0, wide->k[v]);
+        dive->alive[v][best] = 1;
+        dive->left[v] = 1;
+        dive->done[v] = 1;
         x[v] = best;
-        if (!propagate(d, v))
+        if (!propagate(dive, v))
             return false;
     }
     return true;
 }
 
-void tsr__search_dive(struct search *s)
+void tsr__search_dive(struct search *search)
 {
-    const struct wide *w = s->w;
-    struct heap *h = s->heap;
+    const struct wide *wide = search->w;
+    struct heap *heap = search->heap;
     uint32_t k = 1;
-    struct dive d = {.s = s, .w = w, .alive = HEAP_ARRAY(h, uint8_t *, (size_t)w->n + 1)};
-    for (uint32_t v = 0; d.alive && v < w->n; v++) {
-        d.alive[v] = HEAP_ARRAY(h, uint8_t, w->k[v]);
-        k = w->k[v] > k ? w->k[v] : k;
+    struct dive dive = {
+        .s = search, .w = wide, .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)wide->n + 1)};
+    for (uint32_t v = 0; dive.alive && v < wide->n; v++) {
+        dive.alive[v] = HEAP_ARRAY(heap, uint8_t, wide->k[v]);
+        k = wide->k[v] > k ? wide->k[v] : k;
     }
-    d.left = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    d.queue = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    d.conflicts = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    d.queued = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
-    d.done = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
-    d.guide = HEAP_ARRAY(h, double, k);
-    for (int i = 0; i < DIVES && !h->failed && !tsr__effort_over(s->effort); i++) {
-        d.by_usage = i % 2 == 0;
-        if (dive_once(&d, s->x) && (tsr__search_offer(s, s->x) || tsr__search_settle(s, s->x, 20)))
+    dive.left = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    dive.queue = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    dive.conflicts = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    dive.queued = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
+    dive.done = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
+    dive.guide = HEAP_ARRAY(heap, double, k);
+    for (int i = 0; i < DIVES && !heap->failed && !tsr__effort_over(search->effort); i++) {
+        dive.by_usage = i % 2 == 0;
+        if (dive_once(&dive, search->x) &&
+            (tsr__search_offer(search, search->x) || tsr__search_settle(search, search->x, 20)))
             break;
     }
-    for (uint32_t v = 0; d.alive && v < w->n; v++)
-        tsr__heap_free(h, d.alive[v]);
-    void *all[] = {d.alive, d.left, d.queue, d.conflicts, d.queued, d.done, d.guide};
+    for (uint32_t v = 0; dive.alive && v < wide->n; v++)
+        tsr__heap_free(heap, dive.alive[v]);
+    void *all[] = {dive.alive,  dive.left, dive.queue, dive.conflicts,
+                   dive.queued, dive.done, dive.guide};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
-        tsr__heap_free(h, all[i]);
+        tsr__heap_free(heap, all[i]);
 }

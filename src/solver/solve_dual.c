@@ -10,121 +10,121 @@
 
 #define FAR 1e30 // forbidden: larger than any sum of costs
 
-static double **by_node(const struct wide *w, uint64_t *n)
+static double **by_node(const struct wide *wide, uint64_t *n)
 {
-    double **rows = HEAP_ARRAY(w->heap, double *, (size_t)w->n + 1);
+    double **rows = HEAP_ARRAY(wide->heap, double *, (size_t)wide->n + 1);
     *n = 0;
-    for (uint32_t v = 0; v < w->n; v++)
-        *n += w->k[v];
-    double *cells = HEAP_ARRAY(w->heap, double, *n + 1);
-    for (uint32_t v = 0; rows && cells && v < w->n; v++) {
+    for (uint32_t v = 0; v < wide->n; v++)
+        *n += wide->k[v];
+    double *cells = HEAP_ARRAY(wide->heap, double, *n + 1);
+    for (uint32_t v = 0; rows && cells && v < wide->n; v++) {
         rows[v] = cells;
-        cells += w->k[v];
+        cells += wide->k[v];
     }
     return rows;
 }
 
-static bool fill_edges(struct dual *d)
+static bool fill_edges(struct dual *dual)
 {
-    const struct wide *w = d->w;
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        const struct tree_edge *e = &w->edges[i];
-        size_t cells = (size_t)w->k[e->a] * w->k[e->b];
-        d->table[i] = HEAP_ARRAY(d->heap, double, cells);
-        d->to_a[i] = HEAP_ARRAY(d->heap, double, w->k[e->a]);
-        d->to_b[i] = HEAP_ARRAY(d->heap, double, w->k[e->b]);
-        if (d->heap->failed)
+    const struct wide *wide = dual->w;
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        const struct tree_edge *edge = &wide->edges[i];
+        size_t cells = (size_t)wide->k[edge->a] * wide->k[edge->b];
+        dual->table[i] = HEAP_ARRAY(dual->heap, double, cells);
+        dual->to_a[i] = HEAP_ARRAY(dual->heap, double, wide->k[edge->a]);
+        dual->to_b[i] = HEAP_ARRAY(dual->heap, double, wide->k[edge->b]);
+        if (dual->heap->failed)
             return false;
         for (size_t c = 0; c < cells; c++)
-            d->table[i][c] = e->cell[c] >= NEVER ? FAR : (double)e->cell[c];
-        d->cells += 2 * cells + 32; // calls and small loops have their price too
+            dual->table[i][c] = edge->cell[c] >= NEVER ? FAR : (double)edge->cell[c];
+        dual->cells += 2 * cells + 32; // calls and small loops have their price too
     }
     return true;
 }
 
-static void fill_gamma(struct dual *d)
+static void fill_gamma(struct dual *dual)
 {
-    const struct wide *w = d->w;
-    for (uint32_t v = 0; v < w->n; v++) {
+    const struct wide *wide = dual->w;
+    for (uint32_t v = 0; v < wide->n; v++) {
         uint32_t later = 0, earlier = 0;
-        for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-            const struct tree_edge *e = &w->edges[w->touch[t]];
-            if ((e->a == v ? e->b : e->a) > v)
+        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+            if ((edge->a == v ? edge->b : edge->a) > v)
                 later++;
             else
                 earlier++;
         }
         uint32_t most = later > earlier ? later : earlier;
-        d->gamma[v] = 1.0 / (most ? most : 1);
+        dual->gamma[v] = 1.0 / (most ? most : 1);
     }
 }
 
-bool tsr__dual_init(struct dual *d, const struct wide *w)
+bool tsr__dual_init(struct dual *dual, const struct wide *wide)
 {
-    struct heap *h = w->heap;
+    struct heap *heap = wide->heap;
     uint32_t k = 1;
-    for (uint32_t v = 0; v < w->n; v++)
-        k = w->k[v] > k ? w->k[v] : k;
-    *d = (struct dual){.w = w, .heap = h, .best = -INFINITY};
-    d->unary = by_node(w, &d->cells);
-    d->table = HEAP_ARRAY(h, double *, (size_t)w->n_edges + 1);
-    d->to_a = HEAP_ARRAY(h, double *, (size_t)w->n_edges + 1);
-    d->to_b = HEAP_ARRAY(h, double *, (size_t)w->n_edges + 1);
-    d->gamma = HEAP_ARRAY(h, double, (size_t)w->n + 1);
-    d->lambda = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
-    d->best_lambda = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
-    d->prefix = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
-    d->sum = HEAP_ARRAY(h, double, k);
-    d->rest = HEAP_ARRAY(h, double, k);
-    d->argmin = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    if (h->failed || !fill_edges(d))
+    for (uint32_t v = 0; v < wide->n; v++)
+        k = wide->k[v] > k ? wide->k[v] : k;
+    *dual = (struct dual){.w = wide, .heap = heap, .best = -INFINITY};
+    dual->unary = by_node(wide, &dual->cells);
+    dual->table = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
+    dual->to_a = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
+    dual->to_b = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
+    dual->gamma = HEAP_ARRAY(heap, double, (size_t)wide->n + 1);
+    dual->lambda = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    dual->best_lambda = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    dual->prefix = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    dual->sum = HEAP_ARRAY(heap, double, k);
+    dual->rest = HEAP_ARRAY(heap, double, k);
+    dual->argmin = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    if (heap->failed || !fill_edges(dual))
         return false;
-    fill_gamma(d);
-    tsr__dual_price(d);
+    fill_gamma(dual);
+    tsr__dual_price(dual);
     return true;
 }
 
-void tsr__dual_price(struct dual *d)
+void tsr__dual_price(struct dual *dual)
 {
-    const struct wide *w = d->w;
-    d->prefix[0] = 0;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        d->prefix[r + 1] = d->prefix[r] + d->lambda[r];
-    for (uint32_t v = 0; v < w->n; v++) {
-        double *out = d->unary[v];
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            out[c] = w->cost[v][c] >= NEVER ? FAR : (double)w->cost[v][c];
-        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
-            const struct wide_use *u = &w->uses[i];
-            double p = d->prefix[u->end] - d->prefix[u->begin];
-            for (uint32_t c = 0; p > 0 && c < w->k[v]; c++)
-                out[c] += p * (double)u->usage[c];
+    const struct wide *wide = dual->w;
+    dual->prefix[0] = 0;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        dual->prefix[row + 1] = dual->prefix[row] + dual->lambda[row];
+    for (uint32_t v = 0; v < wide->n; v++) {
+        double *out = dual->unary[v];
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            out[choice] = wide->cost[v][choice] >= NEVER ? FAR : (double)wide->cost[v][choice];
+        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
+            const struct wide_use *use = &wide->uses[i];
+            double p = dual->prefix[use->end] - dual->prefix[use->begin];
+            for (uint32_t choice = 0; p > 0 && choice < wide->k[v]; choice++)
+                out[choice] += p * (double)use->usage[choice];
         }
     }
 }
 
 // ---- passes
 
-void tsr__dual_gather(const struct dual *d, uint32_t v, double *sum)
+void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
-    const struct wide *w = d->w;
-    uint32_t k = w->k[v];
-    memcpy(sum, d->unary[v], k * sizeof(double));
-    for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-        uint32_t i = w->touch[t];
-        const double *m = w->edges[i].a == v ? d->to_a[i] : d->to_b[i];
-        for (uint32_t c = 0; c < k; c++)
-            sum[c] += m[c];
+    const struct wide *wide = dual->w;
+    uint32_t k = wide->k[v];
+    memcpy(sum, dual->unary[v], k * sizeof(double));
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        uint32_t i = wide->touch[t];
+        const double *m = wide->edges[i].a == v ? dual->to_a[i] : dual->to_b[i];
+        for (uint32_t choice = 0; choice < k; choice++)
+            sum[choice] += m[choice];
     }
 }
 
 static double take_least(double *m, uint32_t k)
 {
     double least = m[0];
-    for (uint32_t c = 1; c < k; c++)
-        least = m[c] < least ? m[c] : least;
-    for (uint32_t c = 0; c < k; c++)
-        m[c] -= least;
+    for (uint32_t choice = 1; choice < k; choice++)
+        least = m[choice] < least ? m[choice] : least;
+    for (uint32_t choice = 0; choice < k; choice++)
+        m[choice] -= least;
     return least;
 }
 
@@ -157,137 +157,139 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
 }
 
 // Sends from v over edge i; what was normalised away is returned.
-static double send(struct dual *d, uint32_t v, uint32_t i)
+static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
-    const struct wide *w = d->w;
-    const struct tree_edge *e = &w->edges[i];
-    bool row = e->a == v;
-    const double *back = row ? d->to_a[i] : d->to_b[i];
-    for (uint32_t c = 0; c < w->k[v]; c++)
-        d->rest[c] = d->sum[c] < FAR / 2 ? d->gamma[v] * d->sum[c] - back[c] : FAR;
+    const struct wide *wide = dual->w;
+    const struct tree_edge *edge = &wide->edges[i];
+    bool row = edge->a == v;
+    const double *back = row ? dual->to_a[i] : dual->to_b[i];
+    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        dual->rest[choice] =
+            dual->sum[choice] < FAR / 2 ? dual->gamma[v] * dual->sum[choice] - back[choice] : FAR;
     if (row)
-        message_down(d->table[i], d->rest, w->k[e->a], w->k[e->b], d->to_b[i]);
+        message_down(dual->table[i], dual->rest, wide->k[edge->a], wide->k[edge->b], dual->to_b[i]);
     else
-        message_across(d->table[i], d->rest, w->k[e->a], w->k[e->b], d->to_a[i]);
-    return take_least(row ? d->to_b[i] : d->to_a[i], w->k[row ? e->b : e->a]);
+        message_across(dual->table[i], dual->rest, wide->k[edge->a], wide->k[edge->b],
+                       dual->to_a[i]);
+    return take_least(row ? dual->to_b[i] : dual->to_a[i], wide->k[row ? edge->b : edge->a]);
 }
 
-static void send_all(struct dual *d, uint32_t v, bool later, double *bound)
+static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
-    const struct wide *w = d->w;
-    for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-        uint32_t i = w->touch[t];
-        uint32_t o = w->edges[i].a == v ? w->edges[i].b : w->edges[i].a;
+    const struct wide *wide = dual->w;
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        uint32_t i = wide->touch[t];
+        uint32_t o = wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a;
         if ((o > v) == later) {
-            double least = send(d, v, i);
+            double least = send(dual, v, i);
             if (bound)
                 *bound += least;
         }
     }
 }
 
-void tsr__dual_pass(struct dual *d)
+void tsr__dual_pass(struct dual *dual)
 {
-    const struct wide *w = d->w;
-    for (uint32_t v = 0; v < w->n; v++) {
-        tsr__dual_gather(d, v, d->sum);
-        send_all(d, v, true, NULL);
+    const struct wide *wide = dual->w;
+    for (uint32_t v = 0; v < wide->n; v++) {
+        tsr__dual_gather(dual, v, dual->sum);
+        send_all(dual, v, true, NULL);
     }
     double bound = 0;
-    for (uint32_t v = w->n; v-- > 0;) {
-        tsr__dual_gather(d, v, d->sum);
+    for (uint32_t v = wide->n; v-- > 0;) {
+        tsr__dual_gather(dual, v, dual->sum);
         uint32_t best = 0;
-        for (uint32_t c = 1; c < w->k[v]; c++)
-            if (d->sum[c] < d->sum[best])
-                best = c;
-        d->argmin[v] = best;
-        bound += take_least(d->sum, w->k[v]);
-        send_all(d, v, false, &bound);
+        for (uint32_t choice = 1; choice < wide->k[v]; choice++)
+            if (dual->sum[choice] < dual->sum[best])
+                best = choice;
+        dual->argmin[v] = best;
+        bound += take_least(dual->sum, wide->k[v]);
+        send_all(dual, v, false, &bound);
     }
     double paid = 0;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        paid += d->lambda[r] * (double)w->bound[r];
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        paid += dual->lambda[row] * (double)wide->bound[row];
     bound -= paid;
-    d->bound = bound;
-    if (bound > d->best) {
-        d->best = bound;
-        d->best_paid = paid;
-        memcpy(d->best_lambda, d->lambda, w->n_rows * sizeof(double));
+    dual->bound = bound;
+    if (bound > dual->best) {
+        dual->best = bound;
+        dual->best_paid = paid;
+        memcpy(dual->best_lambda, dual->lambda, wide->n_rows * sizeof(double));
     }
 }
 
-void tsr__dual_round(struct dual *d, uint32_t *x)
+void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
-    const struct wide *w = d->w;
-    for (uint32_t v = 0; v < w->n; v++) {
-        memcpy(d->sum, d->unary[v], w->k[v] * sizeof(double));
-        for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-            uint32_t i = w->touch[t];
-            const struct tree_edge *e = &w->edges[i];
-            uint32_t o = e->a == v ? e->b : e->a, kb = w->k[e->b];
-            const double *m = e->a == v ? d->to_a[i] : d->to_b[i];
-            for (uint32_t c = 0; c < w->k[v]; c++)
-                d->sum[c] += o > v       ? m[c]
-                             : e->a == v ? d->table[i][(size_t)c * kb + x[o]]
-                                         : d->table[i][(size_t)x[o] * kb + c];
+    const struct wide *wide = dual->w;
+    for (uint32_t v = 0; v < wide->n; v++) {
+        memcpy(dual->sum, dual->unary[v], wide->k[v] * sizeof(double));
+        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+            uint32_t i = wide->touch[t];
+            const struct tree_edge *edge = &wide->edges[i];
+            uint32_t o = edge->a == v ? edge->b : edge->a, kb = wide->k[edge->b];
+            const double *m = edge->a == v ? dual->to_a[i] : dual->to_b[i];
+            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+                dual->sum[choice] += o > v          ? m[choice]
+                                     : edge->a == v ? dual->table[i][(size_t)choice * kb + x[o]]
+                                                    : dual->table[i][(size_t)x[o] * kb + choice];
         }
         uint32_t best = 0;
-        for (uint32_t c = 1; c < w->k[v]; c++)
-            if (d->sum[c] < d->sum[best])
-                best = c;
+        for (uint32_t choice = 1; choice < wide->k[v]; choice++)
+            if (dual->sum[choice] < dual->sum[best])
+                best = choice;
         x[v] = best;
     }
 }
 
 // Least entry of an edge after the messages, and the entry of x.
-static double edge_slack(const struct dual *d, uint32_t i, const uint32_t *x)
+static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 {
-    const struct tree_edge *e = &d->w->edges[i];
-    uint32_t ka = d->w->k[e->a], kb = d->w->k[e->b];
+    const struct tree_edge *edge = &dual->w->edges[i];
+    uint32_t ka = dual->w->k[edge->a], kb = dual->w->k[edge->b];
     double least = 2 * FAR;
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
-            double y = d->table[i][(size_t)a * kb + b] - d->to_a[i][a] - d->to_b[i][b];
+            double y = dual->table[i][(size_t)a * kb + b] - dual->to_a[i][a] - dual->to_b[i][b];
             least = y < least ? y : least;
         }
-    return d->table[i][(size_t)x[e->a] * kb + x[e->b]] - d->to_a[i][x[e->a]] - d->to_b[i][x[e->b]] -
-           least;
+    return dual->table[i][(size_t)x[edge->a] * kb + x[edge->b]] - dual->to_a[i][x[edge->a]] -
+           dual->to_b[i][x[edge->b]] - least;
 }
 
-void tsr__dual_slack(const struct dual *d, const uint32_t *x, double *slack)
+void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
-    const struct wide *w = d->w;
-    for (uint32_t v = 0; v < w->n; v++) {
+    const struct wide *wide = dual->w;
+    for (uint32_t v = 0; v < wide->n; v++) {
         double least = 2 * FAR;
-        tsr__dual_gather(d, v, d->sum);
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            least = d->sum[c] < least ? d->sum[c] : least;
-        slack[v] = d->sum[x[v]] - least;
+        tsr__dual_gather(dual, v, dual->sum);
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            least = dual->sum[choice] < least ? dual->sum[choice] : least;
+        slack[v] = dual->sum[x[v]] - least;
     }
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        double y = edge_slack(d, i, x) / 2;
-        slack[w->edges[i].a] += y;
-        slack[w->edges[i].b] += y;
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        double y = edge_slack(dual, i, x) / 2;
+        slack[wide->edges[i].a] += y;
+        slack[wide->edges[i].b] += y;
     }
 }
 
-void tsr__dual_step(struct dual *d, double target, int64_t *load)
+void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
-    const struct wide *w = d->w;
+    const struct wide *wide = dual->w;
     double norm = 0;
-    tsr__wide_load(w, d->argmin, load);
-    for (uint32_t r = 0; r < w->n_rows; r++) {
-        double g = (double)(load[r] - w->bound[r]);
-        if (g > 0 || d->lambda[r] > 0)
+    tsr__wide_load(wide, dual->argmin, load);
+    for (uint32_t row = 0; row < wide->n_rows; row++) {
+        double g = (double)(load[row] - wide->bound[row]);
+        if (g > 0 || dual->lambda[row] > 0)
             norm += g * g;
     }
     if (norm <= 0)
         return;
-    double alpha = (target - d->bound) / norm;
-    for (uint32_t r = 0; r < w->n_rows; r++) {
-        d->lambda[r] += alpha * (double)(load[r] - w->bound[r]);
-        if (d->lambda[r] < 0)
-            d->lambda[r] = 0;
+    double alpha = (target - dual->bound) / norm;
+    for (uint32_t row = 0; row < wide->n_rows; row++) {
+        dual->lambda[row] += alpha * (double)(load[row] - wide->bound[row]);
+        if (dual->lambda[row] < 0)
+            dual->lambda[row] = 0;
     }
-    tsr__dual_price(d);
+    tsr__dual_price(dual);
 }

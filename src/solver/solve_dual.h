@@ -22,18 +22,18 @@ struct dual {
     double *best_lambda;
     uint64_t cells; // of one pass
 };
-bool tsr__dual_init(struct dual *d, const struct wide *w);
+bool tsr__dual_init(struct dual *dual, const struct wide *wide);
 // Costs of a node's choices with all messages to it.
-void tsr__dual_gather(const struct dual *d, uint32_t v, double *sum);
-void tsr__dual_price(struct dual *d); // lambda into unary
-void tsr__dual_pass(struct dual *d);  // forward and back; sets bound, argmin
+void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum);
+void tsr__dual_price(struct dual *dual); // lambda into unary
+void tsr__dual_pass(struct dual *dual);  // forward and back; sets bound, argmin
 // The bound of the last pass down done again in whole numbers, no more than it; 0 where that does not work (solve_exact.c).
-int64_t tsr__dual_exact(const struct dual *d);
+int64_t tsr__dual_exact(const struct dual *dual);
 // An assignment by the messages, decided in order.
-void tsr__dual_round(struct dual *d, uint32_t *x);
+void tsr__dual_round(struct dual *dual, uint32_t *x);
 // By node: how much x is above the bound there, after the messages.
-void tsr__dual_slack(const struct dual *d, const uint32_t *x, double *slack);
+void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack);
 // One step of the prices towards target; load is scratch by row.
-void tsr__dual_step(struct dual *d, double target, int64_t *load);
+void tsr__dual_step(struct dual *dual, double target, int64_t *load);
 
 #endif

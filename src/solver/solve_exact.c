@@ -21,135 +21,139 @@ struct exact {
     bool failed;
 };
 
-static int64_t finer(const struct exact *x, double y)
+static int64_t finer(const struct exact *exact, double y)
 {
-    double z = ldexp(y, x->shift);
+    double z = ldexp(y, exact->shift);
     return z > (double)ROOM ? ROOM : z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
-static int64_t cell(const struct exact *x, int64_t cost)
+static int64_t cell(const struct exact *exact, int64_t cost)
 {
-    int64_t most = ROOM >> x->shift;
-    return cost >= NEVER ? NEVER : cost > most ? ROOM : cost * (INT64_C(1) << x->shift);
+    int64_t most = ROOM >> exact->shift;
+    return cost >= NEVER ? NEVER : cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
-static int64_t settle(struct exact *x, integer y)
+static int64_t settle(struct exact *exact, integer y)
 {
-    x->failed |= y < -ROOM;
+    exact->failed |= y < -ROOM;
     return y > ROOM ? ROOM : (int64_t)y;
 }
 
 // What the prices add to a choice, no more than exactly: sums of doubles err by less than the last term.
-static double paid(const struct dual *d, const struct wide_use *u, uint32_t c)
+static double paid(const struct dual *dual, const struct wide_use *use, uint32_t choice)
 {
-    double p = d->prefix[u->end] - d->prefix[u->begin], usage = (double)u->usage[c];
-    double all = d->prefix[d->w->n_rows];
+    double p = dual->prefix[use->end] - dual->prefix[use->begin],
+           usage = (double)use->usage[choice];
+    double all = dual->prefix[dual->w->n_rows];
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
-static void gather(struct exact *x, uint32_t v)
+static void gather(struct exact *exact, uint32_t v)
 {
-    const struct wide *w = x->d->w;
-    for (uint32_t c = 0; c < w->k[v]; c++) {
-        integer sum = cell(x, w->cost[v][c]);
-        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++)
-            sum += finer(x, paid(x->d, &w->uses[i], c));
-        for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-            uint32_t i = w->touch[t];
-            bool a = w->edges[i].a == v;
-            bool later = (a ? w->edges[i].b : w->edges[i].a) > v;
-            sum += later ? x->down[i][c] : finer(x, (a ? x->d->to_a : x->d->to_b)[i][c]);
+    const struct wide *wide = exact->d->w;
+    for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
+        integer sum = cell(exact, wide->cost[v][choice]);
+        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
+            sum += finer(exact, paid(exact->d, &wide->uses[i], choice));
+        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+            uint32_t i = wide->touch[t];
+            bool a = wide->edges[i].a == v;
+            bool later = (a ? wide->edges[i].b : wide->edges[i].a) > v;
+            sum += later ? exact->down[i][choice]
+                         : finer(exact, (a ? exact->d->to_a : exact->d->to_b)[i][choice]);
         }
-        x->sum[c] = settle(x, sum);
+        exact->sum[choice] = settle(exact, sum);
     }
 }
 
-static void take_least(struct exact *x, int64_t *m, uint32_t k)
+static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
-    for (uint32_t c = 1; c < k; c++)
-        least = m[c] < least ? m[c] : least;
-    for (uint32_t c = 0; c < k; c++)
-        m[c] = settle(x, (integer)m[c] - least);
-    x->bound += least;
+    for (uint32_t choice = 1; choice < k; choice++)
+        least = m[choice] < least ? m[choice] : least;
+    for (uint32_t choice = 0; choice < k; choice++)
+        m[choice] = settle(exact, (integer)m[choice] - least);
+    exact->bound += least;
 }
 
 // Over edge i to its earlier node, with one of `shares` equal shares of v.
-static void send(struct exact *x, uint32_t v, uint32_t i, int64_t shares)
+static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
-    const struct wide *w = x->d->w;
-    const struct tree_edge *e = &w->edges[i];
-    bool a = e->a == v;
-    uint32_t kv = w->k[v], ko = w->k[a ? e->b : e->a];
-    size_t step = a ? 1 : w->k[e->b], row = a ? w->k[e->b] : 1;
-    int64_t *out = x->down[i];
-    for (uint32_t c = 0; c < kv; c++)
-        x->parts[c] = x->sum[c] / shares - finer(x, (a ? x->d->to_a : x->d->to_b)[i][c]);
+    const struct wide *wide = exact->d->w;
+    const struct tree_edge *edge = &wide->edges[i];
+    bool a = edge->a == v;
+    uint32_t kv = wide->k[v], ko = wide->k[a ? edge->b : edge->a];
+    size_t step = a ? 1 : wide->k[edge->b], row = a ? wide->k[edge->b] : 1;
+    int64_t *out = exact->down[i];
+    for (uint32_t choice = 0; choice < kv; choice++)
+        exact->parts[choice] = exact->sum[choice] / shares -
+                               finer(exact, (a ? exact->d->to_a : exact->d->to_b)[i][choice]);
     for (uint32_t o = 0; o < ko; o++) {
         integer least = ROOM;
-        for (uint32_t c = 0; c < kv; c++) {
-            int64_t y = cell(x, e->cell[c * row + o * step]);
-            if (y < NEVER && (integer)x->parts[c] + y < least)
-                least = (integer)x->parts[c] + y;
+        for (uint32_t choice = 0; choice < kv; choice++) {
+            int64_t y = cell(exact, edge->cell[choice * row + o * step]);
+            if (y < NEVER && (integer)exact->parts[choice] + y < least)
+                least = (integer)exact->parts[choice] + y;
         }
-        out[o] = settle(x, least);
+        out[o] = settle(exact, least);
     }
-    take_least(x, out, ko);
+    take_least(exact, out, ko);
 }
 
-static void down_from(struct exact *x, uint32_t v)
+static void down_from(struct exact *exact, uint32_t v)
 {
-    const struct wide *w = x->d->w;
-    gather(x, v);
-    take_least(x, x->sum, w->k[v]);
-    int64_t shares = llrint(1 / x->d->gamma[v]);
-    for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-        uint32_t i = w->touch[t];
-        if ((w->edges[i].a == v ? w->edges[i].b : w->edges[i].a) < v)
-            send(x, v, i, shares);
+    const struct wide *wide = exact->d->w;
+    gather(exact, v);
+    take_least(exact, exact->sum, wide->k[v]);
+    int64_t shares = llrint(1 / exact->d->gamma[v]);
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        uint32_t i = wide->touch[t];
+        if ((wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a) < v)
+            send(exact, v, i, shares);
     }
 }
 
-static bool make_room(struct exact *x, uint32_t most)
+static bool make_room(struct exact *exact, uint32_t most)
 {
-    const struct wide *w = x->d->w;
-    x->down = HEAP_ARRAY(w->heap, int64_t *, (size_t)w->n_edges + 1);
-    x->sum = HEAP_ARRAY(w->heap, int64_t, most);
-    x->parts = HEAP_ARRAY(w->heap, int64_t, most);
-    for (uint32_t i = 0; x->down && i < w->n_edges; i++) {
-        const struct tree_edge *e = &w->edges[i];
-        x->down[i] = HEAP_ARRAY(w->heap, int64_t, w->k[e->a < e->b ? e->a : e->b]);
+    const struct wide *wide = exact->d->w;
+    exact->down = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n_edges + 1);
+    exact->sum = HEAP_ARRAY(wide->heap, int64_t, most);
+    exact->parts = HEAP_ARRAY(wide->heap, int64_t, most);
+    for (uint32_t i = 0; exact->down && i < wide->n_edges; i++) {
+        const struct tree_edge *edge = &wide->edges[i];
+        exact->down[i] =
+            HEAP_ARRAY(wide->heap, int64_t, wide->k[edge->a < edge->b ? edge->a : edge->b]);
     }
-    return !w->heap->failed;
+    return !wide->heap->failed;
 }
 
-static void free_room(struct exact *x)
+static void free_room(struct exact *exact)
 {
-    const struct wide *w = x->d->w;
-    for (uint32_t i = 0; x->down && i < w->n_edges; i++)
-        tsr__heap_free(w->heap, x->down[i]);
-    tsr__heap_free(w->heap, x->down);
-    tsr__heap_free(w->heap, x->sum);
-    tsr__heap_free(w->heap, x->parts);
+    const struct wide *wide = exact->d->w;
+    for (uint32_t i = 0; exact->down && i < wide->n_edges; i++)
+        tsr__heap_free(wide->heap, exact->down[i]);
+    tsr__heap_free(wide->heap, exact->down);
+    tsr__heap_free(wide->heap, exact->sum);
+    tsr__heap_free(wide->heap, exact->parts);
 }
 
-int64_t tsr__dual_exact(const struct dual *d)
+int64_t tsr__dual_exact(const struct dual *dual)
 {
-    const struct wide *w = d->w;
-    struct exact x = {.d = d};
+    const struct wide *wide = dual->w;
+    struct exact x = {.d = dual};
     double pays = 0;
     uint32_t most = 1;
-    for (uint32_t v = 0; v < w->n; v++)
-        most = w->k[v] > most ? w->k[v] : most;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        pays += d->lambda[r] * (double)w->bound[r];
-    x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(d->bound) + pays + 1)));
+    for (uint32_t v = 0; v < wide->n; v++)
+        most = wide->k[v] > most ? wide->k[v] : most;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        pays += dual->lambda[row] * (double)wide->bound[row];
+    x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
     if (x.shift >= 0 && make_room(&x, most))
-        for (uint32_t v = w->n; v-- > 0 && !x.failed;)
+        for (uint32_t v = wide->n; v-- > 0 && !x.failed;)
             down_from(&x, v);
     free_room(&x);
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
-    if (w->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
+    if (wide->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;
     integer units = (integer)1 << x.shift, bound = x.bound - (integer)ceil(over);
     return bound <= 0 ? 0 : (int64_t)((bound + units - 1) / units);

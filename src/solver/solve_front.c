@@ -37,108 +37,109 @@ struct run {
 
 // ---- prices and usages
 
-static void unary_of(const struct run *r, uint32_t v, const double *prefix, int64_t *out)
+static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
-    const struct wide *w = r->f->w;
-    for (uint32_t c = 0; c < w->k[v]; c++)
-        out[c] = w->cost[v][c];
-    for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
-        const struct wide_use *u = &w->uses[i];
-        double p = prefix[u->end] - prefix[u->begin];
-        for (uint32_t c = 0; p > 0 && c < w->k[v]; c++) // rounded down: the bound stays valid
-            out[c] = plus(out[c], (int64_t)(p * (double)u->usage[c]));
+    const struct wide *wide = run->f->w;
+    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        out[choice] = wide->cost[v][choice];
+    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
+        const struct wide_use *use = &wide->uses[i];
+        double p = prefix[use->end] - prefix[use->begin];
+        for (uint32_t choice = 0; p > 0 && choice < wide->k[v];
+             choice++) // rounded down: the bound stays valid
+            out[choice] = plus(out[choice], (int64_t)(p * (double)use->usage[choice]));
     }
 }
 
 // What the prices pay for the bounds.
-static double paid(const struct run *r)
+static double paid(const struct run *run)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        sum += r->price[i] * (double)r->f->w->bound[r->rows[i]];
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        sum += run->price[i] * (double)run->f->w->bound[run->rows[i]];
     return sum;
 }
 
 // Rounded the same way for all points: what is no better in anything is never priced lower.
-static double priced(const struct run *r, const struct point *p)
+static double priced(const struct run *run, const struct point *point)
 {
-    double sum = (double)p->cost;
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        sum += r->price[i] * (double)p->used[i];
+    double sum = (double)point->cost;
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        sum += run->price[i] * (double)point->used[i];
     return sum;
 }
 
-static bool run_prices(struct run *r)
+static bool run_prices(struct run *run)
 {
-    const struct wide *w = r->f->w;
-    double *prefix = ARENA_ARRAY(&r->arena, double, (size_t)w->n_rows + 1);
-    r->unary = ARENA_ARRAY(&r->arena, int64_t *, (size_t)w->n + 1);
-    if (r->arena.failed)
+    const struct wide *wide = run->f->w;
+    double *prefix = ARENA_ARRAY(&run->arena, double, (size_t)wide->n_rows + 1);
+    run->unary = ARENA_ARRAY(&run->arena, int64_t *, (size_t)wide->n + 1);
+    if (run->arena.failed)
         return false;
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        r->price[i] = r->f->lambda[r->rows[i]];
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        prefix[r->rows[i] + 1] += r->price[i];
-    for (uint32_t i = 0; i < w->n_rows; i++)
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        run->price[i] = run->f->lambda[run->rows[i]];
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        prefix[run->rows[i] + 1] += run->price[i];
+    for (uint32_t i = 0; i < wide->n_rows; i++)
         prefix[i + 1] += prefix[i];
-    for (uint32_t v = 0; v < w->n; v++) {
-        r->unary[v] = ARENA_ARRAY(&r->arena, int64_t, w->k[v]);
-        if (!r->unary[v])
+    for (uint32_t v = 0; v < wide->n; v++) {
+        run->unary[v] = ARENA_ARRAY(&run->arena, int64_t, wide->k[v]);
+        if (!run->unary[v])
             return false;
-        unary_of(r, v, prefix, r->unary[v]);
+        unary_of(run, v, prefix, run->unary[v]);
     }
     return true;
 }
 
-static void run_used(struct run *r, uint32_t v)
+static void run_used(struct run *run, uint32_t v)
 {
-    const struct wide *w = r->f->w;
-    for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
-        const struct wide_use *u = &w->uses[i];
-        for (uint32_t a = 0; a < r->n_rows; a++) {
-            if (r->rows[a] < u->begin || r->rows[a] >= u->end)
+    const struct wide *wide = run->f->w;
+    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
+        const struct wide_use *use = &wide->uses[i];
+        for (uint32_t a = 0; a < run->n_rows; a++) {
+            if (run->rows[a] < use->begin || run->rows[a] >= use->end)
                 continue;
-            for (uint32_t c = 0; c < w->k[v]; c++)
-                r->used[v][c][a] += u->usage[c];
+            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+                run->used[v][choice][a] += use->usage[choice];
         }
     }
 }
 
-static bool run_usages(struct run *r)
+static bool run_usages(struct run *run)
 {
-    const struct wide *w = r->f->w;
-    r->used = ARENA_ARRAY(&r->arena, int64_t **, (size_t)w->n + 1);
-    for (uint32_t v = 0; v < w->n && !r->arena.failed; v++) {
-        if (w->first_use[v] == w->first_use[v + 1])
+    const struct wide *wide = run->f->w;
+    run->used = ARENA_ARRAY(&run->arena, int64_t **, (size_t)wide->n + 1);
+    for (uint32_t v = 0; v < wide->n && !run->arena.failed; v++) {
+        if (wide->first_use[v] == wide->first_use[v + 1])
             continue;
-        r->used[v] = ARENA_ARRAY(&r->arena, int64_t *, w->k[v]);
-        int64_t *cells = ARENA_ARRAY(&r->arena, int64_t, (size_t)w->k[v] * FRONT_ROWS);
-        for (uint32_t c = 0; !r->arena.failed && c < w->k[v]; c++)
-            r->used[v][c] = cells + (size_t)c * FRONT_ROWS;
-        if (!r->arena.failed)
-            run_used(r, v);
+        run->used[v] = ARENA_ARRAY(&run->arena, int64_t *, wide->k[v]);
+        int64_t *cells = ARENA_ARRAY(&run->arena, int64_t, (size_t)wide->k[v] * FRONT_ROWS);
+        for (uint32_t choice = 0; !run->arena.failed && choice < wide->k[v]; choice++)
+            run->used[v][choice] = cells + (size_t)choice * FRONT_ROWS;
+        if (!run->arena.failed)
+            run_used(run, v);
     }
-    return !r->arena.failed;
+    return !run->arena.failed;
 }
 
 // ---- sets
 
-static struct point *push(struct run *r, int which)
+static struct point *push(struct run *run, int which)
 {
-    struct set *s = &r->work[which];
-    if (s->n == r->cap[which]) {
-        size_t cap = r->cap[which] ? r->cap[which] * 2 : 1024;
-        tsr_session *session = r->arena.session;
-        struct point *grown = tsr__realloc(session, s->at, r->cap[which] * sizeof(struct point),
+    struct set *set = &run->work[which];
+    if (set->n == run->cap[which]) {
+        size_t cap = run->cap[which] ? run->cap[which] * 2 : 1024;
+        tsr_session *session = run->arena.session;
+        struct point *grown = tsr__realloc(session, set->at, run->cap[which] * sizeof(struct point),
                                            cap * sizeof(struct point));
         if (!grown) {
-            r->arena.failed = true;
+            run->arena.failed = true;
             return NULL;
         }
-        s->at = grown;
-        r->cap[which] = cap;
+        set->at = grown;
+        run->cap[which] = cap;
     }
-    return &s->at[s->n++];
+    return &set->at[set->n++];
 }
 
 static int by_cost(const void *a, const void *b)
@@ -152,83 +153,85 @@ static int by_cost(const void *a, const void *b)
     return 0;
 }
 
-static bool better(const struct run *r, const struct point *p, const struct point *q)
+static bool better(const struct run *run, const struct point *p, const struct point *q)
 {
-    for (uint32_t i = 0; i < r->n_rows; i++)
+    for (uint32_t i = 0; i < run->n_rows; i++)
         if (p->used[i] > q->used[i])
             return false;
     return true; // its cost is no larger: they are sorted
 }
 
 // Keeps in work[which] from `from` on only what nothing else beats.
-static void filter(struct run *r, int which)
+static void filter(struct run *run, int which)
 {
-    struct set *s = &r->work[which];
-    if (s->n == 0)
+    struct set *set = &run->work[which];
+    if (set->n == 0)
         return;
-    qsort(s->at, s->n, sizeof(struct point), by_cost);
+    qsort(set->at, set->n, sizeof(struct point), by_cost);
     size_t n = 0;
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = 0; i < set->n; i++) {
         bool beaten = false;
         for (size_t j = n;
              j-- > 0 && !beaten;) { // the last one kept has the least usage, for one row
-            beaten = better(r, &s->at[j], &s->at[i]);
-            if (r->n_rows <= 1)
+            beaten = better(run, &set->at[j], &set->at[i]);
+            if (run->n_rows <= 1)
                 break;
         }
-        r->f->effort->work += r->n_rows <= 1 ? 1 : n / 4 + 1;
+        run->f->effort->work += run->n_rows <= 1 ? 1 : n / 4 + 1;
         if (!beaten)
-            s->at[n++] = s->at[i];
-        if (i % 1024 == 1023 && tsr__effort_over(r->f->effort)) {
-            r->over = true;
+            set->at[n++] = set->at[i];
+        if (i % 1024 == 1023 && tsr__effort_over(run->f->effort)) {
+            run->over = true;
             break;
         }
     }
-    s->n = n;
+    set->n = n;
 }
 
-static struct set keep(struct run *r, int which)
+static struct set keep(struct run *run, int which)
 {
-    struct set out = {ARENA_ARRAY(&r->arena, struct point, r->work[which].n + 1), r->work[which].n};
+    struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
+                      run->work[which].n};
     if (!out.at)
         return (struct set){0};
     if (out.n)
-        memcpy(out.at, r->work[which].at, out.n * sizeof(struct point));
-    r->points += out.n;
-    if (r->points > r->f->max_points)
-        r->over = true;
+        memcpy(out.at, run->work[which].at, out.n * sizeof(struct point));
+    run->points += out.n;
+    if (run->points > run->f->max_points)
+        run->over = true;
     return out;
 }
 
-static bool within(const struct run *r, const struct point *p)
+static bool within(const struct run *run, const struct point *point)
 {
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        if (p->used[i] > r->f->w->bound[r->rows[i]])
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        if (point->used[i] > run->f->w->bound[run->rows[i]])
             return false;
     return true;
 }
 
-// work[to] gets all sums of work[from] (from some point on) and s whose completion `rest` stays below.
-static void cross(struct run *r, int from, struct set s, int64_t rest, int to)
+// work[to] gets all sums of work[from] (from some point on) and set whose completion `rest` stays below.
+static void cross(struct run *run, int from, struct set set, int64_t rest, int to)
 {
-    const struct set *left = &r->work[from];
-    r->work[to].n = 0;
-    for (size_t i = 0; i < left->n && !r->over; i++) {
-        if (r->work[to].n > r->f->max_points || (i % 64 == 63 && tsr__effort_over(r->f->effort)))
-            r->over = true;
-        for (size_t j = 0; j < s.n; j++) {
-            const struct point *p = &left->at[i], *q = &s.at[j];
+    const struct set *left = &run->work[from];
+    run->work[to].n = 0;
+    for (size_t i = 0; i < left->n && !run->over; i++) {
+        if (run->work[to].n > run->f->max_points ||
+            (i % 64 == 63 && tsr__effort_over(run->f->effort)))
+            run->over = true;
+        for (size_t j = 0; j < set.n; j++) {
+            const struct point *p = &left->at[i], *q = &set.at[j];
             struct point sum = {p->cost + q->cost, {0}};
-            for (uint32_t k = 0; k < r->n_rows; k++)
+            for (uint32_t k = 0; k < run->n_rows; k++)
                 sum.used[k] = p->used[k] + q->used[k];
-            if (!within(r, &sum) || priced(r, &sum) + (double)rest >= r->below)
+            if (!within(run, &sum) || priced(run, &sum) + (double)rest >= run->below)
                 continue;
-            struct point *out = push(r, to);
+            struct point *out = push(run, to);
             if (!out)
                 return;
             *out = sum;
         }
-        r->f->effort->work += s.n;
+        run->f->effort->work += set.n;
     }
 }
 
@@ -242,227 +245,229 @@ struct cell {
 };
 
 // Cost of choice c and the tables of edges; false: forbidden.
-static bool own_point(const struct run *r, const struct cell *x, uint32_t c, struct point *out)
+static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
+                      struct point *out)
 {
-    uint32_t v = x->b->node;
-    *out = (struct point){r->f->w->cost[v][c], {0}};
-    for (uint32_t f = 0; f < x->b->n_factors; f++) {
-        const struct tree_factor *y = &x->b->factors[f];
-        if (y->child != NONE)
+    uint32_t v = cell->b->node;
+    *out = (struct point){run->f->w->cost[v][choice], {0}};
+    for (uint32_t f = 0; f < cell->b->n_factors; f++) {
+        const struct tree_factor *factor = &cell->b->factors[f];
+        if (factor->child != NONE)
             continue;
-        int64_t cost = y->cell[x->offset[f] + c * y->own];
+        int64_t cost = factor->cell[cell->offset[f] + choice * factor->own];
         if (cost >= NEVER)
             return false;
         out->cost += cost;
     }
-    for (uint32_t a = 0; r->used[v] && a < r->n_rows; a++)
-        out->used[a] = r->used[v][c][a];
+    for (uint32_t a = 0; run->used[v] && a < run->n_rows; a++)
+        out->used[a] = run->used[v][choice][a];
     return out->cost < NEVER;
 }
 
 // What the children give at best with choice c, and the rest.
-static int64_t outlook(const struct cell *x, uint32_t c)
+static int64_t outlook(const struct cell *cell, uint32_t choice)
 {
-    int64_t sum = x->rest;
-    for (uint32_t f = 0; f < x->b->n_factors; f++) {
-        const struct tree_factor *y = &x->b->factors[f];
-        if (y->child != NONE)
-            sum = plus(sum, y->cell[x->offset[f] + c * y->own]);
+    int64_t sum = cell->rest;
+    for (uint32_t f = 0; f < cell->b->n_factors; f++) {
+        const struct tree_factor *factor = &cell->b->factors[f];
+        if (factor->child != NONE)
+            sum = plus(sum, factor->cell[cell->offset[f] + choice * factor->own]);
     }
     return sum;
 }
 
 // All points of choice c into work[0], the result in work[1] or work[0]; returns which.
-static int combine(struct run *r, const struct cell *x, uint32_t c, const struct point *own)
+static int combine(struct run *run, const struct cell *cell, uint32_t choice,
+                   const struct point *own)
 {
     int now = 0;
-    int64_t rest = outlook(x, c);
-    r->work[0].n = 0;
-    struct point *first = push(r, 0);
+    int64_t rest = outlook(cell, choice);
+    run->work[0].n = 0;
+    struct point *first = push(run, 0);
     if (!first)
         return 0;
     *first = *own;
-    for (uint32_t f = 0; f < x->b->n_factors && !r->arena.failed; f++) {
-        const struct tree_factor *y = &x->b->factors[f];
-        if (y->child == NONE || r->over)
+    for (uint32_t f = 0; f < cell->b->n_factors && !run->arena.failed; f++) {
+        const struct tree_factor *factor = &cell->b->factors[f];
+        if (factor->child == NONE || run->over)
             continue;
-        size_t at = x->offset[f] + c * y->own;
-        rest -= y->cell[at];
-        cross(r, now, r->sets[y->child][at], rest, 1 - now);
+        size_t at = cell->offset[f] + choice * factor->own;
+        rest -= factor->cell[at];
+        cross(run, now, run->sets[factor->child][at], rest, 1 - now);
         now = 1 - now;
-        if (r->work[now].n > 64)
-            filter(r, now);
+        if (run->work[now].n > 64)
+            filter(run, now);
     }
     return now;
 }
 
-static void append(struct run *r, struct set *all, size_t *cap, int which)
+static void append(struct run *run, struct set *all, size_t *cap, int which)
 {
-    const struct set *s = &r->work[which];
-    if (s->n == 0)
+    const struct set *set = &run->work[which];
+    if (set->n == 0)
         return;
-    if (all->n + s->n > *cap) {
-        size_t cells = (all->n + s->n) * 2;
-        struct point *grown = tsr__realloc(r->arena.session, all->at, *cap * sizeof(struct point),
+    if (all->n + set->n > *cap) {
+        size_t cells = (all->n + set->n) * 2;
+        struct point *grown = tsr__realloc(run->arena.session, all->at, *cap * sizeof(struct point),
                                            cells * sizeof(struct point));
         if (!grown) {
-            r->arena.failed = true;
+            run->arena.failed = true;
             return;
         }
         all->at = grown;
         *cap = cells;
     }
-    memcpy(all->at + all->n, s->at, s->n * sizeof(struct point));
-    all->n += s->n;
+    memcpy(all->at + all->n, set->at, set->n * sizeof(struct point));
+    all->n += set->n;
 }
 
 // Replaces work[0] by the given set, so that it can be filtered and kept.
-static struct set finish(struct run *r, struct set *all)
+static struct set finish(struct run *run, struct set *all)
 {
-    r->work[0].n = 0;
+    run->work[0].n = 0;
     for (size_t i = 0; i < all->n; i++) {
-        struct point *p = push(r, 0);
-        if (!p)
+        struct point *point = push(run, 0);
+        if (!point)
             return (struct set){0};
-        *p = all->at[i];
+        *point = all->at[i];
     }
-    filter(r, 0);
-    return keep(r, 0);
+    filter(run, 0);
+    return keep(run, 0);
 }
 
-static void fill_bucket(struct run *r, uint32_t i, struct set *all, size_t *cap)
+static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
-    struct tree *t = r->f->tree;
-    const struct tree_bucket *b = &t->buckets[i];
-    r->sets[i] = ARENA_ARRAY(&r->arena, struct set, b->cells);
-    if (!r->sets[i])
+    struct tree *tree = run->f->tree;
+    const struct tree_bucket *bucket = &tree->buckets[i];
+    run->sets[i] = ARENA_ARRAY(&run->arena, struct set, bucket->cells);
+    if (!run->sets[i])
         return;
-    tsr__tree_start(t, b);
-    for (size_t cell = 0; cell < b->cells && !r->over && !r->arena.failed; cell++) {
-        struct cell x = {b, cell, t->offset, b->down[cell]};
+    tsr__tree_start(tree, bucket);
+    for (size_t cell = 0; cell < bucket->cells && !run->over && !run->arena.failed; cell++) {
+        struct cell x = {bucket, cell, tree->offset, bucket->down[cell]};
         all->n = 0;
-        for (uint32_t c = 0; c < t->k[b->node] && x.rest < NEVER; c++) {
+        for (uint32_t choice = 0; choice < tree->k[bucket->node] && x.rest < NEVER; choice++) {
             struct point own;
-            if (!own_point(r, &x, c, &own) || !within(r, &own))
+            if (!own_point(run, &x, choice, &own) || !within(run, &own))
                 continue;
-            if (priced(r, &own) + (double)outlook(&x, c) >= r->below)
+            if (priced(run, &own) + (double)outlook(&x, choice) >= run->below)
                 continue;
-            append(r, all, cap, combine(r, &x, c, &own));
+            append(run, all, cap, combine(run, &x, choice, &own));
         }
-        r->f->effort->work += t->k[b->node];
-        if (cell % 256 == 255 && tsr__effort_over(r->f->effort))
-            r->over = true;
+        run->f->effort->work += tree->k[bucket->node];
+        if (cell % 256 == 255 && tsr__effort_over(run->f->effort))
+            run->over = true;
         if (all->n)
-            r->sets[i][cell] = finish(r, all);
-        tsr__tree_step(t, b);
+            run->sets[i][cell] = finish(run, all);
+        tsr__tree_step(tree, bucket);
     }
-    if (tsr__effort_over(r->f->effort))
-        r->over = true;
+    if (tsr__effort_over(run->f->effort))
+        run->over = true;
 }
 
 // ---- roots
 
 // `down` of a root is 0; the others' minima are added here, so that the bound is of the whole.
-static bool add_others(struct run *r)
+static bool add_others(struct run *run)
 {
-    struct tree *t = r->f->tree;
+    struct tree *tree = run->f->tree;
     int64_t all = 0;
-    uint32_t *root = ARENA_ARRAY(&r->arena, uint32_t, (size_t)t->m + 1);
+    uint32_t *root = ARENA_ARRAY(&run->arena, uint32_t, (size_t)tree->m + 1);
     if (!root)
         return false;
-    for (uint32_t i = 0; i < t->m; i++)
-        if (t->buckets[i].parent == NONE)
-            all = plus(all, t->buckets[i].message[0]);
-    for (uint32_t i = t->m; i-- > 0;) {
-        struct tree_bucket *b = &t->buckets[i];
-        root[i] = b->parent == NONE ? i : root[b->parent];
-        int64_t others = all >= NEVER ? NEVER : all - t->buckets[root[i]].message[0];
-        for (size_t c = 0; c < b->cells; c++)
-            b->down[c] = plus(b->down[c], others);
+    for (uint32_t i = 0; i < tree->m; i++)
+        if (tree->buckets[i].parent == NONE)
+            all = plus(all, tree->buckets[i].message[0]);
+    for (uint32_t i = tree->m; i-- > 0;) {
+        struct tree_bucket *bucket = &tree->buckets[i];
+        root[i] = bucket->parent == NONE ? i : root[bucket->parent];
+        int64_t others = all >= NEVER ? NEVER : all - tree->buckets[root[i]].message[0];
+        for (size_t c = 0; c < bucket->cells; c++)
+            bucket->down[c] = plus(bucket->down[c], others);
     }
     return true;
 }
 
-static bool join_roots(struct run *r)
+static bool join_roots(struct run *run)
 {
-    struct tree *t = r->f->tree;
+    struct tree *tree = run->f->tree;
     int64_t rest = 0;
-    for (uint32_t i = 0; i < t->m; i++)
-        if (t->buckets[i].parent == NONE)
-            rest += t->buckets[i].message[0];
-    r->joined = ARENA_ARRAY(&r->arena, struct set, (size_t)t->m + 1);
-    r->work[0].n = 0;
-    struct point *none = push(r, 0);
-    if (!r->joined || !none)
+    for (uint32_t i = 0; i < tree->m; i++)
+        if (tree->buckets[i].parent == NONE)
+            rest += tree->buckets[i].message[0];
+    run->joined = ARENA_ARRAY(&run->arena, struct set, (size_t)tree->m + 1);
+    run->work[0].n = 0;
+    struct point *none = push(run, 0);
+    if (!run->joined || !none)
         return false;
     *none = (struct point){0};
     int now = 0;
-    for (uint32_t i = 0; i < t->m && !r->arena.failed && !r->over; i++) {
-        if (t->buckets[i].parent != NONE)
+    for (uint32_t i = 0; i < tree->m && !run->arena.failed && !run->over; i++) {
+        if (tree->buckets[i].parent != NONE)
             continue;
-        rest -= t->buckets[i].message[0];
-        cross(r, now, r->sets[i][0], rest, 1 - now);
+        rest -= tree->buckets[i].message[0];
+        cross(run, now, run->sets[i][0], rest, 1 - now);
         now = 1 - now;
-        filter(r, now);
-        r->joined[i] = keep(r, now);
+        filter(run, now);
+        run->joined[i] = keep(run, now);
     }
-    r->joined[t->m] = keep(r, now);
-    return !r->arena.failed;
+    run->joined[tree->m] = keep(run, now);
+    return !run->arena.failed;
 }
 
 // ---- going back
 
-static bool matches(const struct run *r, const struct point *p, const struct point *q)
+static bool matches(const struct run *run, const struct point *p, const struct point *q)
 {
-    for (uint32_t i = 0; i < r->n_rows; i++)
+    for (uint32_t i = 0; i < run->n_rows; i++)
         if (p->used[i] != q->used[i])
             return false;
     return p->cost == q->cost;
 }
 
-static struct point minus(const struct run *r, const struct point *p, const struct point *q)
+static struct point minus(const struct run *run, const struct point *p, const struct point *q)
 {
     struct point out = {p->cost - q->cost, {0}};
-    for (uint32_t i = 0; i < r->n_rows; i++)
+    for (uint32_t i = 0; i < run->n_rows; i++)
         out.used[i] = p->used[i] - q->used[i];
     return out;
 }
 
-static bool exceeds(const struct run *r, const struct point *p, const struct point *goal)
+static bool exceeds(const struct run *run, const struct point *point, const struct point *goal)
 {
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        if (p->used[i] > goal->used[i])
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        if (point->used[i] > goal->used[i])
             return true;
-    return p->cost > goal->cost;
+    return point->cost > goal->cost;
 }
 
-// work[1] gets the sums of before and s that may still become goal; kept.
-static struct set cross_below(struct run *r, struct set before, struct set s,
+// work[1] gets the sums of before and set that may still become goal; kept.
+static struct set cross_below(struct run *run, struct set before, struct set set,
                               const struct point *goal)
 {
-    r->work[1].n = 0;
+    run->work[1].n = 0;
     for (size_t i = 0; i < before.n; i++)
-        for (size_t j = 0; j < s.n; j++) {
-            struct point sum = {before.at[i].cost + s.at[j].cost, {0}};
-            for (uint32_t k = 0; k < r->n_rows; k++)
-                sum.used[k] = before.at[i].used[k] + s.at[j].used[k];
-            struct point *out = exceeds(r, &sum, goal) ? NULL : push(r, 1);
+        for (size_t j = 0; j < set.n; j++) {
+            struct point sum = {before.at[i].cost + set.at[j].cost, {0}};
+            for (uint32_t k = 0; k < run->n_rows; k++)
+                sum.used[k] = before.at[i].used[k] + set.at[j].used[k];
+            struct point *out = exceeds(run, &sum, goal) ? NULL : push(run, 1);
             if (out)
                 *out = sum;
         }
-    filter(r, 1);
-    return keep(r, 1);
+    filter(run, 1);
+    return keep(run, 1);
 }
 
-// The points of before and s whose sum is goal.
-static bool find_pair(const struct run *r, struct set before, struct set s, struct point *goal,
+// The points of before and set whose sum is goal.
+static bool find_pair(const struct run *run, struct set before, struct set set, struct point *goal,
                       struct point *from_s)
 {
-    for (size_t a = 0; a < s.n; a++)
+    for (size_t a = 0; a < set.n; a++)
         for (size_t b = 0; b < before.n; b++) {
-            struct point left = minus(r, goal, &s.at[a]);
-            if (matches(r, &left, &before.at[b])) {
-                *from_s = s.at[a];
+            struct point left = minus(run, goal, &set.at[a]);
+            if (matches(run, &left, &before.at[b])) {
+                *from_s = set.at[a];
                 *goal = before.at[b];
                 return true;
             }
@@ -472,63 +477,66 @@ static bool find_pair(const struct run *r, struct set before, struct set s, stru
 
 // Finds points of the children that sum up to goal; goals[child] gets them. Sums are kept child by child: a node may
 // have so many children that their combinations could not be tried.
-static bool split(struct run *r, const struct cell *x, uint32_t c, struct point goal,
+static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {
-    uint32_t n = x->b->n_factors;
+    uint32_t n = cell->b->n_factors;
     struct point zero = {0};
-    struct set *sums = ARENA_ARRAY(&r->arena, struct set, (size_t)n + 1);
-    if (!sums || exceeds(r, &zero, &goal))
+    struct set *sums = ARENA_ARRAY(&run->arena, struct set, (size_t)n + 1);
+    if (!sums || exceeds(run, &zero, &goal))
         return false;
     sums[0] = (struct set){&zero, 1};
     for (uint32_t f = 0; f < n; f++) {
-        const struct tree_factor *y = &x->b->factors[f];
+        const struct tree_factor *factor = &cell->b->factors[f];
         sums[f + 1] = sums[f];
-        if (y->child != NONE)
-            sums[f + 1] =
-                cross_below(r, sums[f], r->sets[y->child][x->offset[f] + c * y->own], &goal);
+        if (factor->child != NONE)
+            sums[f + 1] = cross_below(
+                run, sums[f], run->sets[factor->child][cell->offset[f] + choice * factor->own],
+                &goal);
         if (sums[f + 1].n == 0)
             return false;
     }
     for (uint32_t f = n; f-- > 0;) {
-        const struct tree_factor *y = &x->b->factors[f];
-        if (y->child != NONE && !find_pair(r, sums[f], r->sets[y->child][x->offset[f] + c * y->own],
-                                           &goal, &goals[y->child]))
+        const struct tree_factor *factor = &cell->b->factors[f];
+        if (factor->child != NONE &&
+            !find_pair(run, sums[f],
+                       run->sets[factor->child][cell->offset[f] + choice * factor->own], &goal,
+                       &goals[factor->child]))
             return false;
     }
-    return matches(r, &goal, &zero);
+    return matches(run, &goal, &zero);
 }
 
-static bool back(struct run *r, struct point *goals, uint32_t *x)
+static bool back(struct run *run, struct point *goals, uint32_t *x)
 {
-    struct tree *t = r->f->tree;
-    struct point goal = r->joined[t->m].at[0];
-    for (uint32_t i = t->m; i-- > 0;) { // the roots' parts
-        if (t->buckets[i].parent != NONE)
+    struct tree *tree = run->f->tree;
+    struct point goal = run->joined[tree->m].at[0];
+    for (uint32_t i = tree->m; i-- > 0;) { // the roots' parts
+        if (tree->buckets[i].parent != NONE)
             continue;
         uint32_t last = NONE;
         for (uint32_t j = i; j-- > 0 && last == NONE;)
-            if (t->buckets[j].parent == NONE)
+            if (tree->buckets[j].parent == NONE)
                 last = j;
-        struct set s = r->sets[i][0], before = {&(struct point){0}, 1};
+        struct set set = run->sets[i][0], before = {&(struct point){0}, 1};
         if (last != NONE)
-            before = r->joined[last];
-        if (!find_pair(r, before, s, &goal, &goals[i]))
+            before = run->joined[last];
+        if (!find_pair(run, before, set, &goal, &goals[i]))
             return false;
     }
-    for (uint32_t i = t->m; i-- > 0;) {
-        const struct tree_bucket *b = &t->buckets[i];
-        struct cell cell = {b, 0, t->offset, 0};
-        tsr__tree_offsets(t, b, x);
+    for (uint32_t i = tree->m; i-- > 0;) {
+        const struct tree_bucket *bucket = &tree->buckets[i];
+        struct cell cell = {bucket, 0, tree->offset, 0};
+        tsr__tree_offsets(tree, bucket, x);
         bool found = false;
-        for (uint32_t c = 0; c < t->k[b->node] && !found; c++) {
+        for (uint32_t choice = 0; choice < tree->k[bucket->node] && !found; choice++) {
             struct point own;
-            if (!own_point(r, &cell, c, &own))
+            if (!own_point(run, &cell, choice, &own))
                 continue;
-            struct point left = minus(r, &goals[i], &own);
-            found = split(r, &cell, c, left, goals);
+            struct point left = minus(run, &goals[i], &own);
+            found = split(run, &cell, choice, left, goals);
             if (found)
-                x[b->node] = c;
+                x[bucket->node] = choice;
         }
         if (!found)
             return false;
@@ -538,86 +546,86 @@ static bool back(struct run *r, struct point *goals, uint32_t *x)
 
 // ---- all
 
-static enum front_end run_once(struct run *r, int64_t threshold, uint32_t *x, int64_t *cost)
+static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
-    struct tree *t = r->f->tree;
+    struct tree *tree = run->f->tree;
     struct set all = {0};
     size_t cap = 0;
-    if (!run_prices(r) || !run_usages(r))
+    if (!run_prices(run) || !run_usages(run))
         return FRONT_FAILED;
-    int64_t bound = tsr__tree_up(t, r->unary);
+    int64_t bound = tsr__tree_up(tree, run->unary);
     // Sums of doubles err by far less than the margin.
-    r->below = (double)threshold + paid(r);
-    r->below += 1e-9 * (fabs((double)threshold) + paid(r)) + 1e-3;
-    r->f->effort->work += 3 * t->cells;
-    if ((double)bound >= r->below)
+    run->below = (double)threshold + paid(run);
+    run->below += 1e-9 * (fabs((double)threshold) + paid(run)) + 1e-3;
+    run->f->effort->work += 3 * tree->cells;
+    if ((double)bound >= run->below)
         return FRONT_NONE;
-    r->sets = ARENA_ARRAY(&r->arena, struct set *, (size_t)t->m + 1);
-    struct point *goals = ARENA_ARRAY(&r->arena, struct point, (size_t)t->m + 1);
-    if (r->arena.failed || !tsr__tree_down(t, r->unary) || !add_others(r))
+    run->sets = ARENA_ARRAY(&run->arena, struct set *, (size_t)tree->m + 1);
+    struct point *goals = ARENA_ARRAY(&run->arena, struct point, (size_t)tree->m + 1);
+    if (run->arena.failed || !tsr__tree_down(tree, run->unary) || !add_others(run))
         return FRONT_FAILED;
-    for (uint32_t i = 0; i < t->m && !r->over && !r->arena.failed; i++)
-        fill_bucket(r, i, &all, &cap);
-    if (!r->over && !r->arena.failed)
-        join_roots(r);
-    tsr__free(r->arena.session, all.at, cap * sizeof(struct point));
-    if (r->arena.failed)
+    for (uint32_t i = 0; i < tree->m && !run->over && !run->arena.failed; i++)
+        fill_bucket(run, i, &all, &cap);
+    if (!run->over && !run->arena.failed)
+        join_roots(run);
+    tsr__free(run->arena.session, all.at, cap * sizeof(struct point));
+    if (run->arena.failed)
         return FRONT_FAILED;
-    if (r->over)
+    if (run->over)
         return FRONT_OVER;
-    struct set last = r->joined[t->m];
+    struct set last = run->joined[tree->m];
     if (last.n == 0 || last.at[0].cost >= threshold)
         return FRONT_NONE;
     *cost = last.at[0].cost;
-    return back(r, goals, x) ? FRONT_FOUND : FRONT_FAILED;
+    return back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
 }
 
 // The worst broken row joins the active ones; false: none is broken, or there are too many.
-static bool activate(struct run *r, const int64_t *load, bool *broken)
+static bool activate(struct run *run, const int64_t *load, bool *broken)
 {
-    const struct wide *w = r->f->w;
+    const struct wide *wide = run->f->w;
     uint32_t worst = NONE;
-    for (uint32_t i = 0; i < w->n_rows; i++)
-        if (load[i] > w->bound[i] &&
-            (worst == NONE || load[i] - w->bound[i] > load[worst] - w->bound[worst]))
+    for (uint32_t i = 0; i < wide->n_rows; i++)
+        if (load[i] > wide->bound[i] &&
+            (worst == NONE || load[i] - wide->bound[i] > load[worst] - wide->bound[worst]))
             worst = i;
     *broken = worst != NONE;
-    if (!*broken || r->n_rows == FRONT_ROWS)
+    if (!*broken || run->n_rows == FRONT_ROWS)
         return false;
-    r->rows[r->n_rows++] = worst;
+    run->rows[run->n_rows++] = worst;
     return true;
 }
 
-enum front_end tsr__front(struct front *f, int64_t threshold, uint32_t *x, int64_t *cost)
+enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
-    const struct wide *w = f->w;
-    struct run r = {.f = f, .n_rows = f->n_rows};
-    memcpy(r.rows, f->rows, sizeof(r.rows));
+    const struct wide *wide = front->w;
+    struct run run = {.f = front, .n_rows = front->n_rows};
+    memcpy(run.rows, front->rows, sizeof(run.rows));
     enum front_end end;
     bool broken = false, again;
-    size_t bytes = ((size_t)w->n_rows + 1) * sizeof(int64_t);
-    int64_t *load = tsr__alloc(w->heap->session, bytes);
+    size_t bytes = ((size_t)wide->n_rows + 1) * sizeof(int64_t);
+    int64_t *load = tsr__alloc(wide->heap->session, bytes);
     if (!load)
         return FRONT_FAILED;
     do {
-        tsr__arena_init(&r.arena, w->heap->session);
-        end = run_once(&r, threshold, x, cost);
+        tsr__arena_init(&run.arena, wide->heap->session);
+        end = run_once(&run, threshold, x, cost);
         again = false;
         if (end == FRONT_FOUND) {
-            tsr__wide_load(w, x, load);
-            again = activate(&r, load, &broken);
+            tsr__wide_load(wide, x, load);
+            again = activate(&run, load, &broken);
             if (!again && broken)
                 end = FRONT_OVER;
         }
-        tsr__arena_free(&r.arena);
+        tsr__arena_free(&run.arena);
         for (int i = 0; i < 2; i++) {
-            tsr__free(w->heap->session, r.work[i].at, r.cap[i] * sizeof(struct point));
-            r.work[i] = (struct set){0};
-            r.cap[i] = 0;
+            tsr__free(wide->heap->session, run.work[i].at, run.cap[i] * sizeof(struct point));
+            run.work[i] = (struct set){0};
+            run.cap[i] = 0;
         }
-        r.points = 0;
-        r.over = false;
+        run.points = 0;
+        run.over = false;
     } while (again);
-    tsr__free(w->heap->session, load, bytes);
+    tsr__free(wide->heap->session, load, bytes);
     return end;
 }

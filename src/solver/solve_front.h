@@ -23,6 +23,6 @@ enum front_end {
     FRONT_FAILED, // out of memory of the session
 };
 // Answers that cost less than threshold; rows that turn out to matter are added by itself.
-enum front_end tsr__front(struct front *f, int64_t threshold, uint32_t *x, int64_t *cost);
+enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost);
 
 #endif

@@ -10,91 +10,91 @@ struct heap_block {
     size_t pad; // keeps what follows aligned
 };
 
-void tsr__heap_init(struct heap *h, tsr_session *s)
+void tsr__heap_init(struct heap *heap, tsr_session *session)
 {
-    *h = (struct heap){.session = s};
+    *heap = (struct heap){.session = session};
 }
 
-void tsr__heap_done(struct heap *h)
+void tsr__heap_done(struct heap *heap)
 {
-    while (h->first)
-        tsr__heap_free(h, h->first + 1);
+    while (heap->first)
+        tsr__heap_free(heap, heap->first + 1);
 }
 
-static void *link_block(struct heap *h, struct heap_block *b, size_t bytes)
+static void *link_block(struct heap *heap, struct heap_block *block, size_t bytes)
 {
-    *b = (struct heap_block){.next = h->first, .bytes = bytes};
-    if (h->first)
-        h->first->before = b;
-    h->first = b;
-    h->bytes += bytes;
-    return b + 1;
+    *block = (struct heap_block){.next = heap->first, .bytes = bytes};
+    if (heap->first)
+        heap->first->before = block;
+    heap->first = block;
+    heap->bytes += bytes;
+    return block + 1;
 }
 
-static void unlink_block(struct heap *h, struct heap_block *b)
+static void unlink_block(struct heap *heap, struct heap_block *block)
 {
-    if (b->before)
-        b->before->next = b->next;
+    if (block->before)
+        block->before->next = block->next;
     else
-        h->first = b->next;
-    if (b->next)
-        b->next->before = b->before;
-    h->bytes -= b->bytes;
+        heap->first = block->next;
+    if (block->next)
+        block->next->before = block->before;
+    heap->bytes -= block->bytes;
 }
 
-void *tsr__heap_get(struct heap *h, size_t n, size_t size)
+void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
 {
     size_t bytes;
-    if (h->failed || __builtin_mul_overflow(n, size, &bytes) ||
+    if (heap->failed || __builtin_mul_overflow(n, size, &bytes) ||
         bytes > SIZE_MAX - sizeof(struct heap_block)) {
-        h->failed = true;
+        heap->failed = true;
         return NULL;
     }
     bytes += sizeof(struct heap_block);
-    struct heap_block *b = tsr__alloc(h->session, bytes);
-    if (!b) {
-        h->failed = true;
+    struct heap_block *block = tsr__alloc(heap->session, bytes);
+    if (!block) {
+        heap->failed = true;
         return NULL;
     }
-    memset(b, 0, bytes);
-    return link_block(h, b, bytes);
+    memset(block, 0, bytes);
+    return link_block(heap, block, bytes);
 }
 
-void *tsr__heap_grow(struct heap *h, void *p, size_t n, size_t size)
+void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size)
 {
     if (!p)
-        return tsr__heap_get(h, n, size);
+        return tsr__heap_get(heap, n, size);
     size_t bytes;
-    if (h->failed || __builtin_mul_overflow(n, size, &bytes)) {
-        h->failed = true;
+    if (heap->failed || __builtin_mul_overflow(n, size, &bytes)) {
+        heap->failed = true;
         return NULL;
     }
-    struct heap_block *b = (struct heap_block *)p - 1;
-    size_t old = b->bytes;
+    struct heap_block *block = (struct heap_block *)p - 1;
+    size_t old = block->bytes;
     bytes += sizeof(struct heap_block);
-    unlink_block(h, b);
-    struct heap_block *grown = tsr__realloc(h->session, b, old, bytes);
+    unlink_block(heap, block);
+    struct heap_block *grown = tsr__realloc(heap->session, block, old, bytes);
     if (!grown) {
-        link_block(h, b, old);
-        h->failed = true;
+        link_block(heap, block, old);
+        heap->failed = true;
         return NULL;
     }
-    return link_block(h, grown, bytes);
+    return link_block(heap, grown, bytes);
 }
 
-void tsr__heap_free(struct heap *h, void *p)
+void tsr__heap_free(struct heap *heap, void *p)
 {
     if (!p)
         return;
-    struct heap_block *b = (struct heap_block *)p - 1;
-    unlink_block(h, b);
-    tsr__free(h->session, b, b->bytes);
+    struct heap_block *block = (struct heap_block *)p - 1;
+    unlink_block(heap, block);
+    tsr__free(heap->session, block, block->bytes);
 }
 
-bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size)
+bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
 {
     uint32_t wanted = *cap ? *cap * 2 : 4;
-    void *grown = tsr__heap_grow(h, *at, wanted, size);
+    void *grown = tsr__heap_grow(heap, *at, wanted, size);
     if (!grown)
         return false;
     *at = grown;
@@ -104,34 +104,34 @@ bool tsr__list_grow(struct heap *h, void **at, uint32_t *cap, size_t size)
 
 static double now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-double tsr__effort_elapsed(const struct effort *e)
+double tsr__effort_elapsed(const struct effort *effort)
 {
-    return now() - e->start;
+    return now() - effort->start;
 }
 
-bool tsr__effort_over(const struct effort *e)
+bool tsr__effort_over(const struct effort *effort)
 {
-    if (e->session && tsr__cancelled(e->session))
+    if (effort->session && tsr__cancelled(effort->session))
         return true;
-    if (e->work >= e->limit || (e->slice_work && e->work >= e->slice_work))
+    if (effort->work >= effort->limit || (effort->slice_work && effort->work >= effort->slice_work))
         return true;
-    if (e->seconds <= 0)
+    if (effort->seconds <= 0)
         return false;
-    double elapsed = now() - e->start;
-    return elapsed >= e->seconds || (e->slice_work && elapsed >= e->slice_end);
+    double elapsed = now() - effort->start;
+    return elapsed >= effort->seconds || (effort->slice_work && elapsed >= effort->slice_end);
 }
 
-void tsr__effort_slice(struct effort *e, double fraction)
+void tsr__effort_slice(struct effort *effort, double fraction)
 {
-    e->slice_work = 0;
+    effort->slice_work = 0;
     if (fraction <= 0)
         return;
-    double work = (double)e->work + fraction * (double)e->limit;
-    e->slice_work = work < 1.8e19 ? (uint64_t)work + 1 : UINT64_MAX;
-    e->slice_end = tsr__effort_elapsed(e) + fraction * e->seconds;
+    double work = (double)effort->work + fraction * (double)effort->limit;
+    effort->slice_work = work < 1.8e19 ? (uint64_t)work + 1 : UINT64_MAX;
+    effort->slice_end = tsr__effort_elapsed(effort) + fraction * effort->seconds;
 }

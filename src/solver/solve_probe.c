@@ -15,165 +15,166 @@ struct probe {
     int64_t *extra;          // by row
 };
 
-static bool probe_init(struct probe *p, struct core *c)
+static bool probe_init(struct probe *probe, struct core *core)
 {
-    struct heap *h = c->heap;
-    size_t n = (size_t)c->n_nodes + 1;
-    *p = (struct probe){.c = c};
-    p->alive = HEAP_ARRAY(h, uint8_t *, n);
-    p->left = HEAP_ARRAY(h, uint32_t, n);
-    p->changed = HEAP_ARRAY(h, uint32_t, REACH + 1);
-    p->queue = HEAP_ARRAY(h, uint32_t, REACH + 1);
-    p->known = HEAP_ARRAY(h, uint8_t, n);
-    p->queued = HEAP_ARRAY(h, uint8_t, n);
-    p->extra = HEAP_ARRAY(h, int64_t, (size_t)c->n_rows + 1);
-    for (uint32_t v = 0; v < c->n_nodes && !h->failed; v++) {
-        if (c->nodes[v].gone)
+    struct heap *heap = core->heap;
+    size_t n = (size_t)core->n_nodes + 1;
+    *probe = (struct probe){.c = core};
+    probe->alive = HEAP_ARRAY(heap, uint8_t *, n);
+    probe->left = HEAP_ARRAY(heap, uint32_t, n);
+    probe->changed = HEAP_ARRAY(heap, uint32_t, REACH + 1);
+    probe->queue = HEAP_ARRAY(heap, uint32_t, REACH + 1);
+    probe->known = HEAP_ARRAY(heap, uint8_t, n);
+    probe->queued = HEAP_ARRAY(heap, uint8_t, n);
+    probe->extra = HEAP_ARRAY(heap, int64_t, (size_t)core->n_rows + 1);
+    for (uint32_t v = 0; v < core->n_nodes && !heap->failed; v++) {
+        if (core->nodes[v].gone)
             continue;
-        p->alive[v] = HEAP_ARRAY(h, uint8_t, c->nodes[v].k);
-        p->left[v] = c->nodes[v].k;
-        if (p->alive[v])
-            memset(p->alive[v], 1, c->nodes[v].k);
+        probe->alive[v] = HEAP_ARRAY(heap, uint8_t, core->nodes[v].k);
+        probe->left[v] = core->nodes[v].k;
+        if (probe->alive[v])
+            memset(probe->alive[v], 1, core->nodes[v].k);
     }
-    return !h->failed;
+    return !heap->failed;
 }
 
-static void probe_done(struct probe *p)
+static void probe_done(struct probe *probe)
 {
-    struct heap *h = p->c->heap;
-    for (uint32_t v = 0; p->alive && v < p->c->n_nodes; v++)
-        tsr__heap_free(h, p->alive[v]);
-    void *all[] = {p->alive, p->left, p->changed, p->queue, p->known, p->queued, p->extra};
+    struct heap *heap = probe->c->heap;
+    for (uint32_t v = 0; probe->alive && v < probe->c->n_nodes; v++)
+        tsr__heap_free(heap, probe->alive[v]);
+    void *all[] = {probe->alive, probe->left,   probe->changed, probe->queue,
+                   probe->known, probe->queued, probe->extra};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
-        tsr__heap_free(h, all[i]);
+        tsr__heap_free(heap, all[i]);
 }
 
 // Remembers a node whose choices change; false: there are too many.
-static bool change(struct probe *p, uint32_t v)
+static bool change(struct probe *probe, uint32_t v)
 {
-    if (!p->known[v]) {
-        if (p->n_changed == REACH)
+    if (!probe->known[v]) {
+        if (probe->n_changed == REACH)
             return false;
-        p->known[v] = 1;
-        p->changed[p->n_changed++] = v;
+        probe->known[v] = 1;
+        probe->changed[probe->n_changed++] = v;
     }
-    if (!p->queued[v]) {
-        p->queued[v] = 1;
-        p->queue[p->n_queue++] = v;
+    if (!probe->queued[v]) {
+        probe->queued[v] = 1;
+        probe->queue[probe->n_queue++] = v;
     }
     return true;
 }
 
-static bool supported(const struct probe *p, const struct core_edge *e, uint32_t o, uint32_t j,
-                      uint32_t v)
+static bool supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
+                      uint32_t j, uint32_t v)
 {
-    for (uint32_t i = 0; i < p->c->nodes[v].k; i++)
-        if (p->alive[v][i] && edge_cost(e, o, j, i) < NEVER)
+    for (uint32_t i = 0; i < probe->c->nodes[v].k; i++)
+        if (probe->alive[v][i] && edge_cost(edge, o, j, i) < NEVER)
             return true;
     return false;
 }
 
 // Strikes out what has no partner at v; false: nothing is left of o.
-static bool strike(struct probe *p, const struct core_edge *e, uint32_t v)
+static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
-    uint32_t o = edge_other(e, v), k = p->c->nodes[o].k;
+    uint32_t o = edge_other(edge, v), k = probe->c->nodes[o].k;
     for (uint32_t j = 0; j < k; j++)
-        if (p->alive[o][j] && !supported(p, e, o, j, v)) {
-            if (!change(p, o))
+        if (probe->alive[o][j] && !supported(probe, edge, o, j, v)) {
+            if (!change(probe, o))
                 break; // what is struck out elsewhere stands
-            p->alive[o][j] = 0;
-            p->left[o]--;
+            probe->alive[o][j] = 0;
+            probe->left[o]--;
         }
-    p->c->effort->work += (uint64_t)k * (p->left[v] < 8 ? p->left[v] : 8);
-    return p->left[o] > 0;
+    probe->c->effort->work += (uint64_t)k * (probe->left[v] < 8 ? probe->left[v] : 8);
+    return probe->left[o] > 0;
 }
 
-static bool spread(struct probe *p)
+static bool spread(struct probe *probe)
 {
-    const struct core *c = p->c;
-    while (p->n_queue) {
-        uint32_t v = p->queue[--p->n_queue];
-        p->queued[v] = 0;
-        for (uint32_t i = 0; i < c->nodes[v].edges.n; i++)
-            if (!strike(p, &c->edges.at[c->nodes[v].edges.at[i]], v))
+    const struct core *core = probe->c;
+    while (probe->n_queue) {
+        uint32_t v = probe->queue[--probe->n_queue];
+        probe->queued[v] = 0;
+        for (uint32_t i = 0; i < core->nodes[v].edges.n; i++)
+            if (!strike(probe, &core->edges.at[core->nodes[v].edges.at[i]], v))
                 return false;
     }
     return true;
 }
 
 // What the changed nodes use at least, against the rows.
-static bool fits(struct probe *p)
+static bool fits(struct probe *probe)
 {
-    const struct core *c = p->c;
-    uint32_t begin = c->n_rows, end = 0;
-    for (uint32_t i = 0; i < p->n_changed; i++) {
-        const struct core_node *n = &c->nodes[p->changed[i]];
-        for (uint32_t u = 0; u < n->uses.n; u++) {
-            const struct core_use *use = &n->uses.at[u];
+    const struct core *core = probe->c;
+    uint32_t begin = core->n_rows, end = 0;
+    for (uint32_t i = 0; i < probe->n_changed; i++) {
+        const struct core_node *node = &core->nodes[probe->changed[i]];
+        for (uint32_t u = 0; u < node->uses.n; u++) {
+            const struct core_use *use = &node->uses.at[u];
             int64_t least = INT64_MAX;
-            for (uint32_t k = 0; k < n->k; k++)
-                if (p->alive[p->changed[i]][k] && use->usage[k] < least)
+            for (uint32_t k = 0; k < node->k; k++)
+                if (probe->alive[probe->changed[i]][k] && use->usage[k] < least)
                     least = use->usage[k];
-            p->extra[use->begin] += least;
-            p->extra[use->end] -= least;
+            probe->extra[use->begin] += least;
+            probe->extra[use->end] -= least;
             begin = use->begin < begin ? use->begin : begin;
             end = use->end > end ? use->end : end;
         }
-        c->effort->work += n->uses.n * (uint64_t)n->k;
+        core->effort->work += node->uses.n * (uint64_t)node->k;
     }
     bool ok = true;
     int64_t sum = 0;
-    for (uint32_t r = begin; r < end; r++) {
-        sum += p->extra[r];
-        ok &= sum <= c->row_bound[r];
-        p->extra[r] = 0;
+    for (uint32_t row = begin; row < end; row++) {
+        sum += probe->extra[row];
+        ok &= sum <= core->row_bound[row];
+        probe->extra[row] = 0;
     }
-    p->extra[end] = 0;
-    c->effort->work += end > begin ? end - begin : 0;
+    probe->extra[end] = 0;
+    core->effort->work += end > begin ? end - begin : 0;
     return ok;
 }
 
-static bool possible(struct probe *p, uint32_t v, uint32_t choice)
+static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
 {
-    const struct core *c = p->c;
-    memset(p->alive[v], 0, c->nodes[v].k);
-    p->alive[v][choice] = 1;
-    p->left[v] = 1;
-    change(p, v);
-    bool ok = spread(p) && fits(p);
-    while (p->n_queue)
-        p->queued[p->queue[--p->n_queue]] = 0;
-    for (uint32_t i = 0; i < p->n_changed; i++) {
-        uint32_t u = p->changed[i];
-        memset(p->alive[u], 1, c->nodes[u].k);
-        p->left[u] = c->nodes[u].k;
-        p->known[u] = 0;
+    const struct core *core = probe->c;
+    memset(probe->alive[v], 0, core->nodes[v].k);
+    probe->alive[v][choice] = 1;
+    probe->left[v] = 1;
+    change(probe, v);
+    bool ok = spread(probe) && fits(probe);
+    while (probe->n_queue)
+        probe->queued[probe->queue[--probe->n_queue]] = 0;
+    for (uint32_t i = 0; i < probe->n_changed; i++) {
+        uint32_t u = probe->changed[i];
+        memset(probe->alive[u], 1, core->nodes[u].k);
+        probe->left[u] = core->nodes[u].k;
+        probe->known[u] = 0;
     }
-    p->n_changed = 0;
+    probe->n_changed = 0;
     return ok;
 }
 
-uint32_t tsr__core_probe(struct core *c, uint8_t *dead, uint8_t *lost)
+uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
-    struct probe p;
+    struct probe probe;
     uint32_t n = 0;
-    memset(lost, 0, c->n_nodes);
-    bool ok = probe_init(&p, c);
-    for (uint32_t v = 0; ok && v < c->n_nodes && !c->infeasible && !c->heap->failed; v++) {
-        uint32_t k = c->nodes[v].k, gone = 0;
-        if (c->nodes[v].gone || k < 2)
+    memset(lost, 0, core->n_nodes);
+    bool ok = probe_init(&probe, core);
+    for (uint32_t v = 0; ok && v < core->n_nodes && !core->infeasible && !core->heap->failed; v++) {
+        uint32_t k = core->nodes[v].k, gone = 0;
+        if (core->nodes[v].gone || k < 2)
             continue;
-        if (tsr__effort_over(c->effort))
+        if (tsr__effort_over(core->effort))
             break;
         for (uint32_t i = 0; i < k; i++)
-            gone += dead[i] = !possible(&p, v, i);
+            gone += dead[i] = !possible(&probe, v, i);
         if (!gone)
             continue;
-        tsr__core_remove(c, v, dead);
-        p.left[v] = c->nodes[v].k;
+        tsr__core_remove(core, v, dead);
+        probe.left[v] = core->nodes[v].k;
         lost[v] = 1;
         n += gone;
     }
-    probe_done(&p);
+    probe_done(&probe);
     return n;
 }

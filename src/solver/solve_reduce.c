@@ -22,176 +22,178 @@ struct queue {
     LIST(uint32_t) edges, nodes;
 };
 
-static void push_edge(struct core *c, struct queue *q, uint32_t id)
+static void push_edge(struct core *core, struct queue *queue, uint32_t id)
 {
-    c->edges.at[id].dirty = true;
-    uint32_t *slot = list_push(c->heap, &q->edges);
+    core->edges.at[id].dirty = true;
+    uint32_t *slot = list_push(core->heap, &queue->edges);
     if (slot)
         *slot = id;
 }
 
-static void push_node(struct core *c, struct queue *q, uint32_t v)
+static void push_node(struct core *core, struct queue *queue, uint32_t v)
 {
-    if (c->nodes[v].queued || c->nodes[v].gone)
+    if (core->nodes[v].queued || core->nodes[v].gone)
         return;
-    uint32_t *slot = list_push(c->heap, &q->nodes);
+    uint32_t *slot = list_push(core->heap, &queue->nodes);
     if (slot) {
         *slot = v;
-        c->nodes[v].queued = true;
+        core->nodes[v].queued = true;
     }
 }
 
 // The node has lost choices: all that touches it is to be looked at again.
-static void touched(struct core *c, struct queue *q, uint32_t v)
+static void touched(struct core *core, struct queue *queue, uint32_t v)
 {
-    push_node(c, q, v);
-    for (uint32_t i = 0; i < c->nodes[v].edges.n; i++) {
-        uint32_t id = c->nodes[v].edges.at[i];
-        push_edge(c, q, id);
-        push_node(c, q, edge_other(&c->edges.at[id], v));
+    push_node(core, queue, v);
+    for (uint32_t i = 0; i < core->nodes[v].edges.n; i++) {
+        uint32_t id = core->nodes[v].edges.at[i];
+        push_edge(core, queue, id);
+        push_node(core, queue, edge_other(&core->edges.at[id], v));
     }
 }
 
-static void detach(struct core *c, uint32_t v, uint32_t id)
+static void detach(struct core *core, uint32_t v, uint32_t id)
 {
-    struct core_node *n = &c->nodes[v];
-    for (uint32_t i = 0; i < n->edges.n; i++)
-        if (n->edges.at[i] == id) {
-            n->edges.at[i] = n->edges.at[--n->edges.n];
+    struct core_node *node = &core->nodes[v];
+    for (uint32_t i = 0; i < node->edges.n; i++)
+        if (node->edges.at[i] == id) {
+            node->edges.at[i] = node->edges.at[--node->edges.n];
             return;
         }
 }
 
-static void drop_edge(struct core *c, uint32_t id)
+static void drop_edge(struct core *core, uint32_t id)
 {
-    struct core_edge *e = &c->edges.at[id];
-    detach(c, e->a, id);
-    detach(c, e->b, id);
-    tsr__table_drop(c, e->table);
-    e->table = NULL;
+    struct core_edge *edge = &core->edges.at[id];
+    detach(core, edge->a, id);
+    detach(core, edge->b, id);
+    tsr__table_drop(core, edge->table);
+    edge->table = NULL;
 }
 
 // An edge between u and v other than `but`, or NONE.
-static uint32_t find_edge(const struct core *c, uint32_t u, uint32_t v, uint32_t but)
+static uint32_t find_edge(const struct core *core, uint32_t u, uint32_t v, uint32_t but)
 {
-    if (c->nodes[v].edges.n < c->nodes[u].edges.n) {
+    if (core->nodes[v].edges.n < core->nodes[u].edges.n) {
         uint32_t swap = u;
         u = v;
         v = swap;
     }
-    for (uint32_t i = 0; i < c->nodes[u].edges.n; i++)
-        if (c->nodes[u].edges.at[i] != but &&
-            edge_other(&c->edges.at[c->nodes[u].edges.at[i]], u) == v)
-            return c->nodes[u].edges.at[i];
+    for (uint32_t i = 0; i < core->nodes[u].edges.n; i++)
+        if (core->nodes[u].edges.at[i] != but &&
+            edge_other(&core->edges.at[core->nodes[u].edges.at[i]], u) == v)
+            return core->nodes[u].edges.at[i];
     return NONE;
 }
 
-// Adds t (rows: choices of u) to the edge between u and w; t is taken over.
-static void add_table(struct core *c, struct queue *q, uint32_t u, uint32_t w, struct table *t)
+// Adds table (rows: choices of u) to the edge between u and w; table is taken over.
+static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32_t w,
+                      struct table *table)
 {
-    uint32_t id = find_edge(c, u, w, NONE);
+    uint32_t id = find_edge(core, u, w, NONE);
     if (id == NONE) {
-        id = c->edges.n;
-        struct core_edge *e = list_push(c->heap, &c->edges);
-        uint32_t *at_u = list_push(c->heap, &c->nodes[u].edges);
-        uint32_t *at_w = list_push(c->heap, &c->nodes[w].edges);
-        if (!e || !at_u || !at_w)
+        id = core->edges.n;
+        struct core_edge *edge = list_push(core->heap, &core->edges);
+        uint32_t *at_u = list_push(core->heap, &core->nodes[u].edges);
+        uint32_t *at_w = list_push(core->heap, &core->nodes[w].edges);
+        if (!edge || !at_u || !at_w)
             return;
-        *e = (struct core_edge){u, w, t, true};
+        *edge = (struct core_edge){u, w, table, true};
         *at_u = *at_w = id;
     } else {
-        struct core_edge *e = &c->edges.at[id];
-        bool same = e->a == u;
-        for (uint32_t i = 0; i < t->rows; i++)
-            for (uint32_t j = 0; j < t->cols; j++) {
-                int64_t *cell = &t->cell[(size_t)i * t->cols + j];
-                *cell = plus(*cell, edge_cost(e, u, i, j));
+        struct core_edge *edge = &core->edges.at[id];
+        bool same = edge->a == u;
+        for (uint32_t i = 0; i < table->rows; i++)
+            for (uint32_t j = 0; j < table->cols; j++) {
+                int64_t *cell = &table->cell[(size_t)i * table->cols + j];
+                *cell = plus(*cell, edge_cost(edge, u, i, j));
             }
-        tsr__table_drop(c, e->table);
-        e->table = t;
+        tsr__table_drop(core, edge->table);
+        edge->table = table;
         if (!same) {
-            e->a = u;
-            e->b = w;
+            edge->a = u;
+            edge->b = w;
         }
     }
-    push_edge(c, q, id);
+    push_edge(core, queue, id);
 }
 
-static void record(struct core *c, struct core_step step)
+static void record(struct core *core, struct core_step step)
 {
-    struct core_step *s = list_push(c->heap, &c->steps);
-    if (s)
-        *s = step;
+    struct core_step *core_step = list_push(core->heap, &core->steps);
+    if (core_step)
+        *core_step = step;
 }
 
-static void leave(struct core *c, uint32_t v)
+static void leave(struct core *core, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
-    while (n->edges.n && !c->heap->failed)
-        drop_edge(c, n->edges.at[0]);
-    for (uint32_t i = 0; i < n->uses.n; i++)
-        tsr__heap_free(c->heap, n->uses.at[i].usage);
-    n->uses.n = 0;
-    n->gone = true;
+    struct core_node *node = &core->nodes[v];
+    while (node->edges.n && !core->heap->failed)
+        drop_edge(core, node->edges.at[0]);
+    for (uint32_t i = 0; i < node->uses.n; i++)
+        tsr__heap_free(core->heap, node->uses.at[i].usage);
+    node->uses.n = 0;
+    node->gone = true;
 }
 
 // ---- arc consistency, over all choices at once
 
-static bool supported(const struct core *c, const struct core_edge *e, uint32_t v, uint32_t i,
+static bool supported(const struct core *core, const struct core_edge *edge, uint32_t v, uint32_t i,
                       uint8_t *const *dead)
 {
-    uint32_t w = edge_other(e, v);
-    for (uint32_t j = 0; j < c->nodes[w].k; j++)
-        if (!dead[w][j] && edge_cost(e, v, i, j) < NEVER)
+    uint32_t w = edge_other(edge, v);
+    for (uint32_t j = 0; j < core->nodes[w].k; j++)
+        if (!dead[w][j] && edge_cost(edge, v, i, j) < NEVER)
             return true;
     return false;
 }
 
 // Choices of w that lost their support at v die; true if any did.
-static bool propagate(struct core *c, const struct core_edge *e, uint32_t w, uint8_t *const *dead)
+static bool propagate(struct core *core, const struct core_edge *edge, uint32_t w,
+                      uint8_t *const *dead)
 {
     bool any = false;
-    for (uint32_t i = 0; i < c->nodes[w].k; i++)
-        if (!dead[w][i] && !supported(c, e, w, i, dead)) {
+    for (uint32_t i = 0; i < core->nodes[w].k; i++)
+        if (!dead[w][i] && !supported(core, edge, w, i, dead)) {
             dead[w][i] = 1;
             any = true;
         }
-    c->effort->work += (size_t)e->table->rows * e->table->cols;
+    core->effort->work += (size_t)edge->table->rows * edge->table->cols;
     return any;
 }
 
-static void arc_consistency(struct core *c)
+static void arc_consistency(struct core *core)
 {
-    struct queue q = {0};
-    uint8_t **dead = HEAP_ARRAY(c->heap, uint8_t *, (size_t)c->n_nodes + 1);
-    for (uint32_t v = 0; dead && v < c->n_nodes && !c->heap->failed; v++) {
-        dead[v] = HEAP_ARRAY(c->heap, uint8_t, c->nodes[v].k);
-        for (uint32_t i = 0; dead[v] && i < c->nodes[v].k; i++)
-            dead[v][i] = c->nodes[v].cost[i] >= NEVER;
-        push_node(c, &q, v);
+    struct queue queue = {0};
+    uint8_t **dead = HEAP_ARRAY(core->heap, uint8_t *, (size_t)core->n_nodes + 1);
+    for (uint32_t v = 0; dead && v < core->n_nodes && !core->heap->failed; v++) {
+        dead[v] = HEAP_ARRAY(core->heap, uint8_t, core->nodes[v].k);
+        for (uint32_t i = 0; dead[v] && i < core->nodes[v].k; i++)
+            dead[v][i] = core->nodes[v].cost[i] >= NEVER;
+        push_node(core, &queue, v);
     }
-    for (uint32_t at = 0; at < q.nodes.n && !c->heap->failed; at++) {
-        uint32_t v = q.nodes.at[at];
-        c->nodes[v].queued = false;
-        for (uint32_t i = 0; i < c->nodes[v].edges.n; i++) {
-            const struct core_edge *e = &c->edges.at[c->nodes[v].edges.at[i]];
-            if (propagate(c, e, edge_other(e, v), dead))
-                push_node(c, &q, edge_other(e, v));
+    for (uint32_t at = 0; at < queue.nodes.n && !core->heap->failed; at++) {
+        uint32_t v = queue.nodes.at[at];
+        core->nodes[v].queued = false;
+        for (uint32_t i = 0; i < core->nodes[v].edges.n; i++) {
+            const struct core_edge *edge = &core->edges.at[core->nodes[v].edges.at[i]];
+            if (propagate(core, edge, edge_other(edge, v), dead))
+                push_node(core, &queue, edge_other(edge, v));
         }
     }
-    for (uint32_t v = 0; v < c->n_nodes && !c->heap->failed; v++) {
-        tsr__core_remove(c, v, dead[v]);
-        tsr__heap_free(c->heap, dead[v]);
+    for (uint32_t v = 0; v < core->n_nodes && !core->heap->failed; v++) {
+        tsr__core_remove(core, v, dead[v]);
+        tsr__heap_free(core->heap, dead[v]);
     }
-    tsr__heap_free(c->heap, dead);
-    tsr__heap_free(c->heap, q.nodes.at);
+    tsr__heap_free(core->heap, dead);
+    tsr__heap_free(core->heap, queue.nodes.at);
 }
 
 // ---- merging
 
-static void merge_uses(struct core *c, uint32_t u, uint32_t v, const uint32_t *map)
+static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t *map)
 {
-    struct core_node *to = &c->nodes[u], *from = &c->nodes[v];
+    struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
     for (uint32_t i = 0; i < from->uses.n; i++) {
         const struct core_use *in = &from->uses.at[i];
         uint32_t j = 0;
@@ -199,8 +201,8 @@ static void merge_uses(struct core *c, uint32_t u, uint32_t v, const uint32_t *m
                (to->uses.at[j].begin != in->begin || to->uses.at[j].end != in->end))
             j++;
         if (j == to->uses.n) {
-            int64_t *usage = HEAP_ARRAY(c->heap, int64_t, to->k);
-            struct core_use *fresh = usage ? list_push(c->heap, &to->uses) : NULL;
+            int64_t *usage = HEAP_ARRAY(core->heap, int64_t, to->k);
+            struct core_use *fresh = usage ? list_push(core->heap, &to->uses) : NULL;
             if (!fresh)
                 return;
             *fresh = (struct core_use){in->begin, in->end, usage};
@@ -210,73 +212,73 @@ static void merge_uses(struct core *c, uint32_t u, uint32_t v, const uint32_t *m
     }
 }
 
-static void merge_edge(struct core *c, struct queue *q, uint32_t u, uint32_t v, uint32_t id,
+static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                        const uint32_t *map)
 {
-    const struct core_edge *e = &c->edges.at[id];
-    uint32_t w = edge_other(e, v);
-    struct table *t = tsr__table_new(c, c->nodes[u].k, c->nodes[w].k);
-    if (!t)
+    const struct core_edge *edge = &core->edges.at[id];
+    uint32_t w = edge_other(edge, v);
+    struct table *table = tsr__table_new(core, core->nodes[u].k, core->nodes[w].k);
+    if (!table)
         return;
-    for (uint32_t i = 0; i < t->rows; i++)
-        for (uint32_t j = 0; j < t->cols; j++)
-            t->cell[(size_t)i * t->cols + j] = edge_cost(e, v, map[i], j);
-    c->effort->work += (size_t)t->rows * t->cols;
-    add_table(c, q, u, w, t);
-    push_node(c, q, w);
+    for (uint32_t i = 0; i < table->rows; i++)
+        for (uint32_t j = 0; j < table->cols; j++)
+            table->cell[(size_t)i * table->cols + j] = edge_cost(edge, v, map[i], j);
+    core->effort->work += (size_t)table->rows * table->cols;
+    add_table(core, queue, u, w, table);
+    push_node(core, queue, w);
 }
 
-static bool merge_grows(const struct core *c, uint32_t u, uint32_t v)
+static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
 {
     size_t before = 0, after = 0;
-    for (uint32_t i = 0; i < c->nodes[v].edges.n; i++) {
-        const struct core_edge *e = &c->edges.at[c->nodes[v].edges.at[i]];
-        before += (size_t)e->table->rows * e->table->cols;
-        after += (size_t)c->nodes[u].k * c->nodes[edge_other(e, v)].k;
+    for (uint32_t i = 0; i < core->nodes[v].edges.n; i++) {
+        const struct core_edge *edge = &core->edges.at[core->nodes[v].edges.at[i]];
+        before += (size_t)edge->table->rows * edge->table->cols;
+        after += (size_t)core->nodes[u].k * core->nodes[edge_other(edge, v)].k;
     }
     return after > MERGE_CELLS && after > MERGE_GROWTH * before;
 }
 
 // v follows from u: its choice is map[choice of u].
-static void merge(struct core *c, struct queue *q, uint32_t u, uint32_t v, uint32_t id,
+static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                   const uint32_t *map)
 {
-    struct core_node *to = &c->nodes[u], *from = &c->nodes[v];
-    uint32_t *by_choice = HEAP_ARRAY(c->heap, uint32_t, c->p->nodes.at[u].k);
+    struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->p->nodes.at[u].k);
     if (!by_choice)
         return;
     for (uint32_t i = 0; i < to->k; i++) {
-        to->cost[i] =
-            plus(to->cost[i], plus(from->cost[map[i]], edge_cost(&c->edges.at[id], u, i, map[i])));
+        to->cost[i] = plus(to->cost[i],
+                           plus(from->cost[map[i]], edge_cost(&core->edges.at[id], u, i, map[i])));
         by_choice[to->origin[i]] = from->origin[map[i]];
     }
-    record(c, (struct core_step){.node = v, .n = 1, .from = {u}, .by_choice = by_choice});
-    drop_edge(c, id);
-    merge_uses(c, u, v, map);
-    for (uint32_t i = 0; i < from->edges.n && !c->heap->failed; i++)
-        merge_edge(c, q, u, v, from->edges.at[i], map);
-    leave(c, v);
-    push_node(c, q, u); // its other edges are as they were
+    record(core, (struct core_step){.node = v, .n = 1, .from = {u}, .by_choice = by_choice});
+    drop_edge(core, id);
+    merge_uses(core, u, v, map);
+    for (uint32_t i = 0; i < from->edges.n && !core->heap->failed; i++)
+        merge_edge(core, queue, u, v, from->edges.at[i], map);
+    leave(core, v);
+    push_node(core, queue, u); // its other edges are as they were
 }
 
 // ---- one edge
 
 // Allowed partners of every choice of v over the edge: how many (up to 2), and the last of them.
-static bool partners(const struct core *c, const struct core_edge *e, uint32_t v, uint8_t *count,
-                     uint32_t *which)
+static bool partners(const struct core *core, const struct core_edge *edge, uint32_t v,
+                     uint8_t *count, uint32_t *which)
 {
-    uint32_t other = c->nodes[edge_other(e, v)].k;
+    uint32_t other = core->nodes[edge_other(edge, v)].k;
     bool function = true;
-    for (uint32_t i = 0; i < c->nodes[v].k; i++) {
+    for (uint32_t i = 0; i < core->nodes[v].k; i++) {
         count[i] = 0;
         for (uint32_t j = 0; j < other && count[i] < 2; j++)
-            if (edge_cost(e, v, i, j) < NEVER) {
+            if (edge_cost(edge, v, i, j) < NEVER) {
                 count[i]++;
                 which[i] = j;
             }
         function &= count[i] == 1;
     }
-    c->effort->work += (size_t)c->nodes[v].k * other;
+    core->effort->work += (size_t)core->nodes[v].k * other;
     return function;
 }
 
@@ -291,29 +293,30 @@ static bool lacks(const uint8_t *count, uint32_t k, uint8_t *dead)
 }
 
 // table = f(a) + g(b): both move into the nodes and the edge goes.
-static bool decompose(struct core *c, struct queue *q, uint32_t id)
+static bool decompose(struct core *core, struct queue *queue, uint32_t id)
 {
-    struct core_edge *e = &c->edges.at[id];
-    const struct table *t = e->table;
-    const int64_t *cell = t->cell;
-    for (uint32_t i = 0; i < t->rows; i++)
-        for (uint32_t j = 0; j < t->cols; j++) {
-            int64_t x = cell[(size_t)i * t->cols + j];
-            if (x >= NEVER || x - cell[j] != cell[(size_t)i * t->cols] - cell[0])
+    struct core_edge *edge = &core->edges.at[id];
+    const struct table *table = edge->table;
+    const int64_t *cell = table->cell;
+    for (uint32_t i = 0; i < table->rows; i++)
+        for (uint32_t j = 0; j < table->cols; j++) {
+            int64_t x = cell[(size_t)i * table->cols + j];
+            if (x >= NEVER || x - cell[j] != cell[(size_t)i * table->cols] - cell[0])
                 return false;
         }
-    uint32_t a = e->a, b = e->b;
-    // f(i) = t(i, 0), g(j) = t(0, j) - t(0, 0), lifted so that none is negative.
+    uint32_t a = edge->a, b = edge->b;
+    // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), lifted so that none is negative.
     int64_t least = 0;
-    for (uint32_t j = 0; j < t->cols; j++)
+    for (uint32_t j = 0; j < table->cols; j++)
         least = cell[j] - cell[0] < least ? cell[j] - cell[0] : least;
-    for (uint32_t i = 0; i < t->rows; i++)
-        c->nodes[a].cost[i] = plus(c->nodes[a].cost[i], cell[(size_t)i * t->cols] + least);
-    for (uint32_t j = 0; j < t->cols; j++)
-        c->nodes[b].cost[j] = plus(c->nodes[b].cost[j], cell[j] - cell[0] - least);
-    drop_edge(c, id);
-    push_node(c, q, a);
-    push_node(c, q, b);
+    for (uint32_t i = 0; i < table->rows; i++)
+        core->nodes[a].cost[i] =
+            plus(core->nodes[a].cost[i], cell[(size_t)i * table->cols] + least);
+    for (uint32_t j = 0; j < table->cols; j++)
+        core->nodes[b].cost[j] = plus(core->nodes[b].cost[j], cell[j] - cell[0] - least);
+    drop_edge(core, id);
+    push_node(core, queue, a);
+    push_node(core, queue, b);
     return true;
 }
 
@@ -324,147 +327,148 @@ struct scratch {
     size_t n_least, n_turned, n_views;
 };
 
-static void visit_edge(struct core *c, struct queue *q, uint32_t id, struct scratch *s)
+static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
-    struct core_edge *e = &c->edges.at[id];
-    if (!e->table || !e->dirty)
+    struct core_edge *edge = &core->edges.at[id];
+    if (!edge->table || !edge->dirty)
         return;
-    e->dirty = false;
+    edge->dirty = false;
     for (int side = 0; side < 2; side++) {
-        uint32_t v = side ? e->b : e->a, w = edge_other(e, v);
-        bool function = partners(c, e, v, s->count, s->which);
-        if (lacks(s->count, c->nodes[v].k, s->dead)) {
-            tsr__core_remove(c, v, s->dead);
-            touched(c, q, v);
+        uint32_t v = side ? edge->b : edge->a, w = edge_other(edge, v);
+        bool function = partners(core, edge, v, scratch->count, scratch->which);
+        if (lacks(scratch->count, core->nodes[v].k, scratch->dead)) {
+            tsr__core_remove(core, v, scratch->dead);
+            touched(core, queue, v);
             return;
         }
-        if (function && !merge_grows(c, v, w)) {
-            merge(c, q, v, w, id, s->which);
+        if (function && !merge_grows(core, v, w)) {
+            merge(core, queue, v, w, id, scratch->which);
             return;
         }
     }
-    decompose(c, q, id);
+    decompose(core, queue, id);
 }
 
 // ---- one node
 
 // Least usage of each use goes off the bounds; uses that are nothing else go.
-static void trim_uses(struct core *c, uint32_t v)
+static void trim_uses(struct core *core, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
-    for (uint32_t i = 0; i < n->uses.n;) {
-        struct core_use *u = &n->uses.at[i];
-        int64_t least = u->usage[0], most = u->usage[0];
-        for (uint32_t k = 1; k < n->k; k++) {
-            least = u->usage[k] < least ? u->usage[k] : least;
-            most = u->usage[k] > most ? u->usage[k] : most;
+    struct core_node *node = &core->nodes[v];
+    for (uint32_t i = 0; i < node->uses.n;) {
+        struct core_use *use = &node->uses.at[i];
+        int64_t least = use->usage[0], most = use->usage[0];
+        for (uint32_t k = 1; k < node->k; k++) {
+            least = use->usage[k] < least ? use->usage[k] : least;
+            most = use->usage[k] > most ? use->usage[k] : most;
         }
-        for (uint32_t k = 0; k < n->k; k++)
-            u->usage[k] -= least;
-        for (uint32_t r = u->begin; r < u->end && least; r++)
-            c->row_bound[r] -= least;
+        for (uint32_t k = 0; k < node->k; k++)
+            use->usage[k] -= least;
+        for (uint32_t row = use->begin; row < use->end && least; row++)
+            core->row_bound[row] -= least;
         if (most > least) {
             i++;
             continue;
         }
-        tsr__heap_free(c->heap, u->usage);
-        *u = n->uses.at[--n->uses.n];
+        tsr__heap_free(core->heap, use->usage);
+        *use = node->uses.at[--node->uses.n];
     }
 }
 
-static void fold_leaf(struct core *c, struct queue *q, uint32_t v)
+static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
-    uint32_t id = n->edges.at[0];
-    const struct core_edge *e = &c->edges.at[id];
-    uint32_t w = edge_other(e, v);
-    uint32_t *by_choice = HEAP_ARRAY(c->heap, uint32_t, c->p->nodes.at[w].k);
+    struct core_node *node = &core->nodes[v];
+    uint32_t id = node->edges.at[0];
+    const struct core_edge *edge = &core->edges.at[id];
+    uint32_t w = edge_other(edge, v);
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->p->nodes.at[w].k);
     if (!by_choice)
         return;
-    for (uint32_t i = 0; i < c->nodes[w].k; i++) {
+    for (uint32_t i = 0; i < core->nodes[w].k; i++) {
         uint32_t best = 0;
         int64_t least = INT64_MAX;
-        for (uint32_t j = 0; j < n->k; j++) {
-            int64_t x = plus(n->cost[j], edge_cost(e, v, j, i));
+        for (uint32_t j = 0; j < node->k; j++) {
+            int64_t x = plus(node->cost[j], edge_cost(edge, v, j, i));
             if (x < least) {
                 least = x;
                 best = j;
             }
         }
-        c->nodes[w].cost[i] = plus(c->nodes[w].cost[i], least);
-        by_choice[c->nodes[w].origin[i]] = n->origin[best];
+        core->nodes[w].cost[i] = plus(core->nodes[w].cost[i], least);
+        by_choice[core->nodes[w].origin[i]] = node->origin[best];
     }
-    c->effort->work += (size_t)n->k * c->nodes[w].k;
-    record(c, (struct core_step){.node = v, .n = 1, .from = {w}, .by_choice = by_choice});
-    leave(c, v);
-    push_node(c, q, w);
+    core->effort->work += (size_t)node->k * core->nodes[w].k;
+    record(core, (struct core_step){.node = v, .n = 1, .from = {w}, .by_choice = by_choice});
+    leave(core, v);
+    push_node(core, queue, w);
 }
 
-static void fold_link(struct core *c, struct queue *q, uint32_t v)
+static void fold_link(struct core *core, struct queue *queue, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
-    const struct core_edge *ea = &c->edges.at[n->edges.at[0]], *eb = &c->edges.at[n->edges.at[1]];
+    struct core_node *node = &core->nodes[v];
+    const struct core_edge *ea = &core->edges.at[node->edges.at[0]],
+                           *eb = &core->edges.at[node->edges.at[1]];
     uint32_t a = edge_other(ea, v), b = edge_other(eb, v);
-    uint32_t stride = c->p->nodes.at[b].k;
-    uint32_t *by_choice = HEAP_ARRAY(c->heap, uint32_t, (size_t)c->p->nodes.at[a].k * stride);
-    struct table *t = tsr__table_new(c, c->nodes[a].k, c->nodes[b].k);
-    if (!by_choice || !t)
+    uint32_t stride = core->p->nodes.at[b].k;
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, (size_t)core->p->nodes.at[a].k * stride);
+    struct table *table = tsr__table_new(core, core->nodes[a].k, core->nodes[b].k);
+    if (!by_choice || !table)
         return;
-    for (uint32_t i = 0; i < t->rows; i++)
-        for (uint32_t j = 0; j < t->cols; j++) {
+    for (uint32_t i = 0; i < table->rows; i++)
+        for (uint32_t j = 0; j < table->cols; j++) {
             uint32_t best = 0;
             int64_t least = INT64_MAX;
-            for (uint32_t k = 0; k < n->k; k++) {
-                int64_t x = plus(n->cost[k], edge_cost(ea, v, k, i) + edge_cost(eb, v, k, j));
+            for (uint32_t k = 0; k < node->k; k++) {
+                int64_t x = plus(node->cost[k], edge_cost(ea, v, k, i) + edge_cost(eb, v, k, j));
                 if (x < least) {
                     least = x;
                     best = k;
                 }
             }
-            t->cell[(size_t)i * t->cols + j] = least;
-            by_choice[(size_t)c->nodes[a].origin[i] * stride + c->nodes[b].origin[j]] =
-                n->origin[best];
+            table->cell[(size_t)i * table->cols + j] = least;
+            by_choice[(size_t)core->nodes[a].origin[i] * stride + core->nodes[b].origin[j]] =
+                node->origin[best];
         }
-    c->effort->work += (size_t)t->rows * t->cols * n->k;
-    record(c, (struct core_step){
-                  .node = v, .n = 2, .from = {a, b}, .stride = stride, .by_choice = by_choice});
-    leave(c, v);
-    add_table(c, q, a, b, t);
-    push_node(c, q, a);
-    push_node(c, q, b);
+    core->effort->work += (size_t)table->rows * table->cols * node->k;
+    record(core, (struct core_step){
+                     .node = v, .n = 2, .from = {a, b}, .stride = stride, .by_choice = by_choice});
+    leave(core, v);
+    add_table(core, queue, a, b, table);
+    push_node(core, queue, a);
+    push_node(core, queue, b);
 }
 
-static void settle(struct core *c, uint32_t v)
+static void settle(struct core *core, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
+    struct core_node *node = &core->nodes[v];
     uint32_t best = 0;
-    for (uint32_t i = 1; i < n->k; i++)
-        if (n->cost[i] < n->cost[best])
+    for (uint32_t i = 1; i < node->k; i++)
+        if (node->cost[i] < node->cost[best])
             best = i;
-    uint32_t *by_choice = HEAP_ARRAY(c->heap, uint32_t, 1);
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, 1);
     if (!by_choice)
         return;
-    *by_choice = n->origin[best];
-    c->shift += n->cost[best];
-    record(c, (struct core_step){.node = v, .by_choice = by_choice});
-    leave(c, v);
+    *by_choice = node->origin[best];
+    core->shift += node->cost[best];
+    record(core, (struct core_step){.node = v, .by_choice = by_choice});
+    leave(core, v);
 }
 
 // ---- dominance
 
-static bool uses_less(const struct core_node *n, uint32_t b, uint32_t a)
+static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
 {
-    for (uint32_t i = 0; i < n->uses.n; i++)
-        if (n->uses.at[i].usage[b] > n->uses.at[i].usage[a])
+    for (uint32_t i = 0; i < node->uses.n; i++)
+        if (node->uses.at[i].usage[b] > node->uses.at[i].usage[a])
             return false;
     return true;
 }
 
-static bool make_room(struct core *c, void **at, size_t *room, size_t n, size_t size)
+static bool make_room(struct core *core, void **at, size_t *room, size_t n, size_t size)
 {
     if (n <= *room)
         return true;
-    void *grown = tsr__heap_grow(c->heap, *at, n * 2, size);
+    void *grown = tsr__heap_grow(core->heap, *at, n * 2, size);
     if (grown) {
         *at = grown;
         *room = n * 2;
@@ -478,47 +482,47 @@ struct view {
     uint32_t k; // of the other end
 };
 
-// Tables that have the node's choices as columns are turned, because each row is read often; into s->turned.
-static bool see_edges(struct core *c, uint32_t v, struct scratch *s)
+// Tables that have the node's choices as columns are turned, because each row is read often; into scratch->turned.
+static bool see_edges(struct core *core, uint32_t v, struct scratch *scratch)
 {
-    const struct core_node *n = &c->nodes[v];
+    const struct core_node *node = &core->nodes[v];
     size_t cells = 0;
-    for (uint32_t i = 0; i < n->edges.n; i++)
-        cells += (size_t)n->k * c->nodes[edge_other(&c->edges.at[n->edges.at[i]], v)].k;
-    if (!make_room(c, &s->turned, &s->n_turned, cells, sizeof(int64_t)) ||
-        !make_room(c, &s->views, &s->n_views, n->edges.n, sizeof(struct view)))
+    for (uint32_t i = 0; i < node->edges.n; i++)
+        cells += (size_t)node->k * core->nodes[edge_other(&core->edges.at[node->edges.at[i]], v)].k;
+    if (!make_room(core, &scratch->turned, &scratch->n_turned, cells, sizeof(int64_t)) ||
+        !make_room(core, &scratch->views, &scratch->n_views, node->edges.n, sizeof(struct view)))
         return false;
-    int64_t *to = s->turned;
-    struct view *views = s->views;
-    for (uint32_t i = 0; i < n->edges.n; i++) {
-        const struct core_edge *e = &c->edges.at[n->edges.at[i]];
-        uint32_t rows = e->table->rows, cols = e->table->cols;
-        views[i] = e->a == v ? (struct view){e->table->cell, cols} : (struct view){to, rows};
-        for (uint32_t a = 0; e->a != v && a < cols; a++)
+    int64_t *to = scratch->turned;
+    struct view *views = scratch->views;
+    for (uint32_t i = 0; i < node->edges.n; i++) {
+        const struct core_edge *edge = &core->edges.at[node->edges.at[i]];
+        uint32_t rows = edge->table->rows, cols = edge->table->cols;
+        views[i] = edge->a == v ? (struct view){edge->table->cell, cols} : (struct view){to, rows};
+        for (uint32_t a = 0; edge->a != v && a < cols; a++)
             for (uint32_t j = 0; j < rows; j++)
-                *to++ = e->table->cell[(size_t)j * cols + a];
+                *to++ = edge->table->cell[(size_t)j * cols + a];
     }
     return true;
 }
 
 // least[i * k + c]: least entry of choice c over edge i; sum[c]: with the cost of c, over all edges.
-static bool find_least(struct core *c, const struct core_node *n, const struct view *views,
+static bool find_least(struct core *core, const struct core_node *node, const struct view *views,
                        int64_t *least, int64_t *sum)
 {
-    memcpy(sum, n->cost, n->k * sizeof(int64_t));
-    for (uint32_t i = 0; i < n->edges.n; i++) {
+    memcpy(sum, node->cost, node->k * sizeof(int64_t));
+    for (uint32_t i = 0; i < node->edges.n; i++) {
         struct view x = views[i];
-        for (uint32_t a = 0; a < n->k; a++) {
+        for (uint32_t a = 0; a < node->k; a++) {
             int64_t low = NEVER;
             const int64_t *at = x.at + (size_t)a * x.k;
             for (uint32_t j = 0; j < x.k; j++)
                 low = at[j] < low ? at[j] : low;
             if (low >= NEVER)
                 return false;
-            least[(size_t)i * n->k + a] = low;
+            least[(size_t)i * node->k + a] = low;
             sum[a] = plus(sum[a], low);
         }
-        c->effort->work += (size_t)n->k * x.k;
+        core->effort->work += (size_t)node->k * x.k;
     }
     return true;
 }
@@ -536,80 +540,81 @@ HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
 
 // True if taking b instead of a never costs more, whatever the neighbours take. The difference of the
 // least sums is more than can be gained; each edge takes off of it what it really gives.
-static bool beats(struct core *c, const struct core_node *n, const struct view *views, uint32_t b,
-                  uint32_t a, const int64_t *least, const int64_t *sum)
+static bool beats(struct core *core, const struct core_node *node, const struct view *views,
+                  uint32_t b, uint32_t a, const int64_t *least, const int64_t *sum)
 {
     int64_t gain = sum[a] - sum[b];
-    if (gain < 0 || !uses_less(n, b, a))
+    if (gain < 0 || !uses_less(node, b, a))
         return false;
-    for (uint32_t i = 0; i < n->edges.n && gain >= 0; i++) {
+    for (uint32_t i = 0; i < node->edges.n && gain >= 0; i++) {
         struct view x = views[i];
-        int64_t most = least[(size_t)i * n->k + a] - least[(size_t)i * n->k + b];
+        int64_t most = least[(size_t)i * node->k + a] - least[(size_t)i * node->k + b];
         gain += least_gain(x.at + (size_t)a * x.k, x.at + (size_t)b * x.k, x.k) - most;
-        c->effort->work += x.k;
+        core->effort->work += x.k;
     }
     return gain >= 0;
 }
 
-static bool dominate(struct core *c, uint32_t v, struct scratch *s)
+static bool dominate(struct core *core, uint32_t v, struct scratch *scratch)
 {
-    struct core_node *n = &c->nodes[v];
-    size_t cells = (size_t)n->k * ((size_t)n->edges.n + 1);
+    struct core_node *node = &core->nodes[v];
+    size_t cells = (size_t)node->k * ((size_t)node->edges.n + 1);
     bool any = false;
-    if (n->k < 2 || !make_room(c, &s->least, &s->n_least, cells, sizeof(int64_t)) ||
-        !see_edges(c, v, s))
+    if (node->k < 2 ||
+        !make_room(core, &scratch->least, &scratch->n_least, cells, sizeof(int64_t)) ||
+        !see_edges(core, v, scratch))
         return false;
-    int64_t *least = s->least, *sum = least + (size_t)n->k * n->edges.n;
-    memset(s->dead, 0, n->k);
-    if (!find_least(c, n, s->views, least, sum))
+    int64_t *least = scratch->least, *sum = least + (size_t)node->k * node->edges.n;
+    memset(scratch->dead, 0, node->k);
+    if (!find_least(core, node, scratch->views, least, sum))
         return false;
-    for (uint32_t a = 0; a < n->k; a++)
-        for (uint32_t b = 0; b < n->k && !s->dead[a]; b++)
-            if (a != b && !s->dead[b] && beats(c, n, s->views, b, a, least, sum))
-                any = (s->dead[a] = 1);
+    for (uint32_t a = 0; a < node->k; a++)
+        for (uint32_t b = 0; b < node->k && !scratch->dead[a]; b++)
+            if (a != b && !scratch->dead[b] && beats(core, node, scratch->views, b, a, least, sum))
+                any = (scratch->dead[a] = 1);
     if (any)
-        tsr__core_remove(c, v, s->dead);
+        tsr__core_remove(core, v, scratch->dead);
     return any;
 }
 
 // Sums may have made choices forbidden.
-static bool forbidden(struct core *c, uint32_t v, uint8_t *dead)
+static bool forbidden(struct core *core, uint32_t v, uint8_t *dead)
 {
-    struct core_node *n = &c->nodes[v];
+    struct core_node *node = &core->nodes[v];
     bool any = false;
-    for (uint32_t i = 0; i < n->k; i++) {
-        dead[i] = n->cost[i] >= NEVER;
+    for (uint32_t i = 0; i < node->k; i++) {
+        dead[i] = node->cost[i] >= NEVER;
         any |= dead[i];
     }
     if (any)
-        tsr__core_remove(c, v, dead);
+        tsr__core_remove(core, v, dead);
     return any;
 }
 
-static void visit_node(struct core *c, struct queue *q, uint32_t v, struct scratch *s)
+static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
-    struct core_node *n = &c->nodes[v];
-    if (forbidden(c, v, s->dead)) {
-        touched(c, q, v);
+    struct core_node *node = &core->nodes[v];
+    if (forbidden(core, v, scratch->dead)) {
+        touched(core, queue, v);
         return;
     }
-    trim_uses(c, v);
-    if (dominate(c, v, s)) {
-        touched(c, q, v);
+    trim_uses(core, v);
+    if (dominate(core, v, scratch)) {
+        touched(core, queue, v);
         return; // comes again
     }
-    if (n->uses.n)
+    if (node->uses.n)
         return;
-    if (n->edges.n == 0)
-        settle(c, v);
-    else if (n->edges.n == 1)
-        fold_leaf(c, q, v);
-    else if (n->edges.n == 2) {
-        uint64_t cells = n->k;
+    if (node->edges.n == 0)
+        settle(core, v);
+    else if (node->edges.n == 1)
+        fold_leaf(core, queue, v);
+    else if (node->edges.n == 2) {
+        uint64_t cells = node->k;
         for (uint32_t i = 0; i < 2; i++)
-            cells *= c->nodes[edge_other(&c->edges.at[n->edges.at[i]], v)].k;
+            cells *= core->nodes[edge_other(&core->edges.at[node->edges.at[i]], v)].k;
         if (cells <= R2_CELLS)
-            fold_link(c, q, v);
+            fold_link(core, queue, v);
     }
 }
 
@@ -622,187 +627,190 @@ struct sweep {     // by row
 };
 enum { BEGINS = 1, ENDS = 2 };
 
-static bool sweep_init(struct core *c, struct sweep *s)
+static bool sweep_init(struct core *core, struct sweep *sweep)
 {
-    size_t n = (size_t)c->n_rows + 1;
-    s->most = HEAP_ARRAY(c->heap, int64_t, n);
-    s->mark = HEAP_ARRAY(c->heap, uint8_t, n);
-    s->keep = HEAP_ARRAY(c->heap, uint8_t, n);
-    if (c->heap->failed)
+    size_t n = (size_t)core->n_rows + 1;
+    sweep->most = HEAP_ARRAY(core->heap, int64_t, n);
+    sweep->mark = HEAP_ARRAY(core->heap, uint8_t, n);
+    sweep->keep = HEAP_ARRAY(core->heap, uint8_t, n);
+    if (core->heap->failed)
         return false;
-    for (uint32_t v = 0; v < c->n_nodes; v++)
-        for (uint32_t i = 0; !c->nodes[v].gone && i < c->nodes[v].uses.n; i++) {
-            const struct core_use *u = &c->nodes[v].uses.at[i];
+    for (uint32_t v = 0; v < core->n_nodes; v++)
+        for (uint32_t i = 0; !core->nodes[v].gone && i < core->nodes[v].uses.n; i++) {
+            const struct core_use *use = &core->nodes[v].uses.at[i];
             int64_t largest = 0;
-            for (uint32_t k = 0; k < c->nodes[v].k; k++)
-                largest = u->usage[k] > largest ? u->usage[k] : largest;
-            s->most[u->begin] += largest;
-            s->most[u->end] -= largest;
-            s->mark[u->begin] |= BEGINS;
-            s->mark[u->end - 1] |= ENDS;
+            for (uint32_t k = 0; k < core->nodes[v].k; k++)
+                largest = use->usage[k] > largest ? use->usage[k] : largest;
+            sweep->most[use->begin] += largest;
+            sweep->most[use->end] -= largest;
+            sweep->mark[use->begin] |= BEGINS;
+            sweep->mark[use->end - 1] |= ENDS;
         }
-    for (uint32_t r = 1; r < c->n_rows; r++)
-        s->most[r] += s->most[r - 1];
+    for (uint32_t row = 1; row < core->n_rows; row++)
+        sweep->most[row] += sweep->most[row - 1];
     return true;
 }
 
 // Marks the rows to keep. `kept` is a stack of rows; `between` of each: what happened between the
 // one before it and itself. A row whose live set is part of a kept neighbour's with no larger bound
 // follows from that.
-static void sweep_rows(struct core *c, struct sweep *s, uint32_t *kept, uint8_t *between)
+static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, uint8_t *between)
 {
     uint32_t n = 0;
     uint8_t since = 0;
-    for (uint32_t r = 0; r < c->n_rows; r++) {
-        since |= s->mark[r] & BEGINS;
-        bool needed = s->most[r] > c->row_bound[r], covered = false;
-        while (needed && n && !(since & ENDS) && c->row_bound[kept[n - 1]] >= c->row_bound[r])
+    for (uint32_t row = 0; row < core->n_rows; row++) {
+        since |= sweep->mark[row] & BEGINS;
+        bool needed = sweep->most[row] > core->row_bound[row], covered = false;
+        while (needed && n && !(since & ENDS) &&
+               core->row_bound[kept[n - 1]] >= core->row_bound[row])
             since |= between[--n];
-        if (needed && n && !(since & BEGINS) && c->row_bound[r] >= c->row_bound[kept[n - 1]])
+        if (needed && n && !(since & BEGINS) &&
+            core->row_bound[row] >= core->row_bound[kept[n - 1]])
             covered = true;
         if (needed && !covered) {
-            kept[n] = r;
+            kept[n] = row;
             between[n++] = since;
             since = 0;
         }
-        since |= s->mark[r] & ENDS;
+        since |= sweep->mark[row] & ENDS;
     }
     for (uint32_t i = 0; i < n; i++)
-        s->keep[kept[i]] = 1;
+        sweep->keep[kept[i]] = 1;
 }
 
-// Numbers the kept rows anew; fresh[r]: kept rows before r.
-static void renumber_rows(struct core *c, const uint8_t *keep, uint32_t *fresh)
+// Numbers the kept rows anew; fresh[row]: kept rows before row.
+static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fresh)
 {
     uint32_t n = 0;
-    for (uint32_t r = 0; r < c->n_rows; r++) {
-        if (c->row_bound[r] < 0)
-            c->infeasible = true;
-        fresh[r] = n;
-        if (keep[r]) {
-            c->row_limit[n] = c->row_limit[r];
-            c->row_time[n] = c->row_time[r];
-            c->row_bound[n++] = c->row_bound[r];
+    for (uint32_t row = 0; row < core->n_rows; row++) {
+        if (core->row_bound[row] < 0)
+            core->infeasible = true;
+        fresh[row] = n;
+        if (keep[row]) {
+            core->row_limit[n] = core->row_limit[row];
+            core->row_time[n] = core->row_time[row];
+            core->row_bound[n++] = core->row_bound[row];
         }
     }
-    fresh[c->n_rows] = n;
-    c->n_rows = n;
+    fresh[core->n_rows] = n;
+    core->n_rows = n;
 }
 
-static void move_uses(struct core *c, struct queue *q, uint32_t v, const uint32_t *fresh)
+static void move_uses(struct core *core, struct queue *queue, uint32_t v, const uint32_t *fresh)
 {
-    struct core_node *n = &c->nodes[v];
-    for (uint32_t i = 0; i < n->uses.n;) {
-        struct core_use *u = &n->uses.at[i];
-        u->begin = fresh[u->begin];
-        u->end = fresh[u->end];
-        if (u->begin < u->end) {
+    struct core_node *node = &core->nodes[v];
+    for (uint32_t i = 0; i < node->uses.n;) {
+        struct core_use *use = &node->uses.at[i];
+        use->begin = fresh[use->begin];
+        use->end = fresh[use->end];
+        if (use->begin < use->end) {
             i++;
             continue;
         }
-        tsr__heap_free(c->heap, u->usage);
-        *u = n->uses.at[--n->uses.n];
-        push_node(c, q, v); // may be eliminated now
+        tsr__heap_free(core->heap, use->usage);
+        *use = node->uses.at[--node->uses.n];
+        push_node(core, queue, v); // may be eliminated now
     }
 }
 
 // Uses with the same rows become one.
-static void join_uses(struct core *c, uint32_t v)
+static void join_uses(struct core *core, uint32_t v)
 {
-    struct core_node *n = &c->nodes[v];
-    for (uint32_t i = 0; i < n->uses.n; i++)
-        for (uint32_t j = i + 1; j < n->uses.n;) {
-            struct core_use *a = &n->uses.at[i], *b = &n->uses.at[j];
+    struct core_node *node = &core->nodes[v];
+    for (uint32_t i = 0; i < node->uses.n; i++)
+        for (uint32_t j = i + 1; j < node->uses.n;) {
+            struct core_use *a = &node->uses.at[i], *b = &node->uses.at[j];
             if (a->begin != b->begin || a->end != b->end) {
                 j++;
                 continue;
             }
-            for (uint32_t k = 0; k < n->k; k++)
+            for (uint32_t k = 0; k < node->k; k++)
                 a->usage[k] += b->usage[k];
-            tsr__heap_free(c->heap, b->usage);
-            *b = n->uses.at[--n->uses.n];
+            tsr__heap_free(core->heap, b->usage);
+            *b = node->uses.at[--node->uses.n];
         }
 }
 
-static void reduce_rows(struct core *c, struct queue *q)
+static void reduce_rows(struct core *core, struct queue *queue)
 {
-    struct sweep s;
-    uint32_t *fresh = HEAP_ARRAY(c->heap, uint32_t, (size_t)c->n_rows + 1);
-    uint32_t *kept = HEAP_ARRAY(c->heap, uint32_t, (size_t)c->n_rows + 1);
-    uint8_t *between = HEAP_ARRAY(c->heap, uint8_t, (size_t)c->n_rows + 1);
-    if (c->heap->failed || !sweep_init(c, &s))
+    struct sweep sweep;
+    uint32_t *fresh = HEAP_ARRAY(core->heap, uint32_t, (size_t)core->n_rows + 1);
+    uint32_t *kept = HEAP_ARRAY(core->heap, uint32_t, (size_t)core->n_rows + 1);
+    uint8_t *between = HEAP_ARRAY(core->heap, uint8_t, (size_t)core->n_rows + 1);
+    if (core->heap->failed || !sweep_init(core, &sweep))
         return;
-    sweep_rows(c, &s, kept, between);
-    renumber_rows(c, s.keep, fresh);
-    for (uint32_t v = 0; v < c->n_nodes; v++)
-        if (!c->nodes[v].gone) {
-            move_uses(c, q, v, fresh);
-            join_uses(c, v);
+    sweep_rows(core, &sweep, kept, between);
+    renumber_rows(core, sweep.keep, fresh);
+    for (uint32_t v = 0; v < core->n_nodes; v++)
+        if (!core->nodes[v].gone) {
+            move_uses(core, queue, v, fresh);
+            join_uses(core, v);
         }
-    tsr__heap_free(c->heap, s.most);
-    tsr__heap_free(c->heap, s.mark);
-    tsr__heap_free(c->heap, s.keep);
-    tsr__heap_free(c->heap, fresh);
-    tsr__heap_free(c->heap, kept);
-    tsr__heap_free(c->heap, between);
+    tsr__heap_free(core->heap, sweep.most);
+    tsr__heap_free(core->heap, sweep.mark);
+    tsr__heap_free(core->heap, sweep.keep);
+    tsr__heap_free(core->heap, fresh);
+    tsr__heap_free(core->heap, kept);
+    tsr__heap_free(core->heap, between);
 }
 
 // Choices of v that would break a row by themselves.
-static bool breaks(struct core *c, uint32_t v, uint8_t *dead)
+static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
 {
-    const struct core_node *n = &c->nodes[v];
+    const struct core_node *node = &core->nodes[v];
     bool any = false;
-    memset(dead, 0, n->k);
-    for (uint32_t i = 0; i < n->uses.n; i++) {
-        const struct core_use *u = &n->uses.at[i];
+    memset(dead, 0, node->k);
+    for (uint32_t i = 0; i < node->uses.n; i++) {
+        const struct core_use *use = &node->uses.at[i];
         int64_t least = INT64_MAX;
-        for (uint32_t r = u->begin; r < u->end; r++)
-            least = c->row_bound[r] < least ? c->row_bound[r] : least;
-        for (uint32_t k = 0; k < n->k; k++)
-            dead[k] |= u->usage[k] > least;
-        c->effort->work += n->k + (u->end - u->begin) / 8;
+        for (uint32_t row = use->begin; row < use->end; row++)
+            least = core->row_bound[row] < least ? core->row_bound[row] : least;
+        for (uint32_t k = 0; k < node->k; k++)
+            dead[k] |= use->usage[k] > least;
+        core->effort->work += node->k + (use->end - use->begin) / 8;
     }
-    for (uint32_t k = 0; k < n->k; k++)
+    for (uint32_t k = 0; k < node->k; k++)
         any |= dead[k];
     return any;
 }
 
-static void strike_full(struct core *c, struct queue *q, struct scratch *s)
+static void strike_full(struct core *core, struct queue *queue, struct scratch *scratch)
 {
-    for (uint32_t v = 0; v < c->n_nodes && !c->infeasible && !c->heap->failed; v++)
-        if (!c->nodes[v].gone && breaks(c, v, s->dead)) {
-            tsr__core_remove(c, v, s->dead);
-            touched(c, q, v);
+    for (uint32_t v = 0; v < core->n_nodes && !core->infeasible && !core->heap->failed; v++)
+        if (!core->nodes[v].gone && breaks(core, v, scratch->dead)) {
+            tsr__core_remove(core, v, scratch->dead);
+            touched(core, queue, v);
         }
 }
 
 // ---- all
 
 // Some of the time is left for the search: what is not reduced by then stays as it is.
-static bool enough(const struct core *c)
+static bool enough(const struct core *core)
 {
-    const struct effort *e = c->effort;
-    if (e->session && tsr__cancelled(e->session))
+    const struct effort *effort = core->effort;
+    if (effort->session && tsr__cancelled(effort->session))
         return true;
-    return e->work > e->limit / 2 || (e->seconds > 0 && tsr__effort_elapsed(e) > 0.7 * e->seconds);
+    return effort->work > effort->limit / 2 ||
+           (effort->seconds > 0 && tsr__effort_elapsed(effort) > 0.7 * effort->seconds);
 }
 
-static void drain(struct core *c, struct queue *q, struct scratch *s)
+static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
-    for (uint32_t i = 1; !c->infeasible && !c->heap->failed; i++) {
-        if (i % 256 == 0 && enough(c)) {
-            while (q->nodes.n)
-                c->nodes[q->nodes.at[--q->nodes.n]].queued = false;
-            q->edges.n = 0;
+    for (uint32_t i = 1; !core->infeasible && !core->heap->failed; i++) {
+        if (i % 256 == 0 && enough(core)) {
+            while (queue->nodes.n)
+                core->nodes[queue->nodes.at[--queue->nodes.n]].queued = false;
+            queue->edges.n = 0;
             break;
         }
-        if (q->edges.n) {
-            visit_edge(c, q, q->edges.at[--q->edges.n], s);
-        } else if (q->nodes.n) {
-            uint32_t v = q->nodes.at[--q->nodes.n];
-            c->nodes[v].queued = false;
-            if (!c->nodes[v].gone)
-                visit_node(c, q, v, s);
+        if (queue->edges.n) {
+            visit_edge(core, queue, queue->edges.at[--queue->edges.n], scratch);
+        } else if (queue->nodes.n) {
+            uint32_t v = queue->nodes.at[--queue->nodes.n];
+            core->nodes[v].queued = false;
+            if (!core->nodes[v].gone)
+                visit_node(core, queue, v, scratch);
         } else {
             break;
         }
@@ -810,76 +818,76 @@ static void drain(struct core *c, struct queue *q, struct scratch *s)
 }
 
 // Edges between the same two nodes become one.
-static void join_edges(struct core *c, struct queue *q)
+static void join_edges(struct core *core, struct queue *queue)
 {
-    for (uint32_t id = 0; id < c->edges.n && !c->heap->failed; id++) {
-        struct core_edge e = c->edges.at[id];
-        if (!e.table || find_edge(c, e.a, e.b, id) == NONE)
+    for (uint32_t id = 0; id < core->edges.n && !core->heap->failed; id++) {
+        struct core_edge edge = core->edges.at[id];
+        if (!edge.table || find_edge(core, edge.a, edge.b, id) == NONE)
             continue;
-        struct table *t = tsr__table_new(c, e.table->rows, e.table->cols);
-        if (!t)
+        struct table *table = tsr__table_new(core, edge.table->rows, edge.table->cols);
+        if (!table)
             return;
-        memcpy(t->cell, e.table->cell, (size_t)t->rows * t->cols * sizeof(int64_t));
-        drop_edge(c, id);
-        add_table(c, q, e.a, e.b, t);
+        memcpy(table->cell, edge.table->cell, (size_t)table->rows * table->cols * sizeof(int64_t));
+        drop_edge(core, id);
+        add_table(core, queue, edge.a, edge.b, table);
     }
 }
 
 // Choices that cannot be, found by trying; true if there were any.
-static bool probe(struct core *c, struct queue *q, struct scratch *s)
+static bool probe(struct core *core, struct queue *queue, struct scratch *scratch)
 {
-    uint8_t *lost = HEAP_ARRAY(c->heap, uint8_t, (size_t)c->n_nodes + 1);
-    if (!lost || c->n_rows == 0)
+    uint8_t *lost = HEAP_ARRAY(core->heap, uint8_t, (size_t)core->n_nodes + 1);
+    if (!lost || core->n_rows == 0)
         return false;
-    tsr__effort_slice(c->effort, PROBING);
-    bool any = tsr__core_probe(c, s->dead, lost) > 0;
-    tsr__effort_slice(c->effort, 0);
-    for (uint32_t v = 0; v < c->n_nodes && any; v++)
+    tsr__effort_slice(core->effort, PROBING);
+    bool any = tsr__core_probe(core, scratch->dead, lost) > 0;
+    tsr__effort_slice(core->effort, 0);
+    for (uint32_t v = 0; v < core->n_nodes && any; v++)
         if (lost[v])
-            touched(c, q, v);
-    tsr__heap_free(c->heap, lost);
+            touched(core, queue, v);
+    tsr__heap_free(core->heap, lost);
     return any;
 }
 
-void tsr__core_reduce(struct core *c)
+void tsr__core_reduce(struct core *core)
 {
-    struct queue q = {0};
+    struct queue queue = {0};
     uint32_t k = 1;
     int probes = 0;
-    for (uint32_t v = 0; v < c->n_nodes; v++)
-        k = c->nodes[v].k > k ? c->nodes[v].k : k;
-    struct scratch s = {.count = HEAP_ARRAY(c->heap, uint8_t, k),
-                        .dead = HEAP_ARRAY(c->heap, uint8_t, k),
-                        .which = HEAP_ARRAY(c->heap, uint32_t, k)};
-    arc_consistency(c);
-    if (c->infeasible || c->heap->failed)
+    for (uint32_t v = 0; v < core->n_nodes; v++)
+        k = core->nodes[v].k > k ? core->nodes[v].k : k;
+    struct scratch scratch = {.count = HEAP_ARRAY(core->heap, uint8_t, k),
+                              .dead = HEAP_ARRAY(core->heap, uint8_t, k),
+                              .which = HEAP_ARRAY(core->heap, uint32_t, k)};
+    arc_consistency(core);
+    if (core->infeasible || core->heap->failed)
         return;
-    join_edges(c, &q);
-    for (uint32_t v = 0; v < c->n_nodes; v++) {
-        trim_uses(c, v);
-        touched(c, &q, v);
+    join_edges(core, &queue);
+    for (uint32_t v = 0; v < core->n_nodes; v++) {
+        trim_uses(core, v);
+        touched(core, &queue, v);
     }
     do {
-        drain(c, &q, &s);
-        uint32_t rows = c->n_rows;
-        if (!c->infeasible && !c->heap->failed)
-            reduce_rows(c, &q);
-        if (!c->infeasible && !c->heap->failed)
-            strike_full(c, &q, &s);
-        if (rows != c->n_rows || q.nodes.n || c->infeasible || c->heap->failed)
+        drain(core, &queue, &scratch);
+        uint32_t rows = core->n_rows;
+        if (!core->infeasible && !core->heap->failed)
+            reduce_rows(core, &queue);
+        if (!core->infeasible && !core->heap->failed)
+            strike_full(core, &queue, &scratch);
+        if (rows != core->n_rows || queue.nodes.n || core->infeasible || core->heap->failed)
             continue;
-        if (probes++ == PROBES || !probe(c, &q, &s))
+        if (probes++ == PROBES || !probe(core, &queue, &scratch))
             break;
-    } while (!c->infeasible && !c->heap->failed);
+    } while (!core->infeasible && !core->heap->failed);
     // Where the effort did not last, choices may be left that nothing supports.
-    if (!c->infeasible && !c->heap->failed && enough(c))
-        arc_consistency(c);
-    tsr__heap_free(c->heap, q.edges.at);
-    tsr__heap_free(c->heap, q.nodes.at);
-    tsr__heap_free(c->heap, s.count);
-    tsr__heap_free(c->heap, s.dead);
-    tsr__heap_free(c->heap, s.which);
-    tsr__heap_free(c->heap, s.least);
-    tsr__heap_free(c->heap, s.turned);
-    tsr__heap_free(c->heap, s.views);
+    if (!core->infeasible && !core->heap->failed && enough(core))
+        arc_consistency(core);
+    tsr__heap_free(core->heap, queue.edges.at);
+    tsr__heap_free(core->heap, queue.nodes.at);
+    tsr__heap_free(core->heap, scratch.count);
+    tsr__heap_free(core->heap, scratch.dead);
+    tsr__heap_free(core->heap, scratch.which);
+    tsr__heap_free(core->heap, scratch.least);
+    tsr__heap_free(core->heap, scratch.turned);
+    tsr__heap_free(core->heap, scratch.views);
 }

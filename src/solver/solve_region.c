@@ -13,70 +13,71 @@
 #define HUB_NODES  1200
 #define BRANCHES   12 // neighbours of one node that a ball takes up
 
-bool tsr__region_init(struct region *g, const struct wide *w, struct effort *e, uint64_t *random)
+bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
+                      uint64_t *random)
 {
-    struct heap *h = w->heap;
-    *g = (struct region){
-        .w = w, .effort = e, .random = random, .max_cells = MOVE_CELLS, .center = NONE};
-    g->x = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->room = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 1);
-    g->weight = HEAP_ARRAY(h, double, (size_t)w->n + 1);
-    g->nodes = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->place = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->k = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->choice = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->before = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    g->fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
-    g->whole = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
-    g->option = HEAP_ARRAY(h, uint32_t *, (size_t)w->n + 1);
-    g->base = HEAP_ARRAY(h, int64_t *, (size_t)w->n + 1);
-    g->unary = HEAP_ARRAY(h, int64_t *, (size_t)w->n + 1);
-    g->span = HEAP_ARRAY(h, uint32_t, (size_t)w->n_rows + 1);
-    g->room_of = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 2);
-    g->own = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 2);
-    g->held = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 2);
-    g->price = HEAP_ARRAY(h, double, (size_t)w->n_rows + 2);
-    g->sum = HEAP_ARRAY(h, double, (size_t)w->n_rows + 3);
-    if (h->failed)
+    struct heap *heap = wide->heap;
+    *region = (struct region){
+        .w = wide, .effort = effort, .random = random, .max_cells = MOVE_CELLS, .center = NONE};
+    region->x = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->room = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 1);
+    region->weight = HEAP_ARRAY(heap, double, (size_t)wide->n + 1);
+    region->nodes = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->place = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->k = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->choice = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->before = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    region->fixed = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
+    region->whole = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
+    region->option = HEAP_ARRAY(heap, uint32_t *, (size_t)wide->n + 1);
+    region->base = HEAP_ARRAY(heap, int64_t *, (size_t)wide->n + 1);
+    region->unary = HEAP_ARRAY(heap, int64_t *, (size_t)wide->n + 1);
+    region->span = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n_rows + 1);
+    region->room_of = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
+    region->own = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
+    region->held = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
+    region->price = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 2);
+    region->sum = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 3);
+    if (heap->failed)
         return false;
-    memset(g->place, 0xff, w->n * sizeof(uint32_t));
-    for (uint32_t v = 0; v < w->n; v++)
-        g->weight[v] = v + 1;
+    memset(region->place, 0xff, wide->n * sizeof(uint32_t));
+    for (uint32_t v = 0; v < wide->n; v++)
+        region->weight[v] = v + 1;
     return true;
 }
 
-void tsr__region_start(struct region *g, const uint32_t *x, const double *lambda)
+void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
-    const struct wide *w = g->w;
-    memcpy(g->x, x, w->n * sizeof(uint32_t));
-    g->lambda = lambda;
-    g->cost = tsr__wide_cost(w, x);
-    tsr__wide_load(w, x, g->room);
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        g->room[r] = w->bound[r] - g->room[r];
+    const struct wide *wide = region->w;
+    memcpy(region->x, x, wide->n * sizeof(uint32_t));
+    region->lambda = lambda;
+    region->cost = tsr__wide_cost(wide, x);
+    tsr__wide_load(wide, x, region->room);
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        region->room[row] = wide->bound[row] - region->room[row];
 }
 
 // ---- drawing a region
 
-void tsr__region_weigh(struct region *g, const struct dual *d)
+void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
-    const struct wide *w = g->w;
+    const struct wide *wide = region->w;
     double total = 0;
-    tsr__dual_slack(d, g->x, g->weight);
-    for (uint32_t v = 0; v < w->n; v++)
-        total += g->weight[v];
-    double least = total / (2.0 * w->n) + 1e-9, sum = 0; // a third goes to all alike
-    for (uint32_t v = 0; v < w->n; v++)
-        g->weight[v] = sum += g->weight[v] + least;
+    tsr__dual_slack(dual, region->x, region->weight);
+    for (uint32_t v = 0; v < wide->n; v++)
+        total += region->weight[v];
+    double least = total / (2.0 * wide->n) + 1e-9, sum = 0; // a third goes to all alike
+    for (uint32_t v = 0; v < wide->n; v++)
+        region->weight[v] = sum += region->weight[v] + least;
 }
 
-static uint32_t draw_node(struct region *g)
+static uint32_t draw_node(struct region *region)
 {
-    uint32_t low = 0, high = g->w->n - 1;
-    double at = random_unit(g->random) * g->weight[high];
+    uint32_t low = 0, high = region->w->n - 1;
+    double at = random_unit(region->random) * region->weight[high];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (g->weight[middle] > at)
+        if (region->weight[middle] > at)
             high = middle;
         else
             low = middle + 1;
@@ -84,97 +85,101 @@ static uint32_t draw_node(struct region *g)
     return low;
 }
 
-static bool add_node(struct region *g, uint32_t v)
+static bool add_node(struct region *region, uint32_t v)
 {
-    if (g->place[v] != NONE)
+    if (region->place[v] != NONE)
         return false;
-    g->place[v] = g->n;
-    g->nodes[g->n++] = v;
+    region->place[v] = region->n;
+    region->nodes[region->n++] = v;
     return true;
 }
 
 // Nodes around v, up to `size` more; of those that are reached, any may be the next.
-static void add_ball(struct region *g, uint32_t v, uint32_t size)
+static void add_ball(struct region *region, uint32_t v, uint32_t size)
 {
-    const struct wide *w = g->w;
-    uint32_t at = g->n, end = g->n + size;
-    add_node(g, v);
-    for (; at < g->n && g->n < end; at++) {
-        uint32_t swap = at + (uint32_t)(random_next(g->random) % (g->n - at < 4 ? g->n - at : 4));
-        uint32_t u = g->nodes[swap], n = w->first[u + 1] - w->first[u];
-        g->nodes[swap] = g->nodes[at];
-        g->place[g->nodes[swap]] = swap;
-        g->nodes[at] = u;
-        g->place[u] = at;
-        uint32_t from = n > BRANCHES ? (uint32_t)(random_next(g->random) % n) : 0;
-        for (uint32_t i = 0; i < n && i < BRANCHES && g->n < end; i++) {
-            const struct tree_edge *e = &w->edges[w->touch[w->first[u] + (from + i) % n]];
-            add_node(g, e->a == u ? e->b : e->a);
+    const struct wide *wide = region->w;
+    uint32_t at = region->n, end = region->n + size;
+    add_node(region, v);
+    for (; at < region->n && region->n < end; at++) {
+        uint32_t swap = at + (uint32_t)(random_next(region->random) %
+                                        (region->n - at < 4 ? region->n - at : 4));
+        uint32_t u = region->nodes[swap], n = wide->first[u + 1] - wide->first[u];
+        region->nodes[swap] = region->nodes[at];
+        region->place[region->nodes[swap]] = swap;
+        region->nodes[at] = u;
+        region->place[u] = at;
+        uint32_t from = n > BRANCHES ? (uint32_t)(random_next(region->random) % n) : 0;
+        for (uint32_t i = 0; i < n && i < BRANCHES && region->n < end; i++) {
+            const struct tree_edge *edge =
+                &wide->edges[wide->touch[wide->first[u] + (from + i) % n]];
+            add_node(region, edge->a == u ? edge->b : edge->a);
         }
     }
 }
 
-static bool alive(const struct wide *w, uint32_t v, uint32_t row)
+static bool alive(const struct wide *wide, uint32_t v, uint32_t row)
 {
-    for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++)
-        if (w->uses[i].begin <= row && row < w->uses[i].end)
+    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
+        if (wide->uses[i].begin <= row && row < wide->uses[i].end)
             return true;
     return false;
 }
 
 // Another node that is alive at that row, by chance; NONE.
-static uint32_t draw_alive(struct region *g, uint32_t row)
+static uint32_t draw_alive(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
-        uint32_t v = i < 10 ? draw_node(g) : (uint32_t)(random_next(g->random) % g->w->n);
-        if (g->place[v] == NONE && alive(g->w, v, row))
+        uint32_t v =
+            i < 10 ? draw_node(region) : (uint32_t)(random_next(region->random) % region->w->n);
+        if (region->place[v] == NONE && alive(region->w, v, row))
             return v;
     }
     return NONE;
 }
 
 // A node with all around it: the end of some edge, so hubs come often.
-static void draw_hub(struct region *g)
+static void draw_hub(struct region *region)
 {
-    const struct wide *w = g->w;
-    const struct tree_edge *e = &w->edges[random_next(g->random) % w->n_edges];
-    uint32_t v = random_next(g->random) % 2 ? e->a : e->b;
-    uint32_t keep = 1 + (uint32_t)(random_next(g->random) % 4); // in four
-    if (w->first[v + 1] - w->first[v] < 8)
+    const struct wide *wide = region->w;
+    const struct tree_edge *e = &wide->edges[random_next(region->random) % wide->n_edges];
+    uint32_t v = random_next(region->random) % 2 ? e->a : e->b;
+    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4); // in four
+    if (wide->first[v + 1] - wide->first[v] < 8)
         keep = 4;
-    g->center = v;
-    add_node(g, v);
-    for (uint32_t t = w->first[v]; t < w->first[v + 1] && g->n < HUB_NODES; t++) {
-        const struct tree_edge *f = &w->edges[w->touch[t]];
-        if (random_next(g->random) % 4 < keep)
-            add_node(g, f->a == v ? f->b : f->a);
+    region->center = v;
+    add_node(region, v);
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1] && region->n < HUB_NODES; t++) {
+        const struct tree_edge *f = &wide->edges[wide->touch[t]];
+        if (random_next(region->random) % 4 < keep)
+            add_node(region, f->a == v ? f->b : f->a);
     }
-    for (uint32_t i = 1, n = g->n; i < n && g->n < HUB_NODES; i++)
-        add_ball(g, g->nodes[1 + random_next(g->random) % (n - 1)], 2);
+    for (uint32_t i = 1, n = region->n; i < n && region->n < HUB_NODES; i++)
+        add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
 }
 
-static void draw_region(struct region *g)
+static void draw_region(struct region *region)
 {
-    const struct wide *w = g->w;
-    g->center = NONE;
-    if (w->n_edges && random_next(g->random) % 8 == 0) {
-        draw_hub(g);
+    const struct wide *wide = region->w;
+    region->center = NONE;
+    if (wide->n_edges && random_next(region->random) % 8 == 0) {
+        draw_hub(region);
         return;
     }
-    uint32_t v = draw_node(g), uses = w->first_use[v + 1] - w->first_use[v];
-    uint32_t most = random_next(g->random) % 4 ? 60 : 300;
-    uint32_t size = 4 + (uint32_t)(random_next(g->random) % most);
-    if (random_next(g->random) % 16 == 0) // of any order of magnitude
-        size = 4 + (uint32_t)exp(random_unit(g->random) * log((double)w->n));
-    if (!uses || size > 500 || random_next(g->random) % 3 == 0) {
-        add_ball(g, v, size);
+    uint32_t v = draw_node(region), uses = wide->first_use[v + 1] - wide->first_use[v];
+    uint32_t most = random_next(region->random) % 4 ? 60 : 300;
+    uint32_t size = 4 + (uint32_t)(random_next(region->random) % most);
+    if (random_next(region->random) % 16 == 0) // of any order of magnitude
+        size = 4 + (uint32_t)exp(random_unit(region->random) * log((double)wide->n));
+    if (!uses || size > 500 || random_next(region->random) % 3 == 0) {
+        add_ball(region, v, size);
         return;
     }
-    const struct wide_use *u = &w->uses[w->first_use[v] + random_next(g->random) % uses];
-    uint32_t row = u->begin + (uint32_t)(random_next(g->random) % (u->end - u->begin));
-    uint32_t balls = 2 + (uint32_t)(random_next(g->random) % 5);
-    for (uint32_t i = 0; i < balls && v != NONE; i++, v = draw_alive(g, row))
-        add_ball(g, v, 1 + size / balls);
+    const struct wide_use *use =
+        &wide->uses[wide->first_use[v] + random_next(region->random) % uses];
+    uint32_t row = use->begin + (uint32_t)(random_next(region->random) % (use->end - use->begin));
+    uint32_t balls = 2 + (uint32_t)(random_next(region->random) % 5);
+    for (uint32_t i = 0; i < balls && v != NONE; i++, v = draw_alive(region, row))
+        add_ball(region, v, 1 + size / balls);
 }
 
 // ---- the region as a program
@@ -182,9 +187,9 @@ static void draw_region(struct region *g)
 // Room for so many entries; earlier ones may move.
 #define reserve(h, l, wanted)                                                                      \
     ((wanted) <= (l)->cap || grow_to(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
-static bool grow_to(struct heap *h, void **at, uint32_t *cap, size_t n, size_t size)
+static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
 {
-    void *grown = n < UINT32_MAX / 2 ? tsr__heap_grow(h, *at, 2 * n, size) : NULL;
+    void *grown = n < UINT32_MAX / 2 ? tsr__heap_grow(heap, *at, 2 * n, size) : NULL;
     if (!grown)
         return false;
     *at = grown;
@@ -193,139 +198,144 @@ static bool grow_to(struct heap *h, void **at, uint32_t *cap, size_t n, size_t s
 }
 
 // The few best choices by the messages; the one that is taken is the first.
-static uint32_t best_options(const struct region *g, const struct dual *d, uint32_t v, uint32_t few,
-                             uint32_t *out)
+static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
+                             uint32_t few, uint32_t *out)
 {
     uint32_t n = 1;
-    tsr__dual_gather(d, v, d->sum);
-    out[0] = g->x[v];
-    for (uint32_t c = 0; c < g->w->k[v]; c++) {
-        if (c == out[0] || (n == few && d->sum[c] >= d->sum[out[n - 1]]))
+    tsr__dual_gather(dual, v, dual->sum);
+    out[0] = region->x[v];
+    for (uint32_t choice = 0; choice < region->w->k[v]; choice++) {
+        if (choice == out[0] || (n == few && dual->sum[choice] >= dual->sum[out[n - 1]]))
             continue;
         uint32_t at = n < few ? n++ : n - 1;
-        for (; at > 1 && d->sum[c] < d->sum[out[at - 1]]; at--)
+        for (; at > 1 && dual->sum[choice] < dual->sum[out[at - 1]]; at--)
             out[at] = out[at - 1];
-        out[at] = c;
+        out[at] = choice;
     }
-    g->effort->work += (g->w->first[v + 1] - g->w->first[v]) * (uint64_t)g->w->k[v];
+    region->effort->work +=
+        (region->w->first[v + 1] - region->w->first[v]) * (uint64_t)region->w->k[v];
     return n;
 }
 
-static bool fill_options(struct region *g, const struct dual *d, uint32_t few)
+static bool fill_options(struct region *region, const struct dual *dual, uint32_t few)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < g->n; i++)
-        n += g->w->k[g->nodes[i]];
-    g->options.n = 0;
-    if (!reserve(g->w->heap, &g->options, n))
+    for (uint32_t i = 0; i < region->n; i++)
+        n += region->w->k[region->nodes[i]];
+    region->options.n = 0;
+    if (!reserve(region->w->heap, &region->options, n))
         return false;
-    uint32_t *at = g->options.at;
-    for (uint32_t i = 0; i < g->n; i++) {
-        uint32_t v = g->nodes[i], k = g->w->k[v];
-        g->option[i] = at;
-        g->whole[i] = !few || k <= few || v == g->center;
-        g->k[i] = g->whole[i] ? k : best_options(g, d, v, few, at);
-        g->before[i] = g->whole[i] ? g->x[v] : 0;
-        for (uint32_t c = 0; g->whole[i] && c < k; c++)
-            at[c] = c;
-        at += g->k[i];
+    uint32_t *at = region->options.at;
+    for (uint32_t i = 0; i < region->n; i++) {
+        uint32_t v = region->nodes[i], k = region->w->k[v];
+        region->option[i] = at;
+        region->whole[i] = !few || k <= few || v == region->center;
+        region->k[i] = region->whole[i] ? k : best_options(region, dual, v, few, at);
+        region->before[i] = region->whole[i] ? region->x[v] : 0;
+        for (uint32_t choice = 0; region->whole[i] && choice < k; choice++)
+            at[choice] = choice;
+        at += region->k[i];
     }
     return true;
 }
 
 // Cells of an edge for the options of its nodes.
-static const int64_t *option_cells(struct region *g, const struct tree_edge *e, uint32_t i,
+static const int64_t *option_cells(struct region *region, const struct tree_edge *edge, uint32_t i,
                                    uint32_t j)
 {
-    if (g->whole[i] && g->whole[j])
-        return e->cell;
-    int64_t *out = g->tables.at + g->tables.n, *at = out;
-    for (uint32_t a = 0; a < g->k[i]; a++)
-        for (uint32_t b = 0; b < g->k[j]; b++)
-            *at++ = e->cell[(size_t)g->option[i][a] * g->w->k[e->b] + g->option[j][b]];
-    g->tables.n += g->k[i] * g->k[j];
+    if (region->whole[i] && region->whole[j])
+        return edge->cell;
+    int64_t *out = region->tables.at + region->tables.n, *at = out;
+    for (uint32_t a = 0; a < region->k[i]; a++)
+        for (uint32_t b = 0; b < region->k[j]; b++)
+            *at++ = edge->cell[(size_t)region->option[i][a] * region->w->k[edge->b] +
+                               region->option[j][b]];
+    region->tables.n += region->k[i] * region->k[j];
     return out;
 }
 
-static bool fill_edges(struct region *g)
+static bool fill_edges(struct region *region)
 {
-    const struct wide *w = g->w;
+    const struct wide *wide = region->w;
     size_t cells = 0;
-    g->edges.n = g->tables.n = 0;
-    for (uint32_t i = 0; i < g->n; i++)
-        for (uint32_t t = w->first[g->nodes[i]]; t < w->first[g->nodes[i] + 1]; t++) {
-            const struct tree_edge *e = &w->edges[w->touch[t]];
-            uint32_t j = g->place[e->b];
-            if (e->a != g->nodes[i] || j == NONE)
+    region->edges.n = region->tables.n = 0;
+    for (uint32_t i = 0; i < region->n; i++)
+        for (uint32_t t = wide->first[region->nodes[i]]; t < wide->first[region->nodes[i] + 1];
+             t++) {
+            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+            uint32_t j = region->place[edge->b];
+            if (edge->a != region->nodes[i] || j == NONE)
                 continue;
-            struct tree_edge *out = list_push(w->heap, &g->edges);
+            struct tree_edge *out = list_push(wide->heap, &region->edges);
             if (!out)
                 return false;
-            *out = *e;
-            if (!g->whole[i] || !g->whole[j])
-                cells += (size_t)g->k[i] * g->k[j];
+            *out = *edge;
+            if (!region->whole[i] || !region->whole[j])
+                cells += (size_t)region->k[i] * region->k[j];
         }
-    if (!reserve(w->heap, &g->tables, cells))
+    if (!reserve(wide->heap, &region->tables, cells))
         return false;
-    for (uint32_t i = 0; i < g->edges.n; i++) {
-        struct tree_edge *e = &g->edges.at[i];
-        uint32_t a = g->place[e->a], b = g->place[e->b];
-        *e = (struct tree_edge){a, b, option_cells(g, e, a, b)};
+    for (uint32_t i = 0; i < region->edges.n; i++) {
+        struct tree_edge *tree_edge = &region->edges.at[i];
+        uint32_t a = region->place[tree_edge->a], b = region->place[tree_edge->b];
+        *tree_edge = (struct tree_edge){a, b, option_cells(region, tree_edge, a, b)};
     }
-    g->effort->work += cells;
+    region->effort->work += cells;
     return true;
 }
 
 // Costs with what the edges to nodes that stay add.
-static void fill_base(struct region *g, uint32_t i)
+static void fill_base(struct region *region, uint32_t i)
 {
-    const struct wide *w = g->w;
-    uint32_t v = g->nodes[i], k = g->k[i];
-    int64_t *out = g->base[i];
-    for (uint32_t c = 0; c < k; c++)
-        out[c] = w->cost[v][g->option[i][c]];
-    for (uint32_t t = w->first[v]; t < w->first[v + 1]; t++) {
-        const struct tree_edge *e = &w->edges[w->touch[t]];
-        uint32_t o = e->a == v ? e->b : e->a, kb = w->k[e->b];
-        if (g->place[o] != NONE && g->fixed[g->place[o]] != TREE_FIXED)
+    const struct wide *wide = region->w;
+    uint32_t v = region->nodes[i], k = region->k[i];
+    int64_t *out = region->base[i];
+    for (uint32_t choice = 0; choice < k; choice++)
+        out[choice] = wide->cost[v][region->option[i][choice]];
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+        uint32_t o = edge->a == v ? edge->b : edge->a, kb = wide->k[edge->b];
+        if (region->place[o] != NONE && region->fixed[region->place[o]] != TREE_FIXED)
             continue;
-        const int64_t *cell = e->a == v ? e->cell + g->x[o] : e->cell + (size_t)g->x[o] * kb;
-        size_t step = e->a == v ? kb : 1;
-        for (uint32_t c = 0; c < k; c++)
-            out[c] = plus(out[c], cell[g->option[i][c] * step]);
+        const int64_t *cell =
+            edge->a == v ? edge->cell + region->x[o] : edge->cell + (size_t)region->x[o] * kb;
+        size_t step = edge->a == v ? kb : 1;
+        for (uint32_t choice = 0; choice < k; choice++)
+            out[choice] = plus(out[choice], cell[region->option[i][choice] * step]);
     }
-    g->effort->work += (w->first[v + 1] - w->first[v]) * (uint64_t)k;
+    region->effort->work += (wide->first[v + 1] - wide->first[v]) * (uint64_t)k;
 }
 
-static bool fill_cells(struct region *g)
+static bool fill_cells(struct region *region)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < g->n; i++)
-        n += g->k[i];
-    if (!reserve(g->w->heap, &g->cells, 2 * n))
+    for (uint32_t i = 0; i < region->n; i++)
+        n += region->k[i];
+    if (!reserve(region->w->heap, &region->cells, 2 * n))
         return false;
-    int64_t *at = g->cells.at;
-    for (uint32_t i = 0; i < g->n; i++) {
-        g->base[i] = at;
-        g->unary[i] = at + n;
-        at += g->k[i];
-        g->choice[i] = g->before[i];
-        if (g->fixed[i] != TREE_FIXED)
-            fill_base(g, i);
+    int64_t *at = region->cells.at;
+    for (uint32_t i = 0; i < region->n; i++) {
+        region->base[i] = at;
+        region->unary[i] = at + n;
+        at += region->k[i];
+        region->choice[i] = region->before[i];
+        if (region->fixed[i] != TREE_FIXED)
+            fill_base(region, i);
     }
     return true;
 }
 
-static int64_t local_cost(const struct region *g, const uint32_t *choice)
+static int64_t local_cost(const struct region *region, const uint32_t *choice)
 {
     int64_t sum = 0;
-    for (uint32_t i = 0; i < g->n; i++)
-        if (g->fixed[i] != TREE_FIXED)
-            sum = plus(sum, g->base[i][choice[i]]);
-    for (uint32_t i = 0; i < g->edges.n; i++) {
-        const struct tree_edge *e = &g->edges.at[i];
-        if (g->fixed[e->a] != TREE_FIXED && g->fixed[e->b] != TREE_FIXED)
-            sum = plus(sum, e->cell[(size_t)choice[e->a] * g->k[e->b] + choice[e->b]]);
+    for (uint32_t i = 0; i < region->n; i++)
+        if (region->fixed[i] != TREE_FIXED)
+            sum = plus(sum, region->base[i][choice[i]]);
+    for (uint32_t i = 0; i < region->edges.n; i++) {
+        const struct tree_edge *edge = &region->edges.at[i];
+        if (region->fixed[edge->a] != TREE_FIXED && region->fixed[edge->b] != TREE_FIXED)
+            sum = plus(sum,
+                       edge->cell[(size_t)choice[edge->a] * region->k[edge->b] + choice[edge->b]]);
     }
     return sum;
 }
@@ -337,267 +347,272 @@ static int64_t local_cost(const struct region *g, const uint32_t *choice)
                                *u##_end = (g)->w->uses + (g)->w->first_use[(g)->nodes[i] + 1];     \
          u < u##_end; u++)
 
-static void use_spans(struct region *g, const uint32_t *choice, int64_t *own)
+static void use_spans(struct region *region, const uint32_t *choice, int64_t *own)
 {
-    memset(own, 0, ((size_t)g->n_spans + 1) * sizeof(int64_t));
-    for (uint32_t i = 0; i < g->n; i++) {
-        if (g->fixed[i] == TREE_FIXED)
+    memset(own, 0, ((size_t)region->n_spans + 1) * sizeof(int64_t));
+    for (uint32_t i = 0; i < region->n; i++) {
+        if (region->fixed[i] == TREE_FIXED)
             continue;
-        FOR_USES(g, i, u)
+        FOR_USES(region, i, use)
         {
-            int64_t usage = u->usage[g->option[i][choice[i]]];
-            own[g->span[u->begin]] += usage;
-            own[g->span[u->end]] -= usage;
+            int64_t usage = use->usage[region->option[i][choice[i]]];
+            own[region->span[use->begin]] += usage;
+            own[region->span[use->end]] -= usage;
         }
     }
-    for (uint32_t s = 1; s <= g->n_spans; s++)
+    for (uint32_t s = 1; s <= region->n_spans; s++)
         own[s] += own[s - 1];
 }
 
-static void find_spans(struct region *g, double factor)
+static void find_spans(struct region *region, double factor)
 {
-    const struct wide *w = g->w;
-    memset(g->span, 0, ((size_t)w->n_rows + 1) * sizeof(uint32_t));
-    for (uint32_t i = 0; i < g->n; i++) {
-        if (g->fixed[i] == TREE_FIXED)
+    const struct wide *wide = region->w;
+    memset(region->span, 0, ((size_t)wide->n_rows + 1) * sizeof(uint32_t));
+    for (uint32_t i = 0; i < region->n; i++) {
+        if (region->fixed[i] == TREE_FIXED)
             continue;
-        FOR_USES(g, i, u)
-        g->span[u->begin] = g->span[u->end] = 1;
+        FOR_USES(region, i, use)
+        region->span[use->begin] = region->span[use->end] = 1;
     }
     uint32_t n = 0;
-    g->room_of[0] = INT64_MAX;
-    g->price[0] = 0;
-    for (uint32_t r = 0; r < w->n_rows; r++) {
-        if (g->span[r]) {
+    region->room_of[0] = INT64_MAX;
+    region->price[0] = 0;
+    for (uint32_t row = 0; row < wide->n_rows; row++) {
+        if (region->span[row]) {
             n++;
-            g->room_of[n] = INT64_MAX;
-            g->price[n] = 0;
+            region->room_of[n] = INT64_MAX;
+            region->price[n] = 0;
         }
-        g->span[r] = n;
-        g->room_of[n] = g->room[r] < g->room_of[n] ? g->room[r] : g->room_of[n];
-        g->price[n] += g->lambda[r] * factor;
+        region->span[row] = n;
+        region->room_of[n] =
+            region->room[row] < region->room_of[n] ? region->room[row] : region->room_of[n];
+        region->price[n] += region->lambda[row] * factor;
     }
-    if (g->span[w->n_rows]) {
+    if (region->span[wide->n_rows]) {
         n++;
-        g->room_of[n] = INT64_MAX;
-        g->price[n] = 0;
+        region->room_of[n] = INT64_MAX;
+        region->price[n] = 0;
     }
-    g->span[w->n_rows] = n;
-    g->n_spans = n;
-    use_spans(g, g->before, g->held);
+    region->span[wide->n_rows] = n;
+    region->n_spans = n;
+    use_spans(region, region->before, region->held);
     for (uint32_t s = 0; s <= n; s++)
-        g->room_of[s] = g->room_of[s] == INT64_MAX ? INT64_MAX : g->room_of[s] + g->held[s];
-    g->effort->work += w->n_rows;
+        region->room_of[s] =
+            region->room_of[s] == INT64_MAX ? INT64_MAX : region->room_of[s] + region->held[s];
+    region->effort->work += wide->n_rows;
 }
 
 // Sum of what is used above the room of each span.
-static double excess(const struct region *g, const int64_t *own)
+static double excess(const struct region *region, const int64_t *own)
 {
     double sum = 0;
-    for (uint32_t s = 0; s <= g->n_spans; s++)
-        if (own[s] > g->room_of[s])
-            sum += (double)(own[s] - g->room_of[s]);
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        if (own[s] > region->room_of[s])
+            sum += (double)(own[s] - region->room_of[s]);
     return sum;
 }
 
-static void apply_prices(struct region *g)
+static void apply_prices(struct region *region)
 {
-    g->sum[0] = 0;
-    for (uint32_t s = 0; s <= g->n_spans; s++)
-        g->sum[s + 1] = g->sum[s] + g->price[s];
-    for (uint32_t i = 0; i < g->n; i++) {
-        if (g->fixed[i] == TREE_FIXED)
+    region->sum[0] = 0;
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        region->sum[s + 1] = region->sum[s] + region->price[s];
+    for (uint32_t i = 0; i < region->n; i++) {
+        if (region->fixed[i] == TREE_FIXED)
             continue;
-        int64_t *out = g->unary[i];
-        uint32_t k = g->k[i];
-        memcpy(out, g->base[i], k * sizeof(int64_t));
-        FOR_USES(g, i, u)
+        int64_t *out = region->unary[i];
+        uint32_t k = region->k[i];
+        memcpy(out, region->base[i], k * sizeof(int64_t));
+        FOR_USES(region, i, use)
         {
-            double p = g->sum[g->span[u->end]] - g->sum[g->span[u->begin]];
-            for (uint32_t c = 0; p > 0 && c < k; c++) {
-                double x = p * (double)u->usage[g->option[i][c]];
-                out[c] = plus(out[c], x < (double)NEVER ? (int64_t)x : NEVER);
+            double p = region->sum[region->span[use->end]] - region->sum[region->span[use->begin]];
+            for (uint32_t choice = 0; p > 0 && choice < k; choice++) {
+                double x = p * (double)use->usage[region->option[i][choice]];
+                out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
             }
         }
     }
 }
 
 // Spans that are too full under `own` become dearer.
-static void raise_prices(struct region *g, double step)
+static void raise_prices(struct region *region, double step)
 {
     double most = 0;
-    for (uint32_t s = 0; s <= g->n_spans; s++)
-        most = fmax(most, g->price[s]);
-    for (uint32_t s = 0; s <= g->n_spans; s++)
-        if (g->own[s] > g->room_of[s])
-            g->price[s] = g->price[s] * 1.5 + most * 0.02 + step;
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        most = fmax(most, region->price[s]);
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        if (region->own[s] > region->room_of[s])
+            region->price[s] = region->price[s] * 1.5 + most * 0.02 + step;
 }
 
 // ---- moves
 
-static void forget(struct region *g)
+static void forget(struct region *region)
 {
-    for (uint32_t i = 0; i < g->n; i++)
-        g->place[g->nodes[i]] = NONE;
-    g->n = 0;
-    g->center = NONE;
+    for (uint32_t i = 0; i < region->n; i++)
+        region->place[region->nodes[i]] = NONE;
+    region->n = 0;
+    region->center = NONE;
 }
 
 // The region's tree, costs and spans; nodes that make it too wide stay as they are.
-static bool prepare(struct region *g, double factor)
+static bool prepare(struct region *region, double factor)
 {
-    memset(g->fixed, 0, g->n);
-    if (g->center != NONE)
-        g->fixed[g->place[g->center]] = TREE_FREE;
-    if (!fill_edges(g))
+    memset(region->fixed, 0, region->n);
+    if (region->center != NONE)
+        region->fixed[region->place[region->center]] = TREE_FREE;
+    if (!fill_edges(region))
         return false; // the options are there
-    if (!tsr__tree_init(&g->tree, g->w->heap->session, g->n, g->k, g->edges.at, g->edges.n,
-                        g->max_cells, g->fixed, g->random) ||
-        !fill_cells(g)) {
-        tsr__tree_free(&g->tree);
+    if (!tsr__tree_init(&region->tree, region->w->heap->session, region->n, region->k,
+                        region->edges.at, region->edges.n, region->max_cells, region->fixed,
+                        region->random) ||
+        !fill_cells(region)) {
+        tsr__tree_free(&region->tree);
         return false;
     }
-    find_spans(g, factor);
-    g->effort->work += 100 * (uint64_t)(g->n + g->edges.n);
+    find_spans(region, factor);
+    region->effort->work += 100 * (uint64_t)(region->n + region->edges.n);
     return true;
 }
 
-static bool decide(struct region *g)
+static bool decide(struct region *region)
 {
-    apply_prices(g);
-    int64_t least = tsr__tree_up(&g->tree, g->unary);
-    g->effort->work += g->tree.cells + 2 * g->n_spans + 100 * (uint64_t)g->n;
+    apply_prices(region);
+    int64_t least = tsr__tree_up(&region->tree, region->unary);
+    region->effort->work += region->tree.cells + 2 * region->n_spans + 100 * (uint64_t)region->n;
     if (least >= NEVER)
         return false;
-    tsr__tree_back(&g->tree, g->unary, g->choice);
-    use_spans(g, g->choice, g->own);
+    tsr__tree_back(&region->tree, region->unary, region->choice);
+    use_spans(region, region->choice, region->own);
     return true;
 }
 
-static bool changed(const struct region *g)
+static bool changed(const struct region *region)
 {
-    return memcmp(g->choice, g->before, g->n * sizeof(uint32_t)) != 0;
+    return memcmp(region->choice, region->before, region->n * sizeof(uint32_t)) != 0;
 }
 
-static void take(struct region *g, int64_t cost)
+static void take(struct region *region, int64_t cost)
 {
-    const struct wide *w = g->w;
-    for (uint32_t i = 0; i < g->n; i++)
-        g->x[g->nodes[i]] = g->option[i][g->choice[i]];
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        g->room[r] -= g->own[g->span[r]] - g->held[g->span[r]];
-    g->cost = cost;
-    g->effort->work += w->n_rows / 4;
+    const struct wide *wide = region->w;
+    for (uint32_t i = 0; i < region->n; i++)
+        region->x[region->nodes[i]] = region->option[i][region->choice[i]];
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        region->room[row] -= region->own[region->span[row]] - region->held[region->span[row]];
+    region->cost = cost;
+    region->effort->work += wide->n_rows / 4;
 }
 
 // A price that weighs the cost of the region against what it uses.
-static double first_step(const struct region *g, int64_t cost)
+static double first_step(const struct region *region, int64_t cost)
 {
     int64_t most = 1;
-    for (uint32_t s = 0; s <= g->n_spans; s++)
-        most = g->held[s] > most ? g->held[s] : most;
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        most = region->held[s] > most ? region->held[s] : most;
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 
 // Decides the region anew, dearer until it keeps the rows; taken if it costs no more than `most`.
-static bool improve(struct region *g, double factor, int64_t most, int tries)
+static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;
-    if (!prepare(g, factor))
+    if (!prepare(region, factor))
         return false;
-    int64_t before = local_cost(g, g->before);
-    double step = first_step(g, before);
-    for (int i = 0; i < tries && decide(g) && changed(g); i++) {
-        if (excess(g, g->own) > 0) {
-            raise_prices(g, step);
+    int64_t before = local_cost(region, region->before);
+    double step = first_step(region, before);
+    for (int i = 0; i < tries && decide(region) && changed(region); i++) {
+        if (excess(region, region->own) > 0) {
+            raise_prices(region, step);
             continue;
         }
-        int64_t cost = g->cost - before + local_cost(g, g->choice);
+        int64_t cost = region->cost - before + local_cost(region, region->choice);
         taken = cost <= most;
         if (taken)
-            take(g, cost);
+            take(region, cost);
         break;
     }
-    tsr__tree_free(&g->tree);
+    tsr__tree_free(&region->tree);
     return taken;
 }
 
-bool tsr__region_move(struct region *g, const struct dual *d, uint32_t few, double factor,
+bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t few, double factor,
                       int64_t most)
 {
-    draw_region(g);
-    if (g->n > 50 && (!few || few > 4) && (g->center != NONE || g->n > 300))
+    draw_region(region);
+    if (region->n > 50 && (!few || few > 4) && (region->center != NONE || region->n > 300))
         few = 3; // of so many nodes
-    bool taken = fill_options(g, d, few) && improve(g, factor, most, 6);
-    forget(g);
+    bool taken = fill_options(region, dual, few) && improve(region, factor, most, 6);
+    forget(region);
     return taken;
 }
 
-bool tsr__region_fuse(struct region *g, const uint32_t *y, double factor, int64_t most)
+bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
-    const struct wide *w = g->w;
-    for (uint32_t v = 0; v < w->n; v++)
-        if (y[v] != g->x[v])
-            add_node(g, v);
-    g->options.n = 0;
-    bool taken = g->n && reserve(w->heap, &g->options, 2 * (size_t)g->n); // so far
-    for (uint32_t i = 0; taken && i < g->n; i++) {
-        g->option[i] = g->options.at + 2 * (size_t)i;
-        g->option[i][0] = g->x[g->nodes[i]];
-        g->option[i][1] = y[g->nodes[i]];
-        g->k[i] = 2;
-        g->whole[i] = 0;
-        g->before[i] = 0;
+    const struct wide *wide = region->w;
+    for (uint32_t v = 0; v < wide->n; v++)
+        if (y[v] != region->x[v])
+            add_node(region, v);
+    region->options.n = 0;
+    bool taken =
+        region->n && reserve(wide->heap, &region->options, 2 * (size_t)region->n); // so far
+    for (uint32_t i = 0; taken && i < region->n; i++) {
+        region->option[i] = region->options.at + 2 * (size_t)i;
+        region->option[i][0] = region->x[region->nodes[i]];
+        region->option[i][1] = y[region->nodes[i]];
+        region->k[i] = 2;
+        region->whole[i] = 0;
+        region->before[i] = 0;
     }
-    taken = taken && improve(g, factor, most, 12);
-    forget(g);
+    taken = taken && improve(region, factor, most, 12);
+    forget(region);
     return taken;
 }
 
 // ---- repair
 
-static uint32_t worst_row(const struct region *g)
+static uint32_t worst_row(const struct region *region)
 {
     uint32_t worst = NONE;
-    for (uint32_t r = 0; r < g->w->n_rows; r++)
-        if (g->room[r] < 0 && (worst == NONE || g->room[r] < g->room[worst]))
-            worst = r;
+    for (uint32_t row = 0; row < region->w->n_rows; row++)
+        if (region->room[row] < 0 && (worst == NONE || region->room[row] < region->room[worst]))
+            worst = row;
     return worst;
 }
 
 // Dearer until less is broken than before.
-static bool lighten(struct region *g)
+static bool lighten(struct region *region)
 {
-    double old = excess(g, g->held);
-    int64_t before = local_cost(g, g->before);
-    double step = first_step(g, before);
-    for (int i = 0; i < 12 && decide(g); i++) {
-        if (excess(g, g->own) < old) {
-            take(g, g->cost - before + local_cost(g, g->choice));
+    double old = excess(region, region->held);
+    int64_t before = local_cost(region, region->before);
+    double step = first_step(region, before);
+    for (int i = 0; i < 12 && decide(region); i++) {
+        if (excess(region, region->own) < old) {
+            take(region, region->cost - before + local_cost(region, region->choice));
             return true;
         }
-        for (uint32_t s = 0; s <= g->n_spans; s++)
-            if (g->own[s] > g->room_of[s])
-                g->price[s] = g->price[s] * 2 + step;
+        for (uint32_t s = 0; s <= region->n_spans; s++)
+            if (region->own[s] > region->room_of[s])
+                region->price[s] = region->price[s] * 2 + step;
     }
     return false;
 }
 
-bool tsr__region_repair(struct region *g, int tries)
+bool tsr__region_repair(struct region *region, int tries)
 {
-    for (int i = 0; i < tries && !tsr__effort_over(g->effort); i++) {
-        uint32_t row = worst_row(g);
+    for (int i = 0; i < tries && !tsr__effort_over(region->effort); i++) {
+        uint32_t row = worst_row(region);
         if (row == NONE)
             return true;
-        uint32_t balls = 1 + (uint32_t)(random_next(g->random) % 8);
-        uint32_t size = 1 + (uint32_t)(random_next(g->random) % 24);
-        for (uint32_t v = draw_alive(g, row); balls-- && v != NONE; v = draw_alive(g, row))
-            add_ball(g, v, size);
-        if (g->n && fill_options(g, NULL, 0) && prepare(g, 1)) {
-            lighten(g);
-            tsr__tree_free(&g->tree);
+        uint32_t balls = 1 + (uint32_t)(random_next(region->random) % 8);
+        uint32_t size = 1 + (uint32_t)(random_next(region->random) % 24);
+        for (uint32_t v = draw_alive(region, row); balls-- && v != NONE;
+             v = draw_alive(region, row))
+            add_ball(region, v, size);
+        if (region->n && fill_options(region, NULL, 0) && prepare(region, 1)) {
+            lighten(region);
+            tsr__tree_free(&region->tree);
         }
-        forget(g);
+        forget(region);
     }
-    return worst_row(g) == NONE;
+    return worst_row(region) == NONE;
 }

@@ -33,19 +33,20 @@ struct region {
     int64_t *room_of, *own, *held; // by span: what the region may use, uses now, used before
     double *price, *sum;
 };
-bool tsr__region_init(struct region *g, const struct wide *w, struct effort *e, uint64_t *random);
+bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
+                      uint64_t *random);
 // The assignment to start from, and prices.
-void tsr__region_start(struct region *g, const uint32_t *x, const double *lambda);
+void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda);
 // Weights for drawing regions, from what the messages say of x.
-void tsr__region_weigh(struct region *g, const struct dual *d);
+void tsr__region_weigh(struct region *region, const struct dual *dual);
 // Few: that many choices of each node are looked at, by the messages; 0: all.
 // Decides one region anew with the prices times factor; taken if rows are kept and the cost is at most
 // `most`. True if something changed.
-bool tsr__region_move(struct region *g, const struct dual *d, uint32_t few, double factor,
+bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t few, double factor,
                       int64_t most);
 // The best of x and y: where they differ, either is taken.
-bool tsr__region_fuse(struct region *g, const uint32_t *y, double factor, int64_t most);
+bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most);
 // Moves until no row is broken; false: it did not work.
-bool tsr__region_repair(struct region *g, int tries);
+bool tsr__region_repair(struct region *region, int tries);
 
 #endif

@@ -13,99 +13,101 @@
 #define HELD       (1 << 20) // cells of a plan that is kept
 #define SMALL      400       // nodes of a program that has no local moves
 
-static int64_t **rows_of(const struct wide *w)
+static int64_t **rows_of(const struct wide *wide)
 {
     size_t n = 0;
-    for (uint32_t v = 0; v < w->n; v++)
-        n += w->k[v];
-    int64_t **rows = HEAP_ARRAY(w->heap, int64_t *, (size_t)w->n + 1);
-    int64_t *cells = HEAP_ARRAY(w->heap, int64_t, n + 1);
-    for (uint32_t v = 0; rows && cells && v < w->n; v++) {
+    for (uint32_t v = 0; v < wide->n; v++)
+        n += wide->k[v];
+    int64_t **rows = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n + 1);
+    int64_t *cells = HEAP_ARRAY(wide->heap, int64_t, n + 1);
+    for (uint32_t v = 0; rows && cells && v < wide->n; v++) {
         rows[v] = cells;
-        cells += w->k[v];
+        cells += wide->k[v];
     }
     return rows;
 }
 
-bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed)
+bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort,
+                      uint64_t seed)
 {
-    struct heap *h = w->heap;
-    *s = (struct search){.w = w, .heap = h, .effort = e, .random = seed, .reach = 1};
-    s->max_cells = MOVE_CELLS;
-    s->best_cost = NEVER;
-    s->penalty = rows_of(w);
-    s->unary = rows_of(w);
-    s->trial = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
-    s->prefix = HEAP_ARRAY(h, double, (size_t)w->n_rows + 1);
-    s->load = HEAP_ARRAY(h, int64_t, (size_t)w->n_rows + 1);
-    s->x = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    s->y = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    s->best = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
-    s->queue = HEAP_ARRAY(h, uint32_t, (size_t)w->n + 1);
+    struct heap *heap = wide->heap;
+    *search =
+        (struct search){.w = wide, .heap = heap, .effort = effort, .random = seed, .reach = 1};
+    search->max_cells = MOVE_CELLS;
+    search->best_cost = NEVER;
+    search->penalty = rows_of(wide);
+    search->unary = rows_of(wide);
+    search->trial = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    search->prefix = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    search->load = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 1);
+    search->x = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    search->y = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    search->best = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    search->queue = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
     for (int i = 0; i < SEARCH_PLANS; i++)
-        s->plans[i].fixed = HEAP_ARRAY(h, uint8_t, (size_t)w->n + 1);
-    s->local = w->n > SMALL;
-    if (!tsr__region_init(&s->region, w, e, &s->random))
+        search->plans[i].fixed = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
+    search->local = wide->n > SMALL;
+    if (!tsr__region_init(&search->region, wide, effort, &search->random))
         return false;
-    return !h->failed && tsr__dual_init(&s->dual, w);
+    return !heap->failed && tsr__dual_init(&search->dual, wide);
 }
 
-static void renew(struct search *s, int plan)
+static void renew(struct search *search, int plan)
 {
-    if (s->plans[plan].made)
-        tsr__tree_free(&s->plans[plan].tree);
-    s->plans[plan].made = false;
+    if (search->plans[plan].made)
+        tsr__tree_free(&search->plans[plan].tree);
+    search->plans[plan].made = false;
 }
 
-void tsr__search_done(struct search *s)
+void tsr__search_done(struct search *search)
 {
     for (int i = 0; i < SEARCH_PLANS; i++)
-        renew(s, i);
+        renew(search, i);
 }
 
-bool tsr__search_offer(struct search *s, const uint32_t *x)
+bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
-    int64_t cost = tsr__wide_cost(s->w, x);
-    if (cost >= s->best_cost)
+    int64_t cost = tsr__wide_cost(search->w, x);
+    if (cost >= search->best_cost)
         return false;
-    tsr__wide_load(s->w, x, s->load);
-    if (tsr__wide_excess(s->w, s->load) > 0)
+    tsr__wide_load(search->w, x, search->load);
+    if (tsr__wide_excess(search->w, search->load) > 0)
         return false;
-    s->found = true;
-    s->best_cost = cost;
-    memcpy(s->best, x, s->w->n * sizeof(*x));
+    search->found = true;
+    search->best_cost = cost;
+    memcpy(search->best, x, search->w->n * sizeof(*x));
     return true;
 }
 
-int64_t tsr__search_bound(const struct search *s)
+int64_t tsr__search_bound(const struct search *search)
 {
     // Sums of doubles err by far less than this.
-    double magnitude = fabs(s->dual.best) + s->dual.best_paid;
-    double bound = s->dual.best - 1e-10 * magnitude - 1e-6;
+    double magnitude = fabs(search->dual.best) + search->dual.best_paid;
+    double bound = search->dual.best - 1e-10 * magnitude - 1e-6;
     int64_t whole = bound <= 0 ? 0 : bound >= (double)NEVER ? NEVER : (int64_t)ceil(bound);
-    return whole > s->sure ? whole : s->sure;
+    return whole > search->sure ? whole : search->sure;
 }
 
-bool tsr__search_proved(const struct search *s)
+bool tsr__search_proved(const struct search *search)
 {
-    return s->found && tsr__search_bound(s) >= s->best_cost;
+    return search->found && tsr__search_bound(search) >= search->best_cost;
 }
 
 // ---- moves
 
 // The nodes around one that is drawn, up to `size`, get `mark`.
-static void ball(struct search *s, uint8_t *fixed, uint32_t size, uint8_t mark)
+static void ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
 {
-    const struct wide *w = s->w;
-    uint32_t n = 0, at = 0, *queue = s->queue;
+    const struct wide *wide = search->w;
+    uint32_t n = 0, at = 0, *queue = search->queue;
     uint8_t before = fixed[0]; // all are alike
-    queue[n++] = (uint32_t)(random_next(&s->random) % w->n);
+    queue[n++] = (uint32_t)(random_next(&search->random) % wide->n);
     fixed[queue[0]] = mark;
     while (at < n && n < size) {
         uint32_t v = queue[at++];
-        for (uint32_t t = w->first[v]; t < w->first[v + 1] && n < size; t++) {
-            const struct tree_edge *e = &w->edges[w->touch[t]];
-            uint32_t o = e->a == v ? e->b : e->a;
+        for (uint32_t t = wide->first[v]; t < wide->first[v + 1] && n < size; t++) {
+            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+            uint32_t o = edge->a == v ? edge->b : edge->a;
             if (fixed[o] == before) {
                 fixed[o] = mark;
                 queue[n++] = o;
@@ -116,346 +118,353 @@ static void ball(struct search *s, uint8_t *fixed, uint32_t size, uint8_t mark)
 
 // Plans are of two kinds: all nodes but those that must be fixed, with a region that rather is not;
 // and in large programs the second half: a region alone.
-static struct move_plan *plan_of(struct search *s, int i)
+static struct move_plan *plan_of(struct search *search, int i)
 {
-    struct move_plan *p = &s->plans[i];
-    const struct wide *w = s->w;
-    if (p->made)
-        return p;
-    bool local = w->n > SMALL && i >= SEARCH_PLANS / 2;
-    memset(p->fixed, local ? TREE_FIXED : 0, w->n);
+    struct move_plan *plan = &search->plans[i];
+    const struct wide *wide = search->w;
+    if (plan->made)
+        return plan;
+    bool local = wide->n > SMALL && i >= SEARCH_PLANS / 2;
+    memset(plan->fixed, local ? TREE_FIXED : 0, wide->n);
     if (local)
-        ball(s, p->fixed, 40 + (uint32_t)(random_next(&s->random) % SMALL), 0);
+        ball(search, plan->fixed, 40 + (uint32_t)(random_next(&search->random) % SMALL), 0);
     else
-        ball(s, p->fixed, 4 + (uint32_t)(random_next(&s->random) % 24), TREE_FREE);
-    p->made = tsr__tree_init(&p->tree, w->heap->session, w->n, w->k, w->edges, w->n_edges,
-                             s->max_cells, p->fixed, &s->random);
-    if (!p->made) {
-        tsr__tree_free(&p->tree);
-        s->max_cells = s->max_cells > 2000 ? s->max_cells / 2 : 1000; // too much altogether
+        ball(search, plan->fixed, 4 + (uint32_t)(random_next(&search->random) % 24), TREE_FREE);
+    plan->made = tsr__tree_init(&plan->tree, wide->heap->session, wide->n, wide->k, wide->edges,
+                                wide->n_edges, search->max_cells, plan->fixed, &search->random);
+    if (!plan->made) {
+        tsr__tree_free(&plan->tree);
+        search->max_cells =
+            search->max_cells > 2000 ? search->max_cells / 2 : 1000; // too much altogether
     }
-    s->effort->work += w->n_edges * 4;
-    return p->made ? p : NULL;
+    search->effort->work += wide->n_edges * 4;
+    return plan->made ? plan : NULL;
 }
 
-static void price(struct search *s, const double *lambda)
+static void price(struct search *search, const double *lambda)
 {
-    const struct wide *w = s->w;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        s->prefix[r + 1] = s->prefix[r] + lambda[r];
-    for (uint32_t v = 0; v < w->n; v++) {
-        int64_t *out = s->penalty[v];
-        memset(out, 0, w->k[v] * sizeof(int64_t));
-        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
-            const struct wide_use *u = &w->uses[i];
-            double p = s->prefix[u->end] - s->prefix[u->begin];
-            for (uint32_t c = 0; p > 0 && c < w->k[v]; c++) {
-                double x = p * (double)u->usage[c];
-                out[c] = plus(out[c], x < (double)NEVER ? (int64_t)x : NEVER);
+    const struct wide *wide = search->w;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        search->prefix[row + 1] = search->prefix[row] + lambda[row];
+    for (uint32_t v = 0; v < wide->n; v++) {
+        int64_t *out = search->penalty[v];
+        memset(out, 0, wide->k[v] * sizeof(int64_t));
+        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
+            const struct wide_use *use = &wide->uses[i];
+            double p = search->prefix[use->end] - search->prefix[use->begin];
+            for (uint32_t choice = 0; p > 0 && choice < wide->k[v]; choice++) {
+                double x = p * (double)use->usage[choice];
+                out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
             }
         }
     }
 }
 
-static void prepare(struct search *s, const struct move_plan *p, const uint32_t *x)
+static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
-    const struct wide *w = s->w;
-    for (uint32_t v = 0; v < w->n; v++)
-        for (uint32_t c = 0; p->fixed[v] != TREE_FIXED && c < w->k[v]; c++)
-            s->unary[v][c] = plus(w->cost[v][c], s->penalty[v][c]);
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        const struct tree_edge *e = &w->edges[i];
-        bool a = p->fixed[e->a] == TREE_FIXED, b = p->fixed[e->b] == TREE_FIXED;
-        uint32_t kb = w->k[e->b];
+    const struct wide *wide = search->w;
+    for (uint32_t v = 0; v < wide->n; v++)
+        for (uint32_t choice = 0; plan->fixed[v] != TREE_FIXED && choice < wide->k[v]; choice++)
+            search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        const struct tree_edge *edge = &wide->edges[i];
+        bool a = plan->fixed[edge->a] == TREE_FIXED, b = plan->fixed[edge->b] == TREE_FIXED;
+        uint32_t kb = wide->k[edge->b];
         if (a == b)
             continue;
-        uint32_t v = a ? e->b : e->a;
-        const int64_t *cell = a ? e->cell + (size_t)x[e->a] * kb : e->cell + x[e->b];
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            s->unary[v][c] = plus(s->unary[v][c], cell[a ? c : (size_t)c * kb]);
+        uint32_t v = a ? edge->b : edge->a;
+        const int64_t *cell = a ? edge->cell + (size_t)x[edge->a] * kb : edge->cell + x[edge->b];
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            search->unary[v][choice] =
+                plus(search->unary[v][choice], cell[a ? choice : (size_t)choice * kb]);
     }
 }
 
-static int draw_plan(struct search *s, bool global)
+static int draw_plan(struct search *search, bool global)
 {
-    int half = SEARCH_PLANS / 2, plan = (int)(random_next(&s->random) % SEARCH_PLANS);
-    if (s->w->n > SMALL) // regions mostly
-        plan = plan % half + (global || random_next(&s->random) % 8 == 0 ? 0 : half);
-    if (random_next(&s->random) % 4 == 0)
-        renew(s, plan);
+    int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
+    if (search->w->n > SMALL) // regions mostly
+        plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
+    if (random_next(&search->random) % 4 == 0)
+        renew(search, plan);
     return plan;
 }
 
 // y: x with all but the fixed nodes at their optimum under the prices. y may be x.
-static bool move(struct search *s, int plan, const uint32_t *x, uint32_t *y)
+static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y)
 {
-    struct move_plan *p = plan_of(s, plan);
-    if (!p)
+    struct move_plan *move_plan = plan_of(search, plan);
+    if (!move_plan)
         return false;
     if (y != x)
-        memcpy(y, x, s->w->n * sizeof(*y));
-    prepare(s, p, x);
-    int64_t least = tsr__tree_up(&p->tree, s->unary);
+        memcpy(y, x, search->w->n * sizeof(*y));
+    prepare(search, move_plan, x);
+    int64_t least = tsr__tree_up(&move_plan->tree, search->unary);
     if (least < NEVER)
-        tsr__tree_back(&p->tree, s->unary, y);
-    s->effort->work += p->tree.cells * 2 + s->w->n_edges;
-    if (p->tree.held > HELD)
-        renew(s, plan); // many of these would not fit
+        tsr__tree_back(&move_plan->tree, search->unary, y);
+    search->effort->work += move_plan->tree.cells * 2 + search->w->n_edges;
+    if (move_plan->tree.held > HELD)
+        renew(search, plan); // many of these would not fit
     return least < NEVER;
 }
 
-// Makes the rows dearer that are broken under s->load.
-static void raise_prices(struct search *s)
+// Makes the rows dearer that are broken under search->load.
+static void raise_prices(struct search *search)
 {
-    const struct wide *w = s->w;
+    const struct wide *wide = search->w;
     double most = 0;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        most = fmax(most, fmax(s->trial[r], s->dual.best_lambda[r]));
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        if (s->load[r] > w->bound[r])
-            s->trial[r] = s->trial[r] * 1.5 + most * 0.02 + 1e-9;
-    price(s, s->trial);
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        most = fmax(most, fmax(search->trial[row], search->dual.best_lambda[row]));
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        if (search->load[row] > wide->bound[row])
+            search->trial[row] = search->trial[row] * 1.5 + most * 0.02 + 1e-9;
+    price(search, search->trial);
 }
 
 // Moves on until no row is broken, each time dearer; prices in trial.
-static bool settle(struct search *s, uint32_t *x, int tries)
+static bool settle(struct search *search, uint32_t *x, int tries)
 {
-    if (s->local) {
-        tsr__region_start(&s->region, x, s->dual.lambda);
-        bool ok = tsr__region_repair(&s->region, tries * 100);
-        memcpy(x, s->region.x, s->w->n * sizeof(*x));
+    if (search->local) {
+        tsr__region_start(&search->region, x, search->dual.lambda);
+        bool ok = tsr__region_repair(&search->region, tries * 100);
+        memcpy(x, search->region.x, search->w->n * sizeof(*x));
         return ok;
     }
     for (int i = 0;; i++) {
-        tsr__wide_load(s->w, x, s->load);
-        if (tsr__wide_excess(s->w, s->load) <= 0)
+        tsr__wide_load(search->w, x, search->load);
+        if (tsr__wide_excess(search->w, search->load) <= 0)
             return true;
-        if (i == tries || tsr__effort_over(s->effort))
+        if (i == tries || tsr__effort_over(search->effort))
             return false;
-        raise_prices(s);
-        if (!move(s, draw_plan(s, true), x, x))
+        raise_prices(search);
+        if (!move(search, draw_plan(search, true), x, x))
             return false;
     }
 }
 
 // One move from x to y, repeated dearer until it breaks no row.
-static bool kept_move(struct search *s, int plan, const uint32_t *x, uint32_t *y, int tries)
+static bool kept_move(struct search *search, int plan, const uint32_t *x, uint32_t *y, int tries)
 {
-    price(s, s->trial);
+    price(search, search->trial);
     for (int i = 0; i <= tries; i++) {
-        if (!move(s, plan, x, y))
+        if (!move(search, plan, x, y))
             return false;
-        tsr__wide_load(s->w, y, s->load);
-        if (tsr__wide_excess(s->w, s->load) <= 0)
+        tsr__wide_load(search->w, y, search->load);
+        if (tsr__wide_excess(search->w, search->load) <= 0)
             return true;
-        raise_prices(s);
+        raise_prices(search);
     }
     return false;
 }
 
-bool tsr__search_settle(struct search *s, uint32_t *x, int tries)
+bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
-    memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
-    return settle(s, x, tries) && tsr__search_offer(s, x);
+    memcpy(search->trial, search->dual.lambda, search->w->n_rows * sizeof(double));
+    return settle(search, x, tries) && tsr__search_offer(search, x);
 }
 
 // From x to y, which keeps all rows. Going on with other moves finds more than the same one at dearer
 // prices, but is dear itself where each is of a large program.
-static bool one_round(struct search *s)
+static bool one_round(struct search *search)
 {
-    int plan = draw_plan(s, false);
-    if (s->w->n > SMALL || random_next(&s->random) % 4 == 0)
-        return kept_move(s, plan, s->x, s->y, 5);
-    price(s, s->trial);
-    return move(s, plan, s->x, s->y) && settle(s, s->y, 4);
+    int plan = draw_plan(search, false);
+    if (search->w->n > SMALL || random_next(&search->random) % 4 == 0)
+        return kept_move(search, plan, search->x, search->y, 5);
+    price(search, search->trial);
+    return move(search, plan, search->x, search->y) && settle(search, search->y, 4);
 }
 
 // Regions, one after another, from where the region stands.
-static void move_regions(struct search *s, int rounds)
+static void move_regions(struct search *search, int rounds)
 {
     static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
-    struct region *g = &s->region;
-    tsr__region_weigh(g, &s->dual);
-    for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
-        double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
-        if (random_next(&s->random) % 4 == 0)
+    struct region *region = &search->region;
+    tsr__region_weigh(region, &search->dual);
+    for (int i = 0; i < rounds && !tsr__effort_over(search->effort); i++) {
+        double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
+        if (random_next(&search->random) % 4 == 0)
             factor = 0; // only what is broken has a price
-        tsr__region_move(g, &s->dual, few[random_next(&s->random) % TSR_COUNT(few)], factor,
-                         g->cost);
+        tsr__region_move(region, &search->dual, few[random_next(&search->random) % TSR_COUNT(few)],
+                         factor, region->cost);
     }
 }
 
 // What the messages say, made to keep the rows and polished; then the best of it and the best answer.
-static void start_anew(struct search *s, int rounds)
+static void start_anew(struct search *search, int rounds)
 {
-    struct region *g = &s->region;
-    tsr__dual_round(&s->dual, s->x);
-    if (tsr__wide_cost(s->w, s->x) >= NEVER)
+    struct region *region = &search->region;
+    tsr__dual_round(&search->dual, search->x);
+    if (tsr__wide_cost(search->w, search->x) >= NEVER)
         return;
-    tsr__region_start(g, s->x, s->dual.lambda);
-    if (!tsr__region_repair(g, 2000))
+    tsr__region_start(region, search->x, search->dual.lambda);
+    if (!tsr__region_repair(region, 2000))
         return;
-    move_regions(s, rounds);
-    memcpy(s->y, g->x, s->w->n * sizeof(*s->y));
-    tsr__search_offer(s, s->y);
-    tsr__region_start(g, s->best, s->dual.best_lambda);
+    move_regions(search, rounds);
+    memcpy(search->y, region->x, search->w->n * sizeof(*search->y));
+    tsr__search_offer(search, search->y);
+    tsr__region_start(region, search->best, search->dual.best_lambda);
     for (int i = 0; i < 4; i++)
-        tsr__region_fuse(g, s->y, 0.5 * i, g->cost);
-    tsr__search_offer(s, g->x);
+        tsr__region_fuse(region, search->y, 0.5 * i, region->cost);
+    tsr__search_offer(search, region->x);
 }
 
-static void polish_regions(struct search *s, int rounds)
+static void polish_regions(struct search *search, int rounds)
 {
-    if (random_next(&s->random) % 2)
-        start_anew(s, rounds);
-    tsr__region_start(&s->region, s->best, s->dual.best_lambda);
-    move_regions(s, rounds);
-    tsr__search_offer(s, s->region.x);
+    if (random_next(&search->random) % 2)
+        start_anew(search, rounds);
+    tsr__region_start(&search->region, search->best, search->dual.best_lambda);
+    move_regions(search, rounds);
+    tsr__search_offer(search, search->region.x);
 }
 
 // What is cheaper at lower prices and breaks rows, in parts.
-void tsr__search_relax(struct search *s, struct tree *t, const double *lambda)
+void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
 {
     static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
-    double *less = s->trial;
-    for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(s->effort) && s->found; i++) {
-        for (uint32_t r = 0; r < s->w->n_rows; r++)
-            less[r] = lambda[r] * factors[i];
-        tsr__search_exact(s, t, less);
-        tsr__region_start(&s->region, s->best, lambda);
-        tsr__region_fuse(&s->region, s->x, 1, s->best_cost);
-        tsr__region_fuse(&s->region, s->x, 0, s->region.cost);
-        tsr__search_offer(s, s->region.x);
+    double *less = search->trial;
+    for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(search->effort) && search->found;
+         i++) {
+        for (uint32_t row = 0; row < search->w->n_rows; row++)
+            less[row] = lambda[row] * factors[i];
+        tsr__search_exact(search, tree, less);
+        tsr__region_start(&search->region, search->best, lambda);
+        tsr__region_fuse(&search->region, search->x, 1, search->best_cost);
+        tsr__region_fuse(&search->region, search->x, 0, search->region.cost);
+        tsr__search_offer(search, search->region.x);
     }
-    if (!s->found || s->w->n < 5 * SMALL)
+    if (!search->found || search->w->n < 5 * SMALL)
         return;
-    tsr__region_start(&s->region, s->best, lambda);
-    move_regions(s, 300);
-    tsr__search_offer(s, s->region.x);
+    tsr__region_start(&search->region, search->best, lambda);
+    move_regions(search, 300);
+    tsr__search_offer(search, search->region.x);
 }
 
-void tsr__search_polish(struct search *s, int rounds)
+void tsr__search_polish(struct search *search, int rounds)
 {
-    const struct wide *w = s->w;
-    if (!s->found)
+    const struct wide *wide = search->w;
+    if (!search->found)
         return;
-    if (s->local || random_next(&s->random) % 2) {
-        polish_regions(s, s->local ? rounds * 10 : rounds * 3);
+    if (search->local || random_next(&search->random) % 2) {
+        polish_regions(search, search->local ? rounds * 10 : rounds * 3);
         return;
     }
     // Answers that are a little worse are gone on from; how much is drawn for each call.
     static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
-    double slack = worse[random_next(&s->random) % TSR_COUNT(worse)];
-    int64_t most = s->best_cost + (int64_t)(slack * fabs((double)s->best_cost));
-    memcpy(s->x, s->best, w->n * sizeof(*s->x));
-    for (int i = 0; i < rounds && !tsr__effort_over(s->effort); i++) {
-        double u = random_unit(&s->random) * 2 - 1, factor = exp(u * u * u * 3);
-        if (random_next(&s->random) % 4 == 0)
+    double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
+    int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
+    memcpy(search->x, search->best, wide->n * sizeof(*search->x));
+    for (int i = 0; i < rounds && !tsr__effort_over(search->effort); i++) {
+        double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
+        if (random_next(&search->random) % 4 == 0)
             factor = 0; // only what is broken has a price
-        for (uint32_t r = 0; r < w->n_rows; r++)
-            s->trial[r] = s->dual.best_lambda[r] * factor;
-        if (!one_round(s))
+        for (uint32_t row = 0; row < wide->n_rows; row++)
+            search->trial[row] = search->dual.best_lambda[row] * factor;
+        if (!one_round(search))
             continue;
-        if (tsr__wide_cost(w, s->y) <= most) {
-            uint32_t *swap = s->x;
-            s->x = s->y;
-            s->y = swap;
-            tsr__search_offer(s, s->x);
+        if (tsr__wide_cost(wide, search->y) <= most) {
+            uint32_t *swap = search->x;
+            search->x = search->y;
+            search->y = swap;
+            tsr__search_offer(search, search->x);
         }
     }
 }
 
-void tsr__search_exact(struct search *s, struct tree *t, const double *lambda)
+void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
-    const struct wide *w = s->w;
-    price(s, lambda);
-    for (uint32_t v = 0; v < w->n; v++)
-        for (uint32_t c = 0; c < w->k[v]; c++)
-            s->unary[v][c] = plus(w->cost[v][c], s->penalty[v][c]);
-    int64_t least = tsr__tree_up(t, s->unary);
-    s->effort->work += t->cells;
+    const struct wide *wide = search->w;
+    price(search, lambda);
+    for (uint32_t v = 0; v < wide->n; v++)
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
+    int64_t least = tsr__tree_up(tree, search->unary);
+    search->effort->work += tree->cells;
     if (least >= NEVER)
         return;
-    tsr__tree_back(t, s->unary, s->x);
-    tsr__search_offer(s, s->x);
-    tsr__wide_load(w, s->x, s->load);
+    tsr__tree_back(tree, search->unary, search->x);
+    tsr__search_offer(search, search->x);
+    tsr__wide_load(wide, search->x, search->load);
     double paid = 0;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        paid += lambda[r] * (double)w->bound[r];
-    if ((double)least - paid > s->dual.best) {
-        s->dual.best = (double)least - paid;
-        s->dual.best_paid = paid;
-        memcpy(s->dual.best_lambda, lambda, w->n_rows * sizeof(double));
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        paid += lambda[row] * (double)wide->bound[row];
+    if ((double)least - paid > search->dual.best) {
+        search->dual.best = (double)least - paid;
+        search->dual.best_paid = paid;
+        memcpy(search->dual.best_lambda, lambda, wide->n_rows * sizeof(double));
     }
 }
 
 // ---- climbing
 
-static void candidate(struct search *s, bool repair)
+static void candidate(struct search *search, bool repair)
 {
-    tsr__dual_round(&s->dual, s->x);
-    if (tsr__wide_cost(s->w, s->x) >= NEVER)
+    tsr__dual_round(&search->dual, search->x);
+    if (tsr__wide_cost(search->w, search->x) >= NEVER)
         return;
     // Repairs are dear in large programs: passes come first.
-    if (tsr__search_offer(s, s->x) || !repair || s->repair_work > s->pass_work / 2)
+    if (tsr__search_offer(search, search->x) || !repair ||
+        search->repair_work > search->pass_work / 2)
         return;
-    uint64_t before = s->effort->work;
-    memcpy(s->trial, s->dual.lambda, s->w->n_rows * sizeof(double));
-    if (settle(s, s->x, 12))
-        tsr__search_offer(s, s->x);
-    s->repair_work += s->effort->work - before;
+    uint64_t before = search->effort->work;
+    memcpy(search->trial, search->dual.lambda, search->w->n_rows * sizeof(double));
+    if (settle(search, search->x, 12))
+        tsr__search_offer(search, search->x);
+    search->repair_work += search->effort->work - before;
 }
 
 // Steps aim at a bound that is higher by `reach` of itself. Where that is not nearly met for a while,
 // less is aimed at; once hardly anything is, more again, from the best prices.
-static bool adapt(struct search *s)
+static bool adapt(struct search *search)
 {
-    struct dual *d = &s->dual;
-    if (d->best > s->last + 0.1 * s->reach * fabs(d->best)) {
-        s->last = d->best;
-        s->since = 0;
+    struct dual *dual = &search->dual;
+    if (dual->best > search->last + 0.1 * search->reach * fabs(dual->best)) {
+        search->last = dual->best;
+        search->since = 0;
         return false;
     }
-    if (++s->since < 8)
+    if (++search->since < 8)
         return false;
-    s->since = 0;
-    s->last = d->best;
-    s->reach *= 0.8;
-    if (s->reach > 1e-4)
+    search->since = 0;
+    search->last = dual->best;
+    search->reach *= 0.8;
+    if (search->reach > 1e-4)
         return false;
-    s->reach = 0.1;
-    memcpy(d->lambda, d->best_lambda, s->w->n_rows * sizeof(double));
-    tsr__dual_price(d);
+    search->reach = 0.1;
+    memcpy(dual->lambda, dual->best_lambda, search->w->n_rows * sizeof(double));
+    tsr__dual_price(dual);
     return true;
 }
 
 // A bound that has come as near as doubles let it is taken in whole numbers.
-static void make_sure(struct search *s)
+static void make_sure(struct search *search)
 {
-    double cost = (double)s->best_cost;
-    if (!s->found || tsr__search_proved(s) || s->dual.bound < cost - 1e-9 * fabs(cost) - 1)
+    double cost = (double)search->best_cost;
+    if (!search->found || tsr__search_proved(search) ||
+        search->dual.bound < cost - 1e-9 * fabs(cost) - 1)
         return;
-    int64_t sure = tsr__dual_exact(&s->dual);
-    s->sure = sure > s->sure ? sure : s->sure;
-    s->effort->work += s->dual.cells;
+    int64_t sure = tsr__dual_exact(&search->dual);
+    search->sure = sure > search->sure ? sure : search->sure;
+    search->effort->work += search->dual.cells;
 }
 
-void tsr__search_climb(struct search *s, int passes)
+void tsr__search_climb(struct search *search, int passes)
 {
-    struct dual *d = &s->dual;
-    for (int i = 0; i < passes && !tsr__effort_over(s->effort) && !tsr__search_proved(s); i++) {
-        tsr__dual_pass(d);
-        s->effort->work += d->cells + s->w->n_rows;
-        s->pass_work += d->cells + s->w->n_rows;
+    struct dual *dual = &search->dual;
+    for (int i = 0; i < passes && !tsr__effort_over(search->effort) && !tsr__search_proved(search);
+         i++) {
+        tsr__dual_pass(dual);
+        search->effort->work += dual->cells + search->w->n_rows;
+        search->pass_work += dual->cells + search->w->n_rows;
         if (i % 5 == 0)
-            candidate(s, i % 50 == 0);
+            candidate(search, i % 50 == 0);
         if (i % 5 == 0)
-            make_sure(s);
-        if (s->w->n_rows == 0 || adapt(s))
+            make_sure(search);
+        if (search->w->n_rows == 0 || adapt(search))
             continue;
-        double most = d->best + s->reach * fabs(d->best) + 1000 * s->reach;
-        double target = s->found && (double)s->best_cost < most ? (double)s->best_cost : most;
-        tsr__dual_step(d, target, s->load);
+        double most = dual->best + search->reach * fabs(dual->best) + 1000 * search->reach;
+        double target =
+            search->found && (double)search->best_cost < most ? (double)search->best_cost : most;
+        tsr__dual_step(dual, target, search->load);
     }
-    make_sure(s);
+    make_sure(search);
 }

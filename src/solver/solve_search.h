@@ -37,25 +37,26 @@ struct search {
     bool local; // large: moves are of regions
     struct region region;
 };
-bool tsr__search_init(struct search *s, const struct wide *w, struct effort *e, uint64_t seed);
-void tsr__search_done(struct search *s);
+bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort,
+                      uint64_t seed);
+void tsr__search_done(struct search *search);
 // Raises the bound, with answers on the way.
-void tsr__search_climb(struct search *s, int passes);
+void tsr__search_climb(struct search *search, int passes);
 // Moves from the best answer; none is tried if there is no answer.
-void tsr__search_polish(struct search *s, int rounds);
+void tsr__search_polish(struct search *search, int rounds);
 // A first answer by other means, where climbing gave none.
-void tsr__search_dive(struct search *s);
+void tsr__search_dive(struct search *search);
 // Makes an assignment without forbidden pairs keep the rows, and offers it; false: it is not taken.
-bool tsr__search_settle(struct search *s, uint32_t *x, int tries);
+bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
 // The exact minimum under prices, where the whole is narrow: bound, answer, and its load.
-void tsr__search_exact(struct search *s, struct tree *t, const double *lambda);
+void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);
 // From the best answer and those at lower prices, where the whole is narrow.
-void tsr__search_relax(struct search *s, struct tree *t, const double *lambda);
+void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda);
 // Offers an assignment; true if it keeps all rows and is the best so far.
-bool tsr__search_offer(struct search *s, const uint32_t *x);
+bool tsr__search_offer(struct search *search, const uint32_t *x);
 // The proved bound, as an integer.
-int64_t tsr__search_bound(const struct search *s);
+int64_t tsr__search_bound(const struct search *search);
 // Whether the best answer is proved to be the best of all.
-bool tsr__search_proved(const struct search *s);
+bool tsr__search_proved(const struct search *search);
 
 #endif

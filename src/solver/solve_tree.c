@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-static bool is_fixed(const uint8_t *fixed, const struct tree_edge *e)
+static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 {
-    return fixed && (fixed[e->a] == TREE_FIXED || fixed[e->b] == TREE_FIXED);
+    return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
 }
 
 // ---- the order: always the node whose bucket is smallest
@@ -37,41 +37,41 @@ static bool before(struct heap_entry a, struct heap_entry b)
     return a.weight < b.weight || (a.weight == b.weight && a.node < b.node);
 }
 
-static void heap_push(struct builder *b, uint32_t node)
+static void heap_push(struct builder *builder, uint32_t node)
 {
-    if (b->n_heap == b->cap) {
-        size_t cap = b->cap ? b->cap * 2 : 1024;
-        struct heap_entry *grown = ARENA_ARRAY(&b->arena, struct heap_entry, cap);
+    if (builder->n_heap == builder->cap) {
+        size_t cap = builder->cap ? builder->cap * 2 : 1024;
+        struct heap_entry *grown = ARENA_ARRAY(&builder->arena, struct heap_entry, cap);
         if (!grown)
             return;
-        if (b->n_heap)
-            memcpy(grown, b->heap, b->n_heap * sizeof(*grown));
-        b->heap = grown;
-        b->cap = cap;
+        if (builder->n_heap)
+            memcpy(grown, builder->heap, builder->n_heap * sizeof(*grown));
+        builder->heap = grown;
+        builder->cap = cap;
     }
-    struct heap_entry e = {b->weight[node], node};
-    size_t at = b->n_heap++;
-    for (; at > 0 && before(e, b->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        b->heap[at] = b->heap[(at - 1) / 2];
-    b->heap[at] = e;
+    struct heap_entry entry = {builder->weight[node], node};
+    size_t at = builder->n_heap++;
+    for (; at > 0 && before(entry, builder->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        builder->heap[at] = builder->heap[(at - 1) / 2];
+    builder->heap[at] = entry;
 }
 
-static struct heap_entry heap_pop(struct builder *b)
+static struct heap_entry heap_pop(struct builder *builder)
 {
-    struct heap_entry top = b->heap[0], last = b->heap[--b->n_heap];
+    struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
     size_t at = 0;
     for (;;) {
         size_t child = 2 * at + 1;
-        if (child >= b->n_heap)
+        if (child >= builder->n_heap)
             break;
-        if (child + 1 < b->n_heap && before(b->heap[child + 1], b->heap[child]))
+        if (child + 1 < builder->n_heap && before(builder->heap[child + 1], builder->heap[child]))
             child++;
-        if (!before(b->heap[child], last))
+        if (!before(builder->heap[child], last))
             break;
-        b->heap[at] = b->heap[child];
+        builder->heap[at] = builder->heap[child];
         at = child;
     }
-    b->heap[at] = last;
+    builder->heap[at] = last;
     return top;
 }
 
@@ -83,12 +83,12 @@ static bool is_near(const ids *list, uint32_t v)
     return false;
 }
 
-static void connect(struct builder *b, uint32_t u, uint32_t v)
+static void connect(struct builder *builder, uint32_t u, uint32_t v)
 {
-    ids *nu = &b->near[u], *nv = &b->near[v];
+    ids *nu = &builder->near[u], *nv = &builder->near[v];
     if (nu->n <= nv->n ? is_near(nu, v) : is_near(nv, u))
         return;
-    uint32_t *at_u = vec_push(&b->arena, nu), *at_v = vec_push(&b->arena, nv);
+    uint32_t *at_u = vec_push(&builder->arena, nu), *at_v = vec_push(&builder->arena, nv);
     if (at_u && at_v) {
         *at_u = v;
         *at_v = u;
@@ -104,51 +104,54 @@ static void disconnect(ids *list, uint32_t v)
         }
 }
 
-static void reweigh(struct builder *b, uint32_t v)
+static void reweigh(struct builder *builder, uint32_t v)
 {
-    const ids *near = &b->near[v];
-    double w = b->log_k[v];
+    const ids *near = &builder->near[v];
+    double w = builder->log_k[v];
     for (size_t i = 0; i < near->n; i++)
-        w += b->log_k[near->at[i]];
-    b->weight[v] = w;
+        w += builder->log_k[near->at[i]];
+    builder->weight[v] = w;
 }
 
 // Its neighbours become the separator and a clique.
-static void eliminate(struct builder *b, uint32_t v, struct tree_bucket *out)
+static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *out)
 {
-    ids *near = &b->near[v];
+    ids *near = &builder->near[v];
     out->node = v;
     out->n_sep = (uint32_t)near->n;
-    out->sep = ARENA_ARRAY(&b->t->arena, uint32_t, near->n + 1);
+    out->sep = ARENA_ARRAY(&builder->t->arena, uint32_t, near->n + 1);
     if (!out->sep)
         return;
     for (size_t i = 0; i < near->n; i++) {
         out->sep[i] = near->at[i];
-        disconnect(&b->near[near->at[i]], v);
+        disconnect(&builder->near[near->at[i]], v);
     }
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
-            connect(b, near->at[i], near->at[j]);
+            connect(builder, near->at[i], near->at[j]);
     for (size_t i = 0; i < near->n; i++) {
-        reweigh(b, near->at[i]);
-        heap_push(b, near->at[i]);
+        reweigh(builder, near->at[i]);
+        heap_push(builder, near->at[i]);
     }
 }
 
 // Conditions on the node that has most to do with others, by chance among those that come near. Of
 // large graphs only those around a node are looked at.
-static bool fix_one(struct builder *b, uint32_t around)
+static bool fix_one(struct builder *builder, uint32_t around)
 {
-    struct tree *t = b->t;
+    struct tree *tree = builder->t;
     uint32_t best = NONE;
     double most = -1;
-    bool all = t->n <= LARGE;
-    for (size_t i = 0; i <= (all ? t->n - 1 : b->near[around].n); i++) {
-        uint32_t v = all ? (uint32_t)i : i < b->near[around].n ? b->near[around].at[i] : around;
-        if (t->position[v] != NONE || b->fixed[v] == TREE_FIXED)
+    bool all = tree->n <= LARGE;
+    for (size_t i = 0; i <= (all ? tree->n - 1 : builder->near[around].n); i++) {
+        uint32_t v = all                           ? (uint32_t)i
+                     : i < builder->near[around].n ? builder->near[around].at[i]
+                                                   : around;
+        if (tree->position[v] != NONE || builder->fixed[v] == TREE_FIXED)
             continue;
-        double score = (double)b->near[v].n * b->log_k[v] * random_unit(b->random);
-        if (b->fixed[v] == TREE_FREE)
+        double score =
+            (double)builder->near[v].n * builder->log_k[v] * random_unit(builder->random);
+        if (builder->fixed[v] == TREE_FREE)
             score *= 1e-6;
         if (score > most) {
             most = score;
@@ -157,346 +160,354 @@ static bool fix_one(struct builder *b, uint32_t around)
     }
     if (best == NONE)
         return false;
-    b->fixed[best] = TREE_FIXED;
-    ids *near = &b->near[best];
+    builder->fixed[best] = TREE_FIXED;
+    ids *near = &builder->near[best];
     for (size_t i = 0; i < near->n; i++) {
-        disconnect(&b->near[near->at[i]], best);
-        reweigh(b, near->at[i]);
-        heap_push(b, near->at[i]);
+        disconnect(&builder->near[near->at[i]], best);
+        reweigh(builder, near->at[i]);
+        heap_push(builder, near->at[i]);
     }
     near->n = 0;
     return true;
 }
 
-static bool builder_init(struct builder *b, const struct tree_edge *edges, size_t n_edges)
+static bool builder_init(struct builder *builder, const struct tree_edge *edges, size_t n_edges)
 {
-    struct tree *t = b->t;
-    b->near = tsr__arena_array(&b->arena, (size_t)t->n + 1, sizeof(*b->near), 8);
-    b->weight = ARENA_ARRAY(&b->arena, double, (size_t)t->n + 1);
-    b->log_k = ARENA_ARRAY(&b->arena, double, (size_t)t->n + 1);
-    if (b->arena.failed)
+    struct tree *tree = builder->t;
+    builder->near =
+        tsr__arena_array(&builder->arena, (size_t)tree->n + 1, sizeof(*builder->near), 8);
+    builder->weight = ARENA_ARRAY(&builder->arena, double, (size_t)tree->n + 1);
+    builder->log_k = ARENA_ARRAY(&builder->arena, double, (size_t)tree->n + 1);
+    if (builder->arena.failed)
         return false;
-    for (uint32_t v = 0; v < t->n; v++)
-        b->log_k[v] = log2((double)t->k[v]);
+    for (uint32_t v = 0; v < tree->n; v++)
+        builder->log_k[v] = log2((double)tree->k[v]);
     for (size_t i = 0; i < n_edges; i++)
-        if (!is_fixed(b->fixed, &edges[i]))
-            connect(b, edges[i].a, edges[i].b);
-    for (uint32_t v = 0; v < t->n; v++) {
-        reweigh(b, v);
-        if (!b->fixed || b->fixed[v] != TREE_FIXED)
-            heap_push(b, v);
+        if (!is_fixed(builder->fixed, &edges[i]))
+            connect(builder, edges[i].a, edges[i].b);
+    for (uint32_t v = 0; v < tree->n; v++) {
+        reweigh(builder, v);
+        if (!builder->fixed || builder->fixed[v] != TREE_FIXED)
+            heap_push(builder, v);
     }
-    return !b->arena.failed;
+    return !builder->arena.failed;
 }
 
-static bool find_order(struct builder *b)
+static bool find_order(struct builder *builder)
 {
-    struct tree *t = b->t;
-    memset(t->position, 0xff, t->n * sizeof(uint32_t));
-    while (b->n_heap && !b->arena.failed && !t->arena.failed) {
-        struct heap_entry e = heap_pop(b);
-        if (t->position[e.node] != NONE || e.weight != b->weight[e.node] ||
-            (b->fixed && b->fixed[e.node] == TREE_FIXED))
+    struct tree *tree = builder->t;
+    memset(tree->position, 0xff, tree->n * sizeof(uint32_t));
+    while (builder->n_heap && !builder->arena.failed && !tree->arena.failed) {
+        struct heap_entry entry = heap_pop(builder);
+        if (tree->position[entry.node] != NONE || entry.weight != builder->weight[entry.node] ||
+            (builder->fixed && builder->fixed[entry.node] == TREE_FIXED))
             continue;
-        if (e.weight > b->most) {
-            if (!b->random || !fix_one(b, e.node))
+        if (entry.weight > builder->most) {
+            if (!builder->random || !fix_one(builder, entry.node))
                 return false;
-            if (b->fixed[e.node] != TREE_FIXED)
-                heap_push(b, e.node);
+            if (builder->fixed[entry.node] != TREE_FIXED)
+                heap_push(builder, entry.node);
             continue;
         }
-        t->position[e.node] = t->m;
-        eliminate(b, e.node, &t->buckets[t->m++]);
+        tree->position[entry.node] = tree->m;
+        eliminate(builder, entry.node, &tree->buckets[tree->m++]);
     }
-    return !b->arena.failed && !t->arena.failed;
+    return !builder->arena.failed && !tree->arena.failed;
 }
 
 // ---- tables of the buckets
 
-static void sort_sep(struct tree *t, struct tree_bucket *b)
+static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
 {
-    for (uint32_t i = 1; i < b->n_sep; i++)
-        for (uint32_t j = i; j > 0 && t->position[b->sep[j]] < t->position[b->sep[j - 1]]; j--) {
-            uint32_t swap = b->sep[j];
-            b->sep[j] = b->sep[j - 1];
-            b->sep[j - 1] = swap;
+    for (uint32_t i = 1; i < bucket->n_sep; i++)
+        for (uint32_t j = i;
+             j > 0 && tree->position[bucket->sep[j]] < tree->position[bucket->sep[j - 1]]; j--) {
+            uint32_t swap = bucket->sep[j];
+            bucket->sep[j] = bucket->sep[j - 1];
+            bucket->sep[j - 1] = swap;
         }
-    b->cells = 1;
-    for (uint32_t i = 0; i < b->n_sep; i++)
-        b->cells *= t->k[b->sep[i]];
-    b->parent = b->n_sep ? t->position[b->sep[0]] : NONE;
-    if (b->n_sep > t->most_sep)
-        t->most_sep = b->n_sep;
-    if (t->k[b->node] > t->most_k)
-        t->most_k = t->k[b->node];
-    t->cells += b->cells * t->k[b->node];
-    t->held += b->cells;
+    bucket->cells = 1;
+    for (uint32_t i = 0; i < bucket->n_sep; i++)
+        bucket->cells *= tree->k[bucket->sep[i]];
+    bucket->parent = bucket->n_sep ? tree->position[bucket->sep[0]] : NONE;
+    if (bucket->n_sep > tree->most_sep)
+        tree->most_sep = bucket->n_sep;
+    if (tree->k[bucket->node] > tree->most_k)
+        tree->most_k = tree->k[bucket->node];
+    tree->cells += bucket->cells * tree->k[bucket->node];
+    tree->held += bucket->cells;
 }
 
-static void set_stride(struct tree_bucket *b, struct tree_factor *f, uint32_t node, size_t stride)
+static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, uint32_t node,
+                       size_t stride)
 {
-    if (node == b->node)
-        f->own = stride;
-    for (uint32_t i = 0; i < b->n_sep; i++)
-        if (b->sep[i] == node)
-            f->strides[i] = stride;
+    if (node == bucket->node)
+        factor->own = stride;
+    for (uint32_t i = 0; i < bucket->n_sep; i++)
+        if (bucket->sep[i] == node)
+            factor->strides[i] = stride;
 }
 
-static struct tree_factor *new_factor(struct tree *t, struct tree_bucket *b, const int64_t *cell)
+static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *bucket,
+                                      const int64_t *cell)
 {
-    struct tree_factor *f = &b->factors[b->n_factors++];
-    *f = (struct tree_factor){.cell = cell, .child = NONE};
-    f->strides = ARENA_ARRAY(&t->arena, size_t, (size_t)b->n_sep + 1);
-    return f->strides ? f : NULL;
+    struct tree_factor *factor = &bucket->factors[bucket->n_factors++];
+    *factor = (struct tree_factor){.cell = cell, .child = NONE};
+    factor->strides = ARENA_ARRAY(&tree->arena, size_t, (size_t)bucket->n_sep + 1);
+    return factor->strides ? factor : NULL;
 }
 
-static struct tree_bucket *bucket_of_edge(struct tree *t, const struct tree_edge *e)
+static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_edge *edge)
 {
-    uint32_t a = t->position[e->a], b = t->position[e->b];
-    return &t->buckets[a < b ? a : b];
+    uint32_t a = tree->position[edge->a], b = tree->position[edge->b];
+    return &tree->buckets[a < b ? a : b];
 }
 
-static bool add_factors(struct tree *t, const struct tree_edge *edges, size_t n_edges,
+static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
 {
     for (size_t i = 0; i < n_edges; i++)
         if (!is_fixed(fixed, &edges[i]))
-            bucket_of_edge(t, &edges[i])->n_factors++;
-    for (uint32_t i = 0; i < t->m; i++)
-        if (t->buckets[i].parent != NONE)
-            t->buckets[t->buckets[i].parent].n_factors++;
-    for (uint32_t i = 0; i < t->m; i++) {
-        struct tree_bucket *b = &t->buckets[i];
-        b->factors = ARENA_ARRAY(&t->arena, struct tree_factor, (size_t)b->n_factors + 1);
-        b->n_factors = 0;
-        b->message = ARENA_ARRAY(&t->arena, int64_t, b->cells);
-        if (!b->factors || !b->message)
+            bucket_of_edge(tree, &edges[i])->n_factors++;
+    for (uint32_t i = 0; i < tree->m; i++)
+        if (tree->buckets[i].parent != NONE)
+            tree->buckets[tree->buckets[i].parent].n_factors++;
+    for (uint32_t i = 0; i < tree->m; i++) {
+        struct tree_bucket *bucket = &tree->buckets[i];
+        bucket->factors =
+            ARENA_ARRAY(&tree->arena, struct tree_factor, (size_t)bucket->n_factors + 1);
+        bucket->n_factors = 0;
+        bucket->message = ARENA_ARRAY(&tree->arena, int64_t, bucket->cells);
+        if (!bucket->factors || !bucket->message)
             return false;
     }
     for (size_t i = 0; i < n_edges; i++) {
         if (is_fixed(fixed, &edges[i]))
             continue;
-        struct tree_bucket *b = bucket_of_edge(t, &edges[i]);
-        struct tree_factor *f = new_factor(t, b, edges[i].cell);
-        if (!f)
+        struct tree_bucket *bucket = bucket_of_edge(tree, &edges[i]);
+        struct tree_factor *factor = new_factor(tree, bucket, edges[i].cell);
+        if (!factor)
             return false;
-        set_stride(b, f, edges[i].a, t->k[edges[i].b]);
-        set_stride(b, f, edges[i].b, 1);
+        set_stride(bucket, factor, edges[i].a, tree->k[edges[i].b]);
+        set_stride(bucket, factor, edges[i].b, 1);
     }
-    for (uint32_t i = 0; i < t->m; i++) {
-        const struct tree_bucket *child = &t->buckets[i];
+    for (uint32_t i = 0; i < tree->m; i++) {
+        const struct tree_bucket *child = &tree->buckets[i];
         if (child->parent == NONE)
             continue;
-        struct tree_bucket *b = &t->buckets[child->parent];
-        struct tree_factor *f = new_factor(t, b, child->message);
-        if (!f)
+        struct tree_bucket *bucket = &tree->buckets[child->parent];
+        struct tree_factor *factor = new_factor(tree, bucket, child->message);
+        if (!factor)
             return false;
-        f->child = i;
+        factor->child = i;
         size_t stride = 1;
-        for (uint32_t j = child->n_sep; j-- > 0; stride *= t->k[child->sep[j]])
-            set_stride(b, f, child->sep[j], stride);
+        for (uint32_t j = child->n_sep; j-- > 0; stride *= tree->k[child->sep[j]])
+            set_stride(bucket, factor, child->sep[j], stride);
     }
     return true;
 }
 
-bool tsr__tree_init(struct tree *t, tsr_session *s, uint32_t n, const uint32_t *k,
+bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random)
 {
-    *t = (struct tree){.n = n, .k = k};
-    tsr__arena_init(&t->arena, s);
-    struct builder b = {.t = t, .most = log2((double)max_cells), .fixed = fixed, .random = random};
-    tsr__arena_init(&b.arena, s);
-    t->buckets = ARENA_ARRAY(&t->arena, struct tree_bucket, (size_t)n + 1);
-    t->position = ARENA_ARRAY(&t->arena, uint32_t, (size_t)n + 1);
-    bool ok = !t->arena.failed && builder_init(&b, edges, n_edges) && find_order(&b);
-    if (b.arena.failed)
-        t->arena.failed = true;
-    tsr__arena_free(&b.arena);
-    for (uint32_t i = 0; ok && i < t->m; i++)
-        sort_sep(t, &t->buckets[i]);
-    ok = ok && t->held <= MOST_CELLS && add_factors(t, edges, n_edges, fixed);
+    *tree = (struct tree){.n = n, .k = k};
+    tsr__arena_init(&tree->arena, session);
+    struct builder builder = {
+        .t = tree, .most = log2((double)max_cells), .fixed = fixed, .random = random};
+    tsr__arena_init(&builder.arena, session);
+    tree->buckets = ARENA_ARRAY(&tree->arena, struct tree_bucket, (size_t)n + 1);
+    tree->position = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)n + 1);
+    bool ok = !tree->arena.failed && builder_init(&builder, edges, n_edges) && find_order(&builder);
+    if (builder.arena.failed)
+        tree->arena.failed = true;
+    tsr__arena_free(&builder.arena);
+    for (uint32_t i = 0; ok && i < tree->m; i++)
+        sort_sep(tree, &tree->buckets[i]);
+    ok = ok && tree->held <= MOST_CELLS && add_factors(tree, edges, n_edges, fixed);
     uint32_t most = 0;
-    for (uint32_t i = 0; ok && i < t->m; i++)
-        most = t->buckets[i].n_factors > most ? t->buckets[i].n_factors : most;
+    for (uint32_t i = 0; ok && i < tree->m; i++)
+        most = tree->buckets[i].n_factors > most ? tree->buckets[i].n_factors : most;
     if (!ok)
         return false;
-    t->acc = ARENA_ARRAY(&t->arena, int64_t, (size_t)t->most_k + 1);
-    t->at = ARENA_ARRAY(&t->arena, uint32_t, (size_t)t->most_sep + 1);
-    t->offset = ARENA_ARRAY(&t->arena, size_t, (size_t)most + 1);
-    return !t->arena.failed;
+    tree->acc = ARENA_ARRAY(&tree->arena, int64_t, (size_t)tree->most_k + 1);
+    tree->at = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)tree->most_sep + 1);
+    tree->offset = ARENA_ARRAY(&tree->arena, size_t, (size_t)most + 1);
+    return !tree->arena.failed;
 }
 
-void tsr__tree_free(struct tree *t)
+void tsr__tree_free(struct tree *tree)
 {
-    tsr__arena_free(&t->arena);
+    tsr__arena_free(&tree->arena);
 }
 
 // ---- passes
 
 // Sums for every choice of the bucket's node, given the offsets of its factors; skip: a factor that
 // is left out.
-HOT static void accumulate(const struct tree *t, const struct tree_bucket *b, const int64_t *unary,
-                           const size_t *offset)
+HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bucket,
+                           const int64_t *unary, const size_t *offset)
 {
-    uint32_t k = t->k[b->node];
-    int64_t *acc = t->acc;
+    uint32_t k = tree->k[bucket->node];
+    int64_t *acc = tree->acc;
     memcpy(acc, unary, k * sizeof(int64_t));
-    for (uint32_t f = 0; f < b->n_factors; f++) {
-        const int64_t *cell = b->factors[f].cell + offset[f];
-        size_t own = b->factors[f].own;
+    for (uint32_t f = 0; f < bucket->n_factors; f++) {
+        const int64_t *cell = bucket->factors[f].cell + offset[f];
+        size_t own = bucket->factors[f].own;
         if (own == 1)
-            for (uint32_t c = 0; c < k; c++) {
-                int64_t sum = acc[c] + cell[c];
-                acc[c] = sum < NEVER ? sum : NEVER;
+            for (uint32_t choice = 0; choice < k; choice++) {
+                int64_t sum = acc[choice] + cell[choice];
+                acc[choice] = sum < NEVER ? sum : NEVER;
             }
         else
-            for (uint32_t c = 0; c < k; c++, cell += own) {
-                int64_t sum = acc[c] + *cell;
-                acc[c] = sum < NEVER ? sum : NEVER;
+            for (uint32_t choice = 0; choice < k; choice++, cell += own) {
+                int64_t sum = acc[choice] + *cell;
+                acc[choice] = sum < NEVER ? sum : NEVER;
             }
     }
 }
 
 // Offsets of the factors at the next cell of the separator.
-void tsr__tree_step(struct tree *t, const struct tree_bucket *b)
+void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
 {
-    uint32_t *at = t->at;
-    size_t *offset = t->offset;
-    for (uint32_t i = b->n_sep; i-- > 0;) {
-        uint32_t k = t->k[b->sep[i]];
+    uint32_t *at = tree->at;
+    size_t *offset = tree->offset;
+    for (uint32_t i = bucket->n_sep; i-- > 0;) {
+        uint32_t k = tree->k[bucket->sep[i]];
         if (++at[i] < k) {
-            for (uint32_t f = 0; f < b->n_factors; f++)
-                offset[f] += b->factors[f].strides[i];
+            for (uint32_t f = 0; f < bucket->n_factors; f++)
+                offset[f] += bucket->factors[f].strides[i];
             return;
         }
         at[i] = 0;
-        for (uint32_t f = 0; f < b->n_factors; f++)
-            offset[f] -= b->factors[f].strides[i] * (k - 1);
+        for (uint32_t f = 0; f < bucket->n_factors; f++)
+            offset[f] -= bucket->factors[f].strides[i] * (k - 1);
     }
 }
 
-void tsr__tree_start(struct tree *t, const struct tree_bucket *b)
+void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
 {
-    memset(t->at, 0, b->n_sep * sizeof(uint32_t));
-    memset(t->offset, 0, b->n_factors * sizeof(size_t));
+    memset(tree->at, 0, bucket->n_sep * sizeof(uint32_t));
+    memset(tree->offset, 0, bucket->n_factors * sizeof(size_t));
 }
 
-int64_t tsr__tree_up(struct tree *t, int64_t *const *unary)
+int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
 {
     int64_t total = 0;
-    for (uint32_t i = 0; i < t->m; i++) {
-        struct tree_bucket *b = &t->buckets[i];
-        uint32_t k = t->k[b->node];
-        tsr__tree_start(t, b);
-        for (size_t cell = 0; cell < b->cells; cell++) {
-            accumulate(t, b, unary[b->node], t->offset);
-            int64_t least = t->acc[0];
-            for (uint32_t c = 1; c < k; c++)
-                least = t->acc[c] < least ? t->acc[c] : least;
-            b->message[cell] = least;
-            tsr__tree_step(t, b);
+    for (uint32_t i = 0; i < tree->m; i++) {
+        struct tree_bucket *bucket = &tree->buckets[i];
+        uint32_t k = tree->k[bucket->node];
+        tsr__tree_start(tree, bucket);
+        for (size_t cell = 0; cell < bucket->cells; cell++) {
+            accumulate(tree, bucket, unary[bucket->node], tree->offset);
+            int64_t least = tree->acc[0];
+            for (uint32_t choice = 1; choice < k; choice++)
+                least = tree->acc[choice] < least ? tree->acc[choice] : least;
+            bucket->message[cell] = least;
+            tsr__tree_step(tree, bucket);
         }
-        if (b->parent == NONE)
-            total = plus(total, b->message[0]);
+        if (bucket->parent == NONE)
+            total = plus(total, bucket->message[0]);
     }
     return total;
 }
 
-void tsr__tree_offsets(struct tree *t, const struct tree_bucket *b, const uint32_t *choice)
+void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, const uint32_t *choice)
 {
-    size_t *offset = t->offset;
-    for (uint32_t f = 0; f < b->n_factors; f++) {
+    size_t *offset = tree->offset;
+    for (uint32_t f = 0; f < bucket->n_factors; f++) {
         offset[f] = 0;
-        for (uint32_t i = 0; i < b->n_sep; i++)
-            offset[f] += b->factors[f].strides[i] * choice[b->sep[i]];
+        for (uint32_t i = 0; i < bucket->n_sep; i++)
+            offset[f] += bucket->factors[f].strides[i] * choice[bucket->sep[i]];
     }
 }
 
-void tsr__tree_back(struct tree *t, int64_t *const *unary, uint32_t *choice)
+void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
 {
-    for (uint32_t i = t->m; i-- > 0;) {
-        const struct tree_bucket *b = &t->buckets[i];
-        tsr__tree_offsets(t, b, choice);
-        accumulate(t, b, unary[b->node], t->offset);
+    for (uint32_t i = tree->m; i-- > 0;) {
+        const struct tree_bucket *bucket = &tree->buckets[i];
+        tsr__tree_offsets(tree, bucket, choice);
+        accumulate(tree, bucket, unary[bucket->node], tree->offset);
         uint32_t best = 0;
-        for (uint32_t c = 1; c < t->k[b->node]; c++)
-            if (t->acc[c] < t->acc[best])
+        for (uint32_t c = 1; c < tree->k[bucket->node]; c++)
+            if (tree->acc[c] < tree->acc[best])
                 best = c;
-        choice[b->node] = best;
+        choice[bucket->node] = best;
     }
 }
 
 // Minimum of bucket b's sums plus its own down message into the down messages of its children. What a
 // child contributed is taken off again: where the sum is allowed, all of its parts are.
-static void down_cell(struct tree *t, struct tree_bucket *b, size_t cell, const size_t *offset)
+static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell,
+                      const size_t *offset)
 {
-    int64_t rest = b->down ? b->down[cell] : 0;
-    uint32_t k = t->k[b->node];
+    int64_t rest = bucket->down ? bucket->down[cell] : 0;
+    uint32_t k = tree->k[bucket->node];
     if (rest >= NEVER)
         return;
-    for (uint32_t f = 0; f < b->n_factors; f++) {
-        const struct tree_factor *x = &b->factors[f];
-        if (x->child == NONE)
+    for (uint32_t f = 0; f < bucket->n_factors; f++) {
+        const struct tree_factor *factor = &bucket->factors[f];
+        if (factor->child == NONE)
             continue;
-        int64_t *out = t->buckets[x->child].down;
-        for (uint32_t c = 0; c < k; c++) {
-            size_t at = offset[f] + c * x->own;
-            int64_t sum = t->acc[c] >= NEVER ? NEVER : t->acc[c] + rest - x->cell[at];
+        int64_t *out = tree->buckets[factor->child].down;
+        for (uint32_t choice = 0; choice < k; choice++) {
+            size_t at = offset[f] + choice * factor->own;
+            int64_t sum =
+                tree->acc[choice] >= NEVER ? NEVER : tree->acc[choice] + rest - factor->cell[at];
             if (sum < out[at])
                 out[at] = sum;
         }
     }
 }
 
-bool tsr__tree_down(struct tree *t, int64_t *const *unary)
+bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     bool ok = true;
-    for (uint32_t i = 0; ok && i < t->m; i++) {
-        struct tree_bucket *b = &t->buckets[i];
-        if (!b->down)
-            b->down = ARENA_ARRAY(&t->arena, int64_t, b->cells);
-        ok = b->down != NULL;
-        for (size_t c = 0; ok && c < b->cells; c++)
-            b->down[c] = b->parent == NONE ? 0 : NEVER;
+    for (uint32_t i = 0; ok && i < tree->m; i++) {
+        struct tree_bucket *bucket = &tree->buckets[i];
+        if (!bucket->down)
+            bucket->down = ARENA_ARRAY(&tree->arena, int64_t, bucket->cells);
+        ok = bucket->down != NULL;
+        for (size_t c = 0; ok && c < bucket->cells; c++)
+            bucket->down[c] = bucket->parent == NONE ? 0 : NEVER;
     }
     // Roots know nothing of each other: their minima are added at the end by tsr__tree_marginals.
-    for (uint32_t i = t->m; ok && i-- > 0;) {
-        struct tree_bucket *b = &t->buckets[i];
-        tsr__tree_start(t, b);
-        for (size_t cell = 0; cell < b->cells; cell++) {
-            accumulate(t, b, unary[b->node], t->offset);
-            down_cell(t, b, cell, t->offset);
-            tsr__tree_step(t, b);
+    for (uint32_t i = tree->m; ok && i-- > 0;) {
+        struct tree_bucket *bucket = &tree->buckets[i];
+        tsr__tree_start(tree, bucket);
+        for (size_t cell = 0; cell < bucket->cells; cell++) {
+            accumulate(tree, bucket, unary[bucket->node], tree->offset);
+            down_cell(tree, bucket, cell, tree->offset);
+            tsr__tree_step(tree, bucket);
         }
     }
     return ok;
 }
 
-static uint32_t root_of(const struct tree *t, uint32_t i)
+static uint32_t root_of(const struct tree *tree, uint32_t i)
 {
-    while (t->buckets[i].parent != NONE)
-        i = t->buckets[i].parent;
+    while (tree->buckets[i].parent != NONE)
+        i = tree->buckets[i].parent;
     return i;
 }
 
-void tsr__tree_marginals(struct tree *t, int64_t *const *unary, uint32_t node, int64_t *out)
+void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out)
 {
-    const struct tree_bucket *b = &t->buckets[t->position[node]];
-    uint32_t k = t->k[node], root = root_of(t, t->position[node]);
+    const struct tree_bucket *bucket = &tree->buckets[tree->position[node]];
+    uint32_t k = tree->k[node], root = root_of(tree, tree->position[node]);
     int64_t others = 0;
-    for (uint32_t i = 0; i < t->m; i++)
-        if (t->buckets[i].parent == NONE && i != root)
-            others = plus(others, t->buckets[i].message[0]);
-    for (uint32_t c = 0; c < k; c++)
-        out[c] = NEVER;
-    tsr__tree_start(t, b);
-    for (size_t cell = 0; cell < b->cells; cell++) {
-        accumulate(t, b, unary[node], t->offset);
-        for (uint32_t c = 0; c < k; c++) {
-            int64_t sum = plus(plus(t->acc[c], b->down[cell]), others);
-            out[c] = sum < out[c] ? sum : out[c];
+    for (uint32_t i = 0; i < tree->m; i++)
+        if (tree->buckets[i].parent == NONE && i != root)
+            others = plus(others, tree->buckets[i].message[0]);
+    for (uint32_t choice = 0; choice < k; choice++)
+        out[choice] = NEVER;
+    tsr__tree_start(tree, bucket);
+    for (size_t cell = 0; cell < bucket->cells; cell++) {
+        accumulate(tree, bucket, unary[node], tree->offset);
+        for (uint32_t choice = 0; choice < k; choice++) {
+            int64_t sum = plus(plus(tree->acc[choice], bucket->down[cell]), others);
+            out[choice] = sum < out[choice] ? sum : out[choice];
         }
-        tsr__tree_step(t, b);
+        tsr__tree_step(tree, bucket);
     }
 }

@@ -51,22 +51,22 @@ struct tree {
 // (then t->arena.failed is false). The tree is freed in either case by tsr__tree_free. fixed: nodes
 // that are left out, with their edges; NULL: none. With random, nodes are added to fixed until the
 // rest is narrow enough.
-bool tsr__tree_init(struct tree *t, tsr_session *s, uint32_t n, const uint32_t *k,
+bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random);
-void tsr__tree_free(struct tree *t);
+void tsr__tree_free(struct tree *tree);
 // The minimum; NEVER: nothing is allowed. unary: per node its costs.
-int64_t tsr__tree_up(struct tree *t, int64_t *const *unary);
+int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary);
 // After up: an assignment of that cost.
-void tsr__tree_back(struct tree *t, int64_t *const *unary, uint32_t *choice);
+void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice);
 // After up: the down messages; false: out of memory.
-bool tsr__tree_down(struct tree *t, int64_t *const *unary);
+bool tsr__tree_down(struct tree *tree, int64_t *const *unary);
 // After down: least total for each choice of a node.
-void tsr__tree_marginals(struct tree *t, int64_t *const *unary, uint32_t node, int64_t *out);
+void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out);
 // Walking over the cells of a bucket: t->offset has the offset of each factor at the first cell, at
 // the next one, at the cell of an assignment.
-void tsr__tree_start(struct tree *t, const struct tree_bucket *b);
-void tsr__tree_step(struct tree *t, const struct tree_bucket *b);
-void tsr__tree_offsets(struct tree *t, const struct tree_bucket *b, const uint32_t *choice);
+void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket);
+void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket);
+void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, const uint32_t *choice);
 
 #endif

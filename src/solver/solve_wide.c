@@ -2,118 +2,120 @@
 // solve_wide.c - the dense view of a wide core, and its sums.
 #include "solve_wide.h"
 
-static void number_nodes(struct wide *w, uint32_t *dense)
+static void number_nodes(struct wide *wide, uint32_t *dense)
 {
-    const struct core *c = w->core;
-    for (uint32_t v = 0; v < c->n_nodes; v++)
-        if (!c->nodes[v].gone) {
-            dense[v] = w->n;
-            w->node[w->n] = v;
-            w->k[w->n] = c->nodes[v].k;
-            w->cost[w->n++] = c->nodes[v].cost;
+    const struct core *core = wide->core;
+    for (uint32_t v = 0; v < core->n_nodes; v++)
+        if (!core->nodes[v].gone) {
+            dense[v] = wide->n;
+            wide->node[wide->n] = v;
+            wide->k[wide->n] = core->nodes[v].k;
+            wide->cost[wide->n++] = core->nodes[v].cost;
         }
 }
 
-static void number_edges(struct wide *w, const uint32_t *dense)
+static void number_edges(struct wide *wide, const uint32_t *dense)
 {
-    const struct core *c = w->core;
-    for (uint32_t i = 0; i < c->edges.n; i++) {
-        const struct core_edge *e = &c->edges.at[i];
-        if (!e->table)
+    const struct core *core = wide->core;
+    for (uint32_t i = 0; i < core->edges.n; i++) {
+        const struct core_edge *edge = &core->edges.at[i];
+        if (!edge->table)
             continue;
-        w->edges[w->n_edges++] = (struct tree_edge){dense[e->a], dense[e->b], e->table->cell};
-        w->first[dense[e->a] + 1]++;
-        w->first[dense[e->b] + 1]++;
+        wide->edges[wide->n_edges++] =
+            (struct tree_edge){dense[edge->a], dense[edge->b], edge->table->cell};
+        wide->first[dense[edge->a] + 1]++;
+        wide->first[dense[edge->b] + 1]++;
     }
-    for (uint32_t v = 0; v < w->n; v++)
-        w->first[v + 1] += w->first[v];
+    for (uint32_t v = 0; v < wide->n; v++)
+        wide->first[v + 1] += wide->first[v];
 }
 
-static bool fill_touch(struct wide *w)
+static bool fill_touch(struct wide *wide)
 {
-    uint32_t *at = HEAP_ARRAY(w->heap, uint32_t, (size_t)w->n + 1);
-    w->touch = HEAP_ARRAY(w->heap, uint32_t, 2 * (size_t)w->n_edges + 1);
-    if (w->heap->failed)
+    uint32_t *at = HEAP_ARRAY(wide->heap, uint32_t, (size_t)wide->n + 1);
+    wide->touch = HEAP_ARRAY(wide->heap, uint32_t, 2 * (size_t)wide->n_edges + 1);
+    if (wide->heap->failed)
         return false;
-    memcpy(at, w->first, w->n * sizeof(uint32_t));
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        w->touch[at[w->edges[i].a]++] = i;
-        w->touch[at[w->edges[i].b]++] = i;
+    memcpy(at, wide->first, wide->n * sizeof(uint32_t));
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        wide->touch[at[wide->edges[i].a]++] = i;
+        wide->touch[at[wide->edges[i].b]++] = i;
     }
-    tsr__heap_free(w->heap, at);
+    tsr__heap_free(wide->heap, at);
     return true;
 }
 
-static bool fill_uses(struct wide *w)
+static bool fill_uses(struct wide *wide)
 {
     uint32_t n = 0;
-    w->first_use = HEAP_ARRAY(w->heap, uint32_t, (size_t)w->n + 1);
-    for (uint32_t v = 0; v < w->n; v++)
-        n += w->core->nodes[w->node[v]].uses.n;
-    w->uses = HEAP_ARRAY(w->heap, struct wide_use, (size_t)n + 1);
-    if (w->heap->failed)
+    wide->first_use = HEAP_ARRAY(wide->heap, uint32_t, (size_t)wide->n + 1);
+    for (uint32_t v = 0; v < wide->n; v++)
+        n += wide->core->nodes[wide->node[v]].uses.n;
+    wide->uses = HEAP_ARRAY(wide->heap, struct wide_use, (size_t)n + 1);
+    if (wide->heap->failed)
         return false;
     n = 0;
-    for (uint32_t v = 0; v < w->n; v++) {
-        const struct core_node *c = &w->core->nodes[w->node[v]];
-        for (uint32_t i = 0; i < c->uses.n; i++)
-            w->uses[n++] =
-                (struct wide_use){c->uses.at[i].begin, c->uses.at[i].end, c->uses.at[i].usage};
-        w->first_use[v + 1] = n;
+    for (uint32_t v = 0; v < wide->n; v++) {
+        const struct core_node *node = &wide->core->nodes[wide->node[v]];
+        for (uint32_t i = 0; i < node->uses.n; i++)
+            wide->uses[n++] = (struct wide_use){node->uses.at[i].begin, node->uses.at[i].end,
+                                                node->uses.at[i].usage};
+        wide->first_use[v + 1] = n;
     }
     return true;
 }
 
-bool tsr__wide_init(struct wide *w, const struct core *c, struct heap *h)
+bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *heap)
 {
-    *w = (struct wide){.core = c, .heap = h, .n_rows = c->n_rows, .bound = c->row_bound};
-    uint32_t *dense = HEAP_ARRAY(h, uint32_t, (size_t)c->n_nodes + 1);
-    w->node = HEAP_ARRAY(h, uint32_t, (size_t)c->n_nodes + 1);
-    w->k = HEAP_ARRAY(h, uint32_t, (size_t)c->n_nodes + 1);
-    w->cost = HEAP_ARRAY(h, int64_t *, (size_t)c->n_nodes + 1);
-    w->edges = HEAP_ARRAY(h, struct tree_edge, (size_t)c->edges.n + 1);
-    w->first = HEAP_ARRAY(h, uint32_t, (size_t)c->n_nodes + 2);
-    if (h->failed)
+    *wide =
+        (struct wide){.core = core, .heap = heap, .n_rows = core->n_rows, .bound = core->row_bound};
+    uint32_t *dense = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
+    wide->node = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
+    wide->k = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
+    wide->cost = HEAP_ARRAY(heap, int64_t *, (size_t)core->n_nodes + 1);
+    wide->edges = HEAP_ARRAY(heap, struct tree_edge, (size_t)core->edges.n + 1);
+    wide->first = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 2);
+    if (heap->failed)
         return false;
-    number_nodes(w, dense);
-    number_edges(w, dense);
-    tsr__heap_free(h, dense);
-    w->scale = 1;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        w->scale = w->bound[r] > w->scale ? w->bound[r] : w->scale;
-    return fill_touch(w) && fill_uses(w);
+    number_nodes(wide, dense);
+    number_edges(wide, dense);
+    tsr__heap_free(heap, dense);
+    wide->scale = 1;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        wide->scale = wide->bound[row] > wide->scale ? wide->bound[row] : wide->scale;
+    return fill_touch(wide) && fill_uses(wide);
 }
 
-int64_t tsr__wide_cost(const struct wide *w, const uint32_t *x)
+int64_t tsr__wide_cost(const struct wide *wide, const uint32_t *x)
 {
     int64_t sum = 0;
-    for (uint32_t v = 0; v < w->n; v++)
-        sum = plus(sum, w->cost[v][x[v]]);
-    for (uint32_t i = 0; i < w->n_edges; i++) {
-        const struct tree_edge *e = &w->edges[i];
-        sum = plus(sum, e->cell[(size_t)x[e->a] * w->k[e->b] + x[e->b]]);
+    for (uint32_t v = 0; v < wide->n; v++)
+        sum = plus(sum, wide->cost[v][x[v]]);
+    for (uint32_t i = 0; i < wide->n_edges; i++) {
+        const struct tree_edge *edge = &wide->edges[i];
+        sum = plus(sum, edge->cell[(size_t)x[edge->a] * wide->k[edge->b] + x[edge->b]]);
     }
     return sum;
 }
 
-void tsr__wide_load(const struct wide *w, const uint32_t *x, int64_t *load)
+void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load)
 {
-    memset(load, 0, ((size_t)w->n_rows + 1) * sizeof(int64_t));
-    for (uint32_t v = 0; v < w->n; v++)
-        for (uint32_t i = w->first_use[v]; i < w->first_use[v + 1]; i++) {
-            int64_t usage = w->uses[i].usage[x[v]];
-            load[w->uses[i].begin] += usage;
-            load[w->uses[i].end] -= usage;
+    memset(load, 0, ((size_t)wide->n_rows + 1) * sizeof(int64_t));
+    for (uint32_t v = 0; v < wide->n; v++)
+        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
+            int64_t usage = wide->uses[i].usage[x[v]];
+            load[wide->uses[i].begin] += usage;
+            load[wide->uses[i].end] -= usage;
         }
-    for (uint32_t r = 1; r < w->n_rows; r++)
-        load[r] += load[r - 1];
+    for (uint32_t row = 1; row < wide->n_rows; row++)
+        load[row] += load[row - 1];
 }
 
-int64_t tsr__wide_excess(const struct wide *w, const int64_t *load)
+int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load)
 {
     int64_t most = INT64_MIN;
-    for (uint32_t r = 0; r < w->n_rows; r++)
-        if (load[r] - w->bound[r] > most)
-            most = load[r] - w->bound[r];
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        if (load[row] - wide->bound[row] > most)
+            most = load[row] - wide->bound[row];
     return most;
 }

@@ -27,13 +27,13 @@ struct wide {
     const int64_t *bound;
     int64_t scale; // what a row may hold, at most: for steps of prices
 };
-bool tsr__wide_init(struct wide *w, const struct core *c, struct heap *h);
+bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *heap);
 
 // Cost of an assignment; NEVER.
-int64_t tsr__wide_cost(const struct wide *w, const uint32_t *x);
+int64_t tsr__wide_cost(const struct wide *wide, const uint32_t *x);
 // Sums of usages by row.
-void tsr__wide_load(const struct wide *w, const uint32_t *x, int64_t *load);
+void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load);
 // Largest excess over a bound; <= 0: feasible.
-int64_t tsr__wide_excess(const struct wide *w, const int64_t *load);
+int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load);
 
 #endif

@@ -57,27 +57,30 @@ struct program {
     VEC(struct program_limit) limits;
 };
 
-void tsr__program_init(struct program *p, struct arena *a);
+void tsr__program_init(struct program *program, struct arena *arena);
 // Names and tables are viewed, not copied: they live as long as the program, and equal tables may be
 // shared (layers that repeat are found faster where they are). UINT32_MAX: out of memory.
-uint32_t tsr__program_node(struct program *p, struct str name, uint32_t k, const int64_t *cost);
-void tsr__program_choices(struct program *p, uint32_t node, const struct str *names); // k of them
-void tsr__program_edge(struct program *p, uint32_t a, uint32_t b, const int64_t *cost);
-uint32_t tsr__program_limit(struct program *p, struct str name, int64_t bound, uint32_t n_times);
-void tsr__program_use(struct program *p, uint32_t limit, uint32_t node, uint32_t begin,
+uint32_t tsr__program_node(struct program *program, struct str name, uint32_t k,
+                           const int64_t *cost);
+void tsr__program_choices(struct program *program, uint32_t node,
+                          const struct str *names); // k of them
+void tsr__program_edge(struct program *program, uint32_t a, uint32_t b, const int64_t *cost);
+uint32_t tsr__program_limit(struct program *program, struct str name, int64_t bound,
+                            uint32_t n_times);
+void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, uint32_t begin,
                       uint32_t end, const int64_t *usage);
 // TSR_OK if indices, signs and magnitudes are right; TSR_NOMEM if the arena failed meanwhile; else
 // TSR_INVALID. Adds no finding. All functions below check first and pass this on.
-tsr_status tsr__program_check(const struct program *p) TSR_MUST_USE;
+tsr_status tsr__program_check(const struct program *program) TSR_MUST_USE;
 
 // Cost of an assignment (one choice per node); COST_FORBIDDEN where it takes what is not allowed.
-int64_t tsr__program_cost(const struct program *p, const uint32_t *choice);
+int64_t tsr__program_cost(const struct program *program, const uint32_t *choice);
 // Largest sum of usages of a limit over its times, and its (first) time if wanted.
-int64_t tsr__program_peak(const struct program *p, uint32_t limit, const uint32_t *choice,
+int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time);
 // Marks (1) the times whose live sets are not contained in another's: the others need no look. At
 // least one is marked. kept has n_times entries.
-void tsr__program_times(const struct program_limit *l, uint8_t *kept);
+void tsr__program_times(const struct program_limit *limit, uint8_t *kept);
 
 struct program_told { // what is known so far; costs without the shift are of the whole program
     double seconds;
@@ -114,8 +117,8 @@ struct program_result {
 };
 // NULL options are the defaults. Memory of the result from a. TSR_OK also where nothing was found
 // (see the result); TSR_NOMEM; TSR_INVALID.
-tsr_status tsr__program_solve(const struct program *p, const struct program_options *o,
-                              struct arena *a, struct program_result *out) TSR_MUST_USE;
+tsr_status tsr__program_solve(const struct program *program, const struct program_options *options,
+                              struct arena *arena, struct program_result *out) TSR_MUST_USE;
 
 struct program_least {
     bool found;           // choice keeps every limit at `least`
@@ -129,8 +132,8 @@ struct program_least {
 // The smallest M such that the program would have an answer if every limit had the bound M; costs do
 // not count, forbidden choices and pairs do. A program without limits has least 0. Options are of all
 // that is done for it, not of each solve.
-tsr_status tsr__program_least(const struct program *p, const struct program_options *o,
-                              struct arena *a, struct program_least *out) TSR_MUST_USE;
+tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
+                              struct arena *arena, struct program_least *out) TSR_MUST_USE;
 
 struct program_marginal { // the best answer in which the node takes this choice
     bool feasible, optimal, infeasible;
@@ -138,13 +141,13 @@ struct program_marginal { // the best answer in which the node takes this choice
 };
 // out has k entries. Without limits and on narrow graphs one pass answers for all choices; else the
 // program is solved again for each, and options count for each.
-tsr_status tsr__program_marginals(const struct program *p, const struct program_options *o,
-                                  struct arena *a, uint32_t node,
-                                  struct program_marginal *out) TSR_MUST_USE;
+tsr_status tsr__program_marginals(const struct program *program,
+                                  const struct program_options *options, struct arena *arena,
+                                  uint32_t node, struct program_marginal *out) TSR_MUST_USE;
 
 // The program as a CPLEX LP file, without a constant: binaries s_NODE_CHOICE, continuous e_EDGE_A_B
 // with row and column sums (local polytope), rows m_LIMIT_TIME for the times that no other time
 // contains. Names are in comments. Solvers (cbc FILE.lp solve) find the optimum of the same program.
-tsr_status tsr__program_lp(const struct program *p, struct text *out) TSR_MUST_USE;
+tsr_status tsr__program_lp(const struct program *program, struct text *out) TSR_MUST_USE;
 
 #endif

@@ -36,7 +36,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
     walk->units += n;
 }
 
-static void walk(struct walk *w, int d, const char *src, char *dst);
+static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
@@ -80,10 +80,10 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
-static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int d)
+static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
-    return a->dims[d].n == 1 && b->dims[d].n == 1 &&
-           memcmp(a->dims[d].at, b->dims[d].at, sizeof(*a->dims[d].at)) == 0;
+    return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
+           memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)

@@ -11,11 +11,11 @@ struct sink {
     size_t n, cap;
 };
 
-static void put(struct sink *s, int64_t v)
+static void put(struct sink *sink, int64_t v)
 {
-    if (s->n < s->cap)
-        s->out[s->n] = v;
-    s->n++;
+    if (sink->n < sink->cap)
+        sink->out[sink->n] = v;
+    sink->n++;
 }
 
 // rank, then per dimension its factors (size, cuts), then the loops, then the owners of each shard. A
@@ -53,11 +53,11 @@ struct source {
     size_t n, at;
 };
 
-static bool take(struct source *s, int64_t least, int64_t most, int64_t *out)
+static bool take(struct source *source, int64_t least, int64_t most, int64_t *out)
 {
-    if (s->at >= s->n || s->v[s->at] < least || s->v[s->at] > most)
+    if (source->at >= source->n || source->v[source->at] < least || source->v[source->at] > most)
         return false;
-    *out = s->v[s->at++];
+    *out = source->v[source->at++];
     return true;
 }
 
@@ -125,20 +125,21 @@ static bool take_owners(struct arena *arena, struct source *source, struct tile_
 
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n)
 {
-    struct source s = {v, n, 0};
+    struct source source = {v, n, 0};
     struct tile_dim dims[TILE_MAX_RANK];
     int64_t rank, shards = 1;
-    if (!take(&s, 0, TILE_MAX_RANK, &rank))
+    if (!take(&source, 0, TILE_MAX_RANK, &rank))
         return NULL;
     for (int dim = 0; dim < rank; dim++) {
-        if (!take_dim(arena, &s, &dims[dim]))
+        if (!take_dim(arena, &source, &dims[dim]))
             return NULL;
         for (int factor = 0; factor < dims[dim].n; factor++)
             if (!mul_ok(shards, dims[dim].factors[factor].cuts, &shards) || shards > (int64_t)n)
                 return NULL; // each shard has at least its count in the list
     }
     struct tile_layout *layout = tsr__layout_cut(arena, (int)rank, dims);
-    if (!layout || !take_loops(&s, layout) || !take_owners(arena, &s, layout) || s.at != s.n)
+    if (!layout || !take_loops(&source, layout) || !take_owners(arena, &source, layout) ||
+        source.at != source.n)
         return NULL;
     return layout;
 }

@@ -97,23 +97,24 @@ bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct til
     return true;
 }
 
-struct tile_layout *tsr__layout_whole(struct arena *a, int rank, const int64_t *devices, size_t n)
+struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
+                                      size_t n)
 {
     struct tile_dim none[TILE_MAX_RANK] = {{0}};
-    struct tile_layout *l = tsr__layout_cut(a, rank, none);
-    struct tile_owner *pairs = ARENA_ARRAY(a, struct tile_owner, n + 1);
-    if (!l || !pairs)
+    struct tile_layout *layout = tsr__layout_cut(arena, rank, none);
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
+    if (!layout || !pairs)
         return NULL;
     for (size_t i = 0; i < n; i++)
         pairs[i] = (struct tile_owner){0, devices[i]};
-    return tsr__layout_own(a, l, pairs, n) ? l : NULL;
+    return tsr__layout_own(arena, layout, pairs, n) ? layout : NULL;
 }
 
-struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *l)
+struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *l)
 {
     size_t n_owners = (size_t)l->first[l->n_shards];
-    struct tile_layout *c = layout_alloc(a, l->rank, l->n_loops, l->n_shards, n_owners);
-    if (!c || !dims_copy(a, c, l->dims))
+    struct tile_layout *c = layout_alloc(arena, l->rank, l->n_loops, l->n_shards, n_owners);
+    if (!c || !dims_copy(arena, c, l->dims))
         return NULL;
     memcpy(c->loops, l->loops, (size_t)l->n_loops * sizeof(*l->loops));
     memcpy(c->first, l->first, ((size_t)l->n_shards + 1) * sizeof(*l->first));
@@ -123,11 +124,11 @@ struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *
 
 // For each loop of b the loop of a with the same position; both number the same cut factors, the
 // k-th cut factor of a dimension standing for itself whatever whole factors lie between.
-static int cut_ordinal(const struct tile_layout *l, const struct tile_loop *at)
+static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop *at)
 {
     int n = 0;
     for (int f = 0; f < at->factor; f++)
-        n += l->dims[at->dim].factors[f].cuts > 1;
+        n += layout->dims[at->dim].factors[f].cuts > 1;
     return n;
 }
 
@@ -140,15 +141,15 @@ static void match_loops(const struct tile_layout *a, const struct tile_layout *b
                 in_a[i] = j;
 }
 
-static int64_t loop_cuts(const struct tile_layout *l, int i)
+static int64_t loop_cuts(const struct tile_layout *layout, int i)
 {
-    return l->dims[l->loops[i].dim].factors[l->loops[i].factor].cuts;
+    return layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
 }
 
-void tsr__layout_coords(const struct tile_layout *l, int64_t shard, int64_t *coords)
+void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords)
 {
-    for (int i = l->n_loops - 1; i >= 0; i--) {
-        int64_t cuts = loop_cuts(l, i);
+    for (int i = layout->n_loops - 1; i >= 0; i--) {
+        int64_t cuts = loop_cuts(layout, i);
         coords[i] = shard % cuts;
         shard /= cuts;
     }
@@ -169,45 +170,46 @@ static int64_t same_shard(const struct tile_layout *a, const struct tile_layout 
 
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
-    struct tile_layout *o = tsr__layout_cut(arena, layout->rank, layout->dims);
+    struct tile_layout *tile_layout = tsr__layout_cut(arena, layout->rank, layout->dims);
     size_t n = (size_t)layout->first[layout->n_shards];
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
-    if (!o || !pairs)
+    if (!tile_layout || !pairs)
         return NULL;
     int in_l[TILE_MAX_LOOPS] = {0};
-    match_loops(layout, o, in_l);
+    match_loops(layout, tile_layout, in_l);
     size_t at = 0;
-    for (int64_t k = 0; k < o->n_shards; k++) {
+    for (int64_t k = 0; k < tile_layout->n_shards; k++) {
         const int64_t *owners;
-        size_t count = tsr__layout_owners(layout, same_shard(layout, o, in_l, k), &owners);
+        size_t count =
+            tsr__layout_owners(layout, same_shard(layout, tile_layout, in_l, k), &owners);
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return tsr__layout_own(arena, o, pairs, n) ? o : NULL;
+    return tsr__layout_own(arena, tile_layout, pairs, n) ? tile_layout : NULL;
 }
 
-bool tsr__layout_is_whole(const struct tile_layout *l)
+bool tsr__layout_is_whole(const struct tile_layout *layout)
 {
-    return l->n_shards == 1;
+    return layout->n_shards == 1;
 }
 
 // The next factor of a dimension with neighbouring whole factors taken together; false past the
 // end.
-static bool next_factor(const struct tile_dim *d, int *at, struct tile_factor *out)
+static bool next_factor(const struct tile_dim *dim, int *at, struct tile_factor *out)
 {
-    if (*at >= d->n)
+    if (*at >= dim->n)
         return false;
-    *out = d->factors[(*at)++];
-    while (out->cuts == 1 && *at < d->n && d->factors[*at].cuts == 1)
-        if (!mul_ok(out->size, d->factors[(*at)++].size, &out->size))
+    *out = dim->factors[(*at)++];
+    while (out->cuts == 1 && *at < dim->n && dim->factors[*at].cuts == 1)
+        if (!mul_ok(out->size, dim->factors[(*at)++].size, &out->size))
             out->size = 0;
     return true;
 }
 
-static bool dim_is_cut(const struct tile_dim *d)
+static bool dim_is_cut(const struct tile_dim *dim)
 {
-    for (int f = 0; f < d->n; f++)
-        if (d->factors[f].cuts > 1)
+    for (int f = 0; f < dim->n; f++)
+        if (dim->factors[f].cuts > 1)
             return true;
     return false;
 }
@@ -249,25 +251,25 @@ bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
     return true;
 }
 
-size_t tsr__layout_owners(const struct tile_layout *l, int64_t shard, const int64_t **out)
+size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const int64_t **out)
 {
-    *out = l->owners + l->first[shard];
-    return (size_t)(l->first[shard + 1] - l->first[shard]);
+    *out = layout->owners + layout->first[shard];
+    return (size_t)(layout->first[shard + 1] - layout->first[shard]);
 }
 
-bool tsr__layout_has_device(const struct tile_layout *l, int64_t device)
+bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device)
 {
-    for (int64_t i = 0; i < l->first[l->n_shards]; i++)
-        if (l->owners[i] == device)
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] == device)
             return true;
     return false;
 }
 
-int64_t tsr__layout_shard_of(const struct tile_layout *l, int64_t device, int64_t from)
+int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from)
 {
-    for (int64_t k = from < 0 ? 0 : from; k < l->n_shards; k++)
-        for (int64_t i = l->first[k]; i < l->first[k + 1]; i++)
-            if (l->owners[i] == device)
+    for (int64_t k = from < 0 ? 0 : from; k < layout->n_shards; k++)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++)
+            if (layout->owners[i] == device)
                 return k;
     return -1;
 }

@@ -45,12 +45,12 @@ static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *size
     return true;
 }
 
-bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes)
+bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
-    if (!factor_sizes(d, size, sizes))
+    if (!factor_sizes(dim, size, sizes))
         return false;
-    for (int f = 0; f < d->n; f++)
-        if (d->factors[f].cuts > 1 && sizes[f] < d->factors[f].cuts)
+    for (int f = 0; f < dim->n; f++)
+        if (dim->factors[f].cuts > 1 && sizes[f] < dim->factors[f].cuts)
             return false;
     return true;
 }
@@ -151,11 +151,11 @@ struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layo
     return piece;
 }
 
-int64_t tsr__piece_elements(const struct tile_piece *p)
+int64_t tsr__piece_elements(const struct tile_piece *piece)
 {
     int64_t n = 1;
-    for (int d = 0; d < p->rank; d++)
-        if (!mul_ok(n, p->dims[d].size, &n))
+    for (int axis = 0; axis < piece->rank; axis++)
+        if (!mul_ok(n, piece->dims[axis].size, &n))
             return -1;
     return n;
 }

@@ -43,42 +43,44 @@ struct tile_layout {
 };
 
 // A layout that is not cut, on the given devices. NULL: out of memory.
-struct tile_layout *tsr__layout_whole(struct arena *a, int rank, const int64_t *devices, size_t n);
+struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
+                                      size_t n);
 // Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or
 // more than TILE_MAX_SHARDS shards.
-struct tile_layout *tsr__layout_cut(struct arena *a, int rank, const struct tile_dim *dims);
+struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims);
 // Gives shards their owners: pairs in any order, sorted here; a pair that occurs twice counts once.
 // False: out of memory.
 struct tile_owner {
     int64_t shard, device;
 };
-bool tsr__layout_own(struct arena *a, struct tile_layout *l, struct tile_owner *pairs, size_t n);
-struct tile_layout *tsr__layout_copy(struct arena *a, const struct tile_layout *l);
+bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
+                     size_t n);
+struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *layout);
 // The same layout with its shards numbered in the order of the dimensions. NULL: out of memory.
-struct tile_layout *tsr__layout_ordered(struct arena *a, const struct tile_layout *l);
-bool tsr__layout_is_whole(const struct tile_layout *l); // nothing is cut
+struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout);
+bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is cut
 // Same cuts of the same factors and the same owners for the same pieces (loop order does not
 // matter).
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
 // Owners of shard k: the count, and where they stand.
-size_t tsr__layout_owners(const struct tile_layout *l, int64_t shard, const int64_t **out);
-bool tsr__layout_has_device(const struct tile_layout *l, int64_t device);
+size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const int64_t **out);
+bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device);
 // The first shard >= from that device owns, or -1.
-int64_t tsr__layout_shard_of(const struct tile_layout *l, int64_t device, int64_t from);
+int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from);
 // Coordinate of shard k in each loop (n_loops entries).
-void tsr__layout_coords(const struct tile_layout *l, int64_t shard, int64_t *coords);
+void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
 
 // Sizes of the factors of a dimension of that many elements. They multiply to it; only where
 // nothing but the first factor is cut, its last unit may be short. False: they do not fit, or a
 // factor is smaller than its cuts.
-bool tsr__dim_sizes(const struct tile_dim *d, int64_t size, int64_t *sizes);
+bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
 // For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per
 // factor of the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit.
 // With out NULL only counts.
 struct tile_interval {
     int64_t start, stop;
 };
-int64_t tsr__dim_intervals(const struct tile_dim *d, int64_t size, const int64_t *coords,
+int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap);
 
 // A piece: per dimension a list of intervals; its elements are their product, stored row-major.
@@ -91,9 +93,9 @@ struct tile_piece {
 };
 // Piece of shard k for a shape; empty where a dimension has fewer elements than shards. NULL: out of memory, or factors
 // that do not make the shape's sizes.
-struct tile_piece *tsr__layout_piece(struct arena *a, const struct tile_layout *l,
+struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard);
-int64_t tsr__piece_elements(const struct tile_piece *p);
+int64_t tsr__piece_elements(const struct tile_piece *piece);
 // Copies the elements that both pieces have from src (stored as piece from) to dst (stored as piece
 // to). Returns the number of elements copied.
 int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
@@ -118,8 +120,9 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
 
 // A layout as a list of integers, for an operator's attribute, and back (untrusted: checked). Form:
 // rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n].
-size_t tsr__layout_encode(const struct tile_layout *l, int64_t *out, size_t cap); // count needed
-struct tile_layout *tsr__layout_decode(struct arena *a, const int64_t *v,
+size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out,
+                          size_t cap); // count needed
+struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v,
                                        size_t n); // NULL: malformed
 
 #endif

@@ -100,17 +100,18 @@ struct order {
     int64_t hosts, devices; // boxes, and GPUs in each
 };
 
-static size_t find(struct str s, char what)
+static size_t find(struct str text, char what)
 {
     size_t i = 0;
-    while (i < s.n && s.p[i] != what)
+    while (i < text.n && text.p[i] != what)
         i++;
     return i;
 }
 
-static struct str after(struct str s, size_t i)
+static struct str after(struct str text, size_t i)
 {
-    return i < s.n ? (struct str){s.p + i + 1, s.n - i - 1} : (struct str){s.p + s.n, 0};
+    return i < text.n ? (struct str){text.p + i + 1, text.n - i - 1}
+                      : (struct str){text.p + text.n, 0};
 }
 
 // False: it is no box.
@@ -137,75 +138,78 @@ bool tsr__topology_is_box(struct str kind, struct str sizes)
 
 // ---- making ------------------------------------------------------------------------------------
 
-static void set_gpu(tsr_topology *t, const struct box *b, int device, int in_box)
+static void set_gpu(tsr_topology *topology, const struct box *box, int device, int in_box)
 {
-    tsr_topology_device *d = &t->device[device];
-    d->name = tsr__arena_printf(&t->arena, "CUDA:%d", in_box).p;
-    d->memory = (int64_t)b->memory;
-    d->flops = b->flops;
-    d->bandwidth = b->bandwidth;
-    d->overhead = LAUNCH;
-    memcpy(d->rates, b->rates, sizeof d->rates);
+    tsr_topology_device *topology_device = &topology->device[device];
+    topology_device->name = tsr__arena_printf(&topology->arena, "CUDA:%d", in_box).p;
+    topology_device->memory = (int64_t)box->memory;
+    topology_device->flops = box->flops;
+    topology_device->bandwidth = box->bandwidth;
+    topology_device->overhead = LAUNCH;
+    memcpy(topology_device->rates, box->rates, sizeof topology_device->rates);
 }
 
 // GPUs of a box reach each other through its switch, and those of the same place in other boxes through the network; each
 // way has a port that all messages of a GPU share.
-static bool link_gpus(tsr_topology *t, const struct order *o)
+static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
-    int in_box = (int)o->devices, n = t->n;
+    int in_box = (int)order->devices, n = topology->n;
     for (int i = 0; i < n; i++)
-        if (!tsr__topology_port(t, i, o->box->port) || !tsr__topology_port(t, i, o->box->network))
+        if (!tsr__topology_port(topology, i, order->box->port) ||
+            !tsr__topology_port(topology, i, order->box->network))
             return false;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
             bool same = i / in_box == k / in_box;
             if (i == k || (!same && i % in_box != k % in_box))
                 continue;
-            bool ok = same ? tsr__topology_link(t, i, k, IN_BOX, o->box->link)
-                           : tsr__topology_link(t, i, k, BETWEEN, o->box->network);
+            bool ok = same ? tsr__topology_link(topology, i, k, IN_BOX, order->box->link)
+                           : tsr__topology_link(topology, i, k, BETWEEN, order->box->network);
             if (!ok)
                 return false;
-            struct topology_link *l = &t->links.at[t->links.n - 1];
-            l->out_port = 2 * i + !same;
-            l->in_port = 2 * k + !same;
+            struct topology_link *link = &topology->links.at[topology->links.n - 1];
+            link->out_port = 2 * i + !same;
+            link->in_port = 2 * k + !same;
         }
     return true;
 }
 
-static tsr_status refuse(tsr_session *s, const struct order *o)
+static tsr_status refuse(tsr_session *session, const struct order *order)
 {
-    tsr__diag(s, DIAG_topology_text, NULL, "name more hosts: hosts:2xh100:8",
-              "a box %s has 1 to %d devices, and a topology at most %d", o->box->name, o->box->most,
-              TOPOLOGY_MAX_DEVICES);
+    tsr__diag(session, DIAG_topology_text, NULL, "name more hosts: hosts:2xh100:8",
+              "a box %s has 1 to %d devices, and a topology at most %d", order->box->name,
+              order->box->most, TOPOLOGY_MAX_DEVICES);
     return TSR_MALFORMED;
 }
 
-tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes, tsr_topology **out)
+tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
+                             tsr_topology **out)
 {
-    struct order o;
-    if (!read_order(kind, sizes, &o))
+    struct order order;
+    if (!read_order(kind, sizes, &order))
         return TSR_MALFORMED;
-    if (o.devices < 1 || o.devices > o.box->most || o.hosts < 1 ||
-        o.hosts > TOPOLOGY_MAX_DEVICES / o.devices)
-        return refuse(s, &o);
-    tsr_topology *t = tsr__topology_new(s, (int)(o.hosts * o.devices));
-    if (!t)
+    if (order.devices < 1 || order.devices > order.box->most || order.hosts < 1 ||
+        order.hosts > TOPOLOGY_MAX_DEVICES / order.devices)
+        return refuse(session, &order);
+    tsr_topology *topology = tsr__topology_new(session, (int)(order.hosts * order.devices));
+    if (!topology)
         return TSR_NOMEM;
-    for (int i = 0; i < t->n; i++)
-        set_gpu(t, o.box, i, i % (int)o.devices);
-    bool ok = link_gpus(t, &o);
-    t->memory_assumed = false;
-    t->host = (int)o.devices;
-    if (o.hosts > 1) {
-        t->n_grid = 2;
-        t->grid[0] = (int)o.hosts;
-        t->grid[1] = (int)o.devices;
+    for (int i = 0; i < topology->n; i++)
+        set_gpu(topology, order.box, i, i % (int)order.devices);
+    bool ok = link_gpus(topology, &order);
+    topology->memory_assumed = false;
+    topology->host = (int)order.devices;
+    if (order.hosts > 1) {
+        topology->n_grid = 2;
+        topology->grid[0] = (int)order.hosts;
+        topology->grid[1] = (int)order.devices;
     }
-    t->text = tsr__arena_printf(&t->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
-    tsr_status status = ok ? tsr__topology_finish(t, false) : TSR_NOMEM;
+    topology->text =
+        tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
+    tsr_status status = ok ? tsr__topology_finish(topology, false) : TSR_NOMEM;
     if (status == TSR_OK)
-        *out = t;
+        *out = topology;
     else
-        tsr_topology_free(t);
+        tsr_topology_free(topology);
     return status;
 }

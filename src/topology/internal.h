@@ -6,56 +6,57 @@
 #include "topology/topology.h"
 
 // An empty topology of n devices with the numbers of the default table; NULL: no memory.
-tsr_topology *tsr__topology_new(tsr_session *s, int n);
+tsr_topology *tsr__topology_new(tsr_session *session, int n);
 // Adds a link; latency and bandwidth 0 mean the default's.
-bool tsr__topology_link(tsr_topology *t, int from, int to, double latency, double bandwidth);
+bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
 // Adds a port; links name it by its number.
-bool tsr__topology_port(tsr_topology *t, int device, double bandwidth);
+bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth);
 // Links and then both ways of the ports are what messages share: each has a number and bytes per second.
-static inline size_t tsr__topology_shared(const tsr_topology *t)
+static inline size_t tsr__topology_shared(const tsr_topology *topology)
 {
-    return t->links.n + 2 * t->ports.n;
+    return topology->links.n + 2 * topology->ports.n;
 }
-static inline int tsr__topology_out(const tsr_topology *t, const struct topology_link *l)
+static inline int tsr__topology_out(const tsr_topology *topology, const struct topology_link *link)
 {
-    return l->out_port < 0 ? -1 : (int)t->links.n + 2 * l->out_port;
+    return link->out_port < 0 ? -1 : (int)topology->links.n + 2 * link->out_port;
 }
-static inline int tsr__topology_in(const tsr_topology *t, const struct topology_link *l)
+static inline int tsr__topology_in(const tsr_topology *topology, const struct topology_link *link)
 {
-    return l->in_port < 0 ? -1 : (int)t->links.n + 2 * l->in_port + 1;
+    return link->in_port < 0 ? -1 : (int)topology->links.n + 2 * link->in_port + 1;
 }
-static inline double tsr__topology_speed(const tsr_topology *t, int shared)
+static inline double tsr__topology_speed(const tsr_topology *topology, int shared)
 {
-    int link = (int)t->links.n;
-    return shared < link ? t->links.at[shared].bandwidth
-                         : t->ports.at[(shared - link) / 2].bandwidth;
+    int link = (int)topology->links.n;
+    return shared < link ? topology->links.at[shared].bandwidth
+                         : topology->ports.at[(shared - link) / 2].bandwidth;
 }
 // Sorts the links and warns about what is odd. After the last link, before anything else.
-tsr_status tsr__topology_finish(tsr_topology *t, bool listed) TSR_MUST_USE;
+tsr_status tsr__topology_finish(tsr_topology *topology, bool listed) TSR_MUST_USE;
 
 // "ring:4", "hosts:2x8"; TSR_MALFORMED with one finding for what is none of them.
-tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
+tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out) TSR_MUST_USE;
 
 // rates.c: rates of devices, and ports, as JSON says them.
-void tsr__rates_add_json(const tsr_topology_device *d, tsr_json *j);
-void tsr__ports_add_json(const tsr_topology *t, tsr_json *j);
+void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json);
+void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json);
 struct json_t;
 // False: damaged; *what then says how.
 bool tsr__rates_read(const struct json_t *object, tsr_topology_device *out, const char **what);
 // After the links are there and sorted.
-bool tsr__ports_read(tsr_topology *t, const struct json_t *list, const char **what);
+bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
 // boxes.c: "h100:8", "hosts:2xh100:8".
 bool tsr__topology_is_box(struct str kind, struct str sizes);
-tsr_status tsr__topology_box(tsr_session *s, struct str kind, struct str sizes,
+tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out) TSR_MUST_USE;
 
 // Links on the way from a to b, last first; -1: there is none, -2: no memory.
-int tsr__topology_path(tsr_topology *t, int from, int to, int *links, int room);
+int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
 #define TOPOLOGY_MAX_HOPS 512
 // The same groups, each in the order from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS. NULL: no memory. (price.c)
-const int *tsr__near_groups(tsr_topology *t, const struct topology_groups *g, int *path);
+const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
+                            int *path);
 
 // ---- schedules: steps of messages, sent to whoever listens
 
@@ -68,7 +69,7 @@ struct listener {
 struct algorithm {
     const char *name;
     enum tsr_collective what;
-    bool (*schedule)(tsr_topology *t, const struct topology_groups *g, double bytes,
+    bool (*schedule)(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to);
 };
 extern const struct algorithm tsr__algorithms[];

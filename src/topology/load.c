@@ -42,16 +42,17 @@ static bool play(struct carried *carried, enum tsr_collective what, const char *
     return false;
 }
 
-void tsr__topology_load(tsr_topology *t, enum tsr_collective what,
+void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {
     struct topology_way way;
-    struct carried carried = {.topology = t, .by_link = by_link};
+    struct carried carried = {.topology = topology, .by_link = by_link};
     struct topology_groups ordered = *groups;
-    if (tsr__topology_way(t, what, groups, bytes, &way) >= TOPOLOGY_NEVER || groups->size < 2)
+    if (tsr__topology_way(topology, what, groups, bytes, &way) >= TOPOLOGY_NEVER ||
+        groups->size < 2)
         return;
     if (way.near) {
-        ordered.device = tsr__near_groups(t, groups, carried.path);
+        ordered.device = tsr__near_groups(topology, groups, carried.path);
         if (!ordered.device)
             return;
     }

@@ -5,63 +5,63 @@
 #define SIDES 8
 
 // "3x3x3" -> sides; -1: not sizes, or too many devices.
-static int sides(struct str s, int *out, int *product)
+static int sides(struct str text, int *out, int *product)
 {
     int n = 0;
     int64_t all = 1;
-    while (s.n) {
+    while (text.n) {
         size_t end = 0;
         int64_t value;
-        while (end < s.n && s.p[end] != 'x')
+        while (end < text.n && text.p[end] != 'x')
             end++;
-        if (n == SIDES || !tsr__str_int((struct str){s.p, end}, &value) || value < 1 ||
+        if (n == SIDES || !tsr__str_int((struct str){text.p, end}, &value) || value < 1 ||
             value > TOPOLOGY_MAX_DEVICES || !mul_ok(all, value, &all) || all > TOPOLOGY_MAX_DEVICES)
             return -1;
         out[n++] = (int)value;
-        if (end == s.n)
+        if (end == text.n)
             break;
-        s = (struct str){s.p + end + 1, s.n - end - 1};
-        if (!s.n)
+        text = (struct str){text.p + end + 1, text.n - end - 1};
+        if (!text.n)
             return -1;
     }
     *product = (int)all;
     return n ? n : -1;
 }
 
-static void both(tsr_topology *t, int a, int b)
+static void both(tsr_topology *topology, int a, int b)
 {
-    tsr__topology_link(t, a, b, 0, 0);
-    tsr__topology_link(t, b, a, 0, 0);
+    tsr__topology_link(topology, a, b, 0, 0);
+    tsr__topology_link(topology, b, a, 0, 0);
 }
 
-static void link_ring(tsr_topology *t)
+static void link_ring(tsr_topology *topology)
 {
-    for (int i = 0; i < t->n && t->n > 1; i++)
-        both(t, i, (i + 1) % t->n);
+    for (int i = 0; i < topology->n && topology->n > 1; i++)
+        both(topology, i, (i + 1) % topology->n);
 }
 
-static void link_full(tsr_topology *t)
+static void link_full(tsr_topology *topology)
 {
-    for (int i = 0; i < t->n; i++)
-        for (int k = i + 1; k < t->n; k++)
-            both(t, i, k);
+    for (int i = 0; i < topology->n; i++)
+        for (int k = i + 1; k < topology->n; k++)
+            both(topology, i, k);
 }
 
-static void link_star(tsr_topology *t, int centre)
+static void link_star(tsr_topology *topology, int centre)
 {
-    for (int i = 0; i < t->n; i++)
+    for (int i = 0; i < topology->n; i++)
         if (i != centre)
-            both(t, centre, i);
+            both(topology, centre, i);
 }
 
 // Neighbours along every side; around the ends on a torus.
-static void link_grid(tsr_topology *t, const int *side, int n, bool around)
+static void link_grid(tsr_topology *topology, const int *side, int n, bool around)
 {
-    for (int i = 0; i < t->n; i++)
+    for (int i = 0; i < topology->n; i++)
         for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
             int at = i / stride % side[d], next = (at + 1) % side[d];
             if (next != at && (next > at || (around && side[d] > 2)))
-                both(t, i, i + (next - at) * stride);
+                both(topology, i, i + (next - at) * stride);
         }
 }
 
@@ -78,11 +78,11 @@ static int tree_size(const int *side, int n)
     return (int)all;
 }
 
-static void link_tree(tsr_topology *t, const int *side, int n)
+static void link_tree(tsr_topology *topology, const int *side, int n)
 {
     for (int d = 0, first = 0, row = 1; d < n; d++) {
         for (int k = 0; k < row * side[d]; k++)
-            both(t, first + k / side[d], first + row + k);
+            both(topology, first + k / side[d], first + row + k);
         first += row;
         row *= side[d];
     }
@@ -99,14 +99,15 @@ static const struct network {
 };
 
 // Devices are linked that differ in one coordinate alone: hosts:2x4 has device 1 linked with 0, 2, 3 and with 5.
-static void link_hosts(tsr_topology *t, const int *side, int n)
+static void link_hosts(tsr_topology *topology, const int *side, int n)
 {
-    for (int i = 0; i < t->n; i++) {
+    for (int i = 0; i < topology->n; i++) {
         for (int level = 0, stride = 1; level < n; stride *= side[n - 1 - level++]) {
             int length = side[n - 1 - level], first = i - i / stride % length * stride;
             for (int k = first; k < first + length * stride; k += stride)
                 if (k != i)
-                    tsr__topology_link(t, i, k, networks[level].latency, networks[level].bandwidth);
+                    tsr__topology_link(topology, i, k, networks[level].latency,
+                                       networks[level].bandwidth);
         }
     }
 }
@@ -114,13 +115,13 @@ static void link_hosts(tsr_topology *t, const int *side, int n)
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
-static tsr_status unknown(tsr_session *s, struct str kind, struct str sizes)
+static tsr_status unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     struct str known[TSR_COUNT(kinds)];
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         known[i] = str_of(kinds[i]);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
-    tsr__diag(s, DIAG_topology_text, NULL,
+    tsr__diag(session, DIAG_topology_text, NULL,
               "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
               "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, "
               "an adjacency list {2,[[1],[0]]}, or the name of a JSON file",
@@ -130,24 +131,24 @@ static tsr_status unknown(tsr_session *s, struct str kind, struct str sizes)
     return TSR_MALFORMED;
 }
 
-static void link_kind(tsr_topology *t, struct str kind, const int *side, int n, int centre)
+static void link_kind(tsr_topology *topology, struct str kind, const int *side, int n, int centre)
 {
     if (str_is(kind, "ring"))
-        link_ring(t);
+        link_ring(topology);
     else if (str_is(kind, "star"))
-        link_star(t, centre);
+        link_star(topology, centre);
     else if (str_is(kind, "tree"))
-        link_tree(t, side, n);
+        link_tree(topology, side, n);
     else if (str_is(kind, "torus") || str_is(kind, "grid"))
-        link_grid(t, side, n, str_is(kind, "torus"));
+        link_grid(topology, side, n, str_is(kind, "torus"));
     else if (str_is(kind, "hosts"))
-        link_hosts(t, side, n);
+        link_hosts(topology, side, n);
     else
-        link_full(t);
-    t->host = str_is(kind, "hosts") ? side[n - 1] : 0;
+        link_full(topology);
+    topology->host = str_is(kind, "hosts") ? side[n - 1] : 0;
     if (str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "hosts")) {
-        t->n_grid = n;
-        memcpy(t->grid, side, (size_t)n * sizeof *side);
+        topology->n_grid = n;
+        memcpy(topology->grid, side, (size_t)n * sizeof *side);
     }
 }
 
@@ -159,18 +160,19 @@ static bool known_kind(struct str kind)
     return false;
 }
 
-tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes, tsr_topology **out)
+tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
+                              tsr_topology **out)
 {
     int side[SIDES] = {0}, all = 0, centre = 0;
     struct str count = sizes;
     if (tsr__topology_is_box(kind, sizes))
-        return tsr__topology_box(s, kind, sizes, out);
+        return tsr__topology_box(session, kind, sizes, out);
     for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
         if (sizes.p[i] == '@') {
             int64_t at;
             if (!tsr__str_int((struct str){sizes.p + i + 1, sizes.n - i - 1}, &at) || at < 0 ||
                 at >= TOPOLOGY_MAX_DEVICES)
-                return unknown(s, kind, sizes);
+                return unknown(session, kind, sizes);
             centre = (int)at;
             count.n = i;
         }
@@ -178,20 +180,21 @@ tsr_status tsr__topology_make(tsr_session *s, struct str kind, struct str sizes,
     bool wide = str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "tree");
     bool hosts = str_is(kind, "hosts") && (n == 2 || n == (int)TSR_COUNT(networks));
     if (!known_kind(kind) || n < 1 || (!wide && !hosts && (n != 1 || str_is(kind, "hosts"))))
-        return unknown(s, kind, sizes);
+        return unknown(session, kind, sizes);
     if (str_is(kind, "tree"))
         all = tree_size(side, n);
     if (all < 1 || centre >= all)
-        return unknown(s, kind, sizes);
-    tsr_topology *t = tsr__topology_new(s, all);
-    if (!t)
+        return unknown(session, kind, sizes);
+    tsr_topology *topology = tsr__topology_new(session, all);
+    if (!topology)
         return TSR_NOMEM;
-    link_kind(t, kind, side, n, centre);
-    t->text = tsr__arena_printf(&t->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
-    tsr_status status = tsr__topology_finish(t, false);
+    link_kind(topology, kind, side, n, centre);
+    topology->text =
+        tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
+    tsr_status status = tsr__topology_finish(topology, false);
     if (status == TSR_OK)
-        *out = t;
+        *out = topology;
     else
-        tsr_topology_free(t);
+        tsr_topology_free(topology);
     return status;
 }

@@ -9,27 +9,27 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static tsr_status refuse(tsr_session *s, const char *hint, const char *format, ...)
+static tsr_status refuse(tsr_session *session, const char *hint, const char *format, ...)
     TSR_PRINTF(3, 4);
-static tsr_status refuse(tsr_session *s, const char *hint, const char *format, ...)
+static tsr_status refuse(tsr_session *session, const char *hint, const char *format, ...)
 {
     char what[256];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    tsr__diag(s, DIAG_topology_text, NULL, hint, "%s", what);
+    tsr__diag(session, DIAG_topology_text, NULL, hint, "%s", what);
     return TSR_MALFORMED;
 }
 
-static tsr_status finish(tsr_topology *t, bool listed, tsr_status status, tsr_topology **out)
+static tsr_status finish(tsr_topology *topology, bool listed, tsr_status status, tsr_topology **out)
 {
     if (status == TSR_OK)
-        status = tsr__topology_finish(t, listed);
+        status = tsr__topology_finish(topology, listed);
     if (status == TSR_OK)
-        *out = t;
+        *out = topology;
     else
-        tsr_topology_free(t);
+        tsr_topology_free(topology);
     return status;
 }
 
@@ -39,77 +39,81 @@ struct cursor {
     const char *p, *end;
 };
 
-static void blanks(struct cursor *c)
+static void blanks(struct cursor *cursor)
 {
-    while (c->p < c->end && isspace((unsigned char)*c->p))
-        c->p++;
+    while (cursor->p < cursor->end && isspace((unsigned char)*cursor->p))
+        cursor->p++;
 }
-static bool eat(struct cursor *c, char what)
+static bool eat(struct cursor *cursor, char what)
 {
-    blanks(c);
-    if (c->p == c->end || *c->p != what)
+    blanks(cursor);
+    if (cursor->p == cursor->end || *cursor->p != what)
         return false;
-    c->p++;
+    cursor->p++;
     return true;
 }
 // Decimal digits, or one capital letter: A is 10.
-static bool number(struct cursor *c, int *out)
+static bool number(struct cursor *cursor, int *out)
 {
-    blanks(c);
+    blanks(cursor);
     int64_t value = 0;
-    const char *start = c->p;
-    if (c->p < c->end && *c->p >= 'A' && *c->p <= 'Z') {
-        *out = *c->p++ - 'A' + 10;
+    const char *start = cursor->p;
+    if (cursor->p < cursor->end && *cursor->p >= 'A' && *cursor->p <= 'Z') {
+        *out = *cursor->p++ - 'A' + 10;
         return true;
     }
-    while (c->p < c->end && isdigit((unsigned char)*c->p) && value <= TOPOLOGY_MAX_DEVICES)
-        value = value * 10 + (*c->p++ - '0');
+    while (cursor->p < cursor->end && isdigit((unsigned char)*cursor->p) &&
+           value <= TOPOLOGY_MAX_DEVICES)
+        value = value * 10 + (*cursor->p++ - '0');
     *out = (int)value;
-    return c->p > start && value <= TOPOLOGY_MAX_DEVICES;
+    return cursor->p > start && value <= TOPOLOGY_MAX_DEVICES;
 }
 
-static tsr_status neighbours(tsr_topology *t, struct cursor *c, int device)
+static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
-    if (!eat(c, '['))
-        return refuse(t->session, "write [[1,2],[0],...]", "device %d has no list of neighbours",
-                      device);
-    while (!eat(c, ']')) {
+    if (!eat(cursor, '['))
+        return refuse(topology->session, "write [[1,2],[0],...]",
+                      "device %d has no list of neighbours", device);
+    while (!eat(cursor, ']')) {
         int to;
-        if (!number(c, &to))
-            return refuse(t->session, "write device numbers with commas between them",
+        if (!number(cursor, &to))
+            return refuse(topology->session, "write device numbers with commas between them",
                           "the list of device %d is damaged", device);
-        if (to >= t->n)
-            return refuse(t->session, "count devices from 0",
-                          "device %d lists %d, but there are %d devices", device, to, t->n);
-        if (t->links.n >= TOPOLOGY_MAX_LINKS)
-            return refuse(t->session, "leave repeated links out", "too many links");
-        tsr__topology_link(t, device, to, 0, 0);
-        eat(c, ',');
+        if (to >= topology->n)
+            return refuse(topology->session, "count devices from 0",
+                          "device %d lists %d, but there are %d devices", device, to, topology->n);
+        if (topology->links.n >= TOPOLOGY_MAX_LINKS)
+            return refuse(topology->session, "leave repeated links out", "too many links");
+        tsr__topology_link(topology, device, to, 0, 0);
+        eat(cursor, ',');
     }
     return TSR_OK;
 }
 
-static tsr_status read_list(tsr_session *s, struct str text, tsr_topology **out)
+static tsr_status read_list(tsr_session *session, struct str text, tsr_topology **out)
 {
-    struct cursor c = {text.p, text.p + text.n};
+    struct cursor cursor = {text.p, text.p + text.n};
     int n;
-    if (!eat(&c, '{') || !number(&c, &n) || n < 1 || !eat(&c, ',') || !eat(&c, '['))
-        return refuse(s, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is damaged");
-    tsr_topology *t = tsr__topology_new(s, n);
-    if (!t)
+    if (!eat(&cursor, '{') || !number(&cursor, &n) || n < 1 || !eat(&cursor, ',') ||
+        !eat(&cursor, '['))
+        return refuse(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is damaged");
+    tsr_topology *topology = tsr__topology_new(session, n);
+    if (!topology)
         return TSR_NOMEM;
     tsr_status status = TSR_OK;
     int listed = 0;
-    while (status == TSR_OK && !eat(&c, ']')) {
+    while (status == TSR_OK && !eat(&cursor, ']')) {
         if (listed == n)
-            status = refuse(s, "give one list for each device", "more lists than %d devices", n);
+            status =
+                refuse(session, "give one list for each device", "more lists than %d devices", n);
         else
-            status = neighbours(t, &c, listed++);
-        eat(&c, ',');
+            status = neighbours(topology, &cursor, listed++);
+        eat(&cursor, ',');
     }
-    if (status == TSR_OK && (listed != n || !eat(&c, '}')))
-        status = refuse(s, "give one list for each device", "%d lists for %d devices", listed, n);
-    return finish(t, true, status, out);
+    if (status == TSR_OK && (listed != n || !eat(&cursor, '}')))
+        status =
+            refuse(session, "give one list for each device", "%d lists for %d devices", listed, n);
+    return finish(topology, true, status, out);
 }
 
 // ---- JSON
@@ -121,33 +125,35 @@ static double positive(const json_t *object, const char *key)
 }
 
 // A number that is there is one: "16GiB" is not taken for nothing.
-static tsr_status check_numbers(tsr_topology *t, const json_t *object, const char *what, int i,
-                                const char *const *keys)
+static tsr_status check_numbers(tsr_topology *topology, const json_t *object, const char *what,
+                                int i, const char *const *keys)
 {
     for (; *keys; keys++) {
-        const json_t *v = json_object_get(object, *keys);
-        if (v && !json_is_null(v) && (!json_is_number(v) || !(json_number_value(v) >= 0)))
-            return refuse(t->session, "write bytes, operations or seconds as a number: 17179869184",
+        const json_t *value = json_object_get(object, *keys);
+        if (value && !json_is_null(value) &&
+            (!json_is_number(value) || !(json_number_value(value) >= 0)))
+            return refuse(topology->session,
+                          "write bytes, operations or seconds as a number: 17179869184",
                           "\"%s\" of %s %d is no number from 0 on", *keys, what, i);
     }
     return TSR_OK;
 }
 
-static int64_t bytes_of(const json_t *v)
+static int64_t bytes_of(const json_t *value)
 {
-    double real = json_number_value(v);
-    return json_is_integer(v) ? json_integer_value(v) : real < 0x1p62 ? (int64_t)real : 0;
+    double real = json_number_value(value);
+    return json_is_integer(value) ? json_integer_value(value) : real < 0x1p62 ? (int64_t)real : 0;
 }
 
-static tsr_status json_devices(tsr_topology *t, const json_t *list)
+static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
-    for (int i = 0; i < t->n; i++) {
+    for (int i = 0; i < topology->n; i++) {
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
-            return refuse(t->session, "write {\"name\": ..., \"memory\": ...}",
+            return refuse(topology->session, "write {\"name\": ..., \"memory\": ...}",
                           "device %d is no object", i);
-        tsr_status st = check_numbers(t, d, "device", i, numbers);
+        tsr_status st = check_numbers(topology, d, "device", i, numbers);
         if (st != TSR_OK)
             return st;
         const char *what;
@@ -157,34 +163,34 @@ static tsr_status json_devices(tsr_topology *t, const json_t *list)
                                           .bandwidth = positive(d, "bandwidth"),
                                           .overhead = positive(d, "overhead")};
         if (!tsr__rates_read(json_object_get(d, "rates"), &numbers_of, &what))
-            return refuse(t->session, "write \"rates\": {\"float16\": 9.9e14}", "device %d: %s", i,
-                          what);
-        tsr_topology_set_device(t, i, &numbers_of);
+            return refuse(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
+                          "device %d: %s", i, what);
+        tsr_topology_set_device(topology, i, &numbers_of);
     }
     return TSR_OK;
 }
 
-static tsr_status json_links(tsr_topology *t, const json_t *list)
+static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
-        return refuse(t->session, "leave repeated links out", "too many links");
+        return refuse(topology->session, "leave repeated links out", "too many links");
     for (size_t i = 0; i < n; i++) {
         const json_t *l = json_array_get(list, i), *from = json_object_get(l, "from"),
                      *to = json_object_get(l, "to");
         int64_t a = json_integer_value(from), b = json_integer_value(to);
-        if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= t->n ||
-            b >= t->n)
-            return refuse(t->session, "give from and to as device numbers", "link %zu is damaged",
-                          i);
-        tsr_status st = check_numbers(t, l, "link", (int)i, numbers);
+        if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= topology->n ||
+            b >= topology->n)
+            return refuse(topology->session, "give from and to as device numbers",
+                          "link %zu is damaged", i);
+        tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
         if (st != TSR_OK)
             return st;
         double latency = positive(l, "latency"), bandwidth = positive(l, "bandwidth");
-        tsr__topology_link(t, (int)a, (int)b, latency, bandwidth);
+        tsr__topology_link(topology, (int)a, (int)b, latency, bandwidth);
         if (json_is_true(json_object_get(l, "both")))
-            tsr__topology_link(t, (int)b, (int)a, latency, bandwidth);
+            tsr__topology_link(topology, (int)b, (int)a, latency, bandwidth);
     }
     return TSR_OK;
 }
@@ -215,107 +221,111 @@ static bool json_times(const json_t *object, struct topology_times *out)
     return true;
 }
 
-static tsr_status json_collectives(tsr_topology *t, const json_t *list)
+static tsr_status json_collectives(tsr_topology *topology, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list) && i < TOPOLOGY_MAX_DEVICES; i++) {
         struct topology_times times;
         if (!json_times(json_array_get(list, i), &times))
-            return refuse(t->session,
+            return refuse(topology->session,
                           "write {\"collective\": \"all-reduce\", \"devices\": 2, "
                           "\"bytes\": [...], \"seconds\": [...]}, sizes ascending",
                           "entry %zu of \"collectives\" is damaged", i);
-        if (!tsr__topology_add_times(t, &times))
+        if (!tsr__topology_add_times(topology, &times))
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-static void json_grid(tsr_topology *t, const json_t *list)
+static void json_grid(tsr_topology *topology, const json_t *list)
 {
     int64_t all = 1;
     size_t n = json_array_size(list);
-    if (n < 2 || n > TSR_COUNT(t->grid))
+    if (n < 2 || n > TSR_COUNT(topology->grid))
         return;
     for (size_t i = 0; i < n; i++) {
         int64_t side = json_integer_value(json_array_get(list, i));
-        if (side < 1 || !mul_ok(all, side, &all) || all > t->n)
+        if (side < 1 || !mul_ok(all, side, &all) || all > topology->n)
             return;
-        t->grid[i] = (int)side;
+        topology->grid[i] = (int)side;
     }
-    t->n_grid = all == t->n ? (int)n : 0; // a grid that does not fit is no help and no harm
+    topology->n_grid =
+        all == topology->n ? (int)n : 0; // a grid that does not fit is no help and no harm
 }
 
-static tsr_status read_json(tsr_session *s, struct str text, tsr_topology **out)
+static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;
-    if (!tsr__json_fits(s, text))
+    if (!tsr__json_fits(session, text))
         return TSR_NOMEM;
     json_t *root = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        return refuse(s, "correct the JSON text", "line %d: %s", error.line, error.text);
+        return refuse(session, "correct the JSON text", "line %d: %s", error.line, error.text);
     const json_t *devices = json_object_get(root, "devices");
     size_t n = json_array_size(devices);
     tsr_status status = TSR_OK;
-    tsr_topology *t = NULL;
+    tsr_topology *topology = NULL;
     if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
-        status = refuse(s, "give \"devices\" as a list of 1 to 4096 objects",
+        status = refuse(session, "give \"devices\" as a list of 1 to 4096 objects",
                         "the JSON text has no list of devices");
-    else if (!(t = tsr__topology_new(s, (int)n)))
+    else if (!(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
-    if (t)
-        status = json_devices(t, devices);
-    if (t && status == TSR_OK)
-        status = json_links(t, json_object_get(root, "links"));
-    if (t && status == TSR_OK)
-        status = json_collectives(t, json_object_get(root, "collectives"));
-    if (t)
-        json_grid(t, json_object_get(root, "grid"));
+    if (topology)
+        status = json_devices(topology, devices);
+    if (topology && status == TSR_OK)
+        status = json_links(topology, json_object_get(root, "links"));
+    if (topology && status == TSR_OK)
+        status = json_collectives(topology, json_object_get(root, "collectives"));
+    if (topology)
+        json_grid(topology, json_object_get(root, "grid"));
     const char *what = NULL;
-    if (t && status == TSR_OK)
-        status = tsr__topology_finish(t, true);
-    if (t && status == TSR_OK && !tsr__ports_read(t, json_object_get(root, "ports"), &what))
-        status = what ? refuse(s, "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
-                               "an entry of \"ports\" %s", what)
-                      : TSR_NOMEM;
+    if (topology && status == TSR_OK)
+        status = tsr__topology_finish(topology, true);
+    if (topology && status == TSR_OK &&
+        !tsr__ports_read(topology, json_object_get(root, "ports"), &what))
+        status =
+            what ? refuse(session, "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
+                          "an entry of \"ports\" %s", what)
+                 : TSR_NOMEM;
     json_decref(root);
-    if (t && status != TSR_OK)
-        tsr_topology_free(t);
-    else if (t)
-        *out = t;
+    if (topology && status != TSR_OK)
+        tsr_topology_free(topology);
+    else if (topology)
+        *out = topology;
     return status;
 }
 
 // ---- which of them it is
 
-tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out)
+tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)
 {
     struct str t = str_of(text);
-    struct cursor c = {t.p, t.p + t.n};
-    blanks(&c);
-    t = (struct str){c.p, (size_t)(c.end - c.p)};
+    struct cursor cursor = {t.p, t.p + t.n};
+    blanks(&cursor);
+    t = (struct str){cursor.p, (size_t)(cursor.end - cursor.p)};
     if (t.n && t.p[0] == '{') {
-        c.p++;
-        blanks(&c);
-        return c.p < c.end && isdigit((unsigned char)*c.p) ? read_list(s, t, out)
-                                                           : read_json(s, t, out);
+        cursor.p++;
+        blanks(&cursor);
+        return cursor.p < cursor.end && isdigit((unsigned char)*cursor.p)
+                   ? read_list(session, t, out)
+                   : read_json(session, t, out);
     }
     for (size_t i = 0; i < t.n; i++)
         if (t.p[i] == ':')
-            return tsr__topology_make(s, (struct str){t.p, i},
+            return tsr__topology_make(session, (struct str){t.p, i},
                                       (struct str){t.p + i + 1, t.n - i - 1}, out);
-    return tsr__topology_make(s, STR("full"), t, out);
+    return tsr__topology_make(session, STR("full"), t, out);
 }
 
-tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out)
+tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
-    struct arena a;
+    struct arena arena;
     struct str text;
-    tsr__arena_init(&a, s);
-    tsr_status status = tsr__file_read(s, &a, path, (size_t)64 << 20, &text);
+    tsr__arena_init(&arena, session);
+    tsr_status status = tsr__file_read(session, &arena, path, (size_t)64 << 20, &text);
     if (status == TSR_OK) {
-        struct str copy = tsr__arena_str(&a, text);
-        status = copy.p ? tsr_topology_parse(s, copy.p, out) : TSR_NOMEM;
+        struct str copy = tsr__arena_str(&arena, text);
+        status = copy.p ? tsr_topology_parse(session, copy.p, out) : TSR_NOMEM;
     }
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     return status;
 }

@@ -14,18 +14,18 @@ static const char *const names[TSR_RATE_COUNT] = {
 
 // ---- rates -------------------------------------------------------------------------------------
 
-void tsr__rates_add_json(const tsr_topology_device *d, tsr_json *j)
+void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
 {
     bool any = false;
     for (int i = 0; i < TSR_RATE_COUNT; i++)
-        any = any || d->rates[i] > 0;
+        any = any || device->rates[i] > 0;
     if (!any)
         return;
-    tsr_json_begin(j, "rates", '{');
+    tsr_json_begin(json, "rates", '{');
     for (int i = 0; i < TSR_RATE_COUNT; i++)
-        if (d->rates[i] > 0)
-            tsr_json_number(j, names[i], d->rates[i]);
-    tsr_json_end(j);
+        if (device->rates[i] > 0)
+            tsr_json_number(json, names[i], device->rates[i]);
+    tsr_json_end(json);
 }
 
 bool tsr__rates_read(const json_t *object, tsr_topology_device *out, const char **what)
@@ -60,32 +60,34 @@ bool tsr__rates_read(const json_t *object, tsr_topology_device *out, const char 
 // ---- ports -------------------------------------------------------------------------------------
 
 // Devices that a port leads to; all: every link of the device goes through it.
-static bool leads_to_all(const tsr_topology *t, int port)
+static bool leads_to_all(const tsr_topology *topology, int port)
 {
-    for (size_t i = 0; i < t->links.n; i++)
-        if (t->links.at[i].from == t->ports.at[port].device && t->links.at[i].out_port != port)
+    for (size_t i = 0; i < topology->links.n; i++)
+        if (topology->links.at[i].from == topology->ports.at[port].device &&
+            topology->links.at[i].out_port != port)
             return false;
     return true;
 }
 
-void tsr__ports_add_json(const tsr_topology *t, tsr_json *j)
+void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json)
 {
-    tsr_json_begin(j, "ports", '[');
-    for (int p = 0; p < (int)t->ports.n; p++) {
-        const struct topology_port *port = &t->ports.at[p];
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_int(j, "device", port->device);
-        tsr_json_number(j, "bandwidth", port->bandwidth);
-        if (!leads_to_all(t, p)) {
-            tsr_json_begin(j, "to", '[');
-            for (size_t i = t->first[port->device]; i < t->first[port->device + 1]; i++)
-                if (t->links.at[i].out_port == p)
-                    tsr_json_int(j, NULL, t->links.at[i].to);
-            tsr_json_end(j);
+    tsr_json_begin(json, "ports", '[');
+    for (int p = 0; p < (int)topology->ports.n; p++) {
+        const struct topology_port *port = &topology->ports.at[p];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "device", port->device);
+        tsr_json_number(json, "bandwidth", port->bandwidth);
+        if (!leads_to_all(topology, p)) {
+            tsr_json_begin(json, "to", '[');
+            for (size_t i = topology->first[port->device]; i < topology->first[port->device + 1];
+                 i++)
+                if (topology->links.at[i].out_port == p)
+                    tsr_json_int(json, NULL, topology->links.at[i].to);
+            tsr_json_end(json);
         }
-        tsr_json_end(j);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
 static bool listed(const json_t *to, int device)
@@ -97,36 +99,37 @@ static bool listed(const json_t *to, int device)
 }
 
 // The links of the device that go to those that are listed, and come from them.
-static void use_port(tsr_topology *t, int port, const json_t *to)
+static void use_port(tsr_topology *topology, int port, const json_t *to)
 {
-    int device = t->ports.at[port].device;
-    for (size_t i = 0; i < t->links.n; i++) {
-        struct topology_link *l = &t->links.at[i];
-        if (l->from == device && l->out_port < 0 && listed(to, l->to))
-            l->out_port = port;
-        if (l->to == device && l->in_port < 0 && listed(to, l->from))
-            l->in_port = port;
+    int device = topology->ports.at[port].device;
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link *link = &topology->links.at[i];
+        if (link->from == device && link->out_port < 0 && listed(to, link->to))
+            link->out_port = port;
+        if (link->to == device && link->in_port < 0 && listed(to, link->from))
+            link->in_port = port;
     }
 }
 
-bool tsr__ports_read(tsr_topology *t, const json_t *list, const char **what)
+bool tsr__ports_read(tsr_topology *topology, const json_t *list, const char **what)
 {
     *what = "is one of too many";
-    if (json_array_size(list) > 4 * (size_t)t->n)
+    if (json_array_size(list) > 4 * (size_t)topology->n)
         return false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *to = json_object_get(entry, "to");
         int64_t device = json_integer_value(json_object_get(entry, "device"));
         double bandwidth = json_number_value(json_object_get(entry, "bandwidth"));
         *what = "has no device, no bandwidth above 0, or a \"to\" that is no list";
-        if (!json_is_integer(json_object_get(entry, "device")) || device < 0 || device >= t->n ||
-            !(bandwidth > 0) || bandwidth > 1e30 || (to && !json_is_array(to)))
+        if (!json_is_integer(json_object_get(entry, "device")) || device < 0 ||
+            device >= topology->n || !(bandwidth > 0) || bandwidth > 1e30 ||
+            (to && !json_is_array(to)))
             return false;
-        if (!tsr__topology_port(t, (int)device, bandwidth)) {
+        if (!tsr__topology_port(topology, (int)device, bandwidth)) {
             *what = NULL;
             return false;
         }
-        use_port(t, (int)t->ports.n - 1, to);
+        use_port(topology, (int)topology->ports.n - 1, to);
     }
     return true;
 }

@@ -17,13 +17,13 @@ struct guess {
 };
 
 // The coordinate in which two devices differ, and by how much; -1: in several. outermost: the first of several.
-static int differ(const struct guess *g, int a, int b, bool outermost, int *by)
+static int differ(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
-    for (int d = g->n - 1; d >= 0; d--) {
-        int x = a % g->side[d], y = b % g->side[d];
-        a /= g->side[d];
-        b /= g->side[d];
+    for (int d = guess->n - 1; d >= 0; d--) {
+        int x = a % guess->side[d], y = b % guess->side[d];
+        a /= guess->side[d];
+        b /= guess->side[d];
         if (x == y)
             continue;
         if (found >= 0 && !outermost)
@@ -35,13 +35,13 @@ static int differ(const struct guess *g, int a, int b, bool outermost, int *by)
 }
 
 // Links that a shape of those sides has, both ways counted.
-static size_t expected(const struct guess *g, enum shape shape)
+static size_t expected(const struct guess *guess, enum shape shape)
 {
-    size_t n = (size_t)g->t->n, all = 0;
+    size_t n = (size_t)guess->t->n, all = 0;
     if (shape == SHAPE_PAIRS)
         return n * (n - 1);
-    for (int d = 0; d < g->n; d++) {
-        size_t side = (size_t)g->side[d], lines = n / side;
+    for (int d = 0; d < guess->n; d++) {
+        size_t side = (size_t)guess->side[d], lines = n / side;
         if (shape == SHAPE_HOSTS)
             all += lines * side * (side - 1);
         else if (shape == SHAPE_TORUS && side > 2)
@@ -53,14 +53,14 @@ static size_t expected(const struct guess *g, enum shape shape)
 }
 
 // Every link is one of the shape's; there are as many as it has, so it has no others.
-static bool links_fit(const struct guess *g, enum shape shape)
+static bool links_fit(const struct guess *guess, enum shape shape)
 {
-    if (g->t->links.n != expected(g, shape))
+    if (guess->t->links.n != expected(guess, shape))
         return false;
-    for (size_t i = 0; i < g->t->links.n; i++) {
-        const struct topology_link *l = &g->t->links.at[i];
-        int by = 0, along = differ(g, l->from, l->to, shape == SHAPE_PAIRS, &by);
-        bool around = shape == SHAPE_TORUS && by == g->side[along < 0 ? 0 : along] - 1;
+    for (size_t i = 0; i < guess->t->links.n; i++) {
+        const struct topology_link *link = &guess->t->links.at[i];
+        int by = 0, along = differ(guess, link->from, link->to, shape == SHAPE_PAIRS, &by);
+        bool around = shape == SHAPE_TORUS && by == guess->side[along < 0 ? 0 : along] - 1;
         bool near = shape == SHAPE_HOSTS || shape == SHAPE_PAIRS || by == 1 || around;
         if (along < 0 || !near)
             return false;
@@ -69,60 +69,60 @@ static bool links_fit(const struct guess *g, enum shape shape)
 }
 
 // Where all pairs are linked, speeds tell hosts: links inside are clearly faster than any between, at every level.
-static bool speeds_fit(const struct guess *g)
+static bool speeds_fit(const struct guess *guess)
 {
     double least[SIDES], most[SIDES];
     int by;
-    for (int d = 0; d < g->n; d++)
+    for (int d = 0; d < guess->n; d++)
         least[d] = 1e300, most[d] = 0;
-    for (size_t i = 0; i < g->t->links.n; i++) {
-        const struct topology_link *l = &g->t->links.at[i];
-        int d = differ(g, l->from, l->to, true, &by);
-        least[d] = l->bandwidth < least[d] ? l->bandwidth : least[d];
-        most[d] = l->bandwidth > most[d] ? l->bandwidth : most[d];
+    for (size_t i = 0; i < guess->t->links.n; i++) {
+        const struct topology_link *link = &guess->t->links.at[i];
+        int d = differ(guess, link->from, link->to, true, &by);
+        least[d] = link->bandwidth < least[d] ? link->bandwidth : least[d];
+        most[d] = link->bandwidth > most[d] ? link->bandwidth : most[d];
     }
-    for (int d = 1; d < g->n; d++)
+    for (int d = 1; d < guess->n; d++)
         if (least[d] < CLEAR * most[d - 1])
             return false;
     return true;
 }
 
-static bool fits(const struct guess *g)
+static bool fits(const struct guess *guess)
 {
     for (int shape = 0; shape < SHAPE_COUNT; shape++) {
-        if (!links_fit(g, (enum shape)shape))
+        if (!links_fit(guess, (enum shape)shape))
             continue;
-        if (shape != SHAPE_PAIRS || speeds_fit(g))
+        if (shape != SHAPE_PAIRS || speeds_fit(guess))
             return true;
     }
     return false;
 }
 
 // Tries all sides that multiply to `left` from side number `at` on.
-static bool try_sides(struct guess *g, int at, int left)
+static bool try_sides(struct guess *guess, int at, int left)
 {
-    if (at == g->n - 1) {
-        g->side[at] = left;
-        return left > 1 && fits(g);
+    if (at == guess->n - 1) {
+        guess->side[at] = left;
+        return left > 1 && fits(guess);
     }
     for (int side = 2; side <= left / 2; side++) {
-        g->side[at] = side;
-        if (left % side == 0 && try_sides(g, at + 1, left / side))
+        guess->side[at] = side;
+        if (left % side == 0 && try_sides(guess, at + 1, left / side))
             return true;
     }
     return false;
 }
 
-void tsr__topology_recognise(tsr_topology *t)
+void tsr__topology_recognise(tsr_topology *topology)
 {
-    if (t->n_grid || t->n < 4)
+    if (topology->n_grid || topology->n < 4)
         return;
     for (int n = 2; n <= SIDES; n++) {
-        struct guess g = {.t = t, .n = n};
-        if (!try_sides(&g, 0, t->n))
+        struct guess guess = {.t = topology, .n = n};
+        if (!try_sides(&guess, 0, topology->n))
             continue;
-        memcpy(t->grid, g.side, (size_t)n * sizeof *g.side);
-        t->n_grid = n;
+        memcpy(topology->grid, guess.side, (size_t)n * sizeof *guess.side);
+        topology->n_grid = n;
         return;
     }
 }

@@ -8,9 +8,9 @@
 
 #include <math.h>
 
-static const int *line(const struct topology_groups *g, int k)
+static const int *line(const struct topology_groups *groups, int k)
 {
-    return g->device + (size_t)k * (size_t)g->size;
+    return groups->device + (size_t)k * (size_t)groups->size;
 }
 
 static int levels(int n) // log2 of a power of two, else -1
@@ -29,14 +29,14 @@ static void say(const struct listener *to, bool mirrored, int from, int dest, do
 // ---- all-gather (mirrored: reduce-scatter)
 
 // A ring scatters in the direction in which it gathers, so that one that goes one way only serves both.
-static bool ring(const struct topology_groups *g, double bytes, bool both_ways,
+static bool ring(const struct topology_groups *groups, double bytes, bool both_ways,
                  const struct listener *to)
 {
-    double piece = bytes / g->size / (both_ways ? 2 : 1);
-    for (int step = 0; step < g->size - 1; step++) {
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i < g->size; i++) {
-                int a = line(g, k)[i], b = line(g, k)[(i + 1) % g->size];
+    double piece = bytes / groups->size / (both_ways ? 2 : 1);
+    for (int step = 0; step < groups->size - 1; step++) {
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i < groups->size; i++) {
+                int a = line(groups, k)[i], b = line(groups, k)[(i + 1) % groups->size];
                 say(to, false, a, b, piece);
                 if (both_ways)
                     say(to, false, b, a, piece);
@@ -46,27 +46,29 @@ static bool ring(const struct topology_groups *g, double bytes, bool both_ways,
     return true;
 }
 
-static bool doubling(const struct topology_groups *g, double bytes, bool mirrored,
+static bool doubling(const struct topology_groups *groups, double bytes, bool mirrored,
                      const struct listener *to)
 {
-    int n = levels(g->size);
+    int n = levels(groups->size);
     for (int s = 0; s < n; s++) {
         int bit = 1 << (mirrored ? n - 1 - s : s);
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i < g->size; i++)
-                say(to, mirrored, line(g, k)[i], line(g, k)[i ^ bit], bytes / g->size * bit);
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i < groups->size; i++)
+                say(to, mirrored, line(groups, k)[i], line(groups, k)[i ^ bit],
+                    bytes / groups->size * bit);
         to->step_ends(to->data);
     }
     return n >= 0;
 }
 
-static bool direct(const struct topology_groups *g, double bytes, bool mirrored,
+static bool direct(const struct topology_groups *groups, double bytes, bool mirrored,
                    const struct listener *to)
 {
-    for (int k = 0; k < g->count; k++)
-        for (int i = 0; i < g->size; i++)
-            for (int j = 1; j < g->size; j++)
-                say(to, mirrored, line(g, k)[i], line(g, k)[(i + j) % g->size], bytes / g->size);
+    for (int k = 0; k < groups->count; k++)
+        for (int i = 0; i < groups->size; i++)
+            for (int j = 1; j < groups->size; j++)
+                say(to, mirrored, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
+                    bytes / groups->size);
     to->step_ends(to->data);
     return true;
 }
@@ -80,31 +82,31 @@ struct grid {
 };
 
 // The groups as cells of the topology's grid; false: they are no box of it, or it has one side only.
-static bool grid_of(tsr_topology *t, const struct topology_groups *g, struct grid *out)
+static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
     int low[8], high[8], cells = 1;
-    if (t->n_grid < 2 || g->count != 1)
+    if (topology->n_grid < 2 || groups->count != 1)
         return false;
-    for (int d = 0; d < t->n_grid; d++)
+    for (int d = 0; d < topology->n_grid; d++)
         low[d] = INT32_MAX, high[d] = -1;
-    for (int i = 0; i < g->size; i++)
-        for (int d = t->n_grid - 1, rest = g->device[i]; d >= 0; d--) {
-            int c = rest % t->grid[d];
-            rest /= t->grid[d];
+    for (int i = 0; i < groups->size; i++)
+        for (int d = topology->n_grid - 1, rest = groups->device[i]; d >= 0; d--) {
+            int c = rest % topology->grid[d];
+            rest /= topology->grid[d];
             low[d] = c < low[d] ? c : low[d];
             high[d] = c > high[d] ? c : high[d];
         }
     out->n = 0;
-    for (int d = 0; d < t->n_grid; d++) {
+    for (int d = 0; d < topology->n_grid; d++) {
         cells *= high[d] - low[d] + 1;
         if (high[d] > low[d])
             out->side[out->n++] = high[d] - low[d] + 1;
     }
-    out->at = (int *)g->device; // row-major if ascending, which a box of all its cells then is
-    for (int i = 1; i < g->size; i++)
-        if (g->device[i] <= g->device[i - 1])
+    out->at = (int *)groups->device; // row-major if ascending, which a box of all its cells then is
+    for (int i = 1; i < groups->size; i++)
+        if (groups->device[i] <= groups->device[i - 1])
             return false;
-    return cells == g->size && out->n >= 2;
+    return cells == groups->size && out->n >= 2;
 }
 
 static void line_step(const struct grid *grid, int size, int side, double piece, bool mirrored,
@@ -164,48 +166,48 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
         return name(t, g, bytes, true, to) && name(t, g, bytes, false, to);                        \
     }
 
-static bool one_ring(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                     const struct listener *to)
+static bool one_ring(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                     bool mirrored, const struct listener *to)
 {
-    (void)t;
+    (void)topology;
     (void)mirrored;
-    return ring(g, bytes, false, to);
+    return ring(groups, bytes, false, to);
 }
-static bool two_rings(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                      const struct listener *to)
+static bool two_rings(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                      bool mirrored, const struct listener *to)
 {
-    (void)t;
+    (void)topology;
     (void)mirrored;
-    return g->size > 2 && ring(g, bytes, true, to);
+    return groups->size > 2 && ring(groups, bytes, true, to);
 }
-static bool double_up(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                      const struct listener *to)
+static bool double_up(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                      bool mirrored, const struct listener *to)
 {
-    (void)t;
-    return doubling(g, bytes, mirrored, to);
+    (void)topology;
+    return doubling(groups, bytes, mirrored, to);
 }
-static bool all_pairs(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                      const struct listener *to)
+static bool all_pairs(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                      bool mirrored, const struct listener *to)
 {
-    (void)t;
-    return direct(g, bytes, mirrored, to);
+    (void)topology;
+    return direct(groups, bytes, mirrored, to);
 }
-static bool by_sides(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                     const struct listener *to)
+static bool by_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                     bool mirrored, const struct listener *to)
 {
     struct grid grid;
-    if (!grid_of(t, g, &grid))
+    if (!grid_of(topology, groups, &grid))
         return false;
-    grid_rings(&grid, g->size, bytes, 0, 1, mirrored, to);
+    grid_rings(&grid, groups->size, bytes, 0, 1, mirrored, to);
     return true;
 }
-static bool all_sides(tsr_topology *t, const struct topology_groups *g, double bytes, bool mirrored,
-                      const struct listener *to)
+static bool all_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
+                      bool mirrored, const struct listener *to)
 {
     struct grid grid;
-    if (!grid_of(t, g, &grid))
+    if (!grid_of(topology, groups, &grid))
         return false;
-    grid_rings(&grid, g->size, bytes, 0, grid.n, mirrored, to);
+    grid_rings(&grid, groups->size, bytes, 0, grid.n, mirrored, to);
     return true;
 }
 PAIR(one_ring)
@@ -216,138 +218,138 @@ PAIR(by_sides)
 PAIR(all_sides)
 
 // Everybody sends its whole tensor to its partner, in log2 n steps: for small ones.
-static bool whole_doubling(tsr_topology *t, const struct topology_groups *g, double bytes,
-                           const struct listener *to)
+static bool whole_doubling(tsr_topology *topology, const struct topology_groups *groups,
+                           double bytes, const struct listener *to)
 {
-    (void)t;
-    int n = levels(g->size);
+    (void)topology;
+    int n = levels(groups->size);
     for (int s = 0; s < n; s++) {
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i < g->size; i++)
-                say(to, false, line(g, k)[i], line(g, k)[i ^ (1 << s)], bytes);
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i < groups->size; i++)
+                say(to, false, line(groups, k)[i], line(groups, k)[i ^ (1 << s)], bytes);
         to->step_ends(to->data);
     }
     return n >= 0;
 }
 
 // Everybody sends its whole tensor to everybody.
-static bool one_shot(tsr_topology *t, const struct topology_groups *g, double bytes,
+static bool one_shot(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
-    (void)t;
-    return direct(g, bytes * g->size, false, to);
+    (void)topology;
+    return direct(groups, bytes * groups->size, false, to);
 }
 
 // From the first to all in log2 n steps; share: of what the receiver's subtree needs, or all of it.
-static void tree(const struct topology_groups *g, double bytes, bool shares, bool mirrored,
+static void tree(const struct topology_groups *groups, double bytes, bool shares, bool mirrored,
                  const struct listener *to)
 {
     int top = 1;
-    while (top < g->size)
+    while (top < groups->size)
         top *= 2;
     for (int s = 0; (1 << s) < top; s++) {
         int half = mirrored ? 1 << s : top >> (s + 1);
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i + half < g->size; i += 2 * half) {
-                int below = g->size - (i + half) < half ? g->size - (i + half) : half;
-                say(to, mirrored, line(g, k)[i], line(g, k)[i + half],
-                    shares ? bytes / g->size * below : bytes);
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i + half < groups->size; i += 2 * half) {
+                int below = groups->size - (i + half) < half ? groups->size - (i + half) : half;
+                say(to, mirrored, line(groups, k)[i], line(groups, k)[i + half],
+                    shares ? bytes / groups->size * below : bytes);
             }
         to->step_ends(to->data);
     }
 }
 
-static bool tree_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
-                           const struct listener *to)
+static bool tree_broadcast(tsr_topology *topology, const struct topology_groups *groups,
+                           double bytes, const struct listener *to)
 {
-    (void)t;
-    tree(g, bytes, false, false, to);
+    (void)topology;
+    tree(groups, bytes, false, false, to);
     return true;
 }
-static bool tree_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
+static bool tree_reduce(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                         const struct listener *to)
 {
-    (void)t;
-    tree(g, bytes, false, true, to);
+    (void)topology;
+    tree(groups, bytes, false, true, to);
     return true;
 }
-static bool tree_all_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
-                            const struct listener *to)
+static bool tree_all_reduce(tsr_topology *topology, const struct topology_groups *groups,
+                            double bytes, const struct listener *to)
 {
-    return tree_reduce(t, g, bytes, to) && tree_broadcast(t, g, bytes, to);
+    return tree_reduce(topology, groups, bytes, to) && tree_broadcast(topology, groups, bytes, to);
 }
 // Pieces to everybody, then a ring of them: what a large tensor wants.
-static bool pieces_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
-                             const struct listener *to)
+static bool pieces_broadcast(tsr_topology *topology, const struct topology_groups *groups,
+                             double bytes, const struct listener *to)
 {
-    (void)t;
-    tree(g, bytes, true, false, to);
-    return ring(g, bytes, false, to);
+    (void)topology;
+    tree(groups, bytes, true, false, to);
+    return ring(groups, bytes, false, to);
 }
-static bool pieces_reduce(tsr_topology *t, const struct topology_groups *g, double bytes,
-                          const struct listener *to)
+static bool pieces_reduce(tsr_topology *topology, const struct topology_groups *groups,
+                          double bytes, const struct listener *to)
 {
-    (void)t;
-    ring(g, bytes, false, to);
-    tree(g, bytes, true, true, to);
+    (void)topology;
+    ring(groups, bytes, false, to);
+    tree(groups, bytes, true, true, to);
     return true;
 }
-static bool direct_broadcast(tsr_topology *t, const struct topology_groups *g, double bytes,
-                             const struct listener *to)
+static bool direct_broadcast(tsr_topology *topology, const struct topology_groups *groups,
+                             double bytes, const struct listener *to)
 {
-    (void)t;
-    for (int k = 0; k < g->count; k++)
-        for (int i = 1; i < g->size; i++)
-            say(to, false, line(g, k)[0], line(g, k)[i], bytes);
+    (void)topology;
+    for (int k = 0; k < groups->count; k++)
+        for (int i = 1; i < groups->size; i++)
+            say(to, false, line(groups, k)[0], line(groups, k)[i], bytes);
     to->step_ends(to->data);
     return true;
 }
 
 // Each device has bytes / n and sends an n-th of that to each other one.
-static bool pairwise(tsr_topology *t, const struct topology_groups *g, double bytes,
+static bool pairwise(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
-    (void)t;
-    for (int j = 1; j < g->size; j++) {
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i < g->size; i++)
-                say(to, false, line(g, k)[i], line(g, k)[(i + j) % g->size],
-                    bytes / g->size / g->size);
+    (void)topology;
+    for (int j = 1; j < groups->size; j++) {
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i < groups->size; i++)
+                say(to, false, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
+                    bytes / groups->size / groups->size);
         to->step_ends(to->data);
     }
     return true;
 }
-static bool all_pairs_exchange(tsr_topology *t, const struct topology_groups *g, double bytes,
-                               const struct listener *to)
+static bool all_pairs_exchange(tsr_topology *topology, const struct topology_groups *groups,
+                               double bytes, const struct listener *to)
 {
-    (void)t;
-    return direct(g, bytes / g->size, false, to);
+    (void)topology;
+    return direct(groups, bytes / groups->size, false, to);
 }
-static bool bruck(tsr_topology *t, const struct topology_groups *g, double bytes,
+static bool bruck(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                   const struct listener *to)
 {
-    (void)t;
-    for (int bit = 1; bit < g->size; bit *= 2) {
+    (void)topology;
+    for (int bit = 1; bit < groups->size; bit *= 2) {
         int blocks = 0;
-        for (int b = 0; b < g->size; b++)
+        for (int b = 0; b < groups->size; b++)
             blocks += (b & bit) != 0;
-        for (int k = 0; k < g->count; k++)
-            for (int i = 0; i < g->size; i++)
-                say(to, false, line(g, k)[i], line(g, k)[(i + bit) % g->size],
-                    bytes / g->size / g->size * blocks);
+        for (int k = 0; k < groups->count; k++)
+            for (int i = 0; i < groups->size; i++)
+                say(to, false, line(groups, k)[i], line(groups, k)[(i + bit) % groups->size],
+                    bytes / groups->size / groups->size * blocks);
         to->step_ends(to->data);
     }
     return true;
 }
 
-static bool one_message(tsr_topology *t, const struct topology_groups *g, double bytes,
+static bool one_message(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                         const struct listener *to)
 {
-    (void)t;
-    for (int k = 0; k < g->count; k++)
-        say(to, false, line(g, k)[0], line(g, k)[1], bytes);
+    (void)topology;
+    for (int k = 0; k < groups->count; k++)
+        say(to, false, line(groups, k)[0], line(groups, k)[1], bytes);
     to->step_ends(to->data);
-    return g->size == 2;
+    return groups->size == 2;
 }
 
 #define THREE(name, function)                                                                      \

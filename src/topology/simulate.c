@@ -33,96 +33,100 @@ static void swap(struct packet *a, struct packet *b)
     *b = kept;
 }
 
-static void push(struct events *e, struct packet p)
+static void push(struct events *events, struct packet packet)
 {
-    struct packet *at = vec_push(e->arena, &e->heap);
+    struct packet *at = vec_push(events->arena, &events->heap);
     if (!at)
         return;
-    *at = p;
-    for (size_t i = e->heap.n - 1; i && e->heap.at[(i - 1) / 2].time > e->heap.at[i].time;
-         i = (i - 1) / 2)
-        swap(&e->heap.at[i], &e->heap.at[(i - 1) / 2]);
+    *at = packet;
+    for (size_t i = events->heap.n - 1;
+         i && events->heap.at[(i - 1) / 2].time > events->heap.at[i].time; i = (i - 1) / 2)
+        swap(&events->heap.at[i], &events->heap.at[(i - 1) / 2]);
 }
 
-static struct packet pop(struct events *e)
+static struct packet pop(struct events *events)
 {
-    struct packet first = e->heap.at[0];
-    e->heap.at[0] = e->heap.at[--e->heap.n];
-    for (size_t i = 0, k; (k = 2 * i + 1) < e->heap.n; i = k) {
-        if (k + 1 < e->heap.n && e->heap.at[k + 1].time < e->heap.at[k].time)
+    struct packet first = events->heap.at[0];
+    events->heap.at[0] = events->heap.at[--events->heap.n];
+    for (size_t i = 0, k; (k = 2 * i + 1) < events->heap.n; i = k) {
+        if (k + 1 < events->heap.n && events->heap.at[k + 1].time < events->heap.at[k].time)
             k++;
-        if (e->heap.at[i].time <= e->heap.at[k].time)
+        if (events->heap.at[i].time <= events->heap.at[k].time)
             break;
-        swap(&e->heap.at[i], &e->heap.at[k]);
+        swap(&events->heap.at[i], &events->heap.at[k]);
     }
     return first;
 }
 
 static void send(void *data, int from, int to, double bytes)
 {
-    struct events *e = data;
-    if (tsr__topology_path(e->t, from, to, e->path, TOPOLOGY_MAX_HOPS) < 0)
-        e->unreachable = true;
+    struct events *events = data;
+    if (tsr__topology_path(events->t, from, to, events->path, TOPOLOGY_MAX_HOPS) < 0)
+        events->unreachable = true;
     else
         for (int k = 0; k < PACKETS; k++)
-            push(e, (struct packet){e->ready[from], bytes * e->scale / PACKETS, from, to, 0});
+            push(events, (struct packet){events->ready[from], bytes * events->scale / PACKETS, from,
+                                         to, 0});
 }
 
-static void travel(struct events *e, struct packet p)
+static void travel(struct events *events, struct packet packet)
 {
-    int n = tsr__topology_path(e->t, p.from, p.to, e->path, TOPOLOGY_MAX_HOPS);
-    if (p.hop == n) {
-        e->coming[p.to] = fmax(e->coming[p.to], p.time);
-        e->end = fmax(e->end, p.time);
+    int n = tsr__topology_path(events->t, packet.from, packet.to, events->path, TOPOLOGY_MAX_HOPS);
+    if (packet.hop == n) {
+        events->coming[packet.to] = fmax(events->coming[packet.to], packet.time);
+        events->end = fmax(events->end, packet.time);
         return;
     }
-    int k = e->path[n - 1 - p.hop]; // paths are listed from their end
-    const struct topology_link *l = &e->t->links.at[k];
-    int shared[3] = {tsr__topology_out(e->t, l), k, tsr__topology_in(e->t, l)};
-    double start = p.time, end = 0;
+    int k = events->path[n - 1 - packet.hop]; // paths are listed from their end
+    const struct topology_link *link = &events->t->links.at[k];
+    int shared[3] = {tsr__topology_out(events->t, link), k, tsr__topology_in(events->t, link)};
+    double start = packet.time, end = 0;
     for (int i = 0; i < 3;
          i++) { // it enters each as soon as that is free and it has entered the one before
         if (shared[i] < 0)
             continue;
-        start = fmax(start, e->free_at[shared[i]]);
-        e->free_at[shared[i]] = start + p.bytes / tsr__topology_speed(e->t, shared[i]);
-        end = fmax(end, e->free_at[shared[i]]);
+        start = fmax(start, events->free_at[shared[i]]);
+        events->free_at[shared[i]] =
+            start + packet.bytes / tsr__topology_speed(events->t, shared[i]);
+        end = fmax(end, events->free_at[shared[i]]);
     }
-    p.time = end + l->latency;
-    p.hop++;
-    push(e, p);
+    packet.time = end + link->latency;
+    packet.hop++;
+    push(events, packet);
 }
 
 static void step_ends(void *data)
 {
-    struct events *e = data;
-    while (e->heap.n && !e->arena->failed)
-        travel(e, pop(e));
-    memcpy(e->ready, e->coming, (size_t)e->t->n * sizeof *e->ready);
+    struct events *events = data;
+    while (events->heap.n && !events->arena->failed)
+        travel(events, pop(events));
+    memcpy(events->ready, events->coming, (size_t)events->t->n * sizeof *events->ready);
 }
 
-static int64_t carry_out(struct events *e, const struct algorithm *a,
-                         const struct topology_groups *g, int64_t bytes)
+static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
+                         const struct topology_groups *groups, int64_t bytes)
 {
-    e->scale = (double)bytes;
-    if (!a->schedule(e->t, g, 1, &(struct listener){e, send, step_ends}) || e->unreachable)
+    events->scale = (double)bytes;
+    if (!algorithm->schedule(events->t, groups, 1, &(struct listener){events, send, step_ends}) ||
+        events->unreachable)
         return -1;
-    return e->arena->failed ? -1 : (int64_t)ceil(e->end * 1e12);
+    return events->arena->failed ? -1 : (int64_t)ceil(events->end * 1e12);
 }
 
-int64_t tsr__topology_simulate(tsr_topology *t, enum tsr_collective what, const char *algorithm,
-                               const struct topology_groups *groups, int64_t bytes)
+int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,
+                               const char *algorithm, const struct topology_groups *groups,
+                               int64_t bytes)
 {
-    struct arena a;
-    struct events e = {.t = t, .arena = &a};
+    struct arena arena;
+    struct events events = {.t = topology, .arena = &arena};
     int64_t time = -1;
-    tsr__arena_init(&a, t->session);
-    e.free_at = ARENA_ARRAY(&a, double, tsr__topology_shared(t) + 1);
-    e.ready = ARENA_ARRAY(&a, double, (size_t)t->n);
-    e.coming = ARENA_ARRAY(&a, double, (size_t)t->n);
-    for (size_t k = 0; !a.failed && k < tsr__n_algorithms; k++)
+    tsr__arena_init(&arena, topology->session);
+    events.free_at = ARENA_ARRAY(&arena, double, tsr__topology_shared(topology) + 1);
+    events.ready = ARENA_ARRAY(&arena, double, (size_t)topology->n);
+    events.coming = ARENA_ARRAY(&arena, double, (size_t)topology->n);
+    for (size_t k = 0; !arena.failed && k < tsr__n_algorithms; k++)
         if (tsr__algorithms[k].what == what && str_is(str_of(algorithm), tsr__algorithms[k].name))
-            time = carry_out(&e, &tsr__algorithms[k], groups, bytes);
-    tsr__arena_free(&a);
+            time = carry_out(&events, &tsr__algorithms[k], groups, bytes);
+    tsr__arena_free(&arena);
     return time;
 }

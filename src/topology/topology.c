@@ -19,161 +19,163 @@ static const struct {
     .memory = (int64_t)16 << 30,
 };
 
-tsr_topology *tsr__topology_new(tsr_session *s, int n)
+tsr_topology *tsr__topology_new(tsr_session *session, int n)
 {
-    tsr_topology *t = tsr__alloc(s, sizeof *t);
-    if (!t)
+    tsr_topology *topology = tsr__alloc(session, sizeof *topology);
+    if (!topology)
         return NULL;
-    memset(t, 0, sizeof *t);
-    t->session = s;
-    t->n = n;
-    t->memory_assumed = true;
-    tsr__arena_init(&t->arena, s);
-    t->device = ARENA_ARRAY(&t->arena, struct tsr_topology_device, (size_t)n);
-    t->route = ARENA_ARRAY(&t->arena, int *, (size_t)n);
-    tsr__map_init(&t->priced, &t->arena, 64);
-    for (int i = 0; t->device && i < n; i++)
-        t->device[i] = (struct tsr_topology_device){.name = "CPU",
-                                                    .memory = usual.memory,
-                                                    .flops = usual.flops,
-                                                    .bandwidth = usual.bandwidth};
-    if (t->arena.failed) {
-        tsr_topology_free(t);
+    memset(topology, 0, sizeof *topology);
+    topology->session = session;
+    topology->n = n;
+    topology->memory_assumed = true;
+    tsr__arena_init(&topology->arena, session);
+    topology->device = ARENA_ARRAY(&topology->arena, struct tsr_topology_device, (size_t)n);
+    topology->route = ARENA_ARRAY(&topology->arena, int *, (size_t)n);
+    tsr__map_init(&topology->priced, &topology->arena, 64);
+    for (int i = 0; topology->device && i < n; i++)
+        topology->device[i] = (struct tsr_topology_device){.name = "CPU",
+                                                           .memory = usual.memory,
+                                                           .flops = usual.flops,
+                                                           .bandwidth = usual.bandwidth};
+    if (topology->arena.failed) {
+        tsr_topology_free(topology);
         return NULL;
     }
-    return t;
+    return topology;
 }
 
-void tsr_topology_free(tsr_topology *t)
+void tsr_topology_free(tsr_topology *topology)
 {
-    if (!t)
+    if (!topology)
         return;
-    tsr__arena_free(&t->arena);
-    tsr__free(t->session, t, sizeof *t);
+    tsr__arena_free(&topology->arena);
+    tsr__free(topology->session, topology, sizeof *topology);
 }
 
-bool tsr__topology_link(tsr_topology *t, int from, int to, double latency, double bandwidth)
+bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
 {
-    struct topology_link *l = vec_push(&t->arena, &t->links);
-    if (l)
-        *l = (struct topology_link){from,
-                                    to,
-                                    latency > 0 ? latency : usual.latency,
-                                    bandwidth > 0 ? bandwidth : usual.link_bandwidth,
-                                    -1,
-                                    -1};
-    return l != NULL;
+    struct topology_link *link = vec_push(&topology->arena, &topology->links);
+    if (link)
+        *link = (struct topology_link){from,
+                                       to,
+                                       latency > 0 ? latency : usual.latency,
+                                       bandwidth > 0 ? bandwidth : usual.link_bandwidth,
+                                       -1,
+                                       -1};
+    return link != NULL;
 }
 
-bool tsr__topology_port(tsr_topology *t, int device, double bandwidth)
+bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth)
 {
-    struct topology_port *p = vec_push(&t->arena, &t->ports);
-    if (p)
-        *p = (struct topology_port){device, bandwidth};
-    return p != NULL;
+    struct topology_port *port = vec_push(&topology->arena, &topology->ports);
+    if (port)
+        *port = (struct topology_port){device, bandwidth};
+    return port != NULL;
 }
 
-int tsr_topology_grid(const tsr_topology *t, int *sides, int n)
+int tsr_topology_grid(const tsr_topology *topology, int *sides, int n)
 {
-    for (int i = 0; i < t->n_grid && i < n; i++)
-        sides[i] = t->grid[i];
-    return t->n_grid;
+    for (int i = 0; i < topology->n_grid && i < n; i++)
+        sides[i] = topology->grid[i];
+    return topology->n_grid;
 }
 
-int tsr_topology_devices(const tsr_topology *t)
+int tsr_topology_devices(const tsr_topology *topology)
 {
-    return t->n;
+    return topology->n;
 }
 
-const tsr_topology_device *tsr_topology_device_at(const tsr_topology *t, int device)
+const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device)
 {
-    return device >= 0 && device < t->n ? &t->device[device] : NULL;
+    return device >= 0 && device < topology->n ? &topology->device[device] : NULL;
 }
 
-void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_device *d)
+void tsr_topology_set_device(tsr_topology *topology, int device,
+                             const tsr_topology_device *topology_device)
 {
-    if (device < 0 || device >= t->n)
+    if (device < 0 || device >= topology->n)
         return;
-    tsr_topology_device *at = &t->device[device];
-    if (d->name)
-        at->name = tsr__arena_str(&t->arena, str_of(d->name)).p;
-    if (d->memory > 0) {
-        at->memory = d->memory;
-        t->memory_assumed = false;
+    tsr_topology_device *at = &topology->device[device];
+    if (topology_device->name)
+        at->name = tsr__arena_str(&topology->arena, str_of(topology_device->name)).p;
+    if (topology_device->memory > 0) {
+        at->memory = topology_device->memory;
+        topology->memory_assumed = false;
     }
-    if (d->flops > 0)
-        at->flops = d->flops;
-    if (d->bandwidth > 0)
-        at->bandwidth = d->bandwidth;
-    if (d->overhead > 0)
-        at->overhead = d->overhead;
+    if (topology_device->flops > 0)
+        at->flops = topology_device->flops;
+    if (topology_device->bandwidth > 0)
+        at->bandwidth = topology_device->bandwidth;
+    if (topology_device->overhead > 0)
+        at->overhead = topology_device->overhead;
     bool rates = false;
     for (int i = 0; i < TSR_RATE_COUNT; i++)
-        if (d->rates[i] > 0) {
-            at->rates[i] = d->rates[i];
+        if (topology_device->rates[i] > 0) {
+            at->rates[i] = topology_device->rates[i];
             rates = true;
         }
-    if (d->name || d->memory > 0 || d->flops > 0 || d->bandwidth > 0 || d->overhead > 0 || rates)
-        t->text = STR("");
+    if (topology_device->name || topology_device->memory > 0 || topology_device->flops > 0 ||
+        topology_device->bandwidth > 0 || topology_device->overhead > 0 || rates)
+        topology->text = STR("");
 }
 
-static bool crosses_hosts(const tsr_topology *t, const struct topology_link *l)
+static bool crosses_hosts(const tsr_topology *topology, const struct topology_link *link)
 {
-    return t->host > 0 && l->from / t->host != l->to / t->host;
+    return topology->host > 0 && link->from / topology->host != link->to / topology->host;
 }
 
 // Links, and with them the ports that they go through.
-static void set_links(tsr_topology *t, bool network, double latency, double bandwidth)
+static void set_links(tsr_topology *topology, bool network, double latency, double bandwidth)
 {
-    for (size_t i = 0; i < t->links.n; i++) {
-        struct topology_link *l = &t->links.at[i];
-        if (network && !crosses_hosts(t, l))
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link *link = &topology->links.at[i];
+        if (network && !crosses_hosts(topology, link))
             continue;
         if (latency > 0)
-            l->latency = latency;
+            link->latency = latency;
         if (bandwidth > 0)
-            l->bandwidth = bandwidth;
-        if (bandwidth > 0 && l->out_port >= 0)
-            t->ports.at[l->out_port].bandwidth = bandwidth;
-        if (bandwidth > 0 && l->in_port >= 0)
-            t->ports.at[l->in_port].bandwidth = bandwidth;
+            link->bandwidth = bandwidth;
+        if (bandwidth > 0 && link->out_port >= 0)
+            topology->ports.at[link->out_port].bandwidth = bandwidth;
+        if (bandwidth > 0 && link->in_port >= 0)
+            topology->ports.at[link->in_port].bandwidth = bandwidth;
     }
     if (latency > 0 || bandwidth > 0) {
-        t->text = STR("");
-        t->times.n = 0; // they were of other links
+        topology->text = STR("");
+        topology->times.n = 0; // they were of other links
     }
-    memset(t->route, 0, (size_t)t->n * sizeof *t->route);
-    tsr__map_init(&t->priced, &t->arena, 64);
+    memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);
+    tsr__map_init(&topology->priced, &topology->arena, 64);
 }
 
-void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth)
+void tsr_topology_set_links(tsr_topology *topology, double latency, double bandwidth)
 {
-    set_links(t, false, latency, bandwidth);
+    set_links(topology, false, latency, bandwidth);
 }
 
-bool tsr_topology_set_network(tsr_topology *t, double latency, double bandwidth)
+bool tsr_topology_set_network(tsr_topology *topology, double latency, double bandwidth)
 {
-    if (t->host <= 0)
+    if (topology->host <= 0)
         return false;
-    set_links(t, true, latency, bandwidth);
+    set_links(topology, true, latency, bandwidth);
     return true;
 }
 
-size_t tsr_topology_links(const tsr_topology *t)
+size_t tsr_topology_links(const tsr_topology *topology)
 {
-    return t->links.n;
+    return topology->links.n;
 }
 
-bool tsr_topology_link_at(const tsr_topology *t, size_t i, int *from, int *to, double *latency,
-                          double *bandwidth)
+bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
+                          double *latency, double *bandwidth)
 {
-    if (i >= t->links.n)
+    if (i >= topology->links.n)
         return false;
-    const struct topology_link *l = &t->links.at[i];
-    *from = l->from;
-    *to = l->to;
-    *latency = l->latency;
-    *bandwidth = l->bandwidth;
+    const struct topology_link *link = &topology->links.at[i];
+    *from = link->from;
+    *to = link->to;
+    *latency = link->latency;
+    *bandwidth = link->bandwidth;
     return true;
 }
 
@@ -186,191 +188,192 @@ static int by_ends(const void *a, const void *b)
                               : (x->to > y->to) - (x->to < y->to);
 }
 
-static bool has_link(const tsr_topology *t, int from, int to)
+static bool has_link(const tsr_topology *topology, int from, int to)
 {
     struct topology_link key = {.from = from, .to = to};
-    return bsearch(&key, t->links.at, t->links.n, sizeof key, by_ends) != NULL;
+    return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends) != NULL;
 }
 
 // Both ends the same, or one way among links that mostly go both ways: read as they stand, and said.
-static void warn_odd(tsr_topology *t)
+static void warn_odd(tsr_topology *topology)
 {
     size_t one_way = 0, shown = 0, kept = 0;
-    for (size_t i = 0; i < t->links.n; i++)
-        one_way += !has_link(t, t->links.at[i].to, t->links.at[i].from);
-    for (size_t i = 0; i < t->links.n; i++) {
-        struct topology_link l = t->links.at[i];
-        if (l.from == l.to)
-            tsr__diag(t->session, DIAG_topology_self, NULL, "leave it out",
-                      "device %d lists itself as a neighbour", l.from);
-        else if (one_way && one_way < t->links.n && !has_link(t, l.to, l.from) && shown++ < 16)
-            tsr__diag(t->session, DIAG_topology_one_way, NULL,
+    for (size_t i = 0; i < topology->links.n; i++)
+        one_way += !has_link(topology, topology->links.at[i].to, topology->links.at[i].from);
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link link = topology->links.at[i];
+        if (link.from == link.to)
+            tsr__diag(topology->session, DIAG_topology_self, NULL, "leave it out",
+                      "device %d lists itself as a neighbour", link.from);
+        else if (one_way && one_way < topology->links.n &&
+                 !has_link(topology, link.to, link.from) && shown++ < 16)
+            tsr__diag(topology->session, DIAG_topology_one_way, NULL,
                       "add the link back if it goes both ways",
-                      "device %d reaches %d but not the other way round", l.from, l.to);
+                      "device %d reaches %d but not the other way round", link.from, link.to);
     }
-    for (size_t i = 0; i < t->links.n; i++)
-        if (t->links.at[i].from != t->links.at[i].to)
-            t->links.at[kept++] = t->links.at[i];
-    t->links.n = kept;
+    for (size_t i = 0; i < topology->links.n; i++)
+        if (topology->links.at[i].from != topology->links.at[i].to)
+            topology->links.at[kept++] = topology->links.at[i];
+    topology->links.n = kept;
 }
 
-static void drop_twins(tsr_topology *t)
+static void drop_twins(tsr_topology *topology)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < t->links.n; i++)
-        if (!kept || by_ends(&t->links.at[kept - 1], &t->links.at[i]))
-            t->links.at[kept++] = t->links.at[i];
-    t->links.n = kept;
+    for (size_t i = 0; i < topology->links.n; i++)
+        if (!kept || by_ends(&topology->links.at[kept - 1], &topology->links.at[i]))
+            topology->links.at[kept++] = topology->links.at[i];
+    topology->links.n = kept;
 }
 
-static void warn_unreachable(tsr_topology *t)
+static void warn_unreachable(tsr_topology *topology)
 {
     int links[TOPOLOGY_MAX_HOPS];
-    for (int k = 1; k < t->n; k++) {
-        bool there = tsr__topology_path(t, 0, k, links, TOPOLOGY_MAX_HOPS) >= 0;
-        if (there && tsr__topology_path(t, k, 0, links, TOPOLOGY_MAX_HOPS) >= 0)
+    for (int k = 1; k < topology->n; k++) {
+        bool there = tsr__topology_path(topology, 0, k, links, TOPOLOGY_MAX_HOPS) >= 0;
+        if (there && tsr__topology_path(topology, k, 0, links, TOPOLOGY_MAX_HOPS) >= 0)
             continue;
-        tsr__diag(t->session, DIAG_topology_unreachable, NULL,
+        tsr__diag(topology->session, DIAG_topology_unreachable, NULL,
                   "add links, or plan for the devices of one part",
                   "device %d cannot be reached from device %d", there ? 0 : k, there ? k : 0);
         return; // one is enough: nothing that spans both can be priced
     }
 }
 
-tsr_status tsr__topology_finish(tsr_topology *t, bool listed)
+tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
 {
-    if (t->links.n)
-        qsort(t->links.at, t->links.n, sizeof *t->links.at, by_ends);
-    drop_twins(t);
+    if (topology->links.n)
+        qsort(topology->links.at, topology->links.n, sizeof *topology->links.at, by_ends);
+    drop_twins(topology);
     if (listed)
-        warn_odd(t);
-    t->first = ARENA_ARRAY(&t->arena, size_t, (size_t)t->n + 1);
-    if (!t->first)
+        warn_odd(topology);
+    topology->first = ARENA_ARRAY(&topology->arena, size_t, (size_t)topology->n + 1);
+    if (!topology->first)
         return TSR_NOMEM;
-    for (size_t i = 0; i < t->links.n; i++)
-        t->first[t->links.at[i].from + 1]++;
-    for (int k = 0; k < t->n; k++)
-        t->first[k + 1] += t->first[k];
-    if (t->n > 1)
-        warn_unreachable(t);
-    tsr__topology_recognise(t);
-    return t->arena.failed ? TSR_NOMEM : TSR_OK;
+    for (size_t i = 0; i < topology->links.n; i++)
+        topology->first[topology->links.at[i].from + 1]++;
+    for (int k = 0; k < topology->n; k++)
+        topology->first[k + 1] += topology->first[k];
+    if (topology->n > 1)
+        warn_unreachable(topology);
+    tsr__topology_recognise(topology);
+    return topology->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
 // ---- routes: least latency plus the time of a medium message
 
 #define ROUTE_BYTES 65536.0
 
-static bool route_from(tsr_topology *t, int from)
+static bool route_from(tsr_topology *topology, int from)
 {
-    size_t n = (size_t)t->n;
-    int *last = ARENA_ARRAY(&t->arena, int, n);
-    double *far = tsr__alloc(t->session, n * sizeof *far);
-    bool *done = tsr__alloc(t->session, n);
+    size_t n = (size_t)topology->n;
+    int *last = ARENA_ARRAY(&topology->arena, int, n);
+    double *far = tsr__alloc(topology->session, n * sizeof *far);
+    bool *done = tsr__alloc(topology->session, n);
     if (last && far && done) {
         for (size_t i = 0; i < n; i++)
             last[i] = -1, far[i] = INFINITY, done[i] = false;
         far[from] = 0;
         for (;;) {
             int at = -1;
-            for (int i = 0; i < t->n; i++)
+            for (int i = 0; i < topology->n; i++)
                 if (!done[i] && far[i] < INFINITY && (at < 0 || far[i] < far[at]))
                     at = i;
             if (at < 0)
                 break;
             done[at] = true;
-            for (size_t k = t->first[at]; k < t->first[at + 1]; k++) {
-                const struct topology_link *l = &t->links.at[k];
-                double via = far[at] + l->latency + ROUTE_BYTES / l->bandwidth;
-                if (via < far[l->to])
-                    far[l->to] = via, last[l->to] = (int)k;
+            for (size_t k = topology->first[at]; k < topology->first[at + 1]; k++) {
+                const struct topology_link *link = &topology->links.at[k];
+                double via = far[at] + link->latency + ROUTE_BYTES / link->bandwidth;
+                if (via < far[link->to])
+                    far[link->to] = via, last[link->to] = (int)k;
             }
         }
-        t->route[from] = last;
+        topology->route[from] = last;
     }
-    tsr__free(t->session, far, n * sizeof *far);
-    tsr__free(t->session, done, n);
-    return t->route[from] != NULL;
+    tsr__free(topology->session, far, n * sizeof *far);
+    tsr__free(topology->session, done, n);
+    return topology->route[from] != NULL;
 }
 
-int tsr__topology_path(tsr_topology *t, int from, int to, int *links, int room)
+int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
 {
-    if (!t->route[from] && !route_from(t, from))
+    if (!topology->route[from] && !route_from(topology, from))
         return -2;
     int n = 0;
     for (int at = to; at != from;) {
-        int k = t->route[from][at];
+        int k = topology->route[from][at];
         if (k < 0 || n == room)
             return -1;
         links[n++] = k;
-        at = t->links.at[k].from;
+        at = topology->links.at[k].from;
     }
     return n;
 }
 
 // ---- JSON
 
-static void add_devices(const tsr_topology *t, tsr_json *j)
+static void add_devices(const tsr_topology *topology, tsr_json *json)
 {
-    tsr_json_begin(j, "devices", '[');
-    for (int i = 0; i < t->n; i++) {
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "name", t->device[i].name);
-        tsr_json_int(j, "memory", t->device[i].memory);
-        tsr_json_number(j, "flops", t->device[i].flops);
-        tsr_json_number(j, "bandwidth", t->device[i].bandwidth);
-        if (t->device[i].overhead > 0)
-            tsr_json_number(j, "overhead", t->device[i].overhead);
-        tsr__rates_add_json(&t->device[i], j);
-        tsr_json_end(j);
+    tsr_json_begin(json, "devices", '[');
+    for (int i = 0; i < topology->n; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", topology->device[i].name);
+        tsr_json_int(json, "memory", topology->device[i].memory);
+        tsr_json_number(json, "flops", topology->device[i].flops);
+        tsr_json_number(json, "bandwidth", topology->device[i].bandwidth);
+        if (topology->device[i].overhead > 0)
+            tsr_json_number(json, "overhead", topology->device[i].overhead);
+        tsr__rates_add_json(&topology->device[i], json);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-static void add_times(const tsr_topology *t, tsr_json *j)
+static void add_times(const tsr_topology *topology, tsr_json *json)
 {
-    tsr_json_begin(j, "collectives", '[');
-    for (size_t i = 0; i < t->times.n; i++) {
-        const struct topology_times *x = &t->times.at[i];
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_string(j, "collective", tsr__topology_collective(x->what));
-        tsr_json_int(j, "devices", x->size);
-        tsr_json_begin(j, "bytes", '[');
-        for (int k = 0; k < x->n; k++)
-            tsr_json_int(j, NULL, x->bytes[k]);
-        tsr_json_end(j);
-        tsr_json_begin(j, "seconds", '[');
-        for (int k = 0; k < x->n; k++)
-            tsr_json_number(j, NULL, x->seconds[k]);
-        tsr_json_end(j);
-        tsr_json_end(j);
+    tsr_json_begin(json, "collectives", '[');
+    for (size_t i = 0; i < topology->times.n; i++) {
+        const struct topology_times *times = &topology->times.at[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "collective", tsr__topology_collective(times->what));
+        tsr_json_int(json, "devices", times->size);
+        tsr_json_begin(json, "bytes", '[');
+        for (int k = 0; k < times->n; k++)
+            tsr_json_int(json, NULL, times->bytes[k]);
+        tsr_json_end(json);
+        tsr_json_begin(json, "seconds", '[');
+        for (int k = 0; k < times->n; k++)
+            tsr_json_number(json, NULL, times->seconds[k]);
+        tsr_json_end(json);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
+    tsr_json_end(json);
 }
 
-void tsr_topology_add_json(const tsr_topology *t, tsr_json *j)
+void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
-    tsr_json_string(j, "kind", "tessera-topology");
-    add_devices(t, j);
-    tsr_json_begin(j, "links", '[');
-    for (size_t i = 0; i < t->links.n; i++) {
-        const struct topology_link *l = &t->links.at[i];
-        tsr_json_begin(j, NULL, '{');
-        tsr_json_int(j, "from", l->from);
-        tsr_json_int(j, "to", l->to);
-        tsr_json_number(j, "latency", l->latency);
-        tsr_json_number(j, "bandwidth", l->bandwidth);
-        tsr_json_end(j);
+    tsr_json_string(json, "kind", "tessera-topology");
+    add_devices(topology, json);
+    tsr_json_begin(json, "links", '[');
+    for (size_t i = 0; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "from", link->from);
+        tsr_json_int(json, "to", link->to);
+        tsr_json_number(json, "latency", link->latency);
+        tsr_json_number(json, "bandwidth", link->bandwidth);
+        tsr_json_end(json);
     }
-    tsr_json_end(j);
-    if (t->ports.n)
-        tsr__ports_add_json(t, j);
-    if (t->times.n)
-        add_times(t, j);
-    if (!t->n_grid)
+    tsr_json_end(json);
+    if (topology->ports.n)
+        tsr__ports_add_json(topology, json);
+    if (topology->times.n)
+        add_times(topology, json);
+    if (!topology->n_grid)
         return;
-    tsr_json_begin(j, "grid", '[');
-    for (int i = 0; i < t->n_grid; i++)
-        tsr_json_int(j, NULL, t->grid[i]);
-    tsr_json_end(j);
+    tsr_json_begin(json, "grid", '[');
+    for (int i = 0; i < topology->n_grid; i++)
+        tsr_json_int(json, NULL, topology->grid[i]);
+    tsr_json_end(json);
 }

@@ -71,28 +71,29 @@ struct topology_way {
 // Picoseconds of one collective over the groups; bytes: of the whole tensor over one group (what an
 // all-gather ends with and a reduce-scatter begins with). TOPOLOGY_NEVER: some device cannot be
 // reached or there was no memory.
-int64_t tsr__topology_cost(tsr_topology *t, enum tsr_collective what,
+int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
 // The same with the way that was the cheapest.
-int64_t tsr__topology_way(tsr_topology *t, enum tsr_collective what,
+int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way);
 // Adds to by_link, which has an entry for each link, the bytes that it carries on that way.
-void tsr__topology_load(tsr_topology *t, enum tsr_collective what,
+void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);
 // The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
-bool tsr__topology_measured(const tsr_topology *t, enum tsr_collective what, int size);
+bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what, int size);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
-void tsr__topology_recognise(tsr_topology *t);
+void tsr__topology_recognise(tsr_topology *topology);
 // Adds such times, made fit to be kept; before anything is priced.
-bool tsr__topology_add_times(tsr_topology *t, const struct topology_times *times);
+bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
 const char *tsr__topology_collective(enum tsr_collective what); // "all-reduce", ...
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
-int64_t tsr__topology_bound(tsr_topology *t, enum tsr_collective what,
+int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
 // Runs the schedule of one algorithm message by message over the links, with queues; picoseconds,
 // or -1: the algorithm is not for this group. The witness of the prices.
-int64_t tsr__topology_simulate(tsr_topology *t, enum tsr_collective what, const char *algorithm,
-                               const struct topology_groups *groups, int64_t bytes);
+int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,
+                               const char *algorithm, const struct topology_groups *groups,
+                               int64_t bytes);
 
 #endif

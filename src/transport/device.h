@@ -76,13 +76,13 @@ struct device_call {
     int self;
 };
 
-static inline struct device *device_of(struct endpoint *e)
+static inline struct device *device_of(struct endpoint *endpoint)
 {
-    return (struct device *)e;
+    return (struct device *)endpoint;
 }
-static inline bool on_device(const struct device_call *k)
+static inline bool on_device(const struct device_call *call)
 {
-    return k->c->place == COMM_DEVICE;
+    return call->c->place == COMM_DEVICE;
 }
 static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
@@ -90,28 +90,30 @@ static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 }
 
 // TSR_OK for 0; else the trouble of a call to the driver, with the GPU and what it said. doing: "copying"
-tsr_status tsr__device_code(const struct device_call *k, int code, const char *doing);
+tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
 // A call to the endpoint below that is one more step of this one.
-struct comm_call tsr__device_step(const struct comm_call *c, uint64_t step);
+struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
 // Every member tells every other one word.
-tsr_status tsr__device_words(const struct device_call *k, uint64_t step, uint64_t mine,
+tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs);
-tsr_status tsr__device_other_size(const struct device_call *k, int member, size_t expected);
+tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
 // device_own.c
-tsr_status tsr__own_all_reduce(const struct device_call *k, const void *in, void *out);
-tsr_status tsr__own_exchange(const struct device_call *k, struct comm_exchange *x);
+tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
+tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);
 // device_host.c
-tsr_status tsr__host_all_reduce(const struct device_call *k, const void *in, void *out);
-tsr_status tsr__host_exchange(const struct device_call *k, struct comm_exchange *x);
+tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out);
+tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange);
 // device_nccl.c
-tsr_status tsr__nccl_way_all_reduce(const struct device_call *k, void *comm, const void *in,
+tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out);
-tsr_status tsr__nccl_way_exchange(const struct device_call *k, void *comm, struct comm_exchange *x);
-tsr_status tsr__nccl_way_open(struct device *d, struct device_group *g, uint64_t plan,
+tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
+                                  struct comm_exchange *exchange);
+tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
                               struct comm_trouble *why);
-tsr_status tsr__nccl_way_reserve(const struct device_call *k, const struct comm_exchange *x);
+tsr_status tsr__nccl_way_reserve(const struct device_call *call,
+                                 const struct comm_exchange *exchange);
 // Ends what NCCL does for the ranks of this process: it would wait for ever for one that has failed.
-void tsr__nccl_way_abort(struct device *d);
+void tsr__nccl_way_abort(struct device *device);
 
 #endif

@@ -17,98 +17,100 @@ struct chunks {
     int64_t each, all, n;
 };
 
-static struct chunks chunks_of(const struct comm_call *c)
+static struct chunks chunks_of(const struct comm_call *call)
 {
-    struct chunks s = {.each = (int64_t)(CHUNK_BYTES / tsr__elem_bytes(c->type)), .all = c->count};
+    struct chunks s = {.each = (int64_t)(CHUNK_BYTES / tsr__elem_bytes(call->type)),
+                       .all = call->count};
     s.n = s.all / s.each + (s.all % s.each != 0);
     return s;
 }
 
-static int64_t length_of(const struct chunks *s, int64_t i)
+static int64_t length_of(const struct chunks *chunks, int64_t i)
 {
-    int64_t left = s->all - i * s->each;
-    return left < s->each ? left : s->each;
+    int64_t left = chunks->all - i * chunks->each;
+    return left < chunks->each ? left : chunks->each;
 }
 
-static tsr_status reduce_below(const struct device_call *k, int64_t i, int64_t count,
+static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
-    struct comm_call c = tsr__device_step(k->c, (uint64_t)(STEP_CHUNK + i));
-    c.count = count;
-    return k->d->base->transport->all_reduce(k->d->base, &c, in, out, k->why);
+    struct comm_call comm_call = tsr__device_step(call->c, (uint64_t)(STEP_CHUNK + i));
+    comm_call.count = count;
+    return call->d->base->transport->all_reduce(call->d->base, &comm_call, in, out, call->why);
 }
 
 // A chunk is on its way down; its step is noted.
-static int bring_down(const struct device_call *k, const struct chunks *s, int64_t i,
+static int bring_down(const struct device_call *call, const struct chunks *chunks, int64_t i,
                       const char *in, char *pinned)
 {
-    size_t unit = tsr__elem_bytes(k->c->type), at = (size_t)(i * s->each) * unit;
+    size_t unit = tsr__elem_bytes(call->c->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
     int code = 0;
     if (i >= IN_FLIGHT) // what lay there must have gone up
-        code = tsr__seat_step_wait(k->d->seat, IN_FLIGHT + place);
+        code = tsr__seat_step_wait(call->d->seat, IN_FLIGHT + place);
     if (code == 0)
-        code = tsr__seat_down(k->d->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
-                              (size_t)length_of(s, i) * unit, k->c->stream);
-    return code == 0 ? tsr__seat_step(k->d->seat, place, k->c->stream) : code;
+        code = tsr__seat_down(call->d->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
+                              (size_t)length_of(chunks, i) * unit, call->c->stream);
+    return code == 0 ? tsr__seat_step(call->d->seat, place, call->c->stream) : code;
 }
 
 // A chunk is on its way up, on the seat's own stream, so that it does not queue behind what comes down.
-static int bring_up(const struct device_call *k, const struct chunks *s, int64_t i, char *out,
-                    const char *pinned)
+static int bring_up(const struct device_call *call, const struct chunks *chunks, int64_t i,
+                    char *out, const char *pinned)
 {
-    size_t unit = tsr__elem_bytes(k->c->type), at = (size_t)(i * s->each) * unit;
+    size_t unit = tsr__elem_bytes(call->c->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
-    void *own = tsr__seat_stream(k->d->seat);
-    int code = tsr__seat_up(k->d->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
-                            (size_t)length_of(s, i) * unit, own);
-    return code == 0 ? tsr__seat_step(k->d->seat, IN_FLIGHT + place, own) : code;
+    void *own = tsr__seat_stream(call->d->seat);
+    int code = tsr__seat_up(call->d->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
+                            (size_t)length_of(chunks, i) * unit, own);
+    return code == 0 ? tsr__seat_step(call->d->seat, IN_FLIGHT + place, own) : code;
 }
 
-static tsr_status reduce_chunks(const struct device_call *k, const struct chunks *s, const void *in,
-                                void *out, char *pinned)
+static tsr_status reduce_chunks(const struct device_call *call, const struct chunks *chunks,
+                                const void *in, void *out, char *pinned)
 {
-    int code = s->n ? bring_down(k, s, 0, in, pinned) : 0;
-    for (int64_t i = 0; i < s->n; i++) {
-        if (code == 0 && i + 1 < s->n)
-            code = bring_down(k, s, i + 1, in, pinned);
+    int code = chunks->n ? bring_down(call, chunks, 0, in, pinned) : 0;
+    for (int64_t i = 0; i < chunks->n; i++) {
+        if (code == 0 && i + 1 < chunks->n)
+            code = bring_down(call, chunks, i + 1, in, pinned);
         if (code == 0)
-            code = tsr__seat_step_wait(k->d->seat, (int)(i % IN_FLIGHT));
+            code = tsr__seat_step_wait(call->d->seat, (int)(i % IN_FLIGHT));
         if (code != 0)
             break;
         char *chunk = pinned + (size_t)(i % IN_FLIGHT) * CHUNK_BYTES;
-        tsr_status st = reduce_below(k, i, length_of(s, i), chunk, chunk);
+        tsr_status st = reduce_below(call, i, length_of(chunks, i), chunk, chunk);
         if (st != TSR_OK)
             return st;
-        code = bring_up(k, s, i, out, pinned);
+        code = bring_up(call, chunks, i, out, pinned);
     }
-    if (code == 0 && s->n) // the caller's stream goes on when everything is up
-        code = tsr__seat_step_await(k->d->seat, IN_FLIGHT + (int)((s->n - 1) % IN_FLIGHT),
-                                    k->c->stream);
-    return tsr__device_code(k, code, "copying through the host");
+    if (code == 0 && chunks->n) // the caller's stream goes on when everything is up
+        code = tsr__seat_step_await(call->d->seat, IN_FLIGHT + (int)((chunks->n - 1) % IN_FLIGHT),
+                                    call->c->stream);
+    return tsr__device_code(call, code, "copying through the host");
 }
 
-tsr_status tsr__host_all_reduce(const struct device_call *k, const void *in, void *out)
+tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out)
 {
-    struct chunks s = chunks_of(k->c);
-    size_t unit = tsr__elem_bytes(k->c->type);
-    if (!on_device(k)) {
+    struct chunks s = chunks_of(call->c);
+    size_t unit = tsr__elem_bytes(call->c->type);
+    if (!on_device(call)) {
         tsr_status st = TSR_OK;
         for (int64_t i = 0; i < s.n; i++) {
             size_t at = (size_t)(i * s.each) * unit;
             if (st == TSR_OK)
-                st = reduce_below(k, i, length_of(&s, i), (const char *)in + at, (char *)out + at);
+                st = reduce_below(call, i, length_of(&s, i), (const char *)in + at,
+                                  (char *)out + at);
         }
         return st;
     }
     void *pinned = NULL;
     int code =
-        tsr__seat_wait(k->d->seat, tsr__seat_stream(k->d->seat)); // chunks of the call before
+        tsr__seat_wait(call->d->seat, tsr__seat_stream(call->d->seat)); // chunks of the call before
     if (code == 0)
-        code = tsr__seat_pinned(k->d->seat, IN_FLIGHT * CHUNK_BYTES, k->c->stream, &pinned);
+        code = tsr__seat_pinned(call->d->seat, IN_FLIGHT * CHUNK_BYTES, call->c->stream, &pinned);
     if (code != 0)
-        return tsr__device_code(k, code, "memory of the host");
-    return reduce_chunks(k, &s, in, out, pinned);
+        return tsr__device_code(call, code, "memory of the host");
+    return reduce_chunks(call, &s, in, out, pinned);
 }
 
 // ---- exchange ----------------------------------------------------------------------------------
@@ -126,96 +128,99 @@ static size_t left_of(size_t bytes, size_t at)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-static int bring_round_down(const struct device_call *k, const struct comm_exchange *x,
-                            struct round *r)
+static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
+                            struct round *round)
 {
-    char *place = r->pinned;
+    char *place = round->pinned;
     int code = 0;
-    for (int i = 0; i < k->c->n_group; i++) {
-        size_t bytes = left_of(x->send[i].bytes, r->at);
-        char *from = bytes ? (char *)x->send[i].p + r->at : NULL;
-        r->send[i] = (struct comm_buffer){on_device(k) ? place : from, bytes};
-        if (on_device(k) && code == 0)
-            code = tsr__seat_down(k->d->seat, place, from, bytes, k->c->stream);
+    for (int i = 0; i < call->c->n_group; i++) {
+        size_t bytes = left_of(exchange->send[i].bytes, round->at);
+        char *from = bytes ? (char *)exchange->send[i].p + round->at : NULL;
+        round->send[i] = (struct comm_buffer){on_device(call) ? place : from, bytes};
+        if (on_device(call) && code == 0)
+            code = tsr__seat_down(call->d->seat, place, from, bytes, call->c->stream);
         place += CHUNK_BYTES;
     }
-    for (int i = 0; i < k->c->n_group; i++) {
-        size_t bytes = left_of(x->recv[i].bytes, r->at);
-        char *to = bytes ? (char *)x->recv[i].p + r->at : NULL;
-        r->recv[i] = (struct comm_buffer){on_device(k) ? place : to, bytes};
+    for (int i = 0; i < call->c->n_group; i++) {
+        size_t bytes = left_of(exchange->recv[i].bytes, round->at);
+        char *to = bytes ? (char *)exchange->recv[i].p + round->at : NULL;
+        round->recv[i] = (struct comm_buffer){on_device(call) ? place : to, bytes};
         place += CHUNK_BYTES;
     }
-    if (on_device(k) && code == 0)
-        code = tsr__seat_wait(k->d->seat, k->c->stream);
+    if (on_device(call) && code == 0)
+        code = tsr__seat_wait(call->d->seat, call->c->stream);
     return code;
 }
 
-static int bring_round_up(const struct device_call *k, const struct comm_exchange *x,
-                          const struct round *r, void *folded)
+static int bring_round_up(const struct device_call *call, const struct comm_exchange *exchange,
+                          const struct round *round, void *folded)
 {
-    if (!on_device(k))
+    if (!on_device(call))
         return 0;
     int code = 0;
     if (folded)
-        code = tsr__seat_up(k->d->seat, (char *)x->folded + r->at, folded,
-                            left_of(x->recv[0].bytes, r->at), k->c->stream);
-    for (int i = 0; i < k->c->n_group; i++)
-        if (!folded && code == 0 && r->recv[i].bytes)
-            code = tsr__seat_up(k->d->seat, (char *)x->recv[i].p + r->at, r->recv[i].p,
-                                r->recv[i].bytes, k->c->stream);
-    return code == 0 ? tsr__seat_wait(k->d->seat, k->c->stream) : code;
+        code = tsr__seat_up(call->d->seat, (char *)exchange->folded + round->at, folded,
+                            left_of(exchange->recv[0].bytes, round->at), call->c->stream);
+    for (int i = 0; i < call->c->n_group; i++)
+        if (!folded && code == 0 && round->recv[i].bytes)
+            code = tsr__seat_up(call->d->seat, (char *)exchange->recv[i].p + round->at,
+                                round->recv[i].p, round->recv[i].bytes, call->c->stream);
+    return code == 0 ? tsr__seat_wait(call->d->seat, call->c->stream) : code;
 }
 
 // The sizes that are told must be those expected, before chunks hide it.
-static tsr_status check_sizes(const struct device_call *k, const struct comm_exchange *x)
+static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
 {
-    for (int i = 0; i < k->c->n_group; i++) {
-        size_t expected = x->recv[x->folded ? 0 : i].bytes;
-        if (k->d->cards[i].bytes != expected)
-            return tsr__device_other_size(k, i, expected);
+    for (int i = 0; i < call->c->n_group; i++) {
+        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
+        if (call->d->cards[i].bytes != expected)
+            return tsr__device_other_size(call, i, expected);
     }
     return TSR_OK;
 }
 
-static tsr_status run_round(const struct device_call *k, struct comm_exchange *x, struct round *r,
-                            uint64_t number)
+static tsr_status run_round(const struct device_call *call, struct comm_exchange *exchange,
+                            struct round *round, uint64_t number)
 {
-    struct comm_call c = tsr__device_step(k->c, STEP_CHUNK + number);
-    tsr_status st = tsr__device_code(k, bring_round_down(k, x, r), "copying to the host");
+    struct comm_call comm_call = tsr__device_step(call->c, STEP_CHUNK + number);
+    tsr_status st =
+        tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host");
     if (st != TSR_OK)
         return st;
     void *folded = NULL; // behind all messages of the round
-    if (x->folded)
-        folded = on_device(k) ? r->pinned + 2 * (size_t)k->c->n_group * CHUNK_BYTES
-                              : (char *)x->folded + r->at;
-    struct comm_exchange below = {.send = r->send, .recv = r->recv, .folded = folded};
-    st = k->d->base->transport->exchange(k->d->base, &c, &below, k->why);
+    if (exchange->folded)
+        folded = on_device(call) ? round->pinned + 2 * (size_t)call->c->n_group * CHUNK_BYTES
+                                 : (char *)exchange->folded + round->at;
+    struct comm_exchange below = {.send = round->send, .recv = round->recv, .folded = folded};
+    st = call->d->base->transport->exchange(call->d->base, &comm_call, &below, call->why);
     if (st != TSR_OK)
         return st;
-    return tsr__device_code(k, bring_round_up(k, x, r, folded), "copying from the host");
+    return tsr__device_code(call, bring_round_up(call, exchange, round, folded),
+                            "copying from the host");
 }
 
-tsr_status tsr__host_exchange(const struct device_call *k, struct comm_exchange *x)
+tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange)
 {
-    struct device *d = k->d;
-    size_t n = (size_t)k->c->n_group;
+    struct device *device = call->d;
+    size_t n = (size_t)call->c->n_group;
     uint64_t most = 1; // one round at least: all meet, and nobody hides a size
-    tsr_status st = check_sizes(k, x);
+    tsr_status st = check_sizes(call, exchange);
     if (st != TSR_OK)
         return st;
     for (size_t i = 0; i < n; i++)
-        most = d->cards[i].most_bytes > most ? d->cards[i].most_bytes : most;
-    struct round r = {.send = d->buffers, .recv = d->buffers + d->endpoint.size};
+        most = device->cards[i].most_bytes > most ? device->cards[i].most_bytes : most;
+    struct round round = {.send = device->buffers, .recv = device->buffers + device->endpoint.size};
     void *pinned = NULL;
-    if (on_device(k)) {
-        int code = tsr__seat_pinned(d->seat, (2 * n + 1) * CHUNK_BYTES, k->c->stream, &pinned);
+    if (on_device(call)) {
+        int code =
+            tsr__seat_pinned(device->seat, (2 * n + 1) * CHUNK_BYTES, call->c->stream, &pinned);
         if (code != 0)
-            return tsr__device_code(k, code, "memory of the host");
+            return tsr__device_code(call, code, "memory of the host");
     }
-    r.pinned = pinned;
+    round.pinned = pinned;
     for (uint64_t number = 0; number * CHUNK_BYTES < most; number++) {
-        r.at = (size_t)number * CHUNK_BYTES;
-        st = run_round(k, x, &r, number);
+        round.at = (size_t)number * CHUNK_BYTES;
+        st = run_round(call, exchange, &round, number);
         if (st != TSR_OK)
             return st;
     }

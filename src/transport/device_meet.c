@@ -23,98 +23,100 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
-static void describe_self(struct device *d)
+static void describe_self(struct device *device)
 {
-    struct rank_card *m = &d->mine;
+    struct rank_card *card = &device->mine;
     size_t offset;
-    m->host = host_id();
-    m->process = getpid();
-    m->address = (uint64_t)(uintptr_t)d;
-    m->way = (int32_t)d->options.way;
-    m->deterministic = d->options.deterministic;
-    if (!d->seat)
+    card->host = host_id();
+    card->process = getpid();
+    card->address = (uint64_t)(uintptr_t)device;
+    card->way = (int32_t)device->options.way;
+    card->deterministic = device->options.deterministic;
+    if (!device->seat)
         return;
-    m->on_gpu = 1;
-    m->nccl = tsr__nccl_version(d->gpu);
-    memcpy(m->gpu, tsr__seat_id(d->seat), sizeof m->gpu);
-    m->exports = tsr__seat_alloc(d->seat, GPU_OWN_PAGE, &d->probe) == 0 &&
-                 tsr__seat_export(d->seat, d->probe, &m->probe, &offset) == 0;
+    card->on_gpu = 1;
+    card->nccl = tsr__nccl_version(device->gpu);
+    memcpy(card->gpu, tsr__seat_id(device->seat), sizeof card->gpu);
+    card->exports = tsr__seat_alloc(device->seat, GPU_OWN_PAGE, &device->probe) == 0 &&
+                    tsr__seat_export(device->seat, device->probe, &card->probe, &offset) == 0;
     for (int i = 0; i < GPU_EVENTS; i++)
-        m->exports = m->exports && tsr__seat_export_event(d->seat, i, &m->events[i]) == 0;
+        card->exports =
+            card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
-static tsr_status tell_all(struct device *d, uint64_t plan, struct comm_trouble *why)
+static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
 {
-    int n = d->endpoint.size;
-    d->ranks = ARENA_ARRAY(&d->arena, struct rank_card, (size_t)n);
-    int64_t *group = ARENA_ARRAY(&d->arena, int64_t, (size_t)n);
-    if (d->arena.failed)
-        return tsr__trouble(why, TSR_NOMEM, d->endpoint.rank, "rank %d is out of memory",
-                            d->endpoint.rank);
-    struct comm_buffer *send = d->buffers, *recv = d->buffers + n;
+    int n = device->endpoint.size;
+    device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
+    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
+    if (device->arena.failed)
+        return tsr__trouble(why, TSR_NOMEM, device->endpoint.rank, "rank %d is out of memory",
+                            device->endpoint.rank);
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
     for (int i = 0; i < n; i++) {
         group[i] = i;
-        send[i] = (struct comm_buffer){&d->mine, sizeof d->mine};
-        recv[i] = (struct comm_buffer){&d->ranks[i], sizeof d->mine};
+        send[i] = (struct comm_buffer){&device->mine, sizeof device->mine};
+        recv[i] = (struct comm_buffer){&device->ranks[i], sizeof device->mine};
     }
-    struct comm_call c = {.plan = plan,
-                          .kind = COMM_HANDSHAKE,
-                          .op = "handshake",
-                          .node = "devices",
-                          .id = -3,
-                          .group = group,
-                          .n_group = n};
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_HANDSHAKE,
+                             .op = "handshake",
+                             .node = "devices",
+                             .id = -3,
+                             .group = group,
+                             .n_group = n};
     struct comm_exchange x = {.send = send, .recv = recv};
-    return d->base->transport->exchange(d->base, &c, &x, why);
+    return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
 // Opens what a rank of another process has; false: it cannot be reached.
-static bool import_rank(struct device *d, int rank)
+static bool import_rank(struct device *device, int rank)
 {
-    const struct rank_card *card = &d->ranks[rank];
+    const struct rank_card *card = &device->ranks[rank];
     void *probe;
-    if (!card->exports || !d->mine.exports || card->host != d->mine.host)
+    if (!card->exports || !device->mine.exports || card->host != device->mine.host)
         return false;
-    if (tsr__seat_import(d->seat, &card->probe, &probe) != 0)
+    if (tsr__seat_import(device->seat, &card->probe, &probe) != 0)
         return false;
     for (int i = 0; i < GPU_EVENTS; i++)
-        if (tsr__seat_import_event(d->seat, &card->events[i], &d->events[rank][i]) != 0)
+        if (tsr__seat_import_event(device->seat, &card->events[i], &device->events[rank][i]) != 0)
             return false;
     return true;
 }
 
-static bool reach_rank(struct device *d, int rank)
+static bool reach_rank(struct device *device, int rank)
 {
-    const struct rank_card *card = &d->ranks[rank];
-    if (!d->seat || !card->on_gpu)
+    const struct rank_card *card = &device->ranks[rank];
+    if (!device->seat || !card->on_gpu)
         return false;
-    if (card->process != d->mine.process || card->host != d->mine.host)
-        return import_rank(d, rank);
+    if (card->process != device->mine.process || card->host != device->mine.host)
+        return import_rank(device, rank);
     const struct device *other = (const struct device *)(uintptr_t)card->address;
     for (int i = 0; i < GPU_EVENTS; i++)
-        d->events[rank][i] = tsr__seat_event(other->seat, i);
-    return tsr__seat_reach(d->seat, other->seat) == 0;
+        device->events[rank][i] = tsr__seat_event(other->seat, i);
+    return tsr__seat_reach(device->seat, other->seat) == 0;
 }
 
-static bool shares_gpu(const struct device *d, const struct device_group *g)
+static bool shares_gpu(const struct device *device, const struct device_group *group)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < group->n; i++)
         for (int j = 0; j < i; j++)
-            if (memcmp(d->ranks[g->group[i]].gpu, d->ranks[g->group[j]].gpu, GPU_ID_BYTES) == 0)
+            if (memcmp(device->ranks[group->group[i]].gpu, device->ranks[group->group[j]].gpu,
+                       GPU_ID_BYTES) == 0)
                 return true;
     return false;
 }
 
 // From what all members know alike: NCCL serves groups that have a GPU for each member, or that were told to use it.
-static bool wants_nccl(const struct device *d, const struct device_group *g)
+static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
-    enum comm_way asked = (enum comm_way)d->ranks[g->group[0]].way;
-    for (int i = 0; i < g->n; i++)
-        if (!d->ranks[g->group[i]].on_gpu || !d->ranks[g->group[i]].nccl)
+    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    for (int i = 0; i < group->n; i++)
+        if (!device->ranks[group->group[i]].on_gpu || !device->ranks[group->group[i]].nccl)
             return false;
     if (asked == WAY_NCCL)
         return true;
-    return asked == WAY_AUTO && !shares_gpu(d, g);
+    return asked == WAY_AUTO && !shares_gpu(device, group);
 }
 
 static int compare_groups(const struct device_group *a, const struct device_group *b)
@@ -126,11 +128,11 @@ static int compare_groups(const struct device_group *a, const struct device_grou
 }
 
 // In one order on all ranks: two that have several groups in common must not wait in different ones.
-static void sort_groups(struct device *d)
+static void sort_groups(struct device *device)
 {
-    for (size_t i = 1; i < d->groups.n; i++)
+    for (size_t i = 1; i < device->groups.n; i++)
         for (size_t k = i; k > 0; k--) {
-            struct device_group *a = &d->groups.at[k - 1], *b = &d->groups.at[k];
+            struct device_group *a = &device->groups.at[k - 1], *b = &device->groups.at[k];
             if (compare_groups(a, b) <= 0)
                 break;
             struct device_group kept = *a;
@@ -140,43 +142,43 @@ static void sort_groups(struct device *d)
 }
 
 // What will be chosen for calls whose memory all lies on GPUs, as far as this rank can say it.
-static enum comm_way expected_way(const struct device *d, const struct device_group *g)
+static enum comm_way expected_way(const struct device *device, const struct device_group *group)
 {
-    bool own = g->n <= GPU_MAX_MEMBERS, on_gpus = true;
-    enum comm_way asked = (enum comm_way)d->ranks[g->group[0]].way;
-    for (int i = 0; i < g->n; i++) {
-        own = own && d->reached[g->group[i]];
-        on_gpus = on_gpus && d->ranks[g->group[i]].on_gpu;
+    bool own = group->n <= GPU_MAX_MEMBERS, on_gpus = true;
+    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    for (int i = 0; i < group->n; i++) {
+        own = own && device->reached[group->group[i]];
+        on_gpus = on_gpus && device->ranks[group->group[i]].on_gpu;
     }
     if (!on_gpus || asked == WAY_HOST)
         return WAY_HOST;
-    if (g->comm)
+    if (group->comm)
         return WAY_NCCL;
     return own ? WAY_OWN : WAY_HOST;
 }
 
-tsr_status tsr__device_meet(struct endpoint *e, uint64_t plan, struct comm_trouble *why)
+tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
-    if (!tsr__device_is(e))
+    if (!tsr__device_is(endpoint))
         return TSR_OK;
-    struct device *d = device_of(e);
-    if (d->seat)
-        tsr__seat_enter(d->seat);
-    describe_self(d);
-    tsr_status st = tell_all(d, plan, why);
+    struct device *device = device_of(endpoint);
+    if (device->seat)
+        tsr__seat_enter(device->seat);
+    describe_self(device);
+    tsr_status st = tell_all(device, plan, why);
     if (st != TSR_OK)
         return st;
-    for (int rank = 0; rank < e->size; rank++)
-        d->reached[rank] = reach_rank(d, rank);
-    sort_groups(d);
-    for (size_t i = 0; i < d->groups.n; i++) {
-        struct device_group *g = &d->groups.at[i];
-        if (wants_nccl(d, g)) {
-            st = tsr__nccl_way_open(d, g, plan, why);
+    for (int rank = 0; rank < endpoint->size; rank++)
+        device->reached[rank] = reach_rank(device, rank);
+    sort_groups(device);
+    for (size_t i = 0; i < device->groups.n; i++) {
+        struct device_group *group = &device->groups.at[i];
+        if (wants_nccl(device, group)) {
+            st = tsr__nccl_way_open(device, group, plan, why);
             if (st != TSR_OK)
                 return st;
         }
-        g->way = expected_way(d, g);
+        group->way = expected_way(device, group);
     }
     return TSR_OK;
 }

@@ -2,45 +2,46 @@
 // device_memory.c - what kernels do with their own GPU memory around a call: rows that are packed, scratch memory.
 #include "transport/device.h"
 
-tsr_status tsr__device_rows(struct endpoint *e, const struct comm_call *c,
-                            const struct device_rows *r, struct comm_trouble *why)
+tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,
+                            const struct device_rows *device_rows, struct comm_trouble *why)
 {
-    struct device_call k = {device_of(e), c, why, 0};
-    struct gpu_rows rows = {.to = r->to,
-                            .from = r->from,
-                            .to_pitch = r->to_pitch,
-                            .from_pitch = r->from_pitch,
-                            .width = r->width,
-                            .rows = r->rows};
-    return tsr__device_code(&k, tsr__seat_rows(k.d->seat, &rows, c->stream), "copying");
+    struct device_call k = {device_of(endpoint), call, why, 0};
+    struct gpu_rows rows = {.to = device_rows->to,
+                            .from = device_rows->from,
+                            .to_pitch = device_rows->to_pitch,
+                            .from_pitch = device_rows->from_pitch,
+                            .width = device_rows->width,
+                            .rows = device_rows->rows};
+    return tsr__device_code(&k, tsr__seat_rows(k.d->seat, &rows, call->stream), "copying");
 }
 
-tsr_status tsr__device_scratch(struct endpoint *e, const struct comm_call *c, int block,
+tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call *call, int block,
                                size_t bytes, void **out, struct comm_trouble *why)
 {
-    struct device_call k = {device_of(e), c, why, 0};
-    return tsr__device_code(&k, tsr__seat_scratch(k.d->seat, block, bytes, c->stream, out),
+    struct device_call k = {device_of(endpoint), call, why, 0};
+    return tsr__device_code(&k, tsr__seat_scratch(k.d->seat, block, bytes, call->stream, out),
                             "what it sends");
 }
 
-tsr_status tsr__device_prepare(struct endpoint *e, const struct comm_call *c,
+tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why)
 {
-    struct device_call k = {device_of(e), c, why, 0};
-    if (c->reduce == COMM_NONE)
+    struct device_call k = {device_of(endpoint), call, why, 0};
+    if (call->reduce == COMM_NONE)
         return TSR_OK;
-    return tsr__device_code(&k, tsr__seat_prepare(k.d->seat, c->type, gpu_reduce_of(c->reduce)),
-                            "compiling");
+    return tsr__device_code(
+        &k, tsr__seat_prepare(k.d->seat, call->type, gpu_reduce_of(call->reduce)), "compiling");
 }
 
-void *tsr__device_stand_in(struct endpoint *e)
+void *tsr__device_stand_in(struct endpoint *endpoint)
 {
-    struct gpu_seat *seat = tsr__device_seat(e);
-    return seat && tsr__gpu_stands_in(device_of(e)->gpu) ? tsr__seat_stream(seat) : NULL;
+    struct gpu_seat *seat = tsr__device_seat(endpoint);
+    return seat && tsr__gpu_stands_in(device_of(endpoint)->gpu) ? tsr__seat_stream(seat) : NULL;
 }
 
-tsr_status tsr__device_wait(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why)
+tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
+                            struct comm_trouble *why)
 {
-    struct device_call k = {device_of(e), c, why, 0};
-    return tsr__device_code(&k, tsr__seat_wait(k.d->seat, c->stream), "working");
+    struct device_call k = {device_of(endpoint), call, why, 0};
+    return tsr__device_code(&k, tsr__seat_wait(k.d->seat, call->stream), "working");
 }

@@ -7,220 +7,245 @@
 
 enum { STEP_TOGETHER = 4 };
 
-static tsr_status nccl_code(const struct device_call *k, int code, const char *doing)
+static tsr_status nccl_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
         return TSR_OK;
-    int rank = k->d->endpoint.rank;
-    return tsr__trouble(k->why, TSR_PEER, rank, "%s '%s' (id %lld): NCCL on rank %d, %s: %s",
-                        k->c->op, k->c->node, (long long)k->c->id, rank, doing,
-                        tsr__nccl_words(k->d->gpu, code));
+    int rank = call->d->endpoint.rank;
+    return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): NCCL on rank %d, %s: %s",
+                        call->c->op, call->c->node, (long long)call->c->id, rank, doing,
+                        tsr__nccl_words(call->d->gpu, code));
 }
 
-tsr_status tsr__nccl_way_open(struct device *d, struct device_group *g, uint64_t plan,
+tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
                               struct comm_trouble *why)
 {
-    struct comm_call c = {.plan = plan,
-                          .kind = COMM_BROADCAST,
-                          .op = "NCCL",
-                          .node = "communicator",
-                          .id = -4,
-                          .group = g->group,
-                          .n_group = g->n};
-    struct device_call k = {d, &c, why, 0};
-    while (g->group[k.self] != d->endpoint.rank)
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_BROADCAST,
+                             .op = "NCCL",
+                             .node = "communicator",
+                             .id = -4,
+                             .group = group->group,
+                             .n_group = group->n};
+    struct device_call k = {device, &call, why, 0};
+    while (group->group[k.self] != device->endpoint.rank)
         k.self++;
     struct nccl_id id = {{0}};
     if (k.self == 0) {
-        tsr_status st = nccl_code(&k, tsr__nccl_id(d->gpu, &id), "its name");
+        tsr_status st = nccl_code(&k, tsr__nccl_id(device->gpu, &id), "its name");
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = tsr__comm_broadcast(d->base, &c, (int)g->group[0], &id, sizeof id, why);
+    tsr_status st =
+        tsr__comm_broadcast(device->base, &call, (int)group->group[0], &id, sizeof id, why);
     if (st != TSR_OK)
         return st;
-    return nccl_code(&k, tsr__nccl_join(d->seat, &id, g->n, k.self, &g->comm), "joining");
+    return nccl_code(&k, tsr__nccl_join(device->seat, &id, group->n, k.self, &group->comm),
+                     "joining");
 }
 
 // Where slice i of the tensor begins, and how long it is, in bytes.
 struct slice {
     size_t at, bytes;
 };
-static struct slice slice_of(const struct comm_call *c, int i)
+static struct slice slice_of(const struct comm_call *call, int i)
 {
     int64_t first, length;
-    size_t unit = tsr__elem_bytes(c->type);
-    tsr__slice(c->count, unit, c->n_group, i, &first, &length);
+    size_t unit = tsr__elem_bytes(call->type);
+    tsr__slice(call->count, unit, call->n_group, i, &first, &length);
     return (struct slice){(size_t)first * unit, (size_t)length * unit};
 }
 
 // Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel while another rank's kernel
 // waits on it for this one, so they are had before the hosts meet.
-tsr_status tsr__nccl_way_reserve(const struct device_call *k, const struct comm_exchange *x)
+tsr_status tsr__nccl_way_reserve(const struct device_call *call,
+                                 const struct comm_exchange *exchange)
 {
-    const struct comm_call *c = k->c;
+    const struct comm_call *comm_call = call->c;
     void *scratch;
     size_t bytes = 0;
-    if (x && x->folded)
-        bytes = x->recv[0].bytes;
-    else if (!x)
-        bytes = slice_of(c, k->self).bytes;
-    if (bytes == 0 || c->n_group > GPU_MAX_MEMBERS)
+    if (exchange && exchange->folded)
+        bytes = exchange->recv[0].bytes;
+    else if (!exchange)
+        bytes = slice_of(comm_call, call->self).bytes;
+    if (bytes == 0 || comm_call->n_group > GPU_MAX_MEMBERS)
         return TSR_OK;
-    tsr_status st = tsr__device_prepare(&k->d->endpoint, c, k->why);
+    tsr_status st = tsr__device_prepare(&call->d->endpoint, comm_call, call->why);
     if (st != TSR_OK)
         return st;
-    return tsr__device_code(
-        k, tsr__seat_scratch(k->d->seat, 1, bytes * (size_t)c->n_group, c->stream, &scratch),
-        "adding up");
+    return tsr__device_code(call,
+                            tsr__seat_scratch(call->d->seat, 1, bytes * (size_t)comm_call->n_group,
+                                              comm_call->stream, &scratch),
+                            "adding up");
 }
 
 // Where members share a GPU: nobody starts a kernel that waits while another still has its output to make.
-static tsr_status together(const struct device_call *k)
+static tsr_status together(const struct device_call *call)
 {
     uint64_t words[GPU_MAX_MEMBERS];
-    const struct comm_call *c = k->c;
+    const struct comm_call *comm_call = call->c;
     bool shared = false;
-    for (int i = 1; i < c->n_group; i++)
+    for (int i = 1; i < comm_call->n_group; i++)
         for (int j = 0; j < i; j++)
-            shared = shared || memcmp(k->d->ranks[c->group[i]].gpu, k->d->ranks[c->group[j]].gpu,
-                                      GPU_ID_BYTES) == 0;
-    return shared ? tsr__device_words(k, STEP_TOGETHER, 0, words) : TSR_OK;
+            shared = shared || memcmp(call->d->ranks[comm_call->group[i]].gpu,
+                                      call->d->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
+    return shared ? tsr__device_words(call, STEP_TOGETHER, 0, words) : TSR_OK;
 }
 
 // ---- sums in group order -----------------------------------------------------------------------
 
 // Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same bits as anywhere else.
-static tsr_status reduce_in_order(const struct device_call *k, void *comm, const void *in,
+static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
-    const struct comm_call *c = k->c;
-    struct device *d = k->d;
+    const struct comm_call *comm_call = call->c;
+    struct device *device = call->d;
     struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
-    struct slice mine = slice_of(c, k->self);
+    struct slice mine = slice_of(comm_call, call->self);
     void *scratch = NULL;
-    tsr_status st = tsr__device_code(
-        k, tsr__seat_scratch(d->seat, 1, mine.bytes * (size_t)c->n_group, c->stream, &scratch),
-        "adding up");
+    tsr_status st =
+        tsr__device_code(call,
+                         tsr__seat_scratch(device->seat, 1, mine.bytes * (size_t)comm_call->n_group,
+                                           comm_call->stream, &scratch),
+                         "adding up");
     if (st == TSR_OK)
-        st = together(k);
+        st = together(call);
     if (st != TSR_OK)
         return st;
-    struct gpu_fold f = {.type = c->type,
-                         .reduce = gpu_reduce_of(c->reduce),
-                         .n_in = c->n_group,
-                         .n_out = 1,
-                         .out = {(char *)out + mine.at},
-                         .count = (int64_t)(mine.bytes / tsr__elem_bytes(c->type))};
-    for (int i = 0; i < c->n_group; i++) {
-        struct slice theirs = slice_of(c, i);
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .n_in = comm_call->n_group,
+                            .n_out = 1,
+                            .out = {(char *)out + mine.at},
+                            .count = (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type))};
+    for (int i = 0; i < comm_call->n_group; i++) {
+        struct slice theirs = slice_of(comm_call, i);
         char *place = (char *)scratch + (size_t)i * mine.bytes;
         parts[i] =
             (struct nccl_part){(const char *)in + theirs.at, place, theirs.bytes, mine.bytes};
-        f.in[i] = i == k->self ? (const char *)in + mine.at : place;
+        fold.in[i] = i == call->self ? (const char *)in + mine.at : place;
     }
-    st = nccl_code(k, tsr__nccl_exchange(d->gpu, comm, parts, c->n_group, k->self, c->stream),
+    st = nccl_code(call,
+                   tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
+                                      comm_call->stream),
                    "exchanging slices");
-    if (st == TSR_OK && f.count)
-        st = tsr__device_code(k, tsr__seat_fold(d->seat, &f, c->stream), "adding up");
+    if (st == TSR_OK && fold.count)
+        st = tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
+                              "adding up");
     if (st != TSR_OK)
         return st;
-    for (int i = 0; i < c->n_group; i++) {
-        struct slice theirs = slice_of(c, i);
+    for (int i = 0; i < comm_call->n_group; i++) {
+        struct slice theirs = slice_of(comm_call, i);
         parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
                                       mine.bytes, theirs.bytes};
     }
-    return nccl_code(k, tsr__nccl_exchange(d->gpu, comm, parts, c->n_group, k->self, c->stream),
+    return nccl_code(call,
+                     tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
+                                        comm_call->stream),
                      "bringing slices together");
 }
 
-tsr_status tsr__nccl_way_all_reduce(const struct device_call *k, void *comm, const void *in,
+tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out)
 {
-    const struct comm_call *c = k->c;
-    struct device *d = k->d;
-    bool ordered = d->ranks[c->group[0]].deterministic || !tsr__nccl_has(c->type);
-    if (c->count == 0)
+    const struct comm_call *comm_call = call->c;
+    struct device *device = call->d;
+    bool ordered =
+        device->ranks[comm_call->group[0]].deterministic || !tsr__nccl_has(comm_call->type);
+    if (comm_call->count == 0)
         return TSR_OK;
-    if (ordered && c->n_group <= GPU_MAX_MEMBERS)
-        return reduce_in_order(k, comm, in, out);
+    if (ordered && comm_call->n_group <= GPU_MAX_MEMBERS)
+        return reduce_in_order(call, comm, in, out);
     if (ordered)
-        return tsr__host_all_reduce(k, in, out);
-    tsr_status st = together(k);
+        return tsr__host_all_reduce(call, in, out);
+    tsr_status st = together(call);
     if (st != TSR_OK)
         return st;
-    struct gpu_fold f = {.type = c->type,
-                         .reduce = gpu_reduce_of(c->reduce),
-                         .in = {in},
-                         .out = {out},
-                         .count = c->count};
-    return nccl_code(k, tsr__nccl_all_reduce(d->gpu, comm, &f, c->stream), "AllReduce");
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .in = {in},
+                            .out = {out},
+                            .count = comm_call->count};
+    return nccl_code(call, tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream),
+                     "AllReduce");
 }
 
 // ---- messages ----------------------------------------------------------------------------------
 
-static tsr_status fold_messages(const struct device_call *k, void *comm, struct comm_exchange *x,
-                                struct nccl_part *parts)
+static tsr_status fold_messages(const struct device_call *call, void *comm,
+                                struct comm_exchange *exchange, struct nccl_part *parts)
 {
-    const struct comm_call *c = k->c;
-    struct device *d = k->d;
-    size_t bytes = x->recv[0].bytes;
+    const struct comm_call *comm_call = call->c;
+    struct device *device = call->d;
+    size_t bytes = exchange->recv[0].bytes;
     void *scratch = NULL;
-    tsr_status st = tsr__device_code(
-        k, tsr__seat_scratch(d->seat, 1, bytes * (size_t)c->n_group, c->stream, &scratch),
-        "adding up");
+    tsr_status st =
+        tsr__device_code(call,
+                         tsr__seat_scratch(device->seat, 1, bytes * (size_t)comm_call->n_group,
+                                           comm_call->stream, &scratch),
+                         "adding up");
     if (st == TSR_OK)
-        st = together(k);
+        st = together(call);
     if (st != TSR_OK)
         return st;
-    struct gpu_fold f = {.type = c->type,
-                         .reduce = gpu_reduce_of(c->reduce),
-                         .n_in = c->n_group,
-                         .n_out = 1,
-                         .out = {x->folded},
-                         .count = (int64_t)(bytes / tsr__elem_bytes(c->type))};
-    for (int i = 0; i < c->n_group; i++) {
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .n_in = comm_call->n_group,
+                            .n_out = 1,
+                            .out = {exchange->folded},
+                            .count = (int64_t)(bytes / tsr__elem_bytes(comm_call->type))};
+    for (int i = 0; i < comm_call->n_group; i++) {
         char *place = (char *)scratch + (size_t)i * bytes;
         parts[i].recv = place;
         parts[i].recv_bytes = bytes;
-        f.in[i] = i == k->self ? x->send[i].p : place;
+        fold.in[i] = i == call->self ? exchange->send[i].p : place;
     }
-    st = nccl_code(k, tsr__nccl_exchange(d->gpu, comm, parts, c->n_group, k->self, c->stream),
+    st = nccl_code(call,
+                   tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
+                                      comm_call->stream),
                    "exchanging");
     if (st != TSR_OK || bytes == 0)
         return st;
-    return tsr__device_code(k, tsr__seat_fold(d->seat, &f, c->stream), "adding up");
+    return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
+                            "adding up");
 }
 
-tsr_status tsr__nccl_way_exchange(const struct device_call *k, void *comm, struct comm_exchange *x)
+tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
+                                  struct comm_exchange *exchange)
 {
-    const struct comm_call *c = k->c;
-    struct device *d = k->d;
+    const struct comm_call *comm_call = call->c;
+    struct device *device = call->d;
     struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
-    if (c->n_group > GPU_MAX_MEMBERS)
-        return tsr__host_exchange(k, x);
-    for (int i = 0; i < c->n_group; i++) {
-        size_t expected = x->recv[x->folded ? 0 : i].bytes;
-        if (d->cards[i].bytes != expected)
-            return tsr__device_other_size(k, i, expected);
-        parts[i] = (struct nccl_part){x->send[i].p, x->recv[i].p, x->send[i].bytes, expected};
+    if (comm_call->n_group > GPU_MAX_MEMBERS)
+        return tsr__host_exchange(call, exchange);
+    for (int i = 0; i < comm_call->n_group; i++) {
+        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
+        if (device->cards[i].bytes != expected)
+            return tsr__device_other_size(call, i, expected);
+        parts[i] = (struct nccl_part){exchange->send[i].p, exchange->recv[i].p,
+                                      exchange->send[i].bytes, expected};
     }
-    if (x->folded)
-        return fold_messages(k, comm, x, parts);
-    tsr_status st = nccl_code(
-        k, tsr__nccl_exchange(d->gpu, comm, parts, c->n_group, k->self, c->stream), "exchanging");
+    if (exchange->folded)
+        return fold_messages(call, comm, exchange, parts);
+    tsr_status st = nccl_code(call,
+                              tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group,
+                                                 call->self, comm_call->stream),
+                              "exchanging");
     if (st != TSR_OK)
         return st;
-    const struct comm_buffer *own = &x->send[k->self];
-    return tsr__device_code(
-        k, tsr__seat_copy(d->seat, x->recv[k->self].p, own->p, own->bytes, c->stream), "copying");
+    const struct comm_buffer *own = &exchange->send[call->self];
+    return tsr__device_code(call,
+                            tsr__seat_copy(device->seat, exchange->recv[call->self].p, own->p,
+                                           own->bytes, comm_call->stream),
+                            "copying");
 }
 
-void tsr__nccl_way_abort(struct device *d)
+void tsr__nccl_way_abort(struct device *device)
 {
-    for (int rank = 0; d->ranks && rank < d->endpoint.size; rank++) {
-        const struct rank_card *card = &d->ranks[rank];
-        if (card->process != d->mine.process || card->host != d->mine.host || !card->on_gpu)
+    for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
+        const struct rank_card *card = &device->ranks[rank];
+        if (card->process != device->mine.process || card->host != device->mine.host ||
+            !card->on_gpu)
             continue;
         struct device *other = (struct device *)(uintptr_t)card->address;
         if (atomic_exchange(&other->aborted, true))

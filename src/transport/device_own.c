@@ -12,35 +12,35 @@ enum { STEP_DONE = 3 };
 #define NOT_TOUCHED UINT64_MAX
 
 // An address that a member gave, as this process sees it.
-static tsr_status address_of(const struct device_call *k, int member, bool out, void **p)
+static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
-    const struct call_card *card = &k->d->cards[member];
-    const struct rank_card *rank = &k->d->ranks[k->c->group[member]];
+    const struct call_card *card = &call->d->cards[member];
+    const struct rank_card *rank = &call->d->ranks[call->c->group[member]];
     uint64_t there = out ? card->out : card->in;
-    if (rank->process == k->d->mine.process && rank->host == k->d->mine.host) {
+    if (rank->process == call->d->mine.process && rank->host == call->d->mine.host) {
         *p = (void *)(uintptr_t)there;
         return TSR_OK;
     }
     void *block = NULL;
-    int code = tsr__seat_import(k->d->seat, out ? &card->out_block : &card->in_block, &block);
+    int code = tsr__seat_import(call->d->seat, out ? &card->out_block : &card->in_block, &block);
     if (code != 0)
-        return tsr__device_code(k, code, "opening the memory of another process");
+        return tsr__device_code(call, code, "opening the memory of another process");
     *p = (char *)block + (out ? card->out_offset : card->in_offset);
     return TSR_OK;
 }
 
-static tsr_status await_event(const struct device_call *k, int member, int event)
+static tsr_status await_event(const struct device_call *call, int member, int event)
 {
-    void *const *events = k->d->events[k->c->group[member]];
-    return tsr__device_code(k, tsr__seat_await(k->d->seat, events[event], k->c->stream),
+    void *const *events = call->d->events[call->c->group[member]];
+    return tsr__device_code(call, tsr__seat_await(call->d->seat, events[event], call->c->stream),
                             "waiting for another rank");
 }
 
 // Waits until all members have made what they send.
-static tsr_status await_all_ready(const struct device_call *k)
+static tsr_status await_all_ready(const struct device_call *call)
 {
-    for (int i = 0; i < k->c->n_group; i++) {
-        tsr_status st = i == k->self ? TSR_OK : await_event(k, i, EVENT_READY);
+    for (int i = 0; i < call->c->n_group; i++) {
+        tsr_status st = i == call->self ? TSR_OK : await_event(call, i, EVENT_READY);
         if (st != TSR_OK)
             return st;
     }
@@ -49,140 +49,144 @@ static tsr_status await_all_ready(const struct device_call *k)
 
 // The end of a call: tells which DONE event says that this rank is done with the others' memory (touched false: it never
 // was there), and waits for theirs.
-static tsr_status finish(const struct device_call *k, bool touched)
+static tsr_status finish(const struct device_call *call, bool touched)
 {
-    struct device *d = k->d;
+    struct device *device = call->d;
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
-        mine = EVENT_DONE + d->turn++ % N_DONE;
-        tsr_status st =
-            tsr__device_code(k, tsr__seat_record(d->seat, (int)mine, k->c->stream), "an event");
+        mine = EVENT_DONE + device->turn++ % N_DONE;
+        tsr_status st = tsr__device_code(
+            call, tsr__seat_record(device->seat, (int)mine, call->c->stream), "an event");
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = tsr__device_words(k, STEP_DONE, mine, few);
+    tsr_status st = tsr__device_words(call, STEP_DONE, mine, few);
     if (st != TSR_OK)
         return st;
-    for (int i = 0; i < k->c->n_group; i++) {
-        if (i == k->self || few[i] >= GPU_EVENTS)
+    for (int i = 0; i < call->c->n_group; i++) {
+        if (i == call->self || few[i] >= GPU_EVENTS)
             continue;
-        st = await_event(k, i, (int)few[i]);
+        st = await_event(call, i, (int)few[i]);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-static bool one_gpu(const struct device_call *k)
+static bool one_gpu(const struct device_call *call)
 {
-    const struct rank_card *ranks = k->d->ranks;
-    const int64_t *group = k->c->group;
-    for (int i = 1; i < k->c->n_group; i++)
+    const struct rank_card *ranks = call->d->ranks;
+    const int64_t *group = call->c->group;
+    for (int i = 1; i < call->c->n_group; i++)
         if (memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) != 0)
             return false;
     return true;
 }
 
 // Elements [first, first + count) of all inputs become those of all outputs.
-static tsr_status fold_slice(const struct device_call *k, const void *in, void *out, int64_t first,
-                             int64_t count)
+static tsr_status fold_slice(const struct device_call *call, const void *in, void *out,
+                             int64_t first, int64_t count)
 {
-    const struct comm_call *c = k->c;
-    size_t skip = (size_t)first * tsr__elem_bytes(c->type);
-    struct gpu_fold f = {.type = c->type,
-                         .reduce = gpu_reduce_of(c->reduce),
-                         .n_in = c->n_group,
-                         .n_out = c->n_group,
-                         .count = count};
-    for (int i = 0; i < c->n_group; i++) {
+    const struct comm_call *comm_call = call->c;
+    size_t skip = (size_t)first * tsr__elem_bytes(comm_call->type);
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .n_in = comm_call->n_group,
+                            .n_out = comm_call->n_group,
+                            .count = count};
+    for (int i = 0; i < comm_call->n_group; i++) {
         void *from = (void *)in, *to = out;
-        tsr_status st = i == k->self ? TSR_OK : address_of(k, i, false, &from);
-        if (st == TSR_OK && i != k->self)
-            st = address_of(k, i, true, &to);
+        tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
+        if (st == TSR_OK && i != call->self)
+            st = address_of(call, i, true, &to);
         if (st != TSR_OK)
             return st;
-        f.in[i] = (const char *)from + skip;
-        f.out[i] = (char *)to + skip;
+        fold.in[i] = (const char *)from + skip;
+        fold.out[i] = (char *)to + skip;
     }
-    return tsr__device_code(k, tsr__seat_fold(k->d->seat, &f, c->stream), "adding up");
+    return tsr__device_code(call, tsr__seat_fold(call->d->seat, &fold, comm_call->stream),
+                            "adding up");
 }
 
 // On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part.
-tsr_status tsr__own_all_reduce(const struct device_call *k, const void *in, void *out)
+tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
 {
-    const struct comm_call *c = k->c;
-    int64_t first = 0, count = c->count;
-    if (one_gpu(k))
-        count = k->self == 0 ? count : 0;
+    const struct comm_call *comm_call = call->c;
+    int64_t first = 0, count = comm_call->count;
+    if (one_gpu(call))
+        count = call->self == 0 ? count : 0;
     else
-        tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, k->self, &first, &count);
+        tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group,
+                   call->self, &first, &count);
     if (count > 0) {
-        tsr_status st = await_all_ready(k);
+        tsr_status st = await_all_ready(call);
         if (st == TSR_OK)
-            st = fold_slice(k, in, out, first, count);
+            st = fold_slice(call, in, out, first, count);
         if (st != TSR_OK)
             return st;
     }
-    return finish(k, count > 0);
+    return finish(call, count > 0);
 }
 
-static tsr_status fold_parts(const struct device_call *k, struct comm_exchange *x)
+static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
 {
-    const struct comm_call *c = k->c;
-    size_t bytes = x->recv[0].bytes;
-    struct gpu_fold f = {.type = c->type,
-                         .reduce = gpu_reduce_of(c->reduce),
-                         .n_in = c->n_group,
-                         .n_out = 1,
-                         .out = {x->folded},
-                         .count = (int64_t)(bytes / tsr__elem_bytes(c->type))};
-    for (int i = 0; i < c->n_group; i++) {
-        void *from = x->send[k->self].p;
-        if (k->d->cards[i].bytes != bytes)
-            return tsr__device_other_size(k, i, bytes);
-        tsr_status st = i == k->self ? TSR_OK : address_of(k, i, false, &from);
+    const struct comm_call *comm_call = call->c;
+    size_t bytes = exchange->recv[0].bytes;
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .n_in = comm_call->n_group,
+                            .n_out = 1,
+                            .out = {exchange->folded},
+                            .count = (int64_t)(bytes / tsr__elem_bytes(comm_call->type))};
+    for (int i = 0; i < comm_call->n_group; i++) {
+        void *from = exchange->send[call->self].p;
+        if (call->d->cards[i].bytes != bytes)
+            return tsr__device_other_size(call, i, bytes);
+        tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
         if (st != TSR_OK)
             return st;
-        f.in[i] = from;
+        fold.in[i] = from;
     }
     if (bytes == 0)
         return TSR_OK;
-    tsr_status st = await_all_ready(k);
+    tsr_status st = await_all_ready(call);
     return st != TSR_OK
                ? st
-               : tsr__device_code(k, tsr__seat_fold(k->d->seat, &f, c->stream), "adding up");
+               : tsr__device_code(call, tsr__seat_fold(call->d->seat, &fold, comm_call->stream),
+                                  "adding up");
 }
 
-static tsr_status copy_part(const struct device_call *k, const struct comm_exchange *x, int i)
+static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
+                            int i)
 {
-    const struct comm_buffer *to = &x->recv[i];
-    void *from = x->send[k->self].p;
-    if (k->d->cards[i].bytes != to->bytes)
-        return tsr__device_other_size(k, i, to->bytes);
+    const struct comm_buffer *to = &exchange->recv[i];
+    void *from = exchange->send[call->self].p;
+    if (call->d->cards[i].bytes != to->bytes)
+        return tsr__device_other_size(call, i, to->bytes);
     if (to->bytes == 0)
         return TSR_OK;
-    if (i != k->self) {
-        tsr_status st = address_of(k, i, false, &from);
+    if (i != call->self) {
+        tsr_status st = address_of(call, i, false, &from);
         if (st == TSR_OK)
-            st = await_event(k, i, EVENT_READY);
+            st = await_event(call, i, EVENT_READY);
         if (st != TSR_OK)
             return st;
     }
-    return tsr__device_code(k, tsr__seat_copy(k->d->seat, to->p, from, to->bytes, k->c->stream),
-                            "copying");
+    return tsr__device_code(
+        call, tsr__seat_copy(call->d->seat, to->p, from, to->bytes, call->c->stream), "copying");
 }
 
-tsr_status tsr__own_exchange(const struct device_call *k, struct comm_exchange *x)
+tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
 {
-    tsr_status st = x->folded ? fold_parts(k, x) : TSR_OK;
-    bool touched = x->folded && x->recv[0].bytes > 0;
-    for (int i = 0; i < k->c->n_group; i++) {
+    tsr_status st = exchange->folded ? fold_parts(call, exchange) : TSR_OK;
+    bool touched = exchange->folded && exchange->recv[0].bytes > 0;
+    for (int i = 0; i < call->c->n_group; i++) {
         if (st != TSR_OK)
             return st;
-        if (x->folded)
+        if (exchange->folded)
             break;
-        st = copy_part(k, x, i);
-        touched = touched || (i != k->self && x->recv[i].bytes > 0);
+        st = copy_part(call, exchange, i);
+        touched = touched || (i != call->self && exchange->recv[i].bytes > 0);
     }
-    return st == TSR_OK ? finish(k, touched) : st;
+    return st == TSR_OK ? finish(call, touched) : st;
 }

@@ -38,9 +38,10 @@ struct hello {
 // Rank 0's answer is one byte, with a descriptor if it is welcome.
 enum answer { WELCOME = 1, OTHER_COUNT = 2, PLACE_TAKEN = 3 };
 
-static tsr_status refuse(tsr_session *s, enum diag_code code, const char *hint, const char *text)
+static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
+                         const char *text)
 {
-    tsr__diag(s, code, NULL, hint, "%s", text);
+    tsr__diag(session, code, NULL, hint, "%s", text);
     return code == DIAG_rank_failed ? TSR_PEER : TSR_USAGE;
 }
 
@@ -72,36 +73,37 @@ static const char *word_of(const char *variable)
 }
 
 // A name that ranks of one job have in common, and those of another not: of a word and a text of any length.
-static void set_address(struct meeting *m, const char *word, const char *text, uint64_t seed)
+static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
-    m->address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int n = snprintf(m->address.sun_path + 1, sizeof m->address.sun_path - 1,
+    meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int n = snprintf(meeting->address.sun_path + 1, sizeof meeting->address.sun_path - 1,
                      "tessera-%u-%.20s-%016llx", (unsigned)getuid(), word,
                      (unsigned long long)tsr__hash64(text, strlen(text), seed));
-    m->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    meeting->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
 // The meeting of ranks that were told their places one by one. Their patience is the caller's, if it has a limit.
-static void meet_by_hand(const struct comm_options *o, struct meeting *m)
+static void meet_by_hand(const struct comm_options *options, struct meeting *meeting)
 {
-    m->rank = o->rank;
-    m->ranks = o->ranks;
-    m->join_s = o->timeout_s > 0 ? o->timeout_s : JOIN_HAND_S;
-    m->hint = "start every rank from 0 to N-1 once, each with the same number of ranks and on this "
-              "host, and no other job of the same name";
-    set_address(m, "hand", o->meet ? o->meet : "", 2);
+    meeting->rank = options->rank;
+    meeting->ranks = options->ranks;
+    meeting->join_s = options->timeout_s > 0 ? options->timeout_s : JOIN_HAND_S;
+    meeting->hint =
+        "start every rank from 0 to N-1 once, each with the same number of ranks and on this "
+        "host, and no other job of the same name";
+    set_address(meeting, "hand", options->meet ? options->meet : "", 2);
 }
 
-static void meet_as_launched(struct meeting *m)
+static void meet_as_launched(struct meeting *meeting)
 {
     bool slurm = is_slurm();
-    m->rank = 0;
-    m->ranks = 1;
-    tsr_launcher(&m->rank, &m->ranks, NULL);
-    m->join_s = JOIN_S;
-    m->hint = slurm ? "was every task of the step started, on this host?"
-                    : "was every rank started, with the same MASTER_PORT?";
-    set_address(m, word_of(slurm ? "SLURM_JOB_ID" : "MASTER_PORT"),
+    meeting->rank = 0;
+    meeting->ranks = 1;
+    tsr_launcher(&meeting->rank, &meeting->ranks, NULL);
+    meeting->join_s = JOIN_S;
+    meeting->hint = slurm ? "was every task of the step started, on this host?"
+                          : "was every rank started, with the same MASTER_PORT?";
+    set_address(meeting, word_of(slurm ? "SLURM_JOB_ID" : "MASTER_PORT"),
                 word_of(slurm ? "SLURM_STEP_ID" : "TORCHELASTIC_RUN_ID"), slurm);
 }
 
@@ -120,26 +122,26 @@ static bool send_answer(int to, enum answer answer, int fd)
     char byte = (char)answer;
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec io = {&byte, 1};
-    struct msghdr m = {
+    struct msghdr msghdr = {
         .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     if (fd < 0) {
-        m.msg_control = NULL;
-        m.msg_controllen = 0;
-        return sendmsg(to, &m, MSG_NOSIGNAL) == 1;
+        msghdr.msg_control = NULL;
+        msghdr.msg_controllen = 0;
+        return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
     }
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(to, &m, MSG_NOSIGNAL) == 1;
+    struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
+    cmsghdr->cmsg_level = SOL_SOCKET;
+    cmsghdr->cmsg_type = SCM_RIGHTS;
+    cmsghdr->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(cmsghdr), &fd, sizeof fd);
+    return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
 }
 
 static bool wait_readable(int fd, double until)
 {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct pollfd pollfd = {.fd = fd, .events = POLLIN};
     for (double now = tsr__now_s(); now < until; now = tsr__now_s())
-        if (poll(&p, 1, (int)((until - now) * 1e3) + 1) > 0)
+        if (poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) > 0)
             return true;
     return false;
 }
@@ -147,20 +149,20 @@ static bool wait_readable(int fd, double until)
 // Answers the rank that said hello on c: the memory, or why not. True: it has it.
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
-    struct hello h = {0};
+    struct hello hello = {0};
     if (!same_user(c) || !wait_readable(c, until) ||
-        recv(c, &h, sizeof h, 0) != (ssize_t)sizeof h || h.magic != HELLO)
+        recv(c, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.magic != HELLO)
         return false;
-    if (h.size != ranks || h.rank < 0 || h.rank >= ranks) {
+    if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks) {
         send_answer(c, OTHER_COUNT, -1);
         return false;
     }
-    if (h.rank == 0 || met[h.rank]) {
+    if (hello.rank == 0 || met[hello.rank]) {
         send_answer(c, PLACE_TAKEN, -1);
         return false;
     }
-    met[h.rank] = send_answer(c, WELCOME, fd);
-    return met[h.rank];
+    met[hello.rank] = send_answer(c, WELCOME, fd);
+    return met[hello.rank];
 }
 
 // One rank that came; false: a stranger, or it is not needed.
@@ -174,16 +176,17 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-static tsr_status hand_out(tsr_session *s, const struct meeting *m, int fd)
+static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
-    int ranks = m->ranks;
-    double until = tsr__now_s() + m->join_s;
-    bool *met = tsr__alloc(s, (size_t)ranks);
+    int ranks = meeting->ranks;
+    double until = tsr__now_s() + meeting->join_s;
+    bool *met = tsr__alloc(session, (size_t)ranks);
     if (!met)
         return TSR_NOMEM;
     memset(met, 0, (size_t)ranks);
     int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), left = ranks - 1;
-    bool open = l >= 0 && bind(l, (const struct sockaddr *)&m->address, m->address_bytes) == 0 &&
+    bool open = l >= 0 &&
+                bind(l, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
                 listen(l, 128) == 0;
     while (open && left && wait_readable(l, until))
         left -= serve(l, fd, ranks, met, until);
@@ -196,13 +199,13 @@ static tsr_status hand_out(tsr_session *s, const struct meeting *m, int fd)
     else if (!open)
         snprintf(text, sizeof text, "the ranks cannot meet: %s", strerror(errno));
     else
-        snprintf(text, sizeof text, "rank %d did not come within %.0f s", absent, m->join_s);
+        snprintf(text, sizeof text, "rank %d did not come within %.0f s", absent, meeting->join_s);
     if (l >= 0)
         close(l);
-    tsr__free(s, met, (size_t)ranks);
+    tsr__free(session, met, (size_t)ranks);
     if (open && left == 0)
         return TSR_OK;
-    return refuse(s, DIAG_rank_failed, m->hint, text);
+    return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
 // ---- the others --------------------------------------------------------------------------------
@@ -214,25 +217,26 @@ static int receive_fd(int from, char *answer)
     int fd = -1;
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)];
     struct iovec io = {&byte, 1};
-    struct msghdr m = {
+    struct msghdr msghdr = {
         .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (recvmsg(from, &m, MSG_CMSG_CLOEXEC) != 1)
+    if (recvmsg(from, &msghdr, MSG_CMSG_CLOEXEC) != 1)
         return -1;
     *answer = byte;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof fd))
-        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
+    if (cmsghdr && cmsghdr->cmsg_level == SOL_SOCKET && cmsghdr->cmsg_type == SCM_RIGHTS &&
+        cmsghdr->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(cmsghdr), sizeof fd);
     return fd;
 }
 
 // Asks rank 0 once; -1: it is not there yet, or *answer says what it has against this rank.
-static int ask(const struct meeting *m, double until, char *answer)
+static int ask(const struct meeting *meeting, double until, char *answer)
 {
-    struct hello h = {HELLO, m->rank, m->ranks};
+    struct hello hello = {HELLO, meeting->rank, meeting->ranks};
     int fd = -1, c = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (c >= 0 && connect(c, (const struct sockaddr *)&m->address, m->address_bytes) == 0 &&
-        same_user(c) && send(c, &h, sizeof h, MSG_NOSIGNAL) == (ssize_t)sizeof h &&
+    if (c >= 0 &&
+        connect(c, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
+        same_user(c) && send(c, &hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello &&
         wait_readable(c, until))
         fd = receive_fd(c, answer);
     if (c >= 0)
@@ -241,13 +245,13 @@ static int ask(const struct meeting *m, double until, char *answer)
 }
 
 // Asks until rank 0 is there. What it has against this rank will not change, so that ends the wait.
-static tsr_status fetch(tsr_session *s, const struct meeting *m, int *fd)
+static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int *fd)
 {
     struct timespec nap = {0, 20000000};
-    double until = tsr__now_s() + m->join_s;
+    double until = tsr__now_s() + meeting->join_s;
     char text[160], answer = 0;
     for (;;) {
-        *fd = ask(m, until, &answer);
+        *fd = ask(meeting, until, &answer);
         if (*fd >= 0)
             return TSR_OK;
         if (answer == OTHER_COUNT || answer == PLACE_TAKEN || tsr__now_s() >= until)
@@ -256,18 +260,18 @@ static tsr_status fetch(tsr_session *s, const struct meeting *m, int *fd)
     }
     if (answer == OTHER_COUNT)
         snprintf(text, sizeof text, "rank 0 was not started as one of %d ranks, but rank %d was",
-                 m->ranks, m->rank);
+                 meeting->ranks, meeting->rank);
     else if (answer == PLACE_TAKEN)
-        snprintf(text, sizeof text, "there is another rank %d", m->rank);
+        snprintf(text, sizeof text, "there is another rank %d", meeting->rank);
     else
         snprintf(text, sizeof text, "rank 0 cannot be reached");
-    return refuse(s, DIAG_rank_failed, m->hint, text);
+    return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
 // A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
-static void count_cores(struct shm_job *j)
+static void count_cores(struct shm_job *job)
 {
-    struct shm_head *h = shm_head(j);
+    struct shm_head *head = shm_head(job);
     cpu_set_t mine;
     struct timespec nap = {0, 1000000};
     double until = tsr__now_s() + JOIN_S;
@@ -275,41 +279,44 @@ static void count_cores(struct shm_job *j)
     sched_getaffinity(0, sizeof mine, &mine);
     for (size_t i = 0; i < SHM_CORES; i++)
         if (i < CPU_SETSIZE && CPU_ISSET(i, &mine))
-            atomic_fetch_or(&h->cores[i / 64], (uint64_t)1 << i % 64);
-    atomic_fetch_add(&h->counted, 1);
-    while (atomic_load(&h->counted) < j->n && tsr__now_s() < until)
+            atomic_fetch_or(&head->cores[i / 64], (uint64_t)1 << i % 64);
+    atomic_fetch_add(&head->counted, 1);
+    while (atomic_load(&head->counted) < job->n && tsr__now_s() < until)
         nanosleep(&nap, NULL);
     int all = 0;
     for (size_t i = 0; i < SHM_CORES / 64; i++)
-        all += __builtin_popcountll(atomic_load(&h->cores[i]));
+        all += __builtin_popcountll(atomic_load(&head->cores[i]));
     if (all > CPU_COUNT(&mine)) // else they share what there is, and a control group may allow less
-        j->host_cores = all;
+        job->host_cores = all;
 }
 
-tsr_status tsr__env_open(tsr_session *s, const struct comm_options *o, struct endpoint **out)
+tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
+                         struct endpoint **out)
 {
     int fd = -1;
-    struct shm_job *j = NULL;
-    struct meeting m = {0};
-    bool by_hand = o && o->ranks > 0;
+    struct shm_job *job = NULL;
+    struct meeting meeting = {0};
+    bool by_hand = options && options->ranks > 0;
     if (by_hand)
-        meet_by_hand(o, &m);
+        meet_by_hand(options, &meeting);
     else
-        meet_as_launched(&m);
-    if (!by_hand && !one_host(m.ranks))
-        return refuse(s, DIAG_transport_absent,
+        meet_as_launched(&meeting);
+    if (!by_hand && !one_host(meeting.ranks))
+        return refuse(session, DIAG_transport_absent,
                       "start it with mpirun, or srun --mpi=pmix (or pmi2), which have a network",
                       "these ranks are on several hosts and were started without a way to talk");
-    tsr_status st = m.rank == 0 ? tsr__shm_new(s, m.ranks, o, &j) : fetch(s, &m, &fd);
+    tsr_status st = meeting.rank == 0 ? tsr__shm_new(session, meeting.ranks, options, &job)
+                                      : fetch(session, &meeting, &fd);
     if (st == TSR_OK)
-        st = m.rank == 0 ? hand_out(s, &m, tsr__shm_fd(j)) : tsr__shm_map(s, fd, m.ranks, o, &j);
+        st = meeting.rank == 0 ? hand_out(session, &meeting, tsr__shm_fd(job))
+                               : tsr__shm_map(session, fd, meeting.ranks, options, &job);
     if (st == TSR_OK) {
-        count_cores(j);
-        st = tsr__shm_endpoint(s, j, m.rank, out);
+        count_cores(job);
+        st = tsr__shm_endpoint(session, job, meeting.rank, out);
     }
     if (st == TSR_OK)
         ((struct shm *)*out)->owns_job = true;
     else
-        tsr__shm_free(s, j);
+        tsr__shm_free(session, job);
     return st;
 }

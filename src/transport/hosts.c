@@ -19,100 +19,100 @@ struct hosts {
     bool *here; // [rank]: on this host, and shares memory
 };
 
-static struct endpoint *way_of(const struct hosts *h, const struct comm_call *c)
+static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call *call)
 {
-    for (int i = 0; i < c->n_group; i++)
-        if (!h->here[c->group[i]])
-            return h->net;
-    return h->shm;
+    for (int i = 0; i < call->n_group; i++)
+        if (!hosts->here[call->group[i]])
+            return hosts->net;
+    return hosts->shm;
 }
 
 // What is learnt on one way is told on the other.
-static tsr_status told(const struct hosts *h, tsr_status st, const struct comm_trouble *why)
+static tsr_status told(const struct hosts *hosts, tsr_status st, const struct comm_trouble *why)
 {
     if (st != TSR_OK) {
-        h->net->transport->fail(h->net, why->status, why->rank, why->text);
-        h->shm->transport->fail(h->shm, why->status, why->rank, why->text);
+        hosts->net->transport->fail(hosts->net, why->status, why->rank, why->text);
+        hosts->shm->transport->fail(hosts->shm, why->status, why->rank, why->text);
     }
     return st;
 }
 
-static tsr_status hosts_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                                   void *out, struct comm_trouble *why)
+static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                   const void *in, void *out, struct comm_trouble *why)
 {
-    struct hosts *h = (struct hosts *)e;
-    struct endpoint *way = way_of(h, c);
-    return told(h, way->transport->all_reduce(way, c, in, out, why), why);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *way = way_of(hosts, call);
+    return told(hosts, way->transport->all_reduce(way, call, in, out, why), why);
 }
 
-static tsr_status hosts_exchange(struct endpoint *e, const struct comm_call *c,
-                                 struct comm_exchange *x, struct comm_trouble *why)
+static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                                 struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    struct hosts *h = (struct hosts *)e;
-    struct endpoint *way = way_of(h, c);
-    return told(h, way->transport->exchange(way, c, x, why), why);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *way = way_of(hosts, call);
+    return told(hosts, way->transport->exchange(way, call, exchange, why), why);
 }
 
-static void hosts_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
+static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
-    struct hosts *h = (struct hosts *)e;
-    h->net->transport->fail(h->net, status, rank, text);
-    h->shm->transport->fail(h->shm, status, rank, text);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    hosts->net->transport->fail(hosts->net, status, rank, text);
+    hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
-static void hosts_free(struct hosts *h)
+static void hosts_free(struct hosts *hosts)
 {
-    tsr_session *s = h->session;
-    size_t n = (size_t)h->net->size;
-    tsr__comm_close(h->shm);
-    tsr__shm_free(s, h->job);
-    tsr__free(s, h->here, n * sizeof *h->here);
-    tsr__free(s, h, sizeof *h);
+    tsr_session *session = hosts->session;
+    size_t n = (size_t)hosts->net->size;
+    tsr__comm_close(hosts->shm);
+    tsr__shm_free(session, hosts->job);
+    tsr__free(session, hosts->here, n * sizeof *hosts->here);
+    tsr__free(session, hosts, sizeof *hosts);
 }
 
-static void hosts_close(struct endpoint *e)
+static void hosts_close(struct endpoint *endpoint)
 {
-    struct hosts *h = (struct hosts *)e;
-    struct endpoint *net = h->net;
-    hosts_free(h);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *net = hosts->net;
+    hosts_free(hosts);
     tsr__comm_close(net);
 }
 
-static void *hosts_alloc(struct endpoint *e, size_t bytes)
+static void *hosts_alloc(struct endpoint *endpoint, size_t bytes)
 {
-    return tsr__shm_alloc(((struct hosts *)e)->shm, bytes);
+    return tsr__shm_alloc(((struct hosts *)endpoint)->shm, bytes);
 }
 
-static bool hosts_release(struct endpoint *e, void *p)
+static bool hosts_release(struct endpoint *endpoint, void *p)
 {
-    return tsr__shm_release(((struct hosts *)e)->shm, p);
+    return tsr__shm_release(((struct hosts *)endpoint)->shm, p);
 }
 
-static size_t hosts_held(struct endpoint *e)
+static size_t hosts_held(struct endpoint *endpoint)
 {
-    return tsr__shm_held(((struct hosts *)e)->shm);
+    return tsr__shm_held(((struct hosts *)endpoint)->shm);
 }
 
 // What is given goes by messages: they move while the giver works.
-static tsr_status hosts_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                             struct comm_trouble *why)
+static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                             size_t bytes, struct comm_trouble *why)
 {
-    struct hosts *h = (struct hosts *)e;
-    return told(h, tsr__net_give(h->net, c, fd, bytes, why), why);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_give(hosts->net, call, fd, bytes, why), why);
 }
 
-static tsr_status hosts_settle(struct endpoint *e, const struct comm_call *c,
+static tsr_status hosts_settle(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why)
 {
-    struct hosts *h = (struct hosts *)e;
-    return told(h, tsr__net_settle(h->net, c, why), why);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_settle(hosts->net, call, why), why);
 }
 
-static tsr_status hosts_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
-                             size_t *bytes, struct comm_trouble *why)
+static tsr_status hosts_take(struct endpoint *endpoint, const struct comm_call *call, int from,
+                             int *fd, size_t *bytes, struct comm_trouble *why)
 {
-    struct hosts *h = (struct hosts *)e;
-    return told(h, tsr__net_take(h->net, c, from, fd, bytes, why), why);
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_take(hosts->net, call, from, fd, bytes, why), why);
 }
 
 static const struct transport hosts_transport = {
@@ -130,13 +130,13 @@ static const struct transport hosts_transport = {
 };
 
 // While a rank waits in shared memory: what do the messages say?
-static tsr_status look_at_net(void *data, const struct comm_call *c, int peer,
+static tsr_status look_at_net(void *data, const struct comm_call *call, int peer,
                               struct comm_trouble *why)
 {
-    struct net *n = data;
-    tsr__beat_tell(n, c, BEAT_WAITING, peer);
-    tsr_status st = tsr__beat_look(n, c, peer, why);
-    tsr__beat_tell(n, c, BEAT_WORKING, -1);
+    struct net *net = data;
+    tsr__beat_tell(net, call, BEAT_WAITING, peer);
+    tsr_status st = tsr__beat_look(net, call, peer, why);
+    tsr__beat_tell(net, call, BEAT_WORKING, -1);
     return st;
 }
 
@@ -169,95 +169,97 @@ static tsr_status deal(struct endpoint *net, const struct card *mine, struct car
         buffers[i] = (struct comm_buffer){.p = (void *)mine, .bytes = sizeof *mine};
         buffers[n + i] = (struct comm_buffer){.p = &all[i], .bytes = sizeof *mine};
     }
-    struct comm_call c = {.id = round,
-                          .kind = COMM_HANDSHAKE,
-                          .type = TSR_UINT8,
-                          .group = group,
-                          .n_group = n,
-                          .op = "handshake",
-                          .node = "hosts"};
-    return tsr__comm_all_to_all(net, &c, buffers, buffers + n, why);
+    struct comm_call call = {.id = round,
+                             .kind = COMM_HANDSHAKE,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = n,
+                             .op = "handshake",
+                             .node = "hosts"};
+    return tsr__comm_all_to_all(net, &call, buffers, buffers + n, why);
 }
 
 // The memory of this host: made by its first rank, opened by the others.
-static bool open_memory(struct hosts *h, const struct card *all, int head, bool make,
-                        const struct comm_options *o)
+static bool open_memory(struct hosts *hosts, const struct card *all, int head, bool make,
+                        const struct comm_options *options)
 {
     char path[64];
     if (make)
-        return tsr__shm_new(h->session, h->net->size, o, &h->job) == TSR_OK;
+        return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)all[head].pid,
              (long long)all[head].fd);
     int fd = all[head].fd >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    return fd >= 0 && tsr__shm_map(h->session, fd, h->net->size, o, &h->job) == TSR_OK;
+    return fd >= 0 &&
+           tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
 }
 
 // Three rounds: who is on this host; its first rank has made the memory; who could open it.
-static tsr_status meet_host(struct hosts *h, const struct comm_options *o, struct card *all,
-                            struct comm_buffer *buffers, int64_t *group, struct comm_trouble *why)
+static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
+                            struct card *all, struct comm_buffer *buffers, int64_t *group,
+                            struct comm_trouble *why)
 {
-    struct endpoint *net = h->net;
+    struct endpoint *net = hosts->net;
     struct card mine = {.host = host_id(), .pid = getpid(), .fd = -1};
     tsr_status st = deal(net, &mine, all, buffers, group, 1, why);
     int head = 0;
     while (st == TSR_OK && all[head].host != mine.host)
         head++;
-    if (st == TSR_OK && head == net->rank && open_memory(h, all, head, true, o)) {
-        mine.fd = tsr__shm_fd(h->job);
+    if (st == TSR_OK && head == net->rank && open_memory(hosts, all, head, true, options)) {
+        mine.fd = tsr__shm_fd(hosts->job);
         mine.ok = 1;
     }
     if (st == TSR_OK)
         st = deal(net, &mine, all, buffers, group, 2, why);
     if (st == TSR_OK && head != net->rank)
-        mine.ok = open_memory(h, all, head, false, o);
+        mine.ok = open_memory(hosts, all, head, false, options);
     if (st == TSR_OK && mine.ok) {
-        h->job->host_ranks = net->host_ranks;
-        h->job->host_cores = net->host_cores;
-        mine.ok = tsr__shm_endpoint(h->session, h->job, net->rank, &h->shm) == TSR_OK;
+        hosts->job->host_ranks = net->host_ranks;
+        hosts->job->host_cores = net->host_cores;
+        mine.ok = tsr__shm_endpoint(hosts->session, hosts->job, net->rank, &hosts->shm) == TSR_OK;
     }
     if (!mine.ok)
-        tsr_finding_clear(h->session); // without shared memory there are messages
+        tsr_finding_clear(hosts->session); // without shared memory there are messages
     if (st == TSR_OK)
         st = deal(net, &mine, all, buffers, group, 3, why);
     for (int i = 0; i < net->size && st == TSR_OK; i++)
-        h->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
+        hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
     return st;
 }
 
-tsr_status tsr__hosts_open(tsr_session *s, struct endpoint *net, const struct comm_options *o,
-                           struct endpoint **out)
+tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
+                           const struct comm_options *options, struct endpoint **out)
 {
-    struct arena a;
+    struct arena arena;
     struct comm_trouble why = {0};
     size_t n = (size_t)net->size;
-    tsr__arena_init(&a, s);
-    struct card *all = ARENA_ARRAY(&a, struct card, n);
-    struct comm_buffer *buffers = ARENA_ARRAY(&a, struct comm_buffer, 2 * n);
-    int64_t *group = ARENA_ARRAY(&a, int64_t, n);
-    struct hosts *h = a.failed ? NULL : tsr__alloc(s, sizeof *h);
-    bool *here = h ? tsr__alloc(s, n * sizeof *here) : NULL;
+    tsr__arena_init(&arena, session);
+    struct card *all = ARENA_ARRAY(&arena, struct card, n);
+    struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
+    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
+    struct hosts *hosts = arena.failed ? NULL : tsr__alloc(session, sizeof *hosts);
+    bool *here = hosts ? tsr__alloc(session, n * sizeof *here) : NULL;
     tsr_status st = here ? TSR_OK : TSR_NOMEM;
     if (here) {
         memset(here, 0, n * sizeof *here);
-        *h = (struct hosts){.session = s, .net = net, .here = here};
-        st = meet_host(h, o, all, buffers, group, &why);
+        *hosts = (struct hosts){.session = session, .net = net, .here = here};
+        st = meet_host(hosts, options, all, buffers, group, &why);
     } else {
-        tsr__free(s, h, h ? sizeof *h : 0);
+        tsr__free(session, hosts, hosts ? sizeof *hosts : 0);
     }
-    tsr__arena_free(&a);
+    tsr__arena_free(&arena);
     *out = net;
-    if (st == TSR_OK && h->shm) {
-        struct shm *shm = (struct shm *)h->shm;
+    if (st == TSR_OK && hosts->shm) {
+        struct shm *shm = (struct shm *)hosts->shm;
         shm->also = look_at_net;
         shm->also_data = net;
-        h->endpoint = *net;
-        h->endpoint.transport = &hosts_transport;
-        *out = &h->endpoint;
+        hosts->endpoint = *net;
+        hosts->endpoint.transport = &hosts_transport;
+        *out = &hosts->endpoint;
         return TSR_OK;
     }
     if (here)
-        hosts_free(h);
+        hosts_free(hosts);
     if (st != TSR_OK && why.text[0])
-        tsr__diag(s, DIAG_rank_failed, NULL, "see what that rank says", "%s", why.text);
+        tsr__diag(session, DIAG_rank_failed, NULL, "see what that rank says", "%s", why.text);
     return st;
 }

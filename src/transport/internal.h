@@ -21,7 +21,7 @@ struct comm_header {
     char op[16], node[COMM_NAME];
 };
 
-void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm_header *out);
+void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out);
 // TSR_OK if both say the same; else says how rank mine and rank theirs differ.
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
@@ -39,7 +39,7 @@ struct patience {
 };
 // One step of waiting. True about every millisecond, when it is time to look around; started_s is
 // set then.
-bool tsr__patience(struct patience *p, bool crowded);
+bool tsr__patience(struct patience *patience, bool crowded);
 
 // Two ranks with little to add up hand two cells back and forth: each writes the one that it read last time, and reads
 // the one that the other wrote. A line so travels once per call, and whoever may write needs not ask. What the other is
@@ -48,23 +48,23 @@ bool tsr__patience(struct patience *p, bool crowded);
 struct desk {
     _Alignas(64) char cells[2][DESK_BYTES];
 };
-static inline bool desk_fits(const struct comm_call *c, size_t bytes)
+static inline bool desk_fits(const struct comm_call *call, size_t bytes)
 {
-    return c->n_group == 2 && bytes <= DESK_BYTES && bytes > 0;
+    return call->n_group == 2 && bytes <= DESK_BYTES && bytes > 0;
 }
 // The cell that the lower or the higher of both ranks writes at their turn of that number; the other reads it.
-static inline char *desk_cell(struct desk *d, bool higher, uint64_t turn)
+static inline char *desk_cell(struct desk *desk, bool higher, uint64_t turn)
 {
-    return d->cells[(turn + higher) & 1];
+    return desk->cells[(turn + higher) & 1];
 }
 // Never 0: that is of a rank which is at something else.
-uint64_t tsr__desk_stamp(const struct comm_header *h, uint64_t meeting);
+uint64_t tsr__desk_stamp(const struct comm_header *header, uint64_t meeting);
 // Says how two ranks differ whose stamps do.
 tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
                              const struct comm_header *theirs, int their_rank,
                              struct comm_trouble *why);
 // The sum of what lies in both cells, in the order of the ranks.
-void tsr__desk_fold(const struct comm_call *c, const char *theirs, bool higher, const void *in,
+void tsr__desk_fold(const struct comm_call *call, const char *theirs, bool higher, const void *in,
                     void *out);
 
 // Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: any processor has them; at most the

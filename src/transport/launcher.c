@@ -30,20 +30,21 @@ static bool number(const char *variable, int64_t *out)
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
-        const struct launcher *l = &launchers[i];
+        const struct launcher *launcher = &launchers[i];
         int64_t r, n;
-        if (!number(l->rank, &r) || !number(l->size, &n) || (l->also && !getenv(l->also)))
+        if (!number(launcher->rank, &r) || !number(launcher->size, &n) ||
+            (launcher->also && !getenv(launcher->also)))
             continue;
         if (n < 1 || n > COMM_MAX_RANKS || r < 0 || r >= n)
             continue;
-        if (n == 1 && strcmp(l->rank, "SLURM_PROCID") == 0)
+        if (n == 1 && strcmp(launcher->rank, "SLURM_PROCID") == 0)
             continue;
         if (rank)
             *rank = (int)r;
         if (ranks)
             *ranks = (int)n;
         if (family)
-            *family = l->family;
+            *family = launcher->family;
         return true;
     }
     return false;

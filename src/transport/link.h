@@ -24,15 +24,15 @@ struct link {
     uint32_t jobs;              // opened over this link so far; counted by the user
     void *state;
     // A request is done with p only when test says so. False: the network failed.
-    bool (*send)(struct link *l, int peer, int channel, const void *p, size_t bytes,
+    bool (*send)(struct link *link, int peer, int channel, const void *p, size_t bytes,
                  uint64_t *request);
-    bool (*receive)(struct link *l, int peer, int channel, void *p, size_t bytes,
+    bool (*receive)(struct link *link, int peer, int channel, void *p, size_t bytes,
                     uint64_t *request);
     // 1: done, and bytes (if not NULL) is what was received; 0: not yet; -1: failed.
-    int (*test)(struct link *l, uint64_t *request, size_t *bytes);
-    void (*cancel)(struct link *l, uint64_t *request); // a receive that is not wanted any more
+    int (*test)(struct link *link, uint64_t *request, size_t *bytes);
+    void (*cancel)(struct link *link, uint64_t *request); // a receive that is not wanted any more
     // The job has failed: others may be gone, so the end of the process waits for nobody.
-    void (*failed)(struct link *l);
+    void (*failed)(struct link *link);
     // Called before the network goes away (at exit): nothing may be sent afterwards. Set by the user.
     void (*on_end)(void *data);
     void *on_end_data;

@@ -59,10 +59,10 @@ static const char *family_of(const char *family)
     return type && strncmp(type, "pmix", 4) == 0 ? "openmpi" : "mpich";
 }
 
-static tsr_status refuse(tsr_session *s, enum diag_code code, const char *hint, const char *what,
-                         const char *why)
+static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
+                         const char *what, const char *why)
 {
-    tsr__diag(s, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
+    tsr__diag(session, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
     return TSR_ENGINE;
 }
 
@@ -71,21 +71,21 @@ static struct link *open_link(void *handle, char *why, size_t n)
     link_open_fn open;
     void *symbol = dlsym(handle, LINK_SYMBOL);
     memcpy(&open, &symbol, sizeof open); // ISO C has no cast from data to function
-    struct link *l = symbol ? open(why, n) : NULL;
+    struct link *link = symbol ? open(why, n) : NULL;
     if (!symbol)
         snprintf(why, n, "it is not a plug-in");
-    if (!l || l->abi == LINK_ABI)
-        return l;
+    if (!link || link->abi == LINK_ABI)
+        return link;
     snprintf(why, n, "it belongs to another version of Tessera");
     return NULL;
 }
 
 // All ranks take part in finding out who shares a host, those alone on theirs too.
-static tsr_status join_hosts(tsr_session *s, const struct comm_options *options,
+static tsr_status join_hosts(tsr_session *session, const struct comm_options *options,
                              struct endpoint **out)
 {
     struct endpoint *net = *out;
-    tsr_status st = tsr__hosts_open(s, net, options, out);
+    tsr_status st = tsr__hosts_open(session, net, options, out);
     if (st == TSR_OK)
         return st;
     tsr__comm_fail(net, st, "joining the ranks of a host failed");
@@ -94,8 +94,8 @@ static tsr_status join_hosts(tsr_session *s, const struct comm_options *options,
     return st;
 }
 
-tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
-                         struct endpoint **out)
+tsr_status tsr__mpi_open(tsr_session *session, const char *family,
+                         const struct comm_options *options, struct endpoint **out)
 {
     char why[512] = "";
     int rank = 0, ranks = 1;
@@ -103,22 +103,22 @@ tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_o
     void *handle = open_plugin(family, options ? options->plugins : NULL, why, sizeof why);
     if (!handle)
         return refuse(
-            s, DIAG_plugin_absent,
+            session, DIAG_plugin_absent,
             "build Tessera where this MPI is installed (Debian: libopenmpi-dev or libmpich-dev)",
             "the plug-in for this MPI cannot be loaded", why);
-    struct link *l = open_link(handle, why, sizeof why);
-    if (!l)
-        return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+    struct link *link = open_link(handle, why, sizeof why);
+    if (!link)
+        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                       "MPI does not start", why);
     tsr_launcher(&rank, &ranks, NULL);
-    if (l->rank == rank && l->size == ranks) {
-        tsr_status st = tsr__net_open(s, l, ++l->jobs, options, out);
-        bool alone = l->size == 1 || (options && options->messages_only);
-        return st == TSR_OK && !alone ? join_hosts(s, options, out) : st;
+    if (link->rank == rank && link->size == ranks) {
+        tsr_status st = tsr__net_open(session, link, ++link->jobs, options, out);
+        bool alone = link->size == 1 || (options && options->messages_only);
+        return st == TSR_OK && !alone ? join_hosts(session, options, out) : st;
     }
-    snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", l->library,
-             l->rank, l->size, rank, ranks);
-    return refuse(s, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+    snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", link->library,
+             link->rank, link->size, rank, ranks);
+    return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                   "the launcher is not of this MPI", why);
 }
 

@@ -75,39 +75,40 @@ struct net {
 };
 
 // ---- net_beat.c
-tsr_status tsr__beat_start(struct net *n, uint32_t job);
-void tsr__beat_stop(struct net *n);
-void tsr__beat_step(struct net *n); // where there is no thread for it: called while waiting
+tsr_status tsr__beat_start(struct net *net, uint32_t job);
+void tsr__beat_stop(struct net *net);
+void tsr__beat_step(struct net *net); // where there is no thread for it: called while waiting
 // What this rank does now, and which rank it waits for (-1: none).
-void tsr__beat_tell(struct net *n, const struct comm_call *c, enum beat_state state, int peer);
-void tsr__beat_fail(struct net *n, tsr_status status, int rank, const char *text);
+void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer);
+void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text);
 // Looks around while waiting for a rank: has somebody failed, ended, stopped; does everybody wait?
-tsr_status tsr__beat_look(struct net *n, const struct comm_call *c, int peer,
+tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
                           struct comm_trouble *why);
-tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why);
+tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why);
 
 // ---- net_give.c: as tsr__comm_give and those behind it
-tsr_status tsr__net_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                         struct comm_trouble *why);
-tsr_status tsr__net_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
-tsr_status tsr__net_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                         size_t bytes, struct comm_trouble *why);
+tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
+                           struct comm_trouble *why);
+tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why);
-void tsr__net_drop_gifts(struct net *n); // that nobody took; nothing may be under way
+void tsr__net_drop_gifts(struct net *net); // that nobody took; nothing may be under way
 
 // ---- net.c
 // An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.
-tsr_status tsr__net_open(tsr_session *s, struct link *l, uint32_t job,
+tsr_status tsr__net_open(tsr_session *session, struct link *link, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
 // The same job, with shared memory between the ranks of each host; *out is net itself where that cannot be had.
-tsr_status tsr__hosts_open(tsr_session *s, struct endpoint *net, const struct comm_options *o,
-                           struct endpoint **out);
+tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
+                           const struct comm_options *options, struct endpoint **out);
 
 // ---- net.c
 // After a failure: takes receives back that nothing will come for. False: something else is under way, and the
 // network cannot be ended in order.
-bool tsr__net_cancel(struct net *n);
+bool tsr__net_cancel(struct net *net);
 // Frees a closed endpoint whose job failed: only when the network itself is gone.
-void tsr__net_free(struct endpoint *e);
+void tsr__net_free(struct endpoint *endpoint);
 
 #endif

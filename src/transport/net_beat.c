@@ -28,86 +28,88 @@ static uint64_t host_hash(void)
 
 // ---- sending and receiving: the thread, or whoever waits ---------------------------------------
 
-static void take_beat(struct net *n, int rank)
+static void take_beat(struct net *net, int rank)
 {
-    struct peer *p = &n->peers[rank];
-    struct beat b = p->in;
-    b.op[sizeof b.op - 1] = b.node[sizeof b.node - 1] = b.text[sizeof b.text - 1] = 0;
-    if (b.magic != BEAT_MAGIC || b.job != n->mine.job)
+    struct peer *peer = &net->peers[rank];
+    struct beat beat = peer->in;
+    beat.op[sizeof beat.op - 1] = beat.node[sizeof beat.node - 1] =
+        beat.text[sizeof beat.text - 1] = 0;
+    if (beat.magic != BEAT_MAGIC || beat.job != net->mine.job)
         return;
-    pthread_mutex_lock(&n->lock);
-    p->latest = b;
-    p->seen_s = tsr__now_s();
-    if (b.state == BEAT_FAILED && !atomic_load(&n->failed)) {
-        tsr__trouble(&n->trouble,
-                     b.status > 0 && b.status <= TSR_BUG ? (tsr_status)b.status : TSR_PEER,
-                     b.waiting_for, "%s", b.text);
-        atomic_store(&n->failed, 1);
+    pthread_mutex_lock(&net->lock);
+    peer->latest = beat;
+    peer->seen_s = tsr__now_s();
+    if (beat.state == BEAT_FAILED && !atomic_load(&net->failed)) {
+        tsr__trouble(&net->trouble,
+                     beat.status > 0 && beat.status <= TSR_BUG ? (tsr_status)beat.status : TSR_PEER,
+                     beat.waiting_for, "%s", beat.text);
+        atomic_store(&net->failed, 1);
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&net->lock);
 }
 
-static void receive_beat(struct net *n, int rank)
+static void receive_beat(struct net *net, int rank)
 {
-    struct peer *p = &n->peers[rank];
+    struct peer *peer = &net->peers[rank];
     size_t got = 0;
-    if (p->is_receiving) {
-        int done = n->link->test(n->link, &p->receiving, &got);
+    if (peer->is_receiving) {
+        int done = net->link->test(net->link, &peer->receiving, &got);
         if (done == 0)
             return;
-        p->is_receiving = false;
+        peer->is_receiving = false;
         if (done < 0)
             return; // the data channel will tell
-        if (got == sizeof p->in)
-            take_beat(n, rank);
+        if (got == sizeof peer->in)
+            take_beat(net, rank);
     }
-    p->is_receiving =
-        n->link->receive(n->link, rank, LINK_BEAT, &p->in, sizeof p->in, &p->receiving);
+    peer->is_receiving = net->link->receive(net->link, rank, LINK_BEAT, &peer->in, sizeof peer->in,
+                                            &peer->receiving);
 }
 
-static void send_beat(struct net *n, int rank, double now, uint32_t farewell)
+static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 {
-    struct peer *p = &n->peers[rank];
-    if (p->is_sending && n->link->test(n->link, &p->sending, NULL) == 0)
+    struct peer *peer = &net->peers[rank];
+    if (peer->is_sending && net->link->test(net->link, &peer->sending, NULL) == 0)
         return;
-    p->is_sending = false;
-    bool last = farewell || atomic_load(&n->failed);
-    if (p->told_end || (!last && now - p->sent_s < BEAT_S))
+    peer->is_sending = false;
+    bool last = farewell || atomic_load(&net->failed);
+    if (peer->told_end || (!last && now - peer->sent_s < BEAT_S))
         return;
-    pthread_mutex_lock(&n->lock);
-    p->out = n->mine;
-    p->out.calls = atomic_load(&n->calls);
-    if (atomic_load(&n->failed)) {
-        p->out.state = BEAT_FAILED;
-        p->out.status = n->trouble.status;
-        p->out.waiting_for = n->trouble.rank;
-        tsr__name_copy(p->out.text, sizeof p->out.text, n->trouble.text);
+    pthread_mutex_lock(&net->lock);
+    peer->out = net->mine;
+    peer->out.calls = atomic_load(&net->calls);
+    if (atomic_load(&net->failed)) {
+        peer->out.state = BEAT_FAILED;
+        peer->out.status = net->trouble.status;
+        peer->out.waiting_for = net->trouble.rank;
+        tsr__name_copy(peer->out.text, sizeof peer->out.text, net->trouble.text);
     } else if (farewell) {
-        p->out.state = farewell;
+        peer->out.state = farewell;
     }
-    pthread_mutex_unlock(&n->lock);
-    p->told_end = last;
-    p->sent_s = now;
-    p->is_sending = n->link->send(n->link, rank, LINK_BEAT, &p->out, sizeof p->out, &p->sending);
+    pthread_mutex_unlock(&net->lock);
+    peer->told_end = last;
+    peer->sent_s = now;
+    peer->is_sending =
+        net->link->send(net->link, rank, LINK_BEAT, &peer->out, sizeof peer->out, &peer->sending);
 }
 
-void tsr__beat_step(struct net *n)
+void tsr__beat_step(struct net *net)
 {
     double now = tsr__now_s();
-    for (int r = 0; r < n->endpoint.size; r++) {
-        if (r == n->endpoint.rank)
+    for (int r = 0; r < net->endpoint.size; r++) {
+        if (r == net->endpoint.rank)
             continue;
-        receive_beat(n, r);
-        send_beat(n, r, now, 0);
+        receive_beat(net, r);
+        send_beat(net, r, now, 0);
     }
 }
 
 static void *beat_thread(void *data)
 {
-    struct net *n = data;
+    struct net *net = data;
     struct timespec nap = {0, STEP_NS};
-    while (!atomic_load(&n->stop)) {
-        tsr__beat_step(n);
+    while (!atomic_load(&net->stop)) {
+        tsr__beat_step(net);
         nanosleep(&nap, NULL);
     }
     return NULL;
@@ -115,178 +117,179 @@ static void *beat_thread(void *data)
 
 // ---- start, stop -------------------------------------------------------------------------------
 
-tsr_status tsr__beat_start(struct net *n, uint32_t job)
+tsr_status tsr__beat_start(struct net *net, uint32_t job)
 {
     double now = tsr__now_s();
-    n->mine =
+    net->mine =
         (struct beat){.magic = BEAT_MAGIC, .state = BEAT_WORKING, .job = job, .waiting_for = -1};
-    n->mine.pid = (int32_t)getpid();
-    n->mine.host = host_hash();
-    for (int r = 0; r < n->endpoint.size; r++)
-        n->peers[r].seen_s = now;
-    if (!n->link->threads)
+    net->mine.pid = (int32_t)getpid();
+    net->mine.host = host_hash();
+    for (int r = 0; r < net->endpoint.size; r++)
+        net->peers[r].seen_s = now;
+    if (!net->link->threads)
         return TSR_OK;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    n->has_thread = !tsr__fault(n->session, FAULT_SPAWN) &&
-                    pthread_create(&n->thread, NULL, beat_thread, n) == 0;
+    net->has_thread = !tsr__fault(net->session, FAULT_SPAWN) &&
+                      pthread_create(&net->thread, NULL, beat_thread, net) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (n->has_thread)
+    if (net->has_thread)
         return TSR_OK;
-    tsr__diag(n->session, DIAG_rank_start, NULL, "a higher limit of threads",
+    tsr__diag(net->session, DIAG_rank_start, NULL, "a higher limit of threads",
               "the thread for signs of life could not be started");
     return TSR_PEER;
 }
 
 // True if that rank has ended, or knows that the job has failed.
-static bool has_answered(struct net *n, int rank)
+static bool has_answered(struct net *net, int rank)
 {
-    pthread_mutex_lock(&n->lock);
-    uint32_t state = n->peers[rank].latest.state;
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&net->lock);
+    uint32_t state = net->peers[rank].latest.state;
+    pthread_mutex_unlock(&net->lock);
     return state == BEAT_FAILED || state == BEAT_ENDED;
 }
 
 // Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after a failure, until
 // all others have answered. False: one did not.
-static bool farewell(struct net *n)
+static bool farewell(struct net *net)
 {
-    bool failed = atomic_load(&n->failed), open = true;
+    bool failed = atomic_load(&net->failed), open = true;
     double until = tsr__now_s() + FAREWELL_S;
     struct timespec nap = {0, 1000000};
     while (open && tsr__now_s() < until) {
         open = false;
-        for (int r = 0; r < n->endpoint.size; r++) {
-            if (r == n->endpoint.rank)
+        for (int r = 0; r < net->endpoint.size; r++) {
+            if (r == net->endpoint.rank)
                 continue;
-            send_beat(n, r, until, BEAT_ENDED);
-            open |= n->peers[r].is_sending || !n->peers[r].told_end;
+            send_beat(net, r, until, BEAT_ENDED);
+            open |= net->peers[r].is_sending || !net->peers[r].told_end;
             if (failed)
-                receive_beat(n, r);
-            open |= failed && !has_answered(n, r);
+                receive_beat(net, r);
+            open |= failed && !has_answered(net, r);
         }
         if (open)
             nanosleep(&nap, NULL);
     }
-    for (int r = 0; r < n->endpoint.size; r++)
-        if (n->peers[r].is_receiving)
-            n->link->cancel(n->link, &n->peers[r].receiving);
+    for (int r = 0; r < net->endpoint.size; r++)
+        if (net->peers[r].is_receiving)
+            net->link->cancel(net->link, &net->peers[r].receiving);
     return !open;
 }
 
-void tsr__beat_stop(struct net *n)
+void tsr__beat_stop(struct net *net)
 {
-    if (atomic_exchange(&n->stop, true))
+    if (atomic_exchange(&net->stop, true))
         return;
-    if (n->has_thread)
-        pthread_join(n->thread, NULL);
-    bool answered = farewell(n);
-    if (atomic_load(&n->failed) && !(answered && tsr__net_cancel(n)))
-        n->link->failed(n->link);
+    if (net->has_thread)
+        pthread_join(net->thread, NULL);
+    bool answered = farewell(net);
+    if (atomic_load(&net->failed) && !(answered && tsr__net_cancel(net)))
+        net->link->failed(net->link);
 }
 
 // ---- for the rank's thread ---------------------------------------------------------------------
 
-void tsr__beat_tell(struct net *n, const struct comm_call *c, enum beat_state state, int peer)
+void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer)
 {
-    pthread_mutex_lock(&n->lock);
-    n->mine.state = state;
-    n->mine.waiting_for = peer;
-    n->mine.id = c->id;
-    tsr__name_copy(n->mine.op, sizeof n->mine.op, c->op);
-    tsr__name_copy(n->mine.node, sizeof n->mine.node, c->node);
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&net->lock);
+    net->mine.state = state;
+    net->mine.waiting_for = peer;
+    net->mine.id = call->id;
+    tsr__name_copy(net->mine.op, sizeof net->mine.op, call->op);
+    tsr__name_copy(net->mine.node, sizeof net->mine.node, call->node);
+    pthread_mutex_unlock(&net->lock);
 }
 
-void tsr__beat_fail(struct net *n, tsr_status status, int rank, const char *text)
+void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
 {
-    pthread_mutex_lock(&n->lock);
-    if (!atomic_load(&n->failed)) {
-        tsr__trouble(&n->trouble, status, rank, "%s", text);
-        atomic_store(&n->failed, 1);
+    pthread_mutex_lock(&net->lock);
+    if (!atomic_load(&net->failed)) {
+        tsr__trouble(&net->trouble, status, rank, "%s", text);
+        atomic_store(&net->failed, 1);
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&net->lock);
 }
 
-tsr_status tsr__beat_told(struct net *n, struct comm_trouble *why)
+tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
 {
-    pthread_mutex_lock(&n->lock);
-    *why = n->trouble;
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&net->lock);
+    *why = net->trouble;
+    pthread_mutex_unlock(&net->lock);
     return why->status;
 }
 
 // Follows "waits for" from a rank back to this one; 0: no ring, else a number for this very ring.
-static uint64_t ring_of(const struct net *n, int at)
+static uint64_t ring_of(const struct net *net, int at)
 {
     uint64_t hash = 1;
-    for (int steps = 0; steps < n->endpoint.size; steps++) {
-        const struct beat *b = &n->peers[at].latest;
-        if (b->state != BEAT_WAITING || tsr__now_s() - n->peers[at].seen_s > 2 * BEAT_S)
+    for (int steps = 0; steps < net->endpoint.size; steps++) {
+        const struct beat *beat = &net->peers[at].latest;
+        if (beat->state != BEAT_WAITING || tsr__now_s() - net->peers[at].seen_s > 2 * BEAT_S)
             return 0; // on the move; or stopped, and its last word is old
-        uint64_t link[3] = {(uint64_t)at, b->calls, (uint64_t)b->waiting_for};
+        uint64_t link[3] = {(uint64_t)at, beat->calls, (uint64_t)beat->waiting_for};
         hash = tsr__hash64(link, sizeof link, hash) | 1;
-        at = b->waiting_for;
-        if (at == n->endpoint.rank)
+        at = beat->waiting_for;
+        if (at == net->endpoint.rank)
             return hash;
-        if (at < 0 || at >= n->endpoint.size)
+        if (at < 0 || at >= net->endpoint.size)
             return 0;
     }
     return 0;
 }
 
-static tsr_status judge_silence(struct net *n, const struct comm_call *c, int peer, double silent_s,
-                                struct comm_trouble *why)
+static tsr_status judge_silence(struct net *net, const struct comm_call *call, int peer,
+                                double silent_s, struct comm_trouble *why)
 {
-    const struct beat *b = &n->peers[peer].latest;
-    bool gone = b->pid > 0 && b->host == n->mine.host && kill(b->pid, 0) != 0 && errno == ESRCH;
+    const struct beat *beat = &net->peers[peer].latest;
+    bool gone =
+        beat->pid > 0 && beat->host == net->mine.host && kill(beat->pid, 0) != 0 && errno == ESRCH;
     if (gone && silent_s > COMM_DEAD_S)
         return tsr__trouble(why, TSR_PEER, peer,
                             "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            n->endpoint.rank, c->op, c->node, (long long)c->id);
-    if (silent_s > n->timeout_s)
+                            net->endpoint.rank, call->op, call->node, (long long)call->id);
+    if (silent_s > net->timeout_s)
         return tsr__trouble(
             why, TSR_PEER, peer,
             "rank %d gives no sign of life for %.0f s (stopped, or out of reach); rank %d waits "
             "for it at %s '%s' (id %lld)",
-            peer, silent_s, n->endpoint.rank, c->op, c->node, (long long)c->id);
+            peer, silent_s, net->endpoint.rank, call->op, call->node, (long long)call->id);
     return TSR_OK;
 }
 
-static tsr_status judge(struct net *n, const struct comm_call *c, int peer,
+static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
                         struct comm_trouble *why)
 {
-    const struct peer *p = &n->peers[peer];
-    const struct beat *b = &p->latest;
+    const struct peer *p = &net->peers[peer];
+    const struct beat *beat = &p->latest;
     double now = tsr__now_s();
-    if (b->state == BEAT_ENDED)
+    if (beat->state == BEAT_ENDED)
         return tsr__trouble(why, TSR_PEER, peer,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            n->endpoint.rank, c->op, c->node, (long long)c->id);
-    uint64_t ring = ring_of(n, peer);
-    if (ring != n->ring)
-        n->ring_since_s = now;
-    n->ring = ring;
-    if (ring && now - n->ring_since_s > RING_S)
+                            net->endpoint.rank, call->op, call->node, (long long)call->id);
+    uint64_t ring = ring_of(net, peer);
+    if (ring != net->ring)
+        net->ring_since_s = now;
+    net->ring = ring;
+    if (ring && now - net->ring_since_s > RING_S)
         return tsr__trouble(
             why, TSR_PEER, peer,
             "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for rank "
             "%d, which is at %s '%s' (id %lld)",
-            n->endpoint.rank, c->op, c->node, (long long)c->id, peer, b->op, b->node,
-            (long long)b->id);
-    return n->has_thread ? judge_silence(n, c, peer, now - p->seen_s, why) : TSR_OK;
+            net->endpoint.rank, call->op, call->node, (long long)call->id, peer, beat->op,
+            beat->node, (long long)beat->id);
+    return net->has_thread ? judge_silence(net, call, peer, now - p->seen_s, why) : TSR_OK;
 }
 
-tsr_status tsr__beat_look(struct net *n, const struct comm_call *c, int peer,
+tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
-    if (!n->has_thread)
-        tsr__beat_step(n);
-    if (atomic_load(&n->failed))
-        return tsr__beat_told(n, why);
-    pthread_mutex_lock(&n->lock);
-    tsr_status st = judge(n, c, peer, why);
-    pthread_mutex_unlock(&n->lock);
+    if (!net->has_thread)
+        tsr__beat_step(net);
+    if (atomic_load(&net->failed))
+        return tsr__beat_told(net, why);
+    pthread_mutex_lock(&net->lock);
+    tsr_status st = judge(net, call, peer, why);
+    pthread_mutex_unlock(&net->lock);
     return st;
 }

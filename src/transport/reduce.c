@@ -188,26 +188,26 @@ size_t tsr__elem_bytes(tsr_dtype type)
 }
 
 // Folds n <= BLOCK elements at byte offset `at` of every input into acc, ready to be copied out.
-static void fold_block(const struct kernel *k, enum comm_reduce op, const void *const *in, int n_in,
-                       size_t at, size_t bytes, size_t n, void *acc)
+static void fold_block(const struct kernel *kernel, enum comm_reduce op, const void *const *in,
+                       int n_in, size_t at, size_t bytes, size_t n, void *acc)
 {
-    if (!k->load) {
+    if (!kernel->load) {
         memcpy(acc, (const char *)in[0] + at, n * bytes);
         for (int r = 1; r < n_in; r++)
-            k->fold(acc, (const char *)in[r] + at, n, op);
+            kernel->fold(acc, (const char *)in[r] + at, n, op);
         return;
     }
     float sum[BLOCK], x[BLOCK];
-    k->load(sum, (const char *)in[0] + at, n);
+    kernel->load(sum, (const char *)in[0] + at, n);
     for (int r = 1; r < n_in; r++) {
-        k->load(x, (const char *)in[r] + at, n);
-        k->fold(sum, x, n, op);
+        kernel->load(x, (const char *)in[r] + at, n);
+        kernel->fold(sum, x, n, op);
     }
-    k->store(acc, sum, n);
+    kernel->store(acc, sum, n);
 }
 
 // Of its own, because its frame is large and small sums do without it.
-static __attribute__((noinline)) void fold_blocks(const struct kernel *k, enum comm_reduce op,
+static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, enum comm_reduce op,
                                                   const void *const *in, int n, void *const *out,
                                                   int n_out, size_t bytes, int64_t first,
                                                   int64_t count)
@@ -216,7 +216,7 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *k, enum c
     for (int64_t i = first; i < first + count; i += BLOCK) {
         size_t m = (size_t)(first + count - i < BLOCK ? first + count - i : BLOCK);
         size_t at = (size_t)i * bytes;
-        fold_block(k, op, in, n, at, bytes, m, acc);
+        fold_block(kernel, op, in, n, at, bytes, m, acc);
         for (int o = 0; o < n_out; o++)
             memcpy((char *)out[o] + at, acc, m * bytes);
     }

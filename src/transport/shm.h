@@ -144,103 +144,107 @@ struct shm {
     bool has_thread, owns_job;
     atomic_bool stop;
     // Looks elsewhere too while this rank waits (job over hosts), or NULL.
-    tsr_status (*also)(void *data, const struct comm_call *c, int peer, struct comm_trouble *why);
+    tsr_status (*also)(void *data, const struct comm_call *call, int peer,
+                       struct comm_trouble *why);
     void *also_data;
 };
 
-static inline struct shm_head *shm_head(const struct shm_job *j)
+static inline struct shm_head *shm_head(const struct shm_job *job)
 {
-    return (struct shm_head *)j->base;
+    return (struct shm_head *)job->base;
 }
 
-static inline struct shm_slot *shm_slot(const struct shm_job *j, int rank)
+static inline struct shm_slot *shm_slot(const struct shm_job *job, int rank)
 {
-    return (struct shm_slot *)(j->base + j->at.slots) + rank;
+    return (struct shm_slot *)(job->base + job->at.slots) + rank;
 }
 
 // The words that `from` writes for `to`.
-static inline struct shm_pair *shm_pair(const struct shm_job *j, int from, int to)
+static inline struct shm_pair *shm_pair(const struct shm_job *job, int from, int to)
 {
-    return (struct shm_pair *)(j->base + j->at.pairs) + (size_t)from * (size_t)j->n + (size_t)to;
+    return (struct shm_pair *)(job->base + job->at.pairs) + (size_t)from * (size_t)job->n +
+           (size_t)to;
 }
 
-static inline struct shm_part *shm_parts(const struct shm_job *j, int rank, int entry)
+static inline struct shm_part *shm_parts(const struct shm_job *job, int rank, int entry)
 {
     size_t row = (size_t)rank * 2 + (size_t)entry;
-    return (struct shm_part *)(j->base + j->at.parts) + row * (size_t)j->n;
+    return (struct shm_part *)(job->base + job->at.parts) + row * (size_t)job->n;
 }
 
-static inline char *shm_stage(const struct shm_job *j, int rank, uint64_t chunk)
+static inline char *shm_stage(const struct shm_job *job, int rank, uint64_t chunk)
 {
     size_t place = (size_t)rank * SHM_STAGES + (size_t)(chunk % SHM_STAGES);
-    return j->base + j->at.stages + place * SHM_CHUNK;
+    return job->base + job->at.stages + place * SHM_CHUNK;
 }
 
-static inline char *shm_ring(const struct shm_job *j, int from, int to)
+static inline char *shm_ring(const struct shm_job *job, int from, int to)
 {
-    return j->base + j->at.rings + ((size_t)from * (size_t)j->n + (size_t)to) * j->at.ring_bytes;
+    return job->base + job->at.rings +
+           ((size_t)from * (size_t)job->n + (size_t)to) * job->at.ring_bytes;
 }
 
-static inline struct desk *shm_desk(const struct shm_job *j, int a, int b)
-{
-    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct desk *)(j->base + j->at.desks) + row * (size_t)j->n + column;
-}
-
-static inline struct shm_bench *shm_bench(const struct shm_job *j, int a, int b)
+static inline struct desk *shm_desk(const struct shm_job *job, int a, int b)
 {
     size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct shm_bench *)(j->base + j->at.benches) + row * (size_t)j->n + column;
+    return (struct desk *)(job->base + job->at.desks) + row * (size_t)job->n + column;
+}
+
+static inline struct shm_bench *shm_bench(const struct shm_job *job, int a, int b)
+{
+    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
+    return (struct shm_bench *)(job->base + job->at.benches) + row * (size_t)job->n + column;
 }
 
 // ---- shm_job.c
-void tsr__shm_fail(struct shm_job *j, tsr_status status, int rank, const char *text);
-tsr_status tsr__shm_told(const struct shm_job *j, struct comm_trouble *why);
+void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text);
+tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why);
 
 // ---- shm_meet.c
 // Shows this rank's entry to the group (made with tsr__shm_begin) and waits until all members have
 // come and say the same.
-tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *c, const int64_t *notes,
+tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
-tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
+tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
 // The same for two members that have put what they bring onto their desk.
-tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *c, int peer,
+tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,
                                  struct comm_trouble *why);
 // All members come to this point of the call.
-tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *c, struct comm_trouble *why);
+tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
 // The entry that a member showed at this rank's last meeting with it.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank);
 // This rank no longer reads what the members showed; they may still read what it did.
-void tsr__shm_depart(struct shm *me, const struct comm_call *c);
+void tsr__shm_depart(struct shm *me, const struct comm_call *call);
 // Waits until nobody reads what was shown: entry 0 or 1, or SHM_STAGE.
-tsr_status tsr__shm_released(struct shm *me, const struct comm_call *c, int what,
+tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why);
 // One look around while waiting for a rank.
-tsr_status tsr__shm_look(struct shm *me, const struct comm_call *c, int peer,
+tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
                          struct comm_trouble *why);
 // Waits until a word of another rank, shifted, is at least `wanted`; *seen is what it is then.
-tsr_status tsr__shm_await(struct shm *me, const struct comm_call *c, int peer,
+tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why);
 tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why);
 
 // ---- shm_heap.c
-void *tsr__shm_alloc(struct endpoint *e, size_t bytes);
-bool tsr__shm_release(struct endpoint *e, void *p);
-size_t tsr__shm_held(struct endpoint *e);
+void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes);
+bool tsr__shm_release(struct endpoint *endpoint, void *p);
+size_t tsr__shm_held(struct endpoint *endpoint);
 
 // ---- shm_give.c: as tsr__comm_give and those behind it
-tsr_status tsr__shm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                         struct comm_trouble *why);
-tsr_status tsr__shm_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
-tsr_status tsr__shm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                         size_t bytes, struct comm_trouble *why);
+tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
+                           struct comm_trouble *why);
+tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why);
 void tsr__shm_drop_gifts(struct shm *me); // that nobody took
 
 // ---- shm_move.c
-tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                               void *out, struct comm_trouble *why);
-tsr_status tsr__shm_exchange(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
-                             struct comm_trouble *why);
+tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *in, void *out, struct comm_trouble *why);
+tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                             struct comm_exchange *exchange, struct comm_trouble *why);
 
 #endif

@@ -11,30 +11,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-tsr_status tsr__shm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                         struct comm_trouble *why)
+tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                         size_t bytes, struct comm_trouble *why)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     if (me->given - me->settled == COMM_GIFTS) {
         close(fd);
-        return tsr__trouble(why, TSR_BUG, e->rank, "rank %d leaves more than rank 0 is to take",
-                            e->rank);
+        return tsr__trouble(why, TSR_BUG, endpoint->rank,
+                            "rank %d leaves more than rank 0 is to take", endpoint->rank);
     }
     struct shm_gift *gift = &me->slot->gifts[me->given % COMM_GIFTS];
     gift->fd = fd;
     gift->bytes = bytes;
-    gift->run = c->run;
+    gift->run = call->run;
     me->given++;
     atomic_store_explicit(&me->slot->given, me->given, memory_order_release);
     return TSR_OK;
 }
 
-tsr_status tsr__shm_settle(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why)
+tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
+                           struct comm_trouble *why)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     uint64_t seen;
     tsr_status st =
-        tsr__shm_await(me, c, 0, &me->slot->gifts_taken, 0, me->settled + 1, &seen, why);
+        tsr__shm_await(me, call, 0, &me->slot->gifts_taken, 0, me->settled + 1, &seen, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
     close(me->slot->gifts[me->settled % COMM_GIFTS].fd);
@@ -42,13 +43,13 @@ tsr_status tsr__shm_settle(struct endpoint *e, const struct comm_call *c, struct
     return TSR_OK;
 }
 
-tsr_status tsr__shm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     struct shm_slot *giver = shm_slot(me->job, from);
     uint64_t taken = me->peers[from].gifts, seen;
-    tsr_status st = tsr__shm_await(me, c, from, &giver->given, 0, taken + 1, &seen, why);
+    tsr_status st = tsr__shm_await(me, call, from, &giver->given, 0, taken + 1, &seen, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
     struct shm_gift gift = giver->gifts[taken % COMM_GIFTS];
@@ -57,9 +58,9 @@ tsr_status tsr__shm_take(struct endpoint *e, const struct comm_call *c, int from
     snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     bool whole = *fd >= 0 && fstat(*fd, &stat) == 0 && (uint64_t)stat.st_size >= gift.bytes;
-    if (!whole || gift.run != c->run) {
+    if (!whole || gift.run != call->run) {
         tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken: %s",
-                     from, (unsigned long long)c->run,
+                     from, (unsigned long long)call->run,
                      whole ? "it is of another run" : strerror(errno));
         if (*fd >= 0)
             close(*fd);

@@ -42,35 +42,35 @@ static size_t class_bytes(unsigned class)
 
 static void *reuse(struct shm *me, unsigned class)
 {
-    struct shm_heap *h = &me->heap;
-    char *first = h->free[class];
-    memcpy(&h->free[class], first, sizeof first);
-    h->waiting -= class_bytes(class);
-    h->given -= head_of(first)->given;
+    struct shm_heap *heap = &me->heap;
+    char *first = heap->free[class];
+    memcpy(&heap->free[class], first, sizeof first);
+    heap->waiting -= class_bytes(class);
+    heap->given -= head_of(first)->given;
     head_of(first)->given = 0;
     return first;
 }
 
 static void *take_block(struct shm *me, unsigned class)
 {
-    struct shm_heap *h = &me->heap;
+    struct shm_heap *heap = &me->heap;
     size_t bytes = (class_bytes(class) + BLOCK_HEAD + 63) / 64 * 64;
     if (class >= SHM_CLASSES)
         return NULL;
-    if (h->free[class])
+    if (heap->free[class])
         return reuse(me, class);
-    if (bytes > me->job->at.heap_bytes - h->used)
+    if (bytes > me->job->at.heap_bytes - heap->used)
         return NULL;
     char *base = me->job->base + me->job->at.heaps +
-                 (size_t)me->endpoint.rank * me->job->at.heap_bytes + h->used;
-    h->used += bytes;
+                 (size_t)me->endpoint.rank * me->job->at.heap_bytes + heap->used;
+    heap->used += bytes;
     *head_of(base + BLOCK_HEAD) = (struct block_head){.class = class};
     return base + BLOCK_HEAD;
 }
 
-void *tsr__shm_alloc(struct endpoint *e, size_t bytes)
+void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     if (bytes > me->job->at.heap_bytes)
         return NULL;
     pthread_mutex_lock(&me->heap.lock);
@@ -90,41 +90,41 @@ static bool is_own(const struct shm *me, const void *p)
 }
 
 // Gives the pages of a block back that waits for the next of its size, where much more waits than was ever needed at a time.
-static void give_pages(struct shm_heap *h, char *p, size_t bytes)
+static void give_pages(struct shm_heap *heap, char *p, size_t bytes)
 {
-    if (bytes < TRIM_BLOCK || h->used - h->given < 2 * h->most + TRIM_FROM)
+    if (bytes < TRIM_BLOCK || heap->used - heap->given < 2 * heap->most + TRIM_FROM)
         return;
     uintptr_t first = ((uintptr_t)p + PAGE) / PAGE * PAGE;
     uintptr_t end = ((uintptr_t)p + bytes) / PAGE * PAGE;
     if (madvise((void *)first, end - first, MADV_REMOVE) != 0)
         return; // that it stays is no harm
     head_of(p)->given = end - first;
-    h->given += end - first;
+    heap->given += end - first;
 }
 
-bool tsr__shm_release(struct endpoint *e, void *p)
+bool tsr__shm_release(struct endpoint *endpoint, void *p)
 {
-    struct shm *me = (struct shm *)e;
-    struct shm_heap *h = &me->heap;
+    struct shm *me = (struct shm *)endpoint;
+    struct shm_heap *heap = &me->heap;
     if (!is_own(me, p))
         return false;
     unsigned class = head_of(p)->class;
     if (class >= SHM_CLASSES)
         return true; // somebody wrote over it: better lost than given twice
-    pthread_mutex_lock(&h->lock);
-    memcpy(p, &h->free[class], sizeof h->free[class]);
-    h->free[class] = p;
-    h->waiting += class_bytes(class);
-    give_pages(h, p, class_bytes(class));
-    pthread_mutex_unlock(&h->lock);
+    pthread_mutex_lock(&heap->lock);
+    memcpy(p, &heap->free[class], sizeof heap->free[class]);
+    heap->free[class] = p;
+    heap->waiting += class_bytes(class);
+    give_pages(heap, p, class_bytes(class));
+    pthread_mutex_unlock(&heap->lock);
     return true;
 }
 
-size_t tsr__shm_held(struct endpoint *e)
+size_t tsr__shm_held(struct endpoint *endpoint)
 {
-    struct shm_heap *h = &((struct shm *)e)->heap;
-    pthread_mutex_lock(&h->lock);
-    size_t n = h->used - h->given;
-    pthread_mutex_unlock(&h->lock);
+    struct shm_heap *heap = &((struct shm *)endpoint)->heap;
+    pthread_mutex_lock(&heap->lock);
+    size_t n = heap->used - heap->given;
+    pthread_mutex_unlock(&heap->lock);
     return n;
 }

@@ -22,71 +22,72 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 // checked before it is used: it may be anything, and change.
 static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 {
-    const struct shm_layout *l = &me->job->at;
-    if (offset < l->heaps || offset > l->bytes || bytes > l->bytes - offset)
+    const struct shm_layout *layout = &me->job->at;
+    if (offset < layout->heaps || offset > layout->bytes || bytes > layout->bytes - offset)
         return NULL;
     return me->job->base + offset;
 }
 
-static tsr_status refuse_offset(const struct comm_call *c, int peer, struct comm_trouble *why)
+static tsr_status refuse_offset(const struct comm_call *call, int peer, struct comm_trouble *why)
 {
     return tsr__trouble(why, TSR_PEER, peer,
-                        "%s '%s' (id %lld): rank %d names memory outside of what is shared", c->op,
-                        c->node, (long long)c->id, peer);
+                        "%s '%s' (id %lld): rank %d names memory outside of what is shared",
+                        call->op, call->node, (long long)call->id, peer);
 }
 
-static int place_of(const struct shm *me, const struct comm_call *c)
+static int place_of(const struct shm *me, const struct comm_call *call)
 {
     int i = 0;
-    while (c->group[i] != me->endpoint.rank)
+    while (call->group[i] != me->endpoint.rank)
         i++;
     return i;
 }
 
 // ---- all-reduce --------------------------------------------------------------------------------
 
-static tsr_status reduce_inline(struct shm *me, const struct comm_call *c, void *out)
+static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
 {
-    for (int i = 0; i < c->n_group; i++)
-        me->ins[i] = tsr__shm_entry(me, (int)c->group[i])->data;
-    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, &out, 1, 0, c->count);
+    for (int i = 0; i < call->n_group; i++)
+        me->ins[i] = tsr__shm_entry(me, (int)call->group[i])->data;
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, &out, 1, 0, call->count);
     return TSR_OK;
 }
 
-static bool all_in_reach(const struct shm *me, const struct comm_call *c)
+static bool all_in_reach(const struct shm *me, const struct comm_call *call)
 {
     bool all = true;
-    for (int i = 0; i < c->n_group; i++) {
-        const struct shm_entry *e = tsr__shm_entry(me, (int)c->group[i]);
-        all &= e->in && e->out;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct shm_entry *entry = tsr__shm_entry(me, (int)call->group[i]);
+        all &= entry->in && entry->out;
     }
     return all;
 }
 
-static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *c, int self,
+static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, int self,
                                   struct comm_trouble *why)
 {
     int64_t first, length;
-    for (int i = 0; i < c->n_group; i++) {
-        const struct shm_entry *e = tsr__shm_entry(me, (int)c->group[i]);
-        size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
-        me->ins[i] = at_offset(me, e->in, bytes);
-        me->outs[i] = at_offset(me, e->out, bytes);
+    for (int i = 0; i < call->n_group; i++) {
+        const struct shm_entry *entry = tsr__shm_entry(me, (int)call->group[i]);
+        size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+        me->ins[i] = at_offset(me, entry->in, bytes);
+        me->outs[i] = at_offset(me, entry->out, bytes);
         if (!me->ins[i] || !me->outs[i])
-            return refuse_offset(c, (int)c->group[i], why);
+            return refuse_offset(call, (int)call->group[i], why);
     }
-    tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, self, &first, &length);
-    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
-    return tsr__shm_sync(me, c, why);
+    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
+                length);
+    return tsr__shm_sync(me, call, why);
 }
 
 // Waits until a member has staged the chunk of that number, counted from the start of the call.
-static tsr_status await_chunk(struct shm *me, const struct comm_call *c, int peer, uint64_t chunk,
-                              struct comm_trouble *why)
+static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int peer,
+                              uint64_t chunk, struct comm_trouble *why)
 {
-    const struct shm_slot *s = shm_slot(me->job, peer);
+    const struct shm_slot *slot = shm_slot(me->job, peer);
     uint64_t wanted = tsr__shm_entry(me, peer)->staged + chunk + 1, seen;
-    return tsr__shm_await(me, c, peer, &s->staged, 0, wanted, &seen, why);
+    return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
 }
 
 static void stage(struct shm *me, const void *from, size_t bytes)
@@ -112,84 +113,85 @@ struct pair {
     uint64_t turns[2]; // of both sides of the bench, when the call began
 };
 
-static size_t piece_at(const struct pair *p, size_t k)
+static size_t piece_at(const struct pair *pair, size_t k)
 {
     size_t at = k * SHM_PIECE;
-    return at < p->bytes ? (p->bytes - at < SHM_PIECE ? p->bytes - at : SHM_PIECE) : 0;
+    return at < pair->bytes ? (pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE) : 0;
 }
 
 // The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
-static char *cell_of(const struct pair *p, bool higher, size_t k)
+static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
-    return p->bench->cells[k & 1][(p->turns[k & 1] + k / 2 + higher) & 1];
+    return pair->bench->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
 }
 
-static void put_piece(const struct pair *p, size_t k)
+static void put_piece(const struct pair *pair, size_t k)
 {
-    size_t n = piece_at(p, k);
+    size_t n = piece_at(pair, k);
     if (n == 0)
         return;
-    memcpy(cell_of(p, p->higher, k), p->in + k * SHM_PIECE, n);
-    atomic_store_explicit(&p->me->slot->staged, ++p->me->staged, memory_order_release);
+    memcpy(cell_of(pair, pair->higher, k), pair->in + k * SHM_PIECE, n);
+    atomic_store_explicit(&pair->me->slot->staged, ++pair->me->staged, memory_order_release);
 }
 
 // Each puts its input down one piece ahead and folds both.
-static tsr_status reduce_pair(struct shm *me, const struct comm_call *c, int self, const char *in,
-                              char *out, struct comm_trouble *why)
+static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
+                              const char *in, char *out, struct comm_trouble *why)
 {
-    size_t unit = tsr__elem_bytes(c->type);
-    int peer = (int)c->group[1 - self];
-    struct pair p = {me,
-                     c,
-                     shm_bench(me->job, me->endpoint.rank, peer),
-                     peer,
-                     self == 1,
-                     in,
-                     (size_t)c->count * unit,
-                     {0}};
-    size_t pieces = (p.bytes + SHM_PIECE - 1) / SHM_PIECE;
-    memcpy(p.turns, me->peers[peer].pieces, sizeof p.turns);
+    size_t unit = tsr__elem_bytes(call->type);
+    int peer = (int)call->group[1 - self];
+    struct pair pair = {me,
+                        call,
+                        shm_bench(me->job, me->endpoint.rank, peer),
+                        peer,
+                        self == 1,
+                        in,
+                        (size_t)call->count * unit,
+                        {0}};
+    size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
+    memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
     me->peers[peer].pieces[0] += (pieces + 1) / 2;
     me->peers[peer].pieces[1] += pieces / 2;
-    put_piece(&p, 0);
+    put_piece(&pair, 0);
     for (size_t k = 0; k < pieces; k++) {
-        put_piece(&p, k + 1);
-        tsr_status st = await_chunk(me, c, peer, k, why);
+        put_piece(&pair, k + 1);
+        tsr_status st = await_chunk(me, call, peer, k, why);
         if (st != TSR_OK)
             return st;
         void *to = out + k * SHM_PIECE;
         me->ins[self] = in + k * SHM_PIECE;
-        me->ins[1 - self] = cell_of(&p, !p.higher, k);
-        tsr__reduce(c->type, c->reduce, me->ins, 2, &to, 1, 0, (int64_t)(piece_at(&p, k) / unit));
+        me->ins[1 - self] = cell_of(&pair, !pair.higher, k);
+        tsr__reduce(call->type, call->reduce, me->ins, 2, &to, 1, 0,
+                    (int64_t)(piece_at(&pair, k) / unit));
     }
     return TSR_OK;
 }
 
 // One chunk of more than two members: all stage it, each folds a slice and puts the result into its
 // own place of the chunk, all take the others' slices.
-static tsr_status reduce_chunk(struct shm *me, const struct comm_call *c, int self, const char *in,
-                               char *out, size_t bytes, struct comm_trouble *why)
+static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
+                               const char *in, char *out, size_t bytes, struct comm_trouble *why)
 {
-    size_t unit = tsr__elem_bytes(c->type);
+    size_t unit = tsr__elem_bytes(call->type);
     int64_t first, length, count = (int64_t)(bytes / unit);
     uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
     char *mine = shm_stage(me->job, me->endpoint.rank, me->staged);
     stage(me, in, bytes);
-    tsr_status st = tsr__shm_sync(me, c, why);
+    tsr_status st = tsr__shm_sync(me, call, why);
     if (st != TSR_OK)
         return st;
-    for (int i = 0; i < c->n_group; i++) {
-        uint64_t base = tsr__shm_entry(me, (int)c->group[i])->staged;
-        me->outs[i] = shm_stage(me->job, (int)c->group[i], base + chunk);
+    for (int i = 0; i < call->n_group; i++) {
+        uint64_t base = tsr__shm_entry(me, (int)call->group[i])->staged;
+        me->outs[i] = shm_stage(me->job, (int)call->group[i], base + chunk);
         me->ins[i] = me->outs[i];
     }
-    tsr__slice(count, unit, c->n_group, self, &first, &length);
+    tsr__slice(count, unit, call->n_group, self, &first, &length);
     void *to[2] = {mine, out};
-    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, to, 2, first, length);
-    if ((st = tsr__shm_sync(me, c, why)) != TSR_OK)
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, to, 2, first, length);
+    if ((st = tsr__shm_sync(me, call, why)) != TSR_OK)
         return st;
-    for (int i = 0; i < c->n_group; i++) {
-        tsr__slice(count, unit, c->n_group, i, &first, &length);
+    for (int i = 0; i < call->n_group; i++) {
+        tsr__slice(count, unit, call->n_group, i, &first, &length);
         size_t at = (size_t)first * unit;
         if (i != self)
             memcpy(out + at, (const char *)me->outs[i] + at, (size_t)length * unit);
@@ -197,46 +199,46 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *c, int se
     return TSR_OK;
 }
 
-static tsr_status reduce_staged(struct shm *me, const struct comm_call *c, int self, const char *in,
-                                char *out, struct comm_trouble *why)
+static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
+                                const char *in, char *out, struct comm_trouble *why)
 {
-    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
-    if (c->n_group == 2)
-        return reduce_pair(me, c, self, in, out, why);
-    tsr_status st = tsr__shm_released(me, c, SHM_STAGE, why);
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    if (call->n_group == 2)
+        return reduce_pair(me, call, self, in, out, why);
+    tsr_status st = tsr__shm_released(me, call, SHM_STAGE, why);
     for (size_t at = 0; at < bytes && st == TSR_OK; at += SHM_CHUNK)
-        st = reduce_chunk(me, c, self, in + at, out + at, chunk_at(bytes, at), why);
+        st = reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why);
     return st;
 }
 
 // Two members and few bytes. Nobody else reads what is on the desk, nor, unless they disagree, this rank's entry:
 // there is nothing to depart from.
-static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *c, const void *in,
+static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *call, const void *in,
                                  void *out, size_t bytes, struct comm_trouble *why)
 {
-    bool higher = c->group[1] == me->endpoint.rank;
-    int peer = (int)c->group[!higher];
-    struct desk *d = shm_desk(me->job, me->endpoint.rank, peer);
+    bool higher = call->group[1] == me->endpoint.rank;
+    int peer = (int)call->group[!higher];
+    struct desk *desk = shm_desk(me->job, me->endpoint.rank, peer);
     uint64_t turn = me->peers[peer].turns++;
-    memcpy(desk_cell(d, higher, turn), in, bytes);
-    tsr_status st = tsr__shm_meet_at_desk(me, c, peer, why);
+    memcpy(desk_cell(desk, higher, turn), in, bytes);
+    tsr_status st = tsr__shm_meet_at_desk(me, call, peer, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    tsr__desk_fold(c, desk_cell(d, !higher, turn), higher, in, out);
+    tsr__desk_fold(call, desk_cell(desk, !higher, turn), higher, in, out);
     return TSR_OK;
 }
 
-tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                               void *out, struct comm_trouble *why)
+tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *in, void *out, struct comm_trouble *why)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     struct shm_entry *mine;
-    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
-    tsr_status st = tsr__shm_begin(me, c, NULL, &mine, why);
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    tsr_status st = tsr__shm_begin(me, call, NULL, &mine, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    if (desk_fits(c, bytes))
-        return reduce_at_desk(me, c, in, out, bytes, why);
+    if (desk_fits(call, bytes))
+        return reduce_at_desk(me, call, in, out, bytes, why);
     if (bytes <= SHM_INLINE) {
         if (bytes)
             memcpy(mine->data, in, bytes);
@@ -244,17 +246,17 @@ tsr_status tsr__shm_all_reduce(struct endpoint *e, const struct comm_call *c, co
         mine->in = reach(me, in, bytes);
         mine->out = reach(me, out, bytes);
     }
-    int self = place_of(me, c);
-    st = tsr__shm_meet(me, c, why);
+    int self = place_of(me, call);
+    st = tsr__shm_meet(me, call, why);
     if (st == TSR_OK && bytes <= SHM_INLINE)
-        st = reduce_inline(me, c, out);
-    else if (st == TSR_OK && all_in_reach(me, c))
-        st = reduce_in_reach(me, c, self, why);
+        st = reduce_inline(me, call, out);
+    else if (st == TSR_OK && all_in_reach(me, call))
+        st = reduce_in_reach(me, call, self, why);
     else if (st == TSR_OK)
-        st = reduce_staged(me, c, self, in, out, why);
+        st = reduce_staged(me, call, self, in, out, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    tsr__shm_depart(me, c);
+    tsr__shm_depart(me, call);
     return TSR_OK;
 }
 
@@ -276,38 +278,39 @@ static uint64_t line_up(uint64_t bytes)
 }
 
 // Puts more of what goes to member i into its ring; true if anything went.
-static bool push(struct exchange *w, int i)
+static bool push(struct exchange *exchange, int i)
 {
-    struct shm *me = w->me;
-    int peer = (int)w->c->group[i];
-    const struct comm_buffer *from = &w->x->send[i];
-    struct shm_peer *p = &me->peers[peer];
-    size_t ring = me->job->at.ring_bytes, left = from->bytes - w->sent[i];
+    struct shm *me = exchange->me;
+    int peer = (int)exchange->c->group[i];
+    const struct comm_buffer *from = &exchange->x->send[i];
+    struct shm_peer *shm_peer = &me->peers[peer];
+    size_t ring = me->job->at.ring_bytes, left = from->bytes - exchange->sent[i];
     if (left == 0)
         return false;
     uint64_t taken = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->taken,
                                           memory_order_acquire);
-    size_t room = p->put - taken < ring ? ring - (size_t)(p->put - taken) : 0;
-    size_t at = (size_t)(p->put % ring);
+    size_t room = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
+    size_t at = (size_t)(shm_peer->put % ring);
     size_t n = left < room ? left : room;
     n = n < ring - at ? n : ring - at;
     n = n < ring / 2 ? n : ring / 2; // the other side works while this one fills
     if (n == 0)
         return false;
-    memcpy(shm_ring(me->job, me->endpoint.rank, peer) + at, (const char *)from->p + w->sent[i], n);
-    w->sent[i] += n;
-    p->put += n;
-    if (w->sent[i] == from->bytes)
-        p->put = line_up(p->put);
-    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->put, p->put,
+    memcpy(shm_ring(me->job, me->endpoint.rank, peer) + at,
+           (const char *)from->p + exchange->sent[i], n);
+    exchange->sent[i] += n;
+    shm_peer->put += n;
+    if (exchange->sent[i] == from->bytes)
+        shm_peer->put = line_up(shm_peer->put);
+    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->put, shm_peer->put,
                           memory_order_release);
     return true;
 }
 
 // What lies in the ring from a member, in one piece, of at most `left` bytes.
-static size_t waiting(const struct exchange *w, int peer, size_t left, const char **at)
+static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
-    const struct shm *me = w->me;
+    const struct shm *me = exchange->me;
     size_t ring = me->job->at.ring_bytes;
     uint64_t taken = me->peers[peer].taken;
     uint64_t put = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->put,
@@ -318,9 +321,9 @@ static size_t waiting(const struct exchange *w, int peer, size_t left, const cha
     return n < left ? n : left;
 }
 
-static void took(const struct exchange *w, int peer, size_t n, bool last)
+static void took(const struct exchange *exchange, int peer, size_t n, bool last)
 {
-    struct shm *me = w->me;
+    struct shm *me = exchange->me;
     me->peers[peer].taken += n;
     if (last)
         me->peers[peer].taken = line_up(me->peers[peer].taken);
@@ -329,207 +332,212 @@ static void took(const struct exchange *w, int peer, size_t n, bool last)
 }
 
 // Takes more of what comes from member i.
-static bool pull(struct exchange *w, int i)
+static bool pull(struct exchange *exchange, int i)
 {
-    const struct comm_buffer *to = &w->x->recv[i];
-    int peer = (int)w->c->group[i];
+    const struct comm_buffer *to = &exchange->x->recv[i];
+    int peer = (int)exchange->c->group[i];
     const char *at;
-    if (w->got[i] == to->bytes)
+    if (exchange->got[i] == to->bytes)
         return false;
-    size_t n = waiting(w, peer, to->bytes - w->got[i], &at);
+    size_t n = waiting(exchange, peer, to->bytes - exchange->got[i], &at);
     if (n == 0)
         return false;
-    memcpy((char *)to->p + w->got[i], at, n);
-    w->got[i] += n;
-    took(w, peer, n, w->got[i] == to->bytes);
+    memcpy((char *)to->p + exchange->got[i], at, n);
+    exchange->got[i] += n;
+    took(exchange, peer, n, exchange->got[i] == to->bytes);
     return true;
 }
 
 // Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the ring.
-static const char *part_at(const struct exchange *w, int i)
+static const char *part_at(const struct exchange *exchange, int i)
 {
-    return w->me->peers[w->c->group[i]].part;
+    return exchange->me->peers[exchange->c->group[i]].part;
 }
 
 // Folds the next piece that has come from everybody; got[self] counts.
-static bool fold(struct exchange *w)
+static bool fold(struct exchange *exchange)
 {
-    struct shm *me = w->me;
-    size_t unit = tsr__elem_bytes(w->c->type), done = w->got[w->self];
-    size_t n = w->x->recv[0].bytes - done;
-    for (int i = 0; i < w->c->n_group && n; i++) {
-        const char *part = i == w->self ? w->x->send[i].p : part_at(w, i);
+    struct shm *me = exchange->me;
+    size_t unit = tsr__elem_bytes(exchange->c->type), done = exchange->got[exchange->self];
+    size_t n = exchange->x->recv[0].bytes - done;
+    for (int i = 0; i < exchange->c->n_group && n; i++) {
+        const char *part = i == exchange->self ? exchange->x->send[i].p : part_at(exchange, i);
         const char *from = part ? part + done : NULL;
-        if (i != w->self && !part)
-            n = waiting(w, (int)w->c->group[i], n, &from);
+        if (i != exchange->self && !part)
+            n = waiting(exchange, (int)exchange->c->group[i], n, &from);
         me->ins[i] = from;
     }
     n = n / unit * unit;
     if (n == 0)
         return false;
-    void *to = (char *)w->x->folded + done;
-    tsr__reduce(w->c->type, w->c->reduce, me->ins, w->c->n_group, &to, 1, 0, (int64_t)(n / unit));
-    for (int i = 0; i < w->c->n_group; i++) {
-        w->got[i] += n;
-        if (i != w->self && !part_at(w, i))
-            took(w, (int)w->c->group[i], n, w->got[i] == w->x->recv[0].bytes);
+    void *to = (char *)exchange->x->folded + done;
+    tsr__reduce(exchange->c->type, exchange->c->reduce, me->ins, exchange->c->n_group, &to, 1, 0,
+                (int64_t)(n / unit));
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        exchange->got[i] += n;
+        if (i != exchange->self && !part_at(exchange, i))
+            took(exchange, (int)exchange->c->group[i], n,
+                 exchange->got[i] == exchange->x->recv[0].bytes);
     }
     return true;
 }
 
 // A member that something is still missing from, or that has still to take something; -1: all is
 // done. Of those, one whose ring is empty: what others sent may wait for it to be folded.
-static int missing(const struct exchange *w)
+static int missing(const struct exchange *exchange)
 {
     int open = -1;
     const char *at;
-    for (int i = 0; i < w->c->n_group; i++) {
-        int peer = (int)w->c->group[i];
-        size_t left = i == w->self ? 0 : w->x->recv[w->x->folded ? 0 : i].bytes - w->got[i];
-        if (left && !part_at(w, i) && waiting(w, peer, left, &at) == 0)
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        int peer = (int)exchange->c->group[i];
+        size_t left = i == exchange->self
+                          ? 0
+                          : exchange->x->recv[exchange->x->folded ? 0 : i].bytes - exchange->got[i];
+        if (left && !part_at(exchange, i) && waiting(exchange, peer, left, &at) == 0)
             return peer;
         open = left ? peer : open;
     }
-    for (int i = 0; i < w->c->n_group; i++)
-        if (i != w->self && w->sent[i] < w->x->send[i].bytes)
-            return (int)w->c->group[i];
+    for (int i = 0; i < exchange->c->n_group; i++)
+        if (i != exchange->self && exchange->sent[i] < exchange->x->send[i].bytes)
+            return (int)exchange->c->group[i];
     return open;
 }
 
-static bool step(struct exchange *w)
+static bool step(struct exchange *exchange)
 {
     bool moved = false;
-    for (int i = 0; i < w->c->n_group; i++)
-        if (i != w->self)
-            moved |= push(w, i);
-    if (w->x->folded)
-        return w->got[w->self] < w->x->recv[0].bytes ? fold(w) || moved : moved;
-    for (int i = 0; i < w->c->n_group; i++)
-        if (i != w->self)
-            moved |= pull(w, i);
+    for (int i = 0; i < exchange->c->n_group; i++)
+        if (i != exchange->self)
+            moved |= push(exchange, i);
+    if (exchange->x->folded)
+        return exchange->got[exchange->self] < exchange->x->recv[0].bytes ? fold(exchange) || moved
+                                                                          : moved;
+    for (int i = 0; i < exchange->c->n_group; i++)
+        if (i != exchange->self)
+            moved |= pull(exchange, i);
     return moved;
 }
 
-static tsr_status move_parts(struct exchange *w, struct comm_trouble *why)
+static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
 {
-    struct patience p = {0};
+    struct patience patience = {0};
     int peer;
-    while ((peer = missing(w)) >= 0) {
-        if (step(w)) {
-            p = (struct patience){0};
-            w->me->gone = 0;
+    while ((peer = missing(exchange)) >= 0) {
+        if (step(exchange)) {
+            patience = (struct patience){0};
+            exchange->me->gone = 0;
             continue;
         }
-        if (!tsr__patience(&p, w->me->crowded))
+        if (!tsr__patience(&patience, exchange->me->crowded))
             continue;
-        atomic_store(&w->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
-        tsr_status st = tsr__shm_look(w->me, w->c, peer, why);
+        atomic_store(&exchange->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
+        tsr_status st = tsr__shm_look(exchange->me, exchange->c, peer, why);
         if (st != TSR_OK)
             return st;
     }
-    if (w->x->folded) // alone in the group, or all lay in reach
-        while (w->got[w->self] < w->x->recv[0].bytes)
-            fold(w);
+    if (exchange->x->folded) // alone in the group, or all lay in reach
+        while (exchange->got[exchange->self] < exchange->x->recv[0].bytes)
+            fold(exchange);
     return TSR_OK;
 }
 
 // ---- exchange ----------------------------------------------------------------------------------
 
 // Writes what goes to whom; what lies in reach does not go through a ring.
-static void offer(struct exchange *w)
+static void offer(struct exchange *exchange)
 {
-    struct shm *me = w->me;
+    struct shm *me = exchange->me;
     struct shm_part *parts = shm_parts(me->job, me->endpoint.rank, (int)(me->calls & 1));
-    for (int i = 0; i < w->c->n_group; i++) {
-        const struct comm_buffer *b = &w->x->send[i];
-        uint64_t at = b->bytes > SHM_INLINE ? reach(me, b->p, b->bytes) : 0;
-        parts[w->c->group[i]] = (struct shm_part){b->bytes, at};
-        w->sent[i] = at || i == w->self ? b->bytes : 0;
-        me->peers[w->c->group[i]].gave += at && i != w->self;
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        const struct comm_buffer *buffer = &exchange->x->send[i];
+        uint64_t at = buffer->bytes > SHM_INLINE ? reach(me, buffer->p, buffer->bytes) : 0;
+        parts[exchange->c->group[i]] = (struct shm_part){buffer->bytes, at};
+        exchange->sent[i] = at || i == exchange->self ? buffer->bytes : 0;
+        me->peers[exchange->c->group[i]].gave += at && i != exchange->self;
     }
 }
 
-static tsr_status check_sizes(const struct exchange *w, struct comm_trouble *why)
+static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
 {
-    const struct shm *me = w->me;
-    for (int i = 0; i < w->c->n_group; i++) {
-        int peer = (int)w->c->group[i];
+    const struct shm *me = exchange->me;
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        int peer = (int)exchange->c->group[i];
         int entry = (int)(tsr__shm_entry(me, peer) - shm_slot(me->job, peer)->entries);
         const struct shm_part *said = &shm_parts(me->job, peer, entry)[me->endpoint.rank];
         uint64_t sent = said->bytes, at = said->at;
-        size_t expected = w->x->recv[w->x->folded ? 0 : i].bytes;
+        size_t expected = exchange->x->recv[exchange->x->folded ? 0 : i].bytes;
         if (sent != expected)
             return tsr__trouble(why, TSR_PEER, peer,
                                 "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
-                                w->c->op, w->c->node, (long long)w->c->id, peer,
-                                (unsigned long long)sent, me->endpoint.rank, expected);
+                                exchange->c->op, exchange->c->node, (long long)exchange->c->id,
+                                peer, (unsigned long long)sent, me->endpoint.rank, expected);
         me->peers[peer].part = at ? at_offset(me, at, expected) : NULL;
         if (at && !me->peers[peer].part)
-            return refuse_offset(w->c, peer, why);
+            return refuse_offset(exchange->c, peer, why);
     }
     return TSR_OK;
 }
 
 // Copies what can be read where it lies, this member's own part among it.
-static void copy_in_reach(struct exchange *w)
+static void copy_in_reach(struct exchange *exchange)
 {
-    for (int i = 0; i < w->c->n_group && !w->x->folded; i++) {
-        const struct comm_buffer *to = &w->x->recv[i];
-        const void *from = i == w->self ? w->x->send[i].p : part_at(w, i);
-        if (!from && i != w->self)
+    for (int i = 0; i < exchange->c->n_group && !exchange->x->folded; i++) {
+        const struct comm_buffer *to = &exchange->x->recv[i];
+        const void *from = i == exchange->self ? exchange->x->send[i].p : part_at(exchange, i);
+        if (!from && i != exchange->self)
             continue;
         if (to->bytes && to->p != from)
             memcpy(to->p, from, to->bytes);
-        w->got[i] = to->bytes;
+        exchange->got[i] = to->bytes;
     }
 }
 
 // Tells those whose parts were read where they lay, and waits for those who read ours.
-static tsr_status settle(struct exchange *w, struct comm_trouble *why)
+static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
-    struct shm *me = w->me;
-    for (int i = 0; i < w->c->n_group; i++) {
-        int peer = (int)w->c->group[i];
-        if (i != w->self && part_at(w, i))
+    struct shm *me = exchange->me;
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        int peer = (int)exchange->c->group[i];
+        if (i != exchange->self && part_at(exchange, i))
             atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->copied,
                                   ++me->peers[peer].copied, memory_order_release);
     }
-    for (int i = 0; i < w->c->n_group; i++) {
-        int peer = (int)w->c->group[i];
+    for (int i = 0; i < exchange->c->n_group; i++) {
+        int peer = (int)exchange->c->group[i];
         uint64_t seen;
-        if (i == w->self)
+        if (i == exchange->self)
             continue;
-        tsr_status st =
-            tsr__shm_await(me, w->c, peer, &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
-                           me->peers[peer].gave, &seen, why);
+        tsr_status st = tsr__shm_await(me, exchange->c, peer,
+                                       &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
+                                       me->peers[peer].gave, &seen, why);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-static tsr_status tell_arrived(struct exchange *w, struct comm_trouble *why)
+static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *why)
 {
-    struct shm *me = w->me;
-    if (!w->x->arrived)
+    struct shm *me = exchange->me;
+    if (!exchange->x->arrived)
         return TSR_OK;
-    for (int i = 0; i < w->c->n_group; i++)
-        memcpy(me->notes[i], tsr__shm_entry(me, (int)w->c->group[i])->header.notes,
+    for (int i = 0; i < exchange->c->n_group; i++)
+        memcpy(me->notes[i], tsr__shm_entry(me, (int)exchange->c->group[i])->header.notes,
                sizeof me->notes[i]);
-    return w->x->arrived(w->x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+    return exchange->x->arrived(exchange->x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
 }
 
-tsr_status tsr__shm_exchange(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
-                             struct comm_trouble *why)
+tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                             struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    struct shm *me = (struct shm *)e;
+    struct shm *me = (struct shm *)endpoint;
     struct shm_entry *mine;
-    struct exchange w = {me, c, x, place_of(me, c), me->sent, me->got};
-    memset(me->got, 0, (size_t)c->n_group * sizeof *me->got);
-    tsr_status st = tsr__shm_begin(me, c, x->notes, &mine, why);
+    struct exchange w = {me, call, exchange, place_of(me, call), me->sent, me->got};
+    memset(me->got, 0, (size_t)call->n_group * sizeof *me->got);
+    tsr_status st = tsr__shm_begin(me, call, exchange->notes, &mine, why);
     if (st == TSR_OK) {
         offer(&w);
-        st = tsr__shm_meet(me, c, why);
+        st = tsr__shm_meet(me, call, why);
     }
     if (st == TSR_OK)
         st = tell_arrived(&w, why);
@@ -543,6 +551,6 @@ tsr_status tsr__shm_exchange(struct endpoint *e, const struct comm_call *c, stru
         st = settle(&w, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    tsr__shm_depart(me, c);
+    tsr__shm_depart(me, call);
     return TSR_OK;
 }

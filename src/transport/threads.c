@@ -60,49 +60,49 @@ struct thread_job {
 };
 
 // Not by way of the slot, whose rank writes nearby.
-static struct word *word_of(const struct thread_job *j, int from, int to)
+static struct word *word_of(const struct thread_job *job, int from, int to)
 {
-    return &j->words[(size_t)from * (size_t)j->n + (size_t)to];
+    return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
-static void threads_fail(struct endpoint *e, tsr_status status, int rank, const char *text)
+static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
-    struct thread_job *j = ((struct slot *)e)->job;
-    pthread_mutex_lock(&j->lock);
-    if (!atomic_load(&j->failed)) {
-        tsr__trouble(&j->trouble, status, rank, "%s", text);
-        atomic_store(&j->failed, 1);
+    struct thread_job *job = ((struct slot *)endpoint)->job;
+    pthread_mutex_lock(&job->lock);
+    if (!atomic_load(&job->failed)) {
+        tsr__trouble(&job->trouble, status, rank, "%s", text);
+        atomic_store(&job->failed, 1);
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&job->lock);
 }
 
 // The job's trouble, for a rank that finds it failed.
-static tsr_status told(struct thread_job *j, struct comm_trouble *why)
+static tsr_status told(struct thread_job *job, struct comm_trouble *why)
 {
-    pthread_mutex_lock(&j->lock);
-    *why = j->trouble;
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&job->lock);
+    *why = job->trouble;
+    pthread_mutex_unlock(&job->lock);
     return why->status;
 }
 
 // After a failure: waits until no member can be inside this rank's memory, then counts as gone. A
 // member enters IN_DATA only if it sees the job unfailed after having announced IN_DATA, so one of
 // both sees the other.
-static void leave(struct slot *me, const struct comm_call *c)
+static void leave(struct slot *me, const struct comm_call *call)
 {
-    for (int i = 0; i < c->n_group; i++) {
-        struct slot *peer = &me->job->slots[c->group[i]];
-        struct patience p = {0};
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &me->job->slots[call->group[i]];
+        struct patience patience = {0};
         while (peer != me && atomic_load(&peer->state) == IN_DATA)
-            tsr__patience(&p, me->job->crowded);
+            tsr__patience(&patience, me->job->crowded);
     }
     atomic_store(&me->state, GONE);
 }
 
-static tsr_status give_up(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     threads_fail(&me->endpoint, why->status, why->rank, why->text);
-    leave(me, c);
+    leave(me, call);
     return why->status;
 }
 
@@ -110,13 +110,13 @@ static tsr_status give_up(struct slot *me, const struct comm_call *c, struct com
 // rank whose wait is over and that only has not had the time to see it breaks the ring.
 static bool in_a_ring(const struct slot *me)
 {
-    const struct thread_job *j = me->job;
+    const struct thread_job *job = me->job;
     int at = me->endpoint.rank;
-    for (int steps = 0; steps <= j->n; steps++) {
-        const struct slot *s = &j->slots[at];
-        int next = atomic_load(&s->waiting_for);
-        if (next < 0 || atomic_load(&j->slots[next].state) != AT_WORK ||
-            atomic_load(&j->slots[next].to[at].arrived) >= atomic_load(&s->to[next].arrived))
+    for (int steps = 0; steps <= job->n; steps++) {
+        const struct slot *slot = &job->slots[at];
+        int next = atomic_load(&slot->waiting_for);
+        if (next < 0 || atomic_load(&job->slots[next].state) != AT_WORK ||
+            atomic_load(&job->slots[next].to[at].arrived) >= atomic_load(&slot->to[next].arrived))
             return false;
         at = next;
         if (at == me->endpoint.rank)
@@ -126,7 +126,7 @@ static bool in_a_ring(const struct slot *me)
 }
 
 // Looks around while waiting for a peer that has not arrived.
-static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *c,
+static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *call,
                        int *rings, struct comm_trouble *why)
 {
     int rank = peer->endpoint.rank;
@@ -137,34 +137,34 @@ static tsr_status look(struct slot *me, const struct slot *peer, const struct co
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
         return tsr__trouble(why, TSR_PEER, rank,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
-                            me->endpoint.rank, c->op, c->node, (long long)c->id);
+                            me->endpoint.rank, call->op, call->node, (long long)call->id);
     *rings = in_a_ring(me) ? *rings + 1 : 0;
     if (*rings < 50) // stable over many looks: not a snapshot of ranks on the move
         return TSR_OK;
     return tsr__trouble(why, TSR_PEER, rank,
                         "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for "
                         "rank %d, which is at %.15s '%.47s' (id %lld)",
-                        me->endpoint.rank, c->op, c->node, (long long)c->id, rank, peer->header.op,
-                        peer->header.node, (long long)peer->header.id);
+                        me->endpoint.rank, call->op, call->node, (long long)call->id, rank,
+                        peer->header.op, peer->header.node, (long long)peer->header.id);
 }
 
-static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_call *c,
+static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_call *call,
                                 struct comm_trouble *why)
 {
-    const struct word *w = word_of(me->job, theirs, me->endpoint.rank);
+    const struct word *word = word_of(me->job, theirs, me->endpoint.rank);
     uint_fast64_t wanted = atomic_load_explicit(&me->to[theirs].arrived, memory_order_relaxed);
-    struct patience p = {0};
+    struct patience patience = {0};
     int rings = 0;
-    while (atomic_load_explicit(&w->arrived, memory_order_acquire) < wanted) {
-        if (p.rounds == 0)
+    while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
+        if (patience.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
-        if (!tsr__patience(&p, me->job->crowded))
+        if (!tsr__patience(&patience, me->job->crowded))
             continue;
-        tsr_status st = look(me, &me->job->slots[theirs], c, &rings, why);
+        tsr_status st = look(me, &me->job->slots[theirs], call, &rings, why);
         if (st != TSR_OK)
             return st;
     }
-    if (p.rounds)
+    if (patience.rounds)
         atomic_store_explicit(&me->waiting_for, -1, memory_order_relaxed);
     return TSR_OK;
 }
@@ -172,11 +172,11 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
 // Raises the number of meetings with a peer; stamp 0: not at the desk. Returns the number.
 static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp)
 {
-    struct word *w = &me->to[peer];
-    uint64_t meeting = atomic_load_explicit(&w->arrived, memory_order_relaxed) + 1;
+    struct word *word = &me->to[peer];
+    uint64_t meeting = atomic_load_explicit(&word->arrived, memory_order_relaxed) + 1;
     *stamp = at_desk ? tsr__desk_stamp(&me->header, meeting) : 0;
-    atomic_store_explicit(&w->stamp[meeting & 1], *stamp, memory_order_relaxed);
-    atomic_store_explicit(&w->arrived, meeting, memory_order_release);
+    atomic_store_explicit(&word->stamp[meeting & 1], *stamp, memory_order_relaxed);
+    atomic_store_explicit(&word->arrived, meeting, memory_order_release);
     return meeting;
 }
 
@@ -187,27 +187,27 @@ static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 }
 
 // All members are there and say the same; or the job fails.
-static tsr_status arrive(struct slot *me, const struct comm_call *c, const int64_t *notes,
+static tsr_status arrive(struct slot *me, const struct comm_call *call, const int64_t *notes,
                          struct comm_trouble *why)
 {
-    struct thread_job *j = me->job;
+    struct thread_job *job = me->job;
     uint64_t none;
-    if (atomic_load_explicit(&j->failed, memory_order_relaxed))
+    if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
-    tsr__header_of(c, notes, &me->header);
-    for (int i = 0; i < c->n_group; i++)
-        if (c->group[i] != me->endpoint.rank)
-            come_to(me, (int)c->group[i], false, &none);
-    for (int i = 0; i < c->n_group; i++) {
-        struct slot *peer = &j->slots[c->group[i]];
+    tsr__header_of(call, notes, &me->header);
+    for (int i = 0; i < call->n_group; i++)
+        if (call->group[i] != me->endpoint.rank)
+            come_to(me, (int)call->group[i], false, &none);
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &job->slots[call->group[i]];
         if (peer == me)
             continue;
-        tsr_status st = await_arrival(me, (int)c->group[i], c, why);
+        tsr_status st = await_arrival(me, (int)call->group[i], call, why);
         if (st == TSR_OK)
             st = tsr__header_compare(&me->header, me->endpoint.rank, &peer->header,
                                      peer->endpoint.rank, why);
         if (st != TSR_OK)
-            return give_up(me, c, why);
+            return give_up(me, call, why);
     }
     return TSR_OK;
 }
@@ -223,175 +223,181 @@ static bool enter_data(struct slot *me)
 }
 
 // Done with the others' memory; back when the others are done with ours.
-static tsr_status depart(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+static tsr_status depart(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
-    struct thread_job *j = me->job;
+    struct thread_job *job = me->job;
     atomic_store_explicit(&me->state, AT_WORK, memory_order_release);
-    for (int i = 0; i < c->n_group; i++) {
-        atomic_uint_fast64_t *mine = &me->to[c->group[i]].departed;
-        if (c->group[i] != me->endpoint.rank)
+    for (int i = 0; i < call->n_group; i++) {
+        atomic_uint_fast64_t *mine = &me->to[call->group[i]].departed;
+        if (call->group[i] != me->endpoint.rank)
             atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1,
                                   memory_order_release);
     }
-    for (int i = 0; i < c->n_group; i++) {
-        struct slot *peer = &j->slots[c->group[i]];
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &job->slots[call->group[i]];
         if (peer == me)
             continue;
         uint_fast64_t wanted =
-            atomic_load_explicit(&me->to[c->group[i]].departed, memory_order_relaxed);
+            atomic_load_explicit(&me->to[call->group[i]].departed, memory_order_relaxed);
         atomic_uint_fast64_t *theirs = &peer->to[me->endpoint.rank].departed;
-        struct patience p = {0};
+        struct patience patience = {0};
         while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
-            tsr__patience(&p, j->crowded);
+            tsr__patience(&patience, job->crowded);
             if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
-                leave(me, c); // it left without touching us: the job failed
-                return told(j, why);
+                leave(me, call); // it left without touching us: the job failed
+                return told(job, why);
             }
         }
     }
     return TSR_OK;
 }
 
-static tsr_status backed_off(struct slot *me, const struct comm_call *c, struct comm_trouble *why)
+static tsr_status backed_off(struct slot *me, const struct comm_call *call,
+                             struct comm_trouble *why)
 {
     told(me->job, why);
-    leave(me, c);
+    leave(me, call);
     return why->status;
 }
 
 // Folds this member's slice of all inputs into all outputs.
-static void reduce_slice(struct slot *me, const struct comm_call *c)
+static void reduce_slice(struct slot *me, const struct comm_call *call)
 {
     int64_t first, length;
     int self = 0;
-    for (int i = 0; i < c->n_group; i++) {
-        const struct slot *peer = &me->job->slots[c->group[i]];
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
         me->ins[i] = peer->in;
         me->outs[i] = peer->out;
         self = peer == me ? i : self;
     }
-    tsr__slice(c->count, tsr__elem_bytes(c->type), c->n_group, self, &first, &length);
-    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, me->outs, c->n_group, first, length);
+    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
+                length);
 }
 
 // Two members and few bytes: nobody touches another's memory.
-static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *c, const void *in,
+static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, const void *in,
                                  void *out, size_t bytes, struct comm_trouble *why)
 {
-    struct thread_job *j = me->job;
-    bool higher = c->group[1] == me->endpoint.rank;
-    int peer = (int)c->group[!higher];
-    struct desk *d = &j->desks[c->group[0] * j->n + c->group[1]];
+    struct thread_job *job = me->job;
+    bool higher = call->group[1] == me->endpoint.rank;
+    int peer = (int)call->group[!higher];
+    struct desk *desk = &job->desks[call->group[0] * job->n + call->group[1]];
     uint64_t turn = me->to[peer].turns++, stamp;
-    if (atomic_load_explicit(&j->failed, memory_order_relaxed))
+    if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
-    tsr__header_of(c, NULL, &me->header);
-    memcpy(desk_cell(d, higher, turn), in, bytes);
+    tsr__header_of(call, NULL, &me->header);
+    memcpy(desk_cell(desk, higher, turn), in, bytes);
     uint64_t meeting = come_to(me, peer, true, &stamp);
-    tsr_status st = await_arrival(me, peer, c, why);
-    const struct word *w = word_of(j, peer, me->endpoint.rank);
-    if (st == TSR_OK && atomic_load_explicit(&w->stamp[meeting & 1], memory_order_relaxed) != stamp)
-        st = tsr__desk_differs(&me->header, me->endpoint.rank, &j->slots[peer].header, peer, why);
+    tsr_status st = await_arrival(me, peer, call, why);
+    const struct word *word = word_of(job, peer, me->endpoint.rank);
+    if (st == TSR_OK &&
+        atomic_load_explicit(&word->stamp[meeting & 1], memory_order_relaxed) != stamp)
+        st = tsr__desk_differs(&me->header, me->endpoint.rank, &job->slots[peer].header, peer, why);
     if (st != TSR_OK)
-        return give_up(me, c, why);
-    tsr__desk_fold(c, desk_cell(d, !higher, turn), higher, in, out);
+        return give_up(me, call, why);
+    tsr__desk_fold(call, desk_cell(desk, !higher, turn), higher, in, out);
     return TSR_OK;
 }
 
-static tsr_status threads_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                                     void *out, struct comm_trouble *why)
+static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                     const void *in, void *out, struct comm_trouble *why)
 {
-    struct slot *me = (struct slot *)e;
-    size_t bytes = (size_t)c->count * tsr__elem_bytes(c->type);
-    if (me->job->desks && desk_fits(c, bytes))
-        return reduce_at_desk(me, c, in, out, bytes, why);
+    struct slot *me = (struct slot *)endpoint;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    if (me->job->desks && desk_fits(call, bytes))
+        return reduce_at_desk(me, call, in, out, bytes, why);
     me->in = in;
     me->out = out;
-    tsr_status st = arrive(me, c, NULL, why);
+    tsr_status st = arrive(me, call, NULL, why);
     if (st != TSR_OK)
         return st;
     if (!enter_data(me))
-        return backed_off(me, c, why);
-    reduce_slice(me, c);
-    return depart(me, c, why);
+        return backed_off(me, call, why);
+    reduce_slice(me, call);
+    return depart(me, call, why);
 }
 
-static tsr_status other_size(const struct slot *me, const struct comm_call *c, int rank,
+static tsr_status other_size(const struct slot *me, const struct comm_call *call, int rank,
                              size_t sent, size_t expected, struct comm_trouble *why)
 {
     return tsr__trouble(why, TSR_PEER, rank,
-                        "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu", c->op,
-                        c->node, (long long)c->id, rank, sent, me->endpoint.rank, expected);
+                        "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu", call->op,
+                        call->node, (long long)call->id, rank, sent, me->endpoint.rank, expected);
 }
 
 // Folds what every member sends to this one.
-static tsr_status fold_parts(struct slot *me, const struct comm_call *c,
-                             const struct comm_exchange *x, int self, struct comm_trouble *why)
+static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int self,
+                             struct comm_trouble *why)
 {
-    size_t bytes = x->recv[0].bytes;
-    for (int i = 0; i < c->n_group; i++) {
-        const struct slot *peer = &me->job->slots[c->group[i]];
+    size_t bytes = exchange->recv[0].bytes;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
         const struct comm_buffer *from = &peer->x->send[self];
         if (from->bytes != bytes)
-            return other_size(me, c, peer->endpoint.rank, from->bytes, bytes, why);
+            return other_size(me, call, peer->endpoint.rank, from->bytes, bytes, why);
         me->ins[i] = from->p;
     }
-    tsr__reduce(c->type, c->reduce, me->ins, c->n_group, (void *const *)&x->folded, 1, 0,
-                (int64_t)(bytes / tsr__elem_bytes(c->type)));
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, (void *const *)&exchange->folded,
+                1, 0, (int64_t)(bytes / tsr__elem_bytes(call->type)));
     return TSR_OK;
 }
 
 // Copies what every member sends to this one; the sizes must be those expected.
-static tsr_status copy_parts(struct slot *me, const struct comm_call *c,
-                             const struct comm_exchange *x, int self, struct comm_trouble *why)
+static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int self,
+                             struct comm_trouble *why)
 {
-    for (int i = 0; i < c->n_group; i++) {
-        const struct slot *peer = &me->job->slots[c->group[i]];
-        const struct comm_buffer *from = &peer->x->send[self], *to = &x->recv[i];
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
+        const struct comm_buffer *from = &peer->x->send[self], *to = &exchange->recv[i];
         if (from->bytes != to->bytes)
-            return other_size(me, c, peer->endpoint.rank, from->bytes, to->bytes, why);
+            return other_size(me, call, peer->endpoint.rank, from->bytes, to->bytes, why);
         if (to->bytes && to->p != from->p)
             memcpy(to->p, from->p, to->bytes);
     }
     return TSR_OK;
 }
 
-static tsr_status tell_arrived(struct slot *me, const struct comm_call *c, struct comm_exchange *x,
-                               struct comm_trouble *why)
+static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
+                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    if (!x->arrived)
+    if (!exchange->arrived)
         return TSR_OK;
-    for (int i = 0; i < c->n_group; i++)
-        memcpy(me->notes[i], me->job->slots[c->group[i]].header.notes, sizeof me->notes[i]);
-    tsr_status st = x->arrived(x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
-    return st == TSR_OK ? TSR_OK : give_up(me, c, why);
+    for (int i = 0; i < call->n_group; i++)
+        memcpy(me->notes[i], me->job->slots[call->group[i]].header.notes, sizeof me->notes[i]);
+    tsr_status st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+    return st == TSR_OK ? TSR_OK : give_up(me, call, why);
 }
 
-static tsr_status threads_exchange(struct endpoint *e, const struct comm_call *c,
-                                   struct comm_exchange *x, struct comm_trouble *why)
+static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                                   struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    struct slot *me = (struct slot *)e;
-    me->x = x;
+    struct slot *me = (struct slot *)endpoint;
+    me->x = exchange;
     int self = 0;
-    while (c->group[self] != e->rank)
+    while (call->group[self] != endpoint->rank)
         self++;
-    tsr_status st = arrive(me, c, x->notes, why);
+    tsr_status st = arrive(me, call, exchange->notes, why);
     if (st == TSR_OK)
-        st = tell_arrived(me, c, x, why);
+        st = tell_arrived(me, call, exchange, why);
     if (st != TSR_OK)
         return st;
     if (!enter_data(me))
-        return backed_off(me, c, why);
-    st = x->folded ? fold_parts(me, c, x, self, why) : copy_parts(me, c, x, self, why);
+        return backed_off(me, call, why);
+    st = exchange->folded ? fold_parts(me, call, exchange, self, why)
+                          : copy_parts(me, call, exchange, self, why);
     if (st == TSR_OK)
-        return depart(me, c, why);
+        return depart(me, call, why);
     atomic_store(&me->state, AT_WORK);
-    return give_up(me, c, why);
+    return give_up(me, call, why);
 }
 
-static void threads_close(struct endpoint *e)
+static void threads_close(struct endpoint *endpoint)
 {
-    atomic_store(&((struct slot *)e)->state, GONE);
+    atomic_store(&((struct slot *)endpoint)->state, GONE);
 }
 
 static const struct transport threads_transport = {
@@ -402,21 +408,21 @@ static const struct transport threads_transport = {
     .close = threads_close,
 };
 
-static void slot_init(struct thread_job *j, int rank, int cores)
+static void slot_init(struct thread_job *job, int rank, int cores)
 {
-    struct slot *s = &j->slots[rank];
-    size_t n = (size_t)j->n;
-    s->endpoint = (struct endpoint){.transport = &threads_transport,
-                                    .rank = rank,
-                                    .size = j->n,
-                                    .host_ranks = j->n,
-                                    .host_cores = cores};
-    s->job = j;
-    atomic_init(&s->waiting_for, -1);
-    s->to = j->words + (size_t)rank * n;
-    s->ins = ARENA_ARRAY(&j->arena, const void *, n);
-    s->outs = ARENA_ARRAY(&j->arena, void *, n);
-    s->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&j->arena, int64_t, n * COMM_NOTES);
+    struct slot *slot = &job->slots[rank];
+    size_t n = (size_t)job->n;
+    slot->endpoint = (struct endpoint){.transport = &threads_transport,
+                                       .rank = rank,
+                                       .size = job->n,
+                                       .host_ranks = job->n,
+                                       .host_cores = cores};
+    slot->job = job;
+    atomic_init(&slot->waiting_for, -1);
+    slot->to = job->words + (size_t)rank * n;
+    slot->ins = ARENA_ARRAY(&job->arena, const void *, n);
+    slot->outs = ARENA_ARRAY(&job->arena, void *, n);
+    slot->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&job->arena, int64_t, n * COMM_NOTES);
 }
 
 // Large, and mostly never touched; NULL: everything goes without.
@@ -427,48 +433,48 @@ static struct desk *open_desks(size_t pairs)
     return p == MAP_FAILED ? NULL : p;
 }
 
-struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_options *options)
+struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct comm_options *options)
 {
     (void)options; // threads live and die with their process: there is no heartbeat to miss
-    struct arena a;
-    tsr__arena_init(&a, s);
-    struct thread_job *j = ARENA_NEW(&a, struct thread_job);
-    if (!j)
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
+    if (!job)
         return NULL;
-    j->arena = a;
-    j->n = n;
+    job->arena = arena;
+    job->n = n;
     size_t pairs = (size_t)n * (size_t)n;
-    j->slots = arena_get(&j->arena, (size_t)n * sizeof *j->slots, 64);
-    j->words = arena_get(&j->arena, pairs * sizeof *j->words, 64);
-    j->desks = open_desks(pairs);
-    pthread_mutex_init(&j->lock, NULL);
+    job->slots = arena_get(&job->arena, (size_t)n * sizeof *job->slots, 64);
+    job->words = arena_get(&job->arena, pairs * sizeof *job->words, 64);
+    job->desks = open_desks(pairs);
+    pthread_mutex_init(&job->lock, NULL);
     int cores = tsr__cores();
-    j->crowded = n > cores;
-    for (int i = 0; i < n && !j->arena.failed; i++)
-        slot_init(j, i, cores);
-    if (!j->arena.failed)
-        return j;
-    tsr__threads_free(j);
+    job->crowded = n > cores;
+    for (int i = 0; i < n && !job->arena.failed; i++)
+        slot_init(job, i, cores);
+    if (!job->arena.failed)
+        return job;
+    tsr__threads_free(job);
     return NULL;
 }
 
-struct endpoint *tsr__threads_endpoint(struct thread_job *j, int rank)
+struct endpoint *tsr__threads_endpoint(struct thread_job *job, int rank)
 {
-    return &j->slots[rank].endpoint;
+    return &job->slots[rank].endpoint;
 }
 
-void tsr__threads_free(struct thread_job *j)
+void tsr__threads_free(struct thread_job *job)
 {
-    if (!j)
+    if (!job)
         return;
-    pthread_mutex_destroy(&j->lock);
-    if (j->desks)
-        munmap(j->desks, (size_t)j->n * (size_t)j->n * sizeof *j->desks);
-    struct arena a = j->arena; // it holds the job itself
-    tsr__arena_free(&a);
+    pthread_mutex_destroy(&job->lock);
+    if (job->desks)
+        munmap(job->desks, (size_t)job->n * (size_t)job->n * sizeof *job->desks);
+    struct arena arena = job->arena; // it holds the job itself
+    tsr__arena_free(&arena);
 }
 
-const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j)
+const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job)
 {
-    return atomic_load(&((struct thread_job *)j)->failed) ? &j->trouble : NULL;
+    return atomic_load(&((struct thread_job *)job)->failed) ? &job->trouble : NULL;
 }

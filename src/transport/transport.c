@@ -54,25 +54,25 @@ static void name_write(char *out, size_t n, const char *text)
         tsr__name_copy(out, n, text);
 }
 
-void tsr__header_of(const struct comm_call *c, const int64_t *notes, struct comm_header *out)
+void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
 {
     out->magic = HEADER_MAGIC;
-    out->kind = (uint32_t)c->kind;
-    out->reduce = (uint32_t)c->reduce;
-    out->type = (uint32_t)c->type;
-    out->plan = c->plan;
-    out->id = c->id;
-    out->run = c->run;
-    out->count = c->count;
-    out->detail = c->detail;
-    out->group = tsr__hash64(c->group, (size_t)c->n_group * sizeof *c->group, 0);
+    out->kind = (uint32_t)call->kind;
+    out->reduce = (uint32_t)call->reduce;
+    out->type = (uint32_t)call->type;
+    out->plan = call->plan;
+    out->id = call->id;
+    out->run = call->run;
+    out->count = call->count;
+    out->detail = call->detail;
+    out->group = tsr__hash64(call->group, (size_t)call->n_group * sizeof *call->group, 0);
     if (notes)
         memcpy(out->notes, notes, sizeof out->notes);
     else if (out->notes[0] || out->notes[COMM_NOTES - 1])
         memset(out->notes, 0, sizeof out->notes);
     out->bytes = 0;
-    name_write(out->op, sizeof out->op, c->op ? c->op : kind_name(out->kind));
-    name_write(out->node, sizeof out->node, c->node ? c->node : "");
+    name_write(out->op, sizeof out->op, call->op ? call->op : kind_name(out->kind));
+    name_write(out->node, sizeof out->node, call->node ? call->node : "");
 }
 
 // What differs, as "mine against theirs"; the order is from the most telling to the least.
@@ -109,10 +109,10 @@ static bool difference(const struct comm_header *a, const struct comm_header *b,
 }
 
 // "rank 1 AllReduce 'fc' (id 3)"
-static void describe(const struct comm_header *h, int rank, char *out, size_t n)
+static void describe(const struct comm_header *header, int rank, char *out, size_t n)
 {
-    snprintf(out, n, "rank %d is at %.*s '%.*s' (id %lld)", rank, (int)sizeof h->op - 1, h->op,
-             COMM_NAME - 1, h->node, (long long)h->id);
+    snprintf(out, n, "rank %d is at %.*s '%.*s' (id %lld)", rank, (int)sizeof header->op - 1,
+             header->op, COMM_NAME - 1, header->node, (long long)header->id);
 }
 
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
@@ -132,9 +132,9 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-uint64_t tsr__desk_stamp(const struct comm_header *h, uint64_t meeting)
+uint64_t tsr__desk_stamp(const struct comm_header *header, uint64_t meeting)
 {
-    return tsr__hash64(h, offsetof(struct comm_header, notes), meeting) | 1;
+    return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;
 }
 
 tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
@@ -150,18 +150,18 @@ tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
                         their_rank);
 }
 
-void tsr__desk_fold(const struct comm_call *c, const char *theirs, bool higher, const void *in,
+void tsr__desk_fold(const struct comm_call *call, const char *theirs, bool higher, const void *in,
                     void *out)
 {
     const void *ins[2] = {higher ? theirs : in, higher ? in : theirs};
-    tsr__reduce(c->type, c->reduce, ins, 2, &out, 1, 0, c->count);
+    tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);
 }
 
 double tsr__now_s(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
 #define HOT_ROUNDS   64   // at first without a pause, which takes longer than a peer that is there
@@ -178,9 +178,9 @@ static void relax(void)
 #endif
 }
 
-bool tsr__patience(struct patience *p, bool crowded)
+bool tsr__patience(struct patience *patience, bool crowded)
 {
-    unsigned round = p->rounds++;
+    unsigned round = patience->rounds++;
     if (round < SPIN_ROUNDS && !crowded) {
         if (round >= HOT_ROUNDS)
             relax();
@@ -195,11 +195,11 @@ bool tsr__patience(struct patience *p, bool crowded)
     if (round % 32)
         return false;
     double now = tsr__now_s();
-    if (p->started_s == 0)
-        p->started_s = p->looked_s = now;
-    if (now - p->looked_s < 1e-3)
+    if (patience->started_s == 0)
+        patience->started_s = patience->looked_s = now;
+    if (now - patience->looked_s < 1e-3)
         return false;
-    p->looked_s = now;
+    patience->looked_s = now;
     return true;
 }
 
@@ -215,101 +215,106 @@ void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, 
 }
 
 // A call that this endpoint can make at all: its own mistakes are told before others wait.
-static tsr_status call_ok(const struct endpoint *e, const struct comm_call *c,
+static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_call *call,
                           struct comm_trouble *why)
 {
     bool mine = false;
-    for (int i = 0; i < c->n_group; i++) {
-        if (c->group[i] < 0 || c->group[i] >= e->size || (i && c->group[i] <= c->group[i - 1]))
-            return tsr__trouble(why, TSR_INVALID, e->rank,
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] < 0 || call->group[i] >= endpoint->size ||
+            (i && call->group[i] <= call->group[i - 1]))
+            return tsr__trouble(why, TSR_INVALID, endpoint->rank,
                                 "%s '%s': the group is not an ascending list of ranks below %d",
-                                c->op, c->node, e->size);
-        mine |= c->group[i] == e->rank;
+                                call->op, call->node, endpoint->size);
+        mine |= call->group[i] == endpoint->rank;
     }
     if (!mine)
-        return tsr__trouble(why, TSR_INVALID, e->rank, "%s '%s': rank %d is not in the group",
-                            c->op, c->node, e->rank);
+        return tsr__trouble(why, TSR_INVALID, endpoint->rank,
+                            "%s '%s': rank %d is not in the group", call->op, call->node,
+                            endpoint->rank);
     return TSR_OK;
 }
 
-tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                                void *out, struct comm_trouble *why)
+tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                const void *in, void *out, struct comm_trouble *why)
 {
-    tsr_status st = call_ok(e, c, why);
-    if (st == TSR_OK && !tsr__reduce_ok(c->type, c->reduce))
-        st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
-                          c->op, c->node, tsr_dtype_name(c->type));
+    tsr_status st = call_ok(endpoint, call, why);
+    if (st == TSR_OK && !tsr__reduce_ok(call->type, call->reduce))
+        st = tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank,
+                          "%s '%s': %s elements cannot be reduced", call->op, call->node,
+                          tsr_dtype_name(call->type));
     if (st == TSR_OK) {
-        double began = e->timed ? tsr__now_s() : 0;
-        st = e->transport->all_reduce(e, c, in, out, why);
-        if (e->timed)
-            e->comm_s += tsr__now_s() - began;
+        double began = endpoint->timed ? tsr__now_s() : 0;
+        st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
+        if (endpoint->timed)
+            endpoint->comm_s += tsr__now_s() - began;
         return st;
     }
-    e->transport->fail(e, st, e->rank, why->text);
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
     return st;
 }
 
-tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
-                              struct comm_exchange *x, struct comm_trouble *why)
+tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                              struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    tsr_status st = call_ok(e, c, why);
-    if (st == TSR_OK && x->folded && !tsr__reduce_ok(c->type, c->reduce))
-        st = tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%s '%s': %s elements cannot be reduced",
-                          c->op, c->node, tsr_dtype_name(c->type));
+    tsr_status st = call_ok(endpoint, call, why);
+    if (st == TSR_OK && exchange->folded && !tsr__reduce_ok(call->type, call->reduce))
+        st = tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank,
+                          "%s '%s': %s elements cannot be reduced", call->op, call->node,
+                          tsr_dtype_name(call->type));
     if (st == TSR_OK) {
-        double began = e->timed ? tsr__now_s() : 0;
-        st = e->transport->exchange(e, c, x, why);
-        if (e->timed)
-            e->comm_s += tsr__now_s() - began;
+        double began = endpoint->timed ? tsr__now_s() : 0;
+        st = endpoint->transport->exchange(endpoint, call, exchange, why);
+        if (endpoint->timed)
+            endpoint->comm_s += tsr__now_s() - began;
         return st;
     }
-    e->transport->fail(e, st, e->rank, why->text);
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
     return st;
 }
 
 #define BARRIER_INLINE 64
 
-tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,
+tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {
     int64_t few[BARRIER_INLINE];
     struct comm_buffer none[BARRIER_INLINE] = {{0}};
     // Jobs larger than that meet in blocks: each rank with rank 0 would serialise, so everybody in
     // a block meets, then the heads of the blocks, then the blocks again.
-    int block = e->rank / BARRIER_INLINE * BARRIER_INLINE;
-    int n = e->size - block < BARRIER_INLINE ? e->size - block : BARRIER_INLINE;
-    int heads = (e->size + BARRIER_INLINE - 1) / BARRIER_INLINE;
+    int block = endpoint->rank / BARRIER_INLINE * BARRIER_INLINE;
+    int n = endpoint->size - block < BARRIER_INLINE ? endpoint->size - block : BARRIER_INLINE;
+    int heads = (endpoint->size + BARRIER_INLINE - 1) / BARRIER_INLINE;
     for (int step = 0; step < (heads > 1 ? 3 : 1); step++) {
-        struct comm_call c = {.plan = plan,
-                              .kind = COMM_HANDSHAKE,
-                              .op = "handshake",
-                              .node = what,
-                              .id = step,
-                              .group = few};
-        if (step == 1 && e->rank != block)
+        struct comm_call call = {.plan = plan,
+                                 .kind = COMM_HANDSHAKE,
+                                 .op = "handshake",
+                                 .node = what,
+                                 .id = step,
+                                 .group = few};
+        if (step == 1 && endpoint->rank != block)
             continue;
-        c.n_group = step == 1 ? heads : n;
-        if (c.n_group > BARRIER_INLINE)
-            return tsr__trouble(why, TSR_UNSUPPORTED, e->rank, "%d ranks are too many", e->size);
-        for (int i = 0; i < c.n_group; i++)
+        call.n_group = step == 1 ? heads : n;
+        if (call.n_group > BARRIER_INLINE)
+            return tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank, "%d ranks are too many",
+                                endpoint->size);
+        for (int i = 0; i < call.n_group; i++)
             few[i] = step == 1 ? (int64_t)i * BARRIER_INLINE : block + i;
         struct comm_buffer got[BARRIER_INLINE] = {{0}};
         struct comm_exchange x = {.send = none, .recv = got};
-        tsr_status st = tsr__comm_exchange(e, &c, &x, why);
+        tsr_status st = tsr__comm_exchange(endpoint, &call, &x, why);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text)
+void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text)
 {
-    e->transport->fail(e, status, e->rank, text);
+    endpoint->transport->fail(endpoint, status, endpoint->rank, text);
 }
 
-void tsr__comm_close(struct endpoint *e)
+void tsr__comm_close(struct endpoint *endpoint)
 {
-    if (e)
-        e->transport->close(e);
+    if (endpoint)
+        endpoint->transport->close(endpoint);
 }

@@ -95,24 +95,26 @@ struct endpoint;
 struct transport {
     const char *name; // "threads", "mpi"
     // out := elements of all members' in folded in group order; in == out is fine.
-    tsr_status (*all_reduce)(struct endpoint *e, const struct comm_call *c, const void *in,
-                             void *out, struct comm_trouble *why);
-    tsr_status (*exchange)(struct endpoint *e, const struct comm_call *c, struct comm_exchange *x,
-                           struct comm_trouble *why);
+    tsr_status (*all_reduce)(struct endpoint *endpoint, const struct comm_call *call,
+                             const void *in, void *out, struct comm_trouble *why);
+    tsr_status (*exchange)(struct endpoint *endpoint, const struct comm_call *call,
+                           struct comm_exchange *exchange, struct comm_trouble *why);
     // Ends the job: every rank that waits, or will, gets this status and text. The first one
     // counts.
-    void (*fail)(struct endpoint *e, tsr_status status, int rank, const char *text);
+    void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
     // This rank takes part no more; whoever waits for it from now on is told so.
-    void (*close)(struct endpoint *e);
+    void (*close)(struct endpoint *endpoint);
     // Memory that the other ranks can reach where it lies; by any thread. NULL: all memory is alike.
-    void *(*alloc)(struct endpoint *e, size_t bytes); // on a cache line; NULL: there is no more
-    bool (*release)(struct endpoint *e, void *p);     // false: it is none of that memory
-    size_t (*held)(struct endpoint *e);               // bytes of it that this rank keeps
+    void *(*alloc)(struct endpoint *endpoint,
+                   size_t bytes);                        // on a cache line; NULL: there is no more
+    bool (*release)(struct endpoint *endpoint, void *p); // false: it is none of that memory
+    size_t (*held)(struct endpoint *endpoint);           // bytes of it that this rank keeps
     // Of ranks that are processes: tsr__comm_give and what follows it.
-    tsr_status (*give)(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                       struct comm_trouble *why);
-    tsr_status (*settle)(struct endpoint *e, const struct comm_call *c, struct comm_trouble *why);
-    tsr_status (*take)(struct endpoint *e, const struct comm_call *c, int from, int *fd,
+    tsr_status (*give)(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                       size_t bytes, struct comm_trouble *why);
+    tsr_status (*settle)(struct endpoint *endpoint, const struct comm_call *call,
+                         struct comm_trouble *why);
+    tsr_status (*take)(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                        size_t *bytes, struct comm_trouble *why);
 };
 struct endpoint {
@@ -134,55 +136,57 @@ struct comm_options {
 
 // ---- collectives -------------------------------------------------------------------------------
 
-tsr_status tsr__comm_all_reduce(struct endpoint *e, const struct comm_call *c, const void *in,
-                                void *out, struct comm_trouble *why);
-tsr_status tsr__comm_exchange(struct endpoint *e, const struct comm_call *c,
-                              struct comm_exchange *x, struct comm_trouble *why);
+tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                const void *in, void *out, struct comm_trouble *why);
+tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                              struct comm_exchange *exchange, struct comm_trouble *why);
 // What follows is made of exchanges. Who is root or peer is a rank, not a place in the group.
 // in: one piece for each member, one after the other in group order, of counts[i] elements; out :=
 // the fold of all members' pieces for this one (c->reduce, c->type). counts are equal on all members.
 // out may be this member's own piece inside in.
-tsr_status tsr__comm_reduce_scatter(struct endpoint *e, const struct comm_call *c, const void *in,
-                                    const int64_t *counts, void *out, struct comm_trouble *why);
+tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
+                                    const void *in, const int64_t *counts, void *out,
+                                    struct comm_trouble *why);
 // out of root := fold of all members' in (c->count elements); others may give out NULL.
-tsr_status tsr__comm_reduce(struct endpoint *e, const struct comm_call *c, int root, const void *in,
-                            void *out, struct comm_trouble *why);
+tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
+                            const void *in, void *out, struct comm_trouble *why);
 // send[i] goes to member i, recv[i] comes from it; sizes may differ and are checked.
-tsr_status tsr__comm_all_to_all(struct endpoint *e, const struct comm_call *c,
+tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_call *call,
                                 const struct comm_buffer *send, struct comm_buffer *recv,
                                 struct comm_trouble *why);
 // p of root is copied to p of all others.
-tsr_status tsr__comm_broadcast(struct endpoint *e, const struct comm_call *c, int root, void *p,
-                               size_t bytes, struct comm_trouble *why);
+tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call *call, int root,
+                               void *p, size_t bytes, struct comm_trouble *why);
 // One message between two ranks; c->group is not looked at. notes (COMM_NOTES words, or NULL) go
 // along: a shape, say. The receiver's `arrived` is told them and gives the memory of exactly the
 // size that comes; NULL: into.p and into.bytes are known before. Both sides wait for each other.
-tsr_status tsr__comm_send(struct endpoint *e, const struct comm_call *c, int to, const void *p,
-                          size_t bytes, const int64_t *notes, struct comm_trouble *why);
+tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *call, int to,
+                          const void *p, size_t bytes, const int64_t *notes,
+                          struct comm_trouble *why);
 struct comm_incoming {
     struct comm_buffer into;
     tsr_status (*arrived)(void *data, const int64_t *notes, struct comm_buffer *into,
                           struct comm_trouble *why);
     void *data;
 };
-tsr_status tsr__comm_recv(struct endpoint *e, const struct comm_call *c, int from,
+tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *call, int from,
                           struct comm_incoming *in, struct comm_trouble *why);
 // Results go to rank 0 beside the calls, between ranks that are processes. A rank gives the first `bytes` of a file
 // without a name, which belongs to the endpoint from then on, and goes on at once; at most COMM_GIFTS are under way.
 // Settling waits until rank 0 has the one that was given first. Rank 0 takes what a rank gave in the same order (c->run is
 // compared); the file is the caller's to close.
-tsr_status tsr__comm_give(struct endpoint *e, const struct comm_call *c, int fd, size_t bytes,
-                          struct comm_trouble *why);
-tsr_status tsr__comm_settle(struct endpoint *e, const struct comm_call *c,
+tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                          size_t bytes, struct comm_trouble *why);
+tsr_status tsr__comm_settle(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
-tsr_status tsr__comm_take(struct endpoint *e, const struct comm_call *c, int from, int *fd,
-                          size_t *bytes, struct comm_trouble *why);
+tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *call, int from,
+                          int *fd, size_t *bytes, struct comm_trouble *why);
 // All ranks of the job meet under this plan: the start of a run, and the proof that they run the
 // same thing.
-tsr_status tsr__comm_barrier(struct endpoint *e, uint64_t plan, const char *what,
+tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why);
-void tsr__comm_fail(struct endpoint *e, tsr_status status, const char *text);
-void tsr__comm_close(struct endpoint *e); // NULL is fine
+void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
+void tsr__comm_close(struct endpoint *endpoint); // NULL is fine
 
 double tsr__now_s(void); // monotonic
 
@@ -190,45 +194,49 @@ double tsr__now_s(void); // monotonic
 
 struct thread_job;
 // A job of n ranks; endpoints belong to it. NULL: out of memory (finding added).
-struct thread_job *tsr__threads_new(tsr_session *s, int n, const struct comm_options *options);
-struct endpoint *tsr__threads_endpoint(struct thread_job *j, int rank);
-void tsr__threads_free(struct thread_job *j); // after all ranks have ended
+struct thread_job *tsr__threads_new(tsr_session *session, int n,
+                                    const struct comm_options *options);
+struct endpoint *tsr__threads_endpoint(struct thread_job *job, int rank);
+void tsr__threads_free(struct thread_job *job); // after all ranks have ended
 // What ended the job, or NULL. After all ranks have ended.
-const struct comm_trouble *tsr__threads_trouble(const struct thread_job *j);
+const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job);
 
 // ---- ranks as processes of one host (shm_job.c, shm_meet.c, shm_move.c) ------------------------
 
 struct shm_job;
 // Memory for a job of n ranks, without a name. *out is to be freed even after a failure (finding
 // added). Processes that are forked afterwards have it; others are handed its descriptor.
-tsr_status tsr__shm_new(tsr_session *s, int n, const struct comm_options *o, struct shm_job **out);
-// The same memory in another process, by its descriptor, which then belongs to the job.
-tsr_status tsr__shm_map(tsr_session *s, int fd, int n, const struct comm_options *o,
+tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out);
-int tsr__shm_fd(const struct shm_job *j);
-void tsr__shm_free(tsr_session *s, struct shm_job *j);
+// The same memory in another process, by its descriptor, which then belongs to the job.
+tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_options *options,
+                        struct shm_job **out);
+int tsr__shm_fd(const struct shm_job *job);
+void tsr__shm_free(tsr_session *session, struct shm_job *job);
 // This process's rank in the job. The session must outlive the endpoint, the job too.
-tsr_status tsr__shm_endpoint(tsr_session *s, struct shm_job *j, int rank, struct endpoint **out);
-int tsr__shm_attached(const struct shm_job *j); // endpoints made so far
+tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
+                             struct endpoint **out);
+int tsr__shm_attached(const struct shm_job *job); // endpoints made so far
 // For a process that looks after the ranks' processes: it says so before they start; has the job
 // failed; is a rank done; its signs of life so far; a rank is lost (what: "was killed by signal 9").
 // The text of that names who waits for it, and where: false if nobody does yet, and not `last`.
-void tsr__shm_watched(struct shm_job *j);
-bool tsr__shm_trouble(const struct shm_job *j, struct comm_trouble *why);
-bool tsr__shm_ended(const struct shm_job *j, int rank);
-uint64_t tsr__shm_beat(const struct shm_job *j, int rank);
-bool tsr__shm_lost(struct shm_job *j, int rank, const char *what, bool last);
+void tsr__shm_watched(struct shm_job *job);
+bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
+bool tsr__shm_ended(const struct shm_job *job, int rank);
+uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
+bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last);
 
 // ---- ranks as processes (mpi.c, net.c) ---------------------------------------------------------
 
 // Joins the MPI job that a launcher of that family started ("openmpi", "mpich"). Adds the finding
 // itself: plugin-absent, mpi-failed.
-tsr_status tsr__mpi_open(tsr_session *s, const char *family, const struct comm_options *options,
-                         struct endpoint **out);
+tsr_status tsr__mpi_open(tsr_session *session, const char *family,
+                         const struct comm_options *options, struct endpoint **out);
 
 // Joins ranks of one host that a launcher started with plain environment variables ("torchrun", "slurm" without PMI), through
 // shared memory (env.c). Adds the finding itself: transport-absent, rank-failed, shm-failed.
-tsr_status tsr__env_open(tsr_session *s, const struct comm_options *options, struct endpoint **out);
+tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
+                         struct endpoint **out);
 
 // The launcher's word on this process (launcher.c): tsr_launcher of tessera.h. Families that are no
 // MPI: "torchrun", and "slurm" on one host.
@@ -252,33 +260,34 @@ struct device_options {
 };
 // An endpoint that also takes calls whose memory is a GPU's, over another endpoint, which must outlive it. All ranks of the
 // job have one, or none. The session is the rank's own.
-tsr_status tsr__device_open(tsr_session *s, struct endpoint *base, const struct device_options *o,
-                            struct endpoint **out, struct comm_trouble *why);
+tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
+                            const struct device_options *options, struct endpoint **out,
+                            struct comm_trouble *why);
 // Tells that this rank will communicate with that group; before the meeting.
-void tsr__device_expect(struct endpoint *e, const int64_t *group, int n);
+void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n);
 // All ranks tell each other where they are, and what takes long is made: communicators, imports.
-tsr_status tsr__device_meet(struct endpoint *e, uint64_t plan, struct comm_trouble *why);
-void tsr__device_close(struct endpoint *e); // NULL is fine; the base stays
+tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why);
+void tsr__device_close(struct endpoint *endpoint); // NULL is fine; the base stays
 // The place on a GPU of such an endpoint; NULL: on the host, or another kind of endpoint.
-struct gpu_seat *tsr__device_seat(struct endpoint *e);
-bool tsr__device_is(const struct endpoint *e);
+struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
+bool tsr__device_is(const struct endpoint *endpoint);
 // Memory and copies for whoever makes such calls, on the rank's GPU; all work goes on the stream. block 0 or 1: one each.
 struct device_rows {
     void *to;
     const void *from;
     size_t to_pitch, from_pitch, width, rows; // bytes; rows of `width`, pitch apart
 };
-tsr_status tsr__device_rows(struct endpoint *e, const struct comm_call *c,
-                            const struct device_rows *r, struct comm_trouble *why);
-tsr_status tsr__device_scratch(struct endpoint *e, const struct comm_call *c, int block,
+tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,
+                            const struct device_rows *rows, struct comm_trouble *why);
+tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call *call, int block,
                                size_t bytes, void **out, struct comm_trouble *why);
 // Compiles what a call of that type and reduction will need.
-tsr_status tsr__device_prepare(struct endpoint *e, const struct comm_call *c,
+tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why);
 // A library stands in for the driver: the engine computes on the host and knows no streams, so that a kernel ends when its work
 // is done. The stream for it, or NULL.
-void *tsr__device_stand_in(struct endpoint *e);
-tsr_status tsr__device_wait(struct endpoint *e, const struct comm_call *c,
+void *tsr__device_stand_in(struct endpoint *endpoint);
+tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
 // After the meeting: how this rank's i-th expected group communicates; false: there is none.
 struct device_group_info {
@@ -286,7 +295,7 @@ struct device_group_info {
     int n;
     enum comm_way way; // of calls whose memory all lies on GPUs
 };
-bool tsr__device_group_at(const struct endpoint *e, size_t i, struct device_group_info *out);
+bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct device_group_info *out);
 
 // ---- cores (cores.c) ---------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ struct scratch {
     struct temporary *temporary;
     const char *folder, *parts;
 };
-tsr_status tsr__scratch_open(tsr_session *s, struct arena *a, const char *base,
+tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out) TSR_MUST_USE;
-void tsr__scratch_close(struct scratch *s); // zeroed: nothing to do
+void tsr__scratch_close(struct scratch *scratch); // zeroed: nothing to do
 
 struct work {
     tsr_session *session;
@@ -41,20 +41,20 @@ struct outcome {
 };
 
 // Cuts that model, which is w->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
-tsr_status tsr__verify_cut(struct work *w, tsr_model *m, const char *config,
+tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out) TSR_MUST_USE;
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
 // where there is one; that it could not be found is no failure.
-void tsr__verify_locate(struct work *w, tsr_model *m, const char *config, tsr_first *out);
+void tsr__verify_locate(struct work *work, tsr_model *model, const char *config, tsr_first *out);
 // lowered.c: the file of the whole model, or of a copy that an older engine takes.
-tsr_status tsr__verify_lowered(struct work *w, const char **path) TSR_MUST_USE;
+tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
 // precision.c: the tolerance of each value of w->model, found once; then that of the value of that name. INFINITY: it
 // follows from random numbers, and says nothing.
-tsr_status tsr__precision_find(struct work *w) TSR_MUST_USE;
-double tsr__precision_of(const struct work *w, const char *name);
+tsr_status tsr__precision_find(struct work *work) TSR_MUST_USE;
+double tsr__precision_of(const struct work *work, const char *name);
 // saturation.c: says so where the engine's 8-bit arithmetic may be why cut and whole differ.
-void tsr__verify_saturation(struct work *w);
+void tsr__verify_saturation(struct work *work);
 // trials.c: random shardings, one after the other.
-tsr_status tsr__verify_trials(struct work *w, tsr_verify_result *r) TSR_MUST_USE;
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result) TSR_MUST_USE;
 
 #endif

@@ -70,11 +70,11 @@ static bool has_element(const struct tile_piece *piece, const int64_t *shape, in
     return true;
 }
 
-static int64_t owner_of(struct arena *arena, const struct tile_layout *layout, const tsr_tensors *t,
-                        size_t i, int64_t element)
+static int64_t owner_of(struct arena *arena, const struct tile_layout *layout,
+                        const tsr_tensors *tensors, size_t i, int64_t element)
 {
-    const int64_t *shape = tsr_tensors_dims(t, i), *owners;
-    if (!layout || element < 0 || layout->rank != tsr_tensors_rank(t, i))
+    const int64_t *shape = tsr_tensors_dims(tensors, i), *owners;
+    if (!layout || element < 0 || layout->rank != tsr_tensors_rank(tensors, i))
         return -1;
     for (int64_t k = 0; k < layout->n_shards; k++) {
         struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);
@@ -84,12 +84,13 @@ static int64_t owner_of(struct arena *arena, const struct tile_layout *layout, c
     return -1;
 }
 
-static const struct tile_layout *layout_of(struct arena *a, tsr_model *m, const char *config,
-                                           const tsr_value *v)
+static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model,
+                                           const char *config, const tsr_value *value)
 {
-    const tsr_config *c = config ? tsr_model_find_config(m, config) : tsr_model_config(m, 0);
-    const struct flow *f = c ? tsr__flow_new(a, m, c) : NULL;
-    return f ? f->values[tsr__value_id(v)] : NULL;
+    const tsr_config *c =
+        config ? tsr_model_find_config(model, config) : tsr_model_config(model, 0);
+    const struct flow *flow = c ? tsr__flow_new(arena, model, c) : NULL;
+    return flow ? flow->values[tsr__value_id(value)] : NULL;
 }
 
 // ---- the first difference ----------------------------------------------------------------------
@@ -143,7 +144,7 @@ void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
 {
     tsr_tensors *whole = NULL, *cut = NULL;
     tsr_model *copy = NULL;
-    struct found f;
+    struct found found;
     struct diag_mark mark = tsr__diag_mark(work->session);
     tsr_status st = tsr_tensors_new(work->session, &whole);
     if (st == TSR_OK)
@@ -154,12 +155,12 @@ void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
         st = whole_values(work, whole);
     if (st == TSR_OK)
         st = cut_values(work, copy, config, cut);
-    if (st == TSR_OK && find_first(work, copy, whole, cut, &f)) {
-        const struct tile_layout *layout = layout_of(&work->arena, copy, config, f.value);
-        int64_t worst = tsr__compare_worst(whole, f.whole, cut, f.cut);
-        int64_t rank = owner_of(&work->arena, layout, whole, f.whole, worst);
+    if (st == TSR_OK && find_first(work, copy, whole, cut, &found)) {
+        const struct tile_layout *layout = layout_of(&work->arena, copy, config, found.value);
+        int64_t worst = tsr__compare_worst(whole, found.whole, cut, found.cut);
+        int64_t rank = owner_of(&work->arena, layout, whole, found.whole, worst);
         tsr__diag_back(work->session, &mark, false);
-        tell(work, &f, rank, out);
+        tell(work, &found, rank, out);
     } else {
         tsr__diag_back(work->session, &mark, false); // the difference itself has been told
     }

@@ -10,41 +10,43 @@
 #define KNOWS    23 // 1.23, which knows all of today's that matter here
 
 // The value's element type (of a list: that of its tensors) is one that every operator set in question has.
-static bool plain_value(const struct shapes *s, const tsr_value *v)
+static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 {
-    return !v || tsr__type_plain(tsr__shapes_piece(s, v).dtype);
+    return !value || tsr__type_plain(tsr__shapes_piece(shapes, value).dtype);
 }
 
 // All that nodes read and give is plain, in bodies too.
-static bool plain(struct arena *a, tsr_model *m)
+static bool plain(struct arena *arena, tsr_model *model)
 {
-    struct shapes *s = tsr__shapes_new(a, m);
-    if (!s)
+    struct shapes *shapes = tsr__shapes_new(arena, model);
+    if (!shapes)
         return false;
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
-        for (size_t i = 0; i < tsr_node_input_count(n); i++)
-            if (!plain_value(s, tsr_node_input(n, i)))
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            if (!plain_value(shapes, tsr_node_input(node, i)))
                 return false;
-        for (size_t i = 0; i < tsr_node_output_count(n); i++)
-            if (!plain_value(s, tsr_node_output(n, i)))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (!plain_value(shapes, tsr_node_output(node, i)))
                 return false;
     }
     return true;
 }
 
-static int64_t opset_of(const tsr_model *m)
+static int64_t opset_of(const tsr_model *model)
 {
-    for (size_t i = 0; i < tsr_model_opset_count(m); i++)
-        if (!tsr_model_opset_domain(m, i)[0])
-            return tsr_model_opset_version(m, i);
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
+        if (!tsr_model_opset_domain(model, i)[0])
+            return tsr_model_opset_version(model, i);
     return 0;
 }
 
-static int64_t lowest(tsr_model *m, int64_t opset, bool types)
+static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 {
     int64_t least = 0;
-    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
-        int64_t changed = tsr__node_domain_str(n).n ? 0 : tsr__rule_changed(n, opset, types);
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        int64_t changed = tsr__node_domain_str(node).n ? 0 : tsr__rule_changed(node, opset, types);
         least = changed > least ? changed : least;
     }
     return least;

@@ -29,11 +29,11 @@ struct wish {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
-tsr_status tsr_gpus_find(tsr_session *s, const char *driver, const char *nccl, tsr_gpus *out)
+tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
-    struct arena *kept = &s->results[RESULT_GPUS];
+    struct arena *kept = &session->results[RESULT_GPUS];
     tsr__arena_free(kept);
-    tsr__arena_init(kept, s);
+    tsr__arena_init(kept, session);
     struct gpu_survey *seen = ARENA_NEW(kept, struct gpu_survey);
     tsr_gpu *list = ARENA_ARRAY(kept, tsr_gpu, GPU_MAX_CARDS);
     if (kept->failed)
@@ -155,39 +155,39 @@ static tsr_topology_device host_numbers(const char *name)
         .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
 }
 
-static void link_all(tsr_topology *t, const struct wish *wishes)
+static void link_all(tsr_topology *topology, const struct wish *wishes)
 {
-    for (size_t i = 0; i < t->links.n; i++) {
-        struct topology_link *l = &t->links.at[i];
-        int a = wishes[l->from].card, b = wishes[l->to].card;
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link *link = &topology->links.at[i];
+        int a = wishes[link->from].card, b = wishes[link->to].card;
         double latency = with_host.latency, bandwidth = with_host.bandwidth;
         if (a >= 0 && b >= 0) {
             latency = a == b ? same_gpu.latency : other_gpu.latency;
             bandwidth = a == b ? same_gpu.bandwidth : other_gpu.bandwidth;
         }
-        l->latency = latency;
-        l->bandwidth = bandwidth;
+        link->latency = latency;
+        link->bandwidth = bandwidth;
     }
 }
 
-static tsr_status refuse(tsr_session *s, tsr_status status, const char *hint, const char *format,
-                         const char *text, int number, const char *why)
+static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
+                         const char *format, const char *text, int number, const char *why)
 {
     char what[256];
     snprintf(what, sizeof what, "'%.60s': ", text);
     size_t n = strlen(what);
     snprintf(what + n, sizeof what - n, format, number, why);
-    tsr__diag(s, DIAG_topology_text, NULL, hint, "%s", what);
+    tsr__diag(session, DIAG_topology_text, NULL, hint, "%s", what);
     return status;
 }
 
-tsr_status tsr_topology_real(tsr_session *s, const char *text, const char *driver, const char *nccl,
-                             tsr_topology **out)
+tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
+                             const char *nccl, tsr_topology **out)
 {
     struct wish wishes[MAX_REAL];
     int n = read_text(text, wishes);
     if (n <= 0)
-        return refuse(s, TSR_MALFORMED, "write cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+        return refuse(session, TSR_MALFORMED, "write cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
                       "no list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
@@ -197,25 +197,25 @@ tsr_status tsr_topology_real(tsr_session *s, const char *text, const char *drive
     if (most >= 0)
         tsr__gpu_survey(&libraries, &seen);
     if (most >= seen.n)
-        return refuse(s, TSR_ENGINE,
+        return refuse(session, TSR_ENGINE,
                       "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs",
                       seen.n ? "this machine has GPUs 0 to %d%s" : "this machine has %d GPUs: %s",
                       text, seen.n ? seen.n - 1 : 0, seen.n ? "" : seen.why);
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
-    tsr_topology *t = NULL;
-    tsr_status st = tsr_topology_parse(s, full, &t);
+    tsr_topology *topology = NULL;
+    tsr_status st = tsr_topology_parse(session, full, &topology);
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < n; i++) {
         bool gpu = wishes[i].card >= 0;
-        tsr_topology_device d =
+        tsr_topology_device device =
             gpu ? numbers_of(&seen.cards[wishes[i].card], wishes[i].name, sharers(wishes, n, i))
                 : host_numbers(wishes[i].name);
-        tsr_topology_set_device(t, i, &d);
+        tsr_topology_set_device(topology, i, &device);
     }
-    link_all(t, wishes);
-    t->text = STR("");
-    *out = t;
-    return t->arena.failed ? TSR_NOMEM : TSR_OK;
+    link_all(topology, wishes);
+    topology->text = STR("");
+    *out = topology;
+    return topology->arena.failed ? TSR_NOMEM : TSR_OK;
 }

@@ -5,21 +5,21 @@
 
 #include <stdio.h>
 
-static tsr_status begin(tsr_session *s, int n, tsr_topology **out)
+static tsr_status begin(tsr_session *session, int n, tsr_topology **out)
 {
     char text[32];
     snprintf(text, sizeof text, "cpu:%d", n);
-    return tsr_topology_parse(s, text, out);
+    return tsr_topology_parse(session, text, out);
 }
 
-static void set_links(tsr_topology *t, const struct measured *m)
+static void set_links(tsr_topology *topology, const struct measured *measured)
 {
-    for (size_t i = 0; i < t->links.n; i++) {
-        struct topology_link *l = &t->links.at[i];
-        if (m->latency[l->from][l->to] > 0)
-            l->latency = m->latency[l->from][l->to];
-        if (m->bandwidth[l->from][l->to] > 0)
-            l->bandwidth = m->bandwidth[l->from][l->to];
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link *link = &topology->links.at[i];
+        if (measured->latency[link->from][link->to] > 0)
+            link->latency = measured->latency[link->from][link->to];
+        if (measured->bandwidth[link->from][link->to] > 0)
+            link->bandwidth = measured->bandwidth[link->from][link->to];
     }
 }
 

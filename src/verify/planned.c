@@ -7,17 +7,17 @@ struct sizes {
     VEC(tsr_size) at;
 };
 
-static void add_size(struct sizes *s, const char *name, int64_t size)
+static void add_size(struct sizes *sizes, const char *name, int64_t size)
 {
-    for (size_t i = 0; i < s->at.n; i++)
-        if (strcmp(s->at.at[i].name, name) == 0)
+    for (size_t i = 0; i < sizes->at.n; i++)
+        if (strcmp(sizes->at.at[i].name, name) == 0)
             return;
-    tsr_size *at = vec_push(s->a, &s->at);
+    tsr_size *at = vec_push(sizes->a, &sizes->at);
     if (at)
         *at = (tsr_size){name, size};
 }
 
-static void add_sizes(struct sizes *s, const tsr_model *model, const tsr_tensors *inputs)
+static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -28,7 +28,7 @@ static void add_sizes(struct sizes *s, const tsr_model *model, const tsr_tensors
         for (int axis = 0; axis < tsr_value_rank(value); axis++) {
             tsr_dim dim = tsr_value_dim(value, axis);
             if (dim.value < 0 && dim.symbol && dim.symbol[0])
-                add_size(s, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[axis]);
+                add_size(sizes, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[axis]);
         }
     }
 }
@@ -37,16 +37,17 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
                         const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
     struct arena arena;
-    tsr_plan_options o = {.size = sizeof o};
-    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    tsr_plan_options plan_options = {.size = sizeof plan_options};
+    memcpy(&plan_options, options,
+           options->size < sizeof plan_options ? options->size : sizeof plan_options);
     tsr__arena_init(&arena, tsr_model_session(model));
-    struct sizes s = {.a = &arena};
-    for (size_t i = 0; i < o.n_sizes; i++)
-        add_size(&s, o.sizes[i].name, o.sizes[i].size);
-    add_sizes(&s, model, inputs);
-    o.sizes = s.at.at;
-    o.n_sizes = s.at.n;
-    tsr_status st = arena.failed ? TSR_NOMEM : tsr_plan(model, &o, summary);
+    struct sizes sizes = {.a = &arena};
+    for (size_t i = 0; i < plan_options.n_sizes; i++)
+        add_size(&sizes, plan_options.sizes[i].name, plan_options.sizes[i].size);
+    add_sizes(&sizes, model, inputs);
+    plan_options.sizes = sizes.at.at;
+    plan_options.n_sizes = sizes.at.n;
+    tsr_status st = arena.failed ? TSR_NOMEM : tsr_plan(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
 }

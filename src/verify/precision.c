@@ -14,21 +14,21 @@ struct walk {
     double *at; // by value
 };
 
-static double of_value(const struct walk *w, const tsr_value *v)
+static double of_value(const struct walk *walk, const tsr_value *value)
 {
-    return v ? w->at[tsr__value_id(v)] : 0;
+    return value ? walk->at[tsr__value_id(value)] : 0;
 }
 
-static double walk_graph(struct walk *w, const tsr_graph *g);
+static double walk_graph(struct walk *walk, const tsr_graph *graph);
 
 // The coarsest that happens inside of its bodies.
-static double walk_bodies(struct walk *w, const tsr_node *n)
+static double walk_bodies(struct walk *walk, const tsr_node *node)
 {
     double most = 0;
-    for (size_t i = 0; i < tsr_node_attr_count(n); i++) {
-        const tsr_attr *a = tsr_node_attr(n, i);
-        for (size_t k = 0; k < tsr_attr_graph_count(a); k++)
-            most = fmax(most, walk_graph(w, tsr_attr_graph(a, k)));
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        const tsr_attr *attr = tsr_node_attr(node, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++)
+            most = fmax(most, walk_graph(walk, tsr_attr_graph(attr, k)));
     }
     return most;
 }
@@ -49,11 +49,11 @@ static double walk_node(struct walk *walk, const tsr_node *node)
     return most;
 }
 
-static double walk_graph(struct walk *w, const tsr_graph *g)
+static double walk_graph(struct walk *walk, const tsr_graph *graph)
 {
     double most = 0;
-    for (const tsr_node *n = tsr_graph_first(g); n; n = tsr_node_next(n))
-        most = fmax(most, walk_node(w, n));
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        most = fmax(most, walk_node(walk, node));
     return most;
 }
 
@@ -70,11 +70,11 @@ tsr_status tsr__precision_find(struct work *work)
     return TSR_OK;
 }
 
-double tsr__precision_of(const struct work *w, const char *name)
+double tsr__precision_of(const struct work *work, const char *name)
 {
-    const tsr_value *v = tsr_graph_value(tsr_model_graph(w->model), name);
-    double found = v ? w->precision[tsr__value_id(v)] : 0;
-    if (isinf(found) || w->options->tolerance <= 0)
+    const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);
+    double found = value ? work->precision[tsr__value_id(value)] : 0;
+    if (isinf(found) || work->options->tolerance <= 0)
         return found;
-    return w->options->tolerance;
+    return work->options->tolerance;
 }

@@ -15,10 +15,10 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
 }
 
 // Without a folder of its own the parts are another rank's.
-void tsr__scratch_close(struct scratch *s)
+void tsr__scratch_close(struct scratch *scratch)
 {
-    tsr__temporary_remove(s->temporary);
-    *s = (struct scratch){0};
+    tsr__temporary_remove(scratch->temporary);
+    *scratch = (struct scratch){0};
 }
 
 // The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts

@@ -39,29 +39,30 @@ static void count_compute(struct sim_device *device, const struct sim_task *task
 static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
                  double begin, double end)
 {
-    struct sim_device *d = &run->sim.devices[device];
+    struct sim_device *sim_device = &run->sim.devices[device];
     if (kind == TSR_SPAN_COMPUTE)
-        count_compute(d, task, end - begin);
+        count_compute(sim_device, task, end - begin);
     else if (kind == TSR_SPAN_COMMUNICATION)
-        d->communication += end - begin;
+        sim_device->communication += end - begin;
     else
-        d->waiting += end - begin;
+        sim_device->waiting += end - begin;
     if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
         return;
     tsr_span *s = vec_push(run->kept, &run->spans);
     if (s)
-        *s = (tsr_span){kind,     (int)device, d->request,
+        *s = (tsr_span){kind,     (int)device, sim_device->request,
                         task->op, task->node,  task->comm ? task->comm->id : -1,
                         begin,    end};
 }
 
-static void next_task(struct run *r, struct sim_device *d)
+static void next_task(struct run *run, struct sim_device *device)
 {
-    if (++d->at < d->tasks.n)
+    if (++device->at < device->tasks.n)
         return;
-    r->ends[d->request] = d->now > r->ends[d->request] ? d->now : r->ends[d->request];
-    d->at = 0;
-    d->request++;
+    run->ends[device->request] =
+        device->now > run->ends[device->request] ? device->now : run->ends[device->request];
+    device->at = 0;
+    device->request++;
 }
 
 // All members are there: it happens.
@@ -84,32 +85,32 @@ static void happen(struct run *run, const struct sim_comm *comm, struct sim_grou
 // Works until the device has to wait, or is done. False: it could do nothing.
 static bool work(struct run *run, int64_t device)
 {
-    struct sim_device *d = &run->sim.devices[device];
+    struct sim_device *sim_device = &run->sim.devices[device];
     bool did = false;
-    while (!d->waits && d->request < run->out->requests && d->tasks.n) {
-        const struct sim_task *task = &d->tasks.at[d->at];
+    while (!sim_device->waits && sim_device->request < run->out->requests && sim_device->tasks.n) {
+        const struct sim_task *task = &sim_device->tasks.at[sim_device->at];
         did = true;
         if (!task->comm) {
-            double end = d->now + (double)task->ps / 1e12;
-            span(run, device, task, TSR_SPAN_COMPUTE, d->now, end);
-            d->now = end;
-            next_task(run, d);
+            double end = sim_device->now + (double)task->ps / 1e12;
+            span(run, device, task, TSR_SPAN_COMPUTE, sim_device->now, end);
+            sim_device->now = end;
+            next_task(run, sim_device);
             continue;
         }
         struct sim_group *group = &task->comm->groups.at[task->group];
-        d->waits = true;
-        d->arrived = d->now;
-        group->latest = d->now > group->latest ? d->now : group->latest;
+        sim_device->waits = true;
+        sim_device->arrived = sim_device->now;
+        group->latest = sim_device->now > group->latest ? sim_device->now : group->latest;
         if (++group->arrived == group->n)
             happen(run, task->comm, group);
     }
     return did;
 }
 
-static bool is_done(const struct run *r)
+static bool is_done(const struct run *run)
 {
-    for (int64_t i = 0; i < r->sim.n; i++)
-        if (r->sim.devices[i].tasks.n && r->sim.devices[i].request < r->out->requests)
+    for (int64_t i = 0; i < run->sim.n; i++)
+        if (run->sim.devices[i].tasks.n && run->sim.devices[i].request < run->out->requests)
             return false;
     return true;
 }
@@ -292,24 +293,25 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
     return TSR_USAGE;
 }
 
-static tsr_status end(struct run *r, tsr_status st, tsr_simulation *given)
+static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
 {
-    tsr_topology_free(r->own);
+    tsr_topology_free(run->own);
     if (st == TSR_OK) {
-        size_t n = given->size && given->size < sizeof *r->out ? given->size : sizeof *r->out;
-        r->out->size = n;
-        memcpy(given, r->out, n);
+        size_t n = given->size && given->size < sizeof *run->out ? given->size : sizeof *run->out;
+        run->out->size = n;
+        memcpy(given, run->out, n);
     }
     return st;
 }
 
 // A copy in which every size is a number, so that all pieces have one.
-static tsr_status with_sizes(struct run *r, tsr_model *m, tsr_model **out)
+static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
     tsr_size *all;
     size_t n;
-    tsr_status st = tsr_model_clone(m, out);
-    if (st == TSR_OK && !tsr__sim_sizes(r->kept, m, r->options.sizes, r->options.n_sizes, &all, &n))
+    tsr_status st = tsr_model_clone(model, out);
+    if (st == TSR_OK &&
+        !tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
         st = TSR_NOMEM;
     return st == TSR_OK ? tsr_shapes(*out, all, n, NULL) : st;
 }

@@ -77,10 +77,10 @@ struct partition_part;
 // Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links (simulate_price.c).
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
-tsr_status tsr__sim_read(struct sim *x, const struct partition_part *parts, int64_t n,
+tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_size *sizes, size_t n_sizes) TSR_MUST_USE;
 // Symbols of the model's inputs that have no size yet get the usual one. False: no memory.
-bool tsr__sim_sizes(struct arena *a, const tsr_model *m, const tsr_size *sizes, size_t n,
+bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size *sizes, size_t n,
                     tsr_size **out, size_t *n_out);
 
 #endif

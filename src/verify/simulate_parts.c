@@ -47,13 +47,13 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
 }
 
 // "AllReduceF16" is an AllReduce; a Recv is the other end of a Send.
-static const char *plain_name(struct sim *x, const char *op)
+static const char *plain_name(struct sim *sim, const char *op)
 {
     size_t n = strlen(op);
     if (strcmp(op, TSR_OP_RECV) == 0 || strcmp(op, TSR_OP_RECV "F16") == 0)
         return TSR_OP_SEND;
     if (n > 3 && strcmp(op + n - 3, "F16") == 0)
-        return tsr__arena_str(x->arena, (struct str){op, n - 3}).p;
+        return tsr__arena_str(sim->arena, (struct str){op, n - 3}).p;
     return op;
 }
 
@@ -66,16 +66,17 @@ static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes 
                        tsr_attr_ints(tsr_node_find_attr(node, "target"), &code[1])};
     int64_t shape[TILE_MAX_RANK], most = 0;
     struct arena arena;
-    struct reshard *r = NULL;
+    struct reshard *reshard = NULL;
     tsr__arena_init(&arena, sim->session);
     struct tile_layout *from = count[0] ? tsr__layout_decode(&arena, code[0], count[0]) : NULL;
     struct tile_layout *to = count[1] ? tsr__layout_decode(&arena, code[1], count[1]) : NULL;
     int64_t rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), shape, TILE_MAX_RANK);
     if (from && to && rank == from->rank && rank == to->rank &&
-        tsr__reshard_plan(&arena, from, NULL, to, shape, elem, &r) == TSR_OK)
-        for (int i = 0; i < r->n_steps; i++)
-            most = sum_of(most, r->steps[i].received > r->steps[i].sent ? r->steps[i].received
-                                                                        : r->steps[i].sent);
+        tsr__reshard_plan(&arena, from, NULL, to, shape, elem, &reshard) == TSR_OK)
+        for (int i = 0; i < reshard->n_steps; i++)
+            most = sum_of(most, reshard->steps[i].received > reshard->steps[i].sent
+                                    ? reshard->steps[i].received
+                                    : reshard->steps[i].sent);
     tsr__arena_free(&arena);
     return most;
 }
@@ -104,13 +105,13 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? sum_of(given, got) : 0;
 }
 
-static const char *name_of(const tsr_node *n)
+static const char *name_of(const tsr_node *node)
 {
-    if (tsr_node_name(n)[0])
-        return tsr_node_name(n);
-    for (size_t i = 0; i < tsr_node_output_count(n); i++)
-        if (tsr_node_output(n, i))
-            return tsr_value_name(tsr_node_output(n, i));
+    if (tsr_node_name(node)[0])
+        return tsr_node_name(node);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            return tsr_value_name(tsr_node_output(node, i));
     return "";
 }
 
@@ -153,11 +154,11 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static bool all_constant(const tsr_node *n)
+static bool all_constant(const tsr_node *node)
 {
-    for (size_t i = 0; i < tsr_node_input_count(n); i++) {
-        const tsr_value *v = tsr_node_input(n, i);
-        if (v && !tsr_value_initializer(v))
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (value && !tsr_value_initializer(value))
             return false;
     }
     return true;
@@ -179,15 +180,15 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
                   tsr__price_node(scratch, node, shapes, &computes, &sized);
 }
 
-static tsr_status add_node(struct sim *sim, struct sim_device *d, int64_t device,
+static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
     bool sized;
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
-        return add_comm(sim, d, node, shapes);
+        return add_comm(sim, sim_device, node, shapes);
     if (all_constant(node))
         return TSR_OK; // folded when the model is loaded
-    struct sim_task *task = vec_push(sim->arena, &d->tasks);
+    struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
     if (!task)
         return TSR_NOMEM;
     *task = (struct sim_task){.op = tsr_node_op(node), .node = name_of(node)};
@@ -197,18 +198,18 @@ static tsr_status add_node(struct sim *sim, struct sim_device *d, int64_t device
     return TSR_OK;
 }
 
-static tsr_status add_graph(struct sim *sim, struct sim_device *d, int64_t device,
+static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
                             const tsr_graph *graph, const struct shapes *shapes,
                             struct arena *scratch)
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        tsr_status st = add_node(sim, d, device, node, shapes, scratch);
+        tsr_status st = add_node(sim, sim_device, device, node, shapes, scratch);
         if (st != TSR_OK)
             return st;
         for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
             const tsr_attr *attr = tsr_node_attr(node, i);
             for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
-                st = add_graph(sim, d, device, tsr_attr_graph(attr, k), shapes, scratch);
+                st = add_graph(sim, sim_device, device, tsr_attr_graph(attr, k), shapes, scratch);
                 if (st != TSR_OK)
                     return st;
             }
@@ -232,64 +233,68 @@ struct stores {
     VEC(struct store) list;
 };
 
-static bool last_use(void *data, tsr_node *n, size_t input)
+static bool last_use(void *data, tsr_node *node, size_t input)
 {
     int64_t *last = data;
     (void)input;
-    while (tsr_graph_owner(tsr_node_graph(n)))
-        n = tsr_graph_owner(tsr_node_graph(n));
-    int64_t at = tsr_node_index(n);
+    while (tsr_graph_owner(tsr_node_graph(node)))
+        node = tsr_graph_owner(tsr_node_graph(node));
+    int64_t at = tsr_node_index(node);
     larger(last, at);
     return true;
 }
 
-static int64_t end_of(const struct stores *s, const tsr_value *v, int64_t made)
+static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
     int64_t last = made;
-    tsr_value_uses(v, last_use, &last);
-    return tsr_value_is_output(v) ? s->nodes : last;
+    tsr_value_uses(value, last_use, &last);
+    return tsr_value_is_output(value) ? stores->nodes : last;
 }
 
 // Factors one after the other, without those of dimensions of one element.
-static size_t in_order(const struct rule_tensor *t, struct shape shape, int *out)
+static size_t in_order(const struct rule_tensor *tensor, struct shape shape, int *out)
 {
     size_t n = 0;
-    for (int d = 0; d < t->rank && shape.rank == t->rank; d++)
-        for (int k = 0; shape.dims[d].value != 1 && k < t->dims[d].n && n < RULE_MAX_FACTORS; k++)
-            out[n++] = t->dims[d].factors[k];
+    for (int d = 0; d < tensor->rank && shape.rank == tensor->rank; d++)
+        for (int k = 0; shape.dims[d].value != 1 && k < tensor->dims[d].n && n < RULE_MAX_FACTORS;
+             k++)
+            out[n++] = tensor->dims[d].factors[k];
     return n;
 }
 
 // Elements of the result lie as those of the input do: an engine puts it there if nobody reads the input afterwards, and
 // where only the shape differs in any case.
-static bool in_place(const struct stores *s, const tsr_node *n, const struct rule *r, size_t input)
+static bool in_place(const struct stores *stores, const tsr_node *node, const struct rule *rule,
+                     size_t input)
 {
     int a[RULE_MAX_FACTORS], b[RULE_MAX_FACTORS];
-    if ((int)input >= r->n_inputs || r->n_outputs < 1 || r->inputs[input].host ||
-        r->inputs[input].absent || r->n_windows || r->n_lists)
+    if ((int)input >= rule->n_inputs || rule->n_outputs < 1 || rule->inputs[input].host ||
+        rule->inputs[input].absent || rule->n_windows || rule->n_lists)
         return false;
-    size_t k = in_order(&r->inputs[input], tsr__shapes_of(s->shapes, tsr_node_input(n, input)), a);
+    size_t k = in_order(&rule->inputs[input],
+                        tsr__shapes_of(stores->shapes, tsr_node_input(node, input)), a);
     return k &&
-           k == in_order(&r->outputs[0], tsr__shapes_of(s->shapes, tsr_node_output(n, 0)), b) &&
+           k == in_order(&rule->outputs[0],
+                         tsr__shapes_of(stores->shapes, tsr_node_output(node, 0)), b) &&
            memcmp(a, b, k * sizeof *a) == 0;
 }
 
-static bool same_shape(const struct rule *r, size_t input)
+static bool same_shape(const struct rule *rule, size_t input)
 {
-    return r->inputs[input].rank == r->outputs[0].rank;
+    return rule->inputs[input].rank == rule->outputs[0].rank;
 }
 
 // The store that the first output of the node takes over; 0: none.
 static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t bytes, int64_t at)
 {
-    const struct rule *r = tsr__rule_of(stores->arena, node, stores->shapes);
+    const struct rule *rule = tsr__rule_of(stores->arena, node, stores->shapes);
     bool sized = true;
-    for (size_t i = 0; r && i < tsr_node_input_count(node); i++) {
+    for (size_t i = 0; rule && i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         size_t store = value ? stores->of[tsr__value_id(value)] : 0;
-        if (store && in_place(stores, node, r, i) &&
+        if (store && in_place(stores, node, rule, i) &&
             tsr__price_bytes(stores->shapes, value, &sized) == bytes &&
-            (!same_shape(r, i) || end_of(stores, value, at) <= at))
+            (!same_shape(rule, i) || end_of(stores, value, at) <= at))
             return store;
     }
     return 0;
@@ -356,17 +361,18 @@ static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
                               const struct shapes *shapes, struct arena *scratch)
 {
     const tsr_graph *graph = tsr_model_graph(model);
-    struct stores s = {model, shapes, scratch, (int64_t)tsr_graph_node_count(graph), NULL, {0}};
+    struct stores stores = {model, shapes, scratch, (int64_t)tsr_graph_node_count(graph),
+                            NULL,  {0}};
     int64_t inputs = 0;
     bool sized = true;
-    s.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(model) + 1);
-    if (!s.of)
+    stores.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(model) + 1);
+    if (!stores.of)
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         inputs = sum_of(inputs, tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized));
     int64_t kept = sum_of(device->weights, inputs);
-    device->memory = sum_of(kept, live_bytes(&s, true));
-    int64_t live = live_bytes(&s, false);
+    device->memory = sum_of(kept, live_bytes(&stores, true));
+    int64_t live = live_bytes(&stores, false);
     device->peak = sum_of(sum_of(kept, device->scratch), sum_of(live, live / GAPS));
     device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
     return scratch->failed ? TSR_NOMEM : TSR_OK;
@@ -406,22 +412,22 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
                             const tsr_size *sizes, size_t n_sizes)
 {
     struct arena scratch;
-    struct sim_device *d = &sim->devices[device];
+    struct sim_device *sim_device = &sim->devices[device];
     tsr_size *all;
     size_t n;
     tsr__arena_init(&scratch, sim->session);
-    d->weights = part->weight_bytes;
+    sim_device->weights = part->weight_bytes;
     struct shapes *shapes = tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n)
                                 ? tsr__shapes_bound(&scratch, part->model, all, n, false)
                                 : NULL;
     tsr_status st = shapes ? TSR_OK : TSR_NOMEM;
     if (st == TSR_OK)
-        st = add_graph(sim, d, device, tsr_model_graph(part->model), shapes, &scratch);
+        st = add_graph(sim, sim_device, device, tsr_model_graph(part->model), shapes, &scratch);
     if (st == TSR_OK)
-        st = find_memory(d, part->model, shapes, &scratch);
+        st = find_memory(sim_device, part->model, shapes, &scratch);
     // Names outlive the models.
-    for (size_t i = 0; i < d->tasks.n && st == TSR_OK; i++) {
-        struct sim_task *task = &d->tasks.at[i];
+    for (size_t i = 0; i < sim_device->tasks.n && st == TSR_OK; i++) {
+        struct sim_task *task = &sim_device->tasks.at[i];
         task->op = tsr__arena_str(sim->arena, str_of(task->op)).p;
         task->node = tsr__arena_str(sim->arena, str_of(task->node)).p;
     }

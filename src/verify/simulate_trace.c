@@ -37,14 +37,14 @@ static void put_span(struct text *text, const tsr_span *span)
 }
 
 // Ties the pieces of a communication together: from the device where it is first listed to the others.
-static void put_flow(struct text *t, const tsr_span *s, bool first)
+static void put_flow(struct text *text, const tsr_span *span, bool first)
 {
-    int64_t key[3] = {s->id, s->request, (int64_t)(s->begin * 1e12)};
+    int64_t key[3] = {span->id, span->request, (int64_t)(span->begin * 1e12)};
     unsigned long long flow = tsr__hash64(key, sizeof key, 0) >> 11; // exact in a double
-    tsr__text_printf(t,
+    tsr__text_printf(text,
                      ",\n{\"ph\":\"%s\",\"cat\":\"communication\",\"name\":\"group\",\"id\":%llu,"
                      "\"pid\":%d,\"tid\":0,\"ts\":%.6f%s}",
-                     first ? "s" : "f", flow, s->device, s->begin * 1e6,
+                     first ? "s" : "f", flow, span->device, span->begin * 1e6,
                      first ? "" : ",\"bp\":\"e\"");
 }
 

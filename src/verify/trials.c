@@ -13,12 +13,12 @@ struct trials {
     int64_t devices;    // 0: the model declares it
 };
 
-static bool add_size(struct trials *t, const char *name, int64_t size)
+static bool add_size(struct trials *trials, const char *name, int64_t size)
 {
-    for (size_t i = 0; i < t->n_sizes; i++)
-        if (!strcmp(t->sizes[i].name, name))
+    for (size_t i = 0; i < trials->n_sizes; i++)
+        if (!strcmp(trials->sizes[i].name, name))
             return true;
-    t->sizes[t->n_sizes++] = (tsr_size){name, size};
+    trials->sizes[trials->n_sizes++] = (tsr_size){name, size};
     return true;
 }
 
@@ -80,16 +80,16 @@ static tsr_status choose_config(struct trials *trials)
 // ---- one trial ---------------------------------------------------------------------------------
 
 // The new configuration, with the names of the topology's devices if there is one.
-static tsr_status add_config(struct trials *t, tsr_model *m, tsr_config **out)
+static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config **out)
 {
-    const tsr_topology *topology = t->work->options->topology;
-    size_t n = topology ? (size_t)t->devices : 0;
-    const char **names = ARENA_ARRAY(&t->work->arena, const char *, n + 1);
+    const tsr_topology *topology = trials->work->options->topology;
+    size_t n = topology ? (size_t)trials->devices : 0;
+    const char **names = ARENA_ARRAY(&trials->work->arena, const char *, n + 1);
     if (!names)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++)
         names[i] = tsr_topology_device_at(topology, (int)i)->name;
-    return tsr_model_add_config(m, t->config, t->devices, n ? names : NULL, n, out);
+    return tsr_model_add_config(model, trials->config, trials->devices, n ? names : NULL, n, out);
 }
 
 static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
@@ -114,31 +114,31 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
 
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
-    struct outcome o = {.recorded = -1};
+    struct outcome outcome = {.recorded = -1};
     tsr_model *copy = NULL;
     tsr_status st = tsr_model_clone(trials->work->model, &copy);
     if (st == TSR_OK)
         st = annotate(trials, copy, seed, &out->sharding);
     if (st == TSR_OK)
-        st = tsr__verify_cut(trials->work, copy, trials->config, &o);
+        st = tsr__verify_cut(trials->work, copy, trials->config, &outcome);
     tsr_model_free(copy);
     out->status = st;
-    out->ok = o.ok;
-    out->recorded = o.recorded;
-    out->first = o.first;
+    out->ok = outcome.ok;
+    out->recorded = outcome.recorded;
+    out->first = outcome.first;
     if (st != TSR_OK && st != TSR_DIFFERENT)
         return st;
-    out->partition = o.partition;
-    out->outputs = o.outputs;
-    out->n_outputs = o.n_outputs;
+    out->partition = outcome.partition;
+    out->outputs = outcome.outputs;
+    out->n_outputs = outcome.n_outputs;
     return trials->work->results->failed ? TSR_NOMEM : st;
 }
 
-static void sum_up(tsr_verify_result *r, const tsr_trial *t)
+static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
 {
-    r->ok = r->ok && t->ok;
-    if (t->recorded >= 0)
-        r->recorded = r->recorded == 0 ? 0 : t->recorded;
+    result->ok = result->ok && trial->ok;
+    if (trial->recorded >= 0)
+        result->recorded = result->recorded == 0 ? 0 : trial->recorded;
 }
 
 // Trial i uses seed + i, so that one trial can be repeated alone. A trial that fails does not stop the

@@ -15,33 +15,34 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static tsr_status load_inputs(struct work *w)
+static tsr_status load_inputs(struct work *work)
 {
-    const char *set = w->options->inputs ? w->options->inputs : "random";
-    tsr_status st = tsr_tensors_load(w->inputs, set, w->model, false);
+    const char *set = work->options->inputs ? work->options->inputs : "random";
+    tsr_status st = tsr_tensors_load(work->inputs, set, work->model, false);
     if (st != TSR_OK || !is_folder(set))
         return st;
-    struct str first = tsr__arena_printf(&w->arena, "%s/output_0.pb", set);
+    struct str first = tsr__arena_printf(&work->arena, "%s/output_0.pb", set);
     if (!first.p)
         return TSR_NOMEM;
-    return access(first.p, F_OK) == 0 ? tsr_tensors_load(w->recorded, set, w->model, true) : TSR_OK;
+    return access(first.p, F_OK) == 0 ? tsr_tensors_load(work->recorded, set, work->model, true)
+                                      : TSR_OK;
 }
 
 // ---- comparing ---------------------------------------------------------------------------------
 
-static void report(struct work *work, const tsr_difference *d, enum diag_code code,
+static void report(struct work *work, const tsr_difference *difference, enum diag_code code,
                    const char *against)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
-    at.value = str_of(d->name);
-    if (d->max_abs != d->max_abs)
+    at.value = str_of(difference->name);
+    if (difference->max_abs != difference->max_abs)
         tsr__diag(work->session, code, &at, NULL, "cut and %s differ in kind, shape or content",
                   against);
     else
         tsr__diag(work->session, code, &at, NULL,
-                  "cut and %s differ by %.3g (%.3g of the largest magnitude)", against, d->max_abs,
-                  d->max_rel);
+                  "cut and %s differ by %.3g (%.3g of the largest magnitude)", against,
+                  difference->max_abs, difference->max_rel);
 }
 
 static void compare_recorded(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
@@ -51,21 +52,22 @@ static void compare_recorded(struct work *work, const tsr_tensors *cut, struct o
     for (size_t i = 0; i < n; i++) {
         const char *name = tsr_tensors_name(work->recorded, i);
         int64_t k = tsr_tensors_find(cut, name);
-        tsr_difference d = tsr__compare(work->recorded, i, cut, k, tsr__precision_of(work, name));
-        if (d.ok)
+        tsr_difference difference =
+            tsr__compare(work->recorded, i, cut, k, tsr__precision_of(work, name));
+        if (difference.ok)
             continue;
         outcome->recorded = 0;
-        report(work, &d, DIAG_verify_recorded, "recorded outputs");
+        report(work, &difference, DIAG_verify_recorded, "recorded outputs");
     }
 }
 
-static void mention_random(struct work *w, const char *name)
+static void mention_random(struct work *work, const char *name)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(w->path);
+    at.file = str_of(work->path);
     at.value = str_of(name);
     tsr__diag(
-        w->session, DIAG_verify_random, &at, "give the node that draws a seed",
+        work->session, DIAG_verify_random, &at, "give the node that draws a seed",
         "this output follows from random numbers without a seed: its shape alone is compared");
 }
 
@@ -103,9 +105,9 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
     return outcome->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
-static const void *keep(struct arena *a, const void *from, size_t n, size_t bytes)
+static const void *keep(struct arena *arena, const void *from, size_t n, size_t bytes)
 {
-    void *to = tsr__arena_array(a, n + 1, bytes, _Alignof(max_align_t));
+    void *to = tsr__arena_array(arena, n + 1, bytes, _Alignof(max_align_t));
     if (to && n)
         memcpy(to, from, n * bytes);
     return to;
@@ -136,11 +138,11 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 
 // The first device of the configuration that is not the CPU, or NULL: what the whole model runs on too, so that cut and
 // whole differ by the cut alone.
-static const char *device_of(const tsr_model *m, const char *config)
+static const char *device_of(const tsr_model *model, const char *config)
 {
-    const tsr_config *c = config ? tsr_model_find_config(m, config) : NULL;
-    if (!c && tsr_model_config_count(m) == 1)
-        c = tsr_model_config(m, 0);
+    const tsr_config *c = config ? tsr_model_find_config(model, config) : NULL;
+    if (!c && tsr_model_config_count(model) == 1)
+        c = tsr_model_config(model, 0);
     size_t n = c ? tsr_config_device_name_count(c) : 0;
     for (size_t i = 0; i < n; i++) {
         const char *name = tsr_config_device_name(c, i);
@@ -151,21 +153,22 @@ static const char *device_of(const tsr_model *m, const char *config)
 }
 
 // The whole run is one for all ways to cut.
-static tsr_status run_whole(struct work *w, const tsr_model *m, const char *config)
+static tsr_status run_whole(struct work *work, const tsr_model *model, const char *config)
 {
-    tsr_run_options whole = w->run;
+    tsr_run_options whole = work->run;
     whole.trace = NULL; // the cut run's
-    whole.device = device_of(m, config);
-    if (w->options->reference_cpu) {
+    whole.device = device_of(model, config);
+    if (work->options->reference_cpu) {
         whole.device = NULL;
         whole.n_map_devices = 0;
     }
-    if (w->ran_whole)
+    if (work->ran_whole)
         return TSR_OK;
-    w->ran_whole = true;
+    work->ran_whole = true;
     const char *path;
-    tsr_status st = tsr__verify_lowered(w, &path);
-    return st == TSR_OK ? tsr_run_model(w->session, path, &whole, w->inputs, w->whole) : st;
+    tsr_status st = tsr__verify_lowered(work, &path);
+    return st == TSR_OK ? tsr_run_model(work->session, path, &whole, work->inputs, work->whole)
+                        : st;
 }
 
 // The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares, all run.
@@ -232,16 +235,17 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-static tsr_status open_all(struct work *w)
+static tsr_status open_all(struct work *work)
 {
-    tsr_status st = tsr_model_load(w->session, w->path, &w->model);
-    tsr_tensors **sets[] = {&w->inputs, &w->recorded, &w->whole};
+    tsr_status st = tsr_model_load(work->session, work->path, &work->model);
+    tsr_tensors **sets[] = {&work->inputs, &work->recorded, &work->whole};
     for (size_t i = 0; i < TSR_COUNT(sets) && st == TSR_OK; i++)
-        st = tsr_tensors_new(w->session, sets[i]);
+        st = tsr_tensors_new(work->session, sets[i]);
     if (st == TSR_OK)
-        st = load_inputs(w);
-    return st == TSR_OK ? tsr__scratch_open(w->session, &w->arena, w->options->work, &w->scratch)
-                        : st;
+        st = load_inputs(work);
+    return st == TSR_OK
+               ? tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch)
+               : st;
 }
 
 static tsr_status verify_own(struct work *work, tsr_verify_result *result)
@@ -263,14 +267,14 @@ static tsr_status verify_own(struct work *work, tsr_verify_result *result)
     return st;
 }
 
-static void close_all(struct work *w)
+static void close_all(struct work *work)
 {
-    tsr__scratch_close(&w->scratch);
-    tsr_tensors_free(w->whole);
-    tsr_tensors_free(w->recorded);
-    tsr_tensors_free(w->inputs);
-    tsr_model_free(w->model);
-    tsr__arena_free(&w->arena);
+    tsr__scratch_close(&work->scratch);
+    tsr_tensors_free(work->whole);
+    tsr_tensors_free(work->recorded);
+    tsr_tensors_free(work->inputs);
+    tsr_model_free(work->model);
+    tsr__arena_free(&work->arena);
 }
 
 // Factors of 11 bits: 4 units of 2^-11, as sums of many such products differ.
@@ -295,19 +299,21 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
     if (!work.run.transport && work.run.ranks == 0)
         work.run.transport = "threads"; // one process compares, whoever started it
     tsr__arena_init(&work.arena, session);
-    tsr_verify_result r = {.size = sizeof(r), .recorded = -1};
+    tsr_verify_result verify_result = {.size = sizeof(verify_result), .recorded = -1};
     tsr_status st = TSR_OK;
     if (work.run.ranks > 0)
         st = tsr_join(session, &work.run); // so that the others learn what goes wrong from here on
     if (st == TSR_OK)
         st = open_all(&work);
     if (st == TSR_OK)
-        st = given.random ? tsr__verify_trials(&work, &r) : verify_own(&work, &r);
+        st = given.random ? tsr__verify_trials(&work, &verify_result)
+                          : verify_own(&work, &verify_result);
     close_all(&work);
-    if ((st == TSR_OK || st == TSR_DIFFERENT || r.n_trials) && result) {
-        size_t n = result->size && result->size < sizeof(r) ? result->size : sizeof(r);
-        r.size = n;
-        memcpy(result, &r, n);
+    if ((st == TSR_OK || st == TSR_DIFFERENT || verify_result.n_trials) && result) {
+        size_t n = result->size && result->size < sizeof(verify_result) ? result->size
+                                                                        : sizeof(verify_result);
+        verify_result.size = n;
+        memcpy(result, &verify_result, n);
     }
     return st;
 }

@@ -15,9 +15,11 @@
 // leak.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
-static tsr_status bad_key(tsr_session *s, const struct place *at, struct str key, struct str value)
+static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
+                          struct str value)
 {
-    tsr__diag(s, DIAG_external_key, at, "write each of location, offset, length and checksum once",
+    tsr__diag(session, DIAG_external_key, at,
+              "write each of location, offset, length and checksum once",
               "external data: the key \"" STR_FMT "\" is given twice (the second time as \"" STR_FMT
               "\")",
               STR_ARG(key), STR_ARG(value));
@@ -113,12 +115,12 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
     return TSR_OK;
 }
 
-tsr_status tsr__external_open(tsr_session *session, const struct folder *f,
+tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out)
 {
     int fd = -1;
-    tsr_status st = tsr__folder_file(session, f, external->location, at, &fd);
+    tsr_status st = tsr__folder_file(session, folder, external->location, at, &fd);
     if (st != TSR_OK)
         return st;
     struct stat info;
@@ -138,42 +140,42 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *f,
     return TSR_OK;
 }
 
-tsr_status tsr__external_map(tsr_session *session, const struct folder *f,
+tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)
 {
     int fd = -1;
     uint64_t length = 0;
-    tsr_status st = tsr__external_open(session, f, external, at, &fd, &length);
+    tsr_status st = tsr__external_open(session, folder, external, at, &fd, &length);
     if (st != TSR_OK)
         return st;
-    struct external_map m = {.bytes = {"", 0}};
+    struct external_map map = {.bytes = {"", 0}};
     if (length > 0) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         uint64_t skip = external->offset % page; // a map starts at a page
-        m.size = (size_t)(length + skip);
+        map.size = (size_t)(length + skip);
         off_t start = (off_t)(external->offset - skip);
-        m.base = tsr__fault(session, FAULT_READ)
-                     ? MAP_FAILED
-                     : mmap(NULL, m.size, PROT_READ, MAP_PRIVATE, fd, start);
-        if (m.base == MAP_FAILED) {
+        map.base = tsr__fault(session, FAULT_READ)
+                       ? MAP_FAILED
+                       : mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, start);
+        if (map.base == MAP_FAILED) {
             tsr__diag(session, DIAG_io_read, at, NULL,
                       "external data: \"" STR_FMT "\" cannot be mapped: %s",
                       STR_ARG(external->location), strerror(errno));
             st = TSR_IO;
         } else {
-            m.bytes = (struct str){(const char *)m.base + skip, (size_t)length};
+            map.bytes = (struct str){(const char *)map.base + skip, (size_t)length};
         }
     }
     close(fd);
     if (st == TSR_OK)
-        *out = m;
+        *out = map;
     return st;
 }
 
-void tsr__external_unmap(struct external_map *m)
+void tsr__external_unmap(struct external_map *map)
 {
-    if (m->base)
-        munmap(m->base, m->size);
-    *m = (struct external_map){0};
+    if (map->base)
+        munmap(map->base, map->size);
+    *map = (struct external_map){0};
 }

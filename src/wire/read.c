@@ -46,12 +46,12 @@ static enum wrong take_varint(struct scan *scan, uint64_t *out)
     return VARINT;
 }
 
-static enum wrong take_tag(struct scan *s, uint32_t *number, uint32_t *type)
+static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
 {
-    const unsigned char *start = s->p;
+    const unsigned char *start = scan->p;
     uint64_t v = 0;
-    enum wrong wrong = take_varint(s, &v);
-    if (wrong == VARINT || (wrong == FINE && (s->p - start > TAG_MAX || v > UINT32_MAX)))
+    enum wrong wrong = take_varint(scan, &v);
+    if (wrong == VARINT || (wrong == FINE && (scan->p - start > TAG_MAX || v > UINT32_MAX)))
         return TAG;
     *number = (uint32_t)v >> 3;
     *type = (uint32_t)v & 7;
@@ -74,14 +74,14 @@ static enum wrong take_bytes(struct scan *scan, struct str *out)
     return FINE;
 }
 
-static enum wrong take_fixed(struct scan *s, int bytes, uint64_t *out)
+static enum wrong take_fixed(struct scan *scan, int bytes, uint64_t *out)
 {
-    if (s->end - s->p < bytes)
+    if (scan->end - scan->p < bytes)
         return TRUNCATED;
     uint64_t v = 0;
     for (int i = 0; i < bytes; i++)
-        v |= (uint64_t)s->p[i] << (8 * i);
-    s->p += bytes;
+        v |= (uint64_t)scan->p[i] << (8 * i);
+    scan->p += bytes;
     *out = v;
     return FINE;
 }
@@ -188,13 +188,13 @@ bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
         cursor->p = p + head + n;
         return true;
     }
-    struct scan s = {cursor->p, cursor->end};
-    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH, out);
+    struct scan scan = {cursor->p, cursor->end};
+    enum wrong wrong = take_field(&scan, WIRE_MAX_DEPTH, out);
     if (wrong != FINE) {
         cursor->wrong = wrongs[wrong].text;
         return false;
     }
-    cursor->p = s.p;
+    cursor->p = scan.p;
     return true;
 }
 
@@ -234,47 +234,47 @@ struct damage {
     enum wire_message message;
 };
 
-static bool damaged(struct damage *d, enum wrong wrong, const unsigned char *at,
+static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char *at,
                     enum wire_message m)
 {
-    *d = (struct damage){wrong, at, m};
+    *damage = (struct damage){wrong, at, m};
     return false;
 }
 
-static bool walk(struct damage *d, struct str body, enum wire_message m, int depth);
+static bool walk(struct damage *damage, struct str body, enum wire_message m, int depth);
 
 // What a known field holds.
-static bool walk_inside(struct damage *d, const struct wire_row *row, struct str bytes,
+static bool walk_inside(struct damage *damage, const struct wire_row *row, struct str bytes,
                         const unsigned char *start, enum wire_message m, int depth)
 {
     if (row->check == INSIDE_PACKED)
-        return packed_ok(row, bytes) || damaged(d, PACKED, start, m);
+        return packed_ok(row, bytes) || damaged(damage, PACKED, start, m);
     if (depth >= WIRE_MAX_DEPTH)
-        return damaged(d, DEPTH, start, m);
-    return walk(d, bytes, (enum wire_message)row->message, depth + 1);
+        return damaged(damage, DEPTH, start, m);
+    return walk(damage, bytes, (enum wire_message)row->message, depth + 1);
 }
 
 // A field of any form at p; gives the end of it, or NULL.
-static const unsigned char *walk_slow(struct damage *d, const unsigned char *p,
+static const unsigned char *walk_slow(struct damage *damage, const unsigned char *p,
                                       const unsigned char *end, enum wire_message message,
                                       int depth)
 {
-    struct scan s = {p, end};
+    struct scan scan = {p, end};
     struct wire_field field;
-    enum wrong wrong = take_field(&s, WIRE_MAX_DEPTH - depth, &field);
+    enum wrong wrong = take_field(&scan, WIRE_MAX_DEPTH - depth, &field);
     const struct wire_row *row = wrong == FINE ? tsr__wire_row(message, field.number) : NULL;
     if (wrong != FINE)
-        damaged(d, wrong, p, message);
+        damaged(damage, wrong, p, message);
     else if (!row || !row->check || field.type != WIRE_LEN ||
-             walk_inside(d, row, field.bytes, p, message, depth))
-        return s.p;
+             walk_inside(damage, row, field.bytes, p, message, depth))
+        return scan.p;
     return NULL;
 }
 
 // Walks a message and, by recursion, all known nested ones; depth is its own level, at most
 // WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the usual fields
 // are told apart by their first two bytes.
-static bool walk(struct damage *d, struct str body, enum wire_message message, int depth)
+static bool walk(struct damage *damage, struct str body, enum wire_message message, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[message];
     const unsigned char *p = (const unsigned char *)body.p, *end = p + body.n;
@@ -289,13 +289,13 @@ static bool walk(struct damage *d, struct str body, enum wire_message message, i
                 head = usual_head(p, left, &n);
         }
         if (TSR_UNLIKELY(head == 0)) {
-            if (!(p = walk_slow(d, p, end, message, depth)))
+            if (!(p = walk_slow(damage, p, end, message, depth)))
                 return false;
             continue;
         }
         const struct wire_row *row = &rows[p[0] >> 3];
         if (row->check != INSIDE_ANY &&
-            !walk_inside(d, row, (struct str){(const char *)p + head, n}, p, message, depth))
+            !walk_inside(damage, row, (struct str){(const char *)p + head, n}, p, message, depth))
             return false;
         p += head + n;
     }
@@ -304,24 +304,24 @@ static bool walk(struct damage *d, struct str body, enum wire_message message, i
 
 bool tsr__wire_sound(struct str body, enum wire_message m, int depth)
 {
-    struct damage d;
-    return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, m, depth));
+    struct damage damage;
+    return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&damage, body, m, depth));
 }
 
 tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
                            struct str body, enum wire_message message, int depth)
 {
-    struct damage d = {0};
-    if (body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&d, body, message, depth)))
+    struct damage damage = {0};
+    if (body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&damage, body, message, depth)))
         return TSR_OK;
-    if (d.wrong == FINE)
-        damaged(&d, DEPTH, (const unsigned char *)body.p, message);
+    if (damage.wrong == FINE)
+        damaged(&damage, DEPTH, (const unsigned char *)body.p, message);
     struct place at = PLACE_NONE;
     at.file = file;
-    at.offset = (uint64_t)((const char *)d.at - start);
-    tsr__diag(session, wrongs[d.wrong].code, &at,
+    at.offset = (uint64_t)((const char *)damage.at - start);
+    tsr__diag(session, wrongs[damage.wrong].code, &at,
               "export the model again, or fetch a fresh copy of the file", "%s (in a %s)",
-              wrongs[d.wrong].text, tsr__wire_message_name(d.message));
+              wrongs[damage.wrong].text, tsr__wire_message_name(damage.message));
     return TSR_MALFORMED;
 }
 
@@ -360,9 +360,9 @@ bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
-    struct scan s = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
+    struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
     uint64_t v;
-    while (s.p < s.end && take_varint(&s, &v) == FINE) {
+    while (scan.p < scan.end && take_varint(&scan, &v) == FINE) {
         if (n < cap)
             out[n] = (int64_t)v;
         n++;

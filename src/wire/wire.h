@@ -71,15 +71,15 @@ static inline bool wire_is_short(uint32_t two)
 {
     return (two & 0x8085) == 0 && (two & 0x78) != 0;
 }
-bool tsr__wire_next_slow(struct wire_cursor *c, struct wire_field *out);
-// Next field; false at the end and on damage (then c->wrong says what, c->p where). The usual
+bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out);
+// Next field; false at the end and on damage (then cursor->wrong says what, cursor->p where). The usual
 // field, a tag and a length or value of one byte each, is decoded in place.
-static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
+static inline bool tsr__wire_next(struct wire_cursor *cursor, struct wire_field *out)
 {
-    const unsigned char *p = c->p;
-    size_t left = (size_t)(c->end - p);
+    const unsigned char *p = cursor->p;
+    size_t left = (size_t)(cursor->end - p);
     if (TSR_UNLIKELY(left < 2))
-        return left && tsr__wire_next_slow(c, out);
+        return left && tsr__wire_next_slow(cursor, out);
     uint32_t two = p[0] | (uint32_t)p[1] << 8;
     if (TSR_LIKELY(wire_is_short(two))) {
         size_t n = two & WIRE_LEN ? two >> 8 : 0;
@@ -87,11 +87,11 @@ static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
             const char *at = (const char *)p;
             *out =
                 (struct wire_field){(two & 127) >> 3, two & 7, two >> 8, {at + 2, n}, {at, n + 2}};
-            c->p = p + 2 + n;
+            cursor->p = p + 2 + n;
             return true;
         }
     }
-    return tsr__wire_next_slow(c, out);
+    return tsr__wire_next_slow(cursor, out);
 }
 
 #define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
@@ -99,8 +99,8 @@ static inline bool tsr__wire_next(struct wire_cursor *c, struct wire_field *out)
 // Checks the whole message with all known nested ones. `file` and `start` (first byte of the file
 // in memory) place the finding. TSR_MALFORMED after exactly one finding (wire-...) with its byte
 // offset.
-tsr_status tsr__wire_check(tsr_session *s, struct str file, const char *start, struct str body,
-                           enum wire_message m, int depth) TSR_MUST_USE;
+tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
+                           struct str body, enum wire_message m, int depth) TSR_MUST_USE;
 // The same without a finding: for many small parts, with the check above for the one that is bad.
 bool tsr__wire_sound(struct str body, enum wire_message m, int depth);
 
@@ -113,7 +113,7 @@ bool tsr__wire_int(struct str body, uint32_t number, int64_t *out); // last one 
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap);
 // A singular message: its body; if it stands there several times, their concatenation (= protobuf's
 // merge), made in the arena. present may be NULL.
-struct str tsr__wire_merged(struct arena *a, struct str body, uint32_t number, bool *present);
+struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present);
 
 // ---- writing (write.c) ----------------------------------------------------------------------
 
@@ -133,25 +133,25 @@ struct rope {
     char *run, *at, *end;
     VEC(struct rope_mark) open; // messages begun and not ended
 };
-static inline uint64_t rope_size(const struct rope *r)
+static inline uint64_t rope_size(const struct rope *rope)
 {
-    return r->bytes + (uint64_t)(r->at - r->run);
+    return rope->bytes + (uint64_t)(rope->at - rope->run);
 }
-void tsr__rope_init(struct rope *r, struct arena *a);
+void tsr__rope_init(struct rope *rope, struct arena *arena);
 // Refers to span, which must live as long as the rope (very short ones may be copied).
-void tsr__rope_view(struct rope *r, struct str span);
-void tsr__rope_copy(struct rope *r, struct str bytes);
-void tsr__rope_int(struct rope *r, uint32_t number, int64_t value); // tag and varint
-void tsr__rope_float(struct rope *r, uint32_t number, float value);
+void tsr__rope_view(struct rope *rope, struct str span);
+void tsr__rope_copy(struct rope *rope, struct str bytes);
+void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value); // tag and varint
+void tsr__rope_float(struct rope *rope, uint32_t number, float value);
 // Tag, length and a copy; a value of 2 KiB or more is referred to and must live as long as the
 // rope.
-void tsr__rope_bytes(struct rope *r, uint32_t number, struct str value);
+void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value);
 // Repeated integers: unpacked, as proto2 writes most of them, and packed.
-void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n);
-void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t n);
+void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n);
+void tsr__rope_packed(struct rope *rope, uint32_t number, const int64_t *v, size_t n);
 // A nested message of unknown length: mark = begin; ... fields ...; end(mark).
-size_t tsr__rope_begin(struct rope *r, uint32_t number);
-void tsr__rope_end(struct rope *r, size_t mark);
+size_t tsr__rope_begin(struct rope *rope, uint32_t number);
+void tsr__rope_end(struct rope *rope, size_t mark);
 
 // Rewriting a message that came from a file. The caller lists what the managed fields hold now;
 // everything else of `origin` is kept in place and order. For each managed number, members that are
@@ -166,11 +166,11 @@ struct wire_part {
     struct str span; // else a complete field with tag: a view into origin, or encoded elsewhere
     // Not NULL: a new field that this function writes (tag and all) when its turn comes; span is
     // empty then.
-    void (*emit)(struct rope *r, void *data);
+    void (*emit)(struct rope *rope, void *data);
     void *data;
 };
-void tsr__rope_rewrite(struct rope *r, struct str origin, const uint32_t *managed, size_t n_managed,
-                       const struct wire_part *parts, size_t n_parts);
+void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
+                       size_t n_managed, const struct wire_part *parts, size_t n_parts);
 
 // A message that came from a file with some of its texts exchanged, the rest as it was: one field of
 // `number`, in one go because its length is known. `old` are whole fields of origin, in their order.
@@ -179,14 +179,14 @@ struct wire_splice {
     uint32_t number;
     struct str text; // p is not NULL
 };
-void tsr__rope_splice(struct rope *r, uint32_t number, struct str origin,
-                      const struct wire_splice *s, size_t n);
+void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
+                      const struct wire_splice *splice, size_t n);
 
 // Streams the rope out. Large spans that lie in [map, map+n) are copied from fd by offset, not
 // through memory.
-void tsr__rope_write(const struct rope *r, struct outfile *o, struct str map, int fd);
-struct str tsr__rope_flat(const struct rope *r, struct arena *a); // one piece of memory
-void tsr__rope_read(const struct rope *r, char *out);             // rope_size(r) bytes
+void tsr__rope_write(const struct rope *rope, struct outfile *outfile, struct str map, int fd);
+struct str tsr__rope_flat(const struct rope *rope, struct arena *arena); // one piece of memory
+void tsr__rope_read(const struct rope *rope, char *out);                 // rope_size(r) bytes
 
 // ---- external data (external.c) -------------------------------------------------------------
 
@@ -197,20 +197,21 @@ struct wire_external {
 };
 // Reads TensorProto.external_data of a checked tensor body; finding external-... with the reason if
 // it is bad.
-tsr_status tsr__external_parse(tsr_session *s, struct str tensor, const struct place *at,
+tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out) TSR_MUST_USE;
 // Opens the file beneath the folder and checks that [offset, offset + length) lies in it.
-tsr_status tsr__external_open(tsr_session *s, const struct folder *f, const struct wire_external *e,
-                              const struct place *at, int *fd_out,
-                              uint64_t *length_out) TSR_MUST_USE;
+tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
+                              const struct wire_external *external, const struct place *at,
+                              int *fd_out, uint64_t *length_out) TSR_MUST_USE;
 // Maps the window read-only; unmap with the same base and size.
 struct external_map {
     void *base;
     size_t size;
     struct str bytes;
 };
-tsr_status tsr__external_map(tsr_session *s, const struct folder *f, const struct wire_external *e,
-                             const struct place *at, struct external_map *out) TSR_MUST_USE;
-void tsr__external_unmap(struct external_map *m);
+tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
+                             const struct wire_external *external, const struct place *at,
+                             struct external_map *out) TSR_MUST_USE;
+void tsr__external_unmap(struct external_map *map);
 
 #endif

@@ -16,9 +16,9 @@
 #define SPLICE_BYTES ((size_t)64 << 10)  // messages from here on are not copied for a new name
 #define COPY_BYTES   ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
 
-void tsr__rope_init(struct rope *r, struct arena *a)
+void tsr__rope_init(struct rope *rope, struct arena *arena)
 {
-    *r = (struct rope){.arena = a};
+    *rope = (struct rope){.arena = arena};
 }
 
 // Makes span the end of the pieces; the open run is closed before.
@@ -37,14 +37,14 @@ static void append(struct rope *rope, const char *p, size_t n)
 }
 
 // Makes the open run a piece; the messages that were begun in it have their length there.
-static void close_run(struct rope *r)
+static void close_run(struct rope *rope)
 {
-    if (r->run == r->at)
+    if (rope->run == rope->at)
         return;
-    append(r, r->run, (size_t)(r->at - r->run));
-    r->run = r->at;
-    for (size_t i = r->open.n; i-- > 0 && r->open.at[i].piece == SIZE_MAX;)
-        r->open.at[i].piece = r->pieces.n - 1;
+    append(rope, rope->run, (size_t)(rope->at - rope->run));
+    rope->run = rope->at;
+    for (size_t i = rope->open.n; i-- > 0 && rope->open.at[i].piece == SIZE_MAX;)
+        rope->open.at[i].piece = rope->pieces.n - 1;
 }
 
 static bool new_chunk(struct rope *rope, size_t n)
@@ -62,30 +62,30 @@ static bool new_chunk(struct rope *rope, size_t n)
     return true;
 }
 
-// Room for n encoded bytes at r->at, or false once memory has run out.
-static inline bool room(struct rope *r, size_t n)
+// Room for n encoded bytes at rope->at, or false once memory has run out.
+static inline bool room(struct rope *rope, size_t n)
 {
-    return TSR_LIKELY((size_t)(r->end - r->at) >= n && r->at) || new_chunk(r, n);
+    return TSR_LIKELY((size_t)(rope->end - rope->at) >= n && rope->at) || new_chunk(rope, n);
 }
 
-void tsr__rope_copy(struct rope *r, struct str bytes)
+void tsr__rope_copy(struct rope *rope, struct str bytes)
 {
-    if (bytes.n == 0 || !room(r, bytes.n))
+    if (bytes.n == 0 || !room(rope, bytes.n))
         return;
-    memcpy(r->at, bytes.p, bytes.n);
-    r->at += bytes.n;
+    memcpy(rope->at, bytes.p, bytes.n);
+    rope->at += bytes.n;
 }
 
-void tsr__rope_view(struct rope *r, struct str span)
+void tsr__rope_view(struct rope *rope, struct str span)
 {
     if (span.n == 0)
         return;
-    if (span.n < SMALL_BYTES && r->run != r->at) {
-        tsr__rope_copy(r, span);
+    if (span.n < SMALL_BYTES && rope->run != rope->at) {
+        tsr__rope_copy(rope, span);
         return;
     }
-    close_run(r);
-    append(r, span.p, span.n);
+    close_run(rope);
+    append(rope, span.p, span.n);
 }
 
 static inline char *put_tag(char *p, uint32_t number, enum wire_type type)
@@ -93,22 +93,22 @@ static inline char *put_tag(char *p, uint32_t number, enum wire_type type)
     return varint_put(p, (uint64_t)number << 3 | type);
 }
 
-void tsr__rope_int(struct rope *r, uint32_t number, int64_t value)
+void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value)
 {
-    if (room(r, TAG_MAX + VARINT_MAX))
-        r->at = varint_put(put_tag(r->at, number, WIRE_VARINT), (uint64_t)value);
+    if (room(rope, TAG_MAX + VARINT_MAX))
+        rope->at = varint_put(put_tag(rope->at, number, WIRE_VARINT), (uint64_t)value);
 }
 
-void tsr__rope_float(struct rope *r, uint32_t number, float value)
+void tsr__rope_float(struct rope *rope, uint32_t number, float value)
 {
     uint32_t bits;
-    if (!room(r, TAG_MAX + sizeof bits))
+    if (!room(rope, TAG_MAX + sizeof bits))
         return;
     memcpy(&bits, &value, sizeof bits);
-    char *p = put_tag(r->at, number, WIRE_I32);
+    char *p = put_tag(rope->at, number, WIRE_I32);
     for (int i = 0; i < 4; i++)
         *p++ = (char)(unsigned char)(bits >> (8 * i));
-    r->at = p;
+    rope->at = p;
 }
 
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
@@ -126,22 +126,22 @@ void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
         tsr__rope_view(rope, value);
 }
 
-void tsr__rope_ints(struct rope *r, uint32_t number, const int64_t *v, size_t n)
+void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        tsr__rope_int(r, number, v[i]);
+        tsr__rope_int(rope, number, v[i]);
 }
 
-void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t n)
+void tsr__rope_packed(struct rope *rope, uint32_t number, const int64_t *v, size_t n)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++)
         bytes += varint_size((uint64_t)v[i]);
-    if (!room(r, TAG_MAX + VARINT_MAX))
+    if (!room(rope, TAG_MAX + VARINT_MAX))
         return;
-    r->at = varint_put(put_tag(r->at, number, WIRE_LEN), bytes);
-    for (size_t i = 0; i < n && room(r, VARINT_MAX); i++)
-        r->at = varint_put(r->at, (uint64_t)v[i]);
+    rope->at = varint_put(put_tag(rope->at, number, WIRE_LEN), bytes);
+    for (size_t i = 0; i < n && room(rope, VARINT_MAX); i++)
+        rope->at = varint_put(rope->at, (uint64_t)v[i]);
 }
 
 // ---- nested messages ---------------------------------------------------------------------------
@@ -149,13 +149,14 @@ void tsr__rope_packed(struct rope *r, uint32_t number, const int64_t *v, size_t 
 size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
     size_t mark = rope->open.n;
-    struct rope_mark *m = room(rope, TAG_MAX + 1) ? vec_push(rope->arena, &rope->open) : NULL;
-    if (!m)
+    struct rope_mark *rope_mark =
+        room(rope, TAG_MAX + 1) ? vec_push(rope->arena, &rope->open) : NULL;
+    if (!rope_mark)
         return mark;
     char *slot = put_tag(rope->at, number, WIRE_LEN);
     *slot = 0;
     rope->at = slot + 1;
-    *m = (struct rope_mark){SIZE_MAX, slot, rope_size(rope)};
+    *rope_mark = (struct rope_mark){SIZE_MAX, slot, rope_size(rope)};
     return mark;
 }
 
@@ -187,21 +188,21 @@ void tsr__rope_end(struct rope *rope, size_t mark)
 {
     if (rope->arena->failed || mark >= rope->open.n)
         return;
-    const struct rope_mark *m = &rope->open.at[mark];
-    uint64_t length = rope_size(rope) - m->bytes;
+    const struct rope_mark *rope_mark = &rope->open.at[mark];
+    uint64_t length = rope_size(rope) - rope_mark->bytes;
     size_t extra = varint_size(length) - 1;
     if (extra == 0) {
-        *m->slot = (char)length;
+        *rope_mark->slot = (char)length;
     } else {
-        if (m->piece == SIZE_MAX && (size_t)(rope->end - rope->at) < extra)
+        if (rope_mark->piece == SIZE_MAX && (size_t)(rope->end - rope->at) < extra)
             close_run(rope);
-        if (m->piece == SIZE_MAX) {
-            memmove(m->slot + 1 + extra, m->slot + 1, (size_t)length);
-            varint_put(m->slot, length);
+        if (rope_mark->piece == SIZE_MAX) {
+            memmove(rope_mark->slot + 1 + extra, rope_mark->slot + 1, (size_t)length);
+            varint_put(rope_mark->slot, length);
             rope->at += extra;
         } else {
             close_run(rope);
-            insert_length(rope, m, length);
+            insert_length(rope, rope_mark, length);
         }
     }
     rope->open.n = mark;
@@ -234,37 +235,39 @@ struct rewrite {
 };
 
 // True for a part that is a span of origin.
-static bool is_kept(const struct rewrite *w, const struct wire_part *part)
+static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 {
     return !part->emit && !part->text &&
-           (uintptr_t)part->span.p - (uintptr_t)w->origin.p < w->origin.n;
+           (uintptr_t)part->span.p - (uintptr_t)rewrite->origin.p < rewrite->origin.n;
 }
 
-static struct lane *lane_of(struct rewrite *w, uint32_t number)
+static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
-    return number <= WIRE_MAX_NUMBER && w->managed >> number & 1 ? &w->lanes[number] : NULL;
+    return number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1 ? &rewrite->lanes[number]
+                                                                       : NULL;
 }
 
-static const struct wire_part *part_at(const struct rewrite *w, const struct lane *l, uint32_t i)
+static const struct wire_part *part_at(const struct rewrite *rewrite, const struct lane *lane,
+                                       uint32_t i)
 {
-    return &w->parts[w->order[l->first + i]];
+    return &rewrite->parts[rewrite->order[lane->first + i]];
 }
 
-static void write_same(struct rewrite *w)
+static void write_same(struct rewrite *rewrite)
 {
-    tsr__rope_view(w->rope, w->same);
-    w->same.n = 0;
+    tsr__rope_view(rewrite->rope, rewrite->same);
+    rewrite->same.n = 0;
 }
 
 // Bytes of origin that stay; those that adjoin are written together.
-static void keep(struct rewrite *w, struct str span)
+static void keep(struct rewrite *rewrite, struct str span)
 {
-    if (w->same.n && w->same.p + w->same.n == span.p) {
-        w->same.n += span.n;
+    if (rewrite->same.n && rewrite->same.p + rewrite->same.n == span.p) {
+        rewrite->same.n += span.n;
         return;
     }
-    write_same(w);
-    w->same = span;
+    write_same(rewrite);
+    rewrite->same = span;
 }
 
 // Writes the parts of the lane before `end` that are not written yet.
@@ -349,12 +352,12 @@ static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct st
 }
 
 // Writes the numbers below `below` that origin has no member of.
-static void write_absent(struct rewrite *w, uint32_t below)
+static void write_absent(struct rewrite *rewrite, uint32_t below)
 {
-    while (w->absent && (uint32_t)__builtin_ctz(w->absent) < below) {
-        struct lane *l = &w->lanes[__builtin_ctz(w->absent)];
-        write_until(w, l, l->n);
-        w->absent &= w->absent - 1;
+    while (rewrite->absent && (uint32_t)__builtin_ctz(rewrite->absent) < below) {
+        struct lane *lane = &rewrite->lanes[__builtin_ctz(rewrite->absent)];
+        write_until(rewrite, lane, lane->n);
+        rewrite->absent &= rewrite->absent - 1;
     }
 }
 
@@ -452,33 +455,33 @@ void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
 
 // ---- giving out --------------------------------------------------------------------------------
 
-static struct str last_run(const struct rope *r)
+static struct str last_run(const struct rope *rope)
 {
-    return (struct str){r->run, (size_t)(r->at - r->run)};
+    return (struct str){rope->run, (size_t)(rope->at - rope->run)};
 }
 
-void tsr__rope_write(const struct rope *rope, struct outfile *o, struct str map, int fd)
+void tsr__rope_write(const struct rope *rope, struct outfile *outfile, struct str map, int fd)
 {
     for (size_t i = 0; i < rope->pieces.n; i++) {
         struct str piece = rope->pieces.at[i];
         uintptr_t offset = (uintptr_t)piece.p - (uintptr_t)map.p;
         if (fd >= 0 && piece.n >= COPY_BYTES && offset < map.n && piece.n <= map.n - offset)
-            tsr__out_copy(o, fd, offset, piece.n);
+            tsr__out_copy(outfile, fd, offset, piece.n);
         else
-            tsr__out_write(o, piece.p, piece.n);
+            tsr__out_write(outfile, piece.p, piece.n);
     }
     struct str run = last_run(rope);
     if (run.n)
-        tsr__out_write(o, run.p, run.n);
+        tsr__out_write(outfile, run.p, run.n);
 }
 
-void tsr__rope_read(const struct rope *r, char *out)
+void tsr__rope_read(const struct rope *rope, char *out)
 {
-    for (size_t i = 0; i < r->pieces.n; i++) {
-        memcpy(out, r->pieces.at[i].p, r->pieces.at[i].n);
-        out += r->pieces.at[i].n;
+    for (size_t i = 0; i < rope->pieces.n; i++) {
+        memcpy(out, rope->pieces.at[i].p, rope->pieces.at[i].n);
+        out += rope->pieces.at[i].n;
     }
-    struct str run = last_run(r);
+    struct str run = last_run(rope);
     if (run.n)
         memcpy(out, run.p, run.n);
 }

@@ -73,27 +73,28 @@ static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 static struct endpoint *join_threads(const char *name, int64_t rank, int64_t size, char *why,
                                      size_t n)
 {
-    struct thread_jobs *j = NULL;
+    struct thread_jobs *jobs = NULL;
     for (int i = 0; i < process.n_jobs; i++)
         if (strcmp(process.jobs[i].name, name) == 0 && process.jobs[i].size == size &&
             !tsr__threads_trouble(process.jobs[i].job))
-            j = &process.jobs[i];
-    if (rank < 0 || size < 1 || size > 1024 || rank >= size || (!j && process.n_jobs == MAX_JOBS)) {
+            jobs = &process.jobs[i];
+    if (rank < 0 || size < 1 || size > 1024 || rank >= size ||
+        (!jobs && process.n_jobs == MAX_JOBS)) {
         snprintf(why, n, "tessera.rank and tessera.size do not fit, or there are too many jobs");
         return NULL;
     }
-    if (!j) {
+    if (!jobs) {
         struct thread_job *job = tsr__threads_new(process.session, (int)size, NULL);
         if (!job) {
             snprintf(why, n, "out of memory");
             return NULL;
         }
-        j = &process.jobs[process.n_jobs++];
-        snprintf(j->name, sizeof j->name, "%s", name);
-        j->size = (int)size;
-        j->job = job;
+        jobs = &process.jobs[process.n_jobs++];
+        snprintf(jobs->name, sizeof jobs->name, "%s", name);
+        jobs->size = (int)size;
+        jobs->job = job;
     }
-    return tsr__threads_endpoint(j->job, (int)rank);
+    return tsr__threads_endpoint(jobs->job, (int)rank);
 }
 
 // This session's place in a job; NULL: why says what is missing.
@@ -131,10 +132,10 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
     if (minor < ORT_API)
         return api->CreateStatus(ORT_FAIL, "Tessera's operators need ONNX Runtime 1.17 or later");
     char why[256] = "";
-    struct ops *o; // lives as long as the process: nobody says when the session ends
+    struct ops *ops; // lives as long as the process: nobody says when the session ends
     pthread_mutex_lock(&lock);
-    struct endpoint *e = find_place(api, options, why, sizeof why);
+    struct endpoint *endpoint = find_place(api, options, why, sizeof why);
     pthread_mutex_unlock(&lock);
-    OrtStatus *st = tsr__ops_add(api, minor, options, e, why, &o);
+    OrtStatus *st = tsr__ops_add(api, minor, options, endpoint, why, &ops);
     return st ? st : tsr__wrapped_add(base, options);
 }

@@ -30,29 +30,29 @@ static bool keep(MPI_Request r, uint64_t *out)
     return true;
 }
 
-static bool link_send(struct link *l, int peer, int channel, const void *p, size_t bytes,
+static bool link_send(struct link *link, int peer, int channel, const void *p, size_t bytes,
                       uint64_t *request)
 {
-    (void)l;
+    (void)link;
     MPI_Request r;
     return bytes <= INT_MAX && !state.failed &&
            MPI_Isend(p, (int)bytes, MPI_BYTE, peer, 0, state.comm[channel], &r) == MPI_SUCCESS &&
            keep(r, request);
 }
 
-static bool link_receive(struct link *l, int peer, int channel, void *p, size_t bytes,
+static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
                          uint64_t *request)
 {
-    (void)l;
+    (void)link;
     MPI_Request r;
     return bytes <= INT_MAX && !state.failed &&
            MPI_Irecv(p, (int)bytes, MPI_BYTE, peer, 0, state.comm[channel], &r) == MPI_SUCCESS &&
            keep(r, request);
 }
 
-static int link_test(struct link *l, uint64_t *request, size_t *bytes)
+static int link_test(struct link *link, uint64_t *request, size_t *bytes)
 {
-    (void)l;
+    (void)link;
     MPI_Request r;
     MPI_Status status;
     int done = 0, count = 0;
@@ -67,9 +67,9 @@ static int link_test(struct link *l, uint64_t *request, size_t *bytes)
     return 1;
 }
 
-static void link_cancel(struct link *l, uint64_t *request)
+static void link_cancel(struct link *link, uint64_t *request)
 {
-    (void)l;
+    (void)link;
     MPI_Request r;
     MPI_Status status;
     memcpy(&r, request, sizeof r);
@@ -77,9 +77,9 @@ static void link_cancel(struct link *l, uint64_t *request)
         MPI_Wait(&r, &status); // a cancelled receive ends at once
 }
 
-static void link_failed(struct link *l)
+static void link_failed(struct link *link)
 {
-    (void)l;
+    (void)link;
     state.failed = true;
 }
 
@@ -209,19 +209,19 @@ struct link *tsr_link_open(char *error, size_t n)
             snprintf(error, n, "an earlier job of this process failed");
         return NULL;
     }
-    struct link *l = &state.link;
-    l->abi = LINK_ABI;
-    MPI_Comm_rank(MPI_COMM_WORLD, &l->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &l->size);
+    struct link *link = &state.link;
+    link->abi = LINK_ABI;
+    MPI_Comm_rank(MPI_COMM_WORLD, &link->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &link->size);
     look_at_host();
     read_library();
-    l->send = link_send;
-    l->receive = link_receive;
-    l->test = link_test;
-    l->cancel = link_cancel;
-    l->failed = link_failed;
+    link->send = link_send;
+    link->receive = link_receive;
+    link->test = link_test;
+    link->cancel = link_cancel;
+    link->failed = link_failed;
     if (state.ours)
         atexit(at_exit);
     state.open = true;
-    return l;
+    return link;
 }
