@@ -51,19 +51,39 @@ bool tsr__topology_is_box(struct str kind, struct str sizes);
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out) TSR_MUST_USE;
 
+// ---- routes.c
+
+// Forgets the routes: links were added or have other numbers.
+void tsr__topology_reset_routes(tsr_topology *topology);
+// One finding if not every device reaches every other; false: no memory.
+bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
 // Links on the way from a to b, last first; -1: there is none, -2: no memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
-#define TOPOLOGY_MAX_HOPS 512
 // The same groups, each in the order from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS. NULL: no memory. (price.c)
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
                             int *path);
+#define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
+
+// One message from a device to each of many, without walking every way link by link.
+struct topology_spread {
+    const int *last; // by device: the last link on the way to it, -1: none
+    int *through;    // by device: how many of the messages come through that link
+    double *latency; // by device: seconds of latency on the way to it
+};
+// The messages go to all devices d other than `from` with group[d] == group[from]; valid until the next call. False:
+// one of them cannot be reached, or no memory.
+bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
+                          struct topology_spread *out) TSR_MUST_USE;
 
 // ---- schedules: steps of messages, sent to whoever listens
 
 struct listener {
     void *data;
     void (*message)(void *data, int from, int to, double bytes);
-    void (*step_ends)(void *data);
+    // The step is carried out `times` times, one after the other.
+    void (*step_ends)(void *data, int times);
+    // Everybody sends so many bytes to everybody else of its group, in this step. NULL: told message by message.
+    void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
 // One algorithm for one collective; false: not for groups of this kind (nothing was sent).
 struct algorithm {

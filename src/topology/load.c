@@ -19,16 +19,17 @@ static void hear(void *data, int from, int to, double bytes)
         carried->by_link[carried->path[i]] += bytes;
 }
 
-static void step_ends(void *data)
+static void step_ends(void *data, int times)
 {
     (void)data;
+    (void)times; // 1: steps are told one by one to who takes no exchanges
 }
 
 // The algorithm of that name, or (a collective that was measured names none) the first that serves these groups.
 static bool play(struct carried *carried, enum tsr_collective what, const char *name,
                  const struct topology_groups *groups, double bytes)
 {
-    const struct listener to = {carried, hear, step_ends};
+    const struct listener to = {carried, hear, step_ends, NULL};
     bool any = strcmp(name, "measured") == 0;
     for (size_t i = 0; i < tsr__n_algorithms; i++) {
         const struct algorithm *algorithm = &tsr__algorithms[i];

@@ -112,6 +112,27 @@ static void link_hosts(tsr_topology *topology, const int *side, int n)
     }
 }
 
+// Links that a kind has, counted before they are made: only those where every device has many can have too many.
+static size_t count_links(struct str kind, const int *side, int n, int devices)
+{
+    size_t each = 0;
+    if (str_is(kind, "full") || str_is(kind, "cpu"))
+        each = (size_t)devices - 1;
+    for (int d = 0; str_is(kind, "hosts") && d < n; d++)
+        each += (size_t)side[d] - 1;
+    return each * (size_t)devices;
+}
+
+static tsr_status refuse_links(tsr_session *session, struct str kind, struct str sizes,
+                               size_t links)
+{
+    tsr__diag(session, DIAG_topology_text, NULL,
+              "write fewer devices, or hosts:64x64, torus:16x16x16",
+              "'" STR_FMT ":" STR_FMT "' has %zu links, and a topology at most %zu", STR_ARG(kind),
+              STR_ARG(sizes), links, TOPOLOGY_MAX_LINKS);
+    return TSR_MALFORMED;
+}
+
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
@@ -185,6 +206,9 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
         all = tree_size(side, n);
     if (all < 1 || centre >= all)
         return unknown(session, kind, sizes);
+    size_t links = count_links(kind, side, n, all);
+    if (links > TOPOLOGY_MAX_LINKS)
+        return refuse_links(session, kind, sizes, links);
     tsr_topology *topology = tsr__topology_new(session, all);
     if (!topology)
         return TSR_NOMEM;

@@ -9,6 +9,33 @@
 
 #include <math.h>
 
+// ---- what is kept by groups
+
+#define ALL_PAIRS (-1) // beside the collectives: everybody to everybody, one byte each
+
+// Where the prices of a collective over groups are kept; NULL: no memory.
+static void **kept_at(tsr_topology *topology, int what, const struct topology_groups *groups)
+{
+    size_t n = (size_t)groups->count * (size_t)groups->size;
+    int *key = ARENA_ARRAY(&topology->arena, int, n + 2);
+    if (!key)
+        return NULL;
+    key[0] = what;
+    key[1] = groups->size;
+    memcpy(key + 2, groups->device, n * sizeof *key);
+    return tsr__map_at(&topology->priced, (struct str){(const char *)key, (n + 2) * sizeof *key});
+}
+
+// Without a name until it was worked out.
+static struct topology_way *all_pairs_of(tsr_topology *topology,
+                                         const struct topology_groups *groups)
+{
+    void **at = kept_at(topology, ALL_PAIRS, groups);
+    if (at && !*at)
+        *at = ARENA_NEW(&topology->arena, struct topology_way);
+    return at ? *at : NULL;
+}
+
 // ---- hearing a schedule
 
 struct meter {
@@ -17,7 +44,9 @@ struct meter {
     double *load; // by link and port, in this step
     int *touched;
     size_t n_touched;
+    int *group;               // by device: the group that it is in
     double longest;           // latency of this step
+    double fullest;           // of an exchange in this step: seconds of its fullest link
     double latency, per_byte; // so far
     bool reduces, unreachable;
     int path[TOPOLOGY_MAX_HOPS];
@@ -33,6 +62,13 @@ static void carry(struct meter *meter, int shared, double bytes)
     meter->load[shared] += bytes;
 }
 
+static void carry_all(struct meter *meter, const struct topology_link *link, double bytes)
+{
+    carry(meter, (int)(link - meter->t->links.at), bytes);
+    carry(meter, tsr__topology_out(meter->t, link), bytes);
+    carry(meter, tsr__topology_in(meter->t, link), bytes);
+}
+
 static void hear(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
@@ -43,16 +79,38 @@ static void hear(void *data, int from, int to, double bytes)
     for (int i = 0; i < n; i++) {
         const struct topology_link *link = &meter->t->links.at[meter->path[i]];
         latency += link->latency;
-        carry(meter, meter->path[i], bytes);
-        carry(meter, tsr__topology_out(meter->t, link), bytes);
-        carry(meter, tsr__topology_in(meter->t, link), bytes);
+        carry_all(meter, link, bytes);
     }
     meter->longest = latency > meter->longest ? latency : meter->longest;
 }
 
-static void end_step(void *data)
+// The loads and the latency of one byte from every member of a group to every other: one tree of routes for each member,
+// whose links carry as many messages as there are members behind them.
+static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
-    struct meter *meter = data;
+    struct topology_spread spread;
+    for (int i = 0; i < meter->t->n; i++)
+        meter->group[i] = -1 - i; // of a group of its own
+    for (int i = 0; i < groups->count * groups->size; i++)
+        meter->group[groups->device[i]] = i / groups->size;
+    for (int i = 0; i < groups->count * groups->size; i++) {
+        if (!tsr__topology_spread(meter->t, groups->device[i], meter->group, &spread))
+            return false;
+        for (int d = 0; d < meter->t->n; d++) {
+            if (!spread.through[d] || spread.last[d] < 0)
+                continue;
+            carry_all(meter, &meter->t->links.at[spread.last[d]], spread.through[d]);
+            if (meter->group[d] == meter->group[groups->device[i]] &&
+                spread.latency[d] > meter->longest)
+                meter->longest = spread.latency[d];
+        }
+    }
+    return true;
+}
+
+// Takes the loads off again; seconds that the fullest link or port needs.
+static double unload(struct meter *meter)
+{
     double fullest = 0;
     for (size_t i = 0; i < meter->n_touched; i++) {
         int k = meter->touched[i];
@@ -61,9 +119,35 @@ static void end_step(void *data)
         meter->load[k] = 0;
     }
     meter->n_touched = 0;
-    meter->latency += meter->longest;
-    meter->per_byte += fullest;
-    meter->longest = 0;
+    return fullest;
+}
+
+// All collectives that send everything to everybody at once share one such measurement of their groups.
+static void exchange(void *data, const struct topology_groups *groups, double bytes)
+{
+    struct meter *meter = data;
+    struct topology_way *one = all_pairs_of(meter->t, groups);
+    if (one && !one->algorithm) {
+        double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
+        *one = (struct topology_way){"all pairs", latency, unload(meter), false};
+    }
+    if (!one || isinf(one->latency)) {
+        meter->unreachable = true;
+        return;
+    }
+    meter->longest = one->latency;
+    meter->fullest = one->per_byte * bytes;
+}
+
+static void end_step(void *data, int times)
+{
+    struct meter *meter = data;
+    double fullest = meter->n_touched ? unload(meter) : meter->fullest;
+    for (int i = 0; i < times; i++) {
+        meter->latency += meter->longest;
+        meter->per_byte += fullest;
+    }
+    meter->longest = meter->fullest = 0;
 }
 
 // Pieces are folded block by block in the cache: each is read once, and what they come to is written.
@@ -139,9 +223,10 @@ static void price_order(struct meter *meter, enum tsr_collective what,
         const struct algorithm *algorithm = &tsr__algorithms[k];
         if (algorithm->what != what)
             continue;
-        meter->latency = meter->per_byte = meter->longest = 0;
+        meter->latency = meter->per_byte = meter->longest = meter->fullest = 0;
         meter->unreachable = false;
-        if (algorithm->schedule(meter->t, groups, 1, &(struct listener){meter, hear, end_step}) &&
+        if (algorithm->schedule(meter->t, groups, 1,
+                                &(struct listener){meter, hear, end_step, exchange}) &&
             !meter->unreachable)
             keep_way(p, algorithm, meter, fold_per_byte(meter->t, what, groups));
     }
@@ -164,7 +249,8 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     size_t links = tsr__topology_shared(topology) + 1;
     meter.load = tsr__alloc(topology->session, links * sizeof *meter.load);
     meter.touched = tsr__alloc(topology->session, links * sizeof *meter.touched);
-    bool ok = meter.load && meter.touched;
+    meter.group = tsr__alloc(topology->session, (size_t)topology->n * sizeof *meter.group);
+    bool ok = meter.load && meter.touched && meter.group;
     if (ok) {
         memset(meter.load, 0, links * sizeof *meter.load);
         price_order(&meter, what, groups, p);
@@ -181,21 +267,14 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     }
     tsr__free(topology->session, meter.load, links * sizeof *meter.load);
     tsr__free(topology->session, meter.touched, links * sizeof *meter.touched);
+    tsr__free(topology->session, meter.group, (size_t)topology->n * sizeof *meter.group);
     return ok;
 }
 
 static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
                              const struct topology_groups *groups)
 {
-    size_t n = (size_t)groups->count * (size_t)groups->size;
-    int *key = ARENA_ARRAY(&topology->arena, int, n + 2);
-    if (!key)
-        return NULL;
-    key[0] = (int)what;
-    key[1] = groups->size;
-    memcpy(key + 2, groups->device, n * sizeof *key);
-    void **at =
-        tsr__map_at(&topology->priced, (struct str){(const char *)key, (n + 2) * sizeof *key});
+    void **at = kept_at(topology, (int)what, groups);
     if (at && !*at) {
         struct priced *p = ARENA_NEW(&topology->arena, struct priced);
         if (p && all_ways(topology, what, groups, p))
@@ -277,78 +356,6 @@ int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
 {
     struct topology_way way;
     return tsr__topology_way(topology, what, groups, bytes, &way);
-}
-
-// ---- cuts
-
-// Share of the bytes of one group that must cross a cut with s of its n devices on one side.
-static double must_cross(enum tsr_collective what, double s, double n)
-{
-    switch (what) {
-    case TSR_ALL_GATHER:
-    case TSR_REDUCE_SCATTER:
-        return s / n; // outwards; the other side is seen with its own cut
-    case TSR_ALL_TO_ALL:
-        return s * (n - s) / (n * n);
-    default:
-        return 1;
-    }
-}
-
-// Bytes per second that can leave the devices marked: over the links, or over the ports of those who send, if that is less.
-static double cut_width(const tsr_topology *topology, const bool *side)
-{
-    double links = 0, ports = 0;
-    for (size_t i = 0; i < topology->links.n; i++) {
-        const struct topology_link *link = &topology->links.at[i];
-        if (!side[link->from] || side[link->to])
-            continue;
-        links += link->bandwidth;
-        ports += link->out_port < 0 ? link->bandwidth : 0;
-    }
-    for (size_t i = 0; i < topology->ports.n; i++)
-        ports += side[topology->ports.at[i].device] ? topology->ports.at[i].bandwidth : 0;
-    return ports < links ? ports : links;
-}
-
-// Bytes that must leave the devices marked, over what can leave them.
-static double cut_time(tsr_topology *topology, enum tsr_collective what,
-                       const struct topology_groups *groups, const bool *side)
-{
-    double width = cut_width(topology, side), bytes = 0;
-    for (int k = 0; k < groups->count; k++) {
-        const int *device = groups->device + (size_t)k * (size_t)groups->size;
-        int s = 0;
-        for (int i = 0; i < groups->size; i++)
-            s += side[device[i]];
-        bool leaves = what == TSR_BROADCAST || what == TSR_SEND ? side[device[0]]
-                      : what == TSR_REDUCE                      ? !side[device[0]]
-                                                                : true;
-        if (s && s < groups->size && leaves)
-            bytes += must_cross(what, s, groups->size);
-    }
-    return bytes > 0 ? bytes / width : 0; // no way out: infinite
-}
-
-int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
-                            const struct topology_groups *groups, int64_t bytes)
-{
-    bool *side = tsr__alloc(topology->session, (size_t)topology->n);
-    double worst = 0;
-    if (!side || groups->size < 2) {
-        tsr__free(topology->session, side, (size_t)topology->n);
-        return 0;
-    }
-    for (int mode = 0; mode < 4; mode++) // one device, all but one, the first ones, the last ones
-        for (int k = 0; k < topology->n; k++) {
-            for (int i = 0; i < topology->n; i++)
-                side[i] = mode == 0 ? i == k : mode == 1 ? i != k : mode == 2 ? i <= k : i > k;
-            double time = cut_time(topology, what, groups, side);
-            worst = time > worst ? time : worst;
-        }
-    tsr__free(topology->session, side, (size_t)topology->n);
-    double ps = worst * (double)bytes * 1e12;
-    return ps < (double)TOPOLOGY_NEVER ? (int64_t)ps : TOPOLOGY_NEVER;
 }
 
 // ---- the public form

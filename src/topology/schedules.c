@@ -21,6 +21,12 @@ static int levels(int n) // log2 of a power of two, else -1
     return (1 << k) == n ? k : -1;
 }
 
+// Steps that are alike are said once to who counts them, and one by one to who carries them out.
+static int alike(const struct listener *to, int steps)
+{
+    return to->exchange ? steps : 1;
+}
+
 static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
     to->message(to->data, mirrored ? dest : from, mirrored ? from : dest, bytes);
@@ -33,7 +39,8 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
                  const struct listener *to)
 {
     double piece = bytes / groups->size / (both_ways ? 2 : 1);
-    for (int step = 0; step < groups->size - 1; step++) {
+    int times = alike(to, groups->size - 1);
+    for (int step = 0; step < groups->size - 1; step += times) {
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++) {
                 int a = line(groups, k)[i], b = line(groups, k)[(i + 1) % groups->size];
@@ -41,7 +48,7 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
                 if (both_ways)
                     say(to, false, b, a, piece);
             }
-        to->step_ends(to->data);
+        to->step_ends(to->data, times);
     }
     return true;
 }
@@ -56,20 +63,27 @@ static bool doubling(const struct topology_groups *groups, double bytes, bool mi
             for (int i = 0; i < groups->size; i++)
                 say(to, mirrored, line(groups, k)[i], line(groups, k)[i ^ bit],
                     bytes / groups->size * bit);
-        to->step_ends(to->data);
+        to->step_ends(to->data, 1);
     }
     return n >= 0;
 }
 
+#define MANY 256 // members from which on all pairs are counted together
+
 static bool direct(const struct topology_groups *groups, double bytes, bool mirrored,
                    const struct listener *to)
 {
+    if (to->exchange && groups->size > MANY) { // all pairs: the same messages mirrored
+        to->exchange(to->data, groups, bytes / groups->size);
+        to->step_ends(to->data, 1);
+        return true;
+    }
     for (int k = 0; k < groups->count; k++)
         for (int i = 0; i < groups->size; i++)
             for (int j = 1; j < groups->size; j++)
                 say(to, mirrored, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
                     bytes / groups->size);
-    to->step_ends(to->data);
+    to->step_ends(to->data, 1);
     return true;
 }
 
@@ -122,6 +136,16 @@ static void line_step(const struct grid *grid, int size, int side, double piece,
     }
 }
 
+// How many steps from this one on use the same sides: on 4x8, steps 0 to 2 both, 3 to 6 the second.
+static int steps_alike(const struct grid *grid, int step, int last)
+{
+    int until = last;
+    for (int d = 0; d < grid->n; d++)
+        if (grid->side[d] - 1 > step && grid->side[d] - 1 < until)
+            until = grid->side[d] - 1;
+    return until - step;
+}
+
 // turns: shares of the bytes that begin with another side each; 1: one after the other. first: the
 // side that is gathered first (the slow one, while little has been gathered).
 static void grid_rings(const struct grid *grid, int size, double bytes, int first, int turns,
@@ -133,7 +157,8 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
             int n = grid->side[(first + at + r) % grid->n];
             longest = n > longest ? n : longest;
         }
-        for (int step = 0; step < longest - 1; step++) {
+        for (int step = 0, times; step < longest - 1; step += times) {
+            times = alike(to, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
                 double piece = bytes / size / turns;
                 for (int before = 0; before < at; before++)
@@ -142,7 +167,7 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
                 if (step < grid->side[side] - 1)
                     line_step(grid, size, side, piece, mirrored, to);
             }
-            to->step_ends(to->data);
+            to->step_ends(to->data, times);
         }
     }
 }
@@ -227,7 +252,7 @@ static bool whole_doubling(tsr_topology *topology, const struct topology_groups 
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
                 say(to, false, line(groups, k)[i], line(groups, k)[i ^ (1 << s)], bytes);
-        to->step_ends(to->data);
+        to->step_ends(to->data, 1);
     }
     return n >= 0;
 }
@@ -255,7 +280,7 @@ static void tree(const struct topology_groups *groups, double bytes, bool shares
                 say(to, mirrored, line(groups, k)[i], line(groups, k)[i + half],
                     shares ? bytes / groups->size * below : bytes);
             }
-        to->step_ends(to->data);
+        to->step_ends(to->data, 1);
     }
 }
 
@@ -301,21 +326,24 @@ static bool direct_broadcast(tsr_topology *topology, const struct topology_group
     for (int k = 0; k < groups->count; k++)
         for (int i = 1; i < groups->size; i++)
             say(to, false, line(groups, k)[0], line(groups, k)[i], bytes);
-    to->step_ends(to->data);
+    to->step_ends(to->data, 1);
     return true;
 }
 
-// Each device has bytes / n and sends an n-th of that to each other one.
+// Each device has bytes / n and sends an n-th of that to each other one. Never faster than all at once, of which it has the
+// messages one after the other; so it is left out where there are many.
 static bool pairwise(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
     (void)topology;
+    if (groups->size > MANY)
+        return false;
     for (int j = 1; j < groups->size; j++) {
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
                 say(to, false, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
                     bytes / groups->size / groups->size);
-        to->step_ends(to->data);
+        to->step_ends(to->data, 1);
     }
     return true;
 }
@@ -337,7 +365,7 @@ static bool bruck(tsr_topology *topology, const struct topology_groups *groups, 
             for (int i = 0; i < groups->size; i++)
                 say(to, false, line(groups, k)[i], line(groups, k)[(i + bit) % groups->size],
                     bytes / groups->size / groups->size * blocks);
-        to->step_ends(to->data);
+        to->step_ends(to->data, 1);
     }
     return true;
 }
@@ -348,7 +376,7 @@ static bool one_message(tsr_topology *topology, const struct topology_groups *gr
     (void)topology;
     for (int k = 0; k < groups->count; k++)
         say(to, false, line(groups, k)[0], line(groups, k)[1], bytes);
-    to->step_ends(to->data);
+    to->step_ends(to->data, 1);
     return groups->size == 2;
 }
 

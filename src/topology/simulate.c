@@ -95,9 +95,10 @@ static void travel(struct events *events, struct packet packet)
     push(events, packet);
 }
 
-static void step_ends(void *data)
+static void step_ends(void *data, int times)
 {
     struct events *events = data;
+    (void)times; // always 1 for who does not take exchanges: told message by message
     while (events->heap.n && !events->arena->failed)
         travel(events, pop(events));
     memcpy(events->ready, events->coming, (size_t)events->t->n * sizeof *events->ready);
@@ -107,7 +108,8 @@ static int64_t carry_out(struct events *events, const struct algorithm *algorith
                          const struct topology_groups *groups, int64_t bytes)
 {
     events->scale = (double)bytes;
-    if (!algorithm->schedule(events->t, groups, 1, &(struct listener){events, send, step_ends}) ||
+    if (!algorithm->schedule(events->t, groups, 1,
+                             &(struct listener){events, send, step_ends, NULL}) ||
         events->unreachable)
         return -1;
     return events->arena->failed ? -1 : (int64_t)ceil(events->end * 1e12);

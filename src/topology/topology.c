@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.c - building a topology, its routes, the table of default numbers, its JSON.
+// topology.c - building a topology, the table of default numbers, its JSON.
 #include "topology/internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 // What a device and a link are taken for until they are measured: one core of a current x86 host
@@ -144,7 +143,7 @@ static void set_links(tsr_topology *topology, bool network, double latency, doub
         topology->text = STR("");
         topology->times.n = 0; // they were of other links
     }
-    memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);
+    tsr__topology_reset_routes(topology);
     tsr__map_init(&topology->priced, &topology->arena, 64);
 }
 
@@ -226,20 +225,6 @@ static void drop_twins(tsr_topology *topology)
     topology->links.n = kept;
 }
 
-static void warn_unreachable(tsr_topology *topology)
-{
-    int links[TOPOLOGY_MAX_HOPS];
-    for (int k = 1; k < topology->n; k++) {
-        bool there = tsr__topology_path(topology, 0, k, links, TOPOLOGY_MAX_HOPS) >= 0;
-        if (there && tsr__topology_path(topology, k, 0, links, TOPOLOGY_MAX_HOPS) >= 0)
-            continue;
-        tsr__diag(topology->session, DIAG_topology_unreachable, NULL,
-                  "add links, or plan for the devices of one part",
-                  "device %d cannot be reached from device %d", there ? 0 : k, there ? k : 0);
-        return; // one is enough: nothing that spans both can be priced
-    }
-}
-
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
 {
     if (topology->links.n)
@@ -254,61 +239,11 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
         topology->first[topology->links.at[i].from + 1]++;
     for (int k = 0; k < topology->n; k++)
         topology->first[k + 1] += topology->first[k];
-    if (topology->n > 1)
-        warn_unreachable(topology);
+    tsr__topology_reset_routes(topology);
+    if (!tsr__topology_warn_unreachable(topology))
+        return TSR_NOMEM;
     tsr__topology_recognise(topology);
     return topology->arena.failed ? TSR_NOMEM : TSR_OK;
-}
-
-// ---- routes: least latency plus the time of a medium message
-
-#define ROUTE_BYTES 65536.0
-
-static bool route_from(tsr_topology *topology, int from)
-{
-    size_t n = (size_t)topology->n;
-    int *last = ARENA_ARRAY(&topology->arena, int, n);
-    double *far = tsr__alloc(topology->session, n * sizeof *far);
-    bool *done = tsr__alloc(topology->session, n);
-    if (last && far && done) {
-        for (size_t i = 0; i < n; i++)
-            last[i] = -1, far[i] = INFINITY, done[i] = false;
-        far[from] = 0;
-        for (;;) {
-            int at = -1;
-            for (int i = 0; i < topology->n; i++)
-                if (!done[i] && far[i] < INFINITY && (at < 0 || far[i] < far[at]))
-                    at = i;
-            if (at < 0)
-                break;
-            done[at] = true;
-            for (size_t k = topology->first[at]; k < topology->first[at + 1]; k++) {
-                const struct topology_link *link = &topology->links.at[k];
-                double via = far[at] + link->latency + ROUTE_BYTES / link->bandwidth;
-                if (via < far[link->to])
-                    far[link->to] = via, last[link->to] = (int)k;
-            }
-        }
-        topology->route[from] = last;
-    }
-    tsr__free(topology->session, far, n * sizeof *far);
-    tsr__free(topology->session, done, n);
-    return topology->route[from] != NULL;
-}
-
-int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
-{
-    if (!topology->route[from] && !route_from(topology, from))
-        return -2;
-    int n = 0;
-    for (int at = to; at != from;) {
-        int k = topology->route[from][at];
-        if (k < 0 || n == room)
-            return -1;
-        links[n++] = k;
-        at = topology->links.at[k].from;
-    }
-    return n;
 }
 
 // ---- JSON

@@ -12,7 +12,7 @@
 #include "base/base.h"
 
 #define TOPOLOGY_MAX_DEVICES 4096
-#define TOPOLOGY_MAX_LINKS   ((size_t)1 << 20)
+#define TOPOLOGY_MAX_LINKS   ((size_t)1 << 22) // all pairs of 2048 devices
 #define TOPOLOGY_NEVER       (INT64_MAX / 4) // the price of what cannot be reached, in picoseconds
 
 struct topology_link {
@@ -51,6 +51,8 @@ struct tsr_topology {
     struct str text; // the generator that it is as made by; empty: none, or changed
     size_t *first;   // by device: its first link (they are sorted), one more at the end
     int **route;     // by source: the last link on the way to each device, or -1; made when needed
+    bool even;       // all links have the same latency and bandwidth
+    struct topology_work *work; // what finding routes needs besides; made when needed
     struct map priced;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The published lists, the generators, and prices against closed forms, cuts and the simulation.
-#include "topology/topology.h"
+#include "topology/internal.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -96,6 +96,9 @@ static void test_refused(void **state)
                                        "star:4@4",
                                        "hosts:8",
                                        "torus:64x64x64",
+                                       "4096",
+                                       "full:2049",
+                                       "hosts:2x2048",
                                        "{4, [[1],[2],[3]]}",
                                        "{2, [[1],[2]]}",
                                        "{2, [[1],[0],[0]]}",
@@ -580,17 +583,138 @@ static void racks_of_hosts(void **state)
     tsr_session_free(s);
 }
 
+// ---- many devices
+
+// The fullest link and the longest way if everybody sends a byte to everybody, pair by pair.
+static void all_pairs(tsr_topology *t, double *latency, double *seconds)
+{
+    int n = tsr_topology_devices(t), path[TOPOLOGY_MAX_HOPS];
+    double *load = calloc(tsr_topology_links(t), sizeof *load);
+    assert_non_null(load);
+    *latency = *seconds = 0;
+    for (int pair = 0; pair < n * n; pair++) {
+        double sum = 0;
+        int hops = tsr__topology_path(t, pair / n, pair % n, path, TOPOLOGY_MAX_HOPS);
+        assert_true(hops >= 0);
+        for (int i = 0; i < hops; i++) {
+            load[path[i]] += 1;
+            sum += t->links.at[path[i]].latency;
+        }
+        *latency = fmax(*latency, sum);
+    }
+    for (size_t i = 0; i < tsr_topology_links(t); i++)
+        *seconds = fmax(*seconds, load[i] / t->links.at[i].bandwidth);
+    free(load);
+}
+
+// Messages between all pairs of many devices are counted by trees of routes: the same price as pair by pair, whether
+// links are all alike (torus, star) or not (hosts).
+static void many_are_priced_as_few(void **state)
+{
+    static const char *const names[] = {"torus:18x16", "grid:2x140", "hosts:20x15", "star:300@7",
+                                        "ring:301"};
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        tsr_topology *t = read_ok(s, names[i]);
+        int n = tsr_topology_devices(t), *all = malloc((size_t)n * sizeof *all);
+        double latency, seconds;
+        struct topology_way way;
+        assert_non_null(all);
+        for (int d = 0; d < n; d++)
+            all[d] = d;
+        all_pairs(t, &latency, &seconds);
+        struct topology_groups g = {1, n, all};
+        int64_t bytes = (int64_t)1 << 40; // so many that all at once is the fastest
+        int64_t cost = tsr__topology_way(t, TSR_ALL_TO_ALL, &g, bytes, &way);
+        double expected = latency + seconds * (double)bytes / n / n;
+        if (strcmp(way.algorithm, "direct") != 0 ||
+            fabs((double)cost / 1e12 - expected) > 1e-9 * expected)
+            fail_msg("%s: %s, %g s instead of %g", names[i], way.algorithm, (double)cost / 1e12,
+                     expected);
+        assert_true(tsr__topology_bound(t, TSR_ALL_TO_ALL, &g, bytes) <= cost);
+        free(all);
+        tsr_topology_free(t);
+    }
+    tsr_session_free(s);
+}
+
+// Read without routes, and priced over all devices in a moment: routes from each device are one look at its links.
+static void a_torus_of_4096(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "torus:16x16x16");
+    for (int d = 0; d < 4096; d++)
+        assert_null(t->route[d]);
+    int *all = malloc(4096 * sizeof *all);
+    assert_non_null(all);
+    for (int d = 0; d < 4096; d++)
+        all[d] = d;
+    tsr_topology_price p;
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 4096, 64 << 20, &p), TSR_OK);
+    assert_string_equal(p.algorithm, "all sides");
+    assert_true(p.picoseconds > p.bound && p.bound > 0);
+    assert_int_equal(tsr_topology_cost(t, TSR_ALL_TO_ALL, all, 4096, 64 << 20, &p), TSR_OK);
+    assert_string_equal(p.algorithm, "direct");
+    assert_true(p.picoseconds > p.bound && p.bound > 0);
+    free(all);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
+// Every device against the rest, and the first against the last, looked at one by one.
+static void bounds_are_of_the_worst_cut(void **state)
+{
+    static const char *const names[] = {"ring:8", "star:5@1", "hosts:2x3", "tree:2x3", "h100:4"};
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        tsr_topology *t = read_ok(s, names[i]);
+        int n = tsr_topology_devices(t), all[16];
+        for (int d = 0; d < n; d++)
+            all[d] = d;
+        for (int what = 0; what < TSR_SEND; what++) {
+            tsr_topology_price p;
+            assert_int_equal(tsr_topology_cost(t, (tsr_collective)what, all, n, 64 << 20, &p),
+                             TSR_OK);
+            assert_true(p.bound > 0 && p.bound <= p.picoseconds);
+        }
+        tsr_topology_free(t);
+    }
+    // Out of the one device that a broadcast begins at, over its two links of 5 GB/s.
+    tsr_topology *ring = read_ok(s, "ring:8");
+    int eight[8] = {0, 1, 2, 3, 4, 5, 6, 7}, twice[3] = {0, 0, 1};
+    struct topology_groups g = {1, 8, eight}, doubled = {1, 3, twice};
+    assert_int_equal(tsr__topology_bound(ring, TSR_BROADCAST, &g, 1000000), 100000000);
+    // Two tiles on device 0 and one on device 1: one third of the bytes, over both links between them.
+    assert_int_equal(tsr__topology_bound(ring, TSR_ALL_TO_ALL, &doubled, 900000), 20000000);
+    tsr_topology_free(ring);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published), cmocka_unit_test(test_generators),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_unreachable),
-        cmocka_unit_test(test_measured),  cmocka_unit_test(test_json_again),
-        cmocka_unit_test(test_boxes),     cmocka_unit_test(test_network),
-        cmocka_unit_test(test_ports),     cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_hosts),     cmocka_unit_test(test_simulated),
-        cmocka_unit_test(test_together),  cmocka_unit_test(grids_are_recognised),
-        cmocka_unit_test(racks_of_hosts), cmocka_unit_test(test_load),
+        cmocka_unit_test(test_published),
+        cmocka_unit_test(test_generators),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_unreachable),
+        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_json_again),
+        cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_network),
+        cmocka_unit_test(test_ports),
+        cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_simulated),
+        cmocka_unit_test(test_together),
+        cmocka_unit_test(grids_are_recognised),
+        cmocka_unit_test(racks_of_hosts),
+        cmocka_unit_test(test_load),
+        cmocka_unit_test(many_are_priced_as_few),
+        cmocka_unit_test(a_torus_of_4096),
+        cmocka_unit_test(bounds_are_of_the_worst_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

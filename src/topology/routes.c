@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// routes.c - ways through a topology: which device reaches which, and over which links.
+//
+// A route has the least latency plus time of a medium message; of routes that are equally good, the one whose devices have
+// the lower numbers. Routes from one device form a tree that is found when it is first asked for: a topology of 4096
+// devices is read without any.
+#include "topology/internal.h"
+
+#include <math.h>
+
+#define ROUTE_BYTES 65536.0
+
+// One slot for each device.
+struct topology_work {
+    double *far; // from the source
+    int *
+        queue; // a heap of devices by (far, number), or plainly the order in which they are looked at
+    int *place;   // in the heap; -1: not yet in it
+    int *hops;    // links from the source, or devices that hang on this one
+    int *through; // of a spread
+    double *latency;
+};
+
+static struct topology_work *work_of(tsr_topology *topology)
+{
+    if (topology->work)
+        return topology->work;
+    size_t n = (size_t)topology->n;
+    struct topology_work *work = ARENA_NEW(&topology->arena, struct topology_work);
+    if (!work)
+        return NULL;
+    work->far = ARENA_ARRAY(&topology->arena, double, n);
+    work->queue = ARENA_ARRAY(&topology->arena, int, n);
+    work->place = ARENA_ARRAY(&topology->arena, int, n);
+    work->hops = ARENA_ARRAY(&topology->arena, int, n);
+    work->through = ARENA_ARRAY(&topology->arena, int, n);
+    work->latency = ARENA_ARRAY(&topology->arena, double, n);
+    if (!topology->arena.failed)
+        topology->work = work;
+    return topology->work;
+}
+
+void tsr__topology_reset_routes(tsr_topology *topology)
+{
+    memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);
+    topology->even = true;
+    for (size_t i = 1; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i], *before = link - 1;
+        if (link->latency != before->latency || link->bandwidth != before->bandwidth)
+            topology->even = false;
+    }
+}
+
+// ---- which devices are reached at all
+
+// Links sorted by the device at one of their ends: those of device d are order[first[d]] to order[first[d + 1] - 1].
+struct ends {
+    size_t *first, *order;
+};
+
+// Links by the device that they lead to, by counting: links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0 1 2.
+static void sort_by_end(const tsr_topology *topology, struct ends *ends)
+{
+    size_t n = (size_t)topology->n;
+    for (size_t i = 0; i < topology->links.n; i++)
+        ends->first[topology->links.at[i].to + 1]++;
+    for (size_t d = 0; d < n; d++)
+        ends->first[d + 1] += ends->first[d];
+    for (size_t i = topology->links.n; i-- > 0;)
+        ends->order[--ends->first[topology->links.at[i].to + 1]] = i;
+    for (size_t d = 0; d < n; d++) // each start was moved down by its own count
+        ends->first[d] = ends->first[d + 1];
+    ends->first[n] = topology->links.n;
+}
+
+// Marks the devices that device 0 reaches over links in their direction, or (into given) that reach it.
+static void mark_reached(const tsr_topology *topology, const struct ends *into, bool *reached,
+                         int *queue)
+{
+    const size_t *first = into ? into->first : topology->first;
+    int n_queue = 1;
+    queue[0] = 0;
+    reached[0] = true;
+    for (int at = 0; at < n_queue; at++) {
+        int device = queue[at];
+        for (size_t k = first[device]; k < first[device + 1]; k++) {
+            int next = into ? topology->links.at[into->order[k]].from : topology->links.at[k].to;
+            if (reached[next])
+                continue;
+            reached[next] = true;
+            queue[n_queue++] = next;
+        }
+    }
+}
+
+// Looked at once in each direction from device 0, not once for each device. One finding is enough: nothing that spans
+// both parts can be priced.
+bool tsr__topology_warn_unreachable(tsr_topology *topology)
+{
+    struct arena scratch;
+    size_t n = (size_t)topology->n;
+    tsr__arena_init(&scratch, topology->session);
+    bool *there = ARENA_ARRAY(&scratch, bool, n), *back = ARENA_ARRAY(&scratch, bool, n);
+    int *queue = ARENA_ARRAY(&scratch, int, n);
+    struct ends into = {ARENA_ARRAY(&scratch, size_t, n + 1),
+                        ARENA_ARRAY(&scratch, size_t, topology->links.n + 1)};
+    bool ok = !scratch.failed;
+    if (ok) {
+        mark_reached(topology, NULL, there, queue);
+        sort_by_end(topology, &into);
+        mark_reached(topology, &into, back, queue);
+    }
+    for (int d = 1; ok && d < topology->n; d++) {
+        if (there[d] && back[d])
+            continue;
+        int from = there[d] ? d : 0, to = there[d] ? 0 : d;
+        tsr__diag(topology->session, DIAG_topology_unreachable, NULL,
+                  "add links, or plan for the devices of one part",
+                  "device %d cannot be reached from device %d", to, from);
+        break;
+    }
+    tsr__arena_free(&scratch);
+    return ok;
+}
+
+// ---- the tree of routes from one device
+
+// All links cost the same: by the number of links. Of the devices one link nearer, the lowest number is the one before.
+static void spread_evenly(const tsr_topology *topology, int from, struct topology_work *work,
+                          int *last)
+{
+    int n_queue = 1;
+    work->queue[0] = from;
+    for (int i = 0; i < topology->n; i++)
+        work->hops[i] = i == from ? 0 : INT32_MAX;
+    for (int at = 0; at < n_queue; at++) {
+        int device = work->queue[at];
+        if (n_queue == topology->n && work->hops[device] == work->hops[work->queue[n_queue - 1]])
+            return; // all are found, and none is farther than this one
+        for (size_t k = topology->first[device]; k < topology->first[device + 1]; k++) {
+            int next = topology->links.at[k].to;
+            if (work->hops[next] == INT32_MAX) {
+                work->hops[next] = work->hops[device] + 1;
+                work->queue[n_queue++] = next;
+                last[next] = (int)k;
+            } else if (work->hops[next] == work->hops[device] + 1 &&
+                       device < topology->links.at[last[next]].from) {
+                last[next] = (int)k;
+            }
+        }
+    }
+}
+
+// Nearer, or as near with a lower number.
+static bool before(const struct topology_work *work, int a, int b)
+{
+    return work->far[a] < work->far[b] || (work->far[a] == work->far[b] && a < b);
+}
+
+static void put(struct topology_work *work, int slot, int device)
+{
+    work->queue[slot] = device;
+    work->place[device] = slot;
+}
+
+// The device came nearer: it moves towards the top of the heap.
+static void rise(struct topology_work *work, int device)
+{
+    int slot = work->place[device];
+    while (slot > 0 && before(work, device, work->queue[(slot - 1) / 2])) {
+        put(work, slot, work->queue[(slot - 1) / 2]);
+        slot = (slot - 1) / 2;
+    }
+    put(work, slot, device);
+}
+
+// Takes the nearest out of a heap of n.
+static int take_nearest(struct topology_work *work, int n)
+{
+    int nearest = work->queue[0], device = work->queue[n - 1], slot = 0, rest = n - 1;
+    for (int child = 1; child < rest; child = 2 * slot + 1) {
+        if (child + 1 < rest && before(work, work->queue[child + 1], work->queue[child]))
+            child++;
+        if (!before(work, work->queue[child], device))
+            break;
+        put(work, slot, work->queue[child]);
+        slot = child;
+    }
+    if (rest > 0)
+        put(work, slot, device);
+    return nearest;
+}
+
+// Dijkstra's algorithm. A device that was taken out of the heap never comes nearer: all links cost something.
+static void spread_by_cost(const tsr_topology *topology, int from, struct topology_work *work,
+                           int *last)
+{
+    for (int i = 0; i < topology->n; i++) {
+        work->far[i] = INFINITY;
+        work->place[i] = -1;
+    }
+    work->far[from] = 0;
+    put(work, 0, from);
+    for (int n = 1; n > 0;) {
+        int at = take_nearest(work, n--);
+        for (size_t k = topology->first[at]; k < topology->first[at + 1]; k++) {
+            const struct topology_link *link = &topology->links.at[k];
+            double via = work->far[at] + link->latency + ROUTE_BYTES / link->bandwidth;
+            if (via >= work->far[link->to])
+                continue;
+            work->far[link->to] = via;
+            last[link->to] = (int)k;
+            if (work->place[link->to] < 0)
+                put(work, n++, link->to);
+            rise(work, link->to);
+        }
+    }
+}
+
+static bool find_routes(tsr_topology *topology, int from)
+{
+    if (topology->route[from])
+        return true;
+    struct topology_work *work = work_of(topology);
+    int *last = work ? ARENA_ARRAY(&topology->arena, int, (size_t)topology->n) : NULL;
+    if (!last)
+        return false;
+    for (int i = 0; i < topology->n; i++)
+        last[i] = -1;
+    if (topology->even)
+        spread_evenly(topology, from, work, last);
+    else
+        spread_by_cost(topology, from, work, last);
+    topology->route[from] = last;
+    return true;
+}
+
+int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
+{
+    if (!find_routes(topology, from))
+        return -2;
+    int n = 0;
+    for (int at = to; at != from;) {
+        int k = topology->route[from][at];
+        if (k < 0 || n == room)
+            return -1;
+        links[n++] = k;
+        at = topology->links.at[k].from;
+    }
+    return n;
+}
+
+// ---- one message to each of many
+
+// Devices from the leaves of the tree to its root, which is left out: every device comes after all that hang on it.
+static int leaves_first(const tsr_topology *topology, const int *last, struct topology_work *work)
+{
+    int n = 0;
+    memset(work->hops, 0, (size_t)topology->n * sizeof *work->hops); // devices that hang on each
+    for (int d = 0; d < topology->n; d++)
+        if (last[d] >= 0)
+            work->hops[topology->links.at[last[d]].from]++;
+    for (int d = 0; d < topology->n; d++)
+        if (last[d] >= 0 && work->hops[d] == 0)
+            work->queue[n++] = d;
+    for (int at = 0; at < n; at++) {
+        int parent = topology->links.at[last[work->queue[at]]].from;
+        if (--work->hops[parent] == 0 && last[parent] >= 0)
+            work->queue[n++] = parent;
+    }
+    return n;
+}
+
+// Messages are added up towards the root, latencies away from it: each link of the tree is looked at twice, however
+// many messages go through it.
+bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
+                          struct topology_spread *out)
+{
+    if (!find_routes(topology, from))
+        return false;
+    struct topology_work *work = topology->work;
+    const int *last = topology->route[from];
+    for (int d = 0; d < topology->n; d++) {
+        work->through[d] = d != from && group[d] == group[from];
+        if (work->through[d] && last[d] < 0)
+            return false;
+    }
+    int n = leaves_first(topology, last, work);
+    work->through[from] = 0;
+    work->latency[from] = 0;
+    for (int i = 0; i < n; i++) {
+        int d = work->queue[i];
+        work->through[topology->links.at[last[d]].from] += work->through[d];
+    }
+    for (int i = n; i-- > 0;) {
+        const struct topology_link *link = &topology->links.at[last[work->queue[i]]];
+        work->latency[link->to] = work->latency[link->from] + link->latency;
+    }
+    *out = (struct topology_spread){last, work->through, work->latency};
+    return true;
+}
