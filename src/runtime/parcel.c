@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BUFFER (64u << 10)
+#define BUFFER       (64u << 10)
+#define PARCEL_DEPTH 4 // of sequences in sequences; engines have one
 
 // ---- writing -----------------------------------------------------------------------------------
 
@@ -196,7 +197,22 @@ static tsr_status get_texts(struct parcel *parcel, tsr_tensors *to, struct str n
     return st;
 }
 
-static tsr_status get_tensor(struct parcel *parcel, tsr_tensors *to)
+static tsr_status get_list(struct parcel *parcel, tsr_tensors *to, int depth);
+
+// An optional value that is absent, or a sequence.
+static tsr_status get_other(struct parcel *parcel, tsr_tensors *to, struct str name, tsr_dtype type,
+                            bool sequence, int depth)
+{
+    tsr_tensors *elements = NULL;
+    if (!sequence)
+        return tsr__tensors_add_other(to, name, type, NULL);
+    if (depth == PARCEL_DEPTH)
+        return TSR_MALFORMED;
+    tsr_status st = tsr__tensors_add_other(to, name, type, &elements);
+    return st != TSR_OK ? st : get_list(parcel, elements, depth + 1);
+}
+
+static tsr_status get_tensor(struct parcel *parcel, tsr_tensors *to, int depth)
 {
     struct str name = tsr__parcel_text(parcel);
     tsr_dtype type = (tsr_dtype)tsr__parcel_int(parcel);
@@ -206,28 +222,36 @@ static tsr_status get_tensor(struct parcel *parcel, tsr_tensors *to)
         return TSR_MALFORMED;
     for (int64_t d = 0; d < rank; d++)
         dims[d] = tsr__parcel_int(parcel);
-    if (rank < 0) {
-        tsr_tensors *elements = NULL;
-        tsr_status st = tsr__tensors_add_other(to, name, type, sequence ? &elements : NULL);
-        return st == TSR_OK && sequence ? tsr__parcel_tensors(parcel, elements) : st;
-    }
+    if (rank < 0)
+        return get_other(parcel, to, name, type, sequence, depth);
     if (type == TSR_STRING)
         return get_texts(parcel, to, name, (int)rank, dims);
     struct tensor *x;
     tsr_status st = tsr__tensors_add(to, name, type, (int)rank, dims, &x);
-    const void *bytes = st == TSR_OK ? tsr__parcel_get(parcel, x->bytes) : NULL;
+    if (st != TSR_OK)
+        return st;
+    const void *bytes = tsr__parcel_get(parcel, x->bytes);
     if (bytes && x->bytes)
         memcpy(x->data, bytes, x->bytes);
-    return st == TSR_OK && parcel->failed ? TSR_MALFORMED : st;
+    return parcel->failed ? TSR_MALFORMED : TSR_OK;
+}
+
+static tsr_status get_list(struct parcel *parcel, tsr_tensors *to, int depth)
+{
+    int64_t n = tsr__parcel_int(parcel);
+    if (parcel->failed)
+        return TSR_MALFORMED;
+    for (int64_t i = 0; i < n; i++) {
+        tsr_status st = get_tensor(parcel, to, depth);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr__parcel_tensors(struct parcel *parcel, tsr_tensors *to)
 {
-    int64_t n = tsr__parcel_int(parcel);
-    tsr_status st = parcel->failed ? TSR_MALFORMED : TSR_OK;
-    for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        st = get_tensor(parcel, to);
-    return st;
+    return get_list(parcel, to, 0);
 }
 
 static struct place get_place(struct parcel *parcel)

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_parcel.c - tensors that ranks hand to each other: sequences come back as they were put, and cannot nest without bound.
+#include "runtime/internal.h"
+#include "runtime/spawn.h"
+
+#include <stdlib.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+struct bytes {
+    char *at;
+    size_t n, room;
+};
+
+static void put_int(struct bytes *b, int64_t v)
+{
+    assert_true(b->n + sizeof v <= b->room);
+    memcpy(b->at + b->n, &v, sizeof v);
+    b->n += sizeof v;
+}
+
+// A list of one sequence, whose list holds one sequence, ... `depth` of them, the innermost empty.
+static tsr_status read_nested(int depth, bool complete)
+{
+    struct bytes b = {.room = 48 * (size_t)depth + 16};
+    b.at = malloc(b.room);
+    assert_non_null(b.at);
+    for (int i = 0; i < depth; i++) {
+        put_int(&b, 1); // elements of this list
+        put_int(&b, 0); // bytes of its name
+        put_int(&b, TSR_FLOAT);
+        put_int(&b, -1); // no rank
+        put_int(&b, 1);  // a sequence
+    }
+    if (complete)
+        put_int(&b, 0);
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_tensors *t = NULL;
+    assert_int_equal(tsr_tensors_new(s, &t), TSR_OK);
+    struct parcel p = {.fd = -1, .bytes = b.at, .end = b.n};
+    tsr_status st = tsr__parcel_tensors(&p, t);
+    if (st == TSR_OK)
+        assert_int_equal(tsr_tensors_count(t), 1);
+    tsr_tensors_free(t);
+    tsr_session_free(s);
+    free(b.at);
+    return st;
+}
+
+static void sequences_nest_a_little(void **state)
+{
+    (void)state;
+    assert_int_equal(read_nested(1, true), TSR_OK);
+    assert_int_equal(read_nested(2, true), TSR_OK);
+    assert_int_equal(read_nested(2, false), TSR_MALFORMED);
+}
+
+// 40 bytes a level: a parcel of 20 MB was 500,000 calls deep.
+static void and_not_without_bound(void **state)
+{
+    (void)state;
+    assert_int_equal(read_nested(8, true), TSR_MALFORMED);
+    assert_int_equal(read_nested(500000, true), TSR_MALFORMED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_nest_a_little),
+        cmocka_unit_test(and_not_without_bound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
