@@ -83,6 +83,8 @@ static FILE *open_stream(struct stream *stream, int fd, int mode)
 void cli_streams(void)
 {
     static struct stream out, err;
+    if (out.fd || err.fd)
+        return; // a caller that runs the command several times in one process keeps its streams
     FILE *safe_out = open_stream(&out, STDOUT_FILENO, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
     FILE *safe_err = open_stream(&err, STDERR_FILENO, _IOLBF);
     if (safe_out)

@@ -44,7 +44,8 @@ static void *reuse(struct shm *me, unsigned class)
 {
     struct shm_heap *heap = &me->heap;
     char *first = heap->free[class];
-    memcpy(&heap->free[class], first, sizeof first);
+    memcpy(&heap->free[class], first,
+           sizeof(char *)); // the next one, which free memory begins with
     heap->waiting -= class_bytes(class);
     heap->given -= head_of(first)->given;
     head_of(first)->given = 0;
