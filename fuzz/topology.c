@@ -39,7 +39,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     MUST(text);
     memcpy(text, data, n);
     text[n] = 0;
-    tsr_session *s = fuzz_session(n);
+    // Five letters name a million links: with little memory they end soon, and running out of it is looked at too.
+    tsr_session_options options = {.size = sizeof options,
+                                   .memory_limit = 64 * n + ((size_t)2 << 20)};
+    tsr_session *s = tsr_session_new(&options);
+    MUST(s);
     tsr_topology *t = NULL;
     tsr_status status = tsr_topology_parse(s, text, &t);
     if (status == TSR_OK && tsr_topology_devices(t) <= 16) {
