@@ -823,6 +823,55 @@ TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary);
 
+/* Takes rank files that others have changed (an optimiser, say) into the manifest again: their digests and those of the data files
+ * that they name now are renewed, after it was proved that each still has its inputs and outputs, by name, type and sizes, and all
+ * of its communications, in their order, on the chain of tokens, as the other ranks have them; else TSR_INVALID, one finding for
+ * each breach, and nothing is written. *files: those that were renewed, owned by the session until the next partition. */
+TSR_API tsr_status tsr_partition_sign(tsr_session *s, const char *folder, const char *const **files,
+                                      size_t *n);
+
+/* What the manifest of a partition says. No other file is read; all texts and lists live as long as it does. */
+typedef struct tsr_manifest tsr_manifest;
+TSR_API tsr_status tsr_manifest_open(tsr_session *s, const char *folder, tsr_manifest **out);
+TSR_API void tsr_manifest_free(tsr_manifest *m); /* NULL is fine */
+typedef struct tsr_manifest_facts {
+    size_t size; /* to be set by the caller, as in the structs below */
+    int ranks;
+    size_t n_inputs, n_outputs, n_states;
+    const char *generator, *model, *model_sha256, *configuration;
+    const char *plan;    /* fingerprint that all ranks carry, 16 hex digits */
+    const char *dialect; /* domain of the communication; NULL: our own */
+} tsr_manifest_facts;
+TSR_API void tsr_manifest_about(const tsr_manifest *m, tsr_manifest_facts *out);
+/* An input or output of the whole model. */
+typedef struct tsr_manifest_port {
+    size_t size;
+    const char *name, *type; /* type as tsr_dtype_name has it */
+    int rank;                /* dimensions; -1: not known */
+    const tsr_dim *dims;
+    const char *sharding; /* which ranks take or give what: tsr_tiles says the pieces for a shape */
+    bool kept;            /* they are pieces, not the whole value */
+} tsr_manifest_port;
+TSR_API bool tsr_manifest_input(const tsr_manifest *m, size_t i,
+                                tsr_manifest_port *out); /* false: no such one, as below */
+TSR_API bool tsr_manifest_output(const tsr_manifest *m, size_t i, tsr_manifest_port *out);
+TSR_API bool tsr_manifest_state(const tsr_manifest *m, size_t i, const char **past,
+                                const char **present);
+typedef struct tsr_manifest_device {
+    size_t size;
+    const char *device, *file; /* its name ("": none), and its rank file */
+    const char *const *data;   /* files that its weights lie in */
+    size_t n_data;
+    const int64_t *
+        stages; /* pipeline stages that it works in, from 0, ascending; none: the model has no stages */
+    size_t n_stages;
+    int64_t weights, weight_bytes; /* elements and bytes */
+    bool has_ports;                /* false: an older manifest, which does not list them */
+    const char *const *inputs, *const *outputs; /* of its rank file, in order */
+    size_t n_inputs, n_outputs;
+} tsr_manifest_device;
+TSR_API bool tsr_manifest_rank(const tsr_manifest *m, int rank, tsr_manifest_device *out);
+
 /* ---- 8 run, verify ---------------------------------------------------------------------------------------- */
 
 /* A set of named tensors in memory: inputs, outputs, recorded data. A sequence of tensors is an entry too: rank -1, no data,
@@ -946,7 +995,10 @@ TSR_API tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *presen
 /* Writes what all ranks did so far to the file that the options named: one JSON document for Perfetto or chrome://tracing, a
  * process for each rank, the pieces of each communication tied together. Under a launcher all ranks call it and rank 0 writes. Once. */
 TSR_API tsr_status tsr_job_trace(tsr_job *j);
-/* Returns when all runs that were started are done and, under a launcher, all ranks have called it. */
+/* Promise: where it gives TSR_OK, every rank of the job has collected every run that was started before it was called here: each
+ * has run its part, its results are where tsr_job_wait finds them, and no message of those runs is under way. Runs need not have
+ * been waited for. Where ranks are processes of their own, all of them call it, after the same number of runs, and none returns
+ * before the last has called it; a rank that never does is told as one that failed (TSR_PEER). */
 TSR_API tsr_status tsr_job_barrier(tsr_job *j);
 
 /* Cuts an annotated model for a configuration (NULL: the only one) into a temporary folder under work (NULL: /tmp), runs that,

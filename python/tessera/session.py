@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import shutil
 import tempfile
@@ -37,7 +36,7 @@ class InferenceSession:
         self._devices = devices
         self._temporary: Optional[str] = None
         self._under_way: List[Tensors] = []
-        self._manifest: Optional[Dict[str, Any]] = None
+        self._manifest: Optional[Dict[str, List[Value]]] = None
         self._folder = model_or_folder if isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder) else None
         self._model: Optional[Model] = None
         if not self._folder:
@@ -85,9 +84,8 @@ class InferenceSession:
     def _ports(self, which: str) -> List[Value]:
         """Inputs or outputs of the whole model, as the partition's manifest lists them."""
         if self._manifest is None:
-            with open(os.path.join(os.fspath(self._folder), "manifest.json"), encoding="utf-8") as f:
-                self._manifest = json.load(f)
-        return [Value(p["name"], "tensor(%s)" % p["type"], p["shape"]) for p in self._manifest[which]]
+            self._manifest = self.session.do(lambda: read_ports(self.session, os.fspath(self._folder)))
+        return self._manifest[which]
 
     # ---- running
 
@@ -171,6 +169,28 @@ class InferenceSession:
     def __del__(self) -> None:
         if getattr(self, "session", None) is not None:
             self.close()
+
+
+def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:
+    """Inputs and outputs that the manifest of a partition lists; called in the session's thread."""
+    manifest = ctypes.c_void_p()
+    session.status(library.tsr_manifest_open(session.handle, os.fsencode(folder), ctypes.byref(manifest)))
+    try:
+        facts = options_of(_api.tsr_manifest_facts)
+        library.tsr_manifest_about(manifest, ctypes.byref(facts))
+        return {"inputs": [_port(library.tsr_manifest_input, manifest, i) for i in range(facts.n_inputs)],
+                "outputs": [_port(library.tsr_manifest_output, manifest, i) for i in range(facts.n_outputs)]}
+    finally:
+        library.tsr_manifest_free(manifest)
+
+
+def _port(get: Any, manifest: Any, index: int) -> Value:
+    port = options_of(_api.tsr_manifest_port)
+    get(manifest, index, ctypes.byref(port))
+    sizes: List[Union[int, str, None]] = []
+    for dim in port.dims[:port.rank] if port.rank > 0 else []:
+        sizes.append(dim.value if dim.value >= 0 else dim.symbol.decode() or None if dim.symbol else None)
+    return Value(port.name.decode(), "tensor(%s)" % port.type.decode(), sizes)
 
 
 def plan_for(model: Model, devices: Union[int, str, None], feeds: Mapping[str, Any]) -> None:

@@ -103,6 +103,27 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
+tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
+{
+    struct place at = PLACE_NONE;
+    struct stat info;
+    int fd;
+    at.file = str_of(file->name);
+    tsr_status st =
+        tsr__folder_file(bundle->session, &bundle->folder, str_of(file->name), &at, &fd);
+    if (st != TSR_OK)
+        return st;
+    if (fstat(fd, &info) == 0) {
+        file->bytes = (uint64_t)info.st_size;
+        st = digest_of(bundle, fd, file->bytes, &at, file->sha256);
+    } else {
+        tsr__diag(bundle->session, DIAG_io_read, &at, NULL, "cannot read: %s", strerror(errno));
+        st = TSR_IO;
+    }
+    close(fd);
+    return st;
+}
+
 // The size is compared always, which finds a copy that was cut short; the digest of a large file only
 // if check_files asks for it, since that reads all of it.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,

@@ -28,6 +28,11 @@ struct manifest_device {
     const char **data;  // files its weights lie in (rank0.data, common.data); may be none
     size_t n_data;
     int64_t weights, weight_bytes; // elements and bytes that this rank holds
+    const int64_t *stages; // pipeline stages that it works in, from 0; older manifests have none
+    size_t n_stages;
+    bool has_ports; // the names of its file's inputs and outputs are known: not in older manifests
+    const char **inputs, **outputs;
+    size_t n_inputs, n_outputs;
 };
 // A partition that is run by one node of a model beside it (--layout wrapped): that model, its operator, and a small file whose
 // place in memory leads the operator to the folder.
@@ -100,6 +105,8 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
                               bool check_files) TSR_MUST_USE;
 // Entry of that file, or NULL.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
+// Size and digest of a file as it is now, into an entry that has its name.
+tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file) TSR_MUST_USE;
 // Path of a file of the partition, for an engine that opens files itself.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena,
                                  const char *name);
@@ -108,6 +115,9 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
 // tsr_json_free(*owner).
 const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
                                tsr_json **owner);
+// Replaces manifest.json of an existing folder, whole or not at all.
+tsr_status tsr__manifest_replace(const struct bundle *bundle,
+                                 const struct manifest *manifest) TSR_MUST_USE;
 // Writes manifest.json into the folder that is being made.
 tsr_status tsr__manifest_write(struct outfolder *outfolder,
                                const struct manifest *manifest) TSR_MUST_USE;

@@ -177,12 +177,64 @@ static const char *known_file(struct reader *reader, const struct manifest *mani
     return name;
 }
 
+// A list of texts, or (where the entry has none) nothing.
+static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
+                               size_t *n)
+{
+    *n = 0;
+    if (reader->failed || !json_object_get(entry, key))
+        return NULL;
+    size_t count;
+    const json_t *list = list_member(reader, entry, key, &count);
+    const char **names = READER_ARRAY(reader, const char *, count + 1);
+    if (!names)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        if (!json_is_string(value)) {
+            wrong(reader, key, "has an entry that is no text");
+            return NULL;
+        }
+        names[i] = copy_text(reader, key, value);
+    }
+    *n = count;
+    return names;
+}
+
+// The stages that a rank works in; manifests of models without stages have none.
+static void read_device_stages(struct reader *reader, const json_t *entry,
+                               struct manifest_device *device)
+{
+    size_t n;
+    if (reader->failed || !json_object_get(entry, "stages"))
+        return;
+    const json_t *list = list_member(reader, entry, "stages", &n);
+    int64_t *stages = READER_ARRAY(reader, int64_t, n + 1);
+    if (!stages)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, i);
+        stages[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+        if (stages[i] < 0 || (i && stages[i] <= stages[i - 1])) {
+            wrong(reader, "stages", "is no ascending list of stages");
+            return;
+        }
+    }
+    device->stages = stages;
+    device->n_stages = n;
+}
+
 static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         int64_t rank, struct manifest_device *device)
 {
     int_member(reader, entry, "rank", rank, rank); // the list is by rank
     device->device = text_member(reader, entry, "device");
     device->file = known_file(reader, manifest, "file", text_member(reader, entry, "file"));
+    read_device_stages(reader, entry, device);
+    device->has_ports =
+        !reader->failed && json_object_get(entry, "inputs") && json_object_get(entry, "outputs");
+    device->inputs = read_names(reader, entry, "inputs", &device->n_inputs);
+    device->outputs = read_names(reader, entry, "outputs", &device->n_outputs);
     const json_t *data = list_member(reader, entry, "data", &device->n_data);
     if (device->n_data > 2)
         wrong(reader, "data", "has too many entries");

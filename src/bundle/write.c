@@ -76,6 +76,14 @@ static void write_states(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+static void write_names(tsr_json *json, const char *key, const char *const *names, size_t n)
+{
+    tsr_json_begin(json, key, '[');
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(json, NULL, names[i]);
+    tsr_json_end(json);
+}
+
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "devices", '[');
@@ -85,10 +93,17 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
         tsr_json_int(json, "rank", r);
         tsr_json_string(json, "device", device->device);
         tsr_json_string(json, "file", device->file);
-        tsr_json_begin(json, "data", '[');
-        for (size_t k = 0; k < device->n_data; k++)
-            tsr_json_string(json, NULL, device->data[k]);
-        tsr_json_end(json);
+        write_names(json, "data", device->data, device->n_data);
+        if (device->n_stages) {
+            tsr_json_begin(json, "stages", '[');
+            for (size_t k = 0; k < device->n_stages; k++)
+                tsr_json_int(json, NULL, device->stages[k]);
+            tsr_json_end(json);
+        }
+        if (device->has_ports) {
+            write_names(json, "inputs", device->inputs, device->n_inputs);
+            write_names(json, "outputs", device->outputs, device->n_outputs);
+        }
         tsr_json_end(json);
     }
     tsr_json_end(json);
@@ -177,21 +192,37 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     return tsr_json_text(json);
 }
 
-tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
+static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, outfolder->session);
     tsr_json *owner = NULL;
-    const char *text = tsr__manifest_text(outfolder->session, manifest, &owner);
-    struct str path = tsr__outfolder_path(outfolder, &arena, MANIFEST_NAME);
     struct outfile file;
-    tsr_status st = text && path.p ? tsr__out_open(outfolder->session, path.p, &file) : TSR_NOMEM;
+    const char *text = tsr__manifest_text(session, manifest, &owner);
+    tsr_status st = text ? tsr__out_open(session, path, &file) : TSR_NOMEM;
     if (st == TSR_OK) {
         tsr__out_write(&file, text, strlen(text));
         st = tsr__out_commit(&file);
         tsr__out_abort(&file);
     }
     tsr_json_free(owner);
+    return st;
+}
+
+tsr_status tsr__manifest_replace(const struct bundle *bundle, const struct manifest *manifest)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, bundle->session);
+    struct str path = tsr__bundle_file_path(bundle, &arena, MANIFEST_NAME);
+    tsr_status st = path.p ? write_at(bundle->session, path.p, manifest) : TSR_NOMEM;
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, outfolder->session);
+    struct str path = tsr__outfolder_path(outfolder, &arena, MANIFEST_NAME);
+    tsr_status st = path.p ? write_at(outfolder->session, path.p, manifest) : TSR_NOMEM;
     tsr__arena_free(&arena);
     return st;
 }

@@ -73,6 +73,35 @@ static int lay_out_genai(struct cli *cli, const char *out)
     return code;
 }
 
+// Rank files that others have changed are taken into the manifest of their folder again.
+static int sign(struct cli *cli, const char *folder)
+{
+    const char *const *files = NULL;
+    size_t n = 0;
+    if (cli->n_arguments)
+        return cli_usage(cli, "--sign takes a folder and no model");
+    tsr_status status = tsr_partition_sign(cli->session, folder, &files, &n);
+    int code = cli_finish(cli, status);
+    if (status != TSR_OK)
+        return code;
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        if (json) {
+            tsr_json_string(json, "folder", folder);
+            tsr_json_begin(json, "signed", '[');
+            for (size_t i = 0; i < n; i++)
+                tsr_json_string(json, NULL, files[i]);
+            tsr_json_end(json);
+        }
+        return cli_print_json(cli, json, code);
+    }
+    for (size_t i = 0; i < n; i++)
+        cli_say(cli, "%s: signed\n", files[i]);
+    if (n == 0)
+        cli_say(cli, "nothing has changed\n");
+    return code;
+}
+
 static int run(struct cli *cli)
 {
     const char *folder = cli_value(cli, "-o");
@@ -88,6 +117,10 @@ static int run(struct cli *cli)
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *model = NULL;
+    if (cli_value(cli, "--sign"))
+        return sign(cli, cli_value(cli, "--sign"));
+    if (!cli->n_arguments)
+        return cli_usage(cli, "which model? give MODEL");
     if (!folder && !options.dry_run)
         return cli_usage(cli, "where to? give -o FOLDER");
     if (options.layout && strcmp(options.layout, "genai") == 0)
@@ -133,6 +166,9 @@ static const struct option options_table[] = {
      "an input or output that stays cut (repeatable; one * stands for any text)"},
     {"--state", "PAST=PRESENT",
      "an output that is the input of the next run and stays on its devices (repeatable)"},
+    {"--sign", "FOLDER",
+     "instead: rank files that others have changed (an optimiser) are taken into the folder's "
+     "manifest again, if inputs, outputs and communication are as they were"},
     {"--strict", NULL, "fail (exit 5) where a node that was meant to be cut is not"},
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -144,7 +180,7 @@ const struct command cmd_partition = {
     .summary = "one ONNX file per device, weights cut, communication explicit",
     .example = "tessera partition /tmp/cut.onnx -o /tmp/parts",
     .options = options_table,
-    .min_arguments = 1,
+    .min_arguments = 0,
     .max_arguments = 1,
     .run = run,
 };

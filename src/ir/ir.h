@@ -57,6 +57,8 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length);
+// The data files that the model's bytes name, as they are named, each once: list in the model's arena.
+tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
 // Copies an initializer as it stands (strings and odd encodings too; external data becomes a view of its bytes).
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
 // Copies the functions of another model, without their annotations.

@@ -63,6 +63,17 @@ static tsr_status find_locations(tsr_model *model, struct walk *walk)
     return model->arena.failed ? TSR_NOMEM : walk->status;
 }
 
+tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n)
+{
+    struct walk walk;
+    tsr_status st = find_locations(model, &walk);
+    if (st != TSR_OK)
+        return st;
+    *out = walk.locations.at;
+    *n = walk.locations.n;
+    return TSR_OK;
+}
+
 static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 {
     struct place at = PLACE_NONE;

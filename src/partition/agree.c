@@ -74,6 +74,12 @@ static tsr_status disagree(struct part *part, const tsr_node *node, const char *
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.rank = part->rank;
+    if (part->plan->signing) {
+        at.file = str_of(part->plan->signing->devices[part->rank].file);
+        tsr__diag(part->plan->session, DIAG_partition_sign, &at, SIGN_HINT, "rank %lld: %s",
+                  (long long)part->rank, what);
+        return TSR_INVALID;
+    }
     tsr__diag(part->plan->session, DIAG_partition_disagrees, &at,
               "please report this with the model", "rank %lld: %s", (long long)part->rank, what);
     return TSR_BUG;
@@ -138,6 +144,35 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
+// The operator without its ending for float16, and the sending end of a message: "RecvF16" -> "Send".
+static struct str plain_op(const tsr_node *node)
+{
+    struct str op = tsr__node_op_str(node);
+    if (op.n > 3 && memcmp(op.p + op.n - 3, "F16", 3) == 0)
+        op.n -= 3;
+    return str_is(op, TSR_OP_RECV) ? STR(TSR_OP_SEND) : op;
+}
+
+// Of a file that others have changed: the communication is the one that the manifest has under this number.
+static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
+{
+    const struct manifest_collective *collective = &p->signing->collectives[id];
+    const int64_t *ranks;
+    size_t count = group_of(node, &ranks), plan_bytes = 0;
+    int64_t type = tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0);
+    const tsr_attr *plan = tsr_node_find_attr(node, "plan");
+    const char *text = plan ? tsr_attr_string(plan, &plan_bytes) : NULL;
+    if (!text || !str_is((struct str){text, plan_bytes}, p->signing->plan) ||
+        !str_is(plain_op(node), collective->op) ||
+        strcmp(tsr_dtype_name((tsr_dtype)type), collective->type) != 0)
+        return false;
+    for (size_t group = 0; group < collective->n_groups; group++)
+        if (collective->groups[group].n == count &&
+            memcmp(collective->groups[group].ranks, ranks, count * sizeof(*ranks)) == 0)
+            return true;
+    return false;
+}
+
 static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct plan *plan = part->plan;
@@ -149,6 +184,8 @@ static tsr_status meet(struct part *part, const tsr_node *node, struct meeting *
         member |= ranks[i] == part->rank;
     if (!member || id < 0 || id >= plan->n_comms)
         return disagree(part, node, "a communication that this rank is no part of");
+    if (plan->signing && !as_signed(plan, node, id))
+        return disagree(part, node, "a communication is not the one that was written");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
             continue;
@@ -269,7 +306,34 @@ static tsr_status walk(struct part *part, struct meeting **table)
 {
     struct walk w = {.part = part, .table = table, .before = -1};
     w.token = tsr_graph_value(part->graph, TOKEN_NAME);
-    return walk_graph(&w, part->graph);
+    tsr_status st = walk_graph(&w, part->graph);
+    if (st != TSR_OK || !part->plan->signing || w.before < 0)
+        return st;
+    const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
+    if (end != w.token && copied(end) != w.token)
+        return disagree(part, NULL, "the output " TOKEN_OUT " is not the last token");
+    return TSR_OK;
+}
+
+// Every communication of the manifest is in the files.
+static tsr_status none_lost(struct plan *plan, struct part *parts, struct meeting **table)
+{
+    for (size_t id = 0; id < plan->signing->n_collectives; id++) {
+        const struct manifest_collective *collective = &plan->signing->collectives[id];
+        size_t met = 0;
+        for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next)
+            met++;
+        if (met == collective->n_groups)
+            continue;
+        const char *what = tsr__arena_printf(plan->arena, "%s %zu, which was written, is not there",
+                                             collective->op, id)
+                               .p;
+        if (!what)
+            return TSR_NOMEM;
+        return disagree(&parts[collective->n_groups ? collective->groups[0].ranks[0] : 0], NULL,
+                        what);
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
@@ -289,5 +353,5 @@ tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
                 return disagree(&parts[ranks[0]], meeting->node,
                                 "a member of a communication lacks it");
         }
-    return TSR_OK;
+    return plan->signing ? none_lost(plan, parts, table) : TSR_OK;
 }

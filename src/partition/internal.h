@@ -157,6 +157,8 @@ struct plan {
     bool undigested;                   // benchmarks: data files without digests
     const struct partition_look *look; // not NULL: the parts are shown, not written
     bool microsoft;                    // communication as com.microsoft has it
+    const struct manifest
+        *signing;        // not NULL: the parts are files that others have changed (sign.c)
     const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
     char model_sha256[65], fingerprint[17];
     tsr_status status; // first failure
@@ -417,7 +419,10 @@ struct data_file {
 tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files) TSR_MUST_USE;
 
-// agree.c: proves that all ranks agree on their communication.
+#define SIGN_HINT                                                                                  \
+    "change a rank file so that its inputs, outputs and communication stay as they are, or "       \
+    "partition the model again"
+// agree.c: proves that all ranks agree on their communication; of files that are signed again, also that it is the manifest's.
 tsr_status tsr__parts_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
 tsr_status tsr__sizes_agree(struct plan *plan) TSR_MUST_USE; // of what is sent
 

@@ -266,6 +266,24 @@ static void make_replicated(struct plan *plan, struct manifest *manifest)
         tsr__flow_visit(plan->flow, add_replicated, manifest);
 }
 
+// Names of what the rank file takes and gives, in its order.
+static void list_ports(struct plan *plan, const struct part *part, struct manifest_device *device)
+{
+    const tsr_graph *graph = tsr_model_graph(part->model);
+    size_t n_inputs = tsr_graph_input_count(graph), n_outputs = tsr_graph_output_count(graph);
+    device->inputs = ARENA_ARRAY(plan->arena, const char *, n_inputs + 1);
+    device->outputs = ARENA_ARRAY(plan->arena, const char *, n_outputs + 1);
+    if (!device->inputs || !device->outputs)
+        return;
+    for (size_t i = 0; i < n_inputs; i++)
+        device->inputs[i] = tsr_value_name(tsr_graph_input(graph, i));
+    for (size_t i = 0; i < n_outputs; i++)
+        device->outputs[i] = tsr_value_name(tsr_graph_output(graph, i));
+    device->n_inputs = n_inputs;
+    device->n_outputs = n_outputs;
+    device->has_ports = true;
+}
+
 static void make_device(struct plan *plan, const struct part *part, bool common,
                         struct manifest_device *device)
 {
@@ -281,6 +299,24 @@ static void make_device(struct plan *plan, const struct part *part, bool common,
         device->data[device->n_data++] = tsr__arena_printf(plan->arena, "rank%zu.data", r).p;
     if (common && device->data)
         device->data[device->n_data++] = MANIFEST_COMMON;
+    list_ports(plan, part, device);
+}
+
+// The stages that each rank works in, in line from 0; nothing for a model without stages.
+static void make_stages(struct plan *plan, struct manifest *manifest)
+{
+    const bool *const *on;
+    size_t n_stages = tsr__flow_stages(plan->arena, plan->flow, &on);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        struct manifest_device *device = &manifest->devices[rank];
+        int64_t *stages = ARENA_ARRAY(plan->arena, int64_t, n_stages + 1);
+        if (!stages)
+            return;
+        device->stages = stages;
+        for (size_t k = 0; k < n_stages; k++)
+            if (on[k][rank])
+                stages[device->n_stages++] = (int64_t)k;
+    }
 }
 
 static void make_states(struct plan *plan, struct manifest *manifest)
@@ -311,6 +347,8 @@ static tsr_status make_manifest(struct plan *plan, const struct part *parts,
     manifest->files = ARENA_ARRAY(plan->arena, struct manifest_file, 2 * (size_t)plan->n_ranks + 3);
     for (int64_t rank = 0; rank < plan->n_ranks && manifest->devices; rank++)
         make_device(plan, &parts[rank], parts[rank].uses_common, &manifest->devices[rank]);
+    if (manifest->devices)
+        make_stages(plan, manifest);
     return plan_status(plan);
 }
 

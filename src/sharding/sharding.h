@@ -177,6 +177,8 @@ struct flow {
     const struct flow *before; // of the model as it was given, if nodes of it were replaced
     const size_t *origin; // by node: the node of before that it is or stands for; with before only
 };
+// Pipeline stages of the flow's configuration, in line: their number (0: none), and by stage and device whether the stage is on it.
+size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
 // Calls f for each node of the flow, those of bodies right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);

@@ -230,3 +230,12 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     struct stage_of at = stages->of_node[tsr__node_id(node)];
     return at.place < 0 || (explicit_specs && !at.own) ? NULL : stages->on[at.place];
 }
+
+size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
+{
+    struct stages stages = {0};
+    if (!flow->staged || !tsr__stages_find(arena, flow->model, flow->config, &stages))
+        return 0;
+    *on = (const bool *const *)stages.on;
+    return stages.n;
+}

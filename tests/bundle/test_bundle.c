@@ -63,8 +63,25 @@ static void fill(struct bench *b, struct manifest *m)
     static const char *both[] = {"rank1.data", "common.data"};
     static struct manifest_device devices[2];
     static struct manifest_file files[4];
-    devices[0] = (struct manifest_device){"CPU", "rank0.onnx", both + 1, 1, 10, 40};
-    devices[1] = (struct manifest_device){"", "rank1.onnx", both, 2, 20, 80};
+    static const int64_t stages[2] = {1, 3};
+    static const char *gives[] = {"y \"quoted\"", "token"};
+    devices[0] = (struct manifest_device){.device = "CPU",
+                                          .file = "rank0.onnx",
+                                          .data = both + 1,
+                                          .n_data = 1,
+                                          .weights = 10,
+                                          .weight_bytes = 40};
+    devices[1] = (struct manifest_device){.device = "",
+                                          .file = "rank1.onnx",
+                                          .data = both,
+                                          .n_data = 2,
+                                          .weights = 20,
+                                          .weight_bytes = 80,
+                                          .stages = stages,
+                                          .n_stages = 2,
+                                          .has_ports = true,
+                                          .outputs = gives,
+                                          .n_outputs = 2};
     *m = (struct manifest){"tessera 0.1.0",
                            "m.onnx",
                            "00",
@@ -159,6 +176,52 @@ static void written_is_read_back(void **state)
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_OK);
     assert_int_equal(tsr_finding_count(b->s), 0);
     tsr__bundle_close(&got);
+}
+
+// What tessera.h gives of a manifest: ranks, ports, states, devices with their stages; and false beyond the ends.
+static void the_public_reader(void **state)
+{
+    struct bench *b = *state;
+    tsr_manifest *m = NULL;
+    tsr_manifest_facts facts = {.size = sizeof facts};
+    tsr_manifest_port port = {.size = sizeof port};
+    tsr_manifest_device device = {.size = sizeof device};
+    const char *past, *present;
+    write_bundle(b);
+    assert_int_equal(tsr_manifest_open(b->s, b->folder, &m), TSR_OK);
+    tsr_manifest_about(m, &facts);
+    assert_int_equal(facts.ranks, 2);
+    assert_string_equal(facts.plan, "0123456789abcdef");
+    assert_string_equal(facts.model, "m.onnx");
+    assert_null(facts.dialect);
+    assert_true(tsr_manifest_input(m, 0, &port));
+    assert_string_equal(port.name, "x");
+    assert_string_equal(port.type, "float32");
+    assert_int_equal(port.rank, 3);
+    assert_int_equal(port.dims[1].value, 16);
+    assert_true(port.kept);
+    assert_string_equal(port.sharding, "{1,2,1:0,1}");
+    assert_true(tsr_manifest_output(m, 0, &port));
+    assert_false(port.kept);
+    assert_false(tsr_manifest_input(m, facts.n_inputs, &port));
+    assert_false(tsr_manifest_output(m, facts.n_outputs, &port));
+    assert_true(tsr_manifest_state(m, 0, &past, &present));
+    assert_string_equal(past, "x");
+    assert_false(tsr_manifest_state(m, 1, &past, &present));
+    assert_true(tsr_manifest_rank(m, 0, &device));
+    assert_string_equal(device.device, "CPU");
+    assert_int_equal(device.n_stages, 0);
+    assert_false(device.has_ports);
+    assert_true(tsr_manifest_rank(m, 1, &device));
+    assert_string_equal(device.data[0], "rank1.data");
+    assert_int_equal(device.stages[1], 3);
+    assert_int_equal(device.n_outputs, 2);
+    assert_string_equal(device.outputs[1], "token");
+    assert_false(tsr_manifest_rank(m, 2, &device));
+    assert_false(tsr_manifest_rank(m, -1, &device));
+    tsr_manifest_free(m);
+    tsr_manifest_free(NULL);
+    assert_int_not_equal(tsr_manifest_open(b->s, "/nowhere", &m), TSR_OK);
 }
 
 static void same_manifest_same_bytes(void **state)
@@ -401,6 +464,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(written_is_read_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_public_reader, setup, teardown),
         cmocka_unit_test_setup_teardown(same_manifest_same_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(a_rank_needs_only_its_files, setup, teardown),
         cmocka_unit_test_setup_teardown(changed_files_are_named, setup, teardown),

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest.c - tsr_manifest of tessera.h: what a partition's manifest says, for programs that run or serve one.
+#include "bundle/bundle.h"
+
+struct tsr_manifest {
+    tsr_session *session;
+    struct arena arena;
+    struct manifest manifest;
+};
+
+tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manifest **out)
+{
+    tsr_manifest *manifest = tsr__alloc(session, sizeof *manifest);
+    if (!manifest)
+        return TSR_NOMEM;
+    *manifest = (tsr_manifest){.session = session};
+    tsr__arena_init(&manifest->arena, session);
+    struct bundle bundle;
+    tsr_status st = tsr__bundle_open(session, &manifest->arena, folder, &bundle);
+    if (st != TSR_OK) {
+        tsr_manifest_free(manifest);
+        return st;
+    }
+    manifest->manifest = bundle.manifest; // its texts are the arena's
+    tsr__bundle_close(&bundle);
+    *out = manifest;
+    return TSR_OK;
+}
+
+void tsr_manifest_free(tsr_manifest *manifest)
+{
+    if (!manifest)
+        return;
+    tsr_session *session = manifest->session;
+    tsr__arena_free(&manifest->arena);
+    tsr__free(session, manifest, sizeof *manifest);
+}
+
+void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
+{
+    const struct manifest *from = &manifest->manifest;
+    tsr_manifest_facts facts = {
+        .ranks = (int)from->n_ranks,
+        .n_inputs = from->n_inputs,
+        .n_outputs = from->n_outputs,
+        .n_states = from->n_states,
+        .generator = from->generator,
+        .model = from->model_name,
+        .model_sha256 = from->model_sha256,
+        .configuration = from->configuration,
+        .plan = from->plan,
+        .dialect = from->dialect,
+    };
+    facts.size = out->size && out->size < sizeof facts ? out->size : sizeof facts;
+    memcpy(out, &facts, facts.size);
+}
+
+static bool get_port(const struct manifest_port *ports, size_t n, size_t i, tsr_manifest_port *out)
+{
+    if (i >= n)
+        return false;
+    const struct manifest_port *manifest_port = &ports[i];
+    tsr_manifest_port port = {.name = manifest_port->name,
+                              .type = manifest_port->type,
+                              .rank = manifest_port->rank,
+                              .dims = manifest_port->dims,
+                              .sharding = manifest_port->sharding,
+                              .kept = manifest_port->kept &&
+                                      !tsr__layout_is_whole(manifest_port->kept)};
+    port.size = out->size && out->size < sizeof port ? out->size : sizeof port;
+    memcpy(out, &port, port.size);
+    return true;
+}
+
+bool tsr_manifest_input(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
+{
+    return get_port(manifest->manifest.inputs, manifest->manifest.n_inputs, i, out);
+}
+
+bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
+{
+    return get_port(manifest->manifest.outputs, manifest->manifest.n_outputs, i, out);
+}
+
+bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
+                        const char **present)
+{
+    if (i >= manifest->manifest.n_states)
+        return false;
+    *past = manifest->manifest.states[i].input;
+    *present = manifest->manifest.states[i].output;
+    return true;
+}
+
+bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out)
+{
+    if (rank < 0 || rank >= manifest->manifest.n_ranks)
+        return false;
+    const struct manifest_device *manifest_device = &manifest->manifest.devices[rank];
+    tsr_manifest_device device = {
+        .device = manifest_device->device,
+        .file = manifest_device->file,
+        .data = manifest_device->data,
+        .n_data = manifest_device->n_data,
+        .stages = manifest_device->stages,
+        .n_stages = manifest_device->n_stages,
+        .weights = manifest_device->weights,
+        .weight_bytes = manifest_device->weight_bytes,
+        .has_ports = manifest_device->has_ports,
+        .inputs = manifest_device->inputs,
+        .n_inputs = manifest_device->n_inputs,
+        .outputs = manifest_device->outputs,
+        .n_outputs = manifest_device->n_outputs,
+    };
+    device.size = out->size && out->size < sizeof device ? out->size : sizeof device;
+    memcpy(out, &device, device.size);
+    return true;
+}

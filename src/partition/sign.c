@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// sign.c - tsr_partition_sign: rank files that others have changed, taken into the manifest again.
+//
+// What is between communications may be anything: an optimiser fuses and folds there. What other ranks and the caller rely
+// on must be as it was: inputs and outputs (checked here against the manifest) and communication (agree.c). All files are read
+// before the manifest is replaced, whole or not at all.
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define MAX_DATA 2 // files of weights that a rank may have
+
+struct signing {
+    tsr_session *session;
+    struct arena *arena;
+    struct bundle bundle;
+    struct part *parts;
+    bool *changed;                   // by rank: its rank file is another than the manifest's
+    VEC(struct manifest_file) files; // of the manifest that will be written
+    tsr_status status;
+};
+
+static void breach(struct signing *signing, int64_t rank, const char *value, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(signing->bundle.manifest.devices[rank].file);
+    at.rank = rank;
+    at.value = str_of(value ? value : "");
+    tsr__diag(signing->session, DIAG_partition_sign, &at, SIGN_HINT, "%s", what);
+    signing->status = TSR_INVALID;
+}
+
+// ---- inputs and outputs ------------------------------------------------------------------------
+
+static const struct manifest_port *port_of(const struct manifest_port *ports, size_t n,
+                                           const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(ports[i].name, name) == 0)
+            return &ports[i];
+    return NULL;
+}
+
+// A size that is known on both sides must be equal, but for a dimension of which the rank has a piece: of "x" [8, 16] cut
+// {2,1:0,1} a rank has [4, 16], and only the 16 is compared.
+static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
+{
+    int rank = tsr_value_rank(value);
+    if (port->rank < 0 || rank < 0)
+        return true;
+    if (rank != port->rank)
+        return false;
+    for (int axis = 0; axis < rank; axis++) {
+        bool cut = false;
+        for (int factor = 0; port->kept && factor < port->kept->dims[axis].n; factor++)
+            cut = cut || port->kept->dims[axis].factors[factor].cuts > 1;
+        int64_t now = tsr_value_dim(value, axis).value, was = port->dims[axis].value;
+        if (!cut && now >= 0 && was >= 0 && now != was)
+            return false;
+    }
+    return true;
+}
+
+static void check_value(struct signing *signing, int64_t rank, const tsr_value *value, bool output)
+{
+    const struct manifest *manifest = &signing->bundle.manifest;
+    const char *name = tsr_value_name(value);
+    const struct manifest_port *port = output
+                                           ? port_of(manifest->outputs, manifest->n_outputs, name)
+                                           : port_of(manifest->inputs, manifest->n_inputs, name);
+    if (!port)
+        return; // the token, or a size that ranks are told
+    if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
+        breach(signing, rank, name, "its element type is not the one that was written");
+    else if (!sizes_fit(port, value))
+        breach(signing, rank, name, "its sizes are not those that were written");
+}
+
+// All names, in the order that was written.
+static void check_ports(struct signing *signing, int64_t rank, bool output)
+{
+    const struct manifest_device *device = &signing->bundle.manifest.devices[rank];
+    const tsr_graph *graph = signing->parts[rank].graph;
+    const char **names = output ? device->outputs : device->inputs;
+    size_t was = output ? device->n_outputs : device->n_inputs, count = 0;
+    size_t now = output ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
+    for (size_t i = 0; i < now; i++) {
+        const tsr_value *value = output ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+        if (!output && tsr_value_initializer(value))
+            continue; // a default: no input of a run
+        bool known = count < was && strcmp(tsr_value_name(value), names[count]) == 0;
+        count++;
+        if (!known) {
+            breach(signing, rank, tsr_value_name(value),
+                   output ? "this output was not written, or not in this place"
+                          : "this input was not written, or not in this place");
+            return;
+        }
+        check_value(signing, rank, value, output);
+    }
+    if (count < was)
+        breach(signing, rank, names[count],
+               output ? "this output, which was written, is gone"
+                      : "this input, which was written, is gone");
+}
+
+// ---- files -------------------------------------------------------------------------------------
+
+// Adds the file as it is now, once.
+static tsr_status take_file(struct signing *signing, const char *name)
+{
+    for (size_t i = 0; i < signing->files.n; i++)
+        if (strcmp(signing->files.at[i].name, name) == 0)
+            return TSR_OK;
+    struct manifest_file *file = vec_push(signing->arena, &signing->files);
+    if (!file)
+        return TSR_NOMEM;
+    *file = (struct manifest_file){.name = name};
+    return tsr__bundle_digest(&signing->bundle, file);
+}
+
+// The data files that a changed rank file names now take the place of those that it had.
+static tsr_status take_data(struct signing *signing, int64_t rank)
+{
+    struct manifest_device *device = &signing->bundle.manifest.devices[rank];
+    const struct str *names;
+    size_t n;
+    tsr_status st = tsr__model_data_files(signing->parts[rank].model, &names, &n);
+    if (st != TSR_OK)
+        return st;
+    if (n > MAX_DATA) {
+        breach(signing, rank, NULL, "its weights lie in more than 2 files");
+        return TSR_OK;
+    }
+    device->data = ARENA_ARRAY(signing->arena, const char *, n + 1);
+    device->n_data = 0;
+    if (!device->data)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (!tsr__manifest_name_ok(names[i])) {
+            breach(signing, rank, NULL, "its weights do not lie in the folder itself");
+            return TSR_OK;
+        }
+        const char *name = tsr__arena_str(signing->arena, names[i]).p;
+        if (!name)
+            return TSR_NOMEM;
+        device->data[device->n_data++] = name;
+        st = take_file(signing, name);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Loads a rank file and looks whether it is the one that was written.
+static tsr_status load_rank(struct signing *signing, struct plan *plan, int64_t rank)
+{
+    const struct manifest *manifest = &signing->bundle.manifest;
+    const char *name = manifest->devices[rank].file;
+    struct part *part = &signing->parts[rank];
+    *part = (struct part){.plan = plan, .rank = rank};
+    struct str path = tsr__bundle_file_path(&signing->bundle, signing->arena, name);
+    if (!path.p)
+        return TSR_NOMEM;
+    tsr_status st = take_file(signing, name);
+    if (st == TSR_OK)
+        st = tsr_model_load(signing->session, path.p, &part->model);
+    if (st != TSR_OK)
+        return st;
+    part->graph = tsr_model_graph(part->model);
+    const struct manifest_file *was = tsr__manifest_find(manifest, str_of(name));
+    const struct manifest_file *now = &signing->files.at[signing->files.n - 1];
+    signing->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
+    return TSR_OK;
+}
+
+// The files of ranks that are as they were must be as they were too: a data file that alone has changed is damaged.
+static tsr_status check_unchanged(struct signing *signing)
+{
+    const struct manifest *manifest = &signing->bundle.manifest;
+    int64_t *ranks = ARENA_ARRAY(signing->arena, int64_t, (size_t)manifest->n_ranks + 1);
+    size_t n = 0;
+    if (!ranks)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
+        if (!signing->changed[rank])
+            ranks[n++] = rank;
+    return n ? tsr__bundle_verify(&signing->bundle, ranks, n, true) : TSR_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
+}
+
+// Names of the files whose entries differ from the manifest's.
+static tsr_status list_renewed(struct signing *signing, const char *const **files, size_t *n)
+{
+    struct arena *results = &signing->session->results[RESULT_PARTITION];
+    const char **list = ARENA_ARRAY(results, const char *, signing->files.n + 1);
+    *n = 0;
+    if (!list)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < signing->files.n; i++) {
+        const struct manifest_file *now = &signing->files.at[i];
+        const struct manifest_file *was =
+            tsr__manifest_find(&signing->bundle.manifest, str_of(now->name));
+        if (was && was->bytes == now->bytes && strcmp(was->sha256, now->sha256) == 0)
+            continue;
+        list[*n] = tsr__arena_str(results, str_of(now->name)).p;
+        if (!list[(*n)++])
+            return TSR_NOMEM;
+    }
+    *files = list;
+    return TSR_OK;
+}
+
+// What the manifest lists besides, as it was: files that the changed ranks no longer name stay listed and stay there.
+static tsr_status keep_others(struct signing *signing)
+{
+    const struct manifest *manifest = &signing->bundle.manifest;
+    for (size_t i = 0; i < manifest->n_files; i++) {
+        bool taken = false;
+        for (size_t k = 0; k < signing->files.n; k++)
+            taken = taken || strcmp(signing->files.at[k].name, manifest->files[i].name) == 0;
+        struct manifest_file *file = taken ? NULL : vec_push(signing->arena, &signing->files);
+        if (!taken && !file)
+            return TSR_NOMEM;
+        if (file)
+            *file = manifest->files[i];
+    }
+    qsort(signing->files.at, signing->files.n, sizeof(*signing->files.at), by_name);
+    return TSR_OK;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+static tsr_status refuse_folder(struct signing *signing, const char *hint, const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(MANIFEST_NAME);
+    tsr__diag(signing->session, DIAG_partition_sign, &at, hint, "%s", text);
+    return TSR_UNSUPPORTED;
+}
+
+static tsr_status prove(struct signing *signing, struct plan *plan)
+{
+    int64_t n = signing->bundle.manifest.n_ranks;
+    for (int64_t rank = 0; rank < n; rank++) {
+        tsr_status st = load_rank(signing, plan, rank);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = check_unchanged(signing);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < n; rank++) {
+        if (!signing->changed[rank])
+            continue;
+        check_ports(signing, rank, false);
+        check_ports(signing, rank, true);
+        st = take_data(signing, rank);
+        if (st != TSR_OK)
+            return st;
+    }
+    return signing->status == TSR_OK ? tsr__parts_agree(plan, signing->parts) : signing->status;
+}
+
+static tsr_status sign(struct signing *signing, const char *const **files, size_t *n)
+{
+    const struct manifest *manifest = &signing->bundle.manifest;
+    if (manifest->dialect)
+        return refuse_folder(signing, "partition the model again",
+                             "communication of another dialect has no numbers to know it by");
+    for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
+        if (!manifest->devices[rank].has_ports)
+            return refuse_folder(signing, "partition the model again",
+                                 "an older release wrote this manifest, which does not list what "
+                                 "each file takes and gives");
+    struct plan plan = {.session = signing->session,
+                        .arena = signing->arena,
+                        .n_ranks = manifest->n_ranks,
+                        .n_comms = (int64_t)manifest->n_collectives,
+                        .signing = manifest};
+    signing->parts = ARENA_ARRAY(signing->arena, struct part, (size_t)manifest->n_ranks);
+    signing->changed = ARENA_ARRAY(signing->arena, bool, (size_t)manifest->n_ranks);
+    if (!signing->parts || !signing->changed)
+        return TSR_NOMEM;
+    tsr_status st = prove(signing, &plan);
+    if (st == TSR_OK)
+        st = list_renewed(signing, files, n);
+    if (st != TSR_OK || *n == 0)
+        return st;
+    st = keep_others(signing);
+    if (st != TSR_OK)
+        return st;
+    struct manifest renewed = *manifest;
+    renewed.files = signing->files.at;
+    renewed.n_files = signing->files.n;
+    return tsr__manifest_replace(&signing->bundle, &renewed);
+}
+
+tsr_status tsr_partition_sign(tsr_session *session, const char *folder, const char *const **files,
+                              size_t *n)
+{
+    struct arena arena;
+    struct signing signing = {.session = session, .arena = &arena};
+    const char *const *list = NULL;
+    size_t count = 0;
+    tsr__arena_free(&session->results[RESULT_PARTITION]);
+    tsr__arena_init(&arena, session);
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &signing.bundle);
+    if (st == TSR_OK) {
+        st = sign(&signing, &list, &count);
+        for (int64_t rank = 0; signing.parts && rank < signing.bundle.manifest.n_ranks; rank++)
+            tsr_model_free(signing.parts[rank].model);
+        tsr__bundle_close(&signing.bundle);
+    }
+    tsr__arena_free(&arena);
+    if (st == TSR_OK && files)
+        *files = list;
+    if (st == TSR_OK && n)
+        *n = count;
+    return st;
+}
