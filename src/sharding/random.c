@@ -244,21 +244,33 @@ static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choic
     return !dice->scratch.failed;
 }
 
-// A value that the node reads twice has one sharding: if the readings differ it has none, and what is said
-// of one reading is said of the other.
-static void join_double(struct choice *choice)
+// One layout for all readings of the value that input i reads; NULL: none is said of it, or two differ.
+static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
 {
-    for (size_t i = 0; i < choice->n_in; i++) {
-        for (size_t k = 0; k < choice->n_in; k++) {
-            if (i == k || !choice->in[i] ||
-                tsr_node_input(choice->node, i) != tsr_node_input(choice->node, k))
-                continue;
-            if (!choice->in[k])
-                choice->in[k] = choice->in[i];
-            else if (!tsr__layout_equal(choice->in[i], choice->in[k]))
-                choice->in[i] = choice->in[k] = NULL;
-        }
+    struct tile_layout *found = NULL;
+    for (size_t k = 0; k < choice->n_in; k++) {
+        if (!choice->in[k] || tsr_node_input(choice->node, i) != tsr_node_input(choice->node, k))
+            continue;
+        if (found && !tsr__layout_equal(found, choice->in[k]))
+            return NULL;
+        found = choice->in[k];
     }
+    return found;
+}
+
+// A value that the node reads several times has one sharding: where readings differ (Gemm of A, A and A) it has
+// none; what is said of one reading is said of the others.
+static bool join_readings(struct dice *dice, struct choice *choice)
+{
+    struct tile_layout **joined =
+        ARENA_ARRAY(&dice->scratch, struct tile_layout *, choice->n_in + 1);
+    if (!joined)
+        return false;
+    for (size_t i = 0; i < choice->n_in; i++)
+        if (tsr_node_input(choice->node, i))
+            joined[i] = joint_layout(choice, i);
+    choice->in = joined;
+    return true;
 }
 
 // What the placement needs of each input: mostly all of it is said.
@@ -274,8 +286,7 @@ static bool say_inputs(struct dice *dice, const struct placement *placement, str
         if (!choice->in[i])
             return false;
     }
-    join_double(choice);
-    return true;
+    return join_readings(dice, choice);
 }
 
 // What the solver makes of the inputs alone is what was meant, or something else that it can do.

@@ -100,9 +100,13 @@ static void read_twice(void **state)
         tsr_value *x = tsr_graph_add_input(g, "x");
         assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, (tsr_dim[]){{8, ""}, {8, ""}}),
                          TSR_OK);
-        tsr_value *both[2] = {x, x};
-        const char *op = seed % 2 ? "MatMul" : "Add";
-        tsr_node *n = tsr_graph_add_node(g, "", op, "node", both, 2, &name, 1);
+        tsr_value *readings[3] = {x, x, x};
+        static const char *const ops[] = {"Add", "MatMul", "Gemm"};
+        size_t kind = seed % TSR_COUNT(ops);
+        tsr_node *n =
+            tsr_graph_add_node(g, "", ops[kind], "node", readings, kind == 2 ? 3 : 2, &name, 1);
+        if (kind == 2)
+            assert_int_equal(tsr_node_set_int(n, "transA", (int64_t)(seed / 3 % 2)), TSR_OK);
         assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
         assert_int_equal(tsr_model_add_config(m, "r", 2 + (int64_t)(seed % 5), NULL, 0, &c),
                          TSR_OK);
@@ -115,7 +119,7 @@ static void read_twice(void **state)
         free(edits);
         tsr_model_free(m);
     }
-    assert_true(cut > SEEDS / 2);
+    assert_true(cut > SEEDS / 3);
 }
 
 // What is not known to be large enough stays whole.
