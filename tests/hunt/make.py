@@ -13,11 +13,22 @@ MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
 FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3]]
 
 
+def one_size_each(model, arrays):
+    """Whether each name of a size stands for one size in a set of inputs: a set of two is no case (it is refused, `input-mismatch`)."""
+    sizes = {}
+    for i in model.graph.input:
+        for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
+                return False
+    return True
+
+
 class Case:
     """What is cut and judged. sets: inputs; wanted: results of the whole model for each set; sizes: symbol -> size of each set.
     shapes: of all values, bodies included, for the first set."""
 
     def __init__(self, seed, model, sets, sizes, wanted, maker):
+        assert all(one_size_each(model, s) for s in sets), "one name for two sizes"
         self.seed, self.model, self.sets, self.sizes, self.wanted = seed, model, sets, sizes, wanted
         self.operators, self.shapes = maker.operators, maker.shapes
         self.least_symbols = {n: min(s[n] for s in sizes) for n in sizes[0]}
@@ -63,10 +74,12 @@ def other_set(maker, model, sizes, names):
         for i in model.graph.input:
             old = maker.inputs[i.name]
             shape = tuple(now.get(d, d) for d in sizes[i.name])
-            if old.dtype.kind in "fb":
-                feeds[i.name] = old if shape == old.shape else maker.numbers(shape, old.dtype)
+            if shape == old.shape:
+                feeds[i.name] = old
+            elif old.dtype.kind in "fb" or not old.size:
+                feeds[i.name] = maker.numbers(shape, old.dtype)
             else:
-                feeds[i.name] = old if shape == old.shape or not old.size else maker.np.choice(old.ravel(), shape).astype(old.dtype)
+                feeds[i.name] = maker.np.choice(old.ravel(), shape).astype(old.dtype)
         try:
             results = run_model(model, feeds)
         except Exception:
