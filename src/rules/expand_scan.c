@@ -25,7 +25,7 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
     return expansion->cuts[tensor->dims[axis].factors[0]];
 }
 
-// Sizes before the axis are copied; of those behind it one may be open.
+// Sizes before the axis are copied; of those behind it one may be open, and none 0, which would be a copy too.
 static bool split(struct expansion *expansion, int axis, struct parts *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
@@ -42,6 +42,8 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     parts->more = parts->n * parts->each - size;
     for (int i = 0; i < shape.rank; i++) {
         int64_t d = i < axis ? 0 : shape.dims[i].value;
+        if (i > axis && d == 0)
+            return false;
         open += d < 0;
         parts->shape[i < axis ? i : i + 1] = d < 0 ? -1 : d;
         parts->back[i] = d < 0 ? -1 : d;
