@@ -195,16 +195,28 @@ void tsr__live_bodies(struct plan *plan, struct step *st)
     }
 }
 
+// Of devices 0 to 3, of which 0 and 1 reduce a sum and 2 and 3 have theirs already, the latter communicate with nobody,
+// and no node stands for it on them. A reshard may copy within a device, so it always has its node.
+bool tsr__group_alone(const struct step *st, size_t group)
+{
+    return st->groups[group].n == 1 && st->kind != STEP_RESHARD && st->kind != STEP_HALO;
+}
+
 bool tsr__comms_on(const struct step *st, int64_t rank)
 {
     for (int k = 0; k < st->n_bodies; k++)
         for (size_t i = 0; i < st->bodies[k].steps.n; i++)
             if (tsr__comms_on(st->bodies[k].steps.at[i], rank))
                 return true;
-    for (size_t group = 0; st->id >= 0 && group < st->n_groups; group++)
-        for (size_t i = 0; st->group_live[group] && i < st->groups[group].n; i++)
+    if (st->id < 0)
+        return false;
+    for (size_t group = 0; group < st->n_groups; group++) {
+        if (!st->group_live[group] || tsr__group_alone(st, group))
+            continue;
+        for (size_t i = 0; i < st->groups[group].n; i++)
             if (st->groups[group].devices[i] == rank)
                 return true;
+    }
     return false;
 }
 

@@ -264,9 +264,22 @@ static struct form *reshard_form(struct plan *plan, struct item *it, const struc
     return reshard_unknown(plan, it, from, want, reader);
 }
 
+// A whole value of a rank that the flow does not know (what a Scan carries, of an operator without shapes) may be known
+// where it is meant (in the body, which declares it): whole has the rank of the value.
+static const struct tile_layout *at_rank(struct plan *plan, const struct item *it,
+                                         const struct tile_layout *layout)
+{
+    if (!tsr__layout_is_whole(layout) || it->list || it->rank < 0 || it->rank == layout->rank)
+        return layout;
+    return tsr__layout_whole(plan->arena, it->rank, layout->owners, (size_t)layout->first[1]);
+}
+
 struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
                              const tsr_node *reader)
 {
+    on = at_rank(plan, it, on);
+    if (!on)
+        return NULL;
     struct tile_layout *first = tsr__layout_whole(plan->arena, on->rank, on->owners, 1);
     struct form *from = first ? tsr__plan_convert(plan, it, first, reader) : NULL;
     struct scope *here = plan->scope;
@@ -403,6 +416,9 @@ struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct 
         plan->status = plan->status == TSR_OK ? TSR_BUG : plan->status;
         return NULL;
     }
+    want = at_rank(plan, it, want);
+    if (!want)
+        return NULL;
     tsr__scope_go(plan, it->scope);
     struct form *form = convert(plan, it, want, reader);
     tsr__scope_go(plan, here);

@@ -414,6 +414,22 @@ static tsr_status copy_written(struct part *part, const struct step *st, tsr_val
     return TSR_OK;
 }
 
+// Declared as an output or in value_info: Expand to sizes that are known at run time alone is of any rank to an engine,
+// and a Scan of it is refused.
+tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
+{
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        tsr_value *local = form ? form->local[part->rank] : NULL;
+        if (!local || form->item->list || tsr_value_rank(form->item->value) < 0)
+            continue;
+        tsr_status status = tsr__part_rank_known(part, local, form);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
 static tsr_status emit_node(struct part *part, struct step *st)
 {
     struct plan *plan = part->plan;
@@ -459,10 +475,10 @@ static tsr_status emit_node(struct part *part, struct step *st)
     if (status == TSR_OK)
         status = rewrite_attributes(part, st, copy);
     if (status == TSR_OK && tsr__trims(st->flow))
-        return tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
-    return status == TSR_OK && here
-               ? tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found)
-               : status;
+        status = tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
+    else if (status == TSR_OK && here)
+        status = tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found);
+    return status == TSR_OK ? tsr__part_keep_declared(part, st) : status;
 }
 
 static tsr_status emit_shape(struct part *part, struct step *st)

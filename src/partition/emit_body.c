@@ -83,8 +83,7 @@ static tsr_status make_node(struct part *part, struct step *st, struct made *mad
 
 // ---- a body ------------------------------------------------------------------------------------
 
-// What can be said of a local tensor: its type, and its number of dimensions where that is known.
-static tsr_status set_type(struct part *part, tsr_value *value, const struct form *form)
+tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
     if (tsr__layout_is_whole(form->layout) && it->value &&
@@ -127,7 +126,7 @@ static tsr_status open_body(struct part *part, const struct step *st, int k,
             break;
         struct form *form = body->inputs[i];
         tsr_value *value = tsr_graph_add_input(part->graph, form->item->name.p);
-        if (!value || set_type(part, value, form) != TSR_OK)
+        if (!value || tsr__part_rank_known(part, value, form) != TSR_OK)
             return TSR_NOMEM;
         form->local[part->rank] = value;
     }
@@ -170,7 +169,7 @@ static tsr_status close_body(struct part *part, const struct step *st, int k,
         status = add_output(part, form_root(body->outputs[i])->local[part->rank],
                             body->outputs[i]->item->dtype);
         if (status == TSR_OK)
-            status = set_type(
+            status = tsr__part_rank_known(
                 part, tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1),
                 body->outputs[i]);
     }
@@ -203,8 +202,11 @@ static tsr_status finish(struct part *part, struct step *st, const struct made *
         if (st->outputs[i])
             st->outputs[i]->local[part->rank] =
                 tsr_node_output(made->node, i + (made->token && i >= at));
-    part->token = made->token ? tsr_node_output(made->node, at) : made->before;
-    return tsr_node_move_before(made->node, NULL);
+    part->token = made->before;
+    if (made->token)
+        part->token = tsr_node_output(made->node, at);
+    tsr_status status = tsr__part_keep_declared(part, st);
+    return status == TSR_OK ? tsr_node_move_before(made->node, NULL) : status;
 }
 
 tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st)

@@ -481,8 +481,7 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
         const struct device_group *group = &st->groups[g];
         if (!st->group_live[g])
             continue;
-        if (group->n == 1 && st->kind != STEP_RESHARD &&
-            st->kind != STEP_HALO) { // alone: nothing to combine with
+        if (tsr__group_alone(st, g)) {
             int64_t rank = group->devices[0];
             st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;

@@ -239,12 +239,16 @@ struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
 void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
 bool tsr__plan_bodies(struct plan *plan, struct step *st);
 void tsr__live_bodies(struct plan *plan, struct step *st);
-bool tsr__comms_on(const struct step *st, int64_t rank); // inside its bodies, or itself
+bool tsr__comms_on(const struct step *st, int64_t rank);    // inside its bodies, or itself
+bool tsr__group_alone(const struct step *st, size_t group); // one device, which has what it needs
 // Calls f for each step of the list, those of bodies before their node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data);
 // emit_body.c
 tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
+// What can be said of a local tensor: its type, and its number of dimensions where that is known.
+tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
+                                const struct form *form) TSR_MUST_USE;
 // The device leaves input i of the node out, because another one adds it to the sum (emit.c).
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
 // The device does not read the value that the model has there: it has its own, or none.
@@ -346,6 +350,8 @@ tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st
 void tsr__plan_types(struct plan *plan);
 int64_t tsr__part_ir(const struct plan *plan);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
+// A node's results keep the number of dimensions that the model declares: engines cannot infer all that it declares.
+tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);

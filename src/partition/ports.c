@@ -349,7 +349,7 @@ tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *valu
     const struct item *it = tsr__item_of(part->plan, value);
     int rank = tsr_value_rank(value);
     tsr_dtype type = tsr_value_dtype(value);
-    if (rank < 0 && it && it->fixed)
+    if (rank < 0 && it) // engines do not see through communication
         rank = it->rank;
     if (type == TSR_UNDEFINED && it) // an output may be declared by its name alone
         type = it->dtype;

@@ -219,9 +219,27 @@ struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, st
 
 // ---- what the local node is told ---------------------------------------------------------------
 
+// A pooling that rounds up is told its pads as numbers also where it is whole, and then rounds down. Before opset 22 ONNX
+// infers one window too many where the last would begin in the pads (of 9 elements, a kernel of 2 with stride 2 and a
+// pad at either end makes 5 and not 6), and engines hold others against it and plan their memory by it.
+static bool rounds_up(const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    const tsr_attr *ceil = tsr_node_find_attr(nf->node, "ceil_mode");
+    if (!ceil || tsr_attr_int(ceil, 0) == 0)
+        return false;
+    for (int i = 0; i < rule->n_lists; i++)
+        if (rule->lists[i].input < 0 && !rule->lists[i].n &&
+            strcmp(rule->lists[i].name, "ceil_mode") == 0)
+            return true;
+    return false;
+}
+
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
+    if (rule && rounds_up(nf))
+        return true;
     for (int i = 0; rule && i < rule->n_lists; i++)
         for (int k = 0; k < rule->lists[i].n_puts; k++)
             if (rule->lists[i].puts[k].factor >= 0 &&

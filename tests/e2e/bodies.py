@@ -48,6 +48,17 @@ def if_decided_by_floats():
     return m, 3, {"h_matmul:W": "{3,1:0,1,2}", "if > then_branch > a:A": "{3,1:0,1,2}"}, {"x": f4(3, 8)}, None
 
 
+@case
+def if_alone_in_a_group():
+    """A branch in which two devices exchange what the two others have already: thirds of 4 (1, 1, 2) become halves."""
+    then = body([node("Neg", ["x"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
+    other = body([node("Tanh", ["x"], ["e"], name="b")], [], [info("e", T.FLOAT, None)])
+    m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
+              [info("x", T.FLOAT, [3, 4]), info("c", T.BOOL, [])], [info("y", T.FLOAT, [3, 4])])
+    return m, 4, {"if > then_branch > a:x": "{1,3:0,1,(2,3)}", "if > then_branch > a:t": "{1,1:(0,1,2,3)}", "if > else_branch > b:e": "{1,2:(0,1),(2,3)}"}, \
+        {"x": f4(3, 4), "c": np.array(True)}, None
+
+
 def loop(nodes, state, turns, results=(), init=(), cond=None):
     """A Loop named `loop` over one state v -> w, with results r0 ..."""
     ins = [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)]
@@ -168,6 +179,29 @@ def scan_recurrent():
     m = model([sc], [info("s0", T.FLOAT, [2, 9]), info("x", T.FLOAT, [5, 2, 4])], [info("last", T.FLOAT, [2, 9]), info("y", T.FLOAT, [5, 2, 9])],
               [tensor(f4(9, 9) / 3, "U"), tensor(f4(4, 9), "W")])
     return m, 2, {"scan > body > u:U": "{1,2:0,1}", "scan > body > w:W": "{1,2:0,1}"}, {"s0": f4(2, 9), "x": f4(5, 2, 4)}, None
+
+
+def of_any_rank(declared, shards, body_dims=None):
+    """A Scan whose state is expanded to sizes that are known at run time alone: to an engine it is of any rank unless somebody says."""
+    inner = body([node("Add", ["h", "t"], ["g"], name="add"), node("Neg", ["g"], ["r"], name="neg")],
+                 [info("h", T.FLOAT, body_dims), info("t", T.FLOAT, body_dims)], [info("g", T.FLOAT, body_dims), info("r", T.FLOAT, body_dims)])
+    m = model([node("Expand", ["x", "s"], ["e"], name="e"), node("Scan", ["e", "z"], ["f", "k"], name="scan", body=inner, num_scan_inputs=1),
+               node("Relu", ["f"], ["y"], name="y")],
+              [info("x", T.FLOAT, [1, 4]), info("s", T.INT64, ["n"]), info("z", T.FLOAT, [2, 3, 4])],
+              [info("y", T.FLOAT, [None, None])] + ([info("e", T.FLOAT, [None, None])] if declared else []))
+    return m, 2, shards, {"x": f4(1, 4), "s": I64(3, 1), "z": f4(2, 3, 4)}, None, {"reader": False}
+
+
+@case
+def scan_of_a_declared_rank():
+    """The model declares it as an output, which one device gives; the other one needs to know too."""
+    return of_any_rank(True, {"y:f": "{1,1:1}"})
+
+
+@case
+def scan_body_knows_the_rank():
+    """Only the body declares it: the state is cut inside and whole outside."""
+    return of_any_rank(False, {"scan > body > add:g": "{1,2:1,0}"}, [3, 4])
 
 
 @case

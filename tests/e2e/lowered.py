@@ -69,7 +69,8 @@ def typed(schema, case, element):
     for i, given in enumerate(case["inputs"]):
         array = given.value if isinstance(given, prove.Host) else given
         own = None if array is None else T.STRING if array.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(array.dtype)
-        out.append(element if own is not None and formal[i].type_str == variable else own)
+        shared = own is not None and i < len(formal) and formal[i].type_str == variable
+        out.append(element if shared else own)
     return out
 
 

@@ -121,6 +121,15 @@ def four_bits_of_open_sizes():
 
 
 @case
+def rounded_up():
+    """Engines infer one window too many where the last would begin in the pads; what reads the parts must not be held against that."""
+    m = model([node("MaxPool", ["x"], ["h"], name="pool", ceil_mode=1, kernel_shape=[1, 2], pads=[0, 1, 0, 1], strides=[1, 2]),
+               node("LayerNormalization", ["h", "w", "b"], ["y"], name="norm", axis=-3)], [info("x", T.FLOAT, [1, 4, 7, 9])], [info("y", T.FLOAT, [1, 4, 7, 5])],
+              [tensor(f4(4, 7, 1), "w"), tensor(f4(4, 7, 5), "b")], opset=21)
+    return m, 3, {"norm:b": "{3,1,1:0,1,2}"}, {"x": f4(1, 4, 7, 9)}, None, {"reader": False}
+
+
+@case
 def whole_and_cut():
     """One constant, used both ways."""
     w = tensor(f4(20, 20), "w")
