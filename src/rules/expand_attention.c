@@ -8,6 +8,7 @@
 // dimension of their own.
 #include "rules/expand.h"
 
+#include <float.h>
 #include <math.h>
 
 struct attention {
@@ -15,6 +16,8 @@ struct attention {
     int64_t h, g, d, v; // key heads, query heads of each, sizes of a head
     size_t mask;        // input, or 0
     bool causal;
+    bool
+        hidden_is_zero; // a query whose keys are all hidden gives 0, else what a softmax makes of it
     double scale;
     tsr_dtype type, wide;
 };
@@ -65,6 +68,35 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
                      tsr__x_scalar(expansion, attention->wide, -INFINITY));
 }
 
+// The number that hides a key where it is added to scores of that type: the lowest one.
+static double hiding_number(tsr_dtype type)
+{
+    switch (type) {
+    case TSR_FLOAT16:
+        return -65504.0;
+    case TSR_BFLOAT16:
+        return -0x1.fep127;
+    case TSR_DOUBLE:
+        return -DBL_MAX;
+    default:
+        return -(double)FLT_MAX;
+    }
+}
+
+// Scores and a mask of numbers. Where hidden rows give 0, a key is hidden by the lowest number as by -inf.
+static tsr_value *added(struct expansion *expansion, const struct attention *attention,
+                        tsr_value *scores, tsr_value *mask, tsr_dtype type)
+{
+    mask = tsr__x_cast(expansion, mask, type, attention->wide);
+    tsr_value *sum = tsr__x_op(expansion, "Add", 2, scores, mask);
+    if (!attention->hidden_is_zero)
+        return sum;
+    tsr_value *lowest = tsr__x_scalar(expansion, attention->wide, hiding_number(type));
+    tsr_value *hidden = tsr__x_op(expansion, "LessOrEqual", 2, mask, lowest);
+    return tsr__x_op(expansion, "Where", 3, hidden,
+                     tsr__x_scalar(expansion, attention->wide, -INFINITY), sum);
+}
+
 // A mask of [q k] or [b heads q k], truths or numbers.
 static tsr_value *masked(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
@@ -79,8 +111,7 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
     if (s.dtype == TSR_BOOL)
         return tsr__x_op(expansion, "Where", 3, mask, scores,
                          tsr__x_scalar(expansion, attention->wide, -INFINITY));
-    return tsr__x_op(expansion, "Add", 2, scores,
-                     tsr__x_cast(expansion, mask, s.dtype, attention->wide));
+    return added(expansion, attention, scores, mask, s.dtype);
 }
 
 static tsr_value *scores_of(struct expansion *expansion, const struct attention *attention)
@@ -97,14 +128,39 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     return attention->causal ? causal(expansion, attention, s) : s;
 }
 
+static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
+{
+    tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores);
+    if (value && tsr_node_set_int(tsr_value_producer(value), "axis", -1) == TSR_OK)
+        return value;
+    expansion->failed = true;
+    return NULL;
+}
+
+// A softmax in which a row of -inf gives zeros instead of NaN. Of [-inf, -inf] the greatest is -inf: 0 is taken off
+// instead, both exponentials are 0, and so is their sum, for which 1 stands. NaN is not above -inf, and stays NaN.
+static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
+                                  tsr_value *scores)
+{
+    const int64_t last[] = {attention->g == 1 ? 3 : 4};
+    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", scores, last, 1, true);
+    tsr_value *seen = tsr__x_op(expansion, "Greater", 2, top,
+                                tsr__x_scalar(expansion, attention->wide, -INFINITY));
+    top = tsr__x_op(expansion, "Where", 3, seen, top, tsr__x_scalar(expansion, attention->wide, 0));
+    tsr_value *value = tsr__x_op(expansion, "Exp", 1, tsr__x_op(expansion, "Sub", 2, scores, top));
+    tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", value, last, 1, true);
+    sum = tsr__x_op(expansion, "Where", 3, seen, sum, tsr__x_scalar(expansion, attention->wide, 1));
+    return tsr__x_op(expansion, "Div", 2, value, sum);
+}
+
 static void attend(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
-    tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores_of(expansion, attention));
-    if (!value || tsr_node_set_int(tsr_value_producer(value), "axis", -1) != TSR_OK) {
-        expansion->failed = true;
+    tsr_value *scores = scores_of(expansion, attention);
+    tsr_value *value = attention->hidden_is_zero ? softmax_or_zero(expansion, attention, scores)
+                                                 : softmax(expansion, scores);
+    if (!value)
         return;
-    }
     tsr_value *y = tsr__x_op(expansion, "MatMul", 2, value,
                              by_heads(expansion, attention, 2, 1, attention->v));
     int64_t flat[] = {0, 0, attention->h * attention->g * attention->v},
@@ -142,6 +198,8 @@ void tsr__expand_attention(struct expansion *expansion)
     struct shape q = tsr__x_shape(expansion, 0), k = tsr__x_shape(expansion, 1);
     struct attention attention = {.causal = tsr__x_int(expansion, "is_causal", 0) != 0,
                                   .mask = tsr__x_has(expansion, 3) ? 3 : 0};
+    attention.hidden_is_zero =
+        attention.mask != 0; // a causal query alone always sees its first key
     int64_t queries = q.rank == 3 ? tsr__x_int(expansion, "q_num_heads", 0) : size_at(q, 1);
     int64_t keys = q.rank == 3 ? tsr__x_int(expansion, "kv_num_heads", 0) : size_at(k, 1);
     if (!read_heads(expansion, queries, keys, &attention)) {

@@ -86,7 +86,22 @@ def cases(p):
         heads = dict(q_num_heads=h * g, kv_num_heads=h) if flat else {}
         return case(*inputs, outputs=outputs, **heads, **attributes)
 
-    onnx_attention = [attention(False), attention(False, 1), attention(True), attention(True, 1), attention(True, 2, h=1), attention(False, mask=(4, 5)), attention(True, mask=(3, 8, 4, 5)),
+    def hiding_mask(low):
+        mask = np.zeros((4, 5), np.float32)
+        mask[0], mask[1, :4], mask[2, 1:] = low, low, low
+        return mask
+
+    def hiding(low, *more, **attributes):
+        """A mask of numbers: one row sees nothing, one only its last key, one only its first, one all."""
+        mask = hiding_mask(low)
+        made = attention(*more, mask=(4, 5), **attributes)
+        return dict(made, inputs=made["inputs"][:3] + (mask if low < 0 else mask == 0,))
+
+    onnx_attention = [hiding(low, flat, g) for low in (-np.inf, np.finfo(np.float32).min, 1) for flat, g in ((False, 1), (True, 2))]
+    onnx_attention += [hiding(low, True, 1, is_causal=1) for low in (-np.inf, 1)]
+    short = hiding(np.finfo(np.float16).min, False, 1)
+    onnx_attention += [dict(short, inputs=tuple(x.astype(np.float16) for x in short["inputs"]))]
+    onnx_attention += [attention(False), attention(False, 1), attention(True), attention(True, 1), attention(True, 2, h=1), attention(False, mask=(4, 5)), attention(True, mask=(3, 8, 4, 5)),
                       attention(False, mask=(3, 1, 4, 5)), attention(False, mask=(1, 8, 4, 5)), attention(False, mask=(8, 4, 5), g=2), attention(True, mask=(4, 5), boolean=True, g=1),
                       attention(False, is_causal=1), attention(True, is_causal=1, past=2, outputs=3), attention(False, past=3, outputs=4, v=6), attention(True, v=6, outputs="y..y", scale=0.3),
                       attention(False, softcap=2.0, g=1), attention(False, length=True, opset=24), attention(True, 1, mask=(4, 8), past=3, outputs=3),
@@ -118,6 +133,7 @@ def cases(p):
              case(floats(2, 3, 32), floats(2, 3, 32), floats(2, 3, 32), None, None, floats(1, 1, 3, 3), **heads),
              case(floats(2, 3, 32), floats(2, 3, 32), floats(2, 3, 32), None, None, None, floats(2, 4, 2, 8), floats(2, 4, 2, 8), outputs=3, **heads),
              case(floats(2, 3, 32), floats(2, 4, 5, 8), floats(2, 4, 5, 8), **heads), case(floats(2, 3, 32), floats(2, 3, 32), floats(2, 3, 32), unidirectional=1, **heads)]
+    multi += [case(floats(2, 4, 32), floats(2, 5, 32), floats(2, 5, 32), None, None, hiding_mask(low).reshape(1, 1, 4, 5), **heads) for low in (-np.inf, np.finfo(np.float32).min)]
     length = lambda n: Host(np.array(n, np.int32))
     masked = [case(floats(2, 1, 32), floats(2, 1, 32), floats(2, 1, 32), None, None, floats(2, 4, 6, 8), floats(2, 4, 6, 8), Host(i32(3)), outputs=3, num_heads=4, past_present_share_buffer=1)]
     projected = [case(floats(2, 3, 10), floats(10, 96), floats(96), **heads), case(floats(2, 3, 10), floats(10, 96), floats(96), i32(3, 2), **heads),
