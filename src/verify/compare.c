@@ -97,7 +97,7 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
     } while (0)
 
 // Element i as a double; of complex numbers i counts real and imaginary parts. 64-bit integers above 2^53
-// are rounded.
+// are rounded: wide_gap tells those apart.
 static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
@@ -155,8 +155,25 @@ static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size
     return true;
 }
 
-static double gap(double a, double b)
+// How far two 64-bit integers are apart. The difference is taken before it is rounded: 2^53 and 2^53 + 1 are one double, but 1
+// apart.
+static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
+    uint64_t a, b;
+    memcpy(&a, (const char *)want + i * sizeof(a), sizeof(a));
+    memcpy(&b, (const char *)got + i * sizeof(b), sizeof(b));
+    if (dtype == TSR_INT64) { // the same order among unsigned ones
+        a ^= (uint64_t)1 << 63;
+        b ^= (uint64_t)1 << 63;
+    }
+    return (double)(a > b ? a - b : b - a);
+}
+
+static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
+{
+    if (dtype == TSR_INT64 || dtype == TSR_UINT64)
+        return wide_gap(dtype, want, got, i);
+    double a = element(dtype, want, i), b = element(dtype, got, i);
     if (a == b || (isnan(a) && isnan(b)))
         return 0;
     double d = fabs(a - b);
@@ -168,7 +185,7 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
 {
     double largest = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
-        double a = element(dtype, want, i), d = gap(a, element(dtype, got, i));
+        double a = element(dtype, want, i), d = gap(dtype, want, got, i);
         most = d > most ? d : most;
         if (isfinite(a) && fabs(a) > largest)
             largest = fabs(a);
@@ -247,7 +264,7 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
     size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per : 0;
     double most = 0;
     for (size_t e = 0; e < n; e++) {
-        double d = gap(element(dtype, a, e), element(dtype, b, e));
+        double d = gap(dtype, a, b, e);
         if (d > most) {
             most = d;
             at = e;

@@ -55,6 +55,26 @@ static void floats_are_relative_to_the_largest(void **state)
     assert_false(compare(b, TSR_FLOAT, 3, x, y, 1e-9).ok);
 }
 
+static void wide_integers_are_not_rounded(void **state)
+{
+    struct bench *b = *state;
+    int64_t two_53 = (int64_t)1 << 53;
+    int64_t x[3] = {two_53, -two_53, INT64_MIN}, y[3] = {two_53, -two_53, INT64_MIN};
+    assert_true(compare(b, TSR_INT64, 3, x, y, 0).ok);
+    y[1] = -two_53 - 1;
+    tsr_difference d = compare(b, TSR_INT64, 3, x, y, 0);
+    assert_true(!d.ok && d.max_abs == 1 && d.max_rel > 0);
+    assert_int_equal(tsr__compare_worst(b->want, 0, b->got, 0), 1);
+    y[1] = x[1];
+    y[2] = INT64_MAX; // as far as can be, and no overflow
+    d = compare(b, TSR_INT64, 3, x, y, 0);
+    assert_true(!d.ok && d.max_abs == 18446744073709551615.0);
+    uint64_t u[2] = {UINT64_MAX, 3}, v[2] = {UINT64_MAX - 1, 3};
+    d = compare(b, TSR_UINT64, 2, u, v, 0);
+    assert_true(!d.ok && d.max_abs == 1);
+    assert_true(compare(b, TSR_UINT64, 2, u, u, 0).ok);
+}
+
 static void texts_must_be_the_same(void **state)
 {
     struct bench *b = *state;
@@ -184,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(floats_are_relative_to_the_largest, setup, teardown),
+        cmocka_unit_test_setup_teardown(wide_integers_are_not_rounded, setup, teardown),
         cmocka_unit_test_setup_teardown(texts_must_be_the_same, setup, teardown),
         cmocka_unit_test_setup_teardown(sequences_element_by_element, setup, teardown),
         cmocka_unit_test_setup_teardown(not_a_number, setup, teardown),
