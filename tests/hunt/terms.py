@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large the terms of a node's sums and products are, whatever their signs: what rounding is measured against where terms cancel
+out, and whether a part of a sum can leave the range of its type although the whole does not (docs/numbers.md)."""
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+SUMS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceL1 ReduceSumSquare ReduceMean AveragePool GlobalAveragePool
+ ReduceL2 ReduceLogSum""".split())
+PRODUCTS = {"ReduceProd", "CumProd"}
+# What a sum is inside of these: its range is that of the squares, or of what the logarithm is taken of.
+INSIDE = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceL1", "ReduceMean": "ReduceL1"}
+
+
+def steering(node, i):
+    """Inputs that are no terms: axes, shapes."""
+    return i > 0 and (node.op_type.startswith("Reduce") or node.op_type in ("CumSum", "CumProd"))
+
+
+def totals(node, values, opset):
+    """The sum of the magnitudes of the terms of each element, in double precision; None: not known for this operator."""
+    if node.domain or node.op_type not in SUMS | PRODUCTS:
+        return None
+    feeds = {}
+    for i, name in enumerate(node.input):
+        a = values.get(name) if name else None
+        if name and (not isinstance(a, np.ndarray) or a.dtype.kind not in "fiu"):
+            return None
+        if name and not steering(node, i):
+            a = np.abs(a.astype("f8"))
+            a = np.maximum(a, 1) if node.op_type in PRODUCTS else a
+        if name:
+            feeds[name] = a
+    copy = onnx.NodeProto.FromString(node.SerializeToString())
+    copy.op_type = INSIDE.get(node.op_type, node.op_type)
+    for a in copy.attribute:
+        if a.name in ("alpha", "beta"):
+            a.f = abs(a.f)
+    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()]
+    graph = helper.make_graph([copy], "terms", inputs, [helper.make_empty_tensor_value_info(node.output[0])])
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])).run(None, feeds)[0], "f8")
+    except Exception:
+        return None
+
+
+def leaves_range(node, values, opset):
+    """Whether a part of the node's sum or product can be beyond what its type holds."""
+    result = values.get(node.output[0])
+    if not isinstance(result, np.ndarray) or result.dtype.kind not in "fiu":
+        return False
+    if node.op_type == "AveragePool":
+        return False  # its windows are never taken apart
+    total = totals(node, values, opset)
+    limit = np.finfo(result.dtype).max if result.dtype.kind == "f" else np.iinfo(result.dtype).max
+    return total is not None and total.size > 0 and not bool((total <= float(limit)).all())
+
+
+def followers(model, names):
+    """All values of the main graph that follow from these."""
+    from graph import free_names
+    reached = set(names)
+    for node in model.graph.node:
+        if reached & set(free_names(node)):
+            reached |= set(node.output)
+    return reached
+
+
+def out_of_range(model, values):
+    """Values that follow from a sum or product whose parts can leave the range."""
+    opset = next(o.version for o in model.opset_import if not o.domain)
+    first = [name for node in model.graph.node if leaves_range(node, values, opset) for name in node.output]
+    return followers(model, first) if first else set()
