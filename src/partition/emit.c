@@ -401,13 +401,15 @@ static tsr_node *sum_parts(struct part *part, struct step *st, tsr_value **input
 }
 
 // What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
-// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity.
+// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity. Every other copy is
+// a Min: two that are alike, of one value, would become one node.
 static tsr_status copy_written(struct part *part, const struct step *st, tsr_value **inputs)
 {
     for (size_t i = 0; i < st->n_node_inputs; i++) {
         if (!inputs[i] || !tsr__node_writes(st->flow->node, i))
             continue;
-        inputs[i] = tsr__part_node(part, "Max", (struct str){0}, 1, inputs[i]);
+        const char *copies = i % 2 ? "Max" : "Min";
+        inputs[i] = tsr__part_node(part, copies, (struct str){0}, 1, inputs[i]);
         if (!inputs[i])
             return TSR_NOMEM;
     }
