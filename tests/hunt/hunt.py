@@ -183,11 +183,22 @@ def listen(hunt, p):
     return bool(data)
 
 
+def engine_dies(seed, level):
+    """Whether Python's ONNX Runtime dies of the whole graph too, optimised like the parts."""
+    words = "import make, graph; c = make.make(%d); [graph.run_model(c.model, s, %d) for s in c.sets]" % (seed, level)
+    p = subprocess.run([sys.executable, "-B", "-c", words], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return p.returncode < 0
+
+
 def died(hunt, p, kind):
     """The graph that a worker died of, or hung in, is a find; (numbers that are left)."""
     if not p.now:
         return p.numbers
     number = p.now["seed"] - hunt.seed_of(0)
+    if "cut" in p.now and p.returncode < 0 and engine_dies(p.now["seed"], p.now["detail"]["level"]):
+        hunt.done.add(number)
+        hunt.counts["the engine died"] += 1
+        return [n for n in p.numbers if n != number]
     folder = os.path.join(hunt.out, "find-%d-%s" % (p.now["seed"], p.now.get("cut", "make")))
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "find.json"), "w") as f:
