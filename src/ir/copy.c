@@ -515,8 +515,8 @@ static void clone_head(tsr_model *to, const tsr_model *model)
 }
 
 // The clone shares the store of the file's bytes; nothing else is shared, so either may be changed or
-// freed first. Whatever fails on the way is a lack of memory.
-tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
+// freed first. Whatever fails on the way is a lack of memory. bare: without configurations and what nodes say for them.
+static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out)
 {
     tsr_model *to = tsr__model_make(model->session);
     if (!to)
@@ -526,9 +526,13 @@ tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
     struct cloner cloner;
     tsr__cloner_init(&cloner, to, model);
     cloner.exact = true;
-    cloner.config = config_twin;
     clone_head(to, model);
-    clone_configurations(to, model);
+    if (bare) {
+        to->configs_changed = to->changed = to->devices_touched = true;
+    } else {
+        cloner.config = config_twin;
+        clone_configurations(to, model);
+    }
     to->graph = tsr__clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
@@ -541,4 +545,14 @@ tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
     }
     *out = to;
     return TSR_OK;
+}
+
+tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
+{
+    return clone_model(model, false, out);
+}
+
+tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out)
+{
+    return clone_model(model, true, out);
 }

@@ -37,6 +37,8 @@ int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain);
 struct place tsr__place_node(const tsr_node *node);
 struct place tsr__place_value(const tsr_value *value);
 
+// tsr_model_clone without configurations, and without what nodes say for them.
+tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MUST_USE;
 // Whose spec it is: the node that has it, and the configuration it holds for (NULL: the id was absent).
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);

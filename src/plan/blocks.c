@@ -163,17 +163,38 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
 {
     struct planner *planner = blocks->p;
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    int64_t ps = 0, pair[2] = {plan->n < planner->n ? plan->n : 0, 0};
-    if (plan->copies < 2)
-        return 0;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        double whole = (double)tsr__stages_bytes(planner, tsr_graph_output(graph, i));
-        struct device_group two = {pair, 2};
-        ps += tsr__planner_combine(
-            planner, TSR_SEND, &two, 1,
-            (int64_t)(whole * (double)(plan->copies - 1) / (double)plan->copies));
-    }
+    int64_t ps = 0;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        ps += tsr__price_gather(planner->topology, plan->n, plan->copies,
+                                tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
     return ps;
+}
+
+static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
+                     const tsr_value *value);
+
+// Nodes that read the whole share of their copy: each device cuts it out of the inputs, which a block alone would not do.
+static int64_t slice_time(const struct blocks *blocks, const struct block_plan *plan)
+{
+    const struct planner *planner = &plan->planner;
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    double bytes = 0;
+    for (size_t k = 0; plan->copies > 1 && k < tsr_graph_input_count(graph); k++) {
+        const tsr_value *value = tsr_graph_input(graph, k);
+        bool read = false;
+        for (size_t i = 0; i < planner->n_nodes && !read; i++) {
+            const struct plan_node *node = &planner->nodes[i];
+            for (size_t j = 0; node->strategy && j < tsr_node_input_count(node->node); j++) {
+                uint32_t layout = node->strategy->at.at[node->choice].in[j];
+                read =
+                    read || (tsr_node_input(node->node, j) == value && layout != PLAN_NO_LAYOUT &&
+                             tsr__layout_is_whole(planner->layouts.at[layout]));
+            }
+        }
+        if (read && batch_dim(blocks, plan, value) >= 0)
+            bytes += (double)tsr__stages_bytes(blocks->p, value) / (double)plan->copies;
+    }
+    return tsr__planner_move_time(planner, 2 * bytes);
 }
 
 static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
@@ -183,7 +204,7 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
     tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
     if (st == TSR_OK && plan->result.feasible) {
         tsr__planner_take(&plan->planner, plan->result.choice);
-        plan->cost = plan->result.cost + gather_time(blocks, plan);
+        plan->cost = plan->result.cost + gather_time(blocks, plan) + slice_time(blocks, plan);
     }
     return st;
 }
@@ -207,51 +228,6 @@ static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
     return found;
 }
 
-// The layout of one block with dimension d cut `copies` times more, outermost; d -1: every copy has all of it.
-static struct tile_layout *lift(struct arena *arena, const struct tile_layout *block,
-                                const struct block_plan *plan, int d)
-{
-    const struct tile_layout *layout = tsr__layout_ordered(arena, block);
-    struct tile_layout *wide = layout ? tsr__layout_copy(arena, layout) : NULL;
-    struct tile_factor *fresh = ARENA_NEW(arena, struct tile_factor);
-    int64_t cuts = 1, inner = 1, outer;
-    if (!wide || !fresh)
-        return NULL;
-    if (d >= 0 && plan->copies > 1) {
-        struct tile_dim *dim = &wide->dims[d];
-        if (dim->n == 0)
-            *dim = (struct tile_dim){fresh, 1};
-        cuts = dim->factors[0].cuts > 0 ? dim->factors[0].cuts : 1;
-        dim->factors[0].cuts = cuts * plan->copies;
-        if (dim->factors[0].size > 0)
-            dim->factors[0].size *= plan->copies;
-        wide = tsr__layout_cut(arena, layout->rank, wide->dims);
-        for (int i = 0; i < layout->n_loops;
-             i++) // shards behind the coordinate that the copies take
-            if (layout->loops[i].dim > d ||
-                (layout->loops[i].dim == d && layout->loops[i].factor > 0))
-                inner *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
-    }
-    size_t n = (size_t)layout->first[layout->n_shards] * (size_t)plan->copies, k = 0;
-    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
-    if (!wide || !pairs)
-        return NULL;
-    bool spread = d >= 0 && plan->copies > 1;
-    for (int64_t c = 0; c < plan->copies; c++)
-        for (int64_t s = 0; s < layout->n_shards; s++) {
-            int64_t shard = s;
-            if (spread) { // (before, own, behind) -> (before, copy and own, behind)
-                outer = s / (inner * cuts);
-                shard =
-                    (outer * plan->copies * cuts + c * cuts + s / inner % cuts) * inner + s % inner;
-            }
-            for (int64_t i = layout->first[s]; i < layout->first[s + 1]; i++)
-                pairs[k++] =
-                    (struct tile_owner){shard, c * plan->n + plan->devices[layout->owners[i]]};
-        }
-    return tsr__layout_own(arena, wide, pairs, k) ? wide : NULL;
-}
-
 static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, const tsr_value *value,
                       uint32_t layout, uint32_t *out)
 {
@@ -259,8 +235,10 @@ static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, cons
     if (!value || layout == PLAN_NO_LAYOUT)
         return true;
     int d = blocks->whole ? -1 : batch_dim(blocks, plan, value);
+    struct tile_repeat repeat = {plan->copies, plan->n, plan->devices};
+    const struct tile_layout *block = plan->planner.layouts.at[layout];
     struct tile_layout *tile_layout =
-        d == -2 ? NULL : lift(&blocks->p->arena, plan->planner.layouts.at[layout], plan, d);
+        d == -2 ? NULL : tsr__layout_repeat(&blocks->p->arena, block, &repeat, d);
     if (tile_layout)
         *out = tsr__planner_layout(blocks->p, tile_layout);
     return *out != PLAN_NO_LAYOUT;

@@ -134,3 +134,16 @@ int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups
     return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups,
                                  whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
 }
+
+// All shares but its own come in through what links the first device with the last copy: the slowest way there is on
+// machines that are numbered host by host.
+int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
+{
+    if (copies < 2)
+        return 0;
+    int64_t last = (copies - 1) * devices;
+    int pair[2] = {last < topology->n ? (int)last : topology->n - 1, 0};
+    struct topology_groups two = {1, 2, pair};
+    double others = (double)bytes * (double)(copies - 1) / (double)copies;
+    return tsr__price_collective(topology, TSR_SEND, &two, (int64_t)others);
+}

@@ -28,6 +28,8 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
 // Everybody with everybody in a group, until the fullest device has that many bytes.
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
                             int64_t bytes);
+// Copies of a block of devices each have a share of a value of that many bytes, and the first device gets it whole.
+int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes);
 // Bytes of a value; sizes that are not known count 1.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 

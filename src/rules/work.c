@@ -69,9 +69,23 @@ bool tsr__rule_looks_up(const struct rule *rule, int input)
     return false;
 }
 
+// The node asks for the sizes of its input alone.
+static bool reads_sizes(const struct rule *rule, int input)
+{
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if ((rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE) &&
+            rewrite->index == input)
+            return true;
+    }
+    return false;
+}
+
 double tsr__rule_reads(const struct rule *rule, int input)
 {
     double share = 1;
+    if (reads_sizes(rule, input))
+        return 0;
     for (int i = 0; i < rule->n_windows; i++) {
         const struct rule_window *window = &rule->windows[i];
         if (window->input != input || window->from <= 0 || window->to <= 0)
@@ -90,7 +104,7 @@ double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
     double work = product(rule, &out, sizes);
     bool contracts = false;
     for (int i = 0; i < rule->n_inputs; i++) {
-        if (rule->inputs[i].host || rule->inputs[i].absent)
+        if (rule->inputs[i].host || rule->inputs[i].absent || reads_sizes(rule, i))
             continue;
         collect(&rule->inputs[i], &held);
         for (int factor = 0; factor < rule->n_factors; factor++) { // only looked into

@@ -67,6 +67,19 @@ size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const
 bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device);
 // The first shard >= from that device owns, or -1.
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from);
+
+// Copies of one block of devices: copy c has devices c n .. (c + 1) n - 1. (repeat.c)
+struct tile_repeat {
+    int64_t copies, devices; // n: of one copy
+    const int64_t
+        *device; // of the first copy: what the block's layout calls 0, 1 ...; NULL: the same
+};
+// The layout of a block in all its copies, which share dimension dim; -1: each has all of it. NULL: out of memory.
+struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
+                                       const struct tile_repeat *repeat, int dim);
+// The other way: the layout of the first copy. NULL: it is not the same in all copies (or the arena has failed).
+struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
+                                     const struct tile_repeat *repeat, int dim);
 // Coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
 

@@ -6,6 +6,7 @@
 // talk, so this is never more than that for the same nodes.
 #include "verify/simulate.h"
 #include "bundle/bundle.h"
+#include "ir/ir.h"
 #include "partition/partition.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
@@ -20,6 +21,10 @@ struct run {
     struct arena *kept;
     VEC(tsr_span) spans;
     double *ends; // by request
+    struct sim_fold fold;
+    const tsr_size *given_sizes; // before those of one copy took their place
+    size_t n_given_sizes;
+    int64_t devices; // of the configuration, of which one copy may be simulated
     tsr_simulation *out;
 };
 
@@ -198,41 +203,51 @@ static void list_links(struct run *run)
     run->out->n_links = list.n;
 }
 
+// Every copy did what the first did; who is in none was idle.
+static tsr_simulated_device *list_devices(struct run *run, size_t n)
+{
+    tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
+    size_t block = (size_t)run->sim.n;
+    size_t used = run->fold.copies ? block * (size_t)run->fold.copies : block;
+    double seconds = run->out->seconds;
+    for (size_t i = 0; list && i < n; i++) {
+        list[i] = (tsr_simulated_device){.idle = seconds};
+        if (i >= used)
+            continue;
+        const struct sim_device *device = &run->sim.devices[i % block];
+        double busy = device->compute + device->communication + device->waiting;
+        list[i] = (tsr_simulated_device){.compute = device->compute,
+                                         .communication = device->communication,
+                                         .waiting = device->waiting,
+                                         .idle = seconds > busy ? seconds - busy : 0,
+                                         .weights = device->weights,
+                                         .memory = device->memory,
+                                         .peak = device->peak,
+                                         .arithmetic = device->arithmetic,
+                                         .moving = device->moving,
+                                         .overhead = device->overhead};
+    }
+    return list;
+}
+
 // The period is the distance of the last two requests' ends: by then a pipeline is full. A device is idle
 // while it neither computes, communicates nor waits for a partner.
 static tsr_status sum_up(struct run *run)
 {
     tsr_simulation *simulation = run->out;
-    size_t n = (size_t)run->sim.n;
-    tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
-    if (!list)
-        return TSR_NOMEM;
-    for (int i = 0; i < simulation->requests; i++)
-        simulation->seconds =
-            run->ends[i] > simulation->seconds ? run->ends[i] : simulation->seconds;
+    int requests = simulation->requests;
+    for (int i = 0; i < requests; i++)
+        if (run->ends[i] > simulation->seconds)
+            simulation->seconds = run->ends[i];
     simulation->first = run->ends[0];
-    simulation->period = simulation->requests > 1 ? run->ends[simulation->requests - 1] -
-                                                        run->ends[simulation->requests - 2]
-                                                  : simulation->seconds;
-    for (size_t i = 0; i < n; i++) {
-        const struct sim_device *device = &run->sim.devices[i];
-        double busy = device->compute + device->communication + device->waiting;
-        list[i] = (tsr_simulated_device){
-            .compute = device->compute,
-            .communication = device->communication,
-            .waiting = device->waiting,
-            .idle = simulation->seconds > busy ? simulation->seconds - busy : 0,
-            .weights = device->weights,
-            .memory = device->memory,
-            .peak = device->peak,
-            .arithmetic = device->arithmetic,
-            .moving = device->moving,
-            .overhead = device->overhead};
-    }
+    simulation->period = simulation->seconds;
+    if (requests > 1)
+        simulation->period = run->ends[requests - 1] - run->ends[requests - 2];
+    size_t n = (size_t)(run->fold.copies ? run->devices : run->sim.n);
+    simulation->device = list_devices(run, n);
+    simulation->devices = n;
     if (run->spans.n)
         qsort(run->spans.at, run->spans.n, sizeof *run->spans.at, by_time);
-    simulation->devices = n;
-    simulation->device = list;
     simulation->spans = run->spans.at;
     simulation->n_spans = run->spans.n;
     simulation->unsized = run->sim.unsized;
@@ -241,11 +256,12 @@ static tsr_status sum_up(struct run *run)
     return run->kept->failed ? TSR_NOMEM : TSR_OK;
 }
 
+// The caller's, or the plan's, or so many devices of one host; of copies of a block there is at least one more device.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
     tsr_status st = TSR_OK;
-    snprintf(text, sizeof text, "cpu:%lld", (long long)n);
+    snprintf(text, sizeof text, "cpu:%lld", (long long)(run->fold.copies > 1 ? n + 1 : n));
     run->sim.topology = run->options.topology ? run->options.topology : run->own;
     if (!run->sim.topology) {
         st = tsr_topology_parse(run->sim.session, text, &run->own);
@@ -259,17 +275,64 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     return TSR_INVALID;
 }
 
+// The last thing that the first device does: it collects the outputs of all copies.
+static tsr_status add_gather(struct run *run)
+{
+    const struct sim_fold *fold = &run->fold;
+    static const int64_t first[] = {0};
+    int64_t ps = 0;
+    for (size_t i = 0; i < fold->n_shared; i++)
+        ps += tsr__price_gather(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
+    if (ps == 0)
+        return TSR_OK;
+    struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
+    struct sim_group *group = comm ? vec_push(run->kept, &comm->groups) : NULL;
+    struct sim_task *task = group ? vec_push(run->kept, &run->sim.devices[0].tasks) : NULL;
+    if (!task)
+        return TSR_NOMEM;
+    comm->id = -1;
+    comm->ps = ps;
+    *group = (struct sim_group){.members = first, .n = 1};
+    *task = (struct sim_task){.op = "Gather", .node = "outputs of all copies", .comm = comm};
+    return TSR_OK;
+}
+
+// The first thing that every device does: it cuts the share of its copy out of the inputs.
+static tsr_status add_slices(struct run *run)
+{
+    double bytes = 2 * (double)run->fold.cut_out;
+    for (int64_t i = 0; bytes > 0 && i < run->sim.n; i++) {
+        struct sim_device *device = &run->sim.devices[i];
+        struct sim_task *last = vec_push(run->kept, &device->tasks), *tasks = device->tasks.at;
+        if (!last)
+            return TSR_NOMEM;
+        memmove(tasks + 1, tasks, (device->tasks.n - 1) * sizeof *tasks);
+        double seconds = bytes / run->sim.topology->device[i].bandwidth;
+        tasks[0] = (struct sim_task){
+            .op = "Slice", .node = "inputs of the copy", .ps = (int64_t)(seconds * 1e12)};
+    }
+    return TSR_OK;
+}
+
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
     tsr_status st = choose_topology(run, n);
-    if (st == TSR_OK)
-        st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
+    if (st != TSR_OK)
+        return st;
+    if (run->fold.copies > 1)
+        st = add_slices(run);
+    if (st == TSR_OK && run->fold.copies > 1)
+        st = add_gather(run);
+    if (st != TSR_OK)
+        return st;
     run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
-    if (st == TSR_OK && !run->ends)
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = play(run);
+    if (!run->ends)
+        return TSR_NOMEM;
+    st = play(run);
     return st == TSR_OK ? sum_up(run) : st;
 }
 
@@ -304,16 +367,50 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
     return st;
 }
 
-// A copy in which every size is a number, so that all pieces have one.
+// A copy in which every size is a number, so that all pieces have one: of the model, or of one block of its devices.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
+    tsr_topology *topology = run->options.topology ? run->options.topology : run->own;
     tsr_size *all;
     size_t n;
-    tsr_status st = tsr_model_clone(model, out);
-    if (st == TSR_OK &&
-        !tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
-        st = TSR_NOMEM;
-    return st == TSR_OK ? tsr_shapes(*out, all, n, NULL) : st;
+    tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
+    if (st != TSR_OK)
+        return st;
+    if (run->fold.model) {
+        const tsr_config *config = run->options.config
+                                       ? tsr_model_find_config(model, run->options.config)
+                                       : tsr_model_config(model, 0);
+        run->devices = tsr_config_devices(config);
+        run->given_sizes = run->options.sizes;
+        run->n_given_sizes = run->options.n_sizes;
+        run->options.sizes = run->fold.sizes;
+        run->options.n_sizes = run->fold.n_sizes;
+        *out = run->fold.model;
+        return TSR_OK;
+    }
+    st = tsr_model_clone(model, out);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
+        return TSR_NOMEM;
+    return tsr_shapes(*out, all, n, NULL);
+}
+
+// The model, or one copy of it, is cut and priced.
+static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **copy)
+{
+    tsr_status st = TSR_OK;
+    if (!run->options.topology)
+        st = tsr_model_topology(model, run->options.config, &run->own);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__plan_sizes(run->kept, model, run->options.config, &run->options.sizes,
+                         &run->options.n_sizes))
+        return TSR_NOMEM;
+    st = with_sizes(run, model, copy);
+    if (st != TSR_OK)
+        return st;
+    return tsr__partition_look(*copy, run->options.config, &(struct partition_look){look, run});
 }
 
 // ---- one device alone --------------------------------------------------------------------------
@@ -355,19 +452,27 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
     return TSR_OK;
 }
 
-// A copy whose only configuration has one device, and in which no node says anything.
-static tsr_status make_whole(tsr_model *sized, tsr_model **out)
+// A copy whose only configuration has one device, and in which no node says anything; of copies of a block it has all of
+// the batch, not the share of one.
+static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized, tsr_model **out)
 {
     tsr_config *made;
-    tsr_status st = tsr_model_clone(sized, out);
-    while (st == TSR_OK && tsr_model_config_count(*out))
-        st = tsr_model_remove_config(*out, tsr_model_config(*out, 0), true);
+    tsr_size *sizes;
+    size_t n;
+    tsr_status st = tsr__model_clone_bare(run->fold.model ? model : sized, out);
     if (st != TSR_OK)
         return st;
-    return tsr_model_add_config(*out, "one", 1, NULL, 0, &made);
+    if (run->fold.model) {
+        run->options.sizes = run->given_sizes;
+        run->options.n_sizes = run->n_given_sizes;
+        if (!tsr__sim_sizes(run->kept, model, run->given_sizes, run->n_given_sizes, &sizes, &n))
+            return TSR_NOMEM;
+        st = tsr_shapes(*out, sizes, n, NULL);
+    }
+    return st == TSR_OK ? tsr_model_add_config(*out, "one", 1, NULL, 0, &made) : st;
 }
 
-static tsr_status simulate_alone(struct run *run, tsr_model *sized)
+static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *sized)
 {
     struct alone alone = {.run = run};
     struct arena arena;
@@ -377,7 +482,7 @@ static tsr_status simulate_alone(struct run *run, tsr_model *sized)
     tsr_status st = fastest_alone(run, &one);
     if (st != TSR_OK)
         goto free_all;
-    st = make_whole(sized, &whole);
+    st = make_whole(run, model, sized, &whole);
     if (st != TSR_OK)
         goto free_all;
     alone.sim = (struct sim){.session = run->sim.session, .arena = &arena, .topology = one};
@@ -401,17 +506,10 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
     tsr_session *session = tsr_model_session(model);
     struct diag_mark before = tsr__diag_mark(session);
     tsr_status st = begin(&run, session, options, &result);
-    if (st == TSR_OK && !run.options.topology)
-        st = tsr_model_topology(model, run.options.config, &run.own);
-    if (st == TSR_OK && !tsr__plan_sizes(run.kept, model, run.options.config, &run.options.sizes,
-                                         &run.options.n_sizes))
-        st = TSR_NOMEM;
     if (st == TSR_OK)
-        st = with_sizes(&run, model, &copy);
-    if (st == TSR_OK)
-        st = tsr__partition_look(copy, run.options.config, &(struct partition_look){look, &run});
+        st = simulate_model(&run, model, &copy);
     if (st == TSR_OK && run.options.one_device)
-        st = simulate_alone(&run, copy);
+        st = simulate_alone(&run, model, copy);
     tsr_model_free(copy);
     tsr__diag_back(session, &before, true); // the copy is not the caller's to correct
     return end(&run, st, out);

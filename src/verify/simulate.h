@@ -7,6 +7,7 @@
 
 #define SIM_MAX_SPANS    1000000
 #define SIM_MAX_REQUESTS 100000
+#define SIM_FOLD_ABOVE   64 // devices: more are simulated as copies of a block where they are
 
 // Members of a communication that wait for each other.
 struct sim_group {
@@ -56,6 +57,7 @@ struct sim {
     struct sim_device *devices;
     VEC(struct sim_comm *) comms;
     struct map by_id;
+    struct map moved; // bytes of Reshards that were worked out
     size_t unsized;
     double *by_link; // bytes in one request
 };
@@ -72,6 +74,20 @@ static inline int64_t product_of(int64_t a, int64_t b)
     int64_t product;
     return mul_ok(a, b, &product) ? product : INT64_MAX;
 }
+
+// A plan that is the same in all copies of a block of devices (simulate_fold.c).
+struct sim_fold {
+    tsr_model *model;        // of one copy, with its share of the batch; NULL: it is not folded
+    int64_t copies, devices; // of one copy
+    tsr_size *sizes;         // of that model
+    size_t n_sizes;
+    int64_t *shared; // bytes of each output that the first device collects from the copies
+    size_t n_shared;
+    int64_t cut_out; // bytes of the inputs of which every device cuts out the share of its copy
+};
+// topology may be NULL. out->model is the caller's to free.
+tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
+                         const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
 
 struct partition_part;
 // Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links (simulate_price.c).

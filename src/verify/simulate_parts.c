@@ -14,6 +14,13 @@
 #define DOMAIN "ai.tessera"
 #define GAPS   4 // of what is alive, an arena loses such a part in gaps (docs/measured.md)
 
+// What a Reshard carries, and the shape of what it moves.
+struct moved_key {
+    const int64_t *source, *target; // layouts as lists of numbers
+    size_t n_source, n_target, elem;
+    int64_t rank, shape[TILE_MAX_RANK];
+};
+
 // ---- communications ----------------------------------------------------------------------------
 
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, const char *op)
@@ -58,26 +65,60 @@ static const char *plain_name(struct sim *sim, const char *op)
 }
 
 // What the busiest device takes in or gives out, from the layouts that a Reshard carries.
-static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
-                     size_t elem)
+static int64_t count_moved(struct sim *sim, const struct moved_key *key)
 {
-    const int64_t *code[2];
-    size_t count[2] = {tsr_attr_ints(tsr_node_find_attr(node, "source"), &code[0]),
-                       tsr_attr_ints(tsr_node_find_attr(node, "target"), &code[1])};
-    int64_t shape[TILE_MAX_RANK], most = 0;
+    int64_t most = 0;
     struct arena arena;
     struct reshard *reshard = NULL;
     tsr__arena_init(&arena, sim->session);
-    struct tile_layout *from = count[0] ? tsr__layout_decode(&arena, code[0], count[0]) : NULL;
-    struct tile_layout *to = count[1] ? tsr__layout_decode(&arena, code[1], count[1]) : NULL;
-    int64_t rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), shape, TILE_MAX_RANK);
-    if (from && to && rank == from->rank && rank == to->rank &&
-        tsr__reshard_plan(&arena, from, NULL, to, shape, elem, &reshard) == TSR_OK)
+    struct tile_layout *from =
+        key->n_source ? tsr__layout_decode(&arena, key->source, key->n_source) : NULL;
+    struct tile_layout *to =
+        key->n_target ? tsr__layout_decode(&arena, key->target, key->n_target) : NULL;
+    bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
+    if (fits &&
+        tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK)
         for (int i = 0; i < reshard->n_steps; i++)
             most = sum_of(most, reshard->steps[i].received > reshard->steps[i].sent
                                     ? reshard->steps[i].received
                                     : reshard->steps[i].sent);
     tsr__arena_free(&arena);
+    return most;
+}
+
+static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
+{
+    if (n)
+        tsr__text_add(text, (struct str){(const char *)numbers, n * sizeof *numbers});
+}
+
+// All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once for each shape.
+static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
+                     size_t elem)
+{
+    struct moved_key key = {.elem = elem};
+    struct text text;
+    key.n_source = tsr_attr_ints(tsr_node_find_attr(node, "source"), &key.source);
+    key.n_target = tsr_attr_ints(tsr_node_find_attr(node, "target"), &key.target);
+    key.rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), key.shape, TILE_MAX_RANK);
+    int64_t head[] = {(int64_t)elem, key.rank, (int64_t)key.n_source, (int64_t)key.n_target};
+    tsr__text_init(&text, sim->session);
+    add_numbers(&text, head, TSR_COUNT(head));
+    add_numbers(&text, key.shape, key.rank > 0 ? (size_t)key.rank : 0);
+    add_numbers(&text, key.source, key.n_source);
+    add_numbers(&text, key.target, key.n_target);
+    struct str name = {text.p, text.n};
+    int64_t *known = text.failed ? NULL : tsr__map_get(&sim->moved, name);
+    int64_t most = known ? *known : count_moved(sim, &key);
+    struct str kept =
+        known || text.failed ? (struct str){NULL, 0} : tsr__arena_str(sim->arena, name);
+    void **at = kept.p ? tsr__map_at(&sim->moved, kept) : NULL;
+    int64_t *fresh = at ? ARENA_NEW(sim->arena, int64_t) : NULL;
+    if (fresh) {
+        *fresh = most;
+        *at = fresh;
+    }
+    tsr__text_free(&text);
     return most;
 }
 
@@ -444,6 +485,7 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
     sim->by_link = ARENA_ARRAY(sim->arena, double, sim->topology->links.n + 1);
     tsr__map_init(&sim->by_id, sim->arena, 64);
+    tsr__map_init(&sim->moved, sim->arena, 64);
     if (!sim->devices || !sim->by_link)
         return TSR_NOMEM;
     for (int64_t i = 0; i < n; i++) {

@@ -22,10 +22,10 @@ static tsr_value *product(tsr_graph *g, tsr_value *x, const char *name, const ch
     return n ? tsr_node_output(n, 0) : NULL;
 }
 
-// y = x a b, float32[32,64]
-static tsr_status make(tsr_session *s, tsr_model **out)
+// y = x a b, float32[rows,64]; rows -1: the symbol "batch"
+static tsr_status make_rows(tsr_session *s, int64_t rows, tsr_model **out)
 {
-    tsr_dim dims[2] = {{32, ""}, {64, ""}};
+    tsr_dim dims[2] = {{rows, rows < 0 ? "batch" : ""}, {64, ""}};
     tsr_status st = tsr_model_new(s, "g", 11, out);
     if (st != TSR_OK)
         return st;
@@ -37,6 +37,11 @@ static tsr_status make(tsr_session *s, tsr_model **out)
     tsr_value *h = x ? product(g, x, "h", "a") : NULL, *y = h ? product(g, h, "y", "b") : NULL;
     return y && tsr_value_set_type(y, TSR_FLOAT, 2, dims) == TSR_OK ? tsr_graph_add_output(g, y)
                                                                     : TSR_NOMEM;
+}
+
+static tsr_status make(tsr_session *s, tsr_model **out)
+{
+    return make_rows(s, 32, out);
 }
 
 static tsr_status all_of_it(tsr_session *s, tsr_simulation *x)
@@ -112,9 +117,50 @@ static void without_memory(void **state)
     assert_true(st == TSR_OK);
 }
 
+static bool within(double a, double b, double part)
+{
+    double apart = a > b ? a - b : b - a;
+    return apart <= part * (a > b ? a : b);
+}
+
+// What copies of a block of devices do is the same as what all of them do, cut and priced one by one.
+static void copies_are_simulated_once(void **state)
+{
+    (void)state;
+    const char *folder;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = NULL;
+    tsr_topology *t = NULL;
+    tsr_size size = {"batch", 48 * 512};
+    tsr_plan_summary p = {.size = sizeof p};
+    tsr_simulation folded = {.size = sizeof folded}, all = {.size = sizeof all};
+    assert_int_equal(make_rows(s, -1, &m), TSR_OK);
+    assert_int_equal(tsr_topology_parse(s, "hosts:48x2", &t), TSR_OK);
+    tsr_topology_set_links(t, 1e-7, 1e12);
+    tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
+    assert_int_equal(tsr_plan(m, &o, &p), TSR_OK);
+    assert_true(p.copies > 8);
+    tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
+    how.requests = 2;
+    assert_int_equal(tsr_simulate(m, &how, &folded), TSR_OK);
+    double seconds = folded.seconds, first = folded.first, work = folded.device[95].compute;
+    assert_int_equal(folded.devices, 96);
+    assert_true(within(first, p.milliseconds / 1e3, 0.03));
+    assert_int_equal(tsr_session_temporary(s, NULL, &folder), TSR_OK);
+    tsr_partition_options cut = {.size = sizeof cut, .force = true};
+    assert_int_equal(tsr_partition(m, folder, &cut, NULL), TSR_OK);
+    assert_int_equal(tsr_simulate_folder(s, folder, &how, &all), TSR_OK);
+    assert_true(within(all.first, first, 0.03) && within(all.seconds, seconds, 0.03));
+    assert_true(within(all.device[95].compute, work, 0.03));
+    tsr_topology_free(t);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(told), cmocka_unit_test(old_callers),
+                                       cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(without_memory)};
     int fd = mkstemp(page);
     if (fd < 0)

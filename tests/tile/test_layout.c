@@ -169,6 +169,45 @@ static void random_numbers_never_hurt(void **state)
     }
 }
 
+// Any layout of a block comes back from its copies, whatever they share; one device elsewhere, and it does not.
+static void copies_come_back(void **state)
+{
+    struct bench *b = *state;
+    uint64_t seed = 11;
+    const int64_t shape[3] = {8, 6, 12};
+    for (int trial = 0; trial < 500; trial++) {
+        struct tile_layout *block = random_layout(&b->arena, &seed, 3, shape, 5);
+        struct tile_repeat repeat = {1 + pick(&seed, 6), 5, NULL};
+        int dim = (int)pick(&seed, 4) - 1;
+        struct tile_layout *all = tsr__layout_repeat(&b->arena, block, &repeat, dim);
+        assert_non_null(all);
+        assert_int_equal(all->first[all->n_shards], repeat.copies * block->first[block->n_shards]);
+        struct tile_layout *once = tsr__layout_once(&b->arena, all, &repeat, dim);
+        assert_non_null(once);
+        assert_true(tsr__layout_equal(once, block));
+        int64_t *last = &all->owners[all->first[all->n_shards] - 1];
+        *last = *last == 4 ? 3 : 4;
+        if (repeat.copies > 1)
+            assert_null(tsr__layout_once(&b->arena, all, &repeat, dim));
+        tsr__arena_free(&b->arena);
+        tsr__arena_init(&b->arena, b->session);
+    }
+}
+
+// {1,2:0,1} on 3 copies of 2 devices that share dimension 0, and that share none.
+static void copies_share_a_dimension(void **state)
+{
+    struct bench *b = *state;
+    struct tile_layout *block = simple(&b->arena, 2, (int64_t[]){1, 2}, (int64_t[]){0, 1});
+    struct tile_repeat repeat = {3, 2, NULL};
+    struct tile_layout *shared = tsr__layout_repeat(&b->arena, block, &repeat, 0);
+    assert_true(tsr__layout_equal(shared, simple(&b->arena, 2, (int64_t[]){3, 2}, NULL)));
+    struct tile_layout *each = tsr__layout_repeat(&b->arena, block, &repeat, -1);
+    const int64_t *owners;
+    assert_int_equal(tsr__layout_owners(each, 1, &owners), 3);
+    assert_true(owners[0] == 1 && owners[1] == 3 && owners[2] == 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +217,8 @@ int main(void)
         cmocka_unit_test(loop_order_does_not_matter),
         cmocka_unit_test(whole_factors_do_not_count),
         cmocka_unit_test(random_layouts_survive_copy_order_and_code),
+        cmocka_unit_test(copies_come_back),
+        cmocka_unit_test(copies_share_a_dimension),
         cmocka_unit_test(wrong_codes_are_refused),
         cmocka_unit_test(random_numbers_never_hurt),
     };

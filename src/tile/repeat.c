@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// repeat.c - layouts of machines that are made of copies of one block of devices.
+//
+// Copy c of a block has devices c n .. (c + 1) n - 1. A dimension that the copies share is cut `copies` times more, outermost;
+// what they do not share lies in every copy. {1,2:0,1} on blocks of 2 with 3 copies that share dimension 0 is
+// {3,2:0,1,2,3,4,5}; with nothing shared it is {1,2:(0,2,4),(1,3,5)}.
+#include "tile/tile.h"
+
+// Shards behind the first factor of a dimension, in row-major order of the dimensions.
+static int64_t shards_behind(const struct tile_layout *layout, int dim)
+{
+    int64_t inner = 1;
+    for (int i = 0; i < layout->n_loops; i++) {
+        struct tile_loop at = layout->loops[i];
+        if (at.dim > dim || (at.dim == dim && at.factor > 0))
+            inner *= layout->dims[at.dim].factors[at.factor].cuts;
+    }
+    return inner;
+}
+
+// How often the first factor of a dimension is cut.
+static int64_t outer_cuts(const struct tile_layout *layout, int dim)
+{
+    return layout->dims[dim].n && layout->dims[dim].factors[0].cuts > 0
+               ? layout->dims[dim].factors[0].cuts
+               : 1;
+}
+
+// The cuts of the block with those of the copies, nobody owning anything yet.
+static struct tile_layout *cut_more(struct arena *arena, const struct tile_layout *layout,
+                                    int64_t copies, int dim)
+{
+    struct tile_layout *wide = tsr__layout_copy(arena, layout);
+    struct tile_factor *fresh = ARENA_NEW(arena, struct tile_factor);
+    if (!wide || !fresh)
+        return NULL;
+    if (dim >= 0) {
+        if (wide->dims[dim].n == 0)
+            wide->dims[dim] = (struct tile_dim){fresh, 1};
+        struct tile_factor *outer = &wide->dims[dim].factors[0];
+        outer->cuts = outer_cuts(layout, dim) * copies;
+        outer->size *= copies; // 0: whatever the rest is
+    }
+    return tsr__layout_cut(arena, layout->rank, wide->dims);
+}
+
+struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
+                                       const struct tile_repeat *repeat, int dim)
+{
+    const struct tile_layout *layout = tsr__layout_ordered(arena, block);
+    int64_t copies = repeat->copies, shared = copies > 1 ? dim : -1;
+    struct tile_layout *wide = layout ? cut_more(arena, layout, copies, (int)shared) : NULL;
+    if (!wide)
+        return NULL;
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner,
+                                           (size_t)(layout->first[layout->n_shards] * copies) + 1);
+    if (!pairs)
+        return NULL;
+    int64_t cuts = shared >= 0 ? outer_cuts(layout, dim) : 1;
+    int64_t inner = shared >= 0 ? shards_behind(layout, dim) : 1;
+    size_t n = 0;
+    for (int64_t c = 0; c < copies; c++)
+        for (int64_t s = 0; s < layout->n_shards; s++) {
+            int64_t shard = s;
+            if (shared >= 0) { // (before, own, behind) -> (before, copy and own, behind)
+                int64_t before = s / (inner * cuts), own = s / inner % cuts;
+                shard = (before * copies * cuts + c * cuts + own) * inner + s % inner;
+            }
+            for (int64_t i = layout->first[s]; i < layout->first[s + 1]; i++) {
+                int64_t device = layout->owners[i];
+                device = repeat->device ? repeat->device[device] : device;
+                pairs[n++] = (struct tile_owner){shard, c * repeat->devices + device};
+            }
+        }
+    return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
+}
+
+// The cuts of one block; NULL: the dimension is not cut for the copies, or no memory.
+static struct tile_layout *cut_less(struct arena *arena, const struct tile_layout *layout,
+                                    int64_t copies, int dim)
+{
+    struct tile_layout *narrow = tsr__layout_copy(arena, layout);
+    if (!narrow)
+        return NULL;
+    if (dim >= 0 && copies > 1) {
+        if (outer_cuts(layout, dim) % copies)
+            return NULL;
+        struct tile_factor *outer = &narrow->dims[dim].factors[0];
+        if (outer->size % copies)
+            return NULL;
+        outer->cuts /= copies;
+        outer->size /= copies;
+    }
+    return tsr__layout_cut(arena, layout->rank, narrow->dims);
+}
+
+// Which shard of the block a shard of the first copy is; -1: it belongs to another copy.
+static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, int64_t copies,
+                              int dim)
+{
+    if (dim < 0 || copies < 2)
+        return shard;
+    int64_t cuts = outer_cuts(layout, dim) / copies, inner = shards_behind(layout, dim);
+    int64_t before = shard / (inner * cuts * copies), own = shard / inner % (cuts * copies);
+    return own < cuts ? (before * cuts + own) * inner + shard % inner : -1;
+}
+
+struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
+                                     const struct tile_repeat *repeat, int dim)
+{
+    const struct tile_layout *layout = tsr__layout_ordered(arena, all);
+    struct tile_layout *block = layout ? cut_less(arena, layout, repeat->copies, dim) : NULL;
+    struct tile_owner *pairs =
+        block ? ARENA_ARRAY(arena, struct tile_owner, (size_t)layout->first[layout->n_shards] + 1)
+              : NULL;
+    if (!pairs)
+        return NULL;
+    size_t n = 0;
+    for (int64_t s = 0; s < layout->n_shards; s++) {
+        int64_t shard = shard_in_block(layout, s, repeat->copies, dim);
+        for (int64_t i = layout->first[s]; i < layout->first[s + 1]; i++) {
+            if (layout->owners[i] >= repeat->devices)
+                continue;
+            if (shard < 0)
+                return NULL;
+            pairs[n++] = (struct tile_owner){shard, layout->owners[i]};
+        }
+    }
+    if (!tsr__layout_own(arena, block, pairs, n))
+        return NULL;
+    struct tile_repeat plain = {repeat->copies, repeat->devices, NULL};
+    const struct tile_layout *again = tsr__layout_repeat(arena, block, &plain, dim);
+    return again && tsr__layout_equal(again, layout) ? block : NULL;
+}
