@@ -1305,7 +1305,9 @@ typedef struct tsr_simulation {
     double first;   /* until the first is */
     double period;  /* between the ends of the last two; of one request: seconds */
     const tsr_simulated_device *device;
-    const tsr_span *spans; /* by device, in order of time; at most a million are kept */
+    const tsr_span *
+        spans; /* by device, in order of time; at most a million are kept. Of more than 64 devices that are copies of
+                            * one block, those of the first copy */
     size_t n_spans;
     size_t unsized;                  /* nodes of which a size was not known and counted 1 */
     const tsr_simulated_comm *comms; /* by id */
