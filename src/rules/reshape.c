@@ -47,7 +47,7 @@ struct reshape {
 };
 
 // Size of the one dimension that is -1: what the others leave of the whole. Dimensions that are
-// copied need not be known for that.
+// copied need not be known for that. Nothing leaves any size open: [4 0 n] is [4 0 k] for every k.
 static struct expr rest_of(const struct reshape *reshape, int open, const bool *copied)
 {
     struct expr total = expr_number(1), taken = expr_number(1);
@@ -57,7 +57,9 @@ static struct expr rest_of(const struct reshape *reshape, int open, const bool *
     for (int i = 0; i < reshape->n_out; i++)
         if (i != open && !copied[i])
             taken = tsr__expr_mul(reshape->x, taken, reshape->out[i]);
-    return expr_is(taken, 0) ? taken : tsr__expr_exact(reshape->x, total, taken);
+    if (expr_is(taken, 0))
+        return (struct expr){0};
+    return tsr__expr_exact(reshape->x, total, taken);
 }
 
 // The number of new dimensions; -1: not known.

@@ -9,6 +9,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from lawful import lawful
+
 MOST_ELEMENTS = 3000  # of a value
 LARGEST = 1e4         # magnitude of a float: beyond it rounding hides mistakes
 
@@ -146,7 +148,7 @@ class Scope:
         except Exception as why:
             self.maker.refused[op] = str(why)[:200]
             return None
-        if not all(fits(a) for a in results.values()) or self.sums_nothing(node, results):
+        if not all(fits(a) for a in results.values()) or self.sums_nothing(node, results) or not lawful(node, self.values):
             return None
         self.nodes.append(node)
         self.values.update(results)

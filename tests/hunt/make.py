@@ -7,7 +7,9 @@ import bodies
 import cases
 import nodes
 import shapes
+import judge
 from graph import Maker, fits, free_names, run_model
+from lawful import LAWS, lawful
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
 FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3]]
@@ -59,6 +61,14 @@ def prune(model):
         field.extend(kept)
 
 
+def all_lawful(model, feeds):
+    """Whether nodes of the main graph stay what the standard says in other sizes. Bodies are not looked into."""
+    if not any(n.op_type in LAWS for n in model.graph.node):
+        return True
+    values = judge.all_values(model, feeds)
+    return all(lawful(n, values) for n in model.graph.node)
+
+
 def other_set(maker, model, sizes, names):
     """Inputs with other sizes of the symbols that the whole model takes; (inputs, sizes, results) or None."""
     rng = maker.rng
@@ -84,7 +94,7 @@ def other_set(maker, model, sizes, names):
             results = run_model(model, feeds)
         except Exception:
             continue
-        if all(fits(a) for a in results.values()):
+        if all(fits(a) for a in results.values()) and all_lawful(model, feeds):
             return feeds, now, results
     return None
 

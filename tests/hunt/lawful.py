@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that ONNX Runtime runs although the standard gives them no meaning, or another one: no case may hold them, because no result of
+theirs is right or wrong. Each entry of LAWS says what is lawful, of a node and the arrays that it reads."""
+import numpy as np
+
+
+def attribute(node, name, otherwise=None):
+    for a in node.attribute:
+        if a.name == name:
+            return list(a.ints) if a.ints else a.i if a.type == a.INT else a.s.decode()
+    return otherwise
+
+
+def windows_fit(node, inputs):
+    """A window is no larger than what it looks at: of 2 elements, a kernel of 3 with stride 3 makes nothing by the standard's formula, which
+    rounds down, and one result by ONNX Runtime, which divides towards zero."""
+    x, weights = inputs[0], next((a for a in inputs[1:] if a is not None and a.ndim == inputs[0].ndim), None)
+    kernel = attribute(node, "kernel_shape", list(weights.shape[2:]) if weights is not None else None)
+    if kernel is None or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return True
+    pads = attribute(node, "pads") or [0] * (2 * len(kernel))
+    dilations = attribute(node, "dilations") or [1] * len(kernel)
+    room = [size + pads[i] + pads[i + len(kernel)] - (kernel[i] - 1) * dilations[i] - 1 for i, size in enumerate(x.shape[2:])]
+    return min(room, default=0) >= 0
+
+
+def skip_fits(node, inputs):
+    """What is added has the shape of the input, or stretches to it; ONNX Runtime reads a larger one from its beginning."""
+    try:
+        return np.broadcast_shapes(inputs[0].shape, inputs[1].shape) == inputs[0].shape
+    except ValueError:
+        return False
+
+
+def parts_fit(node, inputs):
+    """What is put together agrees in all other dimensions; ONNX Runtime does not look at those of inputs without elements."""
+    axis = attribute(node, "axis", 1) % max(inputs[0].ndim, 1)
+    shapes = [a.shape[:axis] + a.shape[axis + 1:] for a in inputs if a is not None]
+    return all(shape == shapes[0] for shape in shapes)
+
+
+LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
+LAWS["Concat"] = parts_fit
+LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
+
+
+def lawful(node, values):
+    """values: name -> array, at least of what the node reads; what is not there is not judged."""
+    law = LAWS.get(node.op_type)
+    inputs = [values.get(name) if name else None for name in node.input]
+    if not law or not isinstance(inputs[0], np.ndarray):
+        return True
+    return law(node, [a if isinstance(a, np.ndarray) else None for a in inputs])
