@@ -72,6 +72,12 @@ static bool is_common(const struct cutting *cutting, size_t i)
            constants <= cutting->all_bytes / COMMON_SHARE;
 }
 
+// By hand: then it runs there and nowhere else.
+static bool has_stage(const struct staging *staging, size_t i)
+{
+    return staging->hand && staging->hand[i] >= 0;
+}
+
 // Keeps those of which something is read far away, directly or by others that are kept.
 static void keep_far(struct cutting *cutting)
 {
@@ -101,7 +107,7 @@ static bool find_common(struct cutting *cutting)
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0)
-            cutting->common[i] = is_common(cutting, i);
+            cutting->common[i] = !has_stage(cutting->s, i) && is_common(cutting, i);
     keep_far(cutting);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t id = tsr__node_id(planner->nodes[i].node);
@@ -278,6 +284,22 @@ static void keep_shares(struct places *places, size_t shares)
     }
 }
 
+// Each hand-made stage ends at one of the places: the narrowest of those that it may end at is kept.
+static void keep_windows(const struct staging *staging, struct places *places)
+{
+    for (size_t k = 0; k + 1 < staging->n_hand; k++) {
+        struct place_between *best = NULL;
+        for (size_t i = 0; i < places->n; i++) {
+            struct place_between *between = &places->at[i];
+            bool fits = tsr__stages_may_end(staging, k, between->before);
+            if (fits && (!best || between->width < best->width))
+                best = between;
+        }
+        if (best)
+            best->kept = true;
+    }
+}
+
 static bool choose_places(struct cutting *cutting, const int64_t *width)
 {
     struct places q;
@@ -289,6 +311,7 @@ static bool choose_places(struct cutting *cutting, const int64_t *width)
         q.at[i].kept = true;
     if (q.n > q.most)
         keep_shares(&q, keep_layers(&q) ? q.shares : q.most);
+    keep_windows(cutting->s, &q);
     for (size_t i = 0; i < q.n; i++)
         n += q.at[i].kept;
     cutting->s->cut = ARENA_ARRAY(arena, size_t, n + 1);
@@ -311,11 +334,12 @@ bool tsr__stages_cuts(struct staging *staging)
     int64_t first = 0;
     struct cutting cutting = {.s = staging, .p = planner, .one = &one};
     bool ok = tsr__planner_fork(planner, NULL, &first, 1, &one);
-    cutting.time = ARENA_ARRAY(&one.arena, int64_t, planner->n_nodes + 1);
+    cutting.time = ARENA_ARRAY(&planner->arena, int64_t, planner->n_nodes + 1);
+    staging->times = cutting.time;
     cutting.common = ARENA_ARRAY(&one.arena, unsigned char, planner->n_nodes + 1);
     cutting.last = ARENA_ARRAY(&one.arena, size_t, planner->n_nodes + 1);
     int64_t *width = ARENA_ARRAY(&one.arena, int64_t, planner->n_nodes + 2);
-    ok = ok && !one.arena.failed;
+    ok = ok && !one.arena.failed && cutting.time;
     for (size_t i = 0; ok && i < planner->n_nodes; i++) {
         cutting.time[i] = one.nodes[i].strategy ? one.nodes[i].strategy->at.at[0].compute : 0;
         cutting.all_time += cutting.time[i];

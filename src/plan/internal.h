@@ -115,6 +115,7 @@ struct planner {
     tsr_model *model;
     tsr_topology *topology;
     tsr_config *config; // of which shardings are kept; NULL: a new one will be made
+    bool hand_staged;   // some nodes have a stage in it, which they keep (hand.c)
     int64_t n;          // devices
     int64_t *all;
     const int64_t *device; // NULL: they are those of the topology; else the number there of each
@@ -190,6 +191,9 @@ tsr_status tsr__planner_export(tsr_session *session, const struct program *progr
                                const char *path) TSR_MUST_USE;
 // The node of that name, or that makes a value of that name; NULL: none that is planned.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
+// The same among the nodes that are in no stage and run everywhere (staged: by node id, see struct staging).
+const struct plan_node *tsr__planner_find_common(const struct planner *planner,
+                                                 const unsigned char *staged, const char *name);
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
 bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
                          const struct candidate *candidate,

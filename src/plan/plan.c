@@ -87,14 +87,17 @@ static tsr_status refuse_config(struct planner *planner, const tsr_config *confi
     return TSR_INVALID;
 }
 
-// Nodes that have a stage in the configuration; with any: that have anything in it.
-static bool has_stages(const struct planner *planner, const tsr_config *config, bool any)
+// What nodes may have in a configuration already.
+enum had { HAD_STAGE, HAD_SPEC };
+
+static bool some_node_has(const struct planner *planner, const tsr_config *config, enum had what)
 {
     int64_t stage;
     for (tsr_node *node = tsr_model_next_node(planner->model, NULL); node;
          node = tsr_model_next_node(planner->model, node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, config);
-        if (nc && (any || tsr_node_config_stage(nc, &stage)))
+        if (nc && (what == HAD_SPEC ? tsr_node_config_spec_count(nc) > 0
+                                    : tsr_node_config_stage(nc, &stage)))
             return true;
     }
     return false;
@@ -118,11 +121,9 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
     if (tsr_config_devices(planner->config) != planner->n)
         return refuse_config(planner, planner->config,
                              "the configuration is for another number of devices");
-    if (has_stages(planner, planner->config, false))
-        return refuse_config(planner, planner->config,
-                             "its nodes have pipeline stages, which are not kept");
-    if (stages && has_stages(planner, planner->config, true)) {
-        if (name)
+    planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
+    if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
+        if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
                                  "its nodes have shardings, which stages do not keep");
         planner->config = NULL;
@@ -253,19 +254,36 @@ static int64_t index_of(const char *name)
     return errno || *end ? -1 : i;
 }
 
-const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
+// Whether the text means this node: its name, its index, or one of its outputs.
+static bool is_named(const tsr_node *node, const char *name)
 {
     int64_t index = index_of(name);
+    if (strcmp(tsr_node_name(node), name) == 0 || (index >= 0 && tsr_node_index(node) == index))
+        return true;
+    for (size_t o = 0; o < tsr_node_output_count(node); o++) {
+        const tsr_value *value = tsr_node_output(node, o);
+        if (value && strcmp(tsr_value_name(value), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy && is_named(planner->nodes[i].node, name))
+            return &planner->nodes[i];
+    return NULL;
+}
+
+const struct plan_node *tsr__planner_find_common(const struct planner *planner,
+                                                 const unsigned char *staged, const char *name)
+{
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        const struct plan_node *node = &planner->nodes[i];
-        bool here = node->strategy && (strcmp(tsr_node_name(node->node), name) == 0 ||
-                                       (index >= 0 && tsr_node_index(node->node) == index));
-        for (size_t o = 0; node->strategy && o < tsr_node_output_count(node->node); o++) {
-            const tsr_value *value = tsr_node_output(node->node, o);
-            here = here || (value && strcmp(tsr_value_name(value), name) == 0);
-        }
-        if (here)
-            return node;
+        uint32_t id = tsr__node_id(planner->nodes[i].node);
+        bool common = planner->node_at[id] >= 0 && !staged[id];
+        if (common && is_named(planner->nodes[i].node, name))
+            return &planner->nodes[i];
     }
     return NULL;
 }
@@ -566,9 +584,10 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     if (st == TSR_OK && !plan_options.with)
         st = tsr__planner_states(&planner, plan_options.state, plan_options.n_state);
     if (st == TSR_OK)
-        st = plan_options.with     ? solve_with(&planner, &plan_options, &plan_summary)
-             : plan_options.stages ? tsr__plan_stages(&planner, &plan_options, &plan_summary)
-                                   : solve(&planner, &plan_options, &plan_summary);
+        st = plan_options.with ? solve_with(&planner, &plan_options, &plan_summary)
+             : plan_options.stages || planner.hand_staged
+                 ? tsr__plan_stages(&planner, &plan_options, &plan_summary)
+                 : solve(&planner, &plan_options, &plan_summary);
     if (st == TSR_OK)
         st = tsr__planner_keep_sizes(&planner, plan_options.sizes, plan_options.n_sizes);
     if (plan_summary.feasible)

@@ -78,14 +78,20 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
 
 // ---- the answer --------------------------------------------------------------------------------
 
+static int64_t number_of(const struct staging *staging, size_t k)
+{
+    return staging->n_hand ? staging->numbers[k] : (int64_t)k;
+}
+
+// Hand-made stages keep their numbers; others are numbered in line.
 static tsr_status set_stages(struct staging *staging, const struct line *line)
 {
-    for (size_t k = 0; k < line->n && line->n > 1; k++)
+    for (size_t k = 0; k < line->n && (line->n > 1 || staging->n_hand); k++)
         for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {
             struct plan_node *node = &staging->p->nodes[i];
-            tsr_status st = node->strategy
-                                ? tsr_node_set_stage(node->node, staging->p->config, (int64_t)k)
-                                : TSR_OK;
+            tsr_status st = node->strategy ? tsr_node_set_stage(node->node, staging->p->config,
+                                                                number_of(staging, k))
+                                           : TSR_OK;
             if (st != TSR_OK)
                 return st;
         }
@@ -253,11 +259,33 @@ static tsr_status name_devices(struct planner *p, const struct stage *stage, con
     return TSR_OK;
 }
 
+// A node that is in no stage: every device runs it whole, and there is no other way.
+static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
+                                 tsr_plan_summary *out)
+{
+    struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    tsr_plan_choice *only = ARENA_NEW(arena, tsr_plan_choice);
+    if (!only)
+        return TSR_NOMEM;
+    *only = (tsr_plan_choice){.name = "whole, in every stage",
+                              .chosen = true,
+                              .feasible = true,
+                              .cost = out->cost,
+                              .compute = staging->times[node - staging->p->nodes]};
+    out->choices = only;
+    out->n_choices = 1;
+    return TSR_OK;
+}
+
 // The stages stay as they are; in one of them the node runs otherwise.
 static tsr_status explain(struct staging *staging, const struct line *line, const char *name,
                           tsr_plan_summary *out)
 {
     const struct plan_node *node = tsr__planner_find(staging->p, name);
+    const struct plan_node *common =
+        node ? NULL : tsr__planner_find_common(staging->p, staging->staged, name);
+    if (common)
+        return explain_common(staging, common, out);
     size_t at = node ? (size_t)(node - staging->p->nodes) : SIZE_MAX, k = 0;
     while (node && staging->cut[line->at[k].end] <= at)
         k++;
@@ -309,14 +337,20 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     return TSR_INVALID;
 }
 
-static tsr_status staged(struct staging *staging, const tsr_plan_options *options,
+static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
                          tsr_plan_summary *out)
 {
     struct line line;
     struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    tsr_status st = tsr__stages_by_hand(staging, given->stages);
+    if (st != TSR_OK)
+        return st;
+    tsr_plan_options asked = *given, *options = &asked;
+    if (staging->n_hand)
+        asked.stages = (int64_t)staging->n_hand;
     if (!tsr__stages_cuts(staging))
         return TSR_NOMEM;
-    tsr_status st = check_number(staging, options->stages);
+    st = check_number(staging, options->stages);
     if (st == TSR_OK)
         st = tsr__stages_search(staging, options, MEASURE_TIME, &line);
     if (st != TSR_OK)

@@ -225,7 +225,8 @@ static void extend(struct search *search, size_t k, size_t begin, size_t i, size
         if (device >= devices_of(search) || !may_start(search, device, n))
             continue;
         for (size_t j = k + 1 == search->most ? last : i + 1; j <= last; j++) {
-            if (search->flows && k > 0 && !follows(search, begin, i, j))
+            if (!tsr__stages_may_end(search->s, k, search->s->cut[j]) ||
+                (search->flows && k > 0 && !follows(search, begin, i, j)))
                 continue;
             int64_t own = value_of(search, i, j, block);
             int64_t busy =

@@ -40,18 +40,34 @@ struct range {
     size_t n_in, n_out, n_leave;
     size_t earliest; // of the nodes that make what comes; SIZE_MAX: nothing comes
 };
+// Where a hand-made stage may end: before a node from `low` to `high`, by place in the graph.
+struct stage_window {
+    size_t low, high;
+};
 struct staging {
-    struct planner *p;           // of all nodes and devices
-    int64_t memory;              // of every device; 0: as the topology says; -1: no limit
-    bool limited;                // some device has a limit
+    struct planner *p; // of all nodes and devices
+    const struct stage_window
+        *windows;           // by stage but the last, where nodes have stages already; else NULL
+    size_t n_hand;          // stages that they have
+    const int64_t *numbers; // of those stages, ascending
+    const int64_t *hand;    // by node: its stage in line, or -1; NULL: none has one
+    int64_t memory;         // of every device; 0: as the topology says; -1: no limit
+    bool limited;           // some device has a limit
     const unsigned char *staged; // by node id: the node is in a stage. Others run everywhere.
     int64_t common;              // time of those others
+    const int64_t *times;        // by node: on one device
     size_t *cut;                 // 0 = cut[0] < ... < cut[n_ranges] = nodes of the graph
     size_t n_ranges;             // that do not contain a cut
     struct range *ranges;        // from cut i to cut j: [i * (n_ranges + 1) + j]
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
 };
+
+// hand.c: the stages that nodes have already, where the planner says that some do. TSR_INVALID: they do not follow one
+// another in the order of the nodes, or another number of stages was asked for (finding).
+tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked) TSR_MUST_USE;
+// Stage k (from 0) of the hand-made ones may end before this node.
+bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before);
 
 // cuts.c: which nodes run everywhere, and where the others may be cut apart.
 bool tsr__stages_cuts(struct staging *staging);

@@ -112,16 +112,56 @@ def together(tessera, model, folder):
     return 2
 
 
+def by_hand(tessera, model, folder):
+    """Some nodes have a stage already, with gaps in the numbers: they keep it, and the others are put between them."""
+    m = onnx.load(model)
+    nodes, given = list(m.graph.node), {}
+    m.ir_version = max(m.ir_version, 11)
+    m.configuration.add(name="hand", num_devices=3)
+    for share, stage in ((0.4, 1), (0.6, 4), (0.9, 9)):
+        at = int(share * len(nodes))
+        while not any(nodes[at].op_type == op for op in ("MatMul", "Add", "Mul", "Gemm")):
+            at += 1
+        given[at] = stage
+        nodes[at].device_configurations.add(configuration_id="hand").pipeline_stage = stage
+    start, done = folder + "/hand.onnx", folder + "/done.onnx"
+    onnx.save(m, start)
+    rc, text, err = witness.call(tessera, "plan", start, "--devices", "3", "-o", done, "--json")
+    assert rc == 0 and len(json.loads(text)["stages"]) == 3, "plan: exit %d %s" % (rc, err)
+    found = [stage_in(n) for n in onnx.load(done).graph.node]
+    assert all(found[at] == [stage] for at, stage in given.items()), given
+    numbers = [f[0] for f in found if f]
+    assert numbers == sorted(numbers) and set(numbers) == {1, 4, 9}, numbers
+    rc, text, err = witness.call(tessera, "verify", done, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    assert rc == 0 and json.loads(text)["ok"] and json.loads(text)["recorded"], "verify: exit %d %s %s" % (rc, text, err)
+    rc, _, err = witness.call(tessera, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
+    assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
+    # Branches may stand in another order than their stages: no ranges, so that is told.
+    h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
+    branches = h.make_model(h.make_graph([h.make_node("Relu", ["x"], ["y"], name="late"), h.make_node("Neg", ["x"], ["z"], name="early")], "g", one[:1], one[1:]), ir_version=11)
+    branches.configuration.add(name="hand", num_devices=2)
+    for node, stage in zip(branches.graph.node, (1, 0)):
+        node.device_configurations.add(configuration_id="hand").pipeline_stage = stage
+    onnx.save(branches, start)
+    rc, _, err = witness.call(tessera, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
+    assert rc == 1 and "plan-stages" in err and "'late'" in err, "branches: exit %d %s" % (rc, err)
+    rc, text, err = witness.call(tessera, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
+    doc = json.loads(text) if text else {}
+    assert rc == 0 and doc["choices"] and doc["choices"][0]["chosen"], "explain: exit %d %s" % (rc, err)
+    return 3
+
+
 def main():
     tessera, models = sys.argv[1:3]
     failed = total = several = 0
     for name in spine.NAMES:
-        for case in CASES + (["together"] if name in ("gpt2_tiny", "llama_tiny") else []):
+        for case in CASES + ["by hand"] + (["together"] if name in ("gpt2_tiny", "llama_tiny") else []):
             total += 1
             with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
                 try:
                     model = os.path.join(models, name, "model.onnx")
-                    several += (together(tessera, model, folder) if case == "together" else check(tessera, model, case, folder)) > 1
+                    own = {"together": together, "by hand": by_hand}.get(case)
+                    several += (own(tessera, model, folder) if own else check(tessera, model, case, folder)) > 1
                 except Exception as x:
                     failed += 1
                     print("%s %s: %s" % (name, case, str(x)[:2000]))
