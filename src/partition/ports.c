@@ -94,17 +94,35 @@ static void keep(struct plan *plan, const tsr_value *value, const struct tile_la
         plan->kept[tsr__value_id(value)] = layout;
 }
 
+// The node that makes an output says where it lies: that is obeyed even if it is whole, on devices other than the first.
+static bool told_where(const struct plan *plan, const tsr_value *value)
+{
+    const tsr_node *maker = tsr_value_producer(value);
+    const tsr_spec *spec = NULL;
+    for (size_t k = 0; maker && (spec = tsr_node_sharding_of(maker, value, k)); k++)
+        if (tsr__spec_config(spec) == plan->flow->config)
+            return true;
+    return false;
+}
+
 static void note_whole(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
-    if (layout && !tsr__layout_is_whole(layout))
-        return;
     struct place at = PLACE_NONE;
+    bool cut = layout && !tsr__layout_is_whole(layout);
+    if (cut && can_keep(plan, value, layout))
+        return;
     at.file = str_of(tsr_model_path(plan->model));
     at.value = tsr__value_str(value);
     at.configuration = str_of(tsr_config_name(plan->flow->config));
-    tsr__diag(plan->session, DIAG_partition_port_whole, &at,
-              "shard it at the nodes that read or make it",
-              "it was to be kept cut, but no node has it cut");
+    if (cut)
+        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+                  "give each device one piece, of adjacent tiles",
+                  "it was to be kept cut, but a device would have several pieces of it, or of "
+                  "elements that are packed");
+    else
+        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+                  "shard it at the nodes that read or make it",
+                  "it was to be kept cut, but no node has it cut");
 }
 
 // ---- what is asked for -------------------------------------------------------------------------
@@ -123,8 +141,10 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
         const struct tile_layout *layout =
             output ? plan->flow->values[tsr__value_id(value)] : needed_layout(plan, value);
         found++;
-        note_whole(plan, value, layout);
-        if (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout))
+        bool told = output && layout && told_where(plan, value) && can_keep(plan, value, layout);
+        if (!told)
+            note_whole(plan, value, layout);
+        if (told || (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout)))
             keep(plan, value, layout);
     }
     return found ? TSR_OK

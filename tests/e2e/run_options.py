@@ -145,6 +145,23 @@ def rank_by_option(d):
     assert tessera("verify", d + "/m.onnx", "--devices", 2, "--random", 2, "--rank", 0, "--ranks", 2)[0] == 2
 
 
+def kept_as_told(d):
+    """An output that is kept lies as the node that makes it says: in pieces, or whole on the devices that it names."""
+    m = mlp(d + "/m.onnx")
+    good("run", m, "--shape", "x:4x16", "--outputs", d + "/whole.npz")
+    for spec, wanted in (("{1,2:1,0}", "{1,2:1,0}"), ("{2,1:0,1}", "{2,1:0,1}"), ("{1:1}", "{1,1:1}"), ("{1:0,1}", "{1,1:0,1}"), ("{4,1:0,1,0,1}", None)):
+        good("annotate", m, "--config", "c:2", *HALVES, "--shard", "down:y=" + spec, "-o", d + "/kept.onnx")
+        shutil.rmtree(d + "/p", ignore_errors=True)
+        said = good("partition", d + "/kept.onnx", "--keep-cut", "y", "-o", d + "/p")
+        port = json.load(open(d + "/p/manifest.json"))["outputs"][0]
+        assert port["sharding"] == (wanted or "{1,1:0}") and ("layout" in port) == bool(wanted), (spec, port)
+        assert ("partition-port-whole" in said) == (not wanted), (spec, said)
+        for transport in ("threads", "shm"):
+            good("run", d + "/p", "--shape", "x:4x16", "--outputs", d + "/y.npz", "--transport", transport)
+            a, b = np.load(d + "/y.npz")["y"], np.load(d + "/whole.npz")["y"]
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), spec
+
+
 def planned_devices(d):
     """Names of a topology's devices are those of the configuration, and choose the providers."""
     mlp(d + "/m.onnx")
@@ -295,7 +312,7 @@ def alike(d):
 
 
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, planned_devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace):
     if len(sys.argv) > 3 and f.__name__ not in sys.argv[3:]:
         continue
     try:
