@@ -1272,8 +1272,8 @@ typedef struct tsr_simulated_device {
 } tsr_simulated_device;
 /* One communication of the plan, in one request. */
 typedef struct tsr_simulated_comm {
-    int64_t id; /* as in tsr_span */
-    const char *op, *node;
+    int64_t id;              /* as in tsr_span */
+    const char *op, *value;  /* value: the tensor, as the rank that has it first calls it */
     const tsr_group *groups; /* that do it side by side */
     size_t n_groups;
     int64_t

@@ -150,9 +150,9 @@ def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[st
     return own, own.plan(devices, dims=dims) if devices is not None else None
 
 
-def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int) -> Any:
+def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_device: bool = False) -> Any:
     sizes = sizes_array(dims)
-    options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, config=own._config.encode() if own._config else None)
+    options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, one_device=one_device, config=own._config.encode() if own._config else None)
     found = options_of(_api.tsr_simulation)
     own.session.status(library.tsr_simulate(own._handle, ctypes.byref(options), ctypes.byref(found)))
     return found
@@ -166,17 +166,18 @@ def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optiona
 
 
 def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None) -> None:
-    """One HTML page that needs no network: devices, memory, where time goes, shardings, the timeline."""
+    """One HTML page that needs no network: the verdict, memory, where time goes, communication, shardings, the timeline."""
     own, _ = _prepared(model, devices, dims)
 
     def work() -> None:
         topology = ctypes.c_void_p()
         own.session.status(library.tsr_model_topology(own._handle, own._config.encode() if own._config else None, ctypes.byref(topology)))
         try:
-            found = _simulated(own, dims, 1)
+            found = _simulated(own, dims, 1, one_device=True)
+            sizes = sizes_array(dims)
             title = own._path and os.path.basename(own._path).encode()
             options = options_of(_api.tsr_report_options, title=title, config=own._config.encode() if own._config else None, topology=topology,
-                                 simulation=ctypes.pointer(found))
+                                 simulation=ctypes.pointer(found), sizes=sizes, n_sizes=len(sizes))
             own.session.status(library.tsr_report(own._handle, ctypes.byref(options), os.fsencode(path)))
         finally:
             library.tsr_topology_free(topology)

@@ -3,6 +3,9 @@
 #include "cli.h"
 #include "edit.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 // What the page is made of.
 struct report {
     struct cli *c;
@@ -12,6 +15,7 @@ struct report {
     tsr_topology *kept; // that the model was planned for
     tsr_plan_summary plan;
     tsr_simulation simulation;
+    int requests; // that follow one another in the simulation
 };
 
 // The shardings of a plan's document.
@@ -71,38 +75,187 @@ static tsr_status look(struct report *report)
                                     .config = report->config,
                                     .topology = report->g.options.topology,
                                     .sizes = report->g.options.sizes,
-                                    .n_sizes = report->g.options.n_sizes};
+                                    .n_sizes = report->g.options.n_sizes,
+                                    .requests = report->requests,
+                                    .one_device = true};
     tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
     if (status == TSR_OK && !report->g.options.topology && !report->kept)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     return status == TSR_OK ? tsr_check(report->model, report->config) : status;
 }
 
-static int make(struct report *report, const char *out)
+// Pipelines are seen when requests follow one another: two for each stage, at most MAX_REQUESTS.
+#define MAX_REQUESTS 8
+static int requests_for(const struct report *report)
+{
+    int64_t stage, highest = -1;
+    const tsr_config *config = tsr_model_find_config(report->model, report->config);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node;
+         node = tsr_node_next(node)) {
+        const tsr_node_config *entry = config ? tsr_node_find_config(node, config) : NULL;
+        if (entry && tsr_node_config_stage(entry, &stage) && stage > highest)
+            highest = stage;
+    }
+    if (highest < 1)
+        return 1;
+    return highest < MAX_REQUESTS / 2 ? (int)(2 * (highest + 1)) : MAX_REQUESTS;
+}
+
+// Plans the model if it is not cut, simulates and checks it: all that the page says of one side.
+static tsr_status prepare(struct report *report)
 {
     tsr_status status = TSR_OK;
+    if (report->config && !report->g.options.topology)
+        status = tsr_model_topology(report->model, report->config, &report->kept);
+    if (status != TSR_OK)
+        return status;
+    status = plan(report);
+    if (status != TSR_OK)
+        return status;
+    if (!report->requests)
+        report->requests = requests_for(report);
+    return look(report);
+}
+
+static int load(struct report *report, const char *path, const char *document)
+{
+    tsr_status status = tsr_model_load(report->c->session, path, &report->model);
+    if (status != TSR_OK)
+        return cli_finish(report->c, status);
+    int code = document ? replay(report, document) : 0;
+    if (code)
+        return code;
     report->config = config_of(report);
     if (report->config && !tsr_model_find_config(report->model, report->config))
         return cli_usage(report->c, "the model has no configuration '%s'", report->config);
-    if (report->config && !report->g.options.topology)
-        status = tsr_model_topology(report->model, report->config, &report->kept);
-    if (!report->config && !cli_value(report->c, "--devices"))
-        return cli_usage(report->c, "the model is not cut: give --devices N or a topology");
-    cli_tell_dims(report->c, report->model, report->g.options.sizes, report->g.options.n_sizes);
-    if (status == TSR_OK)
-        status = plan(report);
-    if (status == TSR_OK)
-        status = look(report);
+    return 0;
+}
+
+// ---- another plan beside it ------------------------------------------------------------------------
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+// The other plan has a session of its own, for a session keeps one simulation. FILE is a model with shardings, or the document of a
+// plan for the same model.
+static int load_beside(struct report *other, struct report *report, struct cli *own,
+                       const char *file)
+{
+    bool document = ends_with(file, ".json");
+    *own = *report->c;
+    own->session = tsr_session_new(NULL);
+    if (!own->session)
+        return EXIT_READ;
+    *other = (struct report){.c = own,
+                             .g = report->g,
+                             .plan = {.size = sizeof other->plan},
+                             .simulation = {.size = sizeof other->simulation}};
+    int code = load(other, document ? report->c->arguments[0] : file, document ? file : NULL);
+    if (code)
+        return code;
+    if (!other->config)
+        return cli_usage(
+            report->c, "--beside wants a model with shardings or a plan's document; '%s' has none",
+            file);
+    return cli_finish(own, prepare(other));
+}
+
+static void end_beside(struct report *other)
+{
+    tsr_topology_free(other->kept);
+    tsr_model_free(other->model);
+    if (other->c)
+        tsr_session_free(other->c->session);
+}
+
+// ---- the command that makes the page again -----------------------------------------------------------
+
+static void add_word(FILE *to, const char *word)
+{
+    if (word[0] && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "-_=+:.,/@%") == strlen(word)) {
+        fprintf(to, " %s", word);
+        return;
+    }
+    fputs(" '", to);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", to);
+        else
+            fputc(*word, to);
+    fputc('\'', to);
+}
+
+// As a shell reads it; to be freed. NULL: no memory.
+static char *command_of(const struct cli *cli)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *to = open_memstream(&text, &n);
+    if (!to)
+        return NULL;
+    fputs("tessera report", to);
+    add_word(to, cli->folder ? cli->folder : cli->arguments[0]);
+    for (size_t i = 0; i < cli->n_given; i++) {
+        add_word(to, cli->given[i].option->name);
+        if (cli->given[i].value)
+            add_word(to, cli->given[i].value);
+    }
+    if (fclose(to) != 0)
+        return NULL;
+    return text;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------------
+
+static tsr_status write_page(struct report *report, const struct report *other, const char *out)
+{
+    char *command = command_of(report->c);
+    tsr_report_side side = {.model = other->model,
+                            .title = cli_value(report->c, "--beside"),
+                            .config = other->config,
+                            .topology = report->g.options.topology ? report->g.options.topology
+                                                                   : other->kept,
+                            .plan = &other->plan,
+                            .simulation = &other->simulation};
     tsr_report_options options = {
         .size = sizeof options,
         .config = report->config,
         .topology = report->g.options.topology ? report->g.options.topology : report->kept,
         .plan = &report->plan,
         .simulation = &report->simulation,
-        .trace = cli_value(report->c, "--trace")};
-    if (status == TSR_OK)
-        status = tsr_report(report->model, &options, out);
-    return cli_print_written(report->c, out, cli_finish(report->c, status));
+        .trace = cli_value(report->c, "--trace"),
+        .sizes = report->g.options.sizes,
+        .n_sizes = report->g.options.n_sizes,
+        .memory = report->g.options.memory,
+        .command = command,
+        .beside = other->model ? &side : NULL};
+    tsr_status status = tsr_report(report->model, &options, out);
+    free(command);
+    return status;
+}
+
+static int make(struct report *report, const char *out)
+{
+    const char *file = cli_value(report->c, "--beside");
+    struct report other = {0};
+    struct cli own;
+    if (!report->config && !cli_value(report->c, "--devices"))
+        return cli_usage(report->c, "the model is not cut: give --devices N or a topology");
+    cli_tell_dims(report->c, report->model, report->g.options.sizes, report->g.options.n_sizes);
+    tsr_status status = prepare(report);
+    int code = 0;
+    if (status == TSR_OK && file)
+        code = load_beside(&other, report, &own, file);
+    if (!code && status == TSR_OK)
+        status = write_page(report, &other, out);
+    if (!code)
+        code = cli_print_written(report->c, out, cli_finish(report->c, status));
+    end_beside(&other);
+    return code;
 }
 
 static int run(struct cli *cli)
@@ -110,17 +263,17 @@ static int run(struct cli *cli)
     struct report report = {.c = cli,
                             .plan = {.size = sizeof report.plan},
                             .simulation = {.size = sizeof report.simulation}};
-    const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan");
+    const char *out = cli_value(cli, "-o"), *text = cli_value(cli, "--requests");
+    uint64_t requests = 0;
     if (!out)
         return cli_usage(cli, "where to? give -o page.html");
+    if (text && (!cli_count_of(text, &requests) || requests < 1 || requests > 1000))
+        return cli_usage(cli, "--requests wants a number from 1 to 1000, not '%s'", text);
+    report.requests = (int)requests;
     int code = cli_planning(cli, &report.g);
     if (code)
         return code;
-    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &report.model);
-    if (status != TSR_OK)
-        code = cli_finish(cli, status);
-    if (!code && document)
-        code = replay(&report, document);
+    code = load(&report, cli->arguments[0], cli_value(cli, "--plan"));
     if (!code)
         code = make(&report, out);
     tsr_topology_free(report.kept);
@@ -134,6 +287,9 @@ static const struct option options_table[] = {
     {"--config", "NAME", "configuration of the model (needed if it has several)"},
     {"--plan", "FILE", "the shardings of a plan, as plan --plan has written it"},
     {"--trace", "FILE", "what a run was seen to do, from run --trace"},
+    {"--beside", "FILE",
+     "another plan to compare with: a model with shardings, or a plan's document"},
+    {"--requests", "N", "runs that follow one another (default 1; with stages two for each)"},
     {"-o", "FILE", "the page"},
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -142,7 +298,7 @@ static const struct option options_table[] = {
 const struct command cmd_report = {
     .name = "report",
     .arguments = "MODEL -o page.html",
-    .summary = "one HTML page: devices, memory, where time goes, shardings, communication",
+    .summary = "one HTML page: the verdict, memory, where time goes, communication, shardings",
     .detail =
         "Shows the shardings that the model has, or plans it first for --devices. The page needs "
         "nothing besides itself:\n"

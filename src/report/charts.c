@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// charts.c - drawings: devices and links on a circle, bars of memory and time, timelines. Inline SVG and boxes, with the
-// words of every mark as its title.
+// charts.c - drawings: devices and links on a circle, bars of memory and of time. Every mark has its words in data-tip, which
+// page.js shows to whoever points at it, touches it or comes by the arrow keys.
 #include "report/internal.h"
 
 #include <math.h>
 
 #define ROUND_DEVICES 48 // more are a table alone
 #define ROUND_LINKS   600
-#define LANE_CELLS    1400 // where spans are too many, a lane is cut into so many cells
-#define LANE_SPANS    20000
-#define LANE_HEIGHT   22
-#define LANES         64
+#define BAR_DEVICES                                                                                \
+    64 // more bars nobody reads: the fullest and the emptiest are then said in words
 
 // ---- devices and links -------------------------------------------------------------------------
 
@@ -40,9 +38,9 @@ static void draw_links(struct page *page, size_t n)
         at((size_t)to, n, &x2, &y2);
         tsr__text_printf(page->out,
                          "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
-                         "stroke-width=\"%.2f\"><title>%d to %d: %.3g GB/s, %.3g &micro;s</title>"
-                         "</line>\n",
-                         x1, y1, x2, y2, 0.6 + 2.4 * bandwidth / most, from, to, bandwidth / 1e9,
+                         "stroke-width=\"%.2f\" data-tip=\"link %d &#8594; %d: %.3g GB/s, %.3g "
+                         "&micro;s\"/>\n",
+                         x1, y1, x2, y2, 0.8 + 2.4 * bandwidth / most, from, to, bandwidth / 1e9,
                          latency * 1e6);
     }
 }
@@ -95,8 +93,8 @@ void tsr__chart_topology(struct page *page)
         return;
     }
     tsr__text_add(page->out,
-                  STR("<svg viewBox=\"0 0 340 300\" role=\"img\" aria-label=\"devices and "
-                      "links\">\n"));
+                  STR("<svg class=\"round marks\" viewBox=\"0 0 340 300\" role=\"group\" "
+                      "aria-label=\"devices and links\">\n"));
     draw_links(page, n);
     double radius = 16, x, y;
     if (n > 24)
@@ -108,219 +106,120 @@ void tsr__chart_topology(struct page *page)
             at(i, n, &x, &y);
         else
             x = 170, y = 150;
-        tsr__text_printf(
-            page->out,
-            "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.0f\"/><text x=\"%.1f\" "
-            "y=\"%.1f\" text-anchor=\"middle\">%zu</text>\n",
-            x, y, radius, x, y + 4, i);
+        tsr__text_printf(page->out,
+                         "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.0f\" "
+                         "data-tip=\"device %zu\"/><text x=\"%.1f\" "
+                         "y=\"%.1f\" text-anchor=\"middle\">%zu</text>\n",
+                         x, y, radius, i, x, y + 4, i);
     }
     tsr__text_add(page->out, STR("</svg>\n"));
+    tsr__html_readout(page, "");
     write_links(page);
 }
 
 // ---- bars --------------------------------------------------------------------------------------
 
-static void part_of_bar(struct page *page, const char *kind, double share, const char *words)
+// One coloured part of a device's bar: its width, and its words when it is pointed at.
+static void bar_part(struct page *page, size_t device, const char *kind, double share)
 {
-    if (share > 0.0005)
-        tsr__text_printf(page->out,
-                         "<i class=\"%s\" style=\"width:%.2f%%\" title=\"%s %.1f %%\"></i>", kind,
-                         100 * share, words, 100 * share);
+    tsr__text_printf(page->out,
+                     "<i class=\"%s\" style=\"width:%.2f%%\" data-tip=\"device %zu: ", kind,
+                     100 * share, device);
 }
 
-static int64_t scale_of(const struct page *page)
+static void memory_part(struct page *page, size_t device, const char *kind, const char *words,
+                        int64_t bytes, double scale)
 {
-    int64_t most = 1;
+    if (bytes <= 0)
+        return;
+    bar_part(page, device, kind, (double)bytes / scale);
+    tsr__html_bytes(page->out, bytes);
+    tsr__text_printf(page->out, " of %s\"></i>", words);
+}
+
+// Bars are drawn against the largest limit, or against what lies beyond it.
+static double memory_scale(const struct page *page)
+{
+    double most = 1;
     for (size_t i = 0; i < page->simulation->devices; i++) {
-        const tsr_simulated_device *device = &page->simulation->device[i];
-        most = device->peak > most ? device->peak : most;
-        most = device->memory > most ? device->memory
-                                     : most; // of which an engine may put some in one place
+        double peak = (double)page->simulation->device[i].peak;
+        double limit = (double)tsr__device_limit(page, i);
+        most = peak > most ? peak : most;
+        most = limit > most ? limit : most;
     }
     return most;
 }
 
-// One bar for each device. memory includes the weights and peak includes memory, so each part of the bar
-// is the difference to the one before.
+// memory includes the weights and peak includes memory, so each part of the bar is the difference to the one before.
+static void memory_bar(struct page *page, size_t i, double scale)
+{
+    const tsr_simulated_device *device = &page->simulation->device[i];
+    int64_t limit = tsr__device_limit(page, i), values = device->memory - device->weights;
+    tsr__text_printf(page->out, "<span>device %zu</span><span class=\"bar\">", i);
+    memory_part(page, i, "work", "weights", device->weights, scale);
+    memory_part(page, i, "held", "inputs and values, at the worst time", values, scale);
+    memory_part(page, i, "wait", "arena and engine", device->peak - device->memory, scale);
+    if (limit > 0)
+        tsr__text_printf(page->out, "<b style=\"left:%.2f%%\"></b>", 100 * (double)limit / scale);
+    tsr__text_printf(page->out, "</span><span class=\"n%s\">",
+                     limit > 0 && device->memory > limit ? " bad" : "");
+    tsr__html_bytes(page->out, device->memory);
+    if (limit > 0) {
+        PUT(page, " of ");
+        tsr__html_bytes(page->out, limit);
+        double percent = 100 * (double)device->memory / (double)limit;
+        if (percent < 0.05)
+            PUT(page, ", below 0.1 %");
+        else
+            tsr__text_printf(page->out, ", %.1f %%", percent);
+    }
+    PUT(page, "</span>\n");
+}
+
+static void say_left_out(struct page *page)
+{
+    if (page->simulation->devices > BAR_DEVICES)
+        tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu devices.</p>\n",
+                         BAR_DEVICES, page->simulation->devices);
+}
+
 void tsr__chart_memory(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
-    double scale = (double)scale_of(page);
-    tsr__text_add(page->out,
-                  STR("<p class=\"legend\"><span><i class=\"work\"></i>weights</span><span><i "
-                      "class=\"held\"></i>inputs and values between nodes, at the worst "
-                      "time</span><span><i class=\"wait\"></i>arena and engine</span></p>\n<div "
-                      "class=\"bars\">\n"));
-    for (size_t i = 0; i < simulation->devices; i++) {
-        const tsr_simulated_device *device = &simulation->device[i];
-        tsr__text_printf(page->out, "<span>device %zu</span><span class=\"bar\">", i);
-        part_of_bar(page, "work", (double)device->weights / scale, "weights");
-        part_of_bar(page, "held", (double)(device->memory - device->weights) / scale, "values");
-        part_of_bar(page, "wait", (double)(device->peak - device->memory) / scale,
-                    "arena and engine");
-        tsr__text_add(page->out, STR("</span><span class=\"n\">"));
-        tsr__html_bytes(page->out, device->memory);
-        if (page->topology && tsr_topology_device_at(page->topology, (int)i)) {
-            tsr__text_add(page->out, STR(" of "));
-            tsr__html_bytes(page->out, tsr_topology_device_at(page->topology, (int)i)->memory);
-        }
-        tsr__text_add(page->out, STR("</span>\n"));
-    }
-    tsr__text_add(page->out, STR("</div>\n"));
+    double scale = memory_scale(page);
+    PUT(page,
+        "<p class=\"legend\"><span><i class=\"work\"></i>weights</span><span><i "
+        "class=\"held\"></i>inputs and values between nodes, at the worst time</span><span><i "
+        "class=\"wait\"></i>arena and engine</span><span><i class=\"limit\"></i>limit</span>"
+        "</p>\n<div class=\"bars marks\">\n");
+    for (size_t i = 0; i < page->simulation->devices && i < BAR_DEVICES; i++)
+        memory_bar(page, i, scale);
+    PUT(page, "</div>\n");
+    tsr__html_readout(page, "");
+    say_left_out(page);
 }
 
 void tsr__chart_time(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
     double all = simulation->seconds > 0 ? simulation->seconds : 1;
-    tsr__html_legend(page->out, true);
-    tsr__text_add(page->out, STR("<div class=\"bars\">\n"));
-    for (size_t i = 0; i < simulation->devices; i++) {
+    tsr__html_legend(page);
+    PUT(page, "<div class=\"bars marks\">\n");
+    for (size_t i = 0; i < simulation->devices && i < BAR_DEVICES; i++) {
         const tsr_simulated_device *device = &simulation->device[i];
         const double of[] = {device->compute, device->communication, device->waiting};
         tsr__text_printf(page->out, "<span>device %zu</span><span class=\"bar\">", i);
-        for (int k = 0; k < 3; k++)
-            part_of_bar(page, tsr__html_kind((tsr_span_kind)k), of[k] / all,
-                        tsr__html_kind_words((tsr_span_kind)k));
+        for (int k = 0; k < 3; k++) {
+            if (of[k] / all < 0.0005)
+                continue;
+            bar_part(page, i, tsr__html_kind((tsr_span_kind)k), of[k] / all);
+            tsr__html_time(page->out, of[k]);
+            tsr__text_printf(page->out, " %s, %.1f %%\"></i>",
+                             tsr__html_kind_words((tsr_span_kind)k), 100 * of[k] / all);
+        }
         tsr__text_printf(page->out, "</span><span class=\"n\">%.1f %% computing</span>\n",
                          100 * device->compute / all);
     }
-    tsr__text_add(page->out, STR("</div>\n"));
-}
-
-// ---- timelines ---------------------------------------------------------------------------------
-
-static void draw_span(struct page *page, const struct lane_span *span, double scale, double y)
-{
-    tsr__text_printf(
-        page->out, "<rect class=\"%s\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\"><title>",
-        tsr__html_kind(span->kind), span->begin * scale, y, (span->end - span->begin) * scale,
-        LANE_HEIGHT - 4);
-    tsr__html_text(page->out, span->kind == TSR_SPAN_WAITING ? "waiting for" : span->op);
-    tsr__text_add(page->out, STR(" "));
-    tsr__html_text(page->out, span->node);
-    tsr__text_add(page->out, STR(", "));
-    tsr__html_time(page->out, span->end - span->begin);
-    tsr__text_add(page->out, STR(" from "));
-    tsr__html_time(page->out, span->begin);
-    tsr__text_add(page->out, STR("</title></rect>\n"));
-}
-
-// Neighbouring cells of one kind are one mark.
-static void draw_cells(struct page *page, const double (*share)[3], double cell, double y)
-{
-    double width = 1000.0 / LANE_CELLS;
-    for (int k = 0, first; k < LANE_CELLS; k = first) {
-        int best = 3;
-        for (first = k; first < LANE_CELLS; first++) {
-            int here = 3;
-            double most = cell - share[first][0] - share[first][1] - share[first][2];
-            for (int i = 0; i < 3; i++)
-                if (share[first][i] > most)
-                    most = share[first][i], here = i;
-            if (first > k && here != best)
-                break;
-            best = here;
-        }
-        if (best < 3)
-            tsr__text_printf(page->out,
-                             "<rect class=\"%s\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" "
-                             "height=\"%d\"><title>%s</title></rect>\n",
-                             tsr__html_kind((tsr_span_kind)best), k * width, y, (first - k) * width,
-                             LANE_HEIGHT - 4, tsr__html_kind_words((tsr_span_kind)best));
-    }
-}
-
-static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
-{
-    double cell = lanes->seconds / LANE_CELLS;
-    for (size_t i = from; i < to; i++) {
-        const struct lane_span *span = &lanes->spans[i];
-        int first = (int)(span->begin / cell), last = (int)(span->end / cell);
-        for (int k = first < 0 ? 0 : first; k <= last && k < LANE_CELLS; k++) {
-            double begin = span->begin > k * cell ? span->begin : k * cell;
-            double end = span->end < (k + 1) * cell ? span->end : (k + 1) * cell;
-            share[k][span->kind] += end > begin ? end - begin : 0;
-        }
-    }
-}
-
-static void draw_lane(struct page *page, const struct lanes *lanes, size_t device, size_t from,
-                      size_t to)
-{
-    double y = (double)device * LANE_HEIGHT + 2;
-    tsr__text_printf(page->out,
-                     "<rect class=\"none\" x=\"0\" y=\"%.0f\" width=\"1000\" height=\"%d\"/>\n", y,
-                     LANE_HEIGHT - 4);
-    if (lanes->n <= LANE_SPANS) {
-        for (size_t i = from; i < to; i++)
-            draw_span(page, &lanes->spans[i], 1000 / lanes->seconds, y);
-        return;
-    }
-    double(*share)[3] = arena_get(page->arena, LANE_CELLS * sizeof *share, sizeof(double));
-    if (!share)
-        return;
-    memset(share, 0, LANE_CELLS * sizeof *share);
-    fill_cells(lanes, from, to, share);
-    draw_cells(page, (const double(*)[3])share, lanes->seconds / LANE_CELLS, y);
-}
-
-// In boxes beside the drawing, which is stretched when one zooms: letters are not.
-static void write_ticks(struct page *page, const struct lanes *lanes)
-{
-    tsr__text_add(page->out, STR("<div class=\"ticks\">"));
-    for (int i = 0; i <= 5; i++) {
-        tsr__text_printf(
-            page->out, "<span style=\"%s\">",
-            i < 5 ? (const char *[]){"left:0", "left:20%", "left:40%", "left:60%", "left:80%"}[i]
-                  : "right:0");
-        tsr__html_time(page->out, lanes->seconds * i / 5);
-        tsr__text_add(page->out, STR("</span>"));
-    }
-    tsr__text_add(page->out, STR("</div>\n"));
-}
-
-static void write_names(struct page *page, size_t n)
-{
-    tsr__text_add(page->out, STR("<div class=\"names\">"));
-    for (size_t i = 0; i < n; i++)
-        tsr__text_printf(page->out, "<span>device %zu</span>", i);
-    tsr__text_add(page->out, STR("</div>"));
-}
-
-// One lane for each of the first LANES devices. Spans are sorted by device, so each lane is a run of
-// them, [from, k). The drawing is 1000 units wide whatever the time is: zooming only stretches it.
-void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
-{
-    size_t n = lanes->devices > LANES ? LANES : lanes->devices, k = 0;
-    double height = (double)n * LANE_HEIGHT;
-    tsr__text_printf(page->out,
-                     "<label class=\"zoom\">zoom <input type=\"range\" min=\"1\" max=\"20\" "
-                     "value=\"1\" data-zoom=\"%s\"></label>\n",
-                     id);
-    tsr__html_legend(page->out, true);
-    tsr__text_add(page->out, STR("<div class=\"lanes\">"));
-    write_names(page, n);
-    tsr__text_printf(page->out, "<div class=\"wide\"><div id=\"%s\">\n", id);
-    write_ticks(page, lanes);
-    tsr__text_printf(page->out,
-                     "<svg viewBox=\"0 0 1000 %.0f\" preserveAspectRatio=\"none\" "
-                     "shape-rendering=\"crispEdges\" "
-                     "style=\"width:100%%;height:%.0fpx\" role=\"img\" aria-label=\"timeline of "
-                     "%zu devices, first on top\">\n",
-                     height, height, n);
-    for (int i = 1; i < 5; i++)
-        tsr__text_printf(page->out,
-                         "<line class=\"tick\" x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%.0f\"/>\n",
-                         i * 200, i * 200, height);
-    for (size_t d = 0; d < n && lanes->seconds > 0; d++) {
-        size_t from = k;
-        while (k < lanes->n && (size_t)lanes->spans[k].device == d)
-            k++;
-        draw_lane(page, lanes, d, from, k);
-    }
-    tsr__text_add(page->out, STR("</svg></div></div></div>\n"));
-    if (n < lanes->devices)
-        tsr__text_printf(page->out, "<p class=\"lead\">The first %zu of %zu devices.</p>\n", n,
-                         lanes->devices);
+    PUT(page, "</div>\n");
+    tsr__html_readout(page, "");
+    say_left_out(page);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // internal.h - between the files of the page: escaping, numbers as people read them, the sections.
 //
-// Everything that comes from a model, a topology or a trace goes through html_text: names are not trusted.
+// Everything that comes from a model, a topology or a trace goes through html_text or html_json: names are not trusted.
 #ifndef TSR_REPORT_INTERNAL_H
 #define TSR_REPORT_INTERNAL_H
 
@@ -20,47 +20,125 @@ struct lanes {
     size_t devices;
     double seconds;
 };
+// What a trace says: the timeline, and how often the model ran in it.
+struct measured {
+    struct lanes lanes; // devices 0: there is no trace
+    double run;         // seconds of one run, the median; 0: no run is marked in the trace
+    size_t runs;
+};
 
 struct page {
     tsr_session *session;
     struct arena *arena;
     struct text *out;
     tsr_model *model;
+    tsr_model *
+        sized; // a copy in which sizes are numbers and open shardings are filled in; NULL: could not be made
     const tsr_config *config; // NULL: none
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same for what follows
     const tsr_plan_summary *plan;
     const tsr_simulation *simulation;
-    struct lanes measured; // devices 0: none
+    const char *command;
+    const tsr_report_side *beside;
+    const tsr_size *sizes;
+    size_t n_sizes;
+    int64_t memory;          // the limit that was asked for, 0: the topology's
+    const int64_t *stage_of; // by device: its pipeline stage, -1: none; NULL: there are no stages
+    struct measured measured;
 };
+
+// Adds a constant piece of the page.
+#define PUT(page, literal) tsr__text_add((page)->out, STR(literal))
 
 // html.c
 void tsr__html_text(struct text *text, const char *s); // escaped for text and for quoted attributes
+void tsr__html_json(struct text *text,
+                    const char *s); // a JSON string, quotes included, that cannot end a script
 void tsr__html_bytes(struct text *text, int64_t bytes); // "1.5 MiB"
 void tsr__html_time(struct text *text, double seconds); // "1.23 ms"
-void tsr__html_begin(struct text *text, const char *title);
-void tsr__html_end(struct text *text);
-void tsr__html_section(struct text *text, const char *id, const char *title, const char *lead);
+void tsr__html_begin(struct page *page);
+void tsr__html_end(struct page *page);
+void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead);
+void tsr__html_section_end(struct page *page);
+// Where the words of a mark stand when it is pointed at, touched or reached by the arrow keys (page.js).
+void tsr__html_readout(struct page *page, const char *hint);
 // Names of a kind of span: its class in the style sheet, and in words.
 const char *tsr__html_kind(tsr_span_kind kind);
 const char *tsr__html_kind_words(tsr_span_kind kind);
-void tsr__html_legend(struct text *text, bool idle);
+void tsr__html_legend(struct page *page);
+// assets.c, made from page.css and page.js
+extern const char tsr__page_style[], tsr__page_script[];
+
+// verdict.c: what it comes to, in one line and in numbers.
+enum fit {
+    FIT_UNKNOWN,
+    FIT_YES,
+    FIT_NARROW,
+    FIT_NO
+}; // narrow: with what the engine has besides it does not
+struct verdict {
+    enum fit fit;
+    size_t fullest;         // the device that is nearest to its limit
+    int64_t memory, limit;  // of that device; limit 0: not known
+    double seconds, period; // of one run; between runs that follow one another
+    double faster;          // than one device, 2: in half the time; 0: not known
+    bool one_fits;          // one device could hold the model
+    const char *bound;      // the largest of the shares
+    double arithmetic, moving, overhead, communication,
+        waiting; // shares of the time, mean of all devices
+};
+struct verdict tsr__verdict_of(const struct page *page);
+void tsr__verdict_write(struct page *page, const struct verdict *verdict);
+void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict);
+int64_t tsr__device_limit(const struct page *page, size_t device); // bytes, 0: not known
 
 // charts.c
 void tsr__chart_topology(struct page *page);
 void tsr__chart_memory(struct page *page);
 void tsr__chart_time(struct page *page);
+
+// lanes.c
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes);
+
+// traffic.c
+void tsr__table_communication(struct page *page);
+void tsr__chart_links(struct page *page);
+
+// fold.c: names that differ in their numbers only, as the layers of a model have them.
+struct folded {
+    const char *pattern;    // the name, with a sign of its own in the place of each number
+    const int64_t *numbers; // in these places
+    size_t n;
+};
+struct folded tsr__fold_name(struct arena *arena, const char *name);
+// The names of a group that share a pattern, as one: "layers.{0-23}.mlp", escaped. numbers: those of each, n_names x n.
+void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names);
+
+// tensors.c
+void tsr__tensors_largest(struct page *page);
+void tsr__tensors_picture(struct page *page);
+// How value v is cut under the page's configuration: where it is made, else where it is first read. "": nothing says.
+const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
 // tables.c
 void tsr__table_devices(struct page *page);
 void tsr__table_operators(struct page *page);
-void tsr__table_communication(struct page *page);
 void tsr__table_shardings(struct page *page);
 void tsr__table_findings(struct page *page);
+// The shardings of a node in one line, escaped: "a {2,1} b {1,2}".
+void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
+                          struct text *text);
+// The same with numbers in names left out: nodes of several layers that are cut alike have the same.
+void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
+// The name of a node, or that of its first output.
+const char *tsr__node_label(const tsr_node *node);
+
+// beside.c: this plan and another.
+void tsr__beside_write(struct page *page);
 
 // page.c: the whole page. data: the numbers as JSON.
-void tsr__page_write(struct page *page, const char *data);
+void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
 
 // trace.c: reads a trace that a run has written.
 tsr_status tsr__report_trace(struct page *page, const char *path) TSR_MUST_USE;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // report.c - tsr_report: brings together what the page shows, and writes it whole or not at all.
 #include "report/internal.h"
+#include "plan/plan.h"
 
 #define MAX_PAGE ((size_t)256 << 20)
 
@@ -73,8 +74,17 @@ static void add_simulation(tsr_json *json, const tsr_simulation *simulation)
     tsr_json_end(json);
 }
 
+static void add_communication(tsr_json *json, const tsr_simulation *simulation)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < simulation->n_comms; i++)
+        bytes += simulation->comms[i].carried;
+    tsr_json_int(json, "communications", (int64_t)simulation->n_comms);
+    tsr_json_int(json, "link_bytes", bytes);
+}
+
 // The numbers of the page, exactly, for programs.
-static tsr_json *data_of(const struct page *page)
+static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
 {
     tsr_json *json = tsr_json_new(page->session);
     if (!json)
@@ -85,8 +95,11 @@ static tsr_json *data_of(const struct page *page)
     tsr_json_string(json, "configuration", page->config ? tsr_config_name(page->config) : NULL);
     if (page->plan)
         add_plan(json, page->plan);
-    if (page->simulation)
+    if (page->simulation) {
+        tsr__verdict_json(json, page, verdict);
         add_simulation(json, page->simulation);
+        add_communication(json, page->simulation);
+    }
     tsr_json_end(json);
     return json;
 }
@@ -94,20 +107,88 @@ static tsr_json *data_of(const struct page *page)
 static tsr_status write_page(struct page *page, const char *path)
 {
     struct outfile file = {0};
-    tsr_json *data = data_of(page);
+    struct verdict verdict = tsr__verdict_of(page);
+    tsr_json *data = data_of(page, &verdict);
     const char *text = data ? tsr_json_text(data) : NULL;
-    if (text)
-        tsr__page_write(page, text);
-    tsr_status st = !text || page->out->failed || page->arena->failed
-                        ? TSR_NOMEM
-                        : tsr__out_open(page->session, path, &file);
-    if (st == TSR_OK) {
-        tsr__out_write(&file, page->out->p, page->out->n);
-        st = tsr__out_commit(&file);
-    }
+    tsr_status st = TSR_NOMEM;
+    if (!text)
+        goto free_data;
+    tsr__page_write(page, &verdict, text);
+    if (page->out->failed || page->arena->failed)
+        goto free_data;
+    st = tsr__out_open(page->session, path, &file);
+    if (st != TSR_OK)
+        goto free_data;
+    tsr__out_write(&file, page->out->p, page->out->n);
+    st = tsr__out_commit(&file);
     tsr__out_abort(&file);
+free_data:
     tsr_json_free(data);
     return st;
+}
+
+// Stages of devices, read off what they compute: a node that names its stage says it for the devices that have it.
+static void find_stages(struct page *page)
+{
+    struct map known;
+    const tsr_simulation *simulation = page->simulation;
+    bool any = false;
+    if (!page->config || !simulation)
+        return;
+    tsr__map_init(&known, page->arena, 256);
+    int64_t *stages = ARENA_ARRAY(page->arena, int64_t, simulation->devices + 1);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
+         node = tsr_node_next(node)) {
+        int64_t stage;
+        const tsr_node_config *entry = tsr_node_find_config(node, page->config);
+        if (!entry || !tsr_node_config_stage(entry, &stage) || stage < 0 || stage >= INT32_MAX)
+            continue;
+        void **at = tsr__map_at(&known, str_of(tsr__node_label(node)));
+        if (at)
+            *at = (void *)(uintptr_t)(stage + 1);
+        any = true;
+    }
+    if (!any || !stages)
+        return;
+    for (size_t i = 0; i < simulation->devices; i++)
+        stages[i] = -1;
+    for (size_t i = 0; i < simulation->n_spans; i++) {
+        const tsr_span *span = &simulation->spans[i];
+        uintptr_t stage = (uintptr_t)tsr__map_get(&known, str_of(span->node));
+        if (stage && span->kind == TSR_SPAN_COMPUTE && stages[span->device] < 0)
+            stages[span->device] = (int64_t)stage - 1;
+    }
+    page->stage_of = stages;
+}
+
+static bool has_errors(const tsr_session *session, size_t from)
+{
+    for (size_t i = from; i < tsr_finding_count(session); i++)
+        if (tsr_finding_at(session, i).severity == TSR_ERROR)
+            return true;
+    return false;
+}
+
+// A copy in which sizes are numbers and shardings that follow from others are written. What is found on the way is not the caller's to
+// correct; a model that cannot be followed is shown without its tensors.
+static tsr_status fill_in(struct page *page)
+{
+    struct diag_mark before = tsr__diag_mark(page->session);
+    size_t kept = tsr_finding_count(page->session);
+    const char *config = page->config ? tsr_config_name(page->config) : NULL;
+    if (!config)
+        return TSR_OK;
+    if (!tsr__plan_sizes(page->arena, page->model, config, &page->sizes, &page->n_sizes))
+        return TSR_NOMEM;
+    tsr_status st = tsr_model_clone(page->model, &page->sized);
+    if (st == TSR_OK)
+        st = tsr_shapes(page->sized, page->sizes, page->n_sizes, NULL);
+    if (st == TSR_OK)
+        st = tsr_check(page->sized, config);
+    if (st == TSR_OK && !has_errors(page->session, kept))
+        st = tsr_infer(page->sized, config);
+    tsr__diag_back(page->session, &before, false);
+    return st == TSR_NOMEM ? st : TSR_OK;
 }
 
 // Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays zero.
@@ -129,12 +210,26 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                         .title = title_of(model, given.title),
                         .topology = given.topology,
                         .plan = given.plan && given.plan->feasible ? given.plan : NULL,
-                        .simulation = given.simulation};
+                        .simulation = given.simulation,
+                        .command = given.command,
+                        .beside = given.beside,
+                        .sizes = given.sizes,
+                        .n_sizes = given.n_sizes,
+                        .memory = given.memory};
     tsr_status st = find_config(&page, given.config);
-    if (st == TSR_OK && given.trace)
+    if (st != TSR_OK)
+        goto free_all;
+    if (given.trace)
         st = tsr__report_trace(&page, given.trace);
-    if (st == TSR_OK)
-        st = write_page(&page, path);
+    if (st != TSR_OK)
+        goto free_all;
+    st = fill_in(&page);
+    if (st != TSR_OK)
+        goto free_all;
+    find_stages(&page);
+    st = write_page(&page, path);
+free_all:
+    tsr_model_free(page.sized);
     tsr__text_free(&text);
     tsr__arena_free(&arena);
     return st;

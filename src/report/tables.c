@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// tables.c - what is read and not seen: devices, operators by time, communication, the shardings of every node, findings.
+// tables.c - what is read and not seen: devices, operators by time, the shardings of every node with layers folded, findings.
 #include "report/internal.h"
 
 #include <stdlib.h>
 
-#define MAX_ROWS 4000
+#define MAX_ROWS  1000
+#define MAX_NAMES 4000 // of nodes that stand behind a folded line, on one page
 
 void tsr__table_devices(struct page *page)
 {
     struct text *text = page->out;
-    tsr__text_add(text,
-                  STR("<div class=\"scroll\"><table><thead><tr><th class=\"n\">device<th>name<th "
-                      "class=\"n\">memory<th class=\"n\">GFLOP/s<th class=\"n\">memory GB/s<th "
-                      "class=\"n\">&micro;s per node</tr></thead><tbody>\n"));
+    PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
+              "id=\"devices-table\"><thead><tr>"
+              "<th class=\"n\">device<th>name<th class=\"n\">memory<th class=\"n\">GFLOP/s<th "
+              "class=\"n\">memory GB/s<th class=\"n\">&micro;s per node</tr></thead><tbody>\n");
     for (int i = 0; i < tsr_topology_devices(page->topology); i++) {
         const tsr_topology_device *device = tsr_topology_device_at(page->topology, i);
         tsr__text_printf(text, "<tr><td class=\"n\">%d<td class=\"name\">", i);
         tsr__html_text(text, device->name);
-        tsr__text_add(text, STR("<td class=\"n\">"));
+        PUT(page, "<td class=\"n\">");
         tsr__html_bytes(text, device->memory);
         tsr__text_printf(text,
                          "<td class=\"n\">%.1f<td class=\"n\">%.1f<td class=\"n\">%.2f</tr>\n",
                          device->flops / 1e9, device->bandwidth / 1e9, device->overhead * 1e6);
     }
-    tsr__text_add(text, STR("</tbody></table></div>\n"));
+    PUT(page, "</tbody></table></div>\n");
 }
 
 // ---- sums by operator --------------------------------------------------------------------------
@@ -32,7 +33,11 @@ struct sum {
     const char *op;
     tsr_span_kind kind;
     size_t count;
-    double seconds;
+    double seconds, measured; // of one run
+};
+struct sums {
+    struct map seen;
+    VEC(struct sum) list;
 };
 
 static int by_time(const void *a, const void *b)
@@ -43,116 +48,81 @@ static int by_time(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// Time of each operator in the first request, on all devices together.
-static struct sum *sums_of(struct page *page, size_t *n)
+static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, tsr_span_kind kind)
+{
+    void **at = tsr__map_at(&sums->seen, str_of(op));
+    if (!at)
+        return NULL;
+    if (!*at) {
+        struct sum *fresh = vec_push(page->arena, &sums->list);
+        if (!fresh)
+            return NULL;
+        *fresh = (struct sum){.op = op, .kind = kind};
+        *at = (void *)(uintptr_t)sums->list.n;
+    }
+    return &sums->list.at[(uintptr_t)*at - 1];
+}
+
+// Time of each operator in one run on all devices together: in the first request of the simulation, and in the trace.
+static void sum_up(struct page *page, struct sums *sums)
 {
     const tsr_simulation *simulation = page->simulation;
-    struct map seen;
-    VEC(struct sum) list = {0};
-    tsr__map_init(&seen, page->arena, 64);
+    const struct measured *measured = &page->measured;
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];
         if (span->kind == TSR_SPAN_WAITING || span->request > 0)
             continue;
-        void **at = tsr__map_at(&seen, tsr__arena_str(page->arena, str_of(span->op)));
-        if (!at)
-            return NULL;
-        if (!*at) {
-            struct sum *fresh = vec_push(page->arena, &list);
-            if (!fresh)
-                return NULL;
-            *fresh = (struct sum){.op = span->op, .kind = span->kind};
-            *at = (void *)(uintptr_t)list.n;
-        }
-        struct sum *sum = &list.at[(uintptr_t)*at - 1];
+        struct sum *sum = sum_of(page, sums, span->op, span->kind);
+        if (!sum)
+            return;
         sum->count++;
         sum->seconds += span->end - span->begin;
     }
-    if (list.n)
-        qsort(list.at, list.n, sizeof *list.at, by_time);
-    *n = list.n;
-    return list.at;
+    for (size_t i = 0; i < measured->lanes.n; i++) {
+        const struct lane_span *span = &measured->lanes.spans[i];
+        struct sum *sum = sum_of(page, sums, span->op, span->kind);
+        if (!sum)
+            return;
+        sum->measured += (span->end - span->begin) / (double)(measured->runs ? measured->runs : 1);
+    }
+    if (sums->list.n)
+        qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
+}
+
+static void operator_row(struct page *page, const struct sum *sum, double all)
+{
+    PUT(page, "<tr><td class=\"name\">");
+    tsr__html_text(page->out, sum->op);
+    tsr__text_printf(page->out, "<td>%s<td class=\"n\">%zu<td class=\"n\">",
+                     tsr__html_kind_words(sum->kind), sum->count);
+    tsr__html_time(page->out, sum->seconds);
+    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", all > 0 ? 100 * sum->seconds / all : 0);
+    if (page->measured.lanes.devices) {
+        PUT(page, "<td class=\"n\">");
+        tsr__html_time(page->out, sum->measured);
+    }
+    PUT(page, "</tr>\n");
 }
 
 // At most MAX_ROWS operators; shares are of the time of all of them, shown or not.
 void tsr__table_operators(struct page *page)
 {
-    struct text *text = page->out;
-    size_t n = 0;
-    struct sum *list = sums_of(page, &n);
+    struct sums sums = {0};
     double all = 0;
-    for (size_t i = 0; i < n; i++)
-        all += list[i].seconds;
-    tsr__text_add(
-        text, STR("<h3>By operator, all devices together</h3>\n<div class=\"scroll\"><table><thead>"
-                  "<tr><th>operator<th>kind<th class=\"n\">runs<th class=\"n\">time<th "
-                  "class=\"n\">share</tr></thead><tbody>\n"));
-    for (size_t i = 0; i < n && i < MAX_ROWS; i++) {
-        tsr__text_add(text, STR("<tr><td class=\"name\">"));
-        tsr__html_text(text, list[i].op);
-        tsr__text_printf(text, "<td>%s<td class=\"n\">%zu<td class=\"n\">",
-                         tsr__html_kind_words(list[i].kind), list[i].count);
-        tsr__html_time(text, list[i].seconds);
-        tsr__text_printf(text, "<td class=\"n\">%.1f %%</tr>\n",
-                         all > 0 ? 100 * list[i].seconds / all : 0);
-    }
-    tsr__text_add(text, STR("</tbody></table></div>\n"));
-}
-
-// ---- communication -----------------------------------------------------------------------------
-
-static int by_id(const void *a, const void *b)
-{
-    const tsr_span *x = *(const tsr_span *const *)a, *y = *(const tsr_span *const *)b;
-    if (x->id != y->id)
-        return x->id < y->id ? -1 : 1;
-    return x->device - y->device;
-}
-
-static void comm_row(struct page *page, const tsr_span *const *at, size_t n)
-{
-    struct text *text = page->out;
-    tsr__text_printf(text, "<tr><td class=\"n\">%lld<td>", (long long)at[0]->id);
-    tsr__html_text(text, at[0]->op);
-    tsr__text_add(text, STR("<td class=\"n\">"));
-    tsr__html_time(text, at[0]->begin);
-    tsr__text_add(text, STR("<td class=\"n\">"));
-    tsr__html_time(text, at[0]->end - at[0]->begin);
-    tsr__text_add(text, STR("<td>"));
-    for (size_t i = 0; i < n && i < 32; i++)
-        tsr__text_printf(text, "%s%d", i ? " " : "", at[i]->device);
-    tsr__text_add(text, n > 32 ? STR(" ...</tr>\n") : STR("</tr>\n"));
-}
-
-// Of the first request only. Sorted by id, the spans [i, k) are the
-// members of one collective and make one row.
-void tsr__table_communication(struct page *page)
-{
-    const tsr_simulation *simulation = page->simulation;
-    VEC(const tsr_span *) list = {0};
-    for (size_t i = 0; i < simulation->n_spans; i++)
-        if (simulation->spans[i].kind == TSR_SPAN_COMMUNICATION &&
-            simulation->spans[i].request == 0) {
-            const tsr_span **at = vec_push(page->arena, &list);
-            if (at)
-                *at = &simulation->spans[i];
-        }
-    if (!list.n) {
-        tsr__text_add(page->out, STR("<p>None: devices do not talk to each other.</p>\n"));
-        return;
-    }
-    qsort(list.at, list.n, sizeof *list.at, by_id);
-    tsr__text_add(
-        page->out,
-        STR("<div class=\"scroll\"><table><thead><tr><th class=\"n\">number<th>operator"
-            "<th class=\"n\">begins<th class=\"n\">takes<th>devices</tr></thead><tbody>\n"));
-    size_t rows = 0;
-    for (size_t i = 0, k; i < list.n && rows < MAX_ROWS; i = k, rows++) {
-        for (k = i; k < list.n && list.at[k]->id == list.at[i]->id; k++)
-            ;
-        comm_row(page, list.at + i, k - i);
-    }
-    tsr__text_add(page->out, STR("</tbody></table></div>\n"));
+    tsr__map_init(&sums.seen, page->arena, 64);
+    sum_up(page, &sums);
+    for (size_t i = 0; i < sums.list.n; i++)
+        all += sums.list.at[i].seconds;
+    PUT(page,
+        "<h3>By operator, all devices together</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
+        "class=\"stack\" id=\"operators\"><thead><tr><th>operator<th>kind<th class=\"n\">runs<th "
+        "class=\"n\">time<th class=\"n\">share");
+    if (page->measured.lanes.devices)
+        PUT(page, "<th class=\"n\">measured");
+    PUT(page, "</tr></thead><tbody>\n");
+    for (size_t i = 0; i < sums.list.n && i < MAX_ROWS; i++)
+        operator_row(page, &sums.list.at[i], all);
+    PUT(page, "</tbody></table></div>\n");
 }
 
 // ---- shardings ---------------------------------------------------------------------------------
@@ -165,60 +135,169 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
-static void specs(struct page *page, const tsr_node *node, const tsr_node_config *nc, bool outputs)
+const char *tsr__node_label(const tsr_node *node)
 {
+    if (tsr_node_name(node)[0])
+        return tsr_node_name(node);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            return tsr_value_name(tsr_node_output(node, i));
+    return "";
+}
+
+void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
+                          struct text *out)
+{
+    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
+    size_t count = entry ? tsr_node_config_spec_count(entry) : 0;
     bool any = false;
-    for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++) {
-        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+    for (size_t i = 0; i < count; i++) {
+        const tsr_spec *spec = tsr_node_config_spec(entry, i);
         const tsr_value *value = tsr_spec_value(spec);
         const char *text;
         if (!value || is_output(node, value) != outputs || tsr_spec_text(spec, &text) != TSR_OK)
             continue;
-        tsr__text_add(page->out, any ? STR("<br>") : STR(""));
-        tsr__html_text(page->out, tsr_value_name(value));
-        tsr__text_add(page->out, STR(" <code>"));
-        tsr__html_text(page->out, text);
-        tsr__text_add(page->out, STR("</code>"));
+        tsr__text_add(out, any ? STR("<br>") : STR(""));
+        tsr__html_text(out, tsr_value_name(value));
+        tsr__text_add(out, STR(" <code>"));
+        tsr__html_text(out, text);
+        tsr__text_add(out, STR("</code>"));
         any = true;
     }
 }
 
-static void node_row(struct page *page, const tsr_node *node)
+void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
+{
+    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
+    size_t count = entry ? tsr_node_config_spec_count(entry) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const tsr_spec *spec = tsr_node_config_spec(entry, i);
+        const char *text;
+        if (!tsr_spec_value(spec) || tsr_spec_text(spec, &text) != TSR_OK)
+            continue;
+        const char *name = tsr_value_name(tsr_spec_value(spec));
+        tsr__text_printf(out, "\n%s %s", tsr__fold_name(page->arena, name).pattern, text);
+    }
+}
+
+// Nodes of one line: the same operator, stage and shardings, and names that differ in their numbers only.
+struct node_row {
+    const tsr_node *first;
+    int64_t stage; // -1: none
+    const char *inputs, *outputs;
+    VEC(struct folded) names;
+    VEC(const tsr_node *) nodes;
+};
+
+// What a node says, as text of the arena. NULL: no memory.
+static const char *kept_specs(struct page *page, const tsr_node *node, bool outputs)
+{
+    struct text text;
+    tsr__text_init(&text, page->session);
+    tsr__node_specs_text(page, node, outputs, &text);
+    const char *kept =
+        text.failed ? NULL
+                    : tsr__arena_str(page->arena, (struct str){text.p ? text.p : "", text.n}).p;
+    tsr__text_free(&text);
+    return kept;
+}
+
+static int64_t stage_of(const struct page *page, const tsr_node *node)
+{
+    int64_t stage;
+    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
+    return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
+}
+
+// The line that a node belongs to, made where there is none. NULL: no memory.
+static struct node_row *row_of(struct page *page, struct map *seen, const tsr_node *node)
+{
+    struct arena *arena = page->arena;
+    const char *inputs = kept_specs(page, node, false), *outputs = kept_specs(page, node, true);
+    struct folded name = tsr__fold_name(arena, tsr__node_label(node));
+    if (!inputs || !outputs)
+        return NULL;
+    int64_t stage = stage_of(page, node);
+    struct text said;
+    tsr__text_init(&said, page->session);
+    tsr__text_printf(&said, "%s\n%s\n%lld", name.pattern, tsr_node_op(node), (long long)stage);
+    tsr__node_specs_key(page, node, &said);
+    struct str key = tsr__arena_str(arena, (struct str){said.p ? said.p : "", said.n});
+    tsr__text_free(&said);
+    void **at = key.p ? tsr__map_at(seen, key) : NULL;
+    if (!at)
+        return NULL;
+    struct node_row *row = *at;
+    if (!row) {
+        row = *at = ARENA_NEW(arena, struct node_row);
+        if (!row)
+            return NULL;
+        *row =
+            (struct node_row){.first = node, .stage = stage, .inputs = inputs, .outputs = outputs};
+    }
+    struct folded *folded = vec_push(arena, &row->names);
+    const tsr_node **listed = vec_push(arena, &row->nodes);
+    if (!folded || !listed)
+        return NULL;
+    *folded = name;
+    *listed = node;
+    return row;
+}
+
+static void write_members(struct page *page, const struct node_row *row, size_t *left)
+{
+    tsr__text_printf(page->out, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
+    for (size_t i = 0; i<row->nodes.n && * left> 0; i++, --*left) {
+        tsr__text_printf(page->out, "%s%lld ", i ? "<br>" : "",
+                         (long long)tsr_node_index(row->nodes.at[i]));
+        tsr__html_text(page->out, tsr__node_label(row->nodes.at[i]));
+    }
+    PUT(page, "</details>");
+}
+
+static void write_node_row(struct page *page, const struct node_row *row, size_t *left)
 {
     struct text *text = page->out;
-    const tsr_node_config *nc = page->config ? tsr_node_find_config(node, page->config) : NULL;
-    int64_t stage;
     tsr__text_printf(text, "<tr><td class=\"n\">%lld<td class=\"name\">",
-                     (long long)tsr_node_index(node));
-    tsr__html_text(text, tsr_node_name(node));
-    tsr__text_add(text, STR("<td>"));
-    tsr__html_text(text, tsr_node_op(node));
-    tsr__text_add(text, STR("<td class=\"n\">"));
-    if (nc && tsr_node_config_stage(nc, &stage))
-        tsr__text_printf(text, "%lld", (long long)stage);
-    tsr__text_add(text, STR("<td class=\"name\">"));
-    specs(page, node, nc, false);
-    tsr__text_add(text, STR("<td class=\"name\">"));
-    specs(page, node, nc, true);
-    tsr__text_add(text, STR("</tr>\n"));
+                     (long long)tsr_node_index(row->first));
+    tsr__fold_write(text, row->names.at, row->names.n);
+    if (row->nodes.n > 1)
+        write_members(page, row, left);
+    PUT(page, "<td>");
+    tsr__html_text(text, tsr_node_op(row->first));
+    PUT(page, "<td class=\"n\">");
+    if (row->stage >= 0)
+        tsr__text_printf(text, "%lld", (long long)row->stage);
+    tsr__text_printf(text, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", row->inputs,
+                     row->outputs);
 }
 
 void tsr__table_shardings(struct page *page)
 {
-    const tsr_graph *graph = tsr_model_graph(page->model);
-    size_t rows = 0;
-    tsr__text_add(page->out,
-                  STR("<input type=\"search\" placeholder=\"filter by name, operator or sharding\" "
-                      "aria-label=\"filter\" data-filter=\"nodes\">\n<div class=\"scroll\"><table "
-                      "id=\"nodes\"><thead><tr><th class=\"n\">#<th>node<th>operator<th "
-                      "class=\"n\">stage<th>inputs<th>outputs</tr></thead><tbody>\n"));
-    for (const tsr_node *node = tsr_graph_first(graph); node && rows < MAX_ROWS;
-         node = tsr_node_next(node), rows++)
-        node_row(page, node);
-    tsr__text_add(page->out, STR("</tbody></table></div>\n"));
-    if (rows < tsr_graph_node_count(graph))
-        tsr__text_printf(page->out, "<p class=\"lead\">The first %zu of %zu nodes.</p>\n", rows,
-                         tsr_graph_node_count(graph));
+    struct map seen;
+    VEC(struct node_row *) rows = {0};
+    size_t left = MAX_NAMES;
+    tsr__map_init(&seen, page->arena, 256);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
+         node = tsr_node_next(node)) {
+        struct node_row *row = row_of(page, &seen, node);
+        if (!row)
+            return;
+        struct node_row **listed = row->nodes.n == 1 ? vec_push(page->arena, &rows) : NULL;
+        if (listed)
+            *listed = row;
+    }
+    PUT(page,
+        "<input type=\"search\" placeholder=\"filter by name, operator or sharding\" "
+        "aria-label=\"filter\" data-filter=\"nodes\">\n<div class=\"scroll\" tabindex=\"0\"><table "
+        "class=\"stack\" id=\"nodes\"><thead><tr><th class=\"n\">#<th>node<th>operator<th "
+        "class=\"n\">stage<th>inputs<th>outputs</tr></thead><tbody>\n");
+    for (size_t i = 0; i < rows.n && i < MAX_ROWS; i++)
+        write_node_row(page, rows.at[i], &left);
+    PUT(page, "</tbody></table></div>\n");
+    if (rows.n > MAX_ROWS)
+        tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu lines.</p>\n", MAX_ROWS,
+                         rows.n);
 }
 
 // ---- findings ----------------------------------------------------------------------------------
@@ -232,10 +311,9 @@ void tsr__table_findings(struct page *page)
         tsr__text_add(page->out, STR("<p>None.</p>\n"));
         return;
     }
-    tsr__text_add(
-        page->out,
-        STR("<div class=\"scroll\"><table><thead><tr><th>severity<th>code<th>where<th>what"
-            "</tr></thead><tbody>\n"));
+    tsr__text_add(page->out, STR("<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
+                                 "id=\"found\"><thead><tr><th>severity<th>code<th>where<th>what"
+                                 "</tr></thead><tbody>\n"));
     for (size_t i = 0; i < n; i++) {
         tsr_finding finding = tsr_finding_at(page->session, i);
         tsr__text_printf(page->out,

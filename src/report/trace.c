@@ -11,8 +11,31 @@
 
 typedef VEC(struct lane_span) span_list;
 
-static void take(struct page *page, const json_t *entry, span_list *list, size_t *devices)
+// Times that the model was run as a whole, of one rank after the other.
+struct run_time {
+    int device;
+    double begin, seconds;
+};
+typedef VEC(struct run_time) run_list;
+
+struct reading {
+    struct page *page;
+    span_list spans;
+    run_list runs;
+    size_t devices;
+};
+
+static void take_run(struct reading *reading, int device, double begin, double seconds)
 {
+    struct run_time *run = vec_push(reading->page->arena, &reading->runs);
+    if (run)
+        *run = (struct run_time){device, begin, seconds};
+}
+
+static void take(struct reading *reading, const json_t *entry)
+{
+    struct page *page = reading->page;
+    span_list *list = &reading->spans;
     const char *phase = json_string_value(json_object_get(entry, "ph")),
                *name = json_string_value(json_object_get(entry, "name")),
                *category = json_string_value(json_object_get(entry, "cat"));
@@ -31,7 +54,9 @@ static void take(struct page *page, const json_t *entry, span_list *list, size_t
         kind = TSR_SPAN_COMMUNICATION;
     else if (category && strcmp(category, "waiting") == 0)
         kind = TSR_SPAN_WAITING;
-    else if (!op && !(category && strcmp(category, "compute") == 0))
+    else if (strcmp(name, "model_run") == 0)
+        take_run(reading, (int)pid, begin, length);
+    if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
         return; // a whole run, or what is not a node's
     struct lane_span *span = vec_push(page->arena, list);
     if (!span)
@@ -45,7 +70,8 @@ static void take(struct page *page, const json_t *entry, span_list *list, size_t
                                            .p,
                                .begin = begin,
                                .end = begin + length};
-    *devices = (size_t)pid + 1 > *devices ? (size_t)pid + 1 : *devices;
+    if ((size_t)pid + 1 > reading->devices)
+        reading->devices = (size_t)pid + 1;
 }
 
 static int by_time(const void *a, const void *b)
@@ -56,13 +82,50 @@ static int by_time(const void *a, const void *b)
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
+static int by_begin(const void *a, const void *b)
+{
+    const struct run_time *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device - y->device;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes longest. The median of all is told;
+// where there are three or more, the first does not count, for engines warm up in it.
+static void find_run(struct reading *reading)
+{
+    run_list *runs = &reading->runs;
+    struct measured *measured = &reading->page->measured;
+    size_t n = 0;
+    double *longest = ARENA_ARRAY(reading->page->arena, double, runs->n + 1);
+    if (!longest || !runs->n)
+        return;
+    qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
+    for (size_t i = 0, k = 0; i < runs->n; i++, k++) {
+        if (i > 0 && runs->at[i].device != runs->at[i - 1].device)
+            k = 0;
+        longest[k] = runs->at[i].seconds > longest[k] ? runs->at[i].seconds : longest[k];
+        n = k + 1 > n ? k + 1 : n;
+    }
+    size_t skipped = n > 2 ? 1 : 0;
+    qsort(longest + skipped, n - skipped, sizeof *longest, by_seconds);
+    measured->runs = n;
+    measured->run = longest[skipped + (n - skipped) / 2];
+}
+
 static void fill(struct page *page, const json_t *root)
 {
     const json_t *events = json_is_array(root) ? root : json_object_get(root, "traceEvents");
-    span_list list = {0};
-    size_t devices = 0;
+    struct reading reading = {.page = page};
     for (size_t i = 0; i < json_array_size(events); i++)
-        take(page, json_array_get(events, i), &list, &devices);
+        take(&reading, json_array_get(events, i));
+    span_list list = reading.spans;
     if (!list.n || page->arena->failed)
         return;
     double first = list.at[0].begin, last = 0;
@@ -75,7 +138,8 @@ static void fill(struct page *page, const json_t *root)
         list.at[i].end -= first;
     }
     qsort(list.at, list.n, sizeof *list.at, by_time);
-    page->measured = (struct lanes){list.at, list.n, devices, last - first};
+    page->measured.lanes = (struct lanes){list.at, list.n, reading.devices, last - first};
+    find_run(&reading);
 }
 
 tsr_status tsr__report_trace(struct page *page, const char *path)
@@ -93,7 +157,7 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
     json_decref(root);
     if (page->arena->failed)
         return TSR_NOMEM;
-    if (page->measured.devices)
+    if (page->measured.lanes.devices)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.file = str_of(path);

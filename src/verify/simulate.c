@@ -173,7 +173,7 @@ static void list_comms(struct run *run)
             groups[g] = (tsr_group){comm->groups.at[g].members, (size_t)comm->groups.at[g].n};
         list[i] = (tsr_simulated_comm){.id = comm->id,
                                        .op = comm->op,
-                                       .node = comm->node,
+                                       .value = comm->node,
                                        .groups = groups,
                                        .n_groups = comm->groups.n,
                                        .bytes = comm->bytes,

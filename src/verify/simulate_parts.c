@@ -156,6 +156,16 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
+// The tensor that a communication brings: what goes in, or (of one that only takes) what comes out.
+static const char *tensor_of(const tsr_node *node)
+{
+    const tsr_value *in = tsr_node_input_count(node) ? tsr_node_input(node, 0) : NULL;
+    const tsr_value *out = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    if (in)
+        return tsr_value_name(in);
+    return out ? tsr_value_name(out) : "";
+}
+
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
                            const struct shapes *shapes)
 {
@@ -174,7 +184,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     *task =
         (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
     if (!comm->node)
-        comm->node = tsr__arena_str(sim->arena, str_of(name_of(node))).p;
+        comm->node = tsr__arena_str(sim->arena, str_of(tensor_of(node))).p;
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
     int64_t given = in ? tsr__price_bytes(shapes, in, &sized) : 0;
     int64_t got = out ? tsr__price_bytes(shapes, out, &ignored) : 0; // some get nothing

@@ -3,11 +3,13 @@
 model become a part of the page. Needs no engine.
 
 usage: report.py TESSERA MODELS"""
-import html.parser, json, os, re, subprocess, sys, tempfile
+import base64, hashlib, html.parser, json, os, re, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+import layers
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 VOID = {"meta", "br", "input"}
@@ -28,7 +30,7 @@ def good(*words):
 class Page(html.parser.HTMLParser):
     """Holds the page to: every element closed in order (cells may be left open, as HTML allows), attributes that we write, no others."""
     ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "id", "style", "title", "viewbox", "role", "aria-label", "type", "placeholder",
-                  "data-filter", "data-zoom", "min", "max", "value", "href", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height",
+                  "data-filter", "data-zoom", "data-way", "data-tip", "data-lane", "data-tensor", "data-copy", "tabindex", "aria-live", "aria-hidden", "value", "href", "d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height",
                   "text-anchor", "stroke-width", "preserveaspectratio", "shape-rendering"}
 
     def __init__(self, text):
@@ -69,9 +71,12 @@ class Page(html.parser.HTMLParser):
 def page(path):
     text = open(path, encoding="utf-8").read()
     p = Page(text)
-    assert text.startswith("<!DOCTYPE html>") and p.tags["html"] == p.tags["body"] == 1 and p.tags["script"] == 2 and "img" not in p.tags
-    assert not re.search(r"https?://|@import|url\(", text.split('id="data"')[0]), "something is loaded from elsewhere"
-    return p, json.loads(p.scripts[0]), text
+    assert text.startswith("<!DOCTYPE html>") and p.tags["html"] == p.tags["body"] == 1 and "img" not in p.tags
+    assert not re.search(r"@import|url\(", text) and not {"link", "iframe", "object", "base"} & set(p.tags), "something is loaded from elsewhere"
+    assert set(re.findall(r"https?://[^'\"]*", text)) <= {"http://www.w3.org/2000/svg"}, "something is loaded from elsewhere"
+    digest = base64.b64encode(hashlib.sha256(p.scripts[-1].encode()).digest()).decode()
+    assert "script-src 'sha256-%s'" % digest in text and text.count("<script>") == 1, "the browser would not run the page's script"
+    return p, json.loads(p.scripts[-2]), text
 
 
 def numbers(d):
@@ -95,7 +100,93 @@ def numbers(d):
         assert first.name in words_seen and text.count("<code>{") > 100
         for op, n in plan["collectives"].items():
             assert "%d %s" % (n, op) in words_seen, op
+        verdict(p, data, simulated, plan)
+        assert "tessera report %s" % source in words_seen.replace("'", ""), "the command is not shown"
 
+
+def verdict(p, data, simulated, plan):
+    """The first line, from the numbers that simulate gives."""
+    told, devices = data["verdict"], len(simulated["timeline"])
+    most = max(t["memory"] for t in simulated["timeline"])
+    assert told["fits"] is True and told["memory"] == most and told["limit"] == 16 << 30, told
+    assert abs(told["one_device_s"] / (plan["one_device"] / 1e12) - 1) < 0.05 and abs(told["faster"] - told["one_device_s"] / simulated["seconds"]) < 1e-6, told
+    shares = told["shares"]
+    assert abs(sum(shares.values()) - 1) < 1e-6 and told["bound"].replace(" ", "_") == max(shares, key=shares.get), told
+    assert abs(shares["communication"] - sum(t["communication_s"] for t in simulated["timeline"]) / devices / simulated["seconds"]) < 1e-6
+    words = " ".join(p.words)
+    assert "Fits" in words and "times as fast as one device" in words and words.index("Fits") < words.index("Memory"), words[:500]
+    assert data["communications"] == sum(plan["collectives"].values()) == len(simulated["communication"])
+    assert data["link_bytes"] == sum(c["carried"] for c in simulated["communication"])
+
+
+def limits(d):
+    """What does not fit, what is slower than one device, and what was measured otherwise, are said first."""
+    model = os.path.join(MODELS, "bert_tiny", "model.onnx")
+    good("plan", model, "--devices", "ring:3", "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/p.onnx")
+    good("report", d + "/p.onnx", "--memory", "100KiB", "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    assert data["verdict"]["fits"] is False and data["verdict"]["limit"] == 100 << 10 and "Does not fit: device" in text, data["verdict"]
+    tight = max(t["memory"] for t in data["simulation"]["timeline"]) + 1
+    good("report", d + "/p.onnx", "--memory", tight, "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    assert data["verdict"]["fits"] is True and "Fits narrowly" in text and "which could not hold it" in text, data["verdict"]
+    good("annotate", model, "--config", "one:3", "--random", "3", "-o", d + "/slow.onnx")
+    slow = d + "/slow.json"
+    t = json.loads(good("topology", "show", "ring:3", "--json"))
+    for link in t["links"]:
+        link["bandwidth"] = 1e6
+    json.dump({k: t[k] for k in ("devices", "links")}, open(slow, "w"))
+    good("report", d + "/slow.onnx", "--devices", slow, "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    assert data["verdict"]["faster"] < 0.9 and "times as slow as one device" in text and data["verdict"]["bound"] in ("communication", "waiting"), data["verdict"]
+    runs = [{"ph": "X", "cat": "Session", "name": "model_run", "pid": r, "tid": 0, "ts": 1000 * k, "dur": dur} for r in range(3) for k, dur in enumerate((90e6, 3e6, 2e6, 4e6))]
+    runs += [{"ph": "X", "cat": "Node", "name": "mm_kernel_time", "pid": r, "tid": 0, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for r in range(3)]
+    json.dump({"traceEvents": runs}, open(d + "/trace.json", "w"))
+    good("report", d + "/p.onnx", "--trace", d + "/trace.json", "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    assert data["verdict"]["measured_s"] == 3.0, data["verdict"]  # the median, without the first run
+    words = " ".join(p.words)
+    assert "the run took" in words and words.index("Measured 3 s") < words.index("Fits"), words[:400]
+
+
+def beside(d):
+    """Two plans, as models and as documents; what is equal is not told as a difference."""
+    model = os.path.join(MODELS, "gpt2_tiny", "model.onnx")
+    dims = ["--dim", "batch=4", "--dim", "seq=32"]
+    for n, out in (("4", "a"), ("2", "b")):
+        good("plan", model, "--devices", n, *dims, "-o", "%s/%s.onnx" % (d, out), "--plan", "%s/%s.json" % (d, out))
+    good("report", d + "/a.onnx", "--beside", d + "/b.onnx", "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    words = " ".join(p.words)
+    assert "Two plans side by side" in words and "Nodes that are cut otherwise" in words and d + "/b.onnx" in words
+    good("report", d + "/a.onnx", "--beside", d + "/a.onnx", "-o", d + "/page.html")
+    assert "0 nodes differ" in " ".join(page(d + "/page.html")[0].words)
+    good("report", model, *dims, "--devices", "4", "--beside", d + "/b.json", "-o", d + "/page.html")
+    for rc, file in ((2, model), (3, d + "/absent.onnx"), (3, d + "/absent.json")):
+        got, _, err = call("report", d + "/a.onnx", "--beside", file, "-o", d + "/none.html")
+        assert got == rc and err and not os.path.exists(d + "/none.html"), (file, got, err)
+
+
+def layers_fold(d):
+    """2,000 nodes on 8 devices: below 1 MB, layers that are cut alike in one line, and every node still found by its name."""
+    count = layers.save(d + "/m.onnx", 62)
+    names = [n.name for n in onnx.load(d + "/m.onnx").graph.node]
+    lines = ["--config", "b:8"] + [w for n in onnx.load(d + "/m.onnx").graph.node for w in ("--shard", "%s:%s={8,1,1}" % (n.name, n.output[0])) if n.op_type == "Add" and "up" in n.name]
+    good("annotate", d + "/m.onnx", *lines, "-o", d + "/cut.onnx")
+    good("infer", d + "/cut.onnx", "--propagate", "-o", d + "/full.onnx")
+    good("report", d + "/full.onnx", "-o", d + "/page.html")
+    size = os.path.getsize(d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    rows = text.split('id="nodes"')[1].split("</table>")[0].count("<tr>") - 1
+    words = " ".join(p.words)
+    assert count > 2000 and size < 1e6, (count, size)
+    assert rows < 200 and "layers.{0–61}" in words and "× 62" in words, (rows, words[-3000:])
+    assert all(n in words for n in names), [n for n in names if n not in words][:3]
+    lanes = json.loads([s for s in p.scripts if '"ticks"' in s][0])
+    assert len(lanes["lanes"]) == 8 and sum(isinstance(l, list) for l in lanes["lanes"]) >= 1 and sum(len(l) for l in lanes["lanes"] if isinstance(l, list)) % 4 == 0
+    tensors = json.loads([s for s in p.scripts if '"tensors"' in s][0])
+    pieces = [tensors["cuts"][str(t[0])] for t in tensors["tensors"]]
+    assert any(len(c["boxes"]) == 8 and c["boxes"][3][:3] == [3, 3, 4] for c in pieces), pieces[:2]
 
 def hostile(d):
     """Names of nodes, values, configurations and devices; and of the file."""
@@ -144,7 +235,7 @@ def stages_and_traces(d):
 
 
 failed = 0
-for case in (numbers, hostile, stages_and_traces):
+for case in (numbers, limits, beside, layers_fold, hostile, stages_and_traces):
     with tempfile.TemporaryDirectory(prefix="tessera-report-") as folder:
         try:
             case(folder)

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// fold.c - names that differ in their numbers only become one line: "layers.0/q" ... "layers.23/q" is "layers.{0-23}/q".
+//
+// Exporters number the layers of a model, and often every node of a kind; a table of 2,000 nodes is then a hundred lines.
+#include "report/internal.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+#define MAX_NUMBERS 8    // of one name; what follows is taken as it is written
+#define MAX_LISTED  4    // numbers that are listed one by one
+#define MAX_DIGITS  15   // longer ones are names, not numbers
+#define PLACE       '\1' // stands for a number in a pattern
+#define ALIKE       '\2' // what a name has of that kind itself; both are shown as the same sign
+
+static size_t digits_at(const char *s)
+{
+    size_t n = 0;
+    while (isdigit((unsigned char)s[n]))
+        n++;
+    return n;
+}
+
+struct folded tsr__fold_name(struct arena *arena, const char *name)
+{
+    size_t length = strlen(name), at = 0;
+    char *pattern = ARENA_ARRAY(arena, char, length + 1);
+    int64_t *numbers = ARENA_ARRAY(arena, int64_t, MAX_NUMBERS);
+    struct folded folded = {"", numbers, 0};
+    if (!pattern || !numbers)
+        return folded;
+    for (const char *s = name; *s;) {
+        size_t digits = digits_at(s);
+        bool padded = digits > 1 && *s == '0'; // "007" would not come back
+        bool number = digits > 0 && digits <= MAX_DIGITS && folded.n < MAX_NUMBERS && !padded;
+        if (number) {
+            numbers[folded.n++] = strtoll(s, NULL, 10);
+            pattern[at++] = PLACE;
+            s += digits;
+            continue;
+        }
+        size_t taken = digits ? digits : 1;
+        memcpy(pattern + at, s, taken);
+        if (*s == PLACE)
+            pattern[at] = ALIKE;
+        at += taken;
+        s += taken;
+    }
+    folded.pattern = pattern;
+    return folded;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The k-th number of all names: "7" where they agree, "{0-23}" where they follow one another, "{1,5,9,...}" else.
+static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
+                          int64_t *sorted)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_names; i++)
+        sorted[i] = names[i].numbers[k];
+    qsort(sorted, n_names, sizeof *sorted, by_number);
+    for (size_t i = 0; i < n_names; i++)
+        if (n == 0 || sorted[i] != sorted[n - 1])
+            sorted[n++] = sorted[i];
+    if (n == 1) {
+        tsr__text_printf(text, "%lld", (long long)sorted[0]);
+        return;
+    }
+    if (n > 2 && sorted[n - 1] - sorted[0] + 1 == (int64_t)n) {
+        tsr__text_printf(text, "{%lld&#8211;%lld}", (long long)sorted[0], (long long)sorted[n - 1]);
+        return;
+    }
+    for (size_t i = 0; i < n && i < MAX_LISTED; i++)
+        tsr__text_printf(text, "%s%lld", i ? "," : "{", (long long)sorted[i]);
+    tsr__text_add(text, n > MAX_LISTED ? STR(",&#8230;}") : STR("}"));
+}
+
+void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
+{
+    size_t bytes = n_names * sizeof(int64_t), number = 0;
+    int64_t *sorted = tsr__alloc(text->session, bytes);
+    const char place[] = {PLACE, 0};
+    if (!sorted)
+        text->failed = true;
+    const char *s = sorted ? names[0].pattern : "";
+    while (*s) {
+        size_t length = strcspn(s, place);
+        struct text piece;
+        tsr__text_init(&piece, text->session);
+        tsr__text_add(&piece, (struct str){s, length});
+        if (piece.p)
+            tsr__html_text(text, piece.p);
+        tsr__text_free(&piece);
+        s += length;
+        if (*s == PLACE) {
+            write_numbers(text, names, n_names, number++, sorted);
+            s++;
+        }
+    }
+    tsr__free(text->session, sorted, bytes);
+}

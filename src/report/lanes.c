@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// lanes.c - timelines: a lane for each device, those of a pipeline stage together. What is seen at once is drawn here, as one path
+// for each kind of work; the spans themselves go along as numbers, from which page.js draws what one looks closer at and finds
+// the words of a place.
+//
+// Numbers keep the page small: a span is four of them, and devices that do the same at the same time share theirs.
+#include "report/internal.h"
+
+#define LANE_CELLS  500 // of the drawing: for the most part of each, a device does one thing
+#define LANE_HEIGHT 22
+#define LANES       64
+#define MAX_SPANS   32000   // on one page; of more, each lane has its cells only
+#define TICKS       4000000 // of the whole time, which spans are counted in
+
+// One lane of the timeline: what is drawn of it, and what goes along, which are its spans or (where all together are too many) its
+// cells too.
+struct lane {
+    size_t device;
+    const struct lane_span *cells, *spans;
+    size_t n_cells, n;
+};
+
+static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
+{
+    double cell = lanes->seconds / LANE_CELLS;
+    for (size_t i = from; i < to; i++) {
+        const struct lane_span *span = &lanes->spans[i];
+        int first = (int)(span->begin / cell), last = (int)(span->end / cell);
+        for (int k = first < 0 ? 0 : first; k <= last && k < LANE_CELLS; k++) {
+            double begin = span->begin > k * cell ? span->begin : k * cell;
+            double end = span->end < (k + 1) * cell ? span->end : (k + 1) * cell;
+            share[k][span->kind] += end > begin ? end - begin : 0;
+        }
+    }
+}
+
+// What fills the most of a cell; 3: nothing does.
+static int kind_of_cell(const double share[3], double cell)
+{
+    int best = 3;
+    double most = cell - share[0] - share[1] - share[2];
+    for (int i = 0; i < 3; i++)
+        if (share[i] > most * 1.000001) {
+            most = share[i];
+            best = i;
+        }
+    return best;
+}
+
+// Cells as spans: neighbours of one kind are one. Returns how many there are.
+static size_t spans_of_cells(const double (*share)[3], const struct lanes *lanes, int device,
+                             struct lane_span *out)
+{
+    double cell = lanes->seconds / LANE_CELLS;
+    size_t n = 0;
+    int before = 3;
+    for (int k = 0; k < LANE_CELLS; k++) {
+        int kind = kind_of_cell(share[k], cell);
+        if (kind != 3 && kind != before)
+            out[n++] = (struct lane_span){.kind = (tsr_span_kind)kind,
+                                          .device = device,
+                                          .op = "",
+                                          .node = "",
+                                          .begin = k * cell};
+        if (kind != 3)
+            out[n - 1].end = (k + 1) * cell;
+        before = kind;
+    }
+    return n;
+}
+
+// ---- what is drawn -----------------------------------------------------------------------------
+
+// All spans of one kind as one path of boxes in a drawing of 1000 units.
+static void draw_kind(struct page *page, const struct lane_span *spans, size_t n, int kind,
+                      double seconds, double y)
+{
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        if ((int)spans[i].kind != kind)
+            continue;
+        if (!any)
+            tsr__text_printf(page->out, "<path class=\"%s\" d=\"", tsr__html_kind(kind));
+        any = true;
+        double x = spans[i].begin / seconds * 1000, width = spans[i].end / seconds * 1000 - x;
+        tsr__text_printf(page->out, "M%.4g %.0fh%.3gv%dh-%.3gz", x, y, width, LANE_HEIGHT - 4,
+                         width);
+    }
+    if (any)
+        PUT(page, "\"/>");
+}
+
+static void draw_lane(struct page *page, const struct lane *lane, size_t place, double seconds)
+{
+    double y = (double)place * LANE_HEIGHT + 2;
+    tsr__text_printf(
+        page->out,
+        "<g data-lane=\"%zu\"><rect class=\"none\" y=\"%.0f\" width=\"1000\" height=\"%d\"/>",
+        place, y, LANE_HEIGHT - 4);
+    for (int kind = 0; kind < 3; kind++)
+        draw_kind(page, lane->cells, lane->n_cells, kind, seconds, y);
+    PUT(page, "</g>\n");
+}
+
+// Lanes of a stage stand together, the first stage on top; without stages they are in the order of the devices. lane: what is
+// drawn at each place.
+static void order_lanes(const struct page *page, struct lane *lane, size_t n)
+{
+    for (size_t i = 1; page->stage_of && i < n; i++) {
+        struct lane moved = lane[i];
+        size_t at = i;
+        for (; at > 0 && page->stage_of[lane[at - 1].device] > page->stage_of[moved.device]; at--)
+            lane[at] = lane[at - 1];
+        lane[at] = moved;
+    }
+}
+
+static void write_names(struct page *page, const struct lane *lane, size_t n)
+{
+    PUT(page, "<div class=\"names\">");
+    for (size_t i = 0; i < n; i++) {
+        int64_t stage = page->stage_of ? page->stage_of[lane[i].device] : -1;
+        int64_t before = i > 0 && page->stage_of ? page->stage_of[lane[i - 1].device] : stage;
+        tsr__text_add(page->out, stage != before ? STR("<span class=\"first\">") : STR("<span>"));
+        if (stage >= 0)
+            tsr__text_printf(page->out, "<small>stage %lld &#183;</small> ", (long long)stage);
+        tsr__text_printf(page->out, "device %zu</span>", lane[i].device);
+    }
+    PUT(page, "</div>");
+}
+
+// ---- what goes along ---------------------------------------------------------------------------
+
+// Texts that spans name by number.
+struct words {
+    struct map seen;
+    VEC(const char *) list;
+};
+
+static size_t number_of(struct page *page, struct words *words, const char *text)
+{
+    void **at = tsr__map_at(&words->seen, str_of(text));
+    if (!at)
+        return 0;
+    if (!*at) {
+        const char **fresh = vec_push(page->arena, &words->list);
+        if (!fresh)
+            return 0;
+        *fresh = text;
+        *at = (void *)(uintptr_t)words->list.n;
+    }
+    return (uintptr_t)*at - 1;
+}
+
+static void write_words(struct page *page, const char *key, const struct words *words)
+{
+    tsr__text_printf(page->out, ",\"%s\":[", key);
+    for (size_t i = 0; i < words->list.n; i++) {
+        tsr__text_add(page->out, i ? STR(",") : STR(""));
+        tsr__html_json(page->out, words->list.at[i]);
+    }
+    PUT(page, "]");
+}
+
+static bool same_spans(const struct lane_span *a, const struct lane_span *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (a[i].kind != b[i].kind || a[i].begin != b[i].begin || a[i].end != b[i].end ||
+            strcmp(a[i].op, b[i].op) != 0 || strcmp(a[i].node, b[i].node) != 0)
+            return false;
+    return true;
+}
+
+// The spans of one lane: kind + 3 * operator, node, ticks since the end of the one before, ticks of its own.
+static void write_spans(struct page *page, const struct lane_span *spans, size_t n, double seconds,
+                        struct words *ops, struct words *nodes)
+{
+    int64_t at = 0;
+    PUT(page, "[");
+    for (size_t i = 0; i < n; i++) {
+        int64_t begin = (int64_t)(spans[i].begin / seconds * TICKS + 0.5);
+        int64_t end = (int64_t)(spans[i].end / seconds * TICKS + 0.5);
+        tsr__text_printf(page->out, "%s%zu,%zu,%lld,%lld", i ? "," : "",
+                         3 * number_of(page, ops, spans[i].op) + (size_t)spans[i].kind,
+                         number_of(page, nodes, spans[i].node), (long long)(begin - at),
+                         (long long)(end - begin));
+        at = end;
+    }
+    PUT(page, "]");
+}
+
+static void write_data(struct page *page, const char *id, const struct lane *lane, size_t n,
+                       double seconds)
+{
+    struct words ops = {0}, nodes = {0};
+    tsr__map_init(&ops.seen, page->arena, 64);
+    tsr__map_init(&nodes.seen, page->arena, 1024);
+    tsr__text_printf(
+        page->out,
+        "<script type=\"application/json\" id=\"%s-data\">{\"seconds\":%.9g,\"ticks\":%d,"
+        "\"devices\":[",
+        id, seconds, TICKS);
+    for (size_t i = 0; i < n; i++)
+        tsr__text_printf(page->out, "%s%zu", i ? "," : "", lane[i].device);
+    PUT(page, "],\"lanes\":[");
+    for (size_t i = 0; i < n; i++) {
+        size_t same = 0;
+        while (same < i && (lane[same].n != lane[i].n ||
+                            !same_spans(lane[same].spans, lane[i].spans, lane[i].n)))
+            same++;
+        tsr__text_add(page->out, i ? STR(",\n") : STR(""));
+        if (same < i)
+            tsr__text_printf(page->out, "%zu", same);
+        else
+            write_spans(page, lane[i].spans, lane[i].n, seconds, &ops, &nodes);
+    }
+    PUT(page, "]");
+    write_words(page, "ops", &ops);
+    write_words(page, "nodes", &nodes);
+    PUT(page, "}</script>\n");
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+static void write_frame(struct page *page, const char *id, const struct lane *lane, size_t n)
+{
+    static const char *const ways[][3] = {
+        {"out", "&#8722;", "zoom out"}, {"in", "+", "zoom in"}, {"all", "whole", "the whole time"}};
+    PUT(page, "<div class=\"zoom\">");
+    for (size_t i = 0; i < TSR_COUNT(ways); i++)
+        tsr__text_printf(
+            page->out,
+            "<button type=\"button\" data-zoom=\"%s\" data-way=\"%s\" aria-label=\"%s\">%s"
+            "</button>",
+            id, ways[i][0], ways[i][2], ways[i][1]);
+    PUT(page, "</div>\n");
+    tsr__html_legend(page);
+    PUT(page, "<div class=\"lanes\">");
+    write_names(page, lane, n);
+    double height = (double)n * LANE_HEIGHT;
+    tsr__text_printf(
+        page->out,
+        "<div class=\"timeline\" id=\"%s\" tabindex=\"0\" role=\"group\" aria-label=\"timeline "
+        "of %zu devices: arrow keys go from mark to mark, plus and minus zoom\">"
+        "<div class=\"ticks\"></div>\n"
+        "<svg viewBox=\"0 0 1000 %.0f\" preserveAspectRatio=\"none\" "
+        "shape-rendering=\"crispEdges\" style=\"height:%.0fpx\" aria-hidden=\"true\">\n",
+        id, n, height, height);
+}
+
+// Spans are sorted by device, so each lane is a run of them. False: no memory.
+static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane *list, size_t n)
+{
+    size_t from = 0;
+    bool all = lanes->n <= MAX_SPANS;
+    double(*share)[3] = arena_get(page->arena, LANE_CELLS * sizeof *share, sizeof(double));
+    for (size_t device = 0; device < n; device++) {
+        struct lane_span *cells = ARENA_ARRAY(page->arena, struct lane_span, LANE_CELLS);
+        size_t to = from;
+        if (!share || !cells)
+            return false;
+        while (to < lanes->n && (size_t)lanes->spans[to].device == device)
+            to++;
+        memset(share, 0, LANE_CELLS * sizeof *share);
+        fill_cells(lanes, from, to, share);
+        size_t n_cells = spans_of_cells((const double(*)[3])share, lanes, (int)device, cells);
+        list[device] = (struct lane){device, cells, cells, n_cells, n_cells};
+        if (all) {
+            list[device].spans = lanes->spans + from;
+            list[device].n = to - from;
+        }
+        from = to;
+    }
+    return true;
+}
+
+void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
+{
+    size_t n = lanes->devices > LANES ? LANES : lanes->devices;
+    struct lane *list = ARENA_ARRAY(page->arena, struct lane, n + 1);
+    if (!list || lanes->seconds <= 0 || !find_lanes(page, lanes, list, n))
+        return;
+    struct page plain = *page;
+    if (page->simulation && lanes->devices != page->simulation->devices)
+        plain.stage_of = NULL; // another number of devices than the stages are known of
+    order_lanes(&plain, list, n);
+    write_frame(&plain, id, list, n);
+    for (size_t i = 0; i < n; i++)
+        draw_lane(page, &list[i], i, lanes->seconds);
+    PUT(page, "<rect class=\"here\" width=\"0\" height=\"0\"/></svg></div></div>\n");
+    tsr__html_readout(
+        page, "Point at the timeline, tap it, or use the arrow keys, to read what a mark is.");
+    if (lanes->n > MAX_SPANS)
+        PUT(page,
+            "<p class=\"lead\">There is too much to be told one by one: what a device does for the "
+            "most part of each moment is shown.</p>\n");
+    if (n < lanes->devices)
+        tsr__text_printf(page->out, "<p class=\"lead\">The first %zu of %zu devices.</p>\n", n,
+                         lanes->devices);
+    write_data(page, id, list, n, lanes->seconds);
+}

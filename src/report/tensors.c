@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// tensors.c - the tensors of the model by what they take: weights, inputs and values between nodes, how each is cut and what a device
+// has of it. The largest are a table; for all of them page.js draws how the pieces lie.
+//
+// Tensors whose names differ in their numbers only and that are cut alike are one line. Each way to cut a shape is worked out once.
+#include "report/internal.h"
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+#define MAX_LISTED   12  // in the table
+#define MAX_PICTURES 150 // that can be chosen
+#define MAX_BOXES    256 // of one picture
+#define MAX_RANK     16
+
+// One way to cut one shape.
+struct cut {
+    const char *sharding; // "": whole on every device
+    int rank;
+    int64_t shape[MAX_RANK];
+    const tsr_box *boxes; // NULL: it could not be worked out, or is whole
+    size_t n;
+    int64_t most; // elements on the device that has the most
+    size_t number;
+};
+struct tensor_row {
+    const char *kind;
+    tsr_dtype type;
+    const struct cut *cut;
+    int64_t elements;
+    int64_t first; // in the order of the model
+    VEC(struct folded) names;
+};
+struct tensors {
+    struct page *page;
+    struct map cuts, rows;
+    VEC(struct cut *) all_cuts;
+    VEC(struct tensor_row *) list;
+};
+
+// ---- how a value is cut --------------------------------------------------------------------------
+
+struct reader {
+    const struct page *page;
+    const tsr_value *value;
+    const char *found;
+};
+
+static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
+{
+    const char *text;
+    for (size_t i = 0;; i++) {
+        const tsr_node_config *entry =
+            i < tsr_node_config_count(node) ? tsr_node_config_at(node, i) : NULL;
+        if (!entry)
+            return NULL;
+        const tsr_config *config = tsr_node_config_config(entry);
+        if (!config || !page->config ||
+            strcmp(tsr_config_name(config), tsr_config_name(page->config)) != 0)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
+            const tsr_spec *spec = tsr_node_config_spec(entry, k);
+            if (tsr_spec_value(spec) == value && tsr_spec_text(spec, &text) == TSR_OK && text[0])
+                return text;
+        }
+    }
+}
+
+static bool first_reader(void *data, tsr_node *node, size_t input)
+{
+    struct reader *reader = data;
+    (void)input;
+    reader->found = spec_text(reader->page, node, reader->value);
+    return reader->found == NULL;
+}
+
+const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
+{
+    struct reader reader = {page, value, NULL};
+    const tsr_node *producer = tsr_value_producer(value);
+    const char *made = producer ? spec_text(page, producer, value) : NULL;
+    if (made)
+        return made;
+    tsr_value_uses(value, first_reader, &reader);
+    return reader.found ? reader.found : "";
+}
+
+static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
+{
+    int64_t n = 1;
+    for (int d = 0; d < rank; d++)
+        if (!mul_ok(n, stop[d] - start[d], &n))
+            return INT64_MAX;
+    return n;
+}
+
+// The most that one device has; boxes of a device need not stand together.
+static int64_t most_elements(struct page *page, const struct cut *cut)
+{
+    int64_t most = 0, devices = page->config ? tsr_config_devices(page->config) : 0;
+    int64_t *sums = devices > 0 ? ARENA_ARRAY(page->arena, int64_t, (size_t)devices) : NULL;
+    for (size_t i = 0; sums && i < cut->n; i++) {
+        const tsr_box *box = &cut->boxes[i];
+        if (box->device < 0 || box->device >= devices)
+            continue;
+        int64_t *sum = &sums[box->device];
+        *sum += volume(box->start, box->stop, cut->rank);
+        most = *sum > most ? *sum : most;
+    }
+    return most;
+}
+
+// tsr_tiles keeps its answer until the next call only.
+static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes, size_t n)
+{
+    size_t rank = (size_t)cut->rank;
+    tsr_box *kept = ARENA_ARRAY(page->arena, tsr_box, n + 1);
+    int64_t *numbers = ARENA_ARRAY(page->arena, int64_t, 2 * n * rank + 1);
+    if (!kept || !numbers)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        int64_t *start = numbers + 2 * i * rank, *stop = start + rank;
+        memcpy(start, boxes[i].start, rank * sizeof *start);
+        memcpy(stop, boxes[i].stop, rank * sizeof *stop);
+        kept[i] = (tsr_box){boxes[i].device, start, stop};
+    }
+    cut->boxes = kept;
+    cut->n = n;
+}
+
+static void work_out(struct page *page, struct cut *cut, int64_t elements)
+{
+    const tsr_box *boxes;
+    size_t n;
+    struct diag_mark before = tsr__diag_mark(page->session);
+    int64_t devices = page->config ? tsr_config_devices(page->config) : 0;
+    cut->most = elements;
+    tsr_status st = TSR_INVALID;
+    if (cut->sharding[0])
+        st = tsr_tiles(page->session, cut->sharding, cut->rank, cut->shape, devices, &boxes, &n);
+    tsr__diag_back(page->session, &before, false);
+    if (st != TSR_OK)
+        return;
+    keep_boxes(page, cut, boxes, n);
+    if (cut->boxes)
+        cut->most = most_elements(page, cut);
+}
+
+static const struct cut *cut_of(struct tensors *tensors, const char *sharding, int rank,
+                                const int64_t *shape, int64_t elements)
+{
+    struct page *page = tensors->page;
+    struct str key = tsr__arena_printf(page->arena, "%s", sharding);
+    for (int d = 0; d < rank && key.p; d++)
+        key = tsr__arena_printf(page->arena, "%s %lld", key.p, (long long)shape[d]);
+    void **at = key.p ? tsr__map_at(&tensors->cuts, key) : NULL;
+    if (!at)
+        return NULL;
+    if (*at)
+        return *at;
+    struct cut *cut = ARENA_NEW(page->arena, struct cut);
+    struct cut **listed = cut ? vec_push(page->arena, &tensors->all_cuts) : NULL;
+    if (!listed)
+        return NULL;
+    cut->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
+    cut->rank = rank;
+    cut->number = tensors->all_cuts.n - 1;
+    memcpy(cut->shape, shape, (size_t)rank * sizeof *shape);
+    *at = *listed = cut;
+    work_out(page, cut, elements);
+    return cut;
+}
+
+// ---- all tensors ---------------------------------------------------------------------------------
+
+static const char *kind_of(const tsr_value *value)
+{
+    if (tsr_value_initializer(value))
+        return "weight";
+    if (tsr_value_is_input(value))
+        return "input";
+    return tsr_value_is_output(value) ? "output" : "value";
+}
+
+// Elements of a value whose sizes are all known; -1: they are not, or it is no tensor.
+static int64_t shape_of(const tsr_value *value, int64_t *shape)
+{
+    int rank = tsr_value_rank(value);
+    int64_t elements = 1;
+    if (rank < 0 || rank > MAX_RANK || !tsr_dtype_bits(tsr_value_dtype(value)))
+        return -1;
+    for (int d = 0; d < rank; d++) {
+        shape[d] = tsr_value_dim(value, d).value;
+        if (shape[d] < 0 || !mul_ok(elements, shape[d], &elements))
+            return -1;
+    }
+    return elements;
+}
+
+static void add_value(struct tensors *tensors, const tsr_value *value)
+{
+    struct page *page = tensors->page;
+    int64_t shape[MAX_RANK], elements = value ? shape_of(value, shape) : -1;
+    if (elements < 2)
+        return;
+    const char *sharding = tsr__tensor_sharding(page, value);
+    const struct cut *cut = cut_of(tensors, sharding, tsr_value_rank(value), shape, elements);
+    struct folded name = tsr__fold_name(page->arena, tsr_value_name(value));
+    if (!cut)
+        return;
+    struct str key = tsr__arena_printf(page->arena, "%s\n%d\n%zu\n%s", kind_of(value),
+                                       (int)tsr_value_dtype(value), cut->number, name.pattern);
+    void **at = key.p ? tsr__map_at(&tensors->rows, key) : NULL;
+    if (at && !*at) {
+        struct tensor_row *fresh = ARENA_NEW(page->arena, struct tensor_row);
+        struct tensor_row **listed = fresh ? vec_push(page->arena, &tensors->list) : NULL;
+        if (!listed)
+            return;
+        fresh->kind = kind_of(value);
+        fresh->type = tsr_value_dtype(value);
+        fresh->cut = cut;
+        fresh->elements = elements;
+        fresh->first = (int64_t)tensors->list.n;
+        *at = *listed = fresh;
+    }
+    struct tensor_row *row = at ? *at : NULL;
+    struct folded *member = row ? vec_push(page->arena, &row->names) : NULL;
+    if (member)
+        *member = name;
+}
+
+static int64_t row_bytes(const struct tensor_row *row)
+{
+    return tsr_dtype_bytes(row->type, row->elements);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const struct tensor_row *x = *(struct tensor_row *const *)a,
+                            *y = *(struct tensor_row *const *)b;
+    int64_t p = tsr_dtype_bytes(x->type, x->cut->most), q = tsr_dtype_bytes(y->type, y->cut->most);
+    if (p != q)
+        return p < q ? 1 : -1;
+    if (row_bytes(x) != row_bytes(y))
+        return row_bytes(x) < row_bytes(y) ? 1 : -1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+static bool collect(struct page *page, struct tensors *tensors)
+{
+    *tensors = (struct tensors){.page = page};
+    if (!page->sized)
+        return false;
+    const tsr_graph *graph = tsr_model_graph(page->sized);
+    tsr__map_init(&tensors->cuts, page->arena, 64);
+    tsr__map_init(&tensors->rows, page->arena, 256);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        add_value(tensors, tsr_graph_initializer(graph, i));
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!tsr_value_initializer(tsr_graph_input(graph, i)))
+            add_value(tensors, tsr_graph_input(graph, i));
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            add_value(tensors, tsr_node_output(node, i));
+    if (tensors->list.n)
+        qsort(tensors->list.at, tensors->list.n, sizeof(struct tensor_row *), by_size);
+    return !page->arena->failed && tensors->list.n > 0;
+}
+
+// ---- the table -----------------------------------------------------------------------------------
+
+static void write_shape(struct page *page, const struct tensor_row *row)
+{
+    tsr__text_printf(page->out, "%s ", tsr_dtype_name(row->type));
+    for (int d = 0; d < row->cut->rank; d++)
+        tsr__text_printf(page->out, "%s%lld", d ? "&#215;" : "", (long long)row->cut->shape[d]);
+}
+
+static void write_row(struct page *page, const struct tensor_row *row, size_t number)
+{
+    tsr__text_printf(page->out, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">",
+                     number);
+    tsr__fold_write(page->out, row->names.at, row->names.n);
+    PUT(page, "</a>");
+    if (row->names.n > 1)
+        tsr__text_printf(page->out, " <span class=\"times\">&times;&#8239;%zu</span>",
+                         row->names.n);
+    tsr__text_printf(page->out, "<td>%s<td>", row->kind);
+    write_shape(page, row);
+    PUT(page, "<td class=\"n\">");
+    tsr__html_bytes(page->out, row_bytes(row));
+    PUT(page, "<td class=\"n\">");
+    tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->cut->most));
+    PUT(page, "<td class=\"name\"><code>");
+    tsr__html_text(page->out, row->cut->sharding[0] ? row->cut->sharding : "whole");
+    PUT(page, "</code></tr>\n");
+}
+
+void tsr__tensors_largest(struct page *page)
+{
+    struct tensors tensors;
+    if (!collect(page, &tensors))
+        return;
+    PUT(page,
+        "<h3>Largest tensors</h3>\n<p class=\"lead\">By what one device has of each; alike ones of "
+        "several layers are one line, and sizes are of one.</p>\n<div class=\"scroll\" "
+        "tabindex=\"0\"><table class=\"stack\" id=\"largest\"><thead><tr><th>tensor<th>kind<th>"
+        "shape<th class=\"n\">whole<th class=\"n\">on a device<th>cut</tr></thead><tbody>\n");
+    for (size_t i = 0; i < tensors.list.n && i < MAX_LISTED; i++)
+        write_row(page, tensors.list.at[i], i);
+    PUT(page, "</tbody></table></div>\n");
+}
+
+// ---- pictures --------------------------------------------------------------------------------------
+
+static void write_cut(struct page *page, const struct cut *cut)
+{
+    PUT(page, "{\"cut\":");
+    tsr__html_json(page->out, cut->sharding);
+    PUT(page, ",\"shape\":[");
+    for (int d = 0; d < cut->rank; d++)
+        tsr__text_printf(page->out, "%s%lld", d ? "," : "", (long long)cut->shape[d]);
+    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[",
+                     cut->n > MAX_BOXES ? cut->n - MAX_BOXES : (size_t)0);
+    for (size_t i = 0; i < cut->n && i < MAX_BOXES; i++) {
+        tsr__text_printf(page->out, "%s[%lld", i ? "," : "", (long long)cut->boxes[i].device);
+        for (int d = 0; d < cut->rank; d++)
+            tsr__text_printf(page->out, ",%lld,%lld", (long long)cut->boxes[i].start[d],
+                             (long long)cut->boxes[i].stop[d]);
+        PUT(page, "]");
+    }
+    PUT(page, "]}");
+}
+
+// Options of the choice, and beside them which cut each has and the bits of an element.
+static void write_choice(struct page *page, const struct tensors *tensors, size_t n)
+{
+    PUT(page, "<label class=\"choose\">tensor <select id=\"tensor\">\n");
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor_row *row = tensors->list.at[i];
+        tsr__text_printf(page->out, "<option value=\"%zu\">", i);
+        tsr__fold_write(page->out, row->names.at, row->names.n);
+        tsr__text_printf(page->out, " (%s)</option>\n", row->kind);
+    }
+    PUT(page, "</select></label>\n<div id=\"pieces\" class=\"pieces marks\"></div>\n");
+    tsr__html_readout(page, "Point at a piece, tap it, or use the arrow keys.");
+}
+
+void tsr__tensors_picture(struct page *page)
+{
+    struct tensors tensors;
+    if (!collect(page, &tensors))
+        return;
+    size_t n = tensors.list.n < MAX_PICTURES ? tensors.list.n : MAX_PICTURES;
+    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_cuts.n + 1);
+    if (!wanted)
+        return;
+    tsr__html_section(
+        page, "picture", "How a tensor is cut",
+        "Each piece has the numbers of the devices that hold it. Sizes are in proportion.");
+    write_choice(page, &tensors, n);
+    PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor_row *row = tensors.list.at[i];
+        wanted[row->cut->number] = true;
+        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", i ? "," : "", row->cut->number,
+                         tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
+    }
+    PUT(page, "],\"cuts\":{");
+    bool any = false;
+    for (size_t i = 0; i < tensors.all_cuts.n; i++) {
+        if (!wanted[i])
+            continue;
+        tsr__text_printf(page->out, "%s\"%zu\":", any ? ",\n" : "", i);
+        write_cut(page, tensors.all_cuts.at[i]);
+        any = true;
+    }
+    PUT(page, "}}</script>\n");
+    tsr__html_section_end(page);
+}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of `tessera report` in a real browser, Chromium without a window: nothing is wider than the screen at 390 and 1280 pixels, every
+mark is reached by keyboard and by touch and tells what it is, nothing is loaded, no name becomes markup, the console stays empty.
+TESSERA_PICTURES=FOLDER keeps a picture of each page.
+
+usage: page.py TESSERA MODELS"""
+import json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import browser, layers
+
+TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
+EVIL = ['<script>window.evil=1</script>', '"onmouseover="window.evil=1', "'><img src=x onerror=window.evil=1>", "</title></style></script><script>window.evil=1</script>",
+        "</script><svg onload=window.evil=1>", "javascript:window.evil=1", "]]><!--", "bad\x7fname\tx", "\u2028\u2029", "a" * 300, "layer_007#1"]
+ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
+
+
+def good(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert p.returncode == 0, (words, p.returncode, p.stderr[:2000])
+    return p.stdout
+
+
+def sized(chromium, path, name):
+    """No overflow, no request, no error, in both widths and both schemes."""
+    for width, touch, dark in ((390, True, False), (1280, False, False), (1280, False, True)):
+        tab = browser.Tab(chromium, path, width, touch=touch, dark=dark)
+        wide = tab.run("[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();"
+                       "let p = e.parentElement; for (; p; p = p.parentElement) if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return false;"
+                       "return r.right > innerWidth + 0.5; }).map(e => e.tagName + '.' + e.className + '#' + e.id).slice(0, 5)")
+        assert tab.run("document.documentElement.scrollWidth") <= width and not wide, (name, width, wide)
+        assert not tab.errors() and not tab.requests(), (name, width, tab.errors(), tab.requests())
+        assert tab.run("typeof window.evil") == "undefined", "a name of the model was run as a script"
+        if os.environ.get("TESSERA_PICTURES"):
+            tab.picture("%s/%s-%d%s.png" % (os.environ["TESSERA_PICTURES"], name, width, "-dark" if dark else ""))
+        tab.close()
+
+
+def by_keyboard(chromium, path):
+    """Every drawing is one stop of the tab key; arrows go from mark to mark, and the words of each are told."""
+    tab = browser.Tab(chromium, path, 1280)
+    groups = tab.run("[...document.querySelectorAll('.marks')].map(g => g.querySelectorAll('[data-tip]').length)")
+    assert len(groups) >= 5 and all(groups), groups
+    stops = tab.run("[...document.querySelectorAll('.marks')].map(g => g.querySelectorAll('[tabindex=\"0\"]').length)")
+    assert all(s == 1 for s in stops), stops
+    for i, n in enumerate(groups):
+        tab.run("document.querySelectorAll('.marks')[%d].querySelector('[tabindex=\"0\"]').focus()" % i)
+        told = []
+        for _ in range(min(n, 12)):
+            told.append(tab.run("document.activeElement.getAttribute('aria-label')"))
+            seen = tab.run("(() => { let e = document.activeElement.closest('.marks'); while (!e.classList.contains('readout')) e = e.nextElementSibling; return e.textContent })()")
+            assert told[-1] and seen == told[-1], (i, seen, told)
+            tab.key("ArrowRight", ARROWS["ArrowRight"])
+        assert len(set(told)) == len(told), (i, told)
+    tab.run("document.getElementById('lanes').focus()")
+    told = set()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowUp"):
+        tab.key(key, ARROWS[key])
+        told.add(tab.run("document.querySelector('#timeline .readout').textContent"))
+    assert len(told) >= 4 and all(t.startswith("device ") and " from " in t for t in told), told
+    before = tab.run("document.querySelector('#lanes .ticks').textContent")
+    tab.key("+")
+    assert tab.run("document.querySelector('#lanes .ticks').textContent") != before, "plus does not zoom"
+    reached = set()
+    tab.run("document.activeElement.blur(); scrollTo(0, 0)")
+    for _ in range(80):
+        tab.key("Tab", ARROWS["Tab"])
+        reached.add(tab.run("(() => { const e = document.activeElement, m = e.closest('.marks'); return m ? 'marks' + [...document.querySelectorAll('.marks')].indexOf(m) : e.id || e.tagName })()"))
+    wanted = {"marks%d" % i for i in range(len(groups))} | {"lanes", "tensor", "BUTTON", "INPUT"}
+    assert wanted <= reached, wanted - reached
+    assert not tab.errors(), tab.errors()
+    tab.close()
+
+
+def by_touch(chromium, path):
+    """A tap on a mark, on the timeline and on a tensor of the table tells what it is."""
+    tab = browser.Tab(chromium, path, 390, touch=True)
+    middle = "(() => { const e = document.querySelector('%s'); e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2, r.width, r.height] })()"
+    for mark, place in (("#memory .bar [data-tip]", "#memory .readout"), ("#communication .matrix [data-tip]", "#communication .readout"),
+                        ("#lanes svg", "#timeline .readout"), ("#pieces [data-tip]", "#picture .readout")):
+        x, y, *_ = tab.run(middle % mark)
+        tab.tap(x, y if mark != "#lanes svg" else y - 5)
+        words = tab.run("document.querySelector('%s').textContent" % place)
+        assert "device" in words or "\u2192" in words, (mark, words)
+    chosen = tab.run("document.getElementById('tensor').value")
+    x, y, *_ = tab.run(middle % "#largest tr:nth-child(3) a")
+    tab.tap(x, y)
+    assert tab.run("document.getElementById('tensor').value") == "2" or chosen == "2", "the table does not choose the picture"
+    small = tab.run("[...document.querySelectorAll('button, select, input')].map(e => e.getBoundingClientRect()).filter(r => r.height < 32).length")
+    assert small == 0, "%d things to press are too small for a finger" % small
+    assert not tab.errors(), tab.errors()
+    tab.close()
+
+
+def works(chromium, path):
+    """The filter, the choice of a tensor, the button that copies."""
+    tab = browser.Tab(chromium, path, 1280)
+    rows = "[...document.querySelectorAll('#nodes tbody tr')].filter(r => !r.hidden).length"
+    before = tab.run(rows)
+    tab.run("(() => { const i = document.querySelector('[data-filter]'); i.value = 'softmax'; i.dispatchEvent(new Event('input')) })()")
+    assert 0 < tab.run(rows) < before, "the filter does nothing"
+    pieces = tab.run("[...document.getElementById('tensor').options].map(o => { const s = document.getElementById('tensor'); s.value = o.value; s.dispatchEvent(new Event('change'));"
+                     "return document.querySelectorAll('#pieces i').length })")
+    assert len(pieces) > 5 and all(pieces) and max(pieces) >= 4, pieces
+    assert tab.run("[...document.querySelectorAll('#pieces i')].every(i => i.getBoundingClientRect().width > 0)")
+    tab.run("document.querySelector('[data-copy]').click()")
+    assert tab.run("document.querySelector('[data-copy]').textContent") in ("Copied", "Selected")
+    assert tab.run("getSelection().toString()").startswith("tessera report "), "the command is not chosen"
+    assert not tab.errors(), tab.errors()
+    tab.close()
+
+
+def llama(chromium, d):
+    model = os.path.join(MODELS, "llama_tiny", "model.onnx")
+    good("plan", model, "--devices", "hosts:2x2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/p.onnx")
+    good("plan", model, "--devices", "2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/q.onnx")
+    good("simulate", d + "/p.onnx", "--trace", d + "/trace.json")
+    good("report", d + "/p.onnx", "--trace", d + "/trace.json", "--beside", d + "/q.onnx", "-o", d + "/page.html")
+    sized(chromium, d + "/page.html", "llama")
+    by_keyboard(chromium, d + "/page.html")
+    by_touch(chromium, d + "/page.html")
+    works(chromium, d + "/page.html")
+
+
+def large(chromium, d):
+    layers.save(d + "/m.onnx", 62)
+    edits = [w for i in range(62) for w in ("--shard", "/model/layers.%d/mlp/up/Add:/model/layers.%d/mlp/up/Add_output_0={8,1,1}" % (i, i))]
+    good("annotate", d + "/m.onnx", "--config", "b:8", *edits, "-o", d + "/cut.onnx")
+    good("infer", d + "/cut.onnx", "--propagate", "-o", d + "/full.onnx")
+    good("report", d + "/full.onnx", "-o", d + "/page.html")
+    assert os.path.getsize(d + "/page.html") < 1e6
+    sized(chromium, d + "/page.html", "large")
+
+
+def hostile(chromium, d):
+    """Names of nodes, values, configurations, devices and files that would be scripts, or that would not break."""
+    f = TensorProto.FLOAT
+    nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
+    ends = [helper.make_tensor_value_info(v, f, [16, 16]) for v in ("x", EVIL[-1] + "v")]
+    w = [numpy_helper.from_array(np.zeros((16, 16), "f"), "w%d" % i + EVIL[i]) for i in range(len(EVIL))]
+    path = d + "/<svg onload=window.evil=1>.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], w), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    t = json.loads(good("topology", "show", "cpu:2", "--json"))
+    for device, name in zip(t["devices"], EVIL):
+        device["name"] = name
+    json.dump({k: t[k] for k in ("devices", "links")}, open(d + "/t.json", "w"))
+    good("plan", path, "--devices", d + "/t.json", "--config", EVIL[2], "-o", d + "/planned.onnx")
+    good("simulate", d + "/planned.onnx", "--trace", d + "/trace.json")
+    good("report", d + "/planned.onnx", "--trace", d + "/trace.json", "--beside", d + "/planned.onnx", "-o", d + "/page.html")
+    sized(chromium, d + "/page.html", "hostile")
+    tab = browser.Tab(chromium, d + "/page.html", 1280)
+    shown = tab.run("document.body.textContent")
+    assert all(e.replace("\x7f", "\ufffd").replace("\t", "\ufffd") in shown for e in EVIL), [e for e in EVIL if e not in shown]
+    tab.run("[...document.querySelectorAll('[data-tip]')].forEach(e => e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})))")
+    tab.run("[...document.getElementById('tensor').options].forEach(o => { const s = document.getElementById('tensor'); s.value = o.value; s.dispatchEvent(new Event('change')) })")
+    assert tab.run("typeof window.evil") == "undefined" and not tab.errors() and tab.run("document.querySelectorAll('img, svg[onload]').length") == 0
+    tab.close()
+
+
+cases = (llama, large, hostile)
+if not browser.program():
+    for case in cases:
+        print("ok %s # SKIP no Chromium here (apt-get install chromium)" % case.__name__)
+    sys.exit(0)
+failed, chromium = 0, browser.Browser()
+for case in cases:
+    with tempfile.TemporaryDirectory(prefix="tessera-page-") as folder:
+        try:
+            case(chromium, folder)
+            print("ok %s" % case.__name__)
+        except Exception as x:
+            failed += 1
+            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
+chromium.close()
+sys.exit(1 if failed else 0)
