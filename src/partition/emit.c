@@ -41,7 +41,7 @@ static bool wanted_somewhere(const struct plan *plan, const struct form *form)
     return false;
 }
 
-// A rank takes in what it needs; rank 0 also what nobody needs, so that none is lost. Inputs that
+// A rank takes in what it needs; the first that has it also what nobody needs, so that none is lost. Inputs that
 // only their sizes are wanted of come later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
@@ -53,8 +53,9 @@ static tsr_status add_inputs(struct part *part)
         struct item *it = tsr__item_of(part->plan, value);
         if (!it)
             return TSR_NOMEM;
+        const struct tile_layout *layout = it->first->layout;
         bool needed = it->first->live[part->rank] ||
-                      (part->rank == 0 && !wanted_somewhere(part->plan, it->first));
+                      (part->rank == layout->owners[0] && !wanted_somewhere(part->plan, it->first));
         if (needed && !tsr__part_input(part, it))
             return TSR_NOMEM;
     }

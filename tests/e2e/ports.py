@@ -189,6 +189,20 @@ def any_batch(tessera, folder):
         assert all(np.allclose(got[k], v, rtol=1e-4, atol=1e-4) for k, v in want.items()), "batch %d: %s" % (size, got)
 
 
+def size_alone(tessera, folder):
+    """An input of which only the size is read, and known: it is kept cut on devices that rank 0 is none of."""
+    model, cut, parts, data, result = (os.path.join(folder, f) for f in ("size.onnx", "size_cut.onnx", "size_parts", "size.npz", "size_out.npz"))
+    nodes = [helper.make_node("Shape", ["x"], ["s"], name="shape"), helper.make_node("Neg", ["s"], ["y"], name="neg")]
+    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])], [helper.make_tensor_value_info("y", TensorProto.INT64, [1])])
+    onnx.save(helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)], ir_version=11), model)
+    np.savez(data, x=np.zeros(6, "f4"))
+    for spec in ("{2:2,3}", "{2:0,1}", "{4:3,2,1,0}"):
+        call(tessera, "annotate", model, "--config", "c:4", "--shard", "shape:x=" + spec, "-o", cut)
+        call(tessera, "partition", cut, "-o", parts, "--force", "--keep-cut", "x")
+        call(tessera, "run", parts, "--inputs", data, "--outputs", result)
+        assert np.load(result)["y"].tolist() == [-6], spec
+
+
 def is_refused(tessera, folder):
     model, parts = os.path.join(folder, "bcut.onnx"), os.path.join(folder, "none")
     for option, value in (("--keep-cut", "z"), ("--state", "x=z"), ("--state", "x"), ("--state", "x=s")):
@@ -213,7 +227,7 @@ def main():
     tessera, decode = sys.argv[1:3]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="tessera-ports-") as folder:
-        for what, args in ((decodes, (decode,)), (is_planned, (decode,)), (runs_once, ()), (any_batch, ()), (is_refused, ()), (dry, ())):
+        for what, args in ((decodes, (decode,)), (is_planned, (decode,)), (runs_once, ()), (any_batch, ()), (size_alone, ()), (is_refused, ()), (dry, ())):
             try:
                 what(tessera, *args, folder)
             except Exception as x:
