@@ -5,6 +5,7 @@
     edits: [[first output of the node, value or null, sharding text or stage]]   once it has come about: this alone repeats it
     metadata: {key: text}     what a plan says besides
     infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimisation)
+    keep: how many of the inputs and outputs stay cut, of 1
 """
 import random
 
@@ -47,8 +48,9 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
         held = sorted(order[:rng.randint(1, devices)])
         return "{%s:%s}" % (",".join(["1"] * max(1, rank)), ",".join(map(str, held)))
     parts, shards = ["1"] * rank, 1
+    scarce = rng.random() < 0.04  # more parts than elements: some are empty
     for axis in rng.sample(range(rank), rng.choice([1, 1, 2]) if rank > 1 else 1):
-        most = min(sizes[axis], devices // shards)
+        most = devices // shards if scarce else min(sizes[axis], devices // shards)
         if most < 2:
             continue
         n = rng.randint(2, most)
@@ -62,8 +64,9 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
                 parts[axis] = "%d/%d*%d" % (outer, n, unit)
             elif n <= unit:
                 parts[axis] = "%d*%d/%d" % (outer, unit, n)
-    groups = [[order[k]] for k in range(shards)]
-    if rng.random() < 0.4:  # the other devices hold copies
+    several = rng.choice([2, 2, 3]) if rng.random() < 0.04 else 1  # shards of each device
+    groups = [[order[k // several]] for k in range(shards)]
+    if rng.random() < 0.4 and several == 1:  # the other devices hold copies
         for k, device in enumerate(order[shards:]):
             groups[k % shards if rng.random() < 0.8 else rng.randrange(shards)].append(device)
     if rng.random() < 0.6:
@@ -83,7 +86,17 @@ def draw(rng, mpi):
         cut.update(devices=rng.choice([2, 3, 4, 4, 8]), memory=rng.choice([0, 0, 0, 20000, 4000]), stages=rng.choice([0, 0, 0, 2, -1]))
     if kind == "hand":
         cut["stages"] = rng.choice([0, 0, 0, 0, 2, 3])
+    cut["keep"] = rng.choice([0] * 9 + [0.3, 1])
     return cut
+
+
+def keep_cut(case, model, cut):
+    """Writes into the model which of its inputs and outputs stay cut."""
+    rng = random.Random(cut["seed"] + 1)
+    names = [v.name for v in list(case.model.graph.input) + list(case.model.graph.output)]
+    kept = [n for n in names if rng.random() < cut.get("keep", 0)]
+    if kept:
+        model.lib.model_set_metadata(model.handle, b"ai.tessera.keep_cut", "\n".join(kept).encode())
 
 
 def least_sizes(case, name):
@@ -169,6 +182,8 @@ def apply(session, path, case, cut):
             raise
     if cut["infer"]:
         model.infer(cut["infer"] == "propagate")
+    if "metadata" not in cut:
+        keep_cut(case, model, cut)
     return model
 
 

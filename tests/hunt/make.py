@@ -99,6 +99,20 @@ def other_set(maker, model, sizes, names):
     return None
 
 
+def odd_set(maker, feeds, names, model):
+    """The same inputs with a few NaN and infinities; (inputs, sizes, results) or None."""
+    changed, rng = {}, maker.rng
+    for name, a in feeds.items():
+        changed[name] = a
+        if a.dtype.kind == "f" and a.size and rng.random() < 0.7:
+            at = maker.np.random(a.shape) < rng.choice([0.02, 0.1, 0.5])
+            changed[name] = np.where(at, maker.np.choice(np.array(rng.choice([[np.nan], [np.inf], [-np.inf, np.inf], [np.nan, -np.inf]])), a.shape), a).astype(a.dtype)
+    try:
+        return changed, names, run_model(model, changed)
+    except Exception:
+        return None
+
+
 def same(a, b):
     """Whether the whole run gives what the nodes gave one by one; else the engine reads what nobody wrote."""
     if isinstance(a, list) or a.dtype.kind != "f":
@@ -137,4 +151,6 @@ def make(seed):
     if names and rng.random() < 0.7:
         more = other_set(maker, model, sizes, names)
         sets += [more] if more else []
+    odd = odd_set(maker, feeds, names, model) if rng.random() < 0.15 else None
+    sets += [odd] if odd else []
     return Case(seed, model, [x[0] for x in sets], [x[1] for x in sets], [x[2] for x in sets], maker)

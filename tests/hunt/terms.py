@@ -28,7 +28,7 @@ def totals(node, values, opset):
         if name and (not isinstance(a, np.ndarray) or a.dtype.kind not in "fiu"):
             return None
         if name and not steering(node, i):
-            a = np.abs(a.astype("f8"))
+            a = np.abs(np.nan_to_num(a.astype("f8"), nan=0, posinf=0, neginf=0))
             a = np.maximum(a, 1) if node.op_type in PRODUCTS else a
         if name:
             feeds[name] = a
