@@ -110,6 +110,7 @@ class Hunt:
         os.makedirs(self.out, exist_ok=True)
         self.file = os.path.join(self.out, "progress.json")
         self.done, self.counts, self.operators, self.finds = set(), collections.Counter(), collections.Counter(), []
+        self.reasons = collections.Counter()  # why cuts are no finds, of this run
         if os.path.exists(self.file):
             with open(self.file) as f:
                 saved = json.load(f)
@@ -148,6 +149,8 @@ class Hunt:
             self.counts["cuts that cut nodes"] += c["cut_nodes"] > 0
             for key in (c["kind"], "by " + c["how"], "over " + c["transport"], "level %d" % c["level"]):
                 self.counts[key] += 1
+            if c["text"] and not c["folder"]:
+                self.reasons["%s: %s" % (c["kind"], c["text"] if c["kind"] in ("told no", "engine") else "")] += 1
             if c["folder"]:
                 self.found(c["folder"], c["kind"], c["text"])
 
@@ -292,11 +295,13 @@ def run(tessera, options):
     hunt = Hunt(tessera, options)
     go(hunt)
     print(", ".join("%s %d" % x for x in sorted(hunt.counts.items())))
+    for why, count in hunt.reasons.most_common():
+        print("  %d %s" % (count, why))
     coverage(hunt, os.path.join(os.path.dirname(tessera), "libtessera.so"))
     if options["SHRINK"] and hunt.finds:
         subprocess.run([sys.executable, "-B", os.path.join(HERE, "shrink.py"), tessera] + [f[0] for f in hunt.finds[:20]])
     print("%d graphs, %d finds" % (hunt.counts["graphs"], len(hunt.finds)))
-    return 1 if hunt.finds else 0
+    return 1 if hunt.finds or hunt.counts["mistakes of the hunter"] else 0
 
 
 if __name__ == "__main__":
