@@ -254,9 +254,12 @@ void tsr__file_unmap(struct mapped *mapped);
 // Whole small file into memory from the arena (limit: bytes).
 tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out) TSR_MUST_USE;
-// True if a JSON text of foreigners can become a tree within the session's memory; else the finding out-of-memory. The
-// parser's own memory is not counted by the session: a bracket is one byte of text and about a hundred of tree.
-bool tsr__json_fits(tsr_session *session, struct str text);
+// The tree of a JSON text of foreigners, by jansson with its flags. TSR_NOMEM: it does not fit into the session's memory (finding);
+// TSR_MALFORMED: `error` says why, and the finding is the caller's.
+struct json_t;
+struct json_error_t;
+tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
+                          struct json_error_t *error, struct json_t **out) TSR_MUST_USE;
 // Adds what the file holds to a digest.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path,
                             struct sha256 *sha256) TSR_MUST_USE;
@@ -335,8 +338,8 @@ tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool repl
 struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena, const char *name);
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder) TSR_MUST_USE;
 void tsr__outfolder_abort(struct outfolder *outfolder);
-// Removes a folder that we made, one level of files deep (temporary partitions).
-void tsr__folder_remove(const char *path);
+// Removes a folder that we made, one level of files deep (temporary partitions). False: something of it is still there.
+bool tsr__folder_remove(const char *path);
 
 // ---- temporary files and folders (temporary.c) ----
 
@@ -360,6 +363,9 @@ void tsr__temporary_remove(struct temporary *temporary);
 // too long; then only a later process would remove it.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is fine
+// Removes what is in a folder that we made and hold open, and a path that we made with what is beneath it. Neither allocates.
+void tsr__folder_empty(int fd);
+void tsr__tree_remove(const char *path);
 // Removes what killed processes have left in that open folder: names of prefix, a process's number, "-" and anything.
 void tsr__temporary_sweep(int folder, const char *prefix);
 

@@ -14,8 +14,13 @@
 static const struct {
     tsr_severity severity;
     const char *title, *explanation;
+    const char *line; // "error: out of memory": said where there is no memory for the words
 } table[] = {
-#define X(id, severity, title, explanation) {TSR_##severity, title, explanation},
+#define WORD_ERROR   "error"
+#define WORD_WARNING "warning"
+#define WORD_NOTE    "note"
+#define X(id, severity, title, explanation)                                                        \
+    {TSR_##severity, title, explanation, WORD_##severity ": " title "\n"},
 #include "diag.def"
 #undef X
 };
@@ -353,7 +358,7 @@ const char *tsr_finding_text(tsr_session *session, size_t i)
     tsr__text_free(&text);
     session->diag_arena.failed = false;
     if (!kept.p) // said without memory
-        return table[session->diags.at[i].code].title;
+        return table[session->diags.at[i].code].line;
     session->diags.at[i].rendered = kept.p;
     return kept.p;
 }

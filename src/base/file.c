@@ -171,24 +171,6 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
     return TSR_OK;
 }
 
-// At most so many bytes of tree for each value; values are separated by these characters or begin with them.
-#define JSON_VALUE_BYTES 128
-
-bool tsr__json_fits(tsr_session *session, struct str text)
-{
-    size_t values = 1;
-    for (size_t i = 0; i < text.n; i++)
-        values += text.p[i] == ',' || text.p[i] == '[' || text.p[i] == '{' || text.p[i] == ':';
-    size_t need = values * JSON_VALUE_BYTES + text.n;
-    size_t room = session->memory_limit > session->memory_used
-                      ? session->memory_limit - session->memory_used
-                      : 0;
-    if (!session->memory_limit || need <= room)
-        return true;
-    tsr__diag_nomem(session, need);
-    return false;
-}
-
 bool tsr__same_file(const char *a, const char *b)
 {
     struct stat x, y;

@@ -413,6 +413,8 @@ tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)
         return outfile->status;
+    if (outfile->session->out_of_memory && !outfile->failed)
+        fail(outfile, TSR_NOMEM); // what could not be had is missing in it
     flush(outfile);
     if (!outfile->failed && must_sync(outfile) &&
         (tsr__fault(outfile->session, FAULT_WRITE) ? (errno = EIO, true) : fsync(outfile->fd) != 0))

@@ -28,7 +28,19 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
     return q;
 }
 
-enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER };
+// TARGET_UNKNOWN: it could not be looked at, errno says why.
+enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
+
+// What an entry of a folder says about it. "." and ".." say nothing.
+static enum target look_at_entry(int folder, const char *name, enum target so_far)
+{
+    struct stat st;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return so_far;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return TARGET_UNKNOWN;
+    return S_ISDIR(st.st_mode) ? TARGET_OTHER : TARGET_FILES;
+}
 
 // What stands at path. Reads at most until the first entry that decides.
 static enum target look_at(const char *path)
@@ -36,18 +48,22 @@ static enum target look_at(const char *path)
     struct stat st;
     enum target found = TARGET_EMPTY;
     if (lstat(path, &st) != 0)
-        return errno == ENOENT ? TARGET_ABSENT : TARGET_OTHER;
+        return errno == ENOENT ? TARGET_ABSENT : TARGET_UNKNOWN;
     DIR *dir = opendir(path);
     if (!dir)
-        return TARGET_OTHER;
-    for (struct dirent *dirent; found != TARGET_OTHER && (dirent = readdir(dir));) {
-        if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
-            continue;
-        bool folder = fstatat(dirfd(dir), dirent->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-                      S_ISDIR(st.st_mode);
-        found = folder ? TARGET_OTHER : TARGET_FILES;
+        return errno == ENOTDIR ? TARGET_OTHER : TARGET_UNKNOWN;
+    while (found == TARGET_EMPTY || found == TARGET_FILES) {
+        errno = 0;
+        const struct dirent *dirent = readdir(dir);
+        if (!dirent && errno)
+            found = TARGET_UNKNOWN;
+        if (!dirent)
+            break;
+        found = look_at_entry(dirfd(dir), dirent->d_name, found);
     }
+    int error = errno;
     closedir(dir);
+    errno = error;
     return found;
 }
 
@@ -55,6 +71,12 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
 {
     struct place at = PLACE_NONE;
     enum target found = look_at(path);
+    if (found == TARGET_UNKNOWN && errno == ENOMEM) {
+        tsr__diag_nomem(session, sizeof(struct dirent));
+        return TSR_NOMEM;
+    }
+    if (found == TARGET_UNKNOWN)
+        return tsr__refuse_write(session, path, errno);
     at.file = str_of(path);
     if (found == TARGET_ABSENT || found == TARGET_EMPTY || (found == TARGET_FILES && replace))
         return TSR_OK;
@@ -179,9 +201,11 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     }
     if (use_kernel && errno != ENOSYS && errno != EINVAL)
         return tsr__refuse_write(outfolder->session, outfolder->path, errno);
-    char name[TEMPORARY_NAME];
+    // Between two steps the old folder has this name alone, which no sweep takes for remains: a kill here loses nothing.
+    char name[TEMPORARY_NAME], kept[TEMPORARY_NAME + 4];
     tsr__path_draw(name);
-    char *old = sibling(outfolder->session, outfolder->path, name);
+    snprintf(kept, sizeof kept, TEMPORARY_PREFIX "old-%s", name + strlen(TEMPORARY_PREFIX));
+    char *old = sibling(outfolder->session, outfolder->path, kept);
     if (!old)
         return TSR_NOMEM;
     tsr_status status = replace_by_steps(outfolder, old)
@@ -195,6 +219,8 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 
 static tsr_status place_folder(struct outfolder *outfolder)
 {
+    if (outfolder->session->out_of_memory)
+        return TSR_NOMEM; // what could not be had is missing in it
     if (tsr__fault(outfolder->session, FAULT_WRITE))
         return tsr__refuse_write(outfolder->session, outfolder->path, EIO);
     tsr_status status = check_target(outfolder->session, outfolder->path,
@@ -231,24 +257,9 @@ void tsr__outfolder_abort(struct outfolder *outfolder)
 {
     if (!outfolder->path)
         return;
-    if (outfolder->temporary)
-        tsr__folder_remove(outfolder->temporary);
-    release_folder(outfolder);
-}
-
-void tsr__folder_remove(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!dir) {
-        if (fd >= 0)
-            close(fd);
-        else if (errno == ELOOP || errno == ENOTDIR)
-            unlink(path); // a link in place of a folder: what it leads to is not ours
-        return;
+    if (outfolder->temporary) {
+        tsr__folder_empty(outfolder->fd);
+        tsr__tree_remove(outfolder->temporary);
     }
-    for (struct dirent *dirent; (dirent = readdir(dir));)
-        unlinkat(dirfd(dir), dirent->d_name, 0); // folders stay, and with them this one
-    closedir(dir);
-    rmdir(path);
+    release_folder(outfolder);
 }

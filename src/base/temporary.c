@@ -22,6 +22,7 @@
 
 #define MAX_DEPTH    4     // of folders in a temporary folder; ours have two
 #define REMOVE_TRIES 1000  // other threads may still be writing while a signal is handled
+#define QUIET_TRIES  3     // an interrupted call, an error of a network file system
 #define SWEEP_MOST   10000 // entries of a folder that are looked at for remains
 #define STRANGE_S    10    // unlocked remains of a number that is in use again are older than this
 
@@ -65,11 +66,41 @@ static bool remove_tree(int parent, const char *name, int depth)
     if (depth > MAX_DEPTH)
         return false;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT;
-    empty_folder(fd, depth);
-    close(fd);
+    if (fd >= 0) { // else it may be empty
+        empty_folder(fd, depth);
+        close(fd);
+    }
     return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
+
+// Everything in a folder that is open already: neither memory nor another descriptor is needed for the files in it.
+void tsr__folder_empty(int fd)
+{
+    if (fd > 0 && lseek(fd, 0, SEEK_SET) == 0)
+        empty_folder(fd, 0);
+}
+
+bool tsr__folder_remove(const char *path)
+{
+    for (int i = 0; i < QUIET_TRIES; i++) {
+        if (unlink(path) == 0 || errno == ENOENT)
+            return true; // a link in place of a folder: what it leads to is not ours
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0) {
+            empty_folder(fd, MAX_DEPTH); // folders in it stay, and with them this one
+            close(fd);
+        }
+        if (rmdir(path) == 0 || errno == ENOENT)
+            return true;
+    }
+    return false;
+}
+
+void tsr__tree_remove(const char *path)
+{
+    for (int i = 0; i < QUIET_TRIES; i++)
+        if (remove_tree(AT_FDCWD, path, 0))
+            return;
 }
 
 void tsr_session_sweep(tsr_session *session)
@@ -120,8 +151,10 @@ void tsr__temporary_remove(struct temporary *temporary)
 {
     if (!temporary || !atomic_load(&temporary->used))
         return;
-    if (temporary->owner == getpid())
-        (void)remove_tree(AT_FDCWD, temporary->path, 0);
+    if (temporary->owner == getpid()) {
+        tsr__folder_empty(temporary->fd);
+        tsr__tree_remove(temporary->path);
+    }
     tsr__temporary_forget(temporary);
 }
 

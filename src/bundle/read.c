@@ -471,9 +471,10 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     struct place at = PLACE_NONE;
     at.file = file;
     json_error_t error;
-    if (!tsr__json_fits(session, text))
-        return TSR_NOMEM;
-    json_t *root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = NULL;
+    tsr_status st = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &root);
+    if (st == TSR_NOMEM)
+        return st;
     if (!json_is_object(root)) {
         at.offset = root ? 0 : (uint64_t)error.position;
         tsr__diag(session, DIAG_manifest_malformed, &at, "partition the model again", "%s",
@@ -483,7 +484,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     }
     struct reader reader = {session, arena, file, false};
     struct manifest manifest = {0};
-    tsr_status st = read_root(&reader, root, &manifest);
+    st = read_root(&reader, root, &manifest);
     json_decref(root);
     if (st == TSR_OK)
         *out = manifest;

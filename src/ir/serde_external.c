@@ -122,8 +122,13 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
     struct outfile file;
     struct stat st;
-    if (fstat(fd, &st) != 0)
+    if (fstat(fd, &st) != 0) {
+        struct place at = PLACE_NONE;
+        at.file = str_of(full);
+        tsr__diag(model->session, DIAG_io_read, &at, NULL, "the data for '%s' cannot be read: %s",
+                  full, strerror(errno));
         return TSR_IO;
+    }
     tsr_status status = tsr__out_open(model->session, full, &file);
     if (status != TSR_OK)
         return status;

@@ -239,14 +239,16 @@ static tsr_status open_document(struct document *document, tsr_session *session,
     *document = (struct document){.session = session, .arena = arena, .path = path};
     tsr__arena_init(&bytes, session);
     tsr_status st = tsr__file_read(session, &bytes, path, PLAN_MAX_DOCUMENT, &text);
-    if (st == TSR_OK && !tsr__json_fits(session, text))
-        st = TSR_NOMEM;
     if (st == TSR_OK)
-        document->root = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &error);
+        st = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &document->root);
     tsr__arena_free(&bytes);
-    if (st == TSR_OK && !json_is_object(document->root))
-        return wrong(document, "document", document->root ? "is no JSON object" : error.text);
-    return st == TSR_OK ? check_document(document) : st;
+    if (st == TSR_MALFORMED)
+        return wrong(document, "document", error.text);
+    if (st != TSR_OK)
+        return st;
+    if (!json_is_object(document->root))
+        return wrong(document, "document", "is no JSON object");
+    return check_document(document);
 }
 
 static void close_document(struct document *document)

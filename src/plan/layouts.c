@@ -69,7 +69,7 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
     void **slot = key.p ? tsr__map_at(&planner->layout_ids, key) : NULL;
     struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
     struct device_group *copy = ARENA_ARRAY(&planner->arena, struct device_group, n + 1);
-    if (!slot || !parts || !copy)
+    if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)
         return PLAN_NO_LAYOUT;
     for (size_t g = 0; g < n; g++) {
         copy[g].n = groups[g].n;
@@ -107,6 +107,8 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value)
 {
+    if (layout == PLAN_NO_LAYOUT)
+        return 0; // no memory for it: the arena has failed, and whoever ends the stage says so
     const struct tile_layout *tile_layout = planner->layouts.at[layout];
     int64_t n = 1;
     for (int d = 0; d < value->rank; d++) {
@@ -133,6 +135,8 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device)
 {
+    if (layout == PLAN_NO_LAYOUT)
+        return 0;
     const struct tile_layout *tile_layout = planner->layouts.at[layout];
     int64_t n = 0;
     if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout))

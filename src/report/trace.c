@@ -149,9 +149,10 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
     tsr_status st = tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text);
     if (st != TSR_OK)
         return st;
-    if (!tsr__json_fits(page->session, text))
-        return TSR_NOMEM;
-    json_t *root = json_loadb(text.p, text.n, 0, &error);
+    json_t *root = NULL;
+    st = tsr__json_load(page->session, text, 0, &error, &root);
+    if (st == TSR_NOMEM)
+        return st;
     if (root)
         fill(page, root);
     json_decref(root);

@@ -61,8 +61,10 @@ static void put_kernel(struct text *text, int rank, json_t *event, double start_
     json_object_set_new(event, "pid", json_integer(rank));
     json_object_set_new(event, "tid", json_integer(0));
     char *line = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (!line)
+    if (!line) {
+        text->failed = true;
         return;
+    }
     begin(text);
     tsr__text_add(text, str_of(line));
     free(line);

@@ -255,14 +255,14 @@ static void json_grid(tsr_topology *topology, const json_t *list)
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;
-    if (!tsr__json_fits(session, text))
-        return TSR_NOMEM;
-    json_t *root = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = NULL;
+    tsr_status status = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &root);
+    if (status == TSR_NOMEM)
+        return status;
     if (!root)
         return refuse(session, "correct the JSON text", "line %d: %s", error.line, error.text);
     const json_t *devices = json_object_get(root, "devices");
     size_t n = json_array_size(devices);
-    tsr_status status = TSR_OK;
     tsr_topology *topology = NULL;
     if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
         status = refuse(session, "give \"devices\" as a list of 1 to 4096 objects",
