@@ -106,7 +106,6 @@ struct cli {
     char *folder_model; // now the argument
     char **made;        // texts of options that were filled in
     size_t n_made;
-    const char *temporary; // a file that goes when the command ends
 };
 
 // Takes the model of a generation folder and fills in what the user did not say; 0, or a code after a message.
@@ -122,9 +121,16 @@ void cli_streams(void);
 // session is freed.
 void cli_signals(tsr_session *session);
 void cli_signals_end(void);
+// Ends the command at once, as a signal would: the text on stderr, temporary files removed, this exit code.
+_Noreturn void cli_die(const char *text, int code);
 // What the session may hold, in bytes: --memory-limit, else most of what the machine or the control group has. EXIT_USAGE
 // after a message, else 0.
 int cli_memory_limit(const struct cli *cli, size_t *out);
+// Memory of the command itself, to be freed with free: n zeroed elements; the same grown; a copy of n characters, ended with a zero.
+// Where there is none, the command ends: one error, no temporary files, EXIT_READ. None of them returns NULL.
+void *cli_alloc(size_t n, size_t bytes_each) __attribute__((returns_nonnull));
+void *cli_grow(void *old, size_t n, size_t bytes_each) __attribute__((returns_nonnull));
+char *cli_copy(const char *text, size_t n) __attribute__((returns_nonnull));
 // Folder for temporary files: $TMPDIR, or NULL.
 const char *cli_temporary(void);
 

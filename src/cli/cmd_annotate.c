@@ -52,11 +52,7 @@ static void run_lines(struct editor *editor, const char *text, size_t n)
     for (editor->line = 1; text < end; editor->line++) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t length = stop ? (size_t)(stop - text) : (size_t)(end - text);
-        char *line = edit_copy(text, length);
-        if (!line) {
-            edit_wrong(editor, EXIT_READ, "out of memory");
-            return;
-        }
+        char *line = cli_copy(text, length);
         if (memchr(line, 0, length))
             edit_wrong(editor, EXIT_USAGE, "there is a zero byte in this line");
         else
@@ -132,13 +128,11 @@ static int run(struct cli *cli)
     if (status != TSR_OK)
         code = cli_finish(cli, status);
     if (model) {
-        code = EXIT_READ;
-        if (edit_begin(&editor, cli, model)) {
-            editor.sizes = dims.at;
-            editor.n_sizes = dims.n;
-            run_edits(&editor, cli);
-            code = finish(cli, &editor, model, out);
-        }
+        edit_begin(&editor, cli, model);
+        editor.sizes = dims.at;
+        editor.n_sizes = dims.n;
+        run_edits(&editor, cli);
+        code = finish(cli, &editor, model, out);
         edit_end(&editor);
     }
     tsr_model_free(model);

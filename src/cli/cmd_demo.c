@@ -36,13 +36,11 @@ static tsr_value *weight(struct builder *builder, const char *name, int64_t rows
 {
     int64_t dims[2] = {rows, columns};
     size_t n = (size_t)(rows * (columns ? columns : 1));
-    float *data = malloc(n * sizeof *data);
-    tsr_value *value = NULL;
-    for (size_t i = 0; data && i < n; i++)
+    float *data = cli_alloc(n, sizeof *data);
+    for (size_t i = 0; i < n; i++)
         data[i] = shift + scale * next_random(builder);
-    if (data)
-        value = tsr_graph_add_initializer(builder->graph, name, TSR_FLOAT, columns ? 2 : 1, dims,
-                                          data, n * sizeof *data);
+    tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_FLOAT, columns ? 2 : 1,
+                                                 dims, data, n * sizeof *data);
     free(data);
     builder->failed |= !value;
     return value;

@@ -11,9 +11,9 @@
 // "1,72,101" -> tokens; NULL after a message.
 static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
 {
-    int64_t *ids = calloc(strlen(text) / 2 + 1, sizeof *ids);
+    int64_t *ids = cli_alloc(strlen(text) / 2 + 1, sizeof *ids);
     *n = 0;
-    for (const char *at = text; ids; at++) {
+    for (const char *at = text;; at++) {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
@@ -29,7 +29,6 @@ static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
             return ids;
         at = end;
     }
-    return ids;
 }
 
 struct listener {

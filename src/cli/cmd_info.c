@@ -36,13 +36,11 @@ static int by_name(const void *a, const void *b)
 }
 
 // Counts equal operators: sort all, then join neighbours.
-static bool count_ops(const tsr_model *model, struct facts *facts)
+static void count_ops(const tsr_model *model, struct facts *facts)
 {
     for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
         facts->n_nodes++;
-    facts->ops = calloc(facts->n_nodes + 1, sizeof *facts->ops);
-    if (!facts->ops)
-        return false;
+    facts->ops = cli_alloc(facts->n_nodes + 1, sizeof *facts->ops);
     size_t k = 0;
     for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
         facts->ops[k++] = (struct op_count){tsr_node_domain(node), tsr_node_op(node), 1};
@@ -54,7 +52,6 @@ static bool count_ops(const tsr_model *model, struct facts *facts)
             facts->ops[facts->n_ops++] = facts->ops[i];
     }
     qsort(facts->ops, facts->n_ops, sizeof *facts->ops, by_count);
-    return true;
 }
 
 static void weigh(const tsr_graph *graph, struct facts *facts)
@@ -373,11 +370,9 @@ static int run(struct cli *cli)
     if (status != TSR_OK)
         return cli_finish(cli, status);
     struct facts facts = {0};
-    int code = EXIT_READ;
-    if (count_ops(model, &facts)) {
-        weigh(tsr_model_graph(model), &facts);
-        code = cli->json ? print_info_json(cli, model, &facts) : print_text(cli, model, &facts);
-    }
+    count_ops(model, &facts);
+    weigh(tsr_model_graph(model), &facts);
+    int code = cli->json ? print_info_json(cli, model, &facts) : print_text(cli, model, &facts);
     free(facts.ops);
     tsr_model_free(model);
     return code;

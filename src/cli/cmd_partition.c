@@ -128,11 +128,7 @@ static int run(struct cli *cli)
     int code = cli_planning(cli, &plan);
     if (code)
         return code;
-    const char **lists = calloc(2 * cli->n_given + 1, sizeof *lists);
-    if (!lists) {
-        cli_planning_end(&plan);
-        return cli_finish(cli, TSR_NOMEM);
-    }
+    const char **lists = cli_alloc(2 * cli->n_given + 1, sizeof *lists);
     options.keep_cut = lists;
     options.n_keep_cut = values(cli, "--keep-cut", lists);
     options.state = lists + cli->n_given;

@@ -428,9 +428,9 @@ static int read_together(struct cli *cli, struct together *together, tsr_plan_op
     const char *with = cli_value(cli, "--with"), *steps = cli_value(cli, "--steps");
     uint64_t n = 1;
     int code = cli_read_dims_of(cli, "--with-dim", &together->dims);
-    together->states = calloc(cli->n_given + 1, sizeof *together->states);
-    if (code || !together->states)
-        return code ? code : EXIT_READ;
+    together->states = cli_alloc(cli->n_given + 1, sizeof *together->states);
+    if (code)
+        return code;
     for (size_t i = 0; i < cli->n_given; i++)
         if (strcmp(cli->given[i].option->name, "--state") == 0)
             together->states[options->n_state++] = cli->given[i].value;
@@ -509,8 +509,8 @@ static int run(struct cli *cli)
     g.options.export_lp = cli_value(cli, "--export-lp");
     g.options.explain = cli_value(cli, "--explain");
     g.options.config = cli_value(cli, "--config");
-    together = calloc(1, sizeof *together);
-    code = together ? check_words(cli) : EXIT_READ;
+    together = cli_alloc(1, sizeof *together);
+    code = check_words(cli);
     if (!code)
         code = read_together(cli, together, &g.options);
     if (!code) {
@@ -523,11 +523,9 @@ static int run(struct cli *cli)
             status = plan_until_stopped(cli, model, &g.options, &summary);
         code = finish(cli, status, model, &g.options, &summary);
     }
-    if (together) {
-        tsr_model_free(together->model);
-        cli_free_dims(&together->dims);
-        free(together->states);
-    }
+    tsr_model_free(together->model);
+    cli_free_dims(&together->dims);
+    free(together->states);
     free(together);
     tsr_model_free(model);
     cli_planning_end(&g);

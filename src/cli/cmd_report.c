@@ -22,11 +22,9 @@ struct report {
 static int replay(struct report *report, const char *path)
 {
     struct editor editor;
-    int code = EXIT_READ;
-    if (edit_begin(&editor, report->c, report->model)) {
-        edit_run_script(&editor, path);
-        code = editor.code;
-    }
+    edit_begin(&editor, report->c, report->model);
+    edit_run_script(&editor, path);
+    int code = editor.code;
     edit_end(&editor);
     if (!code && tsr_model_ir_version(report->model) < 11 &&
         tsr_model_set_ir_version(report->model, 11) != TSR_OK)
@@ -61,7 +59,7 @@ static tsr_status plan(struct report *report)
     tsr_model_free(copy);
     if (status == TSR_OK && !cut)
         report->config = report->plan.config;
-    if (cut && status != TSR_OK) {
+    if (cut && status != TSR_OK && status != TSR_NOMEM) {
         tsr_finding_clear(report->c->session);
         report->plan.feasible = false;
         return TSR_OK;

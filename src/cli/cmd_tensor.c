@@ -90,14 +90,13 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     int code = *status == TSR_OK ? fill(in, dict) : EXIT_DONE;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
-    void *whole = *status == TSR_OK && !code
-                      ? calloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8)
-                      : NULL;
-    if (whole)
+    if (*status == TSR_OK && !code) {
+        void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
         *status = tsr_dict_join(dict, whole);
-    if (whole && *status == TSR_OK)
-        *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
-    free(whole);
+        if (*status == TSR_OK)
+            *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
+        free(whole);
+    }
     tsr_dict_free(dict);
     return code;
 }
@@ -137,10 +136,10 @@ static int run(struct cli *cli)
         return cli_usage(cli, "'%s' is neither split nor join", cli->arguments[0]);
     if (!sharding || !file)
         return cli_usage(cli, "needs --sharding and -o");
-    int code = EXIT_READ;
-    if (tsr_tensors_new(cli->session, &in) == TSR_OK &&
-        tsr_tensors_new(cli->session, &out) == TSR_OK)
-        code = work(cli, sharding, file, in, out);
+    tsr_status status = tsr_tensors_new(cli->session, &in);
+    if (status == TSR_OK)
+        status = tsr_tensors_new(cli->session, &out);
+    int code = status == TSR_OK ? work(cli, sharding, file, in, out) : cli_finish(cli, status);
     tsr_tensors_free(out);
     tsr_tensors_free(in);
     return code;

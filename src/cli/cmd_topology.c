@@ -136,9 +136,9 @@ static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
 static int print_prices(struct cli *cli, tsr_topology *topology)
 {
-    int n = tsr_topology_devices(topology), *all = malloc((size_t)n * sizeof *all);
-    tsr_status status = all ? TSR_OK : TSR_NOMEM;
-    for (int i = 0; all && i < n; i++)
+    int n = tsr_topology_devices(topology), *all = cli_alloc((size_t)n, sizeof *all);
+    tsr_status status = TSR_OK;
+    for (int i = 0; i < n; i++)
         all[i] = i;
     printf("\nover all devices, in microseconds\n%-16s", "");
     for (int k = 0; k < 4; k++)

@@ -32,9 +32,9 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
     for (size_t i = 0; i < cli->n_given; i++) {
         if (strcmp(cli->given[i].option->name, option) != 0)
             continue;
-        char *text = dims->n < CLI_MAX_DIMS ? strdup(cli->given[i].value) : NULL;
-        if (!text)
+        if (dims->n == CLI_MAX_DIMS)
             return cli_usage(cli, "too many %s", option);
+        char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
         dims->texts[dims->n] = text;
         if (!parse_dim(text, &dims->at[dims->n++]))
             return cli_usage(cli, "%s wants NAME=SIZE, not '%s'", option, cli->given[i].value);

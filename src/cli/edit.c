@@ -35,6 +35,8 @@ static void took(struct editor *editor, tsr_status status)
         editor->n_applied++;
     else if (status == TSR_MALFORMED)
         editor->code = EXIT_USAGE;
+    else if (status == TSR_NOMEM || status == TSR_IO)
+        editor->code = EXIT_READ;
     else if (editor->code < EXIT_NO)
         editor->code = EXIT_NO;
 }
@@ -77,17 +79,15 @@ static size_t split_names(char *text, const char **out, size_t cap)
 static void declare(struct editor *editor, const char *text, const char *colon)
 {
     size_t length = strlen(text) + 1;
-    char *copy = edit_copy(text, length - 1);
-    const char **names = calloc(length, sizeof *names);
-    if (copy && names) {
-        char *count = copy + (colon - text), *list = strchr(count, '=');
-        *count++ = 0;
-        if (list)
-            *list++ = 0;
-        size_t n = list && *list ? split_names(list, names, length) : 0;
-        took(editor, tsr_model_add_config(editor->model, copy, strtoll(count, NULL, 10),
-                                          n ? names : NULL, n, &editor->config));
-    }
+    char *copy = cli_copy(text, length - 1);
+    const char **names = cli_alloc(length, sizeof *names);
+    char *count = copy + (colon - text), *list = strchr(count, '=');
+    *count++ = 0;
+    if (list)
+        *list++ = 0;
+    size_t n = list && *list ? split_names(list, names, length) : 0;
+    took(editor, tsr_model_add_config(editor->model, copy, strtoll(count, NULL, 10),
+                                      n ? names : NULL, n, &editor->config));
     free(names);
     free(copy);
 }
@@ -179,9 +179,7 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
     for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
         if (strcspn(p, "\n") == n && strncmp(p, line, n) == 0)
             return TSR_OK;
-    char *all = malloc(had + n + 2);
-    if (!all)
-        return TSR_NOMEM;
+    char *all = cli_alloc(had + n + 2, 1);
     snprintf(all, had + n + 2, "%s%s%s", had ? text : "", had ? "\n" : "", line);
     tsr_status status = tsr_model_set_metadata(editor->model, key, all);
     free(all);
@@ -201,12 +199,9 @@ static void edit_delay(struct editor *editor, const char *text)
         const char *config = tsr_config_name(editor->config),
                    *name = value ? tsr_value_name(value) : "";
         size_t n = strlen(config) + strlen(name) + 2;
-        char *line = malloc(n);
-        if (line)
-            snprintf(line, n, "%s:%s", config, name);
-        took(editor, !line   ? TSR_NOMEM
-                     : value ? add_line(editor, "ai.tessera.delay", line)
-                             : TSR_OK);
+        char *line = cli_alloc(n, 1);
+        snprintf(line, n, "%s:%s", config, name);
+        took(editor, value ? add_line(editor, "ai.tessera.delay", line) : TSR_OK);
         free(line);
     }
 }
@@ -234,10 +229,10 @@ static void edit_tile(struct editor *editor, const char *text)
     const char *sharding;
     if (!need_config(editor) || !at_equals(editor, text, "VALUE=SHARDING", &n, &sharding))
         return;
-    char *name = edit_copy(text, n);
-    tsr_value *value = name ? tsr_graph_value(tsr_model_graph(editor->model), name) : NULL;
+    char *name = cli_copy(text, n);
+    tsr_value *value = tsr_graph_value(tsr_model_graph(editor->model), name);
     if (!value) {
-        edit_wrong(editor, EXIT_NO, "no value '%s'", name ? name : "");
+        edit_wrong(editor, EXIT_NO, "no value '%s'", name);
     } else {
         struct tile_job job = {editor, value, sharding, NULL};
         if (tsr_value_producer(value))

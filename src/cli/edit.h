@@ -28,7 +28,7 @@ struct editor {
     size_t n_applied, n_wrong;
 };
 
-bool edit_begin(struct editor *editor, struct cli *cli, tsr_model *model); // false: out of memory
+void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
 // Applies one edit; problems are told and remembered in e->code, and work goes on.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
@@ -46,6 +46,5 @@ size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool g
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
 // The value of that name (exactly) among the node's inputs and outputs, or NULL.
 tsr_value *edit_node_value(const tsr_node *node, const char *name);
-char *edit_copy(const char *text, size_t n);
 
 #endif

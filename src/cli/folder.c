@@ -12,21 +12,12 @@
 #define DECODE_PAST 256
 
 // As if the user had given it. The text is kept until the end.
-static bool give(struct cli *cli, const struct option *option, char *text)
+static void give(struct cli *cli, const struct option *option, char *text)
 {
-    struct given *given = realloc(cli->given, (cli->n_given + 1) * sizeof *given);
-    if (given)
-        cli->given = given;
-    char **made = realloc(cli->made, (cli->n_made + 1) * sizeof *made);
-    if (made)
-        cli->made = made;
-    if (!given || !made || !text) {
-        free(text);
-        return false;
-    }
+    cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
+    cli->made = cli_grow(cli->made, cli->n_made + 1, sizeof *cli->made);
     cli->given[cli->n_given++] = (struct given){option, text};
     cli->made[cli->n_made++] = text;
-    return true;
 }
 
 static bool has_dim(const struct cli *cli, const char *name)
@@ -49,38 +40,35 @@ static tsr_status give_sizes(struct cli *cli, tsr_folder *folder, const struct o
     if (status != TSR_OK)
         return status;
     for (size_t i = 0; i < n; i++) {
-        char *text = NULL;
         if (has_dim(cli, sizes[i].name))
             continue;
-        if (asprintf(&text, "%s=%lld", sizes[i].name, (long long)sizes[i].size) < 0 ||
-            !give(cli, dim, text))
-            return TSR_NOMEM;
+        size_t bytes = strlen(sizes[i].name) + 24; // "=", digits, the end
+        char *text = cli_alloc(bytes, 1);
+        snprintf(text, bytes, "%s=%lld", sizes[i].name, (long long)sizes[i].size);
+        give(cli, dim, text);
     }
     return TSR_OK;
 }
 
-// Writes a set of inputs that fit together into a temporary file, which goes when the command ends.
+// Writes a set of inputs that fit together into a temporary folder, which goes with the session.
 static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct option *inputs)
 {
-    const char *folder = getenv("TMPDIR");
+    const char *folder = NULL;
     tsr_tensors *set = NULL;
-    char *path = NULL;
-    if (asprintf(&path, "%s/tessera-inputs-%ld.npz", folder && *folder ? folder : "/tmp",
-                 (long)getpid()) < 0)
-        return TSR_NOMEM;
-    tsr_status status = tsr_tensors_new(cli->session, &set);
+    tsr_status status = tsr_session_temporary(cli->session, cli_temporary(), &folder);
+    if (status != TSR_OK)
+        return status;
+    size_t bytes = strlen(folder) + sizeof "/inputs.npz";
+    char *path = cli_alloc(bytes, 1);
+    snprintf(path, bytes, "%s/inputs.npz", folder);
+    give(cli, inputs, path);
+    status = tsr_tensors_new(cli->session, &set);
     if (status == TSR_OK)
         status = tsr_folder_inputs(f, 1, TOKENS, PAST, set);
     if (status == TSR_OK)
         status = tsr_tensors_save(set, path);
     tsr_tensors_free(set);
-    if (status != TSR_OK || !give(cli, inputs, path)) {
-        if (status != TSR_OK)
-            free(path);
-        return status == TSR_OK ? TSR_NOMEM : status;
-    }
-    cli->temporary = path;
-    return TSR_OK;
+    return status;
 }
 
 int cli_folder(struct cli *cli)
@@ -94,13 +82,11 @@ int cli_folder(struct cli *cli)
     const struct option *inputs = cli_option(cli->command, "--inputs", strlen("--inputs"));
     const struct option *dim = cli_option(cli->command, "--dim", strlen("--dim"));
     cli->folder = cli->arguments[0];
-    char *model = strdup(tsr_folder_model(folder));
-    status = model ? TSR_OK : TSR_NOMEM;
-    if (model)
-        cli->arguments[0] = cli->folder_model = model;
-    if (status == TSR_OK && inputs && !cli_value(cli, "--inputs"))
+    cli->arguments[0] = cli->folder_model =
+        cli_copy(tsr_folder_model(folder), strlen(tsr_folder_model(folder)));
+    if (inputs && !cli_value(cli, "--inputs"))
         status = give_inputs(cli, folder, inputs);
-    else if (status == TSR_OK && dim && !inputs)
+    else if (dim && !inputs)
         status = give_sizes(cli, folder, dim);
     tsr_folder_free(folder);
     return status == TSR_OK ? 0 : cli_finish(cli, status);
@@ -108,8 +94,6 @@ int cli_folder(struct cli *cli)
 
 void cli_folder_end(struct cli *cli)
 {
-    if (cli->temporary)
-        unlink(cli->temporary);
     for (size_t i = 0; i < cli->n_made; i++)
         free(cli->made[i]);
     free(cli->made);

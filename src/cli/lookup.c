@@ -9,16 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-char *edit_copy(const char *text, size_t n)
-{
-    char *copy = malloc(n + 1);
-    if (copy) {
-        memcpy(copy, text, n);
-        copy[n] = 0;
-    }
-    return copy;
-}
-
 static int by_name(const void *a, const void *b)
 {
     const struct name_entry *x = a, *y = b;
@@ -42,7 +32,7 @@ static void fill(struct editor *editor)
     qsort(editor->outputs, editor->n_outputs, sizeof *editor->outputs, by_name);
 }
 
-bool edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
+void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
 {
     size_t nodes = 0, outputs = 0;
     *editor = (struct editor){.cli = cli, .model = model};
@@ -51,12 +41,9 @@ bool edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
         nodes++;
         outputs += tsr_node_output_count(node);
     }
-    editor->names = calloc(nodes + 1, sizeof *editor->names);
-    editor->outputs = calloc(outputs + 1, sizeof *editor->outputs);
-    if (!editor->names || !editor->outputs)
-        return false;
+    editor->names = cli_alloc(nodes + 1, sizeof *editor->names);
+    editor->outputs = cli_alloc(outputs + 1, sizeof *editor->outputs);
     fill(editor);
-    return true;
 }
 
 void edit_end(struct editor *editor)
@@ -69,12 +56,8 @@ void edit_end(struct editor *editor)
 static void found(struct editor *editor, tsr_node *node)
 {
     if (editor->n_found == editor->cap_found) {
-        size_t cap = editor->cap_found ? 2 * editor->cap_found : 16;
-        tsr_node **grown = realloc(editor->found, cap * sizeof *grown);
-        if (!grown)
-            return;
-        editor->found = grown;
-        editor->cap_found = cap;
+        editor->cap_found = editor->cap_found ? 2 * editor->cap_found : 16;
+        editor->found = cli_grow(editor->found, editor->cap_found, sizeof *editor->found);
     }
     editor->found[editor->n_found++] = node;
 }
@@ -176,11 +159,10 @@ static void find_in_function(struct editor *editor, char *text, bool globs)
 
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs)
 {
-    char *copy = edit_copy(text, n);
+    char *copy = cli_copy(text, n);
     editor->n_found = 0;
-    if (copy)
-        find_in_function(editor, copy, globs);
-    if (copy && !editor->n_found) {
+    find_in_function(editor, copy, globs);
+    if (!editor->n_found) {
         find_step(editor, tsr_model_graph(editor->model), copy, globs);
         if (!editor->n_found)
             find_path(editor, tsr_model_graph(editor->model), copy, globs);
@@ -238,8 +220,8 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
 // Nothing fits NODE:VALUE: says whether the node or the value is to blame.
 static void blame(struct editor *editor, const char *text, size_t n)
 {
-    char *copy = edit_copy(text, n), values[512];
-    for (size_t i = n; copy && i-- > 0;) {
+    char *copy = cli_copy(text, n), values[512];
+    for (size_t i = n; i-- > 0;) {
         if (text[i] != ':' || !edit_find_nodes(editor, text, i, true))
             continue;
         values_text(editor->found[0], values, sizeof values);
@@ -251,7 +233,7 @@ static void blame(struct editor *editor, const char *text, size_t n)
     const char *colon = memrchr(text, ':', n);
     if (!colon) {
         edit_wrong(editor, EXIT_USAGE, "'%.*s' is not NODE:VALUE", (int)n, text);
-    } else if (copy) {
+    } else {
         copy[colon - text] = 0;
         const char *near = nearest_node(editor, copy);
         edit_wrong(editor, EXIT_NO, "no node '%s'%s%s%s", copy, near ? "; did you mean '" : "",
@@ -272,9 +254,9 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
         v++;
         end--;
     }
-    *value = edit_copy(v, (size_t)(end - v));
+    *value = cli_copy(v, (size_t)(end - v));
     edit_find_nodes(editor, text + 1, (size_t)(close - text - 1), true);
-    *found_it = *value && keep_with_value(editor, *value);
+    *found_it = keep_with_value(editor, *value) > 0;
     if (!*found_it)
         edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
     return true;
@@ -288,8 +270,8 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
     for (size_t i = 1; i + 1 < n; i++) {
         if (text[i] != ':' || !edit_find_nodes(editor, text, i, globs))
             continue;
-        char *v = edit_copy(text + i + 1, n - i - 1);
-        if (v && keep_with_value(editor, v)) {
+        char *v = cli_copy(text + i + 1, n - i - 1);
+        if (keep_with_value(editor, v)) {
             splits++;
             free(*value);
             *value = v;

@@ -2,6 +2,7 @@
 // main.c - finds the command, parses its options by its table, runs it.
 #include "cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -152,10 +153,8 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     if (code)
         return code;
     cli->session = tsr_session_new(&options);
-    if (!cli->session) {
-        fprintf(stderr, "tessera: out of memory\n");
-        return EXIT_READ;
-    }
+    if (!cli->session)
+        cli_die("tessera: error[out-of-memory]: no session could be made\n", EXIT_READ);
     cli_signals(cli->session);
     code = cli_guard(cli);
     if (!code)
@@ -165,17 +164,25 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     return code ? code : cli->command->run(cli);
 }
 
+// What was printed must have arrived: a script that reads half of an answer would take it for the whole. Only a result that was
+// good until then changes its code.
+static int end_output(int code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    if (code != EXIT_DONE)
+        return code;
+    fprintf(stderr, "tessera: error[io-write]: cannot write to stdout%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return EXIT_WRITE;
+}
+
 static int run_command(struct cli *cli, int argc, char **argv)
 {
-    int code = EXIT_READ;
-    cli->given = calloc((size_t)argc, sizeof *cli->given);
-    cli->arguments = calloc((size_t)argc, sizeof *cli->arguments);
-    if (cli->given && cli->arguments)
-        code = run_parsed(cli, argc, argv);
-    else
-        fprintf(stderr, "tessera: out of memory\n");
-    if (fflush(stdout) != 0 && code == EXIT_DONE)
-        code = EXIT_WRITE;
+    cli->given = cli_alloc((size_t)argc, sizeof *cli->given);
+    cli->arguments = cli_alloc((size_t)argc, sizeof *cli->arguments);
+    int code = end_output(run_parsed(cli, argc, argv));
     cli_signals_end();
     tsr_session_free(cli->session);
     cli_folder_end(cli);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // memory.c - how much the command may allocate: what --memory-limit says, else most of the machine's memory or of what
-// its control group leaves to it, so that a hostile file ends the command and not the machine.
+// its control group leaves to it, so that a hostile file ends the command and not the machine. And the command's own few
+// allocations, which end it where they fail: so no caller can take a failure for an answer.
 #include "cli.h"
 
 #include <fcntl.h>
@@ -50,4 +51,37 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
         return cli_usage(cli, "--memory-limit wants a size such as 2GiB, not '%s'", text);
     *out = (size_t)bytes;
     return 0;
+}
+
+// ---- the command's own memory ---------------------------------------------------------------------
+
+static void *hold(void *p, size_t n, size_t bytes_each)
+{
+    char text[96];
+    if (p)
+        return p;
+    snprintf(text, sizeof text, "tessera: error[out-of-memory]: could not get %zu x %zu bytes\n", n,
+             bytes_each);
+    cli_die(text, EXIT_READ);
+}
+
+void *cli_alloc(size_t n, size_t bytes_each)
+{
+    n = n ? n : 1; // calloc may answer NULL to 0
+    return hold(calloc(n, bytes_each), n, bytes_each);
+}
+
+void *cli_grow(void *old, size_t n, size_t bytes_each)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(n ? n : 1, bytes_each, &bytes))
+        return hold(NULL, n, bytes_each);
+    return hold(realloc(old, bytes), n, bytes_each);
+}
+
+char *cli_copy(const char *text, size_t n)
+{
+    char *copy = cli_alloc(n + 1, 1);
+    memcpy(copy, text, n);
+    return copy;
 }

@@ -119,6 +119,9 @@ int cli_finish(struct cli *cli, tsr_status status)
     size_t shown = 0, alike = 0;
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
         tsr_severity severity = tsr_finding_at(cli->session, i).severity;
+        // Whatever came of it later: without that memory nothing that follows is an answer.
+        if (strcmp(tsr_finding_at(cli->session, i).code, "out-of-memory") == 0)
+            status = TSR_NOMEM;
         if (severity != TSR_ERROR && (cli->quiet || (severity != TSR_WARNING && !cli->verbose)))
             continue;
         shown++;
@@ -135,7 +138,8 @@ int cli_finish(struct cli *cli, tsr_status status)
     if (shown < all && !cli->quiet && tsr_finding_count(cli->session) >= TSR_MAX_FINDINGS)
         fprintf(stderr, "... and %zu more findings\n", all - shown);
     if (status != TSR_OK && !tsr_finding_total(cli->session, TSR_ERROR) && status != TSR_DIFFERENT)
-        fprintf(stderr, "tessera %s: %s\n", cli->command->name, tsr_status_text(status));
+        fprintf(stderr, "tessera %s: %s%s\n", cli->command->name,
+                status == TSR_NOMEM ? "error[out-of-memory]: " : "", tsr_status_text(status));
     return exit_code(status);
 }
 
@@ -165,8 +169,7 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code)
         tsr_json_end(json);
     const char *text = json ? tsr_json_text(json) : NULL;
     if (!text) {
-        fprintf(stderr, "tessera %s: out of memory\n", cli->command->name);
-        code = EXIT_READ;
+        code = cli_finish(cli, TSR_NOMEM);
     } else if (fputs(text, stdout) < 0 || fputc('\n', stdout) < 0) {
         code = EXIT_WRITE;
     }

@@ -21,6 +21,14 @@ static void say(const char *text, size_t n)
     }
 }
 
+void cli_die(const char *text, int code)
+{
+    say(text, strlen(text));
+    if (current)
+        tsr_session_sweep(current);
+    _exit(code);
+}
+
 static void end_by(int number)
 {
     if (current)
