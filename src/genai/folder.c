@@ -69,7 +69,9 @@ static tsr_status read_config(tsr_folder *folder)
     tsr_status st = tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text);
     if (st != TSR_OK)
         return st;
-    folder->config = json_loadb(text.p ? text.p : "", text.n, 0, &error);
+    st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
+    if (st == TSR_NOMEM)
+        return st;
     if (!json_is_object(folder->config))
         return refuse(folder, path, "this is no JSON object");
     folder->heads = tsr__genai_number(folder, "num_attention_heads");

@@ -5,8 +5,6 @@
 // With 3 tokens of prompt the runs are: ids [1,3], mask [1,3], caches of length 0; then ids [1,1], mask [1,4]; then [1,1], [1,5] ...
 #include "genai/internal.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +17,7 @@ struct generation {
     tsr_folder *folder;
     tsr_session *session;
     tsr_generate_options options;
-    char work[PATH_MAX]; // temporary folder; "": none
+    struct temporary *work; // folder of the parts; NULL: the model runs whole
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
     int64_t past; // tokens in the caches
@@ -64,21 +62,6 @@ static tsr_status open_whole(struct generation *generation)
     return st;
 }
 
-static tsr_status make_work(struct generation *generation)
-{
-    const char *base = generation->options.work ? generation->options.work : "/tmp";
-    struct place at = PLACE_NONE;
-    if ((size_t)snprintf(generation->work, sizeof generation->work, "%s/tessera-generate-XXXXXX",
-                         base) < sizeof generation->work &&
-        mkdtemp(generation->work))
-        return TSR_OK;
-    generation->work[0] = 0;
-    at.file = str_of(base);
-    tsr__diag(generation->session, DIAG_io_write, &at, NULL, "no temporary folder can be made: %s",
-              strerror(errno));
-    return TSR_WRITE;
-}
-
 // Plans a step of decode, cuts the model into a temporary folder, and opens that.
 static tsr_status open_cut(struct generation *generation)
 {
@@ -94,9 +77,10 @@ static tsr_status open_cut(struct generation *generation)
     tsr_partition_options cut = {.size = sizeof cut};
     if (!states)
         return TSR_NOMEM;
-    tsr_status st = make_work(generation);
+    tsr_status st = tsr__temporary_folder(generation->session, generation->options.work, "generate",
+                                          &generation->work);
     if (st == TSR_OK)
-        parts = tsr__arena_printf(&folder->arena, "%s/parts", generation->work).p;
+        parts = tsr__arena_printf(&folder->arena, "%s/parts", generation->work->path).p;
     if (st == TSR_OK && !parts)
         st = TSR_NOMEM;
     if (st == TSR_OK)
@@ -377,12 +361,7 @@ static void end(struct generation *generation)
     tsr_job_close(generation->job);
     tsr__free(generation->session, generation->logits,
               (size_t)generation->room * sizeof *generation->logits);
-    if (!generation->work[0])
-        return;
-    char parts[PATH_MAX + 8];
-    snprintf(parts, sizeof parts, "%s/parts", generation->work);
-    tsr__folder_remove(parts);
-    tsr__folder_remove(generation->work);
+    tsr__temporary_remove(generation->work);
 }
 
 tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
@@ -407,6 +386,8 @@ tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
     st = generation.options.devices > 1 ? open_cut(&generation) : open_whole(&generation);
     if (st == TSR_OK)
         st = go(&generation, ids, n, take, data, &found);
+    if (st == TSR_OK && generation.options.run.trace)
+        st = tsr_job_trace(generation.job);
     end(&generation);
     if (result) {
         found.size = result->size;

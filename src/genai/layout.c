@@ -160,17 +160,38 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
     return inner.p ? tsr__outfolder_path(&folders->out, folders->arena, inner.p).p : NULL;
 }
 
-// Copies a file whole; one that is not there is no failure.
-static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to)
+static tsr_status cannot_read(struct rank_folders *folders, const char *path)
+{
+    struct place at = PLACE_NONE;
+    int error = errno;
+    at.file = str_of(path);
+    if (error == ENOMEM)
+        return TSR_NOMEM;
+    tsr__diag(folders->folder->session, DIAG_io_read, &at, NULL, "cannot be read: %s",
+              strerror(error));
+    return TSR_IO;
+}
+
+// Copies a file whole, and says in *there whether there was one: its absence is no failure, and folders stay where they are.
+static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to,
+                            bool *there)
 {
     struct stat st;
     struct outfile file;
+    *there = false;
     int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        if (fd >= 0)
-            close(fd);
+    if (fd < 0)
+        return errno == ENOENT ? TSR_OK : cannot_read(folders, from);
+    if (fstat(fd, &st) != 0) {
+        tsr_status refused = cannot_read(folders, from);
+        close(fd);
+        return refused;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
         return TSR_OK;
     }
+    *there = true;
     tsr_status status = tsr__out_open(folders->folder->session, to, &file);
     if (status == TSR_OK) {
         tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
@@ -189,11 +210,12 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     const char *to = rank_path(folders, rank, as);
     if (!from || !to)
         return TSR_NOMEM;
-    if (access(from, F_OK) != 0)
-        return TSR_OK; // a rank may have no data of its own
+    if (access(from, F_OK) != 0) // a rank may have no data of its own
+        return errno == ENOENT ? TSR_OK : cannot_read(folders, from);
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
-    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to);
+    bool there;
+    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to, &there);
 }
 
 // Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.
@@ -208,18 +230,24 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 {
     DIR *d = opendir(folders->folder->path);
     tsr_status st = TSR_OK;
-    for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
+    if (!d)
+        return cannot_read(folders, folders->folder->path);
+    while (st == TSR_OK) {
+        errno = 0;
+        const struct dirent *entry = readdir(d);
+        if (!entry && errno)
+            st = cannot_read(folders, folders->folder->path);
+        if (!entry)
+            break;
         if (!goes_along(folders->folder, entry->d_name))
             continue;
         const char *from =
             tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
         const char *to = rank_path(folders, rank, entry->d_name);
-        st = from && to ? copy_file(folders, from, to) : TSR_NOMEM;
-        if (st != TSR_OK)
-            break;
+        bool there;
+        st = from && to ? copy_file(folders, from, to, &there) : TSR_NOMEM;
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     return st;
 }
 
@@ -240,10 +268,11 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
         const char *to = rank_path(folders, rank, names[i]);
         if (!from || !to)
             return TSR_NOMEM;
-        tsr_status st = copy_file(folders, from, to);
+        bool there;
+        tsr_status st = copy_file(folders, from, to, &there);
         if (st != TSR_OK)
             return st;
-        if (i == 0 && access(to, F_OK) != 0)
+        if (i == 0 && !there)
             return refuse(folders->folder, "name their folder with --plugins",
                           "the plug-in " PLUGIN " was not found");
     }
@@ -258,6 +287,11 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
     int64_t own = (rank + 1) * cache_heads / folders->ranks - rank * cache_heads / folders->ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
     json_t *config = json_deep_copy(folder->config);
+    if (!config ||
+        !json_equal(config, folder->config)) { // without memory the copy just lacks some of it
+        json_decref(config);
+        return TSR_NOMEM;
+    }
     json_t *decoder = json_object_get(json_object_get(config, "model"), "decoder");
     json_t *options = json_object_get(decoder, "session_options");
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
@@ -307,16 +341,6 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const ch
     return st;
 }
 
-// After a failure: what ranks have got so far, so that the folder that is being made can go.
-static void remove_ranks(struct rank_folders *folders)
-{
-    for (int64_t rank = 0; rank < folders->ranks; rank++) {
-        const char *path = rank_path(folders, rank, "");
-        if (path)
-            tsr__folder_remove(path);
-    }
-}
-
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_summary *summary)
 {
@@ -338,12 +362,11 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
     for (int64_t rank = 0; rank < given.devices; rank++)
         if (st == TSR_OK)
             st = fill_rank(&folders, rank, given.plugins);
-    if (folders.parts)
-        tsr__folder_remove(folders.parts); // the ranks have taken their files out of it
+    if (st == TSR_OK &&
+        !tsr__folder_remove(folders.parts)) // the ranks have taken their files out of it
+        st = cannot_write(&folders, folders.parts);
     if (st == TSR_OK)
         st = tsr__outfolder_commit(&folders.out);
-    else
-        remove_ranks(&folders);
     tsr__outfolder_abort(&folders.out);
     tsr_model_free(model);
     return st;
