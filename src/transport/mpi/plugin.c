@@ -7,19 +7,72 @@
 #include "transport/link.h"
 
 #include <limits.h>
+#include <errno.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define START_S 60 // until all ranks are there: they may be started some time apart
+#define END_S   30 // until all ranks have ended
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
 static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
-    bool open, ours, failed;
+    bool open, ours, failed, joined;
+    char error[256]; // why it was not joined
 } state;
+
+// ---- with a deadline ------------------------------------------------------------------------------
+
+// MPI waits for all ranks when it starts and when it ends, for ever if one is stopped. So a thread does that, and whoever waits for
+// the thread goes on after the deadline; the thread stays behind until the process ends.
+static struct task {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    void (*work)(void);
+    bool done;
+} task = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void *run_task(void *data)
+{
+    (void)data;
+    task.work();
+    pthread_mutex_lock(&task.lock);
+    task.done = true;
+    pthread_cond_signal(&task.changed);
+    pthread_mutex_unlock(&task.lock);
+    return NULL;
+}
+
+// False: the work was not done within so many seconds, and goes on. No other may be begun then.
+static bool in_time(void (*work)(void), int seconds)
+{
+    pthread_t thread;
+    struct timespec until;
+    task.work = work;
+    task.done = false;
+    if (pthread_create(&thread, NULL, run_task, NULL) != 0) {
+        work(); // without a thread there is no deadline
+        return true;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&task.lock);
+    int late = 0;
+    while (!task.done && late != ETIMEDOUT)
+        late = pthread_cond_timedwait(&task.changed, &task.lock, &until);
+    bool done = task.done;
+    pthread_mutex_unlock(&task.lock);
+    if (done)
+        pthread_join(thread, NULL);
+    return done;
+}
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request fits");
 
@@ -124,14 +177,18 @@ static int before_finalize(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static void at_exit(void)
+static void end_mpi(void)
 {
-    int gone = 0;
-    if (MPI_Finalized(&gone) != MPI_SUCCESS || gone)
-        return;
     end_link();
     if (!state.failed) // after a failure others may be gone, and MPI_Finalize would wait for them
         MPI_Finalize();
+}
+
+static void at_exit(void)
+{
+    int gone = 0;
+    if (MPI_Finalized(&gone) == MPI_SUCCESS && !gone)
+        (void)in_time(end_mpi, END_S);
 }
 
 static bool start_mpi(char *error, size_t n)
@@ -200,20 +257,37 @@ static void read_library(void)
     snprintf(state.link.library, sizeof state.link.library, "%.100s", text);
 }
 
+// All that waits for the other ranks.
+static void join_job(void)
+{
+    state.joined = start_mpi(state.error, sizeof state.error) &&
+                   make_channels(state.error, sizeof state.error);
+    if (!state.joined)
+        return;
+    MPI_Comm_rank(MPI_COMM_WORLD, &state.link.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &state.link.size);
+    look_at_host();
+}
+
 struct link *tsr_link_open(char *error, size_t n)
 {
     if (state.open)
         return &state.link;
-    if (state.failed || !start_mpi(error, n) || !make_channels(error, n)) {
-        if (state.failed)
-            snprintf(error, n, "an earlier job of this process failed");
+    if (state.failed) {
+        snprintf(error, n, "an earlier job of this process failed");
+        return NULL;
+    }
+    if (!in_time(join_job, START_S)) {
+        state.failed = true;
+        snprintf(error, n, "it waits for a rank since %d s: one is absent or stopped", START_S);
+        return NULL;
+    }
+    if (!state.joined) {
+        snprintf(error, n, "%s", state.error);
         return NULL;
     }
     struct link *link = &state.link;
     link->abi = LINK_ABI;
-    MPI_Comm_rank(MPI_COMM_WORLD, &link->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &link->size);
-    look_at_host();
     read_library();
     link->send = link_send;
     link->receive = link_receive;
