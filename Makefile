@@ -54,8 +54,16 @@ emulate: all
 	@tools/emulate $(BUILD) $(CPUS)
 
 # Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
-torture: all
+trials: all
 	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
+
+# Out of memory, failing I/O and SIGKILL at every point of every command that writes. POINTS=200 of each kind of fault in each command, JOBS=2, ONLY=command, KIND=call.
+torture: all ## long: no memory, failing I/O and SIGKILL at every point of every command that writes
+	@tests/witness tests/torture/torture.py $(BUILD)/tessera $(BUILD)/tests/torture/libshim.so $(BUILD)/tests/torture/careless $(foreach v,POINTS JOBS ONLY KIND,$(if $($(v)),$(v)=$($(v))))
+
+# Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,openmpi..., MINUTES=m, JOBS=2.
+nemesis: all ## long: ranks killed, stopped and delayed on every transport
+	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS,$(if $($(v)),$(v)=$($(v))))
 
 # Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
 # the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
@@ -103,4 +111,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: gpu help check wheel all soak setup demo test prove torture hunt compat bench fuzz lint install uninstall clean
+.PHONY: gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean

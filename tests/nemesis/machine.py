@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nemesis knows of the machine: launchers, processes, shared memory; and the partitions that it runs."""
+import glob
+import os
+import shutil
+import signal
+import subprocess
+
+TRANSPORTS = ["threads", "shm", "env", "openmpi", "openmpi-messages", "mpich", "mpich-messages"]
+LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
+OF_OTHERS = {".ses"}  # ONNX Runtime leaves it in TMPDIR
+
+
+def family(transport):
+    return transport.replace("-messages", "")
+
+
+def transport_words(transport):
+    if transport in ("threads", "shm"):
+        return ["--transport", transport]
+    return ["--transport", "mpi"] if transport.endswith("-messages") else []
+
+
+def launcher(transport, ranks):
+    words = LAUNCHERS.get(family(transport))
+    return [*words, "-n", str(ranks)] if words else []
+
+
+def lacks(transport, build):
+    """Why a transport cannot be tried here, or nothing."""
+    words = LAUNCHERS.get(family(transport))
+    if words and not shutil.which(words[0]):
+        return "no %s" % words[0]
+    if words and not os.path.exists(os.path.join(build, "libtessera_mpi_%s.so" % family(transport))):
+        return "no plug-in for it"
+    return ""
+
+
+def is_launchers_code(transport, code):
+    """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1."""
+    return transport in TRANSPORTS[3:] and (code in (1, 9, 15) or code > 128)
+
+
+def of_launcher(transport, text):
+    words = ("BAD TERMINATION", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "returned\na non-zero exit code")
+    return transport in TRANSPORTS[3:] and any(w in text for w in words)
+
+
+def is_launchers_file(name):
+    return name.startswith(("ompi.", "pmix", "openmpi-sessions", "hwloc"))
+
+
+# ---- processes ----------------------------------------------------------------------------------------
+
+def state_of(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def is_running(pid):
+    return state_of(pid) not in "ZX"
+
+
+def is_stopped(pid):
+    return state_of(pid) in "Tt"
+
+
+def is_tessera(pid):
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid)) == "tessera"
+    except OSError:
+        return False
+
+
+def below(pid):
+    """Processes that a process has started, and those that they have."""
+    found = []
+    for path in glob.glob("/proc/%d/task/*/children" % pid):
+        try:
+            with open(path) as f:
+                found += map(int, f.read().split())
+        except OSError:
+            pass
+    return found + [deeper for child in found for deeper in below(child)]
+
+
+def with_environment(word):
+    """Running processes whose environment has this word."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/environ" % entry, "rb") as f:
+                if word in f.read().split(b"\0") and is_running(int(entry)):
+                    found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def describe(pid):
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as f:
+            words = f.read().replace(b"\0", b" ").decode(errors="replace")[:200]
+        with open("/proc/%d/wchan" % pid) as f:
+            return "%d (%s, %s): %s" % (pid, state_of(pid), f.read(), words)
+    except OSError:
+        return str(pid)
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def segments():
+    """Our shared memory that has a name: there should be none. What a killed mpirun leaves of its own is not ours to judge."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("tessera") and os.path.isfile("/dev/shm/" + name)}
+
+
+# ---- what is run ----------------------------------------------------------------------------------------
+
+def environment():
+    """TESSERA_ORT where Python has an engine; nothing of a launcher that we may run under."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))}
+    if "TESSERA_ORT" not in env:
+        import onnxruntime
+        found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*"))
+        env["TESSERA_ORT"] = found[0]
+    return env
+
+
+def make_inputs(tessera, folder, env):
+    """Partitions of a small transformer for 2, 3 and 4 ranks, a set of inputs, and the right outputs of each."""
+    def call(*words):
+        subprocess.run([tessera, *words, "--quiet"], check=True, cwd=folder, env=env, stdout=subprocess.DEVNULL)
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    model = os.path.join(root, "tests/models/bert_tiny/model.onnx")
+    shutil.copytree(os.path.join(root, "tests/models/bert_tiny/test_data_set_0"), os.path.join(folder, "in"))
+    right = {}
+    for ranks in (2, 3, 4):
+        call("partition", model, "--devices", str(ranks), "-o", "parts%d" % ranks)
+        call("run", "parts%d" % ranks, "--inputs", "in", "--threads", "1", "--outputs", "right%d.npz" % ranks)
+        with open(os.path.join(folder, "right%d.npz" % ranks), "rb") as f:
+            right[ranks] = f.read()
+    return right
+
+
+def same_tensors(path, right):
+    """The same bits on every transport: reductions fold in the order of the ranks."""
+    try:
+        with open(path, "rb") as f:
+            return f.read() == right
+    except OSError:
+        return False

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks killed, stopped and delayed at random moments, on every transport: nemesis.py TESSERA [KEY=VALUE ...]
+
+COUNT      events on each transport (default 1000)      SEED     of the dice (default 1)
+TRANSPORT  threads, shm, env, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
+MINUTES    at most so long, all transports together     JOBS     runs at a time (default 2)
+
+Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
+afterwards no process of it runs, no shared memory and no temporary folder is left. Exit 1 if any fell short.
+"""
+import collections
+import concurrent.futures
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import machine
+
+WORDS = [w for w in sys.argv[1:] if "=" not in w]
+GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
+COUNT, SEED, JOBS = int(GIVEN.get("COUNT", 1000)), int(GIVEN.get("SEED", 1)), int(GIVEN.get("JOBS", 2))
+MINUTES = float(GIVEN.get("MINUTES", 0))
+
+TIMEOUT_S = 4.0     # --timeout of every run: a rank that is stopped for longer is given up
+DEADLINE_S = 20.0   # after the last event a run ends within this, on a machine that has other things to do
+STARTING_S = 60.0   # and so much later where ranks wait for each other to start (MPI, plain variables): they may be started some time apart
+LONG_ENOUGH_S = 60  # of a whole run, start of the engine included
+DELAY_S = 1.5       # a rank that is stopped for less than the timeout is waited for
+PEER, ENGINE = 6, 7
+DONE = 0
+
+
+class Event:
+    """What is done to one process of a run, `after` seconds from its start."""
+
+    def __init__(self, dice, transport, ranks, span_s):
+        kinds = ["delay"] if transport == "threads" else ["kill", "kill", "stop", "delay", "delay", "term", "all-delay"]
+        self.kind, self.after = dice.choice(kinds), dice.random() * span_s
+        self.rank, self.for_s = dice.randrange(ranks), 0.05 + dice.random() * DELAY_S
+        self.launcher = self.kind in ("kill", "term") and dice.random() < 0.15  # the process that started the ranks
+
+    def __str__(self):
+        return "%s of %s after %.2f s" % (self.kind, "the launcher" if self.launcher else "rank %d" % self.rank, self.after)
+
+
+class Run:
+    """One run of one transport with one event, and the verdict."""
+
+    def __init__(self, nemesis, transport, dice):
+        self.nemesis, self.transport = nemesis, transport
+        self.ranks = dice.choice((2, 3, 4))
+        self.bench = dice.random() < 0.4
+        self.event = Event(dice, transport, self.ranks, 1.2 if self.bench else 0.6)
+        self.folder = tempfile.mkdtemp(prefix="tessera-nemesis-")
+        self.number = dice.randrange(10000, 60000)
+        self.out = os.path.join(self.folder, "out.npz")
+        self.temporary = os.path.join(self.folder, "tmp")
+        os.mkdir(self.temporary)
+
+    def words(self):
+        parts = os.path.join(self.nemesis.inputs, "parts%d" % self.ranks)
+        what = ["bench", parts, "--seconds", "1"] if self.bench else ["run", parts, "--outputs", self.out]
+        return [self.nemesis.tessera, *what, "--inputs", self.nemesis.inputs + "/in", "--timeout", str(TIMEOUT_S), "--threads", "1", "--no-pin",
+                *machine.transport_words(self.transport)]
+
+    def start(self):
+        """The processes that we started: one, or one for each rank where there is no launcher."""
+        env = {**self.nemesis.env, "TMPDIR": self.temporary}
+        how = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if self.transport != "env":
+            launcher = machine.launcher(self.transport, self.ranks)
+            return [subprocess.Popen([*launcher, *self.words()], env=env, start_new_session=True, **how)]
+        started = []
+        for rank in range(self.ranks):
+            own = {**env, "RANK": str(rank), "WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "localhost",
+                   "MASTER_PORT": "%d%d" % (os.getpid(), self.number)}
+            started.append(subprocess.Popen(self.words(), env=own, start_new_session=True, **how))
+        return started
+
+    def victims(self):
+        """Processes of the ranks, in no order; of threads, the one that has them all."""
+        first = self.started[0].pid
+        if self.transport == "env":
+            return [p.pid for p in self.started]
+        if self.transport == "threads":
+            return [first]
+        return [pid for pid in machine.below(first) if machine.is_tessera(pid)]
+
+    def strike(self):
+        """Does the event; false: there was nobody left to do it to."""
+        victims = self.victims()
+        target = self.started[0].pid if self.event.launcher else (victims[self.event.rank % len(victims)] if victims else None)
+        if target is None or not machine.is_running(target):
+            return False
+        if self.event.kind in ("kill", "term"):
+            machine.send(target, signal.SIGKILL if self.event.kind == "kill" else signal.SIGTERM)
+        elif self.event.kind == "stop":
+            machine.send(target, signal.SIGSTOP)
+        else:
+            together = victims if self.event.kind == "all-delay" else [target]
+            for pid in together:
+                machine.send(pid, signal.SIGSTOP)
+            time.sleep(self.event.for_s)
+            for pid in together:
+                machine.send(pid, signal.SIGCONT)
+        return True
+
+    def wait(self, seconds):
+        """Exit codes and what was said; None where a process did not end in time."""
+        until, codes, texts = time.time() + seconds, [], []
+        for p in self.started:
+            try:
+                texts.append(p.communicate(timeout=max(0.1, until - time.time()))[0].decode(errors="replace"))
+                codes.append(p.returncode)
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+                texts.append("")
+        return codes, "\n".join(texts)
+
+    def deadline(self):
+        waits = self.transport not in ("threads", "shm") and self.event.kind in ("stop", "kill", "term")
+        return DEADLINE_S + (1.0 if self.bench else 0) + (STARTING_S if waits else 0)
+
+    def processes(self):
+        """Everything that belongs to this run, by the folder that each of its processes has in its environment."""
+        return machine.with_environment(b"TMPDIR=" + self.temporary.encode())
+
+    def verdict(self):
+        """(what happened: none, survived, told or short, and why)."""
+        self.started = self.start()
+        time.sleep(self.event.after)
+        struck = self.strike()
+        codes, text = self.wait(self.deadline() if struck else LONG_ENOUGH_S)
+        wrong = self.judge(struck, codes, text)
+        stopped = [pid for pid in self.processes() if machine.is_stopped(pid)]
+        wrong += self.left_behind(struck, stopped)
+        self.clean()
+        if wrong:
+            return "short", "%s, %d ranks, %s, %s: %s; exit %s, said %s" % (self.transport, self.ranks, "bench" if self.bench else "run", self.event,
+                                                                     "; ".join(wrong), codes, text.strip()[-600:])
+        if not struck:
+            return "none", ""
+        return ("survived" if set(codes) == {DONE} else "told"), ""
+
+    def judge(self, struck, codes, text):
+        """What is wrong with how it ended."""
+        if None in codes and not (self.transport == "env" and self.event.kind == "stop"):
+            return ["does not end"]
+        codes = [c for c in codes if c is not None]
+        good = all(c == DONE for c in codes)
+        harmless = not struck or self.event.kind in ("delay", "all-delay")
+        if harmless and not good:
+            return ["a delay of %.2f s is taken for a failure" % self.event.for_s if struck else "fails without an event"]
+        if good and not self.bench and not self.nemesis.is_right(self.out, self.ranks):
+            return ["wrong result"]
+        if os.path.exists(self.out) and not self.nemesis.is_right(self.out, self.ranks):
+            return ["an output that is not whole or not right"]
+        if good:
+            return []
+        said = "error[" in text or self.event.launcher or machine.of_launcher(self.transport, text)
+        known = {PEER, ENGINE, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
+        unknown = [c for c in codes if c not in known and not machine.is_launchers_code(self.transport, c) and c != DONE]
+        return ([] if said or self.event.kind == "term" or self.all_struck() else ["no clear error"]) + (["exit code %s" % unknown] if unknown else [])
+
+    def all_struck(self):
+        return self.transport == "threads"
+
+    def left_behind(self, struck, stopped):
+        """Processes, temporary files and shared memory that outlive the run. A rank that we stopped and nobody may wake counts as ended
+        where its launcher has no hold on it (started by hand, one by one): it ends when it is woken."""
+        wrong = []
+        if self.transport == "env":
+            for pid in stopped:
+                machine.send(pid, signal.SIGCONT)
+        until = time.time() + (DEADLINE_S if stopped else 3.0)
+        while self.processes() and time.time() < until:
+            time.sleep(0.05)
+        left = self.processes()
+        for pid in left:
+            wrong.append("orphan: %s" % machine.describe(pid))
+            machine.send(pid, signal.SIGKILL)
+        remains = set(os.listdir(self.temporary)) - machine.OF_OTHERS
+        remains = {name for name in remains if not machine.is_launchers_file(name)}
+        killed = struck and self.event.kind == "kill"  # a process that is killed cannot clean up; the next one of its kind does
+        if remains and not killed:
+            wrong.append("temporary files: %s" % sorted(remains))
+        return wrong
+
+    def clean(self):
+        for p in self.started:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Nemesis:
+    def __init__(self, tessera, folder):
+        self.tessera, self.inputs, self.env = os.path.abspath(tessera), folder, machine.environment()
+        self.right = machine.make_inputs(self.tessera, folder, self.env)
+
+    def is_right(self, path, ranks):
+        return machine.same_tensors(path, self.right[ranks])
+
+
+def rounds(nemesis, transport, until):
+    """Runs of one transport until COUNT events have happened: counts by verdict, and what fell short."""
+    dice, counts, short, lock = random.Random("%s %d" % (transport, SEED)), collections.Counter(), [], threading.Lock()
+
+    def worker():
+        while True:
+            with lock:
+                if counts["survived"] + counts["told"] + counts["short"] >= COUNT or time.time() > until:
+                    return
+                run = Run(nemesis, transport, dice)
+            verdict, why = run.verdict()
+            with lock:
+                counts[verdict] += 1
+                if why:
+                    short.append(why)
+                    print("SHORT %s" % why, flush=True)
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for done in [pool.submit(worker) for _ in range(JOBS)]:
+            done.result()
+    return counts, short
+
+
+def main():
+    wanted = GIVEN.get("TRANSPORT", "").split(",") if GIVEN.get("TRANSPORT") else machine.TRANSPORTS
+    until = time.time() + 60 * MINUTES if MINUTES else float("inf")
+    before, bad, events = machine.segments(), 0, 0
+    folder = tempfile.mkdtemp(prefix="tessera-nemesis-in-")
+    try:
+        nemesis = Nemesis(WORDS[0], folder)
+        for transport in wanted:
+            why = machine.lacks(transport, os.path.dirname(os.path.abspath(WORDS[0])))
+            if why:
+                print("%-17s left out: %s" % (transport, why))
+                continue
+            began = time.time()
+            counts, short = rounds(nemesis, transport, until)
+            happened = counts["survived"] + counts["told"] + counts["short"]
+            events, bad = events + happened, bad + len(short)
+            print("%-17s %5d events: %d survived with the right result, %d told, %d short; %d runs were over before; %.0f s" % (
+                transport, happened, counts["survived"], counts["told"], len(short), counts["none"], time.time() - began), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    left = machine.segments() - before
+    lost = sum(1 for _ in left)
+    print("%d events: %d fell short (lost, wrong or orphans), %d shared memory segments left (seed %d)" % (events, bad, lost, SEED))
+    print("%s nemesis" % ("not ok" if bad or lost or not events else "ok"))
+    sys.exit(1 if bad or lost or not events else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Out of memory, failing I/O and SIGKILL at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE ...]
+
+POINTS  points of each kind of fault that are tried in each command; more are sampled evenly (default 200; a third of it where models run)
+SAMPLE  1: of the commands that run models only two
+JOBS    commands at a time (default 2)    ONLY  commands by the start of their names    KIND  kinds of calls by the start of their names
+
+Ends with the counts. Exit 1 if anything was lost, half-written, left behind, crashed or ended with a wrong code.
+"""
+import collections
+import concurrent.futures
+import glob
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+import onnxruntime
+
+import cases
+import trial
+
+WORDS = [w for w in sys.argv[1:] if "=" not in w]
+GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
+POINTS, JOBS = int(GIVEN.get("POINTS", 200)), int(GIVEN.get("JOBS", 2))
+SLOWEST_S = 1.0  # commands that take longer get few points
+SHOWN = 3  # of each kind of mistake
+
+
+def evenly(total, most):
+    """At most so many of the numbers 1 .. total, the first and the last among them."""
+    if total <= most:
+        return list(range(1, total + 1))
+    return sorted({1 + round(i * (total - 1) / (most - 1)) for i in range(most)})
+
+
+def most_points(case, took_s):
+    if took_s > SLOWEST_S:
+        return max(POINTS // 20, 2)
+    return max(POINTS // 3, 2) if case.engine else max(POINTS, 2)
+
+
+class Tally:
+    """What was tried, and what was wrong."""
+
+    def __init__(self):
+        self.tried, self.wrong = 0, collections.defaultdict(list)
+
+    def add(self, case, fault, at, verdict):
+        wrong, code, err = verdict
+        if wrong is None:
+            return
+        self.tried += 1
+        for what in wrong:
+            self.wrong[case.name, trial.name_of(fault), what.split("tessera-")[0].split(": exit")[0]].append((at, code, err.strip()[-400:]))
+
+    def count(self, *starts):
+        return sum(len(places) for (_, _, what), places in self.wrong.items() if what.startswith(starts))
+
+    def show(self):
+        for (case, fault, what), places in sorted(self.wrong.items()):
+            print("WRONG %s, %s: %s, at %s" % (case, fault, what, ", ".join(str(at) for at, _, _ in places[:20])))
+            for at, code, err in places[:SHOWN]:
+                print("    at %d: exit %s: %s" % (at, code, err.replace("\n", "\n        ")))
+        print("%d points tried: %d lost, %d half-written, %d wrong codes or messages, %d crashes, %d hangs, %d left behind, %d orphans, %d next runs failed" % (
+            self.tried, self.count("lost", "said done"), self.count("half-written"), self.count("wrong code", "no clear"), self.count("crash"),
+            self.count("hangs"), self.count("leaves"), self.count("orphan"), self.count("the next run")))
+
+
+class Torture:
+    def __init__(self, folder, program, shim):
+        engine = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*"))
+        keep = {k: os.environ[k] for k in ("PATH", "HOME", "TESSERA_ORT") if k in os.environ}
+        self.env = {"LC_ALL": "C", **({"TESSERA_ORT": engine[0]} if engine else {}), **keep}
+        self.inputs = os.path.join(folder, "in")
+        os.makedirs(self.inputs)
+        self.slots = [trial.Slot(os.path.join(folder, "slot%d" % i), self.inputs, program, shim, self.env) for i in range(JOBS)]
+        self.free = list(self.slots)
+
+    def in_a_slot(self, work):
+        slot = self.free.pop()
+        try:
+            return work(slot)
+        finally:
+            self.free.append(slot)
+
+    def run_case(self, pool, case, faults, tally):
+        """All faults of one command."""
+        began = time.time()
+        try:
+            reference = self.in_a_slot(lambda slot: slot.refer(case))
+        except RuntimeError as e:
+            tally.wrong[case.name, "no fault", "wrong code"].append((0, 0, str(e)))
+            return
+        most = most_points(case, time.time() - began)
+        points = [(fault, at) for fault in faults for at in evenly(reference["counts"][fault.kind], most)]
+        one = lambda point: self.in_a_slot(lambda slot: trial.trial(slot, case, reference, *point))
+        before = sum(map(len, tally.wrong.values()))
+        verdicts = map(one, points) if case.alone else pool.map(one, points)
+        for (fault, at), verdict in zip(points, verdicts):
+            tally.add(case, fault, at, verdict)
+        found = sum(map(len, tally.wrong.values())) - before
+        print("%-18s %6d points %6.1f s%s" % (case.name, len(points), time.time() - began, "  %d wrong" % found if found else ""), flush=True)
+
+
+def careless_cases(program):
+    """Commands whose mistakes must be found: mode, and what is to be said about it."""
+    return {cases.Case("careless-" + mode, mode + " {out}/o.bin", {"o.bin": cases.EXACT}, program=program): what
+            for mode, what in (("torn", "half-written"), ("deaf", "said done"), ("trusting", "crash"), ("messy", "leaves"), ("mute", "no clear"), ("liar", "wrong code"))}
+
+
+def self_test(torture, pool, program):
+    """The judge finds each mistake of a command that makes them, or the torture is worth nothing."""
+    blind = []
+    for case, what in careless_cases(program).items():
+        tally = Tally()
+        torture.run_case(pool, case, trial.FAULTS, tally)
+        if not tally.count(what):
+            blind.append("%s of %s" % (what, case.name))
+    return blind
+
+
+def main():
+    program, shim, careless = map(os.path.abspath, WORDS[:3])
+    tally, folder = Tally(), tempfile.mkdtemp(prefix="tessera-torture-")
+    faults = [f for f in trial.FAULTS if f.kind.startswith(GIVEN.get("KIND", ""))]
+    try:
+        torture = Torture(folder, program, shim)
+        cases.make_inputs(program, torture.inputs, {**os.environ, **torture.env})
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            blind = [] if "ONLY" in GIVEN else self_test(torture, pool, careless)
+            for case in cases.CASES:
+                sampled = "SAMPLE" not in GIVEN or not case.engine or case.name in ("run-shm", "bench")
+                if sampled and case.name.startswith(GIVEN.get("ONLY", "")):
+                    torture.run_case(pool, case, faults, tally)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for what in blind:
+        print("WRONG the judge did not find: %s" % what)
+    tally.show()
+    bad = bool(tally.wrong or blind or not tally.tried)
+    print("%s torture" % ("not ok" if bad else "ok"))
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command with one fault in it, and what must hold afterwards: the old output or the new one whole, the right exit code with one
+clear message, no temporary files, no process left, no crash."""
+import collections
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+KINDS = "memory map open read write sync rename make remove close stat resize lock start".split()
+OLD = b"this was here before\n"
+HANG_S = 60
+OF_THE_ENGINE = {".ses"}  # a file that ONNX Runtime itself leaves in TMPDIR
+READ, WRITE, PEER, ENGINE = 3, 8, 6, 7
+
+# What each kind of call is made to do, and the exit codes that may follow beside 0 with the right result. A command that runs models may
+# also say that a rank failed (6) or that the engine does not work (7).
+Fault = collections.namedtuple("Fault", "kind how always codes")
+E = lambda name: str(getattr(errno, name))
+FAULTS = [
+    Fault("memory", E("ENOMEM"), False, {READ}), Fault("memory", E("ENOMEM"), True, {READ}),
+    Fault("map", E("ENOMEM"), False, {READ}), Fault("map", E("ENOMEM"), True, {READ}),
+    Fault("open", E("EMFILE"), False, {READ, WRITE}), Fault("open", E("EIO"), True, {READ, WRITE}),
+    Fault("read", E("EIO"), False, {READ, WRITE}), Fault("read", E("EINTR"), False, {READ, WRITE}), Fault("read", "short", False, set()),
+    Fault("write", E("ENOSPC"), False, {WRITE}), Fault("write", E("ENOSPC"), True, {WRITE}), Fault("write", E("EIO"), False, {WRITE}),
+    Fault("write", E("EINTR"), False, set()), Fault("write", "short", False, set()), Fault("write", "torn", False, set()),
+    Fault("sync", E("EIO"), False, {WRITE}), Fault("rename", E("EIO"), False, {WRITE}), Fault("rename", E("ENOSPC"), True, {WRITE}),
+    Fault("make", E("ENOSPC"), False, {WRITE}), Fault("remove", E("EBUSY"), False, {WRITE}), Fault("close", E("EIO"), False, {WRITE}),
+    Fault("stat", E("EIO"), False, {READ, WRITE}), Fault("stat", E("EACCES"), True, {READ, WRITE}), Fault("resize", E("ENOSPC"), False, {READ, WRITE}),
+    Fault("lock", E("ENOLCK"), True, set()), Fault("start", E("EAGAIN"), False, {READ}), Fault("any", "kill", False, set()),
+]
+DIES = {"kill", "torn"}  # the process ends by SIGKILL where the fault struck
+# What cannot be removed, or looked into to remove it, stays; the next run removes it.
+LEAVES = {("remove", E("EBUSY")), ("open", E("EIO"))}
+
+
+def name_of(fault):
+    how = fault.how if not fault.how.isdigit() else errno.errorcode[int(fault.how)]
+    return "%s %s%s" % (fault.kind, how, " from there on" if fault.always else "")
+
+
+def digest(path):
+    """Of a file, or of a folder with the names in it; None: nothing is there."""
+    if not os.path.lexists(path):
+        return None
+    total = hashlib.sha256()
+    if os.path.isdir(path):
+        for at, folders, files in sorted(os.walk(path)):
+            folders.sort()
+            for name in sorted(files):
+                full = os.path.join(at, name)
+                total.update(os.path.relpath(full, path).encode() + b"\0" + digest(full).encode())
+        return total.hexdigest()
+    with open(path, "rb") as f:
+        total.update(f.read())
+    return total.hexdigest()
+
+
+def json_keys(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            document = json.load(f)
+        return sorted(document) if isinstance(document, dict) else "list"
+    except (OSError, ValueError):
+        return None
+
+
+class Slot:
+    """A place to work in, of one thread: outputs, temporary files and the page of counts."""
+
+    def __init__(self, folder, inputs, program, shim, env):
+        self.inputs, self.program, self.env = inputs, program, env
+        self.out, self.temporary, self.page = (os.path.join(folder, name) for name in ("out", "tmp", "page"))
+        os.makedirs(self.temporary)
+        self.env = {**env, "TMPDIR": self.temporary, "TORTURE_STATE": self.page}
+        self.shim = shim
+
+    def reset(self, case):
+        """The outputs are as an earlier run would have left them."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.makedirs(self.out)
+        for name in case.outputs:
+            if not case.has_old(name):
+                continue
+            path = os.path.join(self.out, name)
+            if case.folder(name):
+                os.makedirs(path)
+                path = os.path.join(path, "old")
+            with open(path, "wb") as f:
+                f.write(OLD)
+
+    def call(self, case, **torture):
+        """(exit code, stderr, processes left); torture: kind, at, how, always."""
+        with open(self.page, "wb") as f:
+            f.write(bytes(4096))
+        # libjansson itself crashes where its memory fails; src/base/json_load.c sees to it that it does not.
+        modules = "program:libtessera" if case.engine else "program:libtessera:libz:libc.so"
+        env = {**self.env, "LD_PRELOAD": self.shim, "TORTURE_MODULES": modules}
+        env.update({"TORTURE_" + k.upper(): str(v) for k, v in torture.items()})
+        words = [w.replace("{in}", self.inputs).replace("{out}", self.out) for w in case.words]
+        p = subprocess.Popen([case.program or self.program, *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            _, err = p.communicate(timeout=HANG_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+            return "hangs", p.communicate()[1].decode(errors="replace"), []
+        return p.returncode, err.decode(errors="replace"), end_group(p.pid)
+
+    def counts(self):
+        """Calls of each kind, of any, and how many were struck."""
+        with open(self.page, "rb") as f:
+            numbers = struct.unpack("<%dQ" % (len(KINDS) + 3), f.read(8 * (len(KINDS) + 3)))
+        return dict(zip(KINDS + ["any", "struck", "fd"], numbers))
+
+    def states(self, case, reference):
+        """Of each output: old, new, none or half."""
+        found = {}
+        for name, how in case.outputs.items():
+            path = os.path.join(self.out, name)
+            now = digest(path)
+            if now == reference["old"][name]:
+                found[name] = "old"
+            elif now is None:
+                found[name] = "none"
+            else:
+                whole = now == reference["new"][name] if how == "exact" else json_keys(path) == reference["keys"][name]
+                found[name] = "new" if whole else "half"
+        return found
+
+    def remains(self, case):
+        """Files that are neither outputs nor were there before."""
+        return sorted(set(os.listdir(self.out)) - set(case.outputs)) + sorted(set(os.listdir(self.temporary)) - OF_THE_ENGINE)
+
+    def refer(self, case):
+        """What the command makes without a fault, and how many calls of each kind it needs."""
+        self.reset(case)
+        old = {name: digest(os.path.join(self.out, name)) for name in case.outputs}
+        code, err, _ = self.call(case, at=0)
+        new = {name: digest(os.path.join(self.out, name)) for name in case.outputs}
+        keys = {name: json_keys(os.path.join(self.out, name)) for name in case.outputs}
+        if code != 0 or None in new.values() or self.remains(case):
+            raise RuntimeError("%s does not work without a fault: exit %s, %s %s %s" % (case.name, code, new, self.remains(case), err))
+        return {"old": old, "new": new, "keys": keys, "counts": self.counts()}
+
+
+def is_running(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def group_of(number):
+    """Processes of a process group that still run."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.getpgid(int(entry)) == number and is_running(int(entry)):
+                found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def end_group(number, patience_s=2.0):
+    """Processes that the command left: they get a moment to end, then they are named and killed."""
+    until = time.time() + patience_s
+    try:
+        os.killpg(number, 0)
+    except OSError:
+        return []
+    while group_of(number) and time.time() < until:
+        time.sleep(0.02)
+    left = group_of(number)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def said_well(fault, err):
+    """One error, or one and what followed from it; it says memory where memory is what failed."""
+    errors = err.count("error[") + err.count("error: ") + err.count("usage: ")
+    return errors in (1, 2) and (fault.kind != "memory" or "memory" in err)
+
+
+def judge_code(case, fault, code, err, counts):
+    """What is wrong with the exit code or the message, or nothing."""
+    codes = set(fault.codes) | ({PEER, ENGINE} if case.engine and fault.codes else set())
+    if fault.how in DIES:
+        return [] if code in (-signal.SIGKILL, 0) or (case.engine and code in (PEER, WRITE, READ)) else ["wrong code %s" % code]
+    if code == "hangs":
+        return ["hangs"]
+    if code < 0:
+        return ["crash by signal %d" % -code]
+    if code == 0:
+        return []
+    told_on_stderr = counts["fd"] - 1 == 2 or fault.always
+    if code not in codes | case.also:
+        return ["wrong code %d" % code]
+    if not said_well(fault, err) and not told_on_stderr:
+        return ["no clear message"]
+    return []
+
+
+def run_again(slot, case, reference):
+    """The same command without a fault, over what the one before has left: it must do its work and remove the remains."""
+    for name in case.outputs:
+        if not case.has_old(name):  # a folder that stands there is not replaced unasked
+            shutil.rmtree(os.path.join(slot.out, name), ignore_errors=True)
+    code, err, _ = slot.call(case, at=0)
+    if code != 0:
+        return ["the next run fails: exit %s, %s" % (code, err[-300:])]
+    wrong = ["the next run makes another %s" % name for name, state in slot.states(case, reference).items() if state != "new"]
+    return wrong + (["the next run leaves %s" % slot.remains(case)] if slot.remains(case) else [])
+
+
+def trial(slot, case, reference, fault, at):
+    """(what is wrong, exit code, stderr) of one run; wrong is None where the fault did not happen in it."""
+    slot.reset(case)
+    code, err, left = slot.call(case, kind=fault.kind, at=at, how=fault.how, always=int(fault.always))
+    counts = slot.counts()
+    if not counts["struck"]:
+        return None, code, err
+    wrong = judge_code(case, fault, code, err, counts)
+    states = slot.states(case, reference)
+    wrong += ["half-written %s" % name for name, state in states.items() if state == "half"]
+    wrong += ["lost %s" % name for name, state in states.items() if state == "none"]
+    wrong += ["said done, but %s is %s" % (name, state) for name, state in states.items() if code == 0 and state in ("old", "none")]
+    wrong += ["orphan"] if left else []
+    ended_itself = isinstance(code, int) and code >= 0
+    if not ended_itself or fault.how in DIES or (fault.kind, fault.how) in LEAVES:
+        wrong += run_again(slot, case, reference)
+    elif slot.remains(case):
+        wrong.append("leaves %s" % slot.remains(case))
+    if slot.remains(case):
+        clean(slot)
+    return wrong, code, err
+
+
+def clean(slot):
+    shutil.rmtree(slot.temporary, ignore_errors=True)
+    os.makedirs(slot.temporary)
