@@ -437,6 +437,17 @@ static void add_product(struct derivation *derivation, int from, int to)
         tsr__derive_add(derivation, ") ");
 }
 
+// A size that is 0 makes a product 0 whose other sizes nobody can tell from it: [0 8 n] is [0 1], and a part of the 8 is
+// no part of the product.
+static bool has_nothing(const struct derivation *derivation)
+{
+    struct shape in = tsr__derive_in(derivation, 0);
+    for (int i = 0; i < in.rank; i++)
+        if (in.dims[i].value == 0)
+            return true;
+    return false;
+}
+
 void tsr__derive_flatten(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
@@ -454,6 +465,10 @@ void tsr__derive_flatten(struct derivation *derivation)
     add_product(derivation, 0, (int)axis);
     add_product(derivation, (int)axis, rank);
     tsr__derive_add(derivation, "]");
+    if (!has_nothing(derivation))
+        return;
+    tsr__derive_add(derivation, "; rep ");
+    add_dims(derivation, 0, rank, NULL);
 }
 
 // A block of p x q places becomes channels, or the other way.

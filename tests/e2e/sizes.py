@@ -76,6 +76,8 @@ def reshapes():
         yield "Reshape to %s: %s" % (list(target), name), m, ["r:x=" + shard], {"x": f4(*dims)}
     m = model([node("Reshape", ["x", "t"], ["h"], name="r"), node("Neg", ["h"], ["y"], name="neg")] + SIZES, {"x": [4, 0, None]}, SEEN, {"t": i8(4, -1, 0)})
     yield "Reshape of nothing", m, ["neg:h={1,1,2:0,1}"], {"x": f4(4, 0, 6)}
+    m = model([node("Relu", ["x"], ["h"], name="a"), node("Flatten", ["h"], ["y"], name="f", axis=3)] + SIZES, {"x": [0, 8, "n"]}, SEEN)
+    yield "Flatten of nothing", m, ["f:h={1,2,1:0,1}"], {"x": f4(0, 8, 7)}
     m = model([node("Reshape", ["x", "t"], ["y"], name="r")] + SIZES, {"x": ["n", 4, "k"]}, SEEN, {"t": i8(4, 0, -1)})
     yield "Reshape of named sizes", m, ["r:x={1,2,1:0,1}"], {"x": f4(2, 4, 6)}
 
