@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 
 import api
 import cuts
+import refusals
 import terms
 from graph import run_model, type_number
 
@@ -274,10 +275,11 @@ def attempt(lib, tessera, path, case, cut, work):
             model = cuts.apply(session, path, case, cut)
             if not model:
                 return Verdict("infeasible")
-            if model.check():
-                if cut["kind"] != "hand":
-                    return Verdict("refused", "check finds errors in what was drawn: %s" % (model.check()[0][:2],))
-                return Verdict("ill", "edits that check refuses")
+            errors = model.check()
+            if errors and cut["kind"] == "hand" and refusals.edits_may(errors):
+                return Verdict("told no", " ".join(sorted({f[0] for f in errors})))
+            if errors:
+                return Verdict("refused", "check finds errors in what was drawn: %s" % (errors[0][:2],))
             _, cut_nodes = model.partition(parts)
             if cut["transport"] == "mpi":
                 results = under_mpi(session, tessera, parts, case, cut, work)
@@ -285,9 +287,10 @@ def attempt(lib, tessera, path, case, cut, work):
                 results = session.run(parts, case.sets, cut["transport"], cut["level"], TIMEOUT)
         except api.Failed as why:
             if cut["level"] and any(engine_differs(case, k, cut["level"], []) for k in range(len(case.sets))):
-                return Verdict("engine", str(why))
-            if cut["level"] and why.what in ("open", "run") and not attempt(lib, tessera, path, case, dict(cut, level=0), work).find:
-                return Verdict("engine", "only its optimisation refuses the part: %s" % why)
+                return Verdict("engine", "optimised, it refuses the whole model too")
+            known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""
+            if known:
+                return Verdict("engine", known)
             kind = "refused" if why.what not in ("run", "open", "mpirun") else "failed"
             return Verdict(kind, str(why))
         finally:
