@@ -179,7 +179,7 @@ def given(c, names, values, fixed):
     """The case with those values as inputs."""
     infos, sets = list(c.model.graph.input), [dict(s) for s in c.sets]
     for name in names:
-        arrays = [v[name] for v in values]
+        arrays = [v.get(name) for v in values]  # not there: the engine does not give it out
         if not all(isinstance(a, np.ndarray) for a in arrays):
             return None
         shape = arrays[0].shape if fixed else [None] * arrays[0].ndim
