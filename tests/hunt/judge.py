@@ -41,7 +41,7 @@ WHOLE_NUMBERS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum Re
 
 # What a NaN (of the latter also an infinity) gives here depends on where it stands (docs/numbers.md).
 NAN_OPEN = set("ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax".split())
-NO_NUMBER_OPEN = set("""DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM QuantizeLinear Cast CastLike""".split())
+NO_NUMBER_OPEN = set("""DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM QuantizeLinear Cast CastLike Resize""".split())
 
 
 class Verdict:
@@ -212,7 +212,7 @@ def compare(case, cut, results):
 
 
 def nan_among_the_greatest(model, values):
-    """Values that follow from a search for the greatest among which a NaN is, or from what is no number and is made an integer."""
+    """Values that follow from a search for the greatest among which a NaN is, or from what is no number and is made an integer or interpolated."""
     floats = lambda n: [a for a in (values.get(i) for i in n.input) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
     to_float = lambda n: n.op_type.startswith("Cast") and getattr(values.get(n.output[0]), "dtype", np.dtype("f4")).kind == "f"
     open_here = lambda n: (n.op_type in NAN_OPEN and any(np.isnan(a).any() for a in floats(n))
