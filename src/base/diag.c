@@ -149,18 +149,21 @@ struct diag_mark tsr__diag_mark(const tsr_session *session)
     return mark;
 }
 
+// Takes back what was found since the mark; that memory ran out stays, and with keep_errors all errors.
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors)
 {
-    size_t kept = mark->n;
-    if (session->out_of_memory)
-        return; // its finding may stand among the others
-    size_t errors = session->counts[TSR_ERROR];
-    for (size_t i = mark->n; i < session->diags.n && keep_errors; i++)
-        if (session->diags.at[i].severity == TSR_ERROR)
-            session->diags.at[kept++] = session->diags.at[i];
+    size_t kept = mark->n, errors = session->counts[TSR_ERROR], ran_out = 0;
+    for (size_t i = mark->n; i < session->diags.n; i++) {
+        const struct diag_record *record = &session->diags.at[i];
+        bool memory = record->code == DIAG_out_of_memory;
+        ran_out += memory;
+        if (memory || (keep_errors && record->severity == TSR_ERROR))
+            session->diags.at[kept++] = *record;
+    }
     session->diags.n = kept;
     session->n_dropped = mark->n_dropped;
     memcpy(session->counts, mark->counts, sizeof session->counts);
+    session->counts[TSR_ERROR] += ran_out;
     if (keep_errors) {
         session->counts[TSR_ERROR] = errors;
         session->n_dropped += errors - mark->counts[TSR_ERROR] - (kept - mark->n);

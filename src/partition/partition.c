@@ -572,9 +572,10 @@ static tsr_status plan_begin(struct plan *plan, tsr_model *model, const tsr_conf
     plan->all_devices = all;
     size_t before = tsr__diag_errors(plan->session);
     plan->flow = all ? tsr__flow_expanded(plan->arena, model, config, &plan->expanded) : NULL;
-    if (!plan->flow)
-        return tsr__diag_errors(plan->session) > before && !plan->arena->failed ? TSR_INVALID
-                                                                                : TSR_NOMEM;
+    if (!plan->flow) {
+        bool refused = tsr__diag_errors(plan->session) > before && !plan->session->out_of_memory;
+        return refused ? TSR_INVALID : TSR_NOMEM;
+    }
     plan->model = plan->flow->model;
     return TSR_OK;
 }

@@ -487,6 +487,7 @@ static void forget_hidden(struct shapes *shapes)
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_size *sizes,
                                  size_t n, bool report)
 {
+    bool ran_out_before = arena->session->out_of_memory;
     struct shapes *shapes = start(arena, model);
     if (!shapes)
         return NULL;
@@ -502,6 +503,9 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
         follow_graph(shapes, graph);
         forget_hidden(shapes);
     }
+    // Types and constants are decoded when they are asked for, in the model's memory: one that could not be is not absent.
+    if (arena->session->out_of_memory && !ran_out_before)
+        return NULL;
     return arena->failed ? NULL : shapes;
 }
 

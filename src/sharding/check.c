@@ -559,6 +559,7 @@ static tsr_status check_as(tsr_model *model, struct check check)
     check.model = model;
     check.session = tsr_model_session(model);
     check.errors = tsr__diag_errors(check.session);
+    bool ran_out_before = check.session->out_of_memory;
     tsr__arena_init(&check.arena, check.session);
     tsr__arena_init(&check.scratch, check.session);
     tsr_status status = TSR_OK;
@@ -573,6 +574,8 @@ static tsr_status check_as(tsr_model *model, struct check check)
     } else if (!check_model(&check)) {
         status = TSR_NOMEM;
     }
+    if (check.session->out_of_memory && !ran_out_before)
+        status = TSR_NOMEM; // wherever it was: what was not looked at is not right
     tsr__arena_free(&check.scratch);
     tsr__arena_free(&check.arena);
     tsr_model_free(check.inlined);

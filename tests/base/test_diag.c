@@ -164,6 +164,23 @@ static void no_memory_at_all(void **state)
     assert_string_equal(tsr_finding_at(t->s, tsr_finding_count(t->s) - 1).message, "later");
 }
 
+// What is taken back goes although memory ran out meanwhile; that it did stays.
+static void goes_back_without_memory(void **state)
+{
+    struct scratch *t = *state;
+    tsr__diag(t->s, DIAG_reshard_implied, NULL, NULL, "before");
+    struct diag_mark mark = tsr__diag_mark(t->s);
+    tsr__diag(t->s, DIAG_io_read, NULL, NULL, "tried");
+    assert_null(tsr__alloc(t->s, SIZE_MAX));
+    tsr__diag(t->s, DIAG_io_read, NULL, NULL, "tried again");
+    tsr__diag_back(t->s, &mark, false);
+    assert_int_equal(tsr_finding_count(t->s), 2);
+    assert_string_equal(tsr_finding_at(t->s, 1).code, "out-of-memory");
+    assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 1);
+    assert_int_equal(t->s->n_dropped, 0);
+    tsr_finding_clear(t->s);
+}
+
 static void goes_back(void **state)
 {
     struct scratch *t = *state;
@@ -211,9 +228,10 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, scratch_open, scratch_close)
     const struct CMUnitTest tests[] = {
-        T(keeps_everything),  T(says_what_is_known),      T(terminals_are_safe),
-        T(bounded_in_number), T(bounded_in_size),         T(without_memory),
-        T(no_memory_at_all),  T(all_codes_are_explained), T(goes_back),
+        T(keeps_everything),         T(says_what_is_known),      T(terminals_are_safe),
+        T(bounded_in_number),        T(bounded_in_size),         T(without_memory),
+        T(no_memory_at_all),         T(all_codes_are_explained), T(goes_back),
+        T(goes_back_without_memory),
     };
     return cmocka_run_group_tests_name("base diag", tests, NULL, NULL);
 }
