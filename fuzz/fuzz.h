@@ -6,9 +6,11 @@
 #include "base/base.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MUST(x)                                                                                    \
@@ -54,16 +56,32 @@ static inline const char *fuzz_file(const void *data, size_t n)
     return path;
 }
 
-// A folder of this process; it stays, its files are written again and again.
+// A folder of this process, whose files are written again and again; it goes with the process.
+static char fuzz_folder_path[] = "/dev/shm/tsr-fuzz-XXXXXX";
+
+static inline int fuzz_remove_one(const char *path, const struct stat *st, int kind,
+                                  struct FTW *where)
+{
+    (void)st;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
+static inline void fuzz_remove_folder(void)
+{
+    nftw(fuzz_folder_path, fuzz_remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 static inline const char *fuzz_folder(void)
 {
-    static char path[] = "/dev/shm/tsr-fuzz-XXXXXX";
     static bool made;
     if (!made) {
-        MUST(mkdtemp(path));
+        MUST(mkdtemp(fuzz_folder_path));
+        MUST(atexit(fuzz_remove_folder) == 0);
         made = true;
     }
-    return path;
+    return fuzz_folder_path;
 }
 
 static inline void fuzz_put(const char *folder, const char *name, const void *data, size_t n)

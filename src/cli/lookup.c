@@ -257,8 +257,11 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
     *value = cli_copy(v, (size_t)(end - v));
     edit_find_nodes(editor, text + 1, (size_t)(close - text - 1), true);
     *found_it = keep_with_value(editor, *value) > 0;
-    if (!*found_it)
-        edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
+    if (*found_it)
+        return true;
+    free(*value);
+    *value = NULL;
+    edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
     return true;
 }
 

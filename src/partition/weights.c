@@ -113,17 +113,28 @@ static tsr_status place_odd(struct part *part, struct form *form)
     return form->local[part->rank] ? TSR_OK : TSR_NOMEM;
 }
 
+static tsr_status refuse_size(struct part *part, const struct form *form)
+{
+    struct place at = tsr__place_value(form->item->value);
+    at.file = str_of(tsr_model_path(part->plan->model));
+    tsr__diag(part->plan->session, DIAG_tensor_size, &at, "export the model again",
+              "the dimensions of this constant multiply to more than can be counted");
+    return TSR_INVALID;
+}
+
 static tsr_status place_on(struct part *part, struct form *form)
 {
     struct item *it = form->item;
     if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
         return place_odd(part, form);
     struct tile_piece *piece = tsr__const_piece(part->plan, form, part->rank);
-    int64_t elements = piece ? tsr__piece_elements(piece) : -1, bytes = -1, dims[TILE_MAX_RANK];
+    if (!piece)
+        return TSR_NOMEM;
+    int64_t elements = tsr__piece_elements(piece), bytes = -1, dims[TILE_MAX_RANK];
     if (elements >= 0)
         bytes = tsr_dtype_bytes(it->dtype, elements);
     if (bytes < 0)
-        return TSR_INVALID;
+        return refuse_size(part, form);
     for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = piece->dims[axis].size;
     struct str name = tsr__form_name(part, form);

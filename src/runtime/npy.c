@@ -63,7 +63,7 @@ static bool read_descr(struct str head, struct npy *out)
     if (!p || end - p < 4 || (*p != '\'' && *p != '"'))
         return false;
     char order = p[1], letter = p[2];
-    int bytes = 0;
+    int64_t bytes = 0; // ten times what it is cut off at stays far from overflow
     const char *q = p + 3;
     out->object = letter == 'O';
     while (q < end && *q >= '0' && *q <= '9' && bytes < MAX_TEXT)
