@@ -37,15 +37,23 @@ static tsr_status wrong(const tsr_tensor *tensor, const char *what)
     return TSR_MALFORMED;
 }
 
+// The bytes lie in the file wherever they come: at no multiple of 8.
+static int64_t index_at(const char *indices, int64_t i)
+{
+    int64_t index;
+    memcpy(&index, indices + (size_t)i * sizeof index, sizeof index);
+    return index;
+}
+
 // Number of the element that entry i of the indices names, row by row; -1: there is none.
-static int64_t element_of(const tsr_tensor *tensor, const int64_t *indices, bool coordinates,
+static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool coordinates,
                           int64_t i)
 {
     if (!coordinates)
-        return indices[i];
+        return index_at(indices, i);
     int64_t at = 0;
     for (int dim = 0; dim < tensor->rank; dim++) {
-        int64_t index = indices[i * tensor->rank + dim];
+        int64_t index = index_at(indices, i * tensor->rank + dim);
         if (index < 0 || index >= tensor->dims[dim])
             return -1;
         at = at * tensor->dims[dim] + index; // within the tensor, whose size does not overflow

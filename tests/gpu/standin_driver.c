@@ -531,13 +531,19 @@ EXPORT int cuIpcOpenEventHandle(void **out, struct handle h)
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-struct module {
+struct kind {
     int type, reduce; // type 0: rows
 };
 struct function {
-    struct module of;
+    struct kind of;
     int unit; // of rows: bytes
     bool wide;
+};
+#define FUNCTIONS 8 // that are asked of one module
+struct module {
+    struct kind kind;
+    struct function functions[FUNCTIONS]; // they go with it
+    int n;
 };
 struct fold_arguments {
     uint64_t count;
@@ -553,7 +559,7 @@ struct rows_arguments {
 EXPORT int cuModuleLoadData(void **out, const void *image)
 {
     struct module *m = calloc(1, sizeof *m);
-    bool known = sscanf(image, "// fold %d %d", &m->type, &m->reduce) == 2 ||
+    bool known = sscanf(image, "// fold %d %d", &m->kind.type, &m->kind.reduce) == 2 ||
                  strncmp(image, "// rows", 7) == 0;
     *out = m;
     return known && !standin_fails("cuModuleLoadData") ? OK : INVALID;
@@ -567,8 +573,11 @@ EXPORT int cuModuleUnload(void *module)
 
 EXPORT int cuModuleGetFunction(void **out, void *module, const char *name)
 {
-    struct function *f = calloc(1, sizeof *f);
-    f->of = *(struct module *)module;
+    struct module *m = module;
+    if (m->n == FUNCTIONS)
+        return INVALID;
+    struct function *f = &m->functions[m->n++];
+    f->of = m->kind;
     f->wide = strcmp(name, "wide") == 0;
     f->unit = strncmp(name, "rows", 4) == 0 ? (int)strtol(name + 4, NULL, 10) : 0;
     *out = f;
