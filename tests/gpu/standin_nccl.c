@@ -104,6 +104,7 @@ EXPORT int ncclCommAbort(void *comm)
     g->aborted = true;
     pthread_cond_broadcast(&g->change);
     pthread_mutex_unlock(&g->lock);
+    free(comm); // as NCCL does
     return 0;
 }
 
