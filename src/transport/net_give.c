@@ -74,6 +74,8 @@ static bool post_chunks(struct net *net, int peer, bool receives, char *map, siz
 {
     for (size_t at = 0; at < bytes; at += NET_CHUNK) {
         size_t m = bytes - at < NET_CHUNK ? bytes - at : NET_CHUNK;
+        if (tsr__fault(net->session, receives ? FAULT_RECEIVE : FAULT_SEND))
+            return false;
         bool posted = receives
                           ? net->link->receive(net->link, peer, LINK_GIFT, map + at, m, requests++)
                           : net->link->send(net->link, peer, LINK_GIFT, map + at, m, requests++);
@@ -120,15 +122,21 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
                          size_t bytes, struct comm_trouble *why)
 {
     struct net *net = (struct net *)endpoint;
-    struct net_gift *gift =
-        net->given - net->settled < COMM_GIFTS ? gift_new(net, fd, bytes, call->run) : NULL;
+    if (net->given - net->settled == COMM_GIFTS) {
+        close(fd);
+        tsr__trouble(why, TSR_BUG, endpoint->rank, "rank %d leaves more than rank 0 is to take",
+                     endpoint->rank);
+        return fail(net, why);
+    }
+    struct net_gift *gift = gift_new(net, fd, bytes, call->run);
     if (!gift) {
         tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d has no memory for what it gives",
                      endpoint->rank);
         return fail(net, why);
     }
     net->gifts[net->given++ % COMM_GIFTS] = gift;
-    if (!net->link->send(net->link, 0, LINK_GIFT, &gift->head, sizeof gift->head,
+    if (tsr__fault(net->session, FAULT_SEND) ||
+        !net->link->send(net->link, 0, LINK_GIFT, &gift->head, sizeof gift->head,
                          &gift->requests[0]) ||
         !post_chunks(net, 0, false, gift->map, bytes, gift->requests + 1))
         return lost(net, call, 0, why);
@@ -197,7 +205,8 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
     uint64_t request;
     bool done = false;
     char *map = NULL;
-    if (!net->link->receive(net->link, from, LINK_GIFT, &head, sizeof head, &request))
+    if (tsr__fault(net->session, FAULT_RECEIVE) ||
+        !net->link->receive(net->link, from, LINK_GIFT, &head, sizeof head, &request))
         return lost(net, call, from, why);
     tsr_status st = complete(net, call, from, &request, &done, 1, why);
     if (st != TSR_OK) {

@@ -56,7 +56,8 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     char path[64];
     struct stat stat;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    errno = EIO;
+    *fd = tsr__fault(me->session, FAULT_RECEIVE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     bool whole = *fd >= 0 && fstat(*fd, &stat) == 0 && (uint64_t)stat.st_size >= gift.bytes;
     if (!whole || gift.run != call->run) {
         tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken: %s",
