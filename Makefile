@@ -64,6 +64,9 @@ torture: all ## long: no memory, failing I/O and SIGKILL at every point of every
 # Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,openmpi..., MINUTES=m, JOBS=2.
 nemesis: all ## long: ranks killed, stopped and delayed on every transport
 	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS,$(if $($(v)),$(v)=$($(v))))
+# Plans against random shardings by hand: 60 of each of 200 small models, none of which may simulate faster than what a plan calls the least.
+hand: all
+	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 
 # Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
 # the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
@@ -111,4 +114,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-cov build-fuzz
 
-.PHONY: gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -87,23 +87,47 @@ static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, 
     return true;
 }
 
-// The devices that are at least as fast as each of them is, where that leaves some out.
+// The devices that are at least as fast as one of them, with the first device besides or without it; the number.
+static int64_t take_fast(const struct planner *planner, int64_t slowest, bool with_first,
+                         int64_t *list)
+{
+    int64_t n = 0;
+    for (int64_t device = 0; device < planner->n; device++)
+        if (speed_of(planner, device) >= speed_of(planner, slowest) || (with_first && device == 0))
+            list[n++] = device;
+    return n;
+}
+
+// No device of a lower number has the same speed.
+static bool is_first_so_fast(const struct planner *planner, int64_t device)
+{
+    for (int64_t k = 0; k < device; k++)
+        if (speed_of(planner, k) == speed_of(planner, device))
+            return false;
+    return true;
+}
+
+// The devices that are at least as fast as each of them is, where that leaves some out; the same with the first device, which
+// gives the outputs; and that one alone.
 static bool list_fast(struct blocks *blocks)
 {
     struct planner *planner = blocks->p;
-    int64_t *fast = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
-    for (int64_t device = 0; fast && device < planner->n; device++) {
-        int64_t n = 0;
-        bool first = true;
-        for (int64_t k = 0; k < planner->n; k++) {
-            if (speed_of(planner, k) >= speed_of(planner, device))
-                fast[n++] = k;
-            first = first && (k >= device || speed_of(planner, k) != speed_of(planner, device));
-        }
-        if (first && n < planner->n && !add_block(blocks, fast, n, 1))
+    int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
+    if (!list)
+        return false;
+    for (int64_t device = 0; device < planner->n; device++) {
+        if (!is_first_so_fast(planner, device))
+            continue;
+        int64_t n = take_fast(planner, device, false, list);
+        bool without = list[0] != 0;
+        if (n < planner->n && !add_block(blocks, list, n, 1))
+            return false;
+        n = take_fast(planner, device, true, list);
+        if (without && n < planner->n && !add_block(blocks, list, n, 1))
             return false;
     }
-    return fast != NULL;
+    list[0] = 0;
+    return add_block(blocks, list, 1, 1);
 }
 
 // Blocks of 1, 2, 4 ... devices from the first on, each as often as the batch allows.
@@ -170,6 +194,21 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
     return ps;
 }
 
+// A block without the first device sends it the outputs.
+static int64_t send_time(const struct blocks *blocks, const struct block_plan *plan)
+{
+    struct planner *planner = blocks->p;
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    int64_t pair[2] = {plan->devices[0], 0}, ps = 0;
+    struct device_group two = {pair, 2};
+    if (plan->devices[0] == 0)
+        return 0;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        ps += tsr__planner_combine(planner, TSR_SEND, &two, 1,
+                                   tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
+    return ps;
+}
+
 static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
                      const tsr_value *value);
 
@@ -204,7 +243,8 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
     tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
     if (st == TSR_OK && plan->result.feasible) {
         tsr__planner_take(&plan->planner, plan->result.choice);
-        plan->cost = plan->result.cost + gather_time(blocks, plan) + slice_time(blocks, plan);
+        plan->cost = plan->result.cost + gather_time(blocks, plan) + send_time(blocks, plan) +
+                     slice_time(blocks, plan);
     }
     return st;
 }

@@ -43,6 +43,16 @@ static int64_t exchange_time(struct planner *planner, int64_t bytes)
                                 whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
 }
 
+// A Slice is a node like any other: one thing done to every element, which is read and written.
+static int64_t slice_time(const struct planner *planner, const struct plan_value *value,
+                          uint32_t layout)
+{
+    if (tsr__layout_is_whole(planner->layouts.at[layout]))
+        return 0;
+    return tsr__planner_compute(planner, (double)tsr__planner_elements(planner, layout, value), -1,
+                                2 * (double)tsr__planner_bytes(planner, layout, value));
+}
+
 static int64_t step_time(struct planner *planner, const struct reshard_step *step, int64_t before,
                          int64_t after)
 {
@@ -51,7 +61,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     case RESHARD_NOTHING:
         return 0;
     case RESHARD_SLICE:
-        return tsr__planner_move_time(planner, 2 * (double)after);
+        return 0; // whoever calls prices it
     case RESHARD_ALL_GATHER:
         return tsr__planner_combine(planner, TSR_ALL_GATHER, step->groups, step->n_groups, after);
     case RESHARD_ALL_TO_ALL:
@@ -99,11 +109,14 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
 {
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
     for (int i = 0; i < reshard->n_steps && ps < PLAN_NEVER; i++) {
-        uint32_t l = tsr__planner_layout(planner, reshard->steps[i].layout);
-        if (l == PLAN_NO_LAYOUT)
+        uint32_t layout = tsr__planner_layout(planner, reshard->steps[i].layout);
+        if (layout == PLAN_NO_LAYOUT)
             return PLAN_NEVER;
-        int64_t after = tsr__planner_bytes(planner, l, value);
-        ps += step_time(planner, &reshard->steps[i], before, after);
+        int64_t after = tsr__planner_bytes(planner, layout, value);
+        if (reshard->steps[i].op == RESHARD_SLICE)
+            ps += slice_time(planner, value, layout);
+        else
+            ps += step_time(planner, &reshard->steps[i], before, after);
         before = after;
     }
     return ps < PLAN_NEVER ? ps : PLAN_NEVER;
@@ -122,10 +135,7 @@ static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
     struct reshard *reshard = NULL;
     int64_t ps = PLAN_NEVER;
     if (only_slices(planner->layouts.at[from], planner->layouts.at[to]))
-        return tsr__layout_is_whole(planner->layouts.at[to])
-                   ? 0
-                   : tsr__planner_move_time(planner,
-                                            2 * (double)tsr__planner_bytes(planner, to, value));
+        return slice_time(planner, value, to);
     tsr__arena_init(&arena, planner->session);
     if (plan_move(planner, &arena, from, to, value, &reshard))
         ps = is_chance(reshard, value) ? exchange_time(planner, 1)

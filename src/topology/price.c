@@ -257,7 +257,7 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
         const int *near = groups->size > 2 && groups->size <= 256
                               ? tsr__near_groups(topology, groups, meter.path)
                               : NULL;
-        if (near && what != TSR_BROADCAST && what != TSR_REDUCE && what != TSR_SEND &&
+        if (near && what != TSR_BROADCAST && what != TSR_SEND &&
             memcmp(near, groups->device,
                    (size_t)groups->count * (size_t)groups->size * sizeof *near) != 0) {
             meter.near = true;

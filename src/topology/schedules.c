@@ -330,6 +330,17 @@ static bool direct_broadcast(tsr_topology *topology, const struct topology_group
     return true;
 }
 
+static bool direct_reduce(tsr_topology *topology, const struct topology_groups *groups,
+                          double bytes, const struct listener *to)
+{
+    (void)topology;
+    for (int k = 0; k < groups->count; k++)
+        for (int i = 1; i < groups->size; i++)
+            say(to, true, line(groups, k)[0], line(groups, k)[i], bytes);
+    to->step_ends(to->data, 1);
+    return true;
+}
+
 // Each device has bytes / n and sends an n-th of that to each other one. Never faster than all at once, of which it has the
 // messages one after the other; so it is left out where there are many.
 static bool pairwise(tsr_topology *topology, const struct topology_groups *groups, double bytes,
@@ -401,6 +412,16 @@ const struct algorithm tsr__algorithms[] = {
     {"direct", TSR_BROADCAST, direct_broadcast},
     {"tree", TSR_REDUCE, tree_reduce},
     {"pieces", TSR_REDUCE, pieces_reduce},
+    {"direct", TSR_REDUCE, direct_reduce},
+    // Whoever reduces for all has reduced for one: a reduction to one device is never dearer.
+    {"ring", TSR_REDUCE, one_ring_reduce},
+    {"two rings", TSR_REDUCE, two_rings_reduce},
+    {"doubling", TSR_REDUCE, double_up_reduce},
+    {"all pairs", TSR_REDUCE, all_pairs_reduce},
+    {"by sides", TSR_REDUCE, by_sides_reduce},
+    {"all sides", TSR_REDUCE, all_sides_reduce},
+    {"whole doubling", TSR_REDUCE, whole_doubling},
+    {"one shot", TSR_REDUCE, one_shot},
     {"pairwise", TSR_ALL_TO_ALL, pairwise},
     {"direct", TSR_ALL_TO_ALL, all_pairs_exchange},
     {"bruck", TSR_ALL_TO_ALL, bruck},

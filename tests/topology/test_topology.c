@@ -408,7 +408,7 @@ static void test_simulated(void **state)
         "h100:8",   "mi300x:4",  "hosts:2xh100:4"};
     static const char *const names[] = {
         "ring",     "two rings", "doubling", "direct",   "by sides", "all sides", "whole doubling",
-        "one shot", "tree",      "pieces",   "pairwise", "bruck",    "message"};
+        "one shot", "tree",      "pieces",   "pairwise", "bruck",    "message",   "all pairs"};
     size_t seen = 0;
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(shapes); i++) {
