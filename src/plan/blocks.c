@@ -175,7 +175,6 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
     plan->made = true;
     planner->budget = blocks->p->budget;
     planner->sums_done = true;
-    planner->may_exceed = blocks->p->may_exceed;
     planner->device = plan->devices;
     return sizes && tsr__planner_devices(planner) &&
            tsr__planner_values(planner, sizes, blocks->o->n_sizes) && tsr__planner_list(planner) &&
@@ -360,20 +359,12 @@ static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct bl
 
 // ---- the best of them --------------------------------------------------------------------------
 
-// What keeps the memory comes before what does not, then the faster one.
-static bool beats(const struct block_plan *a, const struct block_plan *b)
-{
-    if (a->planner.exceeds != b->planner.exceeds)
-        return !a->planner.exceeds;
-    return a->cost < b->cost;
-}
-
 static struct block_plan *best_of(struct blocks *blocks)
 {
     struct block_plan *best = NULL;
     for (size_t i = 0; i < blocks->n; i++)
         if (blocks->at[i].made && blocks->at[i].result.feasible &&
-            (!best || beats(&blocks->at[i], best)))
+            (!best || blocks->at[i].cost < best->cost))
             best = &blocks->at[i];
     return best;
 }
@@ -415,9 +406,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     struct planner *planner = blocks->p;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
-        bool better = !all->feasible || (planner->exceeds && !best->planner.exceeds) ||
-                      (planner->exceeds == best->planner.exceeds && best->cost < all->cost);
-        if (!better)
+        if (all->feasible && all->cost <= best->cost)
             return TSR_OK;
         if (!lift_all(blocks, best)) {
             if (planner->arena.failed)
@@ -433,7 +422,6 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
         all->optimal = bound == best->cost;
         all->gap = (double)(best->cost - bound) / (double)(best->cost > 1 ? best->cost : 1);
         planner->staged = true;
-        planner->exceeds = best->planner.exceeds;
         planner->block = &best->planner;
         return tell_block(blocks, best, out) ? TSR_OK : TSR_NOMEM;
     }
@@ -487,7 +475,7 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
     for (int64_t device = 1; device < planner->n; device++)
         best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
     tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;
-    if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.exceeds)
+    if (st == TSR_OK && blocks->at[0].result.feasible)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);
     return st;
