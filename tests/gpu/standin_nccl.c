@@ -30,10 +30,12 @@ struct group {
     struct mail mail[MEMBERS][MEMBERS];
     bool aborted;
     struct group *next;
+    struct comm *gone; // aborted
 };
 struct comm {
     struct group *group;
     int self;
+    struct comm *next; // of those that were aborted
 };
 static struct group *groups;
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -86,7 +88,7 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
         return 1;
     struct group *g = group_of(&id, members);
     struct comm *c = calloc(1, sizeof *c);
-    *c = (struct comm){g, self};
+    *c = (struct comm){g, self, NULL};
     pthread_mutex_lock(&g->lock);
     g->joined++;
     pthread_cond_broadcast(&g->change);
@@ -102,9 +104,10 @@ EXPORT int ncclCommAbort(void *comm)
     struct group *g = ((struct comm *)comm)->group;
     pthread_mutex_lock(&g->lock);
     g->aborted = true;
+    ((struct comm *)comm)->next = g->gone; // kept: another thread may be about to use it
+    g->gone = comm;
     pthread_cond_broadcast(&g->change);
     pthread_mutex_unlock(&g->lock);
-    free(comm); // as NCCL does
     return 0;
 }
 
