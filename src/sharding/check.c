@@ -428,13 +428,15 @@ static bool check_stages(struct check *check)
 
 // ---- remarks on what is right -------------------------------------------------------------------
 
-static bool has_specs(const struct check *check, const tsr_config *config)
+// Some node has a sharding or a stage in the configuration: stages alone decide where nodes run, too.
+static bool says_anything(const struct check *check, const tsr_config *config)
 {
+    int64_t stage;
     const tsr_model *model = model_to_follow(check);
     for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, config);
-        if (nc && tsr_node_config_spec_count(nc))
+        if (nc && (tsr_node_config_spec_count(nc) || tsr_node_config_stage(nc, &stage)))
             return true;
     }
     return false;
@@ -484,7 +486,7 @@ static void check_flows(struct check *check)
         const tsr_config *config =
             tsr_model_find_config(model, tsr_config_name(check->states[i].config));
         if (!chosen(check, tsr_config_name(config)) ||
-            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !has_specs(check, config))
+            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !says_anything(check, config))
             continue;
         if (n > left) {
             struct place at = place_model(check, config);
