@@ -960,6 +960,9 @@ TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char 
 /* *out: this engine loses digits of products of 8-bit numbers on this CPU (one of x86 without VNNI), see
  * `tessera explain engine-saturates`. Runs a small model, which is written below the folder work (NULL: /tmp) and taken away. */
 TSR_API tsr_status tsr_engine_saturates(tsr_session *s, const char *work, bool *out);
+/* What a device of that name is on this machine: by kind ("GPU:1" -> "CUDA:1", "NPU" -> "QNN") or as ONNX Runtime's provider is
+ * called ("CPU"). Fills at most cap bytes; false: the ONNX Runtime of this session has nothing for it (or none is opened). */
+TSR_API bool tsr_engine_device(tsr_session *s, const char *name, char *out, size_t cap);
 /* Runs a whole model on one device. */
 TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
                                  const tsr_tensors *inputs, tsr_tensors *outputs);

@@ -46,6 +46,23 @@ static void look_engine(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
+// Kinds of devices that a configuration may name: "CPU; GPU: CUDA; NPU: nothing"
+static void look_devices(struct cli *cli, struct item *item)
+{
+    static const char *const kinds[] = {"CPU", "GPU", "NPU"};
+    size_t cap = sizeof item->detail, n = 0;
+    bool any = false;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        char name[96] = "nothing";
+        bool here = tsr_engine_device(cli->session, kinds[k], name, sizeof name);
+        any = any || here;
+        if (n < cap)
+            n += (size_t)snprintf(item->detail + n, cap - n, "%s%s: %s", k ? "; " : "", kinds[k],
+                                  here ? name : "nothing");
+    }
+    set(item, "device names", any, "needs an ONNX Runtime");
+}
+
 // What cut and whole models with 8-bit weights may differ by; not asked where there is no engine.
 static void look_bytes(struct cli *cli, struct item *item)
 {
@@ -186,7 +203,7 @@ static int print_doctor_json(struct cli *cli, const struct item *items, size_t n
 
 static int run(struct cli *cli)
 {
-    struct item items[9] = {0};
+    struct item items[10] = {0};
     set(&items[0], "tessera", true, "");
     snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
     set(&items[1], "processors", true, "");
@@ -202,7 +219,8 @@ static int run(struct cli *cli)
              "apt install mpich libmpich-dev; threads need no MPI");
     look_python(&items[7]);
     look_gpus(cli, &items[8]);
-    return cli->json ? print_doctor_json(cli, items, 9) : print_text(items, 9);
+    look_devices(cli, &items[9]);
+    return cli->json ? print_doctor_json(cli, items, 10) : print_text(items, 10);
 }
 
 const struct command cmd_doctor = {

@@ -24,9 +24,17 @@ static int card_of(struct str name)
     return (int)card;
 }
 
-bool tsr__gpu_named(const char *device, const tsr_run_options *options)
+// The card that a device means, after the user's map and by its kind; -1: none.
+static int card_named(tsr_session *session, const char *device, const tsr_run_options *options)
 {
-    return card_of(tsr__device_mapped(device, options)) >= 0;
+    char name[DEVICE_NAME];
+    struct str mapped = tsr__device_mapped(device, options);
+    return card_of(tsr__device_resolved(session, mapped, name, sizeof name));
+}
+
+bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options)
+{
+    return card_named(session, device, options) >= 0;
 }
 
 const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
@@ -78,7 +86,7 @@ static tsr_status seat_alone(struct rank *rank, int card)
 
 tsr_status tsr__gpu_place(struct rank *rank)
 {
-    int card = card_of(tsr__device_mapped(rank->device, rank->options));
+    int card = card_named(rank->session, rank->device, rank->options);
     struct comm_trouble why;
     if (!rank->gpu)
         return TSR_OK;
@@ -142,7 +150,7 @@ tsr_status tsr__gpu_bind(struct rank *rank)
     const OrtApi *api = rank->engine->api;
     if (!rank->seat || tsr__gpu_stands_in(rank->gpu))
         return TSR_OK;
-    int card = card_of(tsr__device_mapped(rank->device, rank->options));
+    int card = card_named(rank->session, rank->device, rank->options);
     rank->stays = ARENA_ARRAY(&rank->arena, bool, rank->n_outputs + 1);
     if (!rank->stays)
         return TSR_NOMEM;

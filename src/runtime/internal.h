@@ -237,7 +237,7 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
 // ---- gpus.c: ranks on GPUs
 
 // True if the device of that name, after the map of the options, is a GPU of CUDA's.
-bool tsr__gpu_named(const char *device, const tsr_run_options *options);
+bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options);
 // Opens the driver for ranks of this process; NULL where it is not here: the provider will tell.
 const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
                                   const tsr_run_options *options);
@@ -256,6 +256,12 @@ int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t byt
 
 // What stands behind "NAME=" in the map for that device, or its own name.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
+// A name by kind becomes that of the provider that serves it here: "GPU:1" -> "CUDA:1", in out. Other names, and kinds that
+// nothing serves, stay as they are.
+struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap);
+// The best of these providers (full names) for a kind of device; NULL: none, or no kind.
+const char *tsr__kind_provider(struct str kind, char *const *names, int n);
+#define DEVICE_NAME 96 // bytes of such a name
 
 // Gives the options the execution provider of the rank's device.
 tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options);

@@ -49,7 +49,7 @@ static void find_gpus(tsr_job *job)
     const struct manifest *manifest = &job->bundle.manifest;
     bool any = false;
     for (int64_t i = 0; i < manifest->n_ranks; i++)
-        any = any || tsr__gpu_named(manifest->devices[i].device, &job->options);
+        any = any || tsr__gpu_named(job->session, manifest->devices[i].device, &job->options);
     if (any)
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
 }
@@ -303,7 +303,7 @@ tsr_status tsr_job_open_model(tsr_session *session, const char *path,
         job->is_whole = true;
         st = tsr__whole_open(session, job->engine->minor, path, job->options.work, &job->whole);
     }
-    if (st == TSR_OK && tsr__gpu_named(job->options.device, &job->options))
+    if (st == TSR_OK && tsr__gpu_named(session, job->options.device, &job->options))
         job->gpu = tsr__gpu_driver(session, job->engine, &job->options);
     if (st == TSR_OK) {
         rank_for(job, &job->seats[0].rank, 0, tsr__cores(), 1);

@@ -27,7 +27,7 @@ tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
         st = tsr__run_dialect(session, folder, &bundle.manifest);
         bool gpus = false;
         for (int64_t i = 0; i < bundle.manifest.n_ranks; i++)
-            gpus = gpus || tsr__gpu_named(bundle.manifest.devices[i].device, options);
+            gpus = gpus || tsr__gpu_named(session, bundle.manifest.devices[i].device, options);
         if (st == TSR_OK && gpus)
             st = tsr__gpu_spoilt(session);
         if (st == TSR_OK)

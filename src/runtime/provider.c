@@ -23,6 +23,61 @@ struct str tsr__device_mapped(const char *device, const tsr_run_options *options
     return name;
 }
 
+// Kinds of devices, and the providers that serve them, the better ones first. What ONNX Runtime calls CPU is one itself.
+static const struct kind {
+    const char *name;
+    const char *providers[8];
+} kinds[] = {
+    {"GPU", {"CUDA", "ROCM", "MIGraphX", "DML", "CoreML", "WebGPU", NULL}},
+    {"NPU", {"QNN", "CANN", "VitisAI", "RKNPU", "OpenVINO", "Nnapi", NULL}},
+};
+
+static bool is_among(const char *provider, char *const *names, int n)
+{
+    size_t length = strlen(provider);
+    for (int i = 0; i < n; i++)
+        if (strncasecmp(names[i], provider, length) == 0 && strcmp(names[i] + length, SUFFIX) == 0)
+            return true;
+    return false;
+}
+
+const char *tsr__kind_provider(struct str kind, char *const *names, int n)
+{
+    for (size_t k = 0; k < TSR_COUNT(kinds); k++) {
+        if (kind.n != strlen(kinds[k].name) || strncasecmp(kind.p, kinds[k].name, kind.n) != 0)
+            continue;
+        for (const char *const *provider = kinds[k].providers; *provider; provider++)
+            if (is_among(*provider, names, n))
+                return *provider;
+    }
+    return NULL;
+}
+
+struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap)
+{
+    struct engine *engine = session->engine;
+    const char *colon = memchr(name.p ? name.p : "", ':', name.n);
+    struct str kind = {name.p, colon ? (size_t)(colon - name.p) : name.n};
+    char **names = NULL;
+    int n = 0;
+    if (!engine || !engine->api)
+        return name;
+    OrtStatus *failed = engine->api->GetAvailableProviders(&names, &n);
+    if (failed) {
+        engine->api->ReleaseStatus(failed);
+        return name;
+    }
+    const char *provider = tsr__kind_provider(kind, names, n);
+    OrtStatus *released = engine->api->ReleaseAvailableProviders(names, n);
+    if (released)
+        engine->api->ReleaseStatus(released);
+    if (!provider)
+        return name;
+    int length = snprintf(out, cap, "%s%.*s", provider, (int)(name.n - kind.n), name.p + kind.n);
+    bool fits = length > 0 && (size_t)length < cap;
+    return fits ? str_of(out) : name;
+}
+
 // Lists the providers that there are, as devices are named; true if `name` is one of them, whose full name goes to full.
 static bool find(const struct engine *engine, struct str name, char *full, size_t cap,
                  struct text *list)
@@ -142,9 +197,11 @@ static tsr_status absent(struct rank *rank, struct str name, const char *list, c
 
 tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
 {
-    struct str name = tsr__device_mapped(rank->device, rank->options), kind = name;
+    char resolved[DEVICE_NAME], id[16] = "", full[96] = "";
+    struct str mapped = tsr__device_mapped(rank->device, rank->options);
+    struct str name = tsr__device_resolved(rank->session, mapped, resolved, sizeof resolved);
+    struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
-    char id[16] = "", full[96] = "";
     if (colon) {
         kind.n = (size_t)(colon - name.p);
         snprintf(id, sizeof id, "%.*s", (int)(name.n - kind.n - 1), colon + 1);
@@ -165,4 +222,22 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
         rank->engine->api->ReleaseStatus(st);
     tsr__text_free(&list);
     return status;
+}
+
+bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t cap)
+{
+    struct engine *engine = session->engine;
+    char resolved[DEVICE_NAME], full[96];
+    if (!engine || !engine->api)
+        return false;
+    struct str found = tsr__device_resolved(session, str_of(name), resolved, sizeof resolved);
+    const char *colon = memchr(found.p, ':', found.n);
+    struct str kind = {found.p, colon ? (size_t)(colon - found.p) : found.n};
+    struct text list;
+    tsr__text_init(&list, session);
+    bool here = find(engine, kind, full, sizeof full, &list);
+    tsr__text_free(&list);
+    if (here)
+        snprintf(out, cap, STR_FMT, STR_ARG(found));
+    return here;
 }

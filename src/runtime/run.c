@@ -229,7 +229,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     tsr_job *job = NULL;
     tsr_status st = tsr__run_options(session, options, &run_options);
     if (st == TSR_OK && tsr__run_spawns(session, &run_options) &&
-        tsr__gpu_named(run_options.device, &run_options))
+        tsr__gpu_named(session, run_options.device, &run_options))
         return tsr__run_model_apart(session, path, &run_options, inputs, outputs);
     if (st == TSR_OK)
         st = tsr_job_open_model(session, path, options, &job);

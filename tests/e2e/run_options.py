@@ -200,6 +200,15 @@ def devices(d):
     assert "PASS" in good("verify", d + "/cut.onnx", "--map-device", "NPU:1=CPU")
     rc, _, err = tessera("run", parts, "--map-device", "NPU=CPU")  # another name
     assert rc == 7, err
+    # By kind: what this ONNX Runtime has for it, else told; `doctor` lists the kinds.
+    import onnxruntime
+    has_gpu = any(p in onnxruntime.get_available_providers() for p in ("CUDAExecutionProvider", "ROCMExecutionProvider"))
+    rc, _, err = tessera("run", cut(d, d + "/m.onnx", "c:2=CPU,GPU:1", *HALVES))
+    assert has_gpu or (rc == 7 and "provider-absent" in err and "GPU:1" in err and "--map-device" in err), (rc, err)
+    good("run", d + "/parts", "--map-device", "GPU:1=CPU")
+    row = next(i for i in json.loads(tessera("doctor", "--json")[1])["items"] if i["what"] == "device names")
+    assert row["state"] == "ok" and row["detail"].startswith("CPU: CPU; GPU: ") and "NPU: " in row["detail"] and has_gpu == ("GPU: nothing" not in row["detail"]), row
+    cut(d, d + "/m.onnx", "c:2=CPU,NPU:1", *HALVES)
     for bad in ("NPU", "=CPU", "NPU="):
         assert tessera("run", parts, "--map-device", bad)[0] == 2
     good("run", cut(d, d + "/m.onnx", "c:2=cpu,CPU:0", *HALVES))

@@ -115,9 +115,25 @@ static void what_cannot_be_read_or_written_is_told(void **state)
     teardown(&f);
 }
 
+// A kind of device is the best provider that there is for it; other names are no kinds.
+static void kinds_of_devices(void **state)
+{
+    (void)state;
+    static char cuda[] = "CUDAExecutionProvider", cpu[] = "CPUExecutionProvider",
+                rocm[] = "ROCMExecutionProvider", qnn[] = "QNNExecutionProvider";
+    char *const all[] = {rocm, cuda, qnn, cpu}, *const none[] = {cpu};
+    assert_string_equal(tsr__kind_provider(STR("GPU"), all, 4), "CUDA");
+    assert_string_equal(tsr__kind_provider(STR("gpu"), all, 1), "ROCM");
+    assert_string_equal(tsr__kind_provider(STR("NPU"), all, 4), "QNN");
+    assert_null(tsr__kind_provider(STR("GPU"), none, 1));
+    assert_null(tsr__kind_provider(STR("CPU"), all, 4));
+    assert_null(tsr__kind_provider(STR("GPUS"), all, 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kinds_of_devices),
         cmocka_unit_test(engines_that_know_it_get_the_file_itself),
         cmocka_unit_test(old_engines_get_a_copy_without_annotations),
         cmocka_unit_test(what_cannot_be_read_or_written_is_told),
