@@ -48,13 +48,19 @@ struct nursery {
 
 static void back_to_normal(pid_t parent)
 {
+    enum { ENDS = 4 }; // the first ones are sent to end a whole group of processes
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGABRT};
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1); // it went before it could be noticed
-    for (size_t i = 0; i < TSR_COUNT(signals); i++)
-        signal(signals[i], SIG_DFL);
+    for (size_t i = 0; i < TSR_COUNT(signals); i++) {
+        struct sigaction before;
+        bool asked = i < ENDS && sigaction(signals[i], NULL, &before) == 0 &&
+                     before.sa_handler == SIG_IGN; // nohup, or a shell's background
+        if (!asked)
+            signal(signals[i], SIG_DFL);
+    }
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }

@@ -69,6 +69,18 @@ def slow_is_no_failure(d):
 
 
 @case
+def hangup_that_is_ignored(d):
+    """Under nohup a closed terminal sends SIGHUP to all processes of the job: none of them ends."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    try:
+        b = Bench(d, 2, seconds=2)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.killpg(b.p.pid, signal.SIGHUP)
+    assert b.end(20) == 0, b.err
+
+
+@case
 def parent_killed(d):
     b = Bench(d, 3)
     os.kill(b.p.pid, signal.SIGKILL)
