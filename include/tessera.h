@@ -289,6 +289,11 @@ TSR_API tsr_value *tsr_node_output(const tsr_node *n, size_t i); /* NULL: unused
 TSR_API size_t tsr_node_attr_count(const tsr_node *n);
 TSR_API tsr_attr *tsr_node_attr(const tsr_node *n, size_t i);
 TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name); /* NULL: absent */
+/* Text under key of the node's own metadata_props, or NULL. Setting NULL removes. The i-th of them; false past the end. */
+TSR_API const char *tsr_node_metadata(const tsr_node *n, const char *key);
+TSR_API tsr_status tsr_node_set_metadata(tsr_node *n, const char *key, const char *value);
+TSR_API bool tsr_node_metadata_at(const tsr_node *n, size_t i, const char **key,
+                                  const char **value);
 
 typedef enum tsr_attr_kind {
     TSR_ATTR_UNDEFINED = 0,
@@ -462,6 +467,11 @@ typedef enum tsr_notation {
 /* The same over a mesh: the grid of the configuration's topology if that gives it, else one of its own. What no mesh gives
  * (factors, unlike groups, unknown ranks) is written as tiles. */
 TSR_API tsr_status tsr_spec_text_as(const tsr_spec *p, tsr_notation notation, const char **out);
+
+/* Writes what each node says about devices into its metadata too (ai.tessera.sharding.NAME of configuration NAME), where viewers such
+ * as Netron show it; takes away labels of what is no longer said, or all of them. Labels are for people: nothing reads them. */
+TSR_API tsr_status tsr_model_label(tsr_model *m, bool wanted);
+TSR_API bool tsr_model_labelled(const tsr_model *m); /* some node has a label */
 
 /* One piece of a tensor on one device: [start, stop) in each dimension. */
 typedef struct tsr_box {
@@ -1353,6 +1363,9 @@ typedef struct tsr_report_options {
     int64_t memory;      /* the limit of each device; 0: what the topology's devices have */
     const char *command; /* that makes this page again; NULL: not shown */
     const tsr_report_side *beside; /* another plan, NULL: none */
+    /* NULL or "html": the page. "model-explorer": microseconds of each node (or with "model-explorer-cuts" how its output is cut) as a
+     * file that Model Explorer loads as node data; needs the simulation. */
+    const char *format;
 } tsr_report_options;
 /* One HTML page that needs nothing besides itself. It begins with the verdict: whether it fits, how much faster than one device it is
  * and what bounds it. Then memory against the limit, where time goes, the timeline, every communication and the load of every

@@ -65,6 +65,12 @@ struct option {
     {"--check-files", NULL, "read all digests of the partition first"}
 // clang-format on
 
+// Row of the commands that write shardings; cli_label follows it.
+#define LABELS_OPTION                                                                              \
+    {                                                                                              \
+        "--labels", NULL, "also as texts of the nodes, which Netron and other viewers show"        \
+    }
+
 // Rows of the commands that plan; cli_planning reads them.
 // clang-format off
 #define PLAN_OPTIONS                                                                                      \
@@ -107,6 +113,9 @@ struct cli {
     char **made;        // texts of options that were filled in
     size_t n_made;
 };
+
+// Labels the model if that was asked for, or brings the labels that it has up to date.
+tsr_status cli_label(const struct cli *cli, tsr_model *model);
 
 // Takes the model of a generation folder and fills in what the user did not say; 0, or a code after a message.
 int cli_folder(struct cli *cli);

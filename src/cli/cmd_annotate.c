@@ -107,6 +107,8 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
     if (cli_flag(cli, "--copy-data"))
         status = tsr_model_copy_data(model, out);
     if (status == TSR_OK)
+        status = cli_label(cli, model);
+    if (status == TSR_OK)
         status = tsr_model_save(model, out);
     int code = cli_finish(cli, status);
     if (status == TSR_OK)
@@ -161,6 +163,8 @@ static const struct option options[] = {
     {"--script", "FILE",
      "one edit per line, the same words; # begins a comment; or a plan of plan --plan"},
     {"--copy-data", NULL, "bring external data along into OUT's folder"},
+    LABELS_OPTION,
+    {"--no-labels", NULL, "take such texts away again"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };

@@ -12,6 +12,8 @@ static int run(struct cli *cli)
     if (status == TSR_OK)
         status = tsr_infer_opts(model, cli_value(cli, "--config"), cli_flag(cli, "--propagate"));
     if (status == TSR_OK)
+        status = cli_label(cli, model);
+    if (status == TSR_OK)
         status = tsr_model_save(model, out);
     int code = cli_finish(cli, status);
     tsr_model_free(model);
@@ -22,6 +24,7 @@ static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
     {"--config", "NAME", "configuration to complete (needed if the model has several)"},
     {"--propagate", NULL, "let shardings go backwards and sideways too, to the nodes before"},
+    LABELS_OPTION,
     RULES_OPTION,
     END_OF_OPTIONS,
 };

@@ -295,9 +295,13 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
     if (status == TSR_OK && document) // first: OUT may be the file whose digest it tells
         status = tsr_plan_save(model, options, summary, document);
     if (status == TSR_OK && out)
+        status = cli_label(cli, model);
+    if (status == TSR_OK && out)
         status = tsr_model_save(model, out);
     if (status == TSR_OK && out && options->topology)
         status = write_topology(cli, out, options->topology);
+    if (status == TSR_OK && other)
+        status = cli_label(cli, options->with);
     if (status == TSR_OK && other)
         status = tsr_model_save(options->with, other);
     int code = cli_finish(cli, status);
@@ -553,6 +557,7 @@ static const struct option options_table[] = {
     {"--steps", "N", "runs of it for each run of MODEL (default 1)"},
     {"--compare", NULL,
      "plan --compare A B: cost, memory and nodes that differ between two such files"},
+    LABELS_OPTION,
     RULES_OPTION,
     END_OF_OPTIONS,
 };

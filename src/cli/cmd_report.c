@@ -230,7 +230,8 @@ static tsr_status write_page(struct report *report, const struct report *other, 
         .n_sizes = report->g.options.n_sizes,
         .memory = report->g.options.memory,
         .command = command,
-        .beside = other->model ? &side : NULL};
+        .beside = other->model ? &side : NULL,
+        .format = cli_value(report->c, "--format")};
     tsr_status status = tsr_report(report->model, &options, out);
     free(command);
     return status;
@@ -285,6 +286,9 @@ static const struct option options_table[] = {
     {"--config", "NAME", "configuration of the model (needed if it has several)"},
     {"--plan", "FILE", "the shardings of a plan, as plan --plan has written it"},
     {"--trace", "FILE", "what a run was seen to do, from run --trace"},
+    {"--format", "NAME",
+     "html, or node data for Model Explorer: model-explorer (time), model-explorer-cuts (default "
+     "html)"},
     {"--beside", "FILE",
      "another plan to compare with: a model with shardings, or a plan's document"},
     {"--requests", "N", "runs that follow one another (default 1; with stages two for each)"},

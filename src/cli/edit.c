@@ -291,3 +291,13 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
     else
         edit_wrong(editor, EXIT_USAGE, "no edit '%s'", option);
 }
+
+tsr_status cli_label(const struct cli *cli, tsr_model *model)
+{
+    if (cli_flag(cli, "--labels"))
+        return tsr_model_label(model, true);
+    if (cli_option(cli->command, "--no-labels", strlen("--no-labels")) &&
+        cli_flag(cli, "--no-labels"))
+        return tsr_model_label(model, false);
+    return tsr_model_labelled(model) ? tsr_model_label(model, true) : TSR_OK;
+}

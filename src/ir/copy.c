@@ -222,6 +222,8 @@ tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_nod
         return NULL;
     copy->whole = node->whole;
     copy->flags = (node->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
+    if (!tsr__clone_metadata(copy, node))
+        return NULL;
     if (!(node->flags & N_ATTRS) && !cloner->call) { // nobody has looked at them: they stay bytes
         copy->n_attrs = node->n_attrs;
         copy->flags &= ~(uint32_t)N_ATTRS;

@@ -88,8 +88,9 @@ enum node_flag {
     N_OUTPUTS = 64,
     N_ATTRIBUTES = 128,
     N_CONFIGS = 256,
-    N_RESIZED = 512, // has another number of outputs than in its file
-    N_CHANGED = N_INPUTS | N_OUTPUTS | N_ATTRIBUTES | N_CONFIGS,
+    N_RESIZED = 512,   // has another number of outputs than in its file
+    N_METADATA = 1024, // its texts are a list, and no longer what its bytes say
+    N_CHANGED = N_INPUTS | N_OUTPUTS | N_ATTRIBUTES | N_CONFIGS | N_METADATA,
 };
 struct tsr_node {
     tsr_graph *graph;
@@ -104,6 +105,8 @@ struct tsr_node {
     tsr_node_config **configs;
     uint32_t n_attrs, n_configs;
     uint32_t id, index, flags;
+    uint32_t n_metadata;
+    struct metadata *metadata; // with N_METADATA
 };
 
 struct tsr_attr {
@@ -331,6 +334,8 @@ void tsr__use_unlink(struct use *use); // value stays readable
 void tsr__node_append(tsr_graph *graph, tsr_node *node);
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs);
+// The texts of a node that were changed, in a copy of it (serde_metadata.c). False: no memory.
+bool tsr__clone_metadata(tsr_node *to, const tsr_node *from);
 void tsr__touch_node(tsr_node *node, uint32_t bits);
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits);
 tsr_model *tsr__value_model(const tsr_value *value);

@@ -284,7 +284,7 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
 
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
-    uint32_t managed[8];
+    uint32_t managed[9];
     size_t count = 0;
     PARTS(parts, rope->arena);
     struct str origin = tsr__field_body(node->whole);
@@ -317,6 +317,10 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
             else
                 tsr__part_emit(&parts, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config,
                                node->configs[i]);
+    }
+    if (node->flags & N_METADATA) {
+        managed[count++] = F_NODE_METADATA_PROPS;
+        tsr__parts_of_metadata(&parts, node);
     }
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }

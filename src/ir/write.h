@@ -38,7 +38,9 @@ void tsr__touch_renamed(
 #define SPLICES 12
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES]);
 // Changes with which more than names are different.
-#define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS))
+#define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS | N_METADATA))
+struct parts;
+void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node); // serde_metadata.c
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
 void tsr__emit_function(struct rope *rope, void *function);
 void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph

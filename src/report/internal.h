@@ -137,6 +137,9 @@ const char *tsr__node_label(const tsr_node *node);
 // beside.c: this plan and another.
 void tsr__beside_write(struct page *page);
 
+// explorer.c: node data for Model Explorer; cuts: how outputs are cut, else what nodes take.
+tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;
+
 // page.c: the whole page. data: the numbers as JSON.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
 

@@ -191,6 +191,21 @@ static tsr_status fill_in(struct page *page)
     return st == TSR_NOMEM ? st : TSR_OK;
 }
 
+static tsr_status write_as(struct page *page, const char *format, const char *path)
+{
+    if (!format || strcmp(format, "html") == 0) {
+        find_stages(page);
+        return write_page(page, path);
+    }
+    bool cuts = strcmp(format, "model-explorer-cuts") == 0;
+    if ((cuts || strcmp(format, "model-explorer") == 0) && page->simulation)
+        return tsr__explorer_write(page, cuts, path);
+    tsr__diag(page->session, DIAG_report_format, NULL,
+              "html, model-explorer or model-explorer-cuts",
+              page->simulation ? "a report has no such form" : "this form needs a simulation");
+    return TSR_USAGE;
+}
+
 // Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
@@ -226,8 +241,7 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     st = fill_in(&page);
     if (st != TSR_OK)
         goto free_all;
-    find_stages(&page);
-    st = write_page(&page, path);
+    st = write_as(&page, given.format, path);
 free_all:
     tsr_model_free(page.sized);
     tsr__text_free(&text);

@@ -119,6 +119,47 @@ def verdict(p, data, simulated, plan):
     assert data["link_bytes"] == sum(c["carried"] for c in simulated["communication"])
 
 
+def explorer(d):
+    """Node data for Model Explorer: an entry for each node that works, by one of its outputs."""
+    model = os.path.join(MODELS, "bert_tiny", "model.onnx")
+    good("plan", model, "--devices", "2", "--dim", "batch=4", "--dim", "seq=32", "-o", d + "/p.onnx")
+    outputs = {o for n in onnx.load(d + "/p.onnx").graph.node for o in n.output}
+    for form, kind in (("model-explorer", float), ("model-explorer-cuts", str)):
+        good("report", d + "/p.onnx", "--format", form, "-o", d + "/data.json")
+        data = json.load(open(d + "/data.json"))
+        assert set(data["results"]) <= outputs and len(data["results"]) > 60, len(data["results"])
+        assert all(isinstance(r["value"], kind) for r in data["results"].values()), list(data["results"].items())[:3]
+        assert set(data) - {"results"} == ({"gradient"} if kind is float else set()), set(data)
+    assert any(r["value"].startswith("{2,1") for r in data["results"].values()), data["results"]
+    rc, _, err = call("report", d + "/p.onnx", "--format", "pdf", "-o", d + "/none.json")
+    assert rc == 2 and "report-format" in err and not os.path.exists(d + "/none.json"), (rc, err)
+
+
+def labels(d):
+    """Shardings as texts of nodes: seen by onnx, passed by its checker, brought up to date, taken away without a trace."""
+    model = os.path.join(MODELS, "bert_tiny", "model.onnx")
+    words = ["plan", model, "--devices", "2", "--dim", "batch=4", "--dim", "seq=32"]
+    good(*words, "-o", d + "/plain.onnx")
+    good(*words, "--labels", "-o", d + "/labelled.onnx")
+    m = onnx.load(d + "/labelled.onnx")
+    onnx.checker.check_model(m)
+    for n in m.graph.node:
+        told = {p.key: p.value for p in n.metadata_props}
+        specs = [s for c in n.device_configurations for s in c.sharding_spec]
+        assert ("ai.tessera.sharding.plan2" in told) == bool(n.device_configurations), n.name
+        assert all(s.tensor_name in told["ai.tessera.sharding.plan2"] for s in specs), (n.name, told)
+    good("annotate", d + "/labelled.onnx", "-o", d + "/same.onnx")
+    assert open(d + "/same.onnx", "rb").read() == open(d + "/labelled.onnx", "rb").read(), "without edits the bytes change"
+    good("annotate", d + "/labelled.onnx", "--no-labels", "-o", d + "/back.onnx")
+    assert open(d + "/back.onnx", "rb").read() == open(d + "/plain.onnx", "rb").read(), "labels leave something behind"
+    node = next(n for n in m.graph.node if n.op_type == "MatMul" or n.op_type == "Gemm")
+    good("annotate", d + "/labelled.onnx", "--config", "plan2", "--stage", "%s=0" % node.name, "-o", d + "/edited.onnx")
+    edited = next(n for n in onnx.load(d + "/edited.onnx").graph.node if n.name == node.name)
+    assert any(p.value.endswith("; stage 0") for p in edited.metadata_props), "an edit leaves a label behind that is not true"
+    good("annotate", d + "/labelled.onnx", "--remove-config", "plan2", "--cascade", "-o", d + "/bare.onnx")
+    assert not any(p.key.startswith("ai.tessera.") for n in onnx.load(d + "/bare.onnx").graph.node for p in n.metadata_props)
+
+
 def limits(d):
     """What does not fit, what is slower than one device, and what was measured otherwise, are said first."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
@@ -235,7 +276,7 @@ def stages_and_traces(d):
 
 
 failed = 0
-for case in (numbers, limits, beside, layers_fold, hostile, stages_and_traces):
+for case in (numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces):
     with tempfile.TemporaryDirectory(prefix="tessera-report-") as folder:
         try:
             case(folder)

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_metadata.c - texts that a node carries besides what it computes (NodeProto.metadata_props). They stay bytes until one is
+// changed; then all of the node's are a list, and those that were not changed keep their bytes.
+#include "ir/internal.h"
+#include "ir/write.h"
+
+#include "wire/wire.h"
+
+static struct str pairs_of(const tsr_node *node)
+{
+    return node->whole.n ? tsr__field_body(node->whole) : STR("");
+}
+
+// The i-th pair in the bytes of a node; false past the end.
+static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
+{
+    while (tsr__wire_next(cursor, field))
+        if (field->number == F_NODE_METADATA_PROPS && field->type == WIRE_LEN)
+            return true;
+    return false;
+}
+
+static bool add_pair(tsr_node *node, struct metadata pair)
+{
+    struct arena *arena = &node->graph->model->arena;
+    struct metadata *more = ARENA_ARRAY(arena, struct metadata, node->n_metadata + 1);
+    if (!more)
+        return false;
+    if (node->n_metadata)
+        memcpy(more, node->metadata, node->n_metadata * sizeof *more);
+    more[node->n_metadata++] = pair;
+    node->metadata = more;
+    return true;
+}
+
+// Makes a list of what is in the bytes. False: no memory.
+static bool decode(tsr_node *node)
+{
+    tsr_model *model = node->graph->model;
+    struct wire_cursor cursor = wire_over(pairs_of(node));
+    struct wire_field field;
+    if (node->flags & N_METADATA)
+        return true;
+    node->n_metadata = 0;
+    while (next_pair(&cursor, &field)) {
+        struct metadata pair = {.whole = field.whole};
+        pair.key = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL));
+        pair.value = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL));
+        if (!add_pair(node, pair))
+            return false;
+    }
+    return !model->arena.failed;
+}
+
+bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
+{
+    tsr_model *model = node->graph->model;
+    if (node->flags & N_METADATA) {
+        if (i >= node->n_metadata)
+            return false;
+        *key = node->metadata[i].key.p;
+        *value = node->metadata[i].value.p;
+        return true;
+    }
+    struct wire_cursor cursor = wire_over(pairs_of(node));
+    struct wire_field field;
+    for (size_t k = 0; next_pair(&cursor, &field); k++) {
+        if (k != i)
+            continue;
+        *key = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL)).p;
+        *value = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL)).p;
+        return *key && *value;
+    }
+    return false;
+}
+
+const char *tsr_node_metadata(const tsr_node *node, const char *key)
+{
+    const char *name, *value;
+    for (size_t i = 0; tsr_node_metadata_at(node, i, &name, &value); i++)
+        if (strcmp(name, key) == 0)
+            return value;
+    return NULL;
+}
+
+// Setting what is there already, or removing what is not, leaves the node unchanged, so that it is saved as it was read.
+tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
+{
+    tsr_model *model = node->graph->model;
+    const char *now = tsr_node_metadata(node, key);
+    if (!now && !value)
+        return TSR_OK;
+    if (now && value && strcmp(now, value) == 0)
+        return TSR_OK;
+    if (!decode(node))
+        return TSR_NOMEM;
+    tsr__touch_node(node, N_METADATA);
+    size_t at = 0;
+    while (at < node->n_metadata && !str_is(node->metadata[at].key, key))
+        at++;
+    if (!value) {
+        for (; at + 1 < node->n_metadata; at++)
+            node->metadata[at] = node->metadata[at + 1];
+        node->n_metadata--;
+        return TSR_OK;
+    }
+    struct metadata pair = {.key = tsr__keep(model, str_of(key)),
+                            .value = tsr__keep(model, str_of(value)),
+                            .changed = true};
+    if (at < node->n_metadata)
+        node->metadata[at] = pair;
+    else if (!add_pair(node, pair))
+        return TSR_NOMEM;
+    return model->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
+{
+    tsr_model *model = to->graph->model;
+    for (size_t i = 0; (from->flags & N_METADATA) && i < from->n_metadata; i++) {
+        struct metadata pair = from->metadata[i];
+        pair.key = tsr__keep(model, pair.key);
+        pair.value = tsr__keep(model, pair.value);
+        if (!add_pair(to, pair))
+            return false;
+    }
+    return true;
+}
+
+static void emit_pair(struct rope *rope, void *data)
+{
+    const struct metadata *pair = data;
+    size_t mark = tsr__rope_begin(rope, F_NODE_METADATA_PROPS);
+    tsr__rope_bytes(rope, F_STRING_PAIR_KEY, pair->key);
+    tsr__rope_bytes(rope, F_STRING_PAIR_VALUE, pair->value);
+    tsr__rope_end(rope, mark);
+}
+
+void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node)
+{
+    for (size_t i = 0; i < node->n_metadata; i++) {
+        struct metadata *pair = &node->metadata[i];
+        if (pair->whole.n && !pair->changed)
+            tsr__part(parts, F_NODE_METADATA_PROPS, pair->whole);
+        else
+            tsr__part_emit(parts, F_NODE_METADATA_PROPS, emit_pair, pair);
+    }
+}

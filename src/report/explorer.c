@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// explorer.c - the same numbers for Model Explorer, which lays them over its own drawing of the model: a value for each node, named by
+// one of its outputs. Either what a node takes on the slowest of its devices, or how its output is cut.
+#include "report/internal.h"
+
+// Microseconds of each node in the first request, on the device where it takes longest; by the node's name.
+static bool longest_times(struct page *page, struct map *times)
+{
+    const tsr_simulation *simulation = page->simulation;
+    tsr__map_init(times, page->arena, 256);
+    for (size_t i = 0; i < simulation->n_spans; i++) {
+        const tsr_span *span = &simulation->spans[i];
+        if (span->kind != TSR_SPAN_COMPUTE || span->request > 0)
+            continue;
+        void **at = tsr__map_at(times, str_of(span->node));
+        if (at && !*at)
+            *at = ARENA_NEW(page->arena, double);
+        if (!at || !*at)
+            return false;
+        double *longest = *at, microseconds = (span->end - span->begin) * 1e6;
+        *longest = microseconds > *longest ? microseconds : *longest;
+    }
+    return true;
+}
+
+static const tsr_value *first_output(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            return tsr_node_output(node, i);
+    return NULL;
+}
+
+static void add_gradient(tsr_json *json)
+{
+    static const char *const colours[] = {"#f6f5f1", "#e2703a"};
+    tsr_json_begin(json, "gradient", '[');
+    for (int stop = 0; stop < 2; stop++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "stop", stop);
+        tsr_json_string(json, "bgColor", colours[stop]);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
+                     const struct map *times)
+{
+    const tsr_value *output = first_output(node);
+    const double *time = times ? tsr__map_get(times, str_of(tsr__node_label(node))) : NULL;
+    if (!output || (times && !time))
+        return;
+    tsr_json_begin(json, tsr_value_name(output), '{');
+    if (times) {
+        tsr_json_number(json, "value", *time);
+    } else {
+        const char *cut = tsr__tensor_sharding(page, output);
+        tsr_json_string(json, "value", cut[0] ? cut : "whole");
+    }
+    tsr_json_end(json);
+}
+
+tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
+{
+    struct map times;
+    tsr_json *json = tsr_json_new(page->session);
+    if (!json || !page->simulation || !longest_times(page, &times)) {
+        tsr_json_free(json);
+        return TSR_NOMEM;
+    }
+    const tsr_model *model = page->sized ? page->sized : page->model;
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_begin(json, "results", '{');
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node))
+        add_node(json, page, node, cuts ? NULL : &times);
+    tsr_json_end(json);
+    if (!cuts)
+        add_gradient(json);
+    tsr_json_end(json);
+    tsr_status st = tsr_json_write(json, path);
+    tsr_json_free(json);
+    return st;
+}
