@@ -76,7 +76,7 @@ CASES = [
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force --dialect com.microsoft", {"parts": EXACT}),
     Case("partition-wrapped", "partition {in}/plain-planned.onnx --layout wrapped -o {out}/parts --force", {"parts": EXACT}, alone=True),
     Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),  # 2: whether it is such a folder cannot be seen
-    Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}),
+    Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}, alone=True),  # the page says how it was made
     Case("simulate", "simulate {in}/plain-planned.onnx --devices 2 --trace {out}/trace.json", {"trace.json": EXACT}),
     Case("tensor-split", "tensor split {in}/tensor.npy --sharding {2,1:0,1} -o {out}/pieces.npz", {"pieces.npz": EXACT}),
     Case("tensor-join", "tensor join {in}/pieces.npz --sharding {2,1:0,1} --shape 4x6 -o {out}/t.npy", {"t.npy": EXACT}),
