@@ -268,11 +268,16 @@ static void print_plan(const tsr_plan_summary *summary)
         printf("nothing is cut: every device does all of the work\n");
 }
 
-// OUT.topology.json beside OUT.onnx, for whoever reads no models.
+#define MOST_LISTED 1024
+
+// OUT.topology.json beside OUT.onnx, for whoever reads no models. Of more devices the model has the short form, and their
+// links would be many millions.
 static tsr_status write_topology(struct cli *cli, const char *out, const tsr_topology *topology)
 {
     char path[4096];
     size_t n = strlen(out);
+    if (tsr_topology_devices(topology) > MOST_LISTED)
+        return TSR_OK;
     if (n > 5 && strcmp(out + n - 5, ".onnx") == 0)
         n -= 5;
     if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)

@@ -241,14 +241,6 @@ tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_nod
     return copy;
 }
 
-static int64_t *clone_ints(struct cloner *cloner, const int64_t *from, size_t n)
-{
-    int64_t *to = ARENA_ARRAY(&cloner->to->arena, int64_t, n);
-    if (to && n)
-        memcpy(to, from, n * sizeof(*to));
-    return to;
-}
-
 static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const struct spec_dim *from)
 {
     *to = *from;
@@ -269,14 +261,14 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
         return;
     w->whole = spec->whole;
     w->flags = cloner->exact ? spec->flags : spec->flags | S_NAME;
-    w->devices.at = clone_ints(cloner, spec->devices.at, spec->devices.n);
+    w->devices.at = tsr__keep_devices(cloner->to, spec->devices.at, spec->devices.n);
     w->devices.n = w->devices.cap = w->devices.at ? spec->devices.n : 0;
     for (size_t i = 0; i < spec->groups.n; i++) {
         struct spec_group *group = vec_push(&cloner->to->arena, &w->groups);
         if (!group)
             return;
         *group = spec->groups.at[i];
-        group->members = clone_ints(cloner, group->members, group->n);
+        group->members = tsr__keep_devices(cloner->to, group->members, group->n);
     }
     for (size_t i = 0; i < spec->dims.n; i++) {
         struct spec_dim *dim = vec_push(&cloner->to->arena, &w->dims);

@@ -46,6 +46,7 @@ tsr_model *tsr__model_make(tsr_session *session)
     tsr__arena_init(&model->kept_ranks, session);
     tsr__map_init(&model->symbols, &model->arena, 0);
     tsr__map_init(&model->config_ids, &model->arena, 0);
+    tsr__map_init(&model->lists, &model->arena, 0);
     tsr__map_init(&model->fresh, &model->arena, 0);
     tsr__map_init(&model->function_names, &model->arena, 0);
     model->store = tsr__store_new(session);

@@ -292,6 +292,7 @@ struct tsr_model {
     size_t n_functions_named;  // how many of `functions` are in function_names
     VEC(tsr_config *) configs;
     bool configs_changed;
+    struct map lists;      // of devices, long ones: equal ones are kept once
     struct map config_ids; // as loaded: id -> configuration or stand-in
     struct map symbols;
     struct map fresh; // base name -> counter
@@ -369,6 +370,8 @@ void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 // ---- annotations (device.c, spec.c) ---------------------------------------------------------
 
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
+// A copy that is never changed in place; equal long lists are one. NULL: out of memory.
+int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n);
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);

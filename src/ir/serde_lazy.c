@@ -426,6 +426,23 @@ void tsr__config_decode(tsr_config *config, struct str body)
             config->names[config->n_names++] = tsr__keep(model, field.bytes);
 }
 
+static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
+{
+    struct arena scratch;
+    size_t count = tsr__wire_ints(message, field, NULL, 0);
+    tsr__arena_init(&scratch, model->session);
+    int64_t *read = ARENA_ARRAY(&scratch, int64_t, count), *kept = NULL;
+    if (read) {
+        count = tsr__wire_ints(message, field, read, count);
+        kept = tsr__keep_devices(model, read, count);
+    }
+    tsr__arena_free(&scratch);
+    *n = kept ? count : 0;
+    if (!kept)
+        model->arena.failed = true;
+    return kept;
+}
+
 static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
     struct spec_group *group = vec_push(&model->arena, &spec->groups);
@@ -433,10 +450,7 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
         return;
     group->whole = field->whole;
     group->has_key = tsr__wire_int(field->bytes, F_GROUP_KEY, &group->key);
-    size_t n = tsr__wire_ints(field->bytes, F_GROUP_VALUE, NULL, 0);
-    group->members = ARENA_ARRAY(&model->arena, int64_t, n);
-    if (group->members)
-        group->n = tsr__wire_ints(field->bytes, F_GROUP_VALUE, group->members, n);
+    group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
 static struct spec_factor decode_factor(tsr_model *model, struct str body)
@@ -501,11 +515,8 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
     if (!spec)
         return;
     spec->whole = field->whole;
-    size_t n = tsr__wire_ints(field->bytes, F_SPEC_DEVICE, NULL, 0);
-    spec->devices.at = ARENA_ARRAY(&model->arena, int64_t, n);
-    if (spec->devices.at)
-        spec->devices.n = spec->devices.cap =
-            tsr__wire_ints(field->bytes, F_SPEC_DEVICE, spec->devices.at, n);
+    spec->devices.at = read_devices(model, field->bytes, F_SPEC_DEVICE, &spec->devices.n);
+    spec->devices.cap = spec->devices.n;
     struct wire_cursor cursor = wire_over(field->bytes);
     struct wire_field wire_field;
     size_t groups = 0, dims = 0; // exact room: there may be many specs

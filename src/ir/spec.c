@@ -178,12 +178,24 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
     return spec;
 }
 
-static int64_t *copy_ints(tsr_model *model, const int64_t *from, size_t n)
+#define SHARED_LIST 64 // devices: shorter lists are not looked for
+
+// A plan for many devices says the same few lists of them at every node.
+int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
 {
-    int64_t *to = ARENA_ARRAY(&model->arena, int64_t, n);
-    if (to && n)
-        memcpy(to, from, n * sizeof(*to));
-    return to;
+    struct str bytes = {(const char *)devices, n * sizeof *devices};
+    int64_t *known = n >= SHARED_LIST ? tsr__map_get(&model->lists, bytes) : NULL;
+    if (known)
+        return known;
+    int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, n);
+    if (copy && n)
+        memcpy(copy, devices, bytes.n);
+    if (!copy || n < SHARED_LIST)
+        return copy;
+    void **at = tsr__map_at(&model->lists, (struct str){(const char *)copy, bytes.n});
+    if (at)
+        *at = copy;
+    return copy;
 }
 
 static void touched(tsr_spec *spec, uint32_t bits)
@@ -194,7 +206,7 @@ static void touched(tsr_spec *spec, uint32_t bits)
 
 tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
-    int64_t *copy = copy_ints(model_of(spec), devices, n);
+    int64_t *copy = tsr__keep_devices(model_of(spec), devices, n);
     if (!copy)
         return TSR_NOMEM;
     spec->devices.at = copy;
@@ -205,7 +217,7 @@ tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n
 
 tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members, size_t n)
 {
-    int64_t *copy = copy_ints(model_of(spec), members, n);
+    int64_t *copy = tsr__keep_devices(model_of(spec), members, n);
     struct spec_group *group = copy ? vec_push(&model_of(spec)->arena, &spec->groups) : NULL;
     if (!group)
         return TSR_NOMEM;

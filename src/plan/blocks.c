@@ -32,6 +32,7 @@ struct blocks {
     bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
     struct block_plan at[BLOCK_TRIES];
     size_t n;
+    struct map lifted; // layouts of the block at hand, by number and shared dimension
 };
 
 // ---- the batch ---------------------------------------------------------------------------------
@@ -267,6 +268,32 @@ static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
     return found;
 }
 
+// The number that a layout of the block has in the whole machine; few differ, and each names every device.
+static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan, uint32_t layout,
+                            int dim)
+{
+    int64_t key[2] = {layout, dim};
+    struct str name = {(const char *)key, sizeof key};
+    uint32_t *known = tsr__map_get(&blocks->lifted, name);
+    if (known)
+        return *known;
+    struct tile_repeat repeat = {plan->copies, plan->n, plan->devices};
+    struct arena scratch;
+    tsr__arena_init(&scratch, blocks->p->session);
+    struct tile_layout *all =
+        tsr__layout_repeat(&scratch, plan->planner.layouts.at[layout], &repeat, dim);
+    struct tile_layout *kept = all ? tsr__layout_copy(&blocks->p->arena, all) : NULL;
+    tsr__arena_free(&scratch);
+    struct str own = tsr__arena_str(&blocks->p->arena, name);
+    uint32_t *number = ARENA_NEW(&blocks->p->arena, uint32_t);
+    void **at = own.p ? tsr__map_at(&blocks->lifted, own) : NULL;
+    if (!kept || !number || !at)
+        return PLAN_NO_LAYOUT;
+    *number = tsr__planner_layout(blocks->p, kept);
+    *at = number;
+    return *number;
+}
+
 static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, const tsr_value *value,
                       uint32_t layout, uint32_t *out)
 {
@@ -274,12 +301,8 @@ static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, cons
     if (!value || layout == PLAN_NO_LAYOUT)
         return true;
     int d = blocks->whole ? -1 : batch_dim(blocks, plan, value);
-    struct tile_repeat repeat = {plan->copies, plan->n, plan->devices};
-    const struct tile_layout *block = plan->planner.layouts.at[layout];
-    struct tile_layout *tile_layout =
-        d == -2 ? NULL : tsr__layout_repeat(&blocks->p->arena, block, &repeat, d);
-    if (tile_layout)
-        *out = tsr__planner_layout(blocks->p, tile_layout);
+    if (d != -2)
+        *out = lift_layout(blocks, plan, layout, d);
     return *out != PLAN_NO_LAYOUT;
 }
 
@@ -329,6 +352,7 @@ static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
     if (!before)
         return false;
     memcpy(before, planner->nodes, planner->n_nodes * sizeof *before);
+    tsr__map_init(&blocks->lifted, &planner->arena, 64);
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (!lift_node(blocks, plan, i)) {
             memcpy(planner->nodes, before, planner->n_nodes * sizeof *before);

@@ -37,10 +37,11 @@ bool tsr__planner_devices(struct planner *planner)
 static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
 {
     planner->n = options->topology ? tsr_topology_devices(options->topology) : options->devices;
-    if (planner->n < 1 || planner->n > PLAN_MAX_DEVICES) {
-        tsr__diag(planner->session, DIAG_plan_devices, NULL, "plan for fewer devices",
-                  "%lld devices; plans are made for 1 to %d", (long long)planner->n,
-                  PLAN_MAX_DEVICES);
+    int most = options->topology ? PLAN_MAX_DEVICES : PLAN_MAX_AT_ONCE; // of one host: all pairs
+    if (planner->n < 1 || planner->n > most) {
+        tsr__diag(planner->session, DIAG_plan_devices, NULL,
+                  "plan for fewer devices, or for hosts: hosts:1250x8",
+                  "%lld devices; plans are made for 1 to %d", (long long)planner->n, most);
         return TSR_UNSUPPORTED;
     }
     tsr_status st = TSR_OK;
@@ -449,10 +450,25 @@ static tsr_status solve_flat(struct planner *planner, const tsr_plan_options *op
 }
 
 // All devices, or a block of them if that is faster; of a large machine blocks alone, if any will do.
+// So many devices are planned as blocks that are alike, or not at all.
+static tsr_status refuse_many(struct planner *planner, bool blocks, tsr_status status)
+{
+    tsr__diag(planner->session, DIAG_plan_devices, NULL,
+              blocks
+                  ? "give the devices more memory"
+                  : "plan for devices that are alike, with no shardings, states, stages or exports",
+              blocks ? "%lld devices, and no block of at most 64 of them has memory for the model"
+                     : "%lld devices that cannot be planned as blocks that do the same",
+              (long long)planner->n);
+    return status;
+}
+
 static tsr_status find_plan(struct planner *planner, const tsr_plan_options *options,
                             struct program_result *result, struct block_choice *block)
 {
-    bool only = tsr__blocks_only(planner, options);
+    bool only = tsr__blocks_only(planner, options), many = planner->n > PLAN_MAX_AT_ONCE;
+    if (many && !only)
+        return refuse_many(planner, false, TSR_UNSUPPORTED);
     tsr_status st = only ? TSR_OK : solve_flat(planner, options, result);
     if (st == TSR_OK && result->feasible)
         tsr__planner_take(planner, result->choice);
@@ -460,6 +476,8 @@ static tsr_status find_plan(struct planner *planner, const tsr_plan_options *opt
         st = tsr__plan_blocks(planner, options, result, block);
     if (st != TSR_OK || !only || result->feasible || tsr__cancelled(planner->session))
         return st;
+    if (many)
+        return refuse_many(planner, true, TSR_INFEASIBLE);
     st = solve_flat(planner, options, result);
     if (st == TSR_OK && result->feasible)
         tsr__planner_take(planner, result->choice);

@@ -10,7 +10,8 @@
 
 #define PLAN_USUAL_SIZE                                                                            \
     128 // of a symbolic dimension that no size is given for: for prices only, it is not cut
-#define PLAN_MAX_DEVICES 1024
+#define PLAN_MAX_DEVICES 16384 // in blocks that are alike
+#define PLAN_MAX_AT_ONCE 1024  // where each device is looked at on its own
 
 // What a process has besides its tensors: the engine's own. Seen with ONNX Runtime 1.31 (docs/measured.md).
 #define PLAN_ENGINE_BYTES ((int64_t)3 << 20)

@@ -153,7 +153,7 @@ static void set_gpu(tsr_topology *topology, const struct box *box, int device, i
 // way has a port that all messages of a GPU share.
 static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
-    int in_box = (int)order->devices, n = topology->n;
+    int in_box = (int)order->devices, n = topology->window ? topology->window : topology->n;
     for (int i = 0; i < n; i++)
         if (!tsr__topology_port(topology, i, order->box->port) ||
             !tsr__topology_port(topology, i, order->box->network))
@@ -196,6 +196,9 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
         return TSR_NOMEM;
     for (int i = 0; i < topology->n; i++)
         set_gpu(topology, order.box, i, i % (int)order.devices);
+    size_t each = (size_t)(order.hosts + order.devices - 2);
+    if (each * (size_t)topology->n > TOPOLOGY_LISTED && order.hosts > TOPOLOGY_WINDOW)
+        topology->window = TOPOLOGY_WINDOW * (int)order.devices;
     bool ok = link_gpus(topology, &order);
     topology->memory_assumed = false;
     topology->host = (int)order.devices;

@@ -7,6 +7,9 @@
 
 // An empty topology of n devices with the numbers of the default table; NULL: no memory.
 tsr_topology *tsr__topology_new(tsr_session *session, int n);
+// Hosts that are alike: of machines with more links than TOPOLOGY_LISTED only those of the first hosts are listed.
+#define TOPOLOGY_LISTED ((size_t)1 << 18)
+#define TOPOLOGY_WINDOW 64 // hosts
 // Adds a link; latency and bandwidth 0 mean the default's.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
 // Adds a port; links name it by its number.

@@ -101,7 +101,10 @@ static const struct network {
 // Devices are linked that differ in one coordinate alone: hosts:2x4 has device 1 linked with 0, 2, 3 and with 5.
 static void link_hosts(tsr_topology *topology, const int *side, int n)
 {
-    for (int i = 0; i < topology->n; i++) {
+    int devices = 1;
+    for (int d = 0; d < n; d++)
+        devices *= side[d];
+    for (int i = 0; i < devices; i++) {
         for (int level = 0, stride = 1; level < n; stride *= side[n - 1 - level++]) {
             int length = side[n - 1 - level], first = i - i / stride % length * stride;
             for (int k = first; k < first + length * stride; k += stride)
@@ -207,12 +210,21 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     if (all < 1 || centre >= all)
         return unknown(session, kind, sizes);
     size_t links = count_links(kind, side, n, all);
+    int given = side[0];
+    if (hosts && n == 2 && links > TOPOLOGY_LISTED && given > TOPOLOGY_WINDOW) {
+        side[0] = TOPOLOGY_WINDOW;
+        links = count_links(kind, side, n, TOPOLOGY_WINDOW * side[1]);
+    }
     if (links > TOPOLOGY_MAX_LINKS)
         return refuse_links(session, kind, sizes, links);
     tsr_topology *topology = tsr__topology_new(session, all);
     if (!topology)
         return TSR_NOMEM;
     link_kind(topology, kind, side, n, centre);
+    if (side[0] != given) {
+        topology->window = side[0] * side[1];
+        topology->grid[0] = given;
+    }
     topology->text =
         tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
     tsr_status status = tsr__topology_finish(topology, false);

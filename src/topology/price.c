@@ -333,10 +333,36 @@ static double measured_time(const struct topology_times *times, double bytes,
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
+// Two devices of the first two hosts that are to each other as these are: of one host or of two, at the same places.
+static void stand_in(const tsr_topology *topology, const int *device, int *pair)
+{
+    int host = topology->host;
+    bool together = device[0] / host == device[1] / host;
+    pair[0] = device[0] % host;
+    pair[1] = device[1] % host + (together ? 0 : host);
+}
+
+// Of hosts that are too many to list, a message between any two devices has a price, and what stays among the first.
+static bool has_links(const tsr_topology *topology, const struct topology_groups *groups)
+{
+    for (int i = 0; topology->window && i < groups->count * groups->size; i++)
+        if (groups->device[i] >= topology->window)
+            return false;
+    return true;
+}
+
 int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way)
 {
+    int pair[2];
+    struct topology_groups near = {1, 2, pair};
+    if (!has_links(topology, groups)) {
+        if (groups->count != 1 || groups->size != 2)
+            return TOPOLOGY_NEVER;
+        stand_in(topology, groups->device, pair);
+        groups = &near;
+    }
     *way = (struct topology_way){"nothing", 0, 0, false};
     if (groups->size < 2 || bytes <= 0)
         return 0;

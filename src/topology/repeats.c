@@ -22,15 +22,20 @@ static int by_ends(const void *a, const void *b)
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies)
 {
     size_t first = 0, others = 0;
+    int listed = copies; // copies whose links are
     if (devices < 1 || copies < 1 || copies > topology->n / devices)
         return false;
+    if (topology->window && (devices > topology->window || topology->window % devices))
+        return false;
+    if (topology->window && topology->window / devices < copies)
+        listed = topology->window / devices;
     for (int d = devices; d < devices * copies; d++)
         if (!alike(&topology->device[d], &topology->device[d % devices]))
             return false;
     for (size_t i = 0; i < topology->links.n; i++) {
         const struct topology_link *link = &topology->links.at[i];
         int copy = link->from / devices;
-        if (copy != link->to / devices || copy >= copies)
+        if (copy != link->to / devices || copy >= listed)
             continue;
         first += copy == 0;
         others += copy != 0;
@@ -40,5 +45,5 @@ bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies
         if (!twin || twin->latency != link->latency || twin->bandwidth != link->bandwidth)
             return false;
     }
-    return others == first * (size_t)(copies - 1);
+    return others == first * (size_t)(listed - 1);
 }

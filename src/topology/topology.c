@@ -240,7 +240,7 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     for (int k = 0; k < topology->n; k++)
         topology->first[k + 1] += topology->first[k];
     tsr__topology_reset_routes(topology);
-    if (!tsr__topology_warn_unreachable(topology))
+    if (!topology->window && !tsr__topology_warn_unreachable(topology))
         return TSR_NOMEM;
     tsr__topology_recognise(topology);
     return topology->arena.failed ? TSR_NOMEM : TSR_OK;

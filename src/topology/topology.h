@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 
-#define TOPOLOGY_MAX_DEVICES 4096
+#define TOPOLOGY_MAX_DEVICES 16384
 #define TOPOLOGY_MAX_LINKS   ((size_t)1 << 22) // all pairs of 2048 devices
 #define TOPOLOGY_NEVER       (INT64_MAX / 4) // the price of what cannot be reached, in picoseconds
 
@@ -43,7 +43,8 @@ struct tsr_topology {
     struct tsr_topology_device *device;
     VEC(struct topology_link) links;
     VEC(struct topology_port) ports;
-    int host;            // devices that share one, one after the other; 0: not known
+    int window; // devices from the first on that have links, where hosts are too many to list: all are alike; 0: all have
+    int host;   // devices that share one, one after the other; 0: not known
     bool memory_assumed; // nobody said how much memory the devices have: it is the table's
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];

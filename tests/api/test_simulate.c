@@ -157,10 +157,40 @@ static void copies_are_simulated_once(void **state)
     tsr_session_free(s);
 }
 
+// Ten thousand devices: planned as blocks, simulated once, and both say the same. Without a batch they are too many.
+static void ten_thousand_devices(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = NULL;
+    tsr_topology *t = NULL;
+    tsr_size size = {"batch", 10000 * 16};
+    tsr_plan_summary p = {.size = sizeof p};
+    tsr_simulation x = {.size = sizeof x};
+    assert_int_equal(make_rows(s, -1, &m), TSR_OK);
+    assert_int_equal(tsr_topology_parse(s, "hosts:1250x8", &t), TSR_OK);
+    assert_int_equal(tsr_topology_devices(t), 10000);
+    tsr_topology_set_links(t, 1e-7, 1e12);
+    tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
+    assert_int_equal(tsr_plan(m, &o, &p), TSR_OK);
+    assert_true(p.copies > 100 && p.used_devices % p.copies == 0);
+    tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
+    assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+    assert_int_equal(x.devices, 10000);
+    assert_true(within(x.seconds, p.milliseconds / 1e3, 0.03));
+    o.config = "again";
+    o.memory = 1;
+    assert_int_equal(tsr_plan(m, &o, &p), TSR_INFEASIBLE);
+    tsr_topology_free(t);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(told), cmocka_unit_test(old_callers),
                                        cmocka_unit_test(copies_are_simulated_once),
+                                       cmocka_unit_test(ten_thousand_devices),
                                        cmocka_unit_test(without_memory)};
     int fd = mkstemp(page);
     if (fd < 0)

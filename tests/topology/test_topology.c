@@ -397,6 +397,36 @@ static void test_hosts(void **state)
     tsr_session_free(s);
 }
 
+// Of very many hosts the links of the first are listed: prices are those of fewer hosts, and what cannot be priced is said.
+static void test_many_hosts(void **state)
+{
+    static const char *const texts[][2] = {{"hosts:1250x8", "hosts:16x8"},
+                                           {"hosts:1250xh100:8", "hosts:16xh100:8"}};
+    (void)state;
+    for (size_t i = 0; i < TSR_COUNT(texts); i++) {
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_topology *many = read_ok(s, texts[i][0]), *few = read_ok(s, texts[i][1]);
+        int block[64], far[2] = {9992, 0}, near[2] = {8, 0}, host[2] = {9992, 9995},
+                       first[2] = {0, 3}, apart[3] = {0, 5000, 9992};
+        for (int k = 0; k < 64; k++)
+            block[k] = k;
+        assert_int_equal(tsr_topology_devices(many), 10000);
+        struct topology_groups all = {1, 64, block}, a = {1, 2, far}, b = {1, 2, near};
+        struct topology_groups inside = {1, 2, host}, same = {1, 2, first}, three = {1, 3, apart};
+        assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &all, 1 << 20),
+                         tsr__topology_cost(few, TSR_ALL_REDUCE, &all, 1 << 20));
+        assert_int_equal(tsr__topology_cost(many, TSR_SEND, &a, 1 << 20),
+                         tsr__topology_cost(few, TSR_SEND, &b, 1 << 20));
+        assert_int_equal(tsr__topology_cost(many, TSR_SEND, &inside, 1 << 20),
+                         tsr__topology_cost(few, TSR_SEND, &same, 1 << 20));
+        assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &three, 1), TOPOLOGY_NEVER);
+        assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
+        tsr_topology_free(many);
+        tsr_topology_free(few);
+        tsr_session_free(s);
+    }
+}
+
 // Every algorithm on every shape: the price is what the simulation takes, or more because its steps
 // wait for each other; never below the cut.
 static void test_simulated(void **state)
@@ -707,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_ports),
         cmocka_unit_test(test_closed_forms),
         cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_many_hosts),
         cmocka_unit_test(test_simulated),
         cmocka_unit_test(test_together),
         cmocka_unit_test(grids_are_recognised),
