@@ -275,7 +275,7 @@ bool tsr__parcel_findings(struct parcel *parcel, tsr_session *session, bool add)
     for (int64_t i = 0; i < n && !parcel->failed; i++) {
         int64_t code = tsr__parcel_int(parcel), severity = tsr__parcel_int(parcel);
         struct place at = get_place(parcel);
-        struct str message = tsr__parcel_text(parcel), hint = tsr__parcel_text(parcel);
+        struct str finding = tsr__parcel_text(parcel), hint = tsr__parcel_text(parcel);
         if (parcel->failed || code < 0 || code >= DIAG_COUNT)
             break;
         own |= code != DIAG_rank_failed && severity == TSR_ERROR;
@@ -284,7 +284,7 @@ bool tsr__parcel_findings(struct parcel *parcel, tsr_session *session, bool add)
         struct str text = tsr__arena_str(&arena, hint); // terminated
         if (add)
             tsr__diag(session, (enum diag_code)code, &at, hint.n && text.p ? text.p : NULL, STR_FMT,
-                      STR_ARG(message));
+                      STR_ARG(finding));
         tsr__arena_free(&arena);
     }
     return own;
