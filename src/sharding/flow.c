@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow.c - follows the explicit specs of one configuration through the main graph, node by node.
+// flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes through the main graph.
 //
 // At each node explicit input specs come first, then explicit output specs, then the layouts in
 // which the other inputs arrive; the solver (solve.c) makes one placement of them. What does not
@@ -26,7 +26,7 @@ static int layout_rank(int rank)
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
-static struct tile_layout *whole_all(struct flow_work *work, int rank)
+struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank)
 {
     rank = layout_rank(rank);
     struct tile_layout **at = &work->whole_all[rank];
@@ -40,7 +40,7 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
 {
     rank = layout_rank(rank);
     if (placement->n_devices == (size_t)work->n_all)
-        return whole_all(work, rank);
+        return tsr__flow_whole_all(work, rank);
     return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
 }
 
@@ -347,7 +347,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
         if (!value || step->in[i] || is_constant(value))
             continue;
         const struct tile_layout *layout = step->w->f->values[tsr__value_id(value)];
-        if (layout == whole_all(step->w, layout->rank))
+        if (layout == tsr__flow_whole_all(step->w, layout->rank))
             continue; // everywhere: says nothing
         struct solve attempt = tsr__solve_copy(solve);
         if (solve->arena->failed)
@@ -714,7 +714,7 @@ static void take_lists(struct step *step)
             continue;
         // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
         bool kept = step->w->kept_whole[tsr__value_id(value)];
-        bool everywhere = layout == whole_all(step->w, layout->rank) && !kept;
+        bool everywhere = layout == tsr__flow_whole_all(step->w, layout->rank) && !kept;
         step->in[i] = everywhere ? NULL : layout;
         step->bound = step->bound || !everywhere;
         if (!everywhere)
@@ -723,7 +723,7 @@ static void take_lists(struct step *step)
     step->explicit_in = step->explicit_in || step->bound;
 }
 
-static void keep_list(struct flow_work *work, const tsr_value *value)
+void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
     if (!tsr__shapes_is_list(work->f->shapes, value) || work->kept_whole[id])
@@ -759,7 +759,7 @@ static void keep_lists(struct step *step)
     size_t n =
         step->w->kept_whole && !step->nf->bodies ? tsr__node_captures(step->node, &captures) : 0;
     for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
-        keep_list(step->w, captures[i]);
+        tsr__flow_keep_list(step->w, captures[i]);
 }
 
 // The node makes a list that must lie whole everywhere.
@@ -876,126 +876,4 @@ bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf
     work->base->failed = work->base->failed || work->arena->failed || work->scratch.failed;
     tsr__arena_free(&work->scratch);
     return ok;
-}
-
-static bool start_values(struct flow_work *work, const tsr_graph *graph)
-{
-    for (size_t i = 0; i < tsr_graph_input_count(graph) + tsr_graph_initializer_count(graph); i++) {
-        size_t n = tsr_graph_input_count(graph);
-        const tsr_value *value =
-            i < n ? tsr_graph_input(graph, i) : tsr_graph_initializer(graph, i - n);
-        struct tile_layout *layout =
-            whole_all(work, tsr__shapes_piece(work->f->shapes, value).rank);
-        if (!layout)
-            return false;
-        work->f->values[tsr__value_id(value)] = layout;
-    }
-    return true;
-}
-
-bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
-                     const tsr_config *config)
-{
-    size_t ids = tsr__model_value_ids(model);
-    work->arena = work->base = arena;
-    work->n_all = tsr_config_devices(config);
-    if (work->n_all < 1 || work->n_all > SOLVE_MAX_DEVICES) {
-        struct place at = PLACE_NONE;
-        at.configuration = str_of(tsr_config_name(config));
-        tsr__diag(arena->session, DIAG_config_too_large, &at, NULL,
-                  "the configuration has %lld devices; 1 to %d can be followed",
-                  (long long)work->n_all, SOLVE_MAX_DEVICES);
-        return false;
-    }
-    work->f = ARENA_NEW(arena, struct flow);
-    work->all = ARENA_ARRAY(arena, int64_t, (size_t)work->n_all);
-    work->noted = ARENA_ARRAY(arena, struct flow_noted *, ids + 1);
-    work->whole_all = ARENA_ARRAY(arena, struct tile_layout *, TILE_MAX_RANK + 1);
-    if (arena->failed)
-        return false;
-    for (int64_t d = 0; d < work->n_all; d++)
-        work->all[d] = d;
-    work->f->model = model;
-    work->f->config = config;
-    work->f->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
-    work->f->nodes = ARENA_ARRAY(arena, struct node_flow, work->f->n_nodes + 1);
-    work->f->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
-    work->f->shapes = work->shapes ? work->shapes : tsr__shapes_new(arena, model);
-    arena->failed = arena->failed || !work->f->shapes;
-    if (arena->failed || !tsr__stages_find(arena, model, config, &work->stages))
-        return false;
-    work->f->staged = work->stages.n > 0;
-    return true;
-}
-
-static bool any_list(const struct flow_work *work)
-{
-    const tsr_graph *graph = tsr_model_graph(work->f->model);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        if (tsr__shapes_is_list(work->f->shapes, tsr_graph_input(graph, i)))
-            return true;
-    for (tsr_node *node = tsr_model_next_node(work->f->model, NULL); node;
-         node = tsr_model_next_node(work->f->model, node))
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i) &&
-                tsr__shapes_is_list(work->f->shapes, tsr_node_output(node, i)))
-                return true;
-    return false;
-}
-
-static bool forward(struct flow_work *work, int say, const bool *keep);
-
-// With lists, silent runs come first until none is in the wrong place.
-bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
-{
-    size_t ids = tsr__model_value_ids(work->f->model);
-    if (!work->kept_whole && any_list(work)) {
-        const tsr_graph *graph = tsr_model_graph(work->f->model);
-        work->kept_whole = ARENA_ARRAY(work->base, bool, ids + 1);
-        if (!work->kept_whole)
-            return false;
-        for (size_t i = 0; i < tsr_graph_output_count(graph); i++) // given whole
-            keep_list(work, tsr_graph_output(graph, i));
-    }
-    for (size_t i = 0; work->kept_whole && i < ids; i++) {
-        work->keeps_more = false;
-        if (!forward(work, SAY_NO_ERROR, keep))
-            break; // and say why
-        if (!work->keeps_more)
-            break;
-    }
-    return forward(work, say, keep);
-}
-
-static bool forward(struct flow_work *work, int say, const bool *keep)
-{
-    tsr_graph *graph = tsr_model_graph(work->f->model);
-    size_t i = 0;
-    memset(work->f->values, 0, tsr__model_value_ids(work->f->model) * sizeof(*work->f->values));
-    memset(work->f->nodes, 0, work->f->n_nodes * sizeof(*work->f->nodes));
-    if (!start_values(work, graph))
-        return false;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < work->f->n_nodes;
-         node = tsr_node_next(node), i++) {
-        work->keep = keep && keep[i];
-        work->say = work->keep ? say | SAY_MOVES : say;
-        if (!tsr__flow_node(work, node, &work->f->nodes[i]))
-            return false;
-    }
-    return !work->arena->failed && !work->base->failed;
-}
-
-struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
-{
-    return tsr__flow_run(arena, model, config, false, NULL);
-}
-
-struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
-                           bool quiet, const bool *keep)
-{
-    struct flow_work work = {0};
-    bool ok = tsr__flow_start(&work, arena, model, config) &&
-              tsr__flow_forward(&work, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep) &&
-              tsr__flow_delay(arena, work.f);
-    return ok ? work.f : NULL;
 }

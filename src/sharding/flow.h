@@ -69,6 +69,10 @@ bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf
 // True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
 // each dimension.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
+// Whole on all devices.
+struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank);
+// The list must lie whole everywhere from the next run on; nothing changes for what is no list.
+void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value);
 // Whole on the devices of a placement.
 struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
                                     const struct placement *placement);
